@@ -1,0 +1,15 @@
+//! The roles of Inband as packet programs: soft switch, XDP loader, registers.
+//!
+//! Everything unsafe in the project is in this crate: calls into the native build of
+//! `dataplane/roles/`, registers shared with packet programs, BPF system calls.
+
+/// The C headers of `dataplane/`, as bindgen sees them.
+#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, clippy::all)]
+pub mod c {
+    include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+}
+
+pub mod registers;
+pub mod round;
+pub mod soft;
+pub mod wire;

@@ -1,0 +1,250 @@
+//! Registers as user space reads and writes them, while packet programs use them on other CPUs.
+//!
+//! Every access is a whole 64-bit atomic word. Promises are raised by compare-and-swap with a full
+//! fence before slots are read (design, section 4, *must* 1).
+
+use std::sync::atomic::{fence, AtomicU64, Ordering};
+
+use crate::c;
+
+/// Tries to read a slot of one moment before giving up.
+const SLOT_READ_TRIES_MAX: u32 = 1_000_000;
+
+/// Memory of `count` values of `T`, shared with packet programs. `T` is one of the register structs:
+/// plain words, any bit pattern valid.
+pub struct Shared<T> {
+    base: *mut T,
+    count: usize,
+    /// Keeps the memory alive: an allocation of ours, or a mapping of a BPF map.
+    _owner: Box<dyn Send + Sync>,
+}
+
+// SAFETY: the memory is owned by `_owner` (Send + Sync) and is only accessed through atomic words
+// (here) or through the atomic steps of shell.h (native roles, packet programs).
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// Zeroed memory of this process.
+    pub fn zeroed(count: usize) -> Shared<T> {
+        let words = (count * size_of::<T>()).div_ceil(8).max(1);
+        let memory: Box<[AtomicU64]> = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let base = memory.as_ptr() as *mut T;
+        Shared { base, count, _owner: Box::new(memory) }
+    }
+
+    /// Memory owned by something else, such as a mapped BPF map.
+    ///
+    /// # Safety
+    /// `base` points to `count` values of `T`, 8-byte aligned and valid for reads and writes for as
+    /// long as `owner` lives.
+    pub unsafe fn from_raw(base: *mut T, count: usize, owner: Box<dyn Send + Sync>) -> Shared<T> {
+        assert!(base as usize % 8 == 0, "register memory is aligned to 8 bytes");
+        Shared { base, count, _owner: owner }
+    }
+
+    /// The first value, for the native roles.
+    pub fn as_ptr(&self) -> *mut T {
+        self.base
+    }
+
+    /// How many values there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes of memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.count * size_of::<T>()
+    }
+
+    /// The word at `offset_bytes` of value `index`.
+    fn word(&self, index: usize, offset_bytes: usize) -> &AtomicU64 {
+        assert!(index < self.count && offset_bytes % 8 == 0 && offset_bytes + 8 <= size_of::<T>());
+        // SAFETY: in bounds and aligned (asserted); the memory lives as long as self and is never
+        // accessed other than atomically.
+        unsafe { AtomicU64::from_ptr(self.base.add(index).cast::<u8>().add(offset_bytes).cast()) }
+    }
+}
+
+macro_rules! field {
+    ($shared:expr, $index:expr, $type:ty, $($path:tt)+) => {
+        $shared.word($index, std::mem::offset_of!($type, $($path)+))
+    };
+}
+
+/// The leader's registers of one partition at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct LeaderView {
+    pub round: u64,
+    pub next: u64,
+    pub floor: u64,
+    pub epoch: u64,
+}
+
+impl Shared<c::ib_leader_regs> {
+    /// Read the registers; `round` first, so a new round never comes with an old `next`.
+    pub fn leader(&self, partition: usize) -> LeaderView {
+        let read = |word: &AtomicU64| word.load(Ordering::SeqCst);
+        LeaderView {
+            round: read(field!(self, partition, c::ib_leader_regs, round)),
+            next: read(field!(self, partition, c::ib_leader_regs, next)),
+            floor: read(field!(self, partition, c::ib_leader_regs, floor)),
+            epoch: read(field!(self, partition, c::ib_leader_regs, epoch)),
+        }
+    }
+
+    /// Start stamping: `view.round` must never have been used before by anyone.
+    pub fn activate(&self, partition: usize, view: LeaderView) {
+        assert!(view.round != 0 && view.next >= view.floor && view.next > 0);
+        self.deactivate(partition);
+        let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
+        write(field!(self, partition, c::ib_leader_regs, next), view.next);
+        write(field!(self, partition, c::ib_leader_regs, floor), view.floor);
+        write(field!(self, partition, c::ib_leader_regs, epoch), view.epoch);
+        write(field!(self, partition, c::ib_leader_regs, round), view.round);
+    }
+
+    /// Stop stamping. Packets in flight may still leave with the old round.
+    pub fn deactivate(&self, partition: usize) {
+        field!(self, partition, c::ib_leader_regs, round).store(0, Ordering::SeqCst);
+    }
+}
+
+/// The acceptor's registers of one partition at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct AcceptorView {
+    pub promise: u64,
+    pub floor: u64,
+    pub highest: u64,
+    pub epoch: u64,
+    pub voting: bool,
+}
+
+impl Shared<c::ib_acceptor_regs> {
+    /// Read the registers.
+    pub fn acceptor(&self, partition: usize) -> AcceptorView {
+        let read = |word: &AtomicU64| word.load(Ordering::SeqCst);
+        AcceptorView {
+            promise: read(field!(self, partition, c::ib_acceptor_regs, promise)),
+            floor: read(field!(self, partition, c::ib_acceptor_regs, floor)),
+            highest: read(field!(self, partition, c::ib_acceptor_regs, highest)),
+            epoch: read(field!(self, partition, c::ib_acceptor_regs, epoch)),
+            voting: read(field!(self, partition, c::ib_acceptor_regs, voting)) != 0,
+        }
+    }
+
+    /// Enter an epoch with an empty ring: everything below `floor` is in the replicas' state. With
+    /// `voting` false the acceptor is *recovering*: it answers POSITION and nothing else.
+    pub fn start(&self, partition: usize, epoch: u64, floor: u64, voting: bool) {
+        let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
+        write(field!(self, partition, c::ib_acceptor_regs, voting), 0);
+        write(field!(self, partition, c::ib_acceptor_regs, floor), floor);
+        write(field!(self, partition, c::ib_acceptor_regs, highest), floor.saturating_sub(1));
+        write(field!(self, partition, c::ib_acceptor_regs, epoch), epoch);
+        write(field!(self, partition, c::ib_acceptor_regs, voting), u64::from(voting));
+    }
+
+    /// Raise the partition's promise to at least `round`, then fence: slots read afterwards hold
+    /// every vote of a lower round that will ever count. Returns the promise now in force.
+    pub fn raise_promise(&self, partition: usize, round: u64) -> u64 {
+        let word = field!(self, partition, c::ib_acceptor_regs, promise);
+        let before = word.fetch_max(round, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        before.max(round)
+    }
+}
+
+/// One slot of an acceptor's ring at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct SlotView {
+    pub instance: u64,
+    pub promise: u64,
+    pub vround: u64,
+    pub digest: u64,
+    pub client_id: u64,
+    pub client_seq: u64,
+    pub client_low: u64,
+    pub flags: u16,
+    pub value: Vec<u8>,
+}
+
+impl Shared<c::ib_slot> {
+    /// Copy a slot of one moment: waits while it is taken and reads again if it changed.
+    /// `None` if it stayed taken for the bounded number of tries.
+    pub fn slot(&self, index: usize) -> Option<SlotView> {
+        let sequence = field!(self, index, c::ib_slot, sequence);
+        for _ in 0..SLOT_READ_TRIES_MAX {
+            let before = sequence.load(Ordering::Acquire);
+            if before & 1 == 1 {
+                std::hint::spin_loop();
+                continue;
+            }
+            let view = self.copy_slot(index);
+            fence(Ordering::Acquire);
+            if sequence.load(Ordering::Relaxed) == before {
+                return Some(view);
+            }
+        }
+        None
+    }
+
+    fn copy_slot(&self, index: usize) -> SlotView {
+        let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let vote = std::mem::offset_of!(c::ib_slot, vote);
+        let at = |offset: usize| read(self.word(index, vote + offset));
+        let packed = at(std::mem::offset_of!(c::ib_vote, value_len_bytes)).to_ne_bytes();
+        let value_len_bytes = usize::from(u16::from_ne_bytes([packed[0], packed[1]]))
+            .min(c::IB_VALUE_LEN_MAX_BYTES as usize);
+        let mut value = Vec::with_capacity(value_len_bytes + 8);
+        let base = std::mem::offset_of!(c::ib_slot, value);
+        for i in 0..value_len_bytes.div_ceil(8) {
+            value.extend_from_slice(&read(self.word(index, base + i * 8)).to_ne_bytes());
+        }
+        value.truncate(value_len_bytes);
+        SlotView {
+            instance: at(std::mem::offset_of!(c::ib_vote, instance)),
+            promise: at(std::mem::offset_of!(c::ib_vote, promise)),
+            vround: at(std::mem::offset_of!(c::ib_vote, vround)),
+            digest: at(std::mem::offset_of!(c::ib_vote, digest)),
+            client_id: at(std::mem::offset_of!(c::ib_vote, client_id)),
+            client_seq: at(std::mem::offset_of!(c::ib_vote, client_seq)),
+            client_low: at(std::mem::offset_of!(c::ib_vote, client_low)),
+            flags: u16::from_ne_bytes([packed[2], packed[3]]),
+            value,
+        }
+    }
+}
+
+impl Shared<c::ib_quorum_config> {
+    /// Set the members of an epoch: acceptors' node ids; a majority of them decides.
+    /// Only before the counter gets packets of that epoch.
+    pub fn configure(&self, epoch: u64, members: &[u8]) {
+        assert!(!members.is_empty() && members.len() <= c::IB_ACCEPTORS_MAX as usize);
+        let mut bits = [0u8; 256];
+        for (i, node) in members.iter().enumerate() {
+            bits[usize::from(*node)] = i as u8 + 1;
+        }
+        let base = std::mem::offset_of!(c::ib_quorum_config, member_bit);
+        field!(self, 0, c::ib_quorum_config, epoch).store(0, Ordering::SeqCst);
+        for (i, chunk) in bits.chunks_exact(8).enumerate() {
+            let mut word = [0u8; 8];
+            word.copy_from_slice(chunk);
+            self.word(0, base + i * 8).store(u64::from_ne_bytes(word), Ordering::SeqCst);
+        }
+        let majority = members.len() as u64 / 2 + 1;
+        field!(self, 0, c::ib_quorum_config, majority).store(majority, Ordering::SeqCst);
+        field!(self, 0, c::ib_quorum_config, epoch).store(epoch, Ordering::SeqCst);
+    }
+}
+
+impl Shared<u64> {
+    /// Read word `index`.
+    pub fn get(&self, index: usize) -> u64 {
+        self.word(index, 0).load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,193 @@
+//! The soft switch: the native build of the roles on memory of this process.
+//!
+//! It is the default backend, the simulator's and the vectors'. Handling a packet is thread-safe,
+//! allocates nothing and never waits.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+
+use crate::c;
+use crate::registers::Shared;
+use crate::wire::PACKET_LEN_MAX_BYTES;
+
+/// Which roles a host runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Roles {
+    /// Stamps requests.
+    pub leader: bool,
+    /// Promises and votes.
+    pub acceptor: bool,
+    /// Counts votes for the host's learner.
+    pub quorum: bool,
+}
+
+impl Roles {
+    fn bits(self) -> u32 {
+        let bit = |on, bit: c::ib_roles| if on { bit as u32 } else { 0 };
+        bit(self.leader, c::IB_ROLE_LEADER)
+            | bit(self.acceptor, c::IB_ROLE_ACCEPTOR)
+            | bit(self.quorum, c::IB_ROLE_QUORUM)
+    }
+}
+
+/// Sizes of a switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Number of partitions, 1..=1024.
+    pub partitions: usize,
+    /// Slots of each partition's ring, a power of two, 64..=65536.
+    pub ring_slots: usize,
+}
+
+impl Geometry {
+    fn check(self) {
+        assert!((1..=c::IB_PARTITIONS_MAX as usize).contains(&self.partitions));
+        assert!(self.ring_slots.is_power_of_two());
+        let range = c::IB_RING_SLOTS_MIN as usize..=c::IB_RING_SLOTS_MAX as usize;
+        assert!(range.contains(&self.ring_slots));
+    }
+}
+
+/// What to do with a packet that was handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Forget it.
+    Drop,
+    /// For the host's own state machines, unchanged.
+    Pass,
+    /// Rewritten: send to whoever sent it.
+    Back,
+    /// Rewritten: a copy to every acceptor.
+    ToAcceptors,
+    /// Rewritten: a copy to every learner.
+    ToLearners,
+    /// A majority is reached: hand the value to the host's learner.
+    Up,
+}
+
+/// All registers of a host: a soft switch's own memory, or a view of an XDP program's maps.
+pub struct Registers {
+    /// Leader registers, one a partition.
+    pub leader: Shared<c::ib_leader_regs>,
+    /// Acceptor registers, one a partition.
+    pub acceptor: Shared<c::ib_acceptor_regs>,
+    /// The acceptors' rings: partition * ring_slots + (instance % ring_slots).
+    pub ring: Shared<c::ib_slot>,
+    /// Members of the epoch.
+    pub quorum: Shared<c::ib_quorum_config>,
+    /// The quorum counters' rings, indexed like `ring`.
+    pub counts: Shared<c::ib_count_slot>,
+}
+
+impl Registers {
+    /// Zeroed registers in memory of this process; roles that do not run get one slot only.
+    pub fn new(geometry: Geometry, roles: Roles) -> Registers {
+        geometry.check();
+        let slots = geometry.partitions * geometry.ring_slots;
+        Registers {
+            leader: Shared::zeroed(geometry.partitions),
+            acceptor: Shared::zeroed(geometry.partitions),
+            ring: Shared::zeroed(if roles.acceptor { slots } else { 1 }),
+            quorum: Shared::zeroed(1),
+            counts: Shared::zeroed(if roles.quorum { slots } else { 1 }),
+        }
+    }
+
+    /// Bytes of memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.leader.memory_bytes()
+            + self.acceptor.memory_bytes()
+            + self.ring.memory_bytes()
+            + self.quorum.memory_bytes()
+            + self.counts.memory_bytes()
+    }
+}
+
+/// A soft switch: roles, their registers and counters.
+pub struct SoftSwitch {
+    registers: Registers,
+    counters: Shared<u64>,
+    raw: c::ib_switch,
+}
+
+// SAFETY: `raw` points into `registers` and `counters`, which live as long as it does and are shared
+// memory by design: ib_switch_handle touches them by the atomic steps of shell.h only.
+unsafe impl Send for SoftSwitch {}
+// SAFETY: as above; `raw` itself is only read.
+unsafe impl Sync for SoftSwitch {}
+
+impl SoftSwitch {
+    /// A switch with zeroed registers: inactive leader, recovering acceptor.
+    pub fn new(node: u8, roles: Roles, geometry: Geometry) -> SoftSwitch {
+        let registers = Registers::new(geometry, roles);
+        let counters: Shared<u64> = Shared::zeroed(c::IB_REASONS_COUNT as usize);
+        let raw = c::ib_switch {
+            roles: roles.bits(),
+            node: u32::from(node),
+            partitions: geometry.partitions as u32,
+            ring_slots: geometry.ring_slots as u32,
+            hand_off_fails: 0,
+            reserved: 0,
+            leader: registers.leader.as_ptr(),
+            acceptor: registers.acceptor.as_ptr(),
+            ring: registers.ring.as_ptr(),
+            quorum: registers.quorum.as_ptr(),
+            counts: registers.counts.as_ptr(),
+            counters: counters.as_ptr(),
+        };
+        SoftSwitch { registers, counters, raw }
+    }
+
+    /// Handle the UDP payload `buffer[..len_bytes]`. Returns the verdict, the reason's number and
+    /// the length of the packet now in the buffer.
+    pub fn handle(
+        &self,
+        buffer: &mut [u8; PACKET_LEN_MAX_BYTES],
+        len_bytes: usize,
+    ) -> (Verdict, u32, usize) {
+        assert!(len_bytes <= buffer.len());
+        let mut raw = self.raw;
+        let mut len = len_bytes as u32;
+        // SAFETY: buffer has the full size the function asks for, len is within it, and the
+        // registers that `raw` points to live as long as self.
+        let result = unsafe { c::ib_switch_handle(&mut raw, buffer.as_mut_ptr(), &mut len) };
+        let verdict = match result.verdict {
+            v if v == c::IB_PASS as u32 => Verdict::Pass,
+            v if v == c::IB_BACK as u32 => Verdict::Back,
+            v if v == c::IB_TO_ACCEPTORS as u32 => Verdict::ToAcceptors,
+            v if v == c::IB_TO_LEARNERS as u32 => Verdict::ToLearners,
+            v if v == c::IB_UP as u32 => Verdict::Up,
+            _ => Verdict::Drop,
+        };
+        (verdict, result.reason, len as usize)
+    }
+
+    /// The registers.
+    pub fn registers(&self) -> &Registers {
+        &self.registers
+    }
+
+    /// Make every hand-off of a decided value fail, as a full ring buffer does (tests, simulator).
+    pub fn set_hand_off_fails(&mut self, fails: bool) {
+        self.raw.hand_off_fails = u32::from(fails);
+    }
+
+    /// Counters by name, those that are not zero.
+    pub fn counters(&self) -> BTreeMap<&'static str, u64> {
+        (0..c::IB_REASONS_COUNT as usize)
+            .filter_map(|i| Some((reason_name(i as u32)?, self.counters.get(i))))
+            .filter(|(_, count)| *count != 0)
+            .collect()
+    }
+}
+
+/// The name of a reason (the counter's name); `None` if there is none of this number.
+pub fn reason_name(reason: u32) -> Option<&'static str> {
+    // SAFETY: returns NULL or a static, NUL-terminated ASCII string.
+    let name = unsafe { c::ib_reason_name(reason) };
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: not NULL, static (see above).
+    unsafe { CStr::from_ptr(name) }.to_str().ok()
+}

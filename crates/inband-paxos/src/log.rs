@@ -1,0 +1,195 @@
+//! What an application sees of a replicated log: it submits values and is handed decided ones.
+//!
+//! [`ReplicatedLog`] is the seam between the protocol and the services over it. `inband-kv` is
+//! written against this trait only; tests drive it with an in-memory log, the program with a
+//! [`crate::node::Node`] on real packets.
+//!
+//! Exactly-once (design, *must* 8): a value may be decided in more than one instance, because a
+//! proposer repeats what it has no answer for. Instances are handed over in order, each once;
+//! whether the value in it is *new* is decided by the application's [`crate::session::SessionTable`],
+//! which is part of the replicated state and so of every snapshot.
+
+use std::time::Duration;
+
+/// Names one submitted value at the proposer that submitted it. Never reused within a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// What a decided value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueKind {
+    /// A command of the application.
+    Command,
+    /// Chosen to fill a hole; carries nothing to apply.
+    Noop,
+    /// Opens a session whose id is the instance it was decided in.
+    OpenSession,
+}
+
+/// Who submitted a value: the triple that makes delivery exactly-once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// The session, or the opener's nonce if `kind` is [`ValueKind::OpenSession`].
+    pub client_id: u64,
+    /// Sequence of the value within its session, from 1.
+    pub client_seq: u64,
+    /// Every sequence below this one has been answered to the client and may be forgotten.
+    pub client_low: u64,
+    /// What the value is.
+    pub kind: ValueKind,
+}
+
+/// One decided instance, borrowed from a [`Burst`].
+#[derive(Debug, Clone, Copy)]
+pub struct Decided<'a> {
+    /// Position in the log. Consecutive within and across bursts.
+    pub instance: u64,
+    /// Who submitted it.
+    pub origin: Origin,
+    /// Set if this very process submitted the value.
+    pub ticket: Option<Ticket>,
+    /// The value; its digest has been checked.
+    pub value: &'a [u8],
+}
+
+/// Why a submitted value will not be delivered to its submitter as a success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitFailure {
+    /// The deadline passed; the value may still be decided later.
+    #[error("outcome unknown: no decision within {0} ms; the command may or may not take effect")]
+    OutcomeUnknown(u64),
+    /// The value was certainly never applied and never will be.
+    #[error("not applied: {0}")]
+    NotApplied(&'static str),
+}
+
+/// Why a value was not taken for submission. Nothing was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// Too many values are undecided; wait for deliveries, then try again.
+    #[error("{0} values are undecided already; wait for some to be decided")]
+    WindowFull(usize),
+    /// The value does not fit one packet.
+    #[error("value of {len_bytes} bytes is over the limit of {limit_bytes} bytes of one packet")]
+    TooLong {
+        /// Length asked for.
+        len_bytes: usize,
+        /// Longest length allowed.
+        limit_bytes: usize,
+    },
+    /// The node has no proposer or is shutting down.
+    #[error("this node does not accept values: {0}")]
+    Closed(&'static str),
+}
+
+#[derive(Debug)]
+struct Entry {
+    instance: u64,
+    origin: Origin,
+    ticket: Option<Ticket>,
+    start: usize,
+    end: usize,
+}
+
+/// What one call of [`ReplicatedLog::poll`] produced. Reused between calls.
+#[derive(Debug, Default)]
+pub struct Burst {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+    /// Submissions that ended without a delivery.
+    pub failed: Vec<(Ticket, SubmitFailure)>,
+    /// Set when the log needs a checkpoint to go on: peers no longer hold the values behind the
+    /// applied position. Fetch one from a peer, install it and call [`ReplicatedLog::reset`].
+    /// Repeated in every burst until then.
+    pub checkpoint_needed: bool,
+}
+
+impl Burst {
+    /// An empty burst.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forget everything, keep the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+        self.failed.clear();
+        self.checkpoint_needed = false;
+    }
+
+    /// Append one decided instance.
+    pub fn push(&mut self, instance: u64, origin: Origin, ticket: Option<Ticket>, value: &[u8]) {
+        if let Some(last) = self.entries.last() {
+            assert_eq!(
+                last.instance + 1,
+                instance,
+                "instances are delivered in order"
+            );
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.entries.push(Entry {
+            instance,
+            origin,
+            ticket,
+            start,
+            end: self.bytes.len(),
+        });
+    }
+
+    /// The decided instances, in order.
+    pub fn decided(&self) -> impl ExactSizeIterator<Item = Decided<'_>> {
+        self.entries.iter().map(|e| Decided {
+            instance: e.instance,
+            origin: e.origin,
+            ticket: e.ticket,
+            value: &self.bytes[e.start..e.end],
+        })
+    }
+
+    /// Nothing decided, nothing failed, no checkpoint needed.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.failed.is_empty() && !self.checkpoint_needed
+    }
+}
+
+/// A replicated log as one process sees it. Not thread-safe: one thread owns it and calls `poll`.
+pub trait ReplicatedLog {
+    /// Longest value in bytes that [`submit`](Self::submit) takes.
+    fn max_value_len_bytes(&self) -> usize;
+
+    /// How many more values may be submitted now.
+    fn submit_room(&self) -> usize;
+
+    /// Submit a value. It will appear in a burst with this ticket, or as a failure, within the
+    /// configured deadline. Values submitted later may be decided earlier.
+    fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError>;
+
+    /// Do everything that is ready, without blocking, and append what it produced to `burst`.
+    fn poll(&mut self, burst: &mut Burst);
+
+    /// Everything up to and including `instance` is applied and survives a crash of this process.
+    /// Drives trimming of the acceptors' rings.
+    fn applied(&mut self, instance: u64);
+
+    /// A checkpoint was installed (or the process starts with state): deliver from `applied + 1`.
+    fn reset(&mut self, applied: u64);
+
+    /// The session table refused a value of this process's own session (it expired). The log opens
+    /// a new session and submits the value again under the same ticket.
+    fn session_refused(&mut self, ticket: Ticket);
+
+    /// Sequence numbers below this are answered; called by the application when a value with
+    /// `ticket` was applied (first occurrence) so that the low-water mark can move.
+    fn answered(&mut self, ticket: Ticket);
+
+    /// File descriptors that become readable when `poll` has something to do.
+    fn wake_fds(&self) -> Vec<std::os::fd::RawFd>;
+
+    /// Longest time the caller may sleep before it must call `poll` again.
+    fn poll_timeout(&self) -> Duration;
+
+    /// The peers that can serve a checkpoint: their TCP addresses.
+    fn checkpoint_peers(&self) -> Vec<std::net::SocketAddr>;
+}

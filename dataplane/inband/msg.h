@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * msg.h - struct ib_msg, the header in host order, and the two functions between it and the wire.
+ */
+#ifndef INBAND_MSG_H
+#define INBAND_MSG_H
+
+#include "wire.h"
+#include "verdict.h"
+
+#define IB_INLINE static inline __attribute__((always_inline))
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define IB_NET16(x) __builtin_bswap16(x)
+#define IB_NET32(x) __builtin_bswap32(x)
+#define IB_NET64(x) __builtin_bswap64(x)
+#else
+#define IB_NET16(x) (x)
+#define IB_NET32(x) (x)
+#define IB_NET64(x) (x)
+#endif
+
+/*
+ * A packet buffer gives no better alignment than 2 (the header follows 42 bytes of Ethernet, IPv4
+ * and UDP). These types say so to a compiler that cares (UBSan, ARM). BPF loads whole words from
+ * packets at any address where the kernel says the machine can, and a weaker type would make clang
+ * load byte by byte.
+ */
+#ifdef __bpf__
+typedef ib_u16 ib_wire16;
+typedef ib_u32 ib_wire32;
+typedef ib_u64 ib_wire64;
+#else
+typedef ib_u16 __attribute__((aligned(1), may_alias)) ib_wire16;
+typedef ib_u32 __attribute__((aligned(1), may_alias)) ib_wire32;
+typedef ib_u64 __attribute__((aligned(1), may_alias)) ib_wire64;
+#endif
+
+/* The header in host order. */
+struct ib_msg {
+    ib_u64 instance;
+    ib_u64 floor;
+    ib_u64 round;
+    ib_u64 vround;
+    ib_u64 client_id;
+    ib_u64 client_seq;
+    ib_u64 client_low;
+    ib_u64 digest;
+    ib_u32 epoch;
+    ib_u16 flags;
+    ib_u16 partition;
+    ib_u16 node;
+    ib_u16 value_len_bytes;
+    ib_u8 type;
+};
+
+#define IB_GET16(p, field) IB_NET16(*(const ib_wire16 *)((p) + __builtin_offsetof(struct ib_header, field)))
+#define IB_GET32(p, field) IB_NET32(*(const ib_wire32 *)((p) + __builtin_offsetof(struct ib_header, field)))
+#define IB_GET64(p, field) IB_NET64(*(const ib_wire64 *)((p) + __builtin_offsetof(struct ib_header, field)))
+#define IB_PUT16(p, field, v) (*(ib_wire16 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET16(v))
+#define IB_PUT32(p, field, v) (*(ib_wire32 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET32(v))
+#define IB_PUT64(p, field, v) (*(ib_wire64 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET64(v))
+
+/*
+ * Requests that are answered with a value the asker does not have are padded to full size, because
+ * an answer is the request rewritten and a packet program cannot always make a packet longer.
+ */
+IB_INLINE int ib_type_is_padded(ib_u8 type) {
+    return type == IB_PHASE1A || type == IB_LEARN;
+}
+
+/*
+ * Read the header at `data` into `m`. `end` bounds what may be read; `payload_len_bytes` is the UDP
+ * payload's length, already known to lie within `end`. Returns IB_R_none, or the reason to drop.
+ */
+IB_INLINE unsigned int ib_parse(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
+                                ib_u32 partitions, struct ib_msg *m) {
+    if (payload_len_bytes < IB_HEADER_LEN_BYTES || data + IB_HEADER_LEN_BYTES > end)
+        return IB_R_bad_truncated;
+    if (IB_GET32(data, magic) != IB_MAGIC)
+        return IB_R_bad_magic;
+    ib_u8 version = data[__builtin_offsetof(struct ib_header, version)];
+    if (version < IB_VERSION_MIN || version > IB_VERSION)
+        return IB_R_bad_version;
+    m->type = data[__builtin_offsetof(struct ib_header, type)];
+    if (m->type < IB_REQUEST || m->type > IB_ALIVE)
+        return IB_R_bad_type;
+    m->flags = IB_GET16(data, flags);
+    m->partition = IB_GET16(data, partition);
+    m->node = IB_GET16(data, node);
+    m->value_len_bytes = IB_GET16(data, value_len_bytes);
+    m->epoch = IB_GET32(data, epoch);
+    m->instance = IB_GET64(data, instance);
+    m->floor = IB_GET64(data, floor);
+    m->round = IB_GET64(data, round);
+    m->vround = IB_GET64(data, vround);
+    m->client_id = IB_GET64(data, client_id);
+    m->client_seq = IB_GET64(data, client_seq);
+    m->client_low = IB_GET64(data, client_low);
+    m->digest = IB_GET64(data, digest);
+    ib_u32 claimed = IB_HEADER_LEN_BYTES + (ib_u32)m->value_len_bytes;
+    if (m->value_len_bytes > IB_VALUE_LEN_MAX_BYTES || claimed > payload_len_bytes)
+        return IB_R_bad_length;
+    if (claimed != payload_len_bytes && !ib_type_is_padded(m->type))
+        return IB_R_bad_length;
+    if (m->partition >= partitions)
+        return IB_R_bad_partition;
+    if (m->node == 0 || m->node >= IB_NODES_MAX)
+        return IB_R_bad_node;
+    return IB_R_none;
+}
+
+/* Write `m` as the header at `data`, which has IB_HEADER_LEN_BYTES of room. */
+IB_INLINE void ib_emit(ib_u8 *data, const struct ib_msg *m) {
+    IB_PUT32(data, magic, (ib_u32)IB_MAGIC);
+    data[__builtin_offsetof(struct ib_header, version)] = IB_VERSION;
+    data[__builtin_offsetof(struct ib_header, type)] = m->type;
+    IB_PUT16(data, flags, m->flags);
+    IB_PUT16(data, partition, m->partition);
+    IB_PUT16(data, node, m->node);
+    IB_PUT16(data, value_len_bytes, m->value_len_bytes);
+    IB_PUT16(data, key_id, (ib_u16)0);
+    IB_PUT32(data, epoch, m->epoch);
+    IB_PUT32(data, reserved, (ib_u32)0);
+    IB_PUT64(data, instance, m->instance);
+    IB_PUT64(data, floor, m->floor);
+    IB_PUT64(data, round, m->round);
+    IB_PUT64(data, vround, m->vround);
+    IB_PUT64(data, client_id, m->client_id);
+    IB_PUT64(data, client_seq, m->client_seq);
+    IB_PUT64(data, client_low, m->client_low);
+    IB_PUT64(data, digest, m->digest);
+    IB_PUT64(data, tag, (ib_u64)0);
+}
+
+IB_INLINE struct ib_result ib_say(unsigned int verdict, unsigned int reason) {
+    struct ib_result result = {verdict, reason};
+    return result;
+}
+
+#endif

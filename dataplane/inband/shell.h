@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * shell.h - what surrounds a role on every backend: take exclusivity, snapshot, role, store, release.
+ *
+ * The rules (design, section 4, must 1) and why:
+ *  - A slot is taken by compare-and-swap of its sequence to odd, and only THEN are promise, epoch and
+ *    floor read. Read earlier, a promise could be raised, and the slot reported as "no vote", between
+ *    the read and the vote.
+ *  - `highest` is raised before the vote is stored and the registers are read again after it. So either
+ *    the voter sees a raised promise and drops the packet, or whoever raised the promise sees `highest`
+ *    and asks for the slot. Without the second read a vote could land above the range that the
+ *    partition's PHASE1B has just stated.
+ *  - Sequence + 2 is published last, as a release: a reader that sees the same even sequence before
+ *    and after its copy has a copy of one moment.
+ *  - Every loop is bounded; on failure the packet is dropped. Loss is always safe.
+ *
+ * Before including this file a backend defines struct ib_frame and three hooks:
+ *   int ib_value_save(struct ib_frame *, struct ib_slot *, ib_u32 len)   packet -> slot
+ *   int ib_value_load(struct ib_frame *, struct ib_slot *, ib_u32 len)   slot -> packet
+ *   int ib_value_up(struct ib_frame *, const struct ib_msg *)            packet -> the host's learner
+ * Each returns 0, or not 0 having changed nothing.
+ *
+ * IB_MUTANT_* build deliberately wrong shells, for the tests that must catch them.
+ */
+#ifndef INBAND_SHELL_H
+#define INBAND_SHELL_H
+
+#include "msg.h"
+#include "registers.h"
+#include "../roles/paxos_leader.h"
+#include "../roles/paxos_acceptor.h"
+#include "../roles/paxos_quorum.h"
+
+#define IB_TAKE_TRIES_MAX 64
+#define IB_RAISE_TRIES_MAX 64
+#define IB_STAMP_TRIES_MAX 16
+
+#define IB_COMPILER_BARRIER() __asm__ volatile("" ::: "memory")
+
+/* One load, not torn, not repeated. On x86 it is also an acquire, and a plain store a release. */
+#define IB_LOAD(p) (*(const volatile ib_u64 *)(p))
+
+#if defined(__bpf__) && !defined(__TARGET_ARCH_x86)
+/* BPF has no release store before -mcpu=v4: an exchange is a full barrier on every machine. */
+#define IB_PUBLISH(p, v) ((void)__sync_lock_test_and_set((p), (v)))
+#elif defined(__bpf__)
+#define IB_PUBLISH(p, v)                                                                           \
+    do {                                                                                           \
+        IB_COMPILER_BARRIER();                                                                     \
+        *(volatile ib_u64 *)(p) = (v);                                                             \
+    } while (0)
+#else
+#define IB_PUBLISH(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+#endif
+
+#define IB_CAS(p, from, to) (__sync_val_compare_and_swap((p), (from), (to)) == (from))
+
+/* Take a slot: its sequence becomes odd. Returns the odd sequence, or 0 if others kept it. */
+IB_INLINE ib_u64 ib_take(ib_u64 *sequence) {
+#ifdef IB_MUTANT_NO_EXCLUSIVITY
+    return IB_LOAD(sequence) | 1;
+#else
+    for (int i = 0; i < IB_TAKE_TRIES_MAX; i++) {
+        ib_u64 even = IB_LOAD(sequence);
+        if (!(even & 1) && IB_CAS(sequence, even, even + 1))
+            return even + 1;
+    }
+    return 0;
+#endif
+}
+
+IB_INLINE void ib_release(ib_u64 *sequence, ib_u64 odd) {
+    IB_PUBLISH(sequence, odd + 1);
+}
+
+/* Raise a word to at least `value`. A full barrier if it changed the word. 0: gave up. */
+IB_INLINE int ib_raise(ib_u64 *word, ib_u64 value) {
+    for (int i = 0; i < IB_RAISE_TRIES_MAX; i++) {
+        ib_u64 now = IB_LOAD(word);
+        if (now >= value || IB_CAS(word, now, value))
+            return 1;
+    }
+    return 0;
+}
+
+IB_INLINE void ib_acceptor_snapshot(struct ib_acceptor_regs *copy,
+                                    const struct ib_acceptor_regs *regs) {
+    IB_COMPILER_BARRIER();
+    copy->epoch = IB_LOAD(&regs->epoch);
+    copy->voting = IB_LOAD(&regs->voting);
+    copy->promise = IB_LOAD(&regs->promise);
+    copy->floor = IB_LOAD(&regs->floor);
+    copy->highest = IB_LOAD(&regs->highest);
+    IB_COMPILER_BARRIER();
+}
+
+IB_INLINE int ib_acceptor_unchanged(const struct ib_acceptor_regs *copy,
+                                    const struct ib_acceptor_regs *regs) {
+    return IB_LOAD(&regs->promise) == copy->promise && IB_LOAD(&regs->epoch) == copy->epoch &&
+           IB_LOAD(&regs->voting) == copy->voting;
+}
+
+/* The acceptor for messages about one slot. */
+IB_INLINE struct ib_result ib_shell_acceptor_slot(struct ib_msg *m, struct ib_acceptor_regs *regs,
+                                                  struct ib_slot *slot, ib_u64 ring_slots,
+                                                  struct ib_frame *frame) {
+    struct ib_acceptor_regs r;
+    struct ib_acceptor_io io = {0, 0, 0, 0, 0, 0};
+    struct ib_result result;
+#ifdef IB_MUTANT_PROMISE_BEFORE_SLOT
+    ib_acceptor_snapshot(&r, regs);
+#endif
+    ib_u64 odd = ib_take(&slot->sequence);
+    if (!odd)
+        return ib_say(IB_DROP, IB_R_contended);
+#ifndef IB_MUTANT_PROMISE_BEFORE_SLOT
+    ib_acceptor_snapshot(&r, regs);
+#endif
+    struct ib_vote v = slot->vote;
+    result = ib_acceptor_slot(m, &r, &v, ring_slots, &io);
+    if (io.raise_highest) {
+        if (!ib_raise(&regs->highest, io.raise_highest)) {
+            result = ib_say(IB_DROP, IB_R_contended);
+            goto release;
+        }
+#if !defined(IB_MUTANT_PROMISE_BEFORE_SLOT) && !defined(IB_MUTANT_NO_SECOND_READ)
+        IB_COMPILER_BARRIER();
+        if (!ib_acceptor_unchanged(&r, regs)) {
+            result = ib_say(IB_DROP, IB_R_acceptor_raced);
+            goto release;
+        }
+#endif
+    }
+    if (io.save_value && ib_value_save(frame, slot, m->value_len_bytes)) {
+        result = ib_say(IB_DROP, IB_R_value_io_failed);
+        goto release;
+    }
+    if (io.store_vote)
+        slot->vote = v;
+    if (io.load_value && ib_value_load(frame, slot, m->value_len_bytes))
+        result = ib_say(IB_DROP, IB_R_value_io_failed);
+release:
+    ib_release(&slot->sequence, odd);
+    return result;
+}
+
+/* The acceptor for messages about the partition. */
+IB_INLINE struct ib_result ib_shell_acceptor_partition(struct ib_msg *m,
+                                                       struct ib_acceptor_regs *regs) {
+    struct ib_acceptor_regs r;
+    struct ib_acceptor_io io = {0, 0, 0, 0, 0, 0};
+    ib_acceptor_snapshot(&r, regs);
+    struct ib_result result = ib_acceptor_partition(m, &r, &io);
+    if (io.raise_promise) {
+        if (!ib_raise(&regs->promise, io.raise_promise))
+            return ib_say(IB_DROP, IB_R_contended);
+        ib_acceptor_snapshot(&r, regs);
+        if (r.promise != io.raise_promise) /* a higher round overtook us: its owner will tell */
+            return ib_say(IB_DROP, IB_R_acceptor_raced);
+        ib_acceptor_promised(m, &r);
+    }
+    if (io.raise_floor && !ib_raise(&regs->floor, io.raise_floor))
+        return ib_say(IB_DROP, IB_R_contended);
+    return result;
+}
+
+/*
+ * The leader. `round` is read before `next`, and the host writes `next` before `round`: a packet
+ * may pair an old round with the new next (acceptors refuse it), never a new round with an old next.
+ */
+IB_INLINE struct ib_result ib_shell_leader(struct ib_msg *m, struct ib_leader_regs *regs,
+                                           ib_u64 ring_slots) {
+    struct ib_msg request = *m;
+    for (int i = 0; i < IB_STAMP_TRIES_MAX; i++) {
+        struct ib_leader_regs r = {0}, before;
+        r.round = IB_LOAD(&regs->round);
+        IB_COMPILER_BARRIER();
+        r.epoch = IB_LOAD(&regs->epoch);
+        r.floor = IB_LOAD(&regs->floor);
+        r.next = IB_LOAD(&regs->next);
+        before = r;
+        *m = request;
+        struct ib_result result = ib_leader(m, &r, ring_slots);
+        if (r.next != before.next && !IB_CAS(&regs->next, before.next, r.next))
+            continue;
+        if (r.round != before.round && !IB_CAS(&regs->round, before.round, r.round))
+            continue;
+        if (r.floor != before.floor && !ib_raise(&regs->floor, r.floor))
+            continue;
+        return result;
+    }
+    return ib_say(IB_DROP, IB_R_contended);
+}
+
+/* The quorum counter. The count is stored only if the value, when due, is safely up. */
+IB_INLINE struct ib_result ib_shell_quorum(struct ib_msg *m, const struct ib_quorum_config *config,
+                                           struct ib_count_slot *slot, struct ib_frame *frame) {
+    ib_u64 odd = ib_take(&slot->sequence);
+    if (!odd)
+        return ib_say(IB_DROP, IB_R_contended);
+    struct ib_count c = slot->count;
+    struct ib_result result = ib_quorum(m, config, &c);
+    if (result.verdict == IB_UP && ib_value_up(frame, m))
+        result = ib_say(IB_DROP, IB_R_quorum_hand_off_failed);
+    else
+        slot->count = c;
+    ib_release(&slot->sequence, odd);
+    return result;
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verdict.h - what a role says about a packet, and the reason, which is also the name of a counter.
+ */
+#ifndef INBAND_VERDICT_H
+#define INBAND_VERDICT_H
+
+enum ib_verdict {
+    IB_DROP = 0,         /* forget the packet */
+    IB_PASS = 1,         /* to the host's own process, unchanged */
+    IB_BACK = 2,         /* rewritten, to whoever sent it */
+    IB_TO_ACCEPTORS = 3, /* rewritten, a copy to every acceptor */
+    IB_TO_LEARNERS = 4,  /* rewritten, a copy to every learner */
+    IB_UP = 5,           /* a majority is reached: hand the value up to the host's learner */
+};
+
+/* X(name): IB_R_<name> is the reason, "<name>" the counter. Append only: the order is an interface. */
+#define IB_REASONS(X)                                                                              \
+    X(none)                                                                                        \
+    /* parsing: the packet never reaches a register */                                             \
+    X(bad_truncated)                                                                               \
+    X(bad_magic)                                                                                   \
+    X(bad_version)                                                                                 \
+    X(bad_type)                                                                                    \
+    X(bad_length)                                                                                  \
+    X(bad_partition)                                                                               \
+    X(bad_node)                                                                                    \
+    /* any role */                                                                                 \
+    X(contended)                                                                                   \
+    X(no_room)                                                                                     \
+    X(value_io_failed)                                                                             \
+    X(passed_up)                                                                                   \
+    X(position_answered)                                                                           \
+    X(floor_raised)                                                                                \
+    X(floor_known)                                                                                 \
+    X(wrong_epoch)                                                                                 \
+    X(epoch_ahead)                                                                                 \
+    /* leader */                                                                                   \
+    X(leader_stamped)                                                                              \
+    X(leader_not_active)                                                                           \
+    X(leader_window_full)                                                                          \
+    X(leader_deposed)                                                                              \
+    /* acceptor */                                                                                 \
+    X(acceptor_voted)                                                                              \
+    X(acceptor_vote_repeated)                                                                      \
+    X(acceptor_promised)                                                                           \
+    X(acceptor_promised_slot)                                                                      \
+    X(acceptor_nack)                                                                               \
+    X(acceptor_nack_slot)                                                                          \
+    X(acceptor_recovering)                                                                         \
+    X(acceptor_below_floor)                                                                        \
+    X(acceptor_beyond_ring)                                                                        \
+    X(acceptor_raced)                                                                              \
+    X(acceptor_learn_answered)                                                                     \
+    X(acceptor_learn_no_vote)                                                                      \
+    /* quorum counter */                                                                           \
+    X(quorum_counted)                                                                              \
+    X(quorum_reached)                                                                              \
+    X(quorum_duplicate)                                                                            \
+    X(quorum_late)                                                                                 \
+    X(quorum_old_instance)                                                                         \
+    X(quorum_lower_round)                                                                          \
+    X(quorum_not_member)                                                                           \
+    X(quorum_hand_off_failed)
+
+enum ib_reason {
+#define IB_REASON_ENUM(name) IB_R_##name,
+    IB_REASONS(IB_REASON_ENUM)
+#undef IB_REASON_ENUM
+        IB_REASONS_COUNT
+};
+
+/* A verdict and why. */
+struct ib_result {
+    unsigned int verdict; /* enum ib_verdict */
+    unsigned int reason;  /* enum ib_reason */
+};
+
+#endif

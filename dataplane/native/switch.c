@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stddef.h>
+#include <string.h>
+
+#include "switch.h"
+
+struct ib_frame {
+    ib_u8 *data;
+    ib_u32 hand_off_fails;
+};
+
+static inline int ib_value_save(struct ib_frame *frame, struct ib_slot *slot, ib_u32 len_bytes) {
+    if (len_bytes > IB_VALUE_LEN_MAX_BYTES)
+        return -1;
+    memcpy(slot->value, frame->data + IB_HEADER_LEN_BYTES, len_bytes);
+    return 0;
+}
+
+static inline int ib_value_load(struct ib_frame *frame, struct ib_slot *slot, ib_u32 len_bytes) {
+    if (len_bytes > IB_VALUE_LEN_MAX_BYTES)
+        return -1;
+    memcpy(frame->data + IB_HEADER_LEN_BYTES, slot->value, len_bytes);
+    return 0;
+}
+
+struct ib_msg;
+static inline int ib_value_up(struct ib_frame *frame, const struct ib_msg *m) {
+    (void)m; /* the value is in the caller's buffer already */
+    return frame->hand_off_fails ? -1 : 0;
+}
+
+#include "../inband/shell.h"
+
+static struct ib_result handle(struct ib_switch *sw, struct ib_msg *m, struct ib_frame *frame) {
+    ib_u64 at = (ib_u64)m->partition * sw->ring_slots + (m->instance & (sw->ring_slots - 1));
+    switch (m->type) {
+    case IB_REQUEST:
+    case IB_NACK:
+        if (sw->roles & IB_ROLE_LEADER)
+            return ib_shell_leader(m, &sw->leader[m->partition], sw->ring_slots);
+        break;
+    case IB_TRIM:
+    case IB_POSITION:
+        if (m->flags & IB_F_LEADER) {
+            if (sw->roles & IB_ROLE_LEADER)
+                return ib_shell_leader(m, &sw->leader[m->partition], sw->ring_slots);
+            break;
+        }
+        if (sw->roles & IB_ROLE_ACCEPTOR)
+            return ib_shell_acceptor_partition(m, &sw->acceptor[m->partition]);
+        break;
+    case IB_PHASE1A:
+    case IB_PHASE2A:
+    case IB_LEARN:
+        if (!(sw->roles & IB_ROLE_ACCEPTOR))
+            break;
+        if (ib_acceptor_needs_slot(m))
+            return ib_shell_acceptor_slot(m, &sw->acceptor[m->partition], &sw->ring[at],
+                                          sw->ring_slots, frame);
+        return ib_shell_acceptor_partition(m, &sw->acceptor[m->partition]);
+    case IB_PHASE2B:
+        if (sw->roles & IB_ROLE_QUORUM)
+            return ib_shell_quorum(m, sw->quorum, &sw->counts[at], frame);
+        break;
+    }
+    return ib_say(IB_PASS, IB_R_passed_up);
+}
+
+struct ib_result ib_switch_handle(struct ib_switch *sw, ib_u8 *buffer, ib_u32 *len_bytes) {
+    struct ib_msg m = {0};
+    struct ib_frame frame = {buffer, sw->hand_off_fails};
+    struct ib_result result = {IB_DROP, IB_R_none};
+    result.reason = ib_parse(buffer, buffer + *len_bytes, *len_bytes, sw->partitions, &m);
+    if (result.reason == IB_R_none)
+        result = handle(sw, &m, &frame);
+    if (result.verdict == IB_BACK || result.verdict == IB_TO_ACCEPTORS ||
+        result.verdict == IB_TO_LEARNERS) {
+        m.node = (ib_u16)sw->node;
+        ib_emit(buffer, &m);
+        *len_bytes = IB_HEADER_LEN_BYTES + m.value_len_bytes;
+    }
+    __atomic_fetch_add(&sw->counters[result.reason], 1, __ATOMIC_RELAXED);
+    return result;
+}
+
+const char *ib_reason_name(ib_u32 reason) {
+    static const char *const names[] = {
+#define IB_REASON_NAME(name) #name,
+        IB_REASONS(IB_REASON_NAME)
+#undef IB_REASON_NAME
+    };
+    return reason < IB_REASONS_COUNT ? names[reason] : NULL;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * switch.h - the native build of the roles: the soft switch, the simulator and the vectors call it.
+ */
+#ifndef INBAND_NATIVE_SWITCH_H
+#define INBAND_NATIVE_SWITCH_H
+
+#include "../inband/registers.h"
+#include "../inband/verdict.h"
+
+/* Which roles a switch runs. */
+enum ib_roles {
+    IB_ROLE_LEADER = 1,
+    IB_ROLE_ACCEPTOR = 2,
+    IB_ROLE_QUORUM = 4,
+};
+
+/*
+ * A switch. The memory belongs to the caller and outlives every call; it may be shared by threads:
+ * all access is by the atomic steps of shell.h.
+ */
+struct ib_switch {
+    ib_u32 roles;      /* enum ib_roles, or-ed */
+    ib_u32 node;       /* this host's node id */
+    ib_u32 partitions;
+    ib_u32 ring_slots; /* a power of two */
+    ib_u32 hand_off_fails; /* tests: 1 makes every hand-off of a value fail */
+    ib_u32 reserved;
+    struct ib_leader_regs *leader;     /* [partitions] */
+    struct ib_acceptor_regs *acceptor; /* [partitions] */
+    struct ib_slot *ring;              /* [partitions * ring_slots] */
+    struct ib_quorum_config *quorum;   /* one */
+    struct ib_count_slot *counts;      /* [partitions * ring_slots] */
+    ib_u64 *counters;                  /* [IB_REASONS_COUNT] */
+};
+
+/*
+ * Handle one UDP payload of *len_bytes at `buffer`, which has room for a full one
+ * (IB_HEADER_LEN_BYTES + IB_VALUE_LEN_MAX_BYTES). With IB_BACK, IB_TO_* and IB_UP the packet to
+ * send, or the decided value, is in the buffer and *len_bytes its length.
+ * Thread-safe. Allocates nothing, never waits.
+ */
+struct ib_result ib_switch_handle(struct ib_switch *sw, ib_u8 *buffer, ib_u32 *len_bytes);
+
+/* The name of a reason; NULL if there is none of this number. Static, never freed. */
+const char *ib_reason_name(ib_u32 reason);
+
+#endif

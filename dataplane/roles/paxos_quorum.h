@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * paxos_quorum.h - the quorum counter on a learner's host: of the many PHASE2B packets, exactly one
+ * per decided instance goes up.
+ *
+ * Pure. `c` is a copy of the slot's count. Verdict IB_UP comes with c->done set; the shell stores it
+ * only once the value is safely up (design, must 2).
+ */
+#ifndef INBAND_PAXOS_QUORUM_H
+#define INBAND_PAXOS_QUORUM_H
+
+#include "../inband/msg.h"
+#include "../inband/registers.h"
+
+/* Kernighan's count; the verifier wants a bound, and members are at most IB_ACCEPTORS_MAX. */
+IB_INLINE ib_u64 ib_quorum_size(ib_u64 members) {
+    ib_u64 size = 0;
+    for (int i = 0; i < IB_ACCEPTORS_MAX && members; i++) {
+        members &= members - 1;
+        size++;
+    }
+    return size;
+}
+
+IB_INLINE struct ib_result ib_quorum(const struct ib_msg *m, const struct ib_quorum_config *config,
+                                     struct ib_count *c) {
+    if (m->type != IB_PHASE2B || (m->flags & (IB_F_REPEAT | IB_F_RECOVERY)))
+        return ib_say(IB_PASS, IB_R_passed_up); /* answers to LEARN and recovery: user space counts */
+    if (m->epoch != config->epoch)
+        return ib_say(IB_DROP, IB_R_wrong_epoch);
+    ib_u8 bit = config->member_bit[m->node & 0xff];
+    if (bit == 0)
+        return ib_say(IB_DROP, IB_R_quorum_not_member);
+    if (m->instance < c->instance)
+        return ib_say(IB_DROP, IB_R_quorum_old_instance);
+    if (m->instance > c->instance || m->round > c->round) {
+        if (m->instance == c->instance && c->done)
+            return ib_say(IB_DROP, IB_R_quorum_late); /* a higher round decides the same value */
+        c->instance = m->instance;
+        c->round = m->round;
+        c->members = 0;
+        c->done = 0;
+    }
+    if (m->round < c->round)
+        return ib_say(IB_DROP, IB_R_quorum_lower_round);
+    if (c->done)
+        return ib_say(IB_DROP, IB_R_quorum_late);
+    ib_u64 member = 1ULL << ((bit - 1) & 63);
+    if (c->members & member)
+        return ib_say(IB_DROP, IB_R_quorum_duplicate);
+    c->members |= member;
+    if (ib_quorum_size(c->members) < config->majority)
+        return ib_say(IB_DROP, IB_R_quorum_counted);
+    c->done = 1;
+    return ib_say(IB_UP, IB_R_quorum_reached);
+}
+
+#endif
