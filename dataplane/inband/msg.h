@@ -70,11 +70,11 @@ IB_INLINE int ib_type_is_padded(ib_u8 type) {
 }
 
 /*
- * Read the header at `data` into `m`. `end` bounds what may be read; `payload_len_bytes` is the UDP
- * payload's length, already known to lie within `end`. Returns IB_R_none, or the reason to drop.
+ * Is this a packet of ours? `end` bounds what may be read; `payload_len_bytes` is the UDP payload's
+ * length, already known to lie within `end`. Returns IB_R_none, or the reason to drop.
  */
-IB_INLINE unsigned int ib_parse(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
-                                ib_u32 partitions, struct ib_msg *m) {
+IB_INLINE unsigned int ib_check(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
+                                ib_u32 partitions) {
     if (payload_len_bytes < IB_HEADER_LEN_BYTES || data + IB_HEADER_LEN_BYTES > end)
         return IB_R_bad_truncated;
     if (IB_GET32(data, magic) != IB_MAGIC)
@@ -82,9 +82,26 @@ IB_INLINE unsigned int ib_parse(const ib_u8 *data, const ib_u8 *end, ib_u32 payl
     ib_u8 version = data[__builtin_offsetof(struct ib_header, version)];
     if (version < IB_VERSION_MIN || version > IB_VERSION)
         return IB_R_bad_version;
-    m->type = data[__builtin_offsetof(struct ib_header, type)];
-    if (m->type < IB_REQUEST || m->type > IB_ALIVE)
+    ib_u8 type = data[__builtin_offsetof(struct ib_header, type)];
+    if (type < IB_REQUEST || type > IB_ALIVE)
         return IB_R_bad_type;
+    ib_u32 value_len_bytes = IB_GET16(data, value_len_bytes);
+    ib_u32 claimed = IB_HEADER_LEN_BYTES + value_len_bytes;
+    if (value_len_bytes > IB_VALUE_LEN_MAX_BYTES || claimed > payload_len_bytes)
+        return IB_R_bad_length;
+    if (claimed != payload_len_bytes && !ib_type_is_padded(type))
+        return IB_R_bad_length;
+    if (IB_GET16(data, partition) >= partitions)
+        return IB_R_bad_partition;
+    ib_u16 node = IB_GET16(data, node);
+    if (node == 0 || node >= IB_NODES_MAX)
+        return IB_R_bad_node;
+    return IB_R_none;
+}
+
+/* Read the header at `data`, which ib_check has passed, into `m`. */
+IB_INLINE void ib_read(const ib_u8 *data, struct ib_msg *m) {
+    m->type = data[__builtin_offsetof(struct ib_header, type)];
     m->flags = IB_GET16(data, flags);
     m->partition = IB_GET16(data, partition);
     m->node = IB_GET16(data, node);
@@ -98,16 +115,15 @@ IB_INLINE unsigned int ib_parse(const ib_u8 *data, const ib_u8 *end, ib_u32 payl
     m->client_seq = IB_GET64(data, client_seq);
     m->client_low = IB_GET64(data, client_low);
     m->digest = IB_GET64(data, digest);
-    ib_u32 claimed = IB_HEADER_LEN_BYTES + (ib_u32)m->value_len_bytes;
-    if (m->value_len_bytes > IB_VALUE_LEN_MAX_BYTES || claimed > payload_len_bytes)
-        return IB_R_bad_length;
-    if (claimed != payload_len_bytes && !ib_type_is_padded(m->type))
-        return IB_R_bad_length;
-    if (m->partition >= partitions)
-        return IB_R_bad_partition;
-    if (m->node == 0 || m->node >= IB_NODES_MAX)
-        return IB_R_bad_node;
-    return IB_R_none;
+}
+
+/* Both. On the packet path of XDP they are apart: dispatch checks, the role's program reads. */
+IB_INLINE unsigned int ib_parse(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
+                                ib_u32 partitions, struct ib_msg *m) {
+    unsigned int reason = ib_check(data, end, payload_len_bytes, partitions);
+    if (reason == IB_R_none)
+        ib_read(data, m);
+    return reason;
 }
 
 /* Write `m` as the header at `data`, which has IB_HEADER_LEN_BYTES of room. */

@@ -61,7 +61,9 @@ enum ib_verdict {
     X(quorum_old_instance)                                                                         \
     X(quorum_lower_round)                                                                          \
     X(quorum_not_member)                                                                           \
-    X(quorum_hand_off_failed)
+    X(quorum_hand_off_failed)                                                                      \
+    /* multicast */                                                                                \
+    X(copy_unresolved)
 
 enum ib_reason {
 #define IB_REASON_ENUM(name) IB_R_##name,

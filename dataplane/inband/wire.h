@@ -63,6 +63,7 @@ enum ib_flags {
     IB_F_RECOVERY = 0x0800,     /* PHASE2A/2B of a recovering learner: answer the sender only */
     IB_F_ANSWER = 0x1000,       /* POSITION: this is an answer */
     IB_F_LEADER = 0x2000,       /* POSITION, TRIM, NACK: meant for, or sent by, the leader role */
+    IB_F_PEER = 0x2000,         /* LEARN: asks a replica's log, not the acceptor on its host */
     IB_F_RECOVERING = 0x4000,   /* POSITION answer: the acceptor does not vote */
     IB_F_BELOW_FLOOR = 0x8000,  /* NACK: the instance is trimmed; `floor` says up to where */
 };

@@ -216,7 +216,7 @@ IB_INLINE struct ib_result ib_acceptor_position(struct ib_msg *m,
 
 /* Does the message concern one slot? */
 IB_INLINE int ib_acceptor_needs_slot(const struct ib_msg *m) {
-    return m->type == IB_PHASE2A || m->type == IB_LEARN ||
+    return m->type == IB_PHASE2A || (m->type == IB_LEARN && !(m->flags & IB_F_PEER)) ||
            (m->type == IB_PHASE1A && (m->flags & IB_F_SLOT));
 }
 

@@ -4,7 +4,12 @@
 //! `dataplane/roles/`, registers shared with packet programs, BPF system calls.
 
 /// The C headers of `dataplane/`, as bindgen sees them.
-#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, clippy::all)]
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    non_upper_case_globals,
+    clippy::all
+)]
 pub mod c {
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 }

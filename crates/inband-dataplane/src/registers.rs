@@ -31,7 +31,11 @@ impl<T> Shared<T> {
         let words = (count * size_of::<T>()).div_ceil(8).max(1);
         let memory: Box<[AtomicU64]> = (0..words).map(|_| AtomicU64::new(0)).collect();
         let base = memory.as_ptr() as *mut T;
-        Shared { base, count, _owner: Box::new(memory) }
+        Shared {
+            base,
+            count,
+            _owner: Box::new(memory),
+        }
     }
 
     /// Memory owned by something else, such as a mapped BPF map.
@@ -40,8 +44,15 @@ impl<T> Shared<T> {
     /// `base` points to `count` values of `T`, 8-byte aligned and valid for reads and writes for as
     /// long as `owner` lives.
     pub unsafe fn from_raw(base: *mut T, count: usize, owner: Box<dyn Send + Sync>) -> Shared<T> {
-        assert!(base as usize % 8 == 0, "register memory is aligned to 8 bytes");
-        Shared { base, count, _owner: owner }
+        assert!(
+            base as usize % 8 == 0,
+            "register memory is aligned to 8 bytes"
+        );
+        Shared {
+            base,
+            count,
+            _owner: owner,
+        }
     }
 
     /// The first value, for the native roles.
@@ -102,9 +113,18 @@ impl Shared<c::ib_leader_regs> {
         self.deactivate(partition);
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
         write(field!(self, partition, c::ib_leader_regs, next), view.next);
-        write(field!(self, partition, c::ib_leader_regs, floor), view.floor);
-        write(field!(self, partition, c::ib_leader_regs, epoch), view.epoch);
-        write(field!(self, partition, c::ib_leader_regs, round), view.round);
+        write(
+            field!(self, partition, c::ib_leader_regs, floor),
+            view.floor,
+        );
+        write(
+            field!(self, partition, c::ib_leader_regs, epoch),
+            view.epoch,
+        );
+        write(
+            field!(self, partition, c::ib_leader_regs, round),
+            view.round,
+        );
     }
 
     /// Stop stamping. Packets in flight may still leave with the old round.
@@ -143,9 +163,15 @@ impl Shared<c::ib_acceptor_regs> {
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
         write(field!(self, partition, c::ib_acceptor_regs, voting), 0);
         write(field!(self, partition, c::ib_acceptor_regs, floor), floor);
-        write(field!(self, partition, c::ib_acceptor_regs, highest), floor.saturating_sub(1));
+        write(
+            field!(self, partition, c::ib_acceptor_regs, highest),
+            floor.saturating_sub(1),
+        );
         write(field!(self, partition, c::ib_acceptor_regs, epoch), epoch);
-        write(field!(self, partition, c::ib_acceptor_regs, voting), u64::from(voting));
+        write(
+            field!(self, partition, c::ib_acceptor_regs, voting),
+            u64::from(voting),
+        );
     }
 
     /// Raise the partition's promise to at least `round`, then fence: slots read afterwards hold
@@ -234,7 +260,8 @@ impl Shared<c::ib_quorum_config> {
         for (i, chunk) in bits.chunks_exact(8).enumerate() {
             let mut word = [0u8; 8];
             word.copy_from_slice(chunk);
-            self.word(0, base + i * 8).store(u64::from_ne_bytes(word), Ordering::SeqCst);
+            self.word(0, base + i * 8)
+                .store(u64::from_ne_bytes(word), Ordering::SeqCst);
         }
         let majority = members.len() as u64 / 2 + 1;
         field!(self, 0, c::ib_quorum_config, majority).store(majority, Ordering::SeqCst);

@@ -19,10 +19,18 @@ pub struct RoundOverflow {
 /// Pack a round. Rounds of one owner are ordered by counter; no two owners ever make the same one.
 pub fn round(counter: u64, incarnation: u64, node: u8) -> Result<u64, RoundOverflow> {
     if counter > COUNTER_MAX {
-        return Err(RoundOverflow { part: "counter", value: counter, limit: COUNTER_MAX });
+        return Err(RoundOverflow {
+            part: "counter",
+            value: counter,
+            limit: COUNTER_MAX,
+        });
     }
     if incarnation > INCARNATION_MAX {
-        return Err(RoundOverflow { part: "incarnation", value: incarnation, limit: INCARNATION_MAX });
+        return Err(RoundOverflow {
+            part: "incarnation",
+            value: incarnation,
+            limit: INCARNATION_MAX,
+        });
     }
     let low_bits = c::IB_ROUND_INCARNATION_BITS + c::IB_ROUND_NODE_BITS;
     Ok(counter << low_bits | incarnation << c::IB_ROUND_NODE_BITS | u64::from(node))

@@ -23,7 +23,7 @@ pub struct Roles {
 
 impl Roles {
     fn bits(self) -> u32 {
-        let bit = |on, bit: c::ib_roles| if on { bit as u32 } else { 0 };
+        let bit = |on, bit: c::ib_roles| if on { bit } else { 0 };
         bit(self.leader, c::IB_ROLE_LEADER)
             | bit(self.acceptor, c::IB_ROLE_ACCEPTOR)
             | bit(self.quorum, c::IB_ROLE_QUORUM)
@@ -135,7 +135,11 @@ impl SoftSwitch {
             counts: registers.counts.as_ptr(),
             counters: counters.as_ptr(),
         };
-        SoftSwitch { registers, counters, raw }
+        SoftSwitch {
+            registers,
+            counters,
+            raw,
+        }
     }
 
     /// Handle the UDP payload `buffer[..len_bytes]`. Returns the verdict, the reason's number and
@@ -152,11 +156,11 @@ impl SoftSwitch {
         // registers that `raw` points to live as long as self.
         let result = unsafe { c::ib_switch_handle(&mut raw, buffer.as_mut_ptr(), &mut len) };
         let verdict = match result.verdict {
-            v if v == c::IB_PASS as u32 => Verdict::Pass,
-            v if v == c::IB_BACK as u32 => Verdict::Back,
-            v if v == c::IB_TO_ACCEPTORS as u32 => Verdict::ToAcceptors,
-            v if v == c::IB_TO_LEARNERS as u32 => Verdict::ToLearners,
-            v if v == c::IB_UP as u32 => Verdict::Up,
+            v if v == c::IB_PASS => Verdict::Pass,
+            v if v == c::IB_BACK => Verdict::Back,
+            v if v == c::IB_TO_ACCEPTORS => Verdict::ToAcceptors,
+            v if v == c::IB_TO_LEARNERS => Verdict::ToLearners,
+            v if v == c::IB_UP => Verdict::Up,
             _ => Verdict::Drop,
         };
         (verdict, result.reason, len as usize)

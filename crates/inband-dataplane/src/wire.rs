@@ -68,6 +68,7 @@ pub mod flag {
     pub const RECOVERY: u16 = c::IB_F_RECOVERY as u16;
     pub const ANSWER: u16 = c::IB_F_ANSWER as u16;
     pub const LEADER: u16 = c::IB_F_LEADER as u16;
+    pub const PEER: u16 = c::IB_F_PEER as u16;
     pub const RECOVERING: u16 = c::IB_F_RECOVERING as u16;
     pub const BELOW_FLOOR: u16 = c::IB_F_BELOW_FLOOR as u16;
 }
@@ -162,7 +163,7 @@ pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
         return Err(ParseError::Truncated(packet.len()));
     }
     let magic = u32_at(packet, offset!(magic));
-    if magic != c::IB_MAGIC as u32 {
+    if magic != c::IB_MAGIC {
         return Err(ParseError::Magic(magic));
     }
     let version = packet[offset!(version)];
@@ -174,7 +175,10 @@ pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
     let claimed = usize::from(u16_at(packet, offset!(value_len_bytes)));
     let have = packet.len() - HEADER_LEN_BYTES;
     if claimed > VALUE_LEN_MAX_BYTES || claimed > have || (claimed != have && !kind.is_padded()) {
-        return Err(ParseError::Length { claimed, packet: packet.len() });
+        return Err(ParseError::Length {
+            claimed,
+            packet: packet.len(),
+        });
     }
     let header = Header {
         kind,
@@ -191,7 +195,10 @@ pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
         client_low: u64_at(packet, offset!(client_low)),
         digest: u64_at(packet, offset!(digest)),
     };
-    Ok((header, &packet[HEADER_LEN_BYTES..HEADER_LEN_BYTES + claimed]))
+    Ok((
+        header,
+        &packet[HEADER_LEN_BYTES..HEADER_LEN_BYTES + claimed],
+    ))
 }
 
 /// Append the packet to `out`; requests whose answer carries a value are padded to full size.
@@ -199,18 +206,24 @@ pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
 /// # Panics
 /// If the value is longer than [`VALUE_LEN_MAX_BYTES`]: callers check what users give them.
 pub fn emit(header: &Header, value: &[u8], out: &mut Vec<u8>) {
-    assert!(value.len() <= VALUE_LEN_MAX_BYTES, "a value fits one packet");
+    assert!(
+        value.len() <= VALUE_LEN_MAX_BYTES,
+        "a value fits one packet"
+    );
     let start = out.len();
     out.resize(start + HEADER_LEN_BYTES, 0);
     let h = &mut out[start..];
     let mut put = |at: usize, bytes: &[u8]| h[at..at + bytes.len()].copy_from_slice(bytes);
-    put(offset!(magic), &(c::IB_MAGIC as u32).to_be_bytes());
+    put(offset!(magic), &c::IB_MAGIC.to_be_bytes());
     put(offset!(version), &[c::IB_VERSION as u8]);
     put(offset!(type_), &[header.kind as u8]);
     put(offset!(flags), &header.flags.to_be_bytes());
     put(offset!(partition), &header.partition.to_be_bytes());
     put(offset!(node), &header.node.to_be_bytes());
-    put(offset!(value_len_bytes), &(value.len() as u16).to_be_bytes());
+    put(
+        offset!(value_len_bytes),
+        &(value.len() as u16).to_be_bytes(),
+    );
     put(offset!(epoch), &header.epoch.to_be_bytes());
     put(offset!(instance), &header.instance.to_be_bytes());
     put(offset!(floor), &header.floor.to_be_bytes());
@@ -269,7 +282,10 @@ mod tests {
         let mut packet = Vec::new();
         emit(&sample(Type::Phase2A), b"value", &mut packet);
         assert_eq!(parse(&packet[..95]), Err(ParseError::Truncated(95)));
-        assert!(matches!(parse(&packet[..97]), Err(ParseError::Length { .. })));
+        assert!(matches!(
+            parse(&packet[..97]),
+            Err(ParseError::Length { .. })
+        ));
         for (at, error) in [
             (0usize, ParseError::Magic(0x004e_4244)),
             (4, ParseError::Version(0)),

@@ -138,6 +138,21 @@ impl Burst {
         });
     }
 
+    /// Move everything from `other` behind what is here.
+    pub fn append(&mut self, other: &mut Burst) {
+        for decided in other.decided() {
+            self.push(
+                decided.instance,
+                decided.origin,
+                decided.ticket,
+                decided.value,
+            );
+        }
+        self.failed.append(&mut other.failed);
+        self.checkpoint_needed |= other.checkpoint_needed;
+        other.clear();
+    }
+
     /// The decided instances, in order.
     pub fn decided(&self) -> impl ExactSizeIterator<Item = Decided<'_>> {
         self.entries.iter().map(|e| Decided {

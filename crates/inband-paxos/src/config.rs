@@ -1,0 +1,379 @@
+//! The configuration of one host: a TOML file with `[cluster]`, `[host]` and one `[[node]]` for
+//! every node of the cluster.
+//!
+//! `[cluster]` and the `[[node]]`s are the same on all hosts; `[host]` says which of the nodes this
+//! one is and what it may use. Every mistake is reported with the file, the line, the value found
+//! and the values allowed. A [`Config`] that exists has passed all checks.
+
+mod file;
+
+use std::fmt;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// What a value in the file may be. The documentation and every error message quote these.
+pub mod bounds {
+    use std::ops::RangeInclusive;
+
+    /// Node ids; one byte on the wire, 0 and 255 are reserved.
+    pub const NODE_ID: RangeInclusive<u64> = 1..=254;
+    /// Configuration epochs; 32 bits on the wire, 0 means "none".
+    pub const EPOCH: RangeInclusive<u64> = 1..=u32::MAX as u64;
+    /// First instance of an epoch; instance 0 means "none". TOML integers are signed 64 bit.
+    pub const FIRST_INSTANCE: RangeInclusive<u64> = 1..=i64::MAX as u64;
+    /// Partitions of one cluster.
+    pub const PARTITIONS: RangeInclusive<u64> = 1..=1;
+    /// Slots of an acceptor's ring; also a power of two.
+    pub const RING_SLOTS: RangeInclusive<u64> = 64..=65_536;
+    /// UDP and TCP ports.
+    pub const PORT: RangeInclusive<u64> = 1..=65_535;
+    /// Acceptors of one cluster: each has a bit in the quorum counter's member bitmap.
+    pub const ACCEPTORS: RangeInclusive<usize> = 1..=15;
+    /// Replicas of one cluster.
+    pub const REPLICAS: RangeInclusive<usize> = 1..=15;
+    /// Length of cluster and node names in bytes. Namespace names are built from both.
+    pub const NAME_LEN_BYTES: RangeInclusive<usize> = 1..=32;
+    /// Longest path of a unix socket that the kernel takes, in bytes.
+    pub const SOCKET_PATH_MAX_BYTES: usize = 107;
+    /// Longest name of a network interface in bytes.
+    pub const INTERFACE_NAME_MAX_BYTES: usize = 15;
+    /// `host.timing.submit_deadline_ms`
+    pub const SUBMIT_DEADLINE_MS: RangeInclusive<u64> = 10..=600_000;
+    /// `host.timing.suspect_after_ms`
+    pub const SUSPECT_AFTER_MS: RangeInclusive<u64> = 5..=60_000;
+    /// `host.timing.probe_interval_ms`
+    pub const PROBE_INTERVAL_MS: RangeInclusive<u64> = 1..=10_000;
+    /// `host.timing.spin_us`
+    pub const SPIN_US: RangeInclusive<u64> = 0..=10_000;
+    /// `host.limits.max_clients`
+    pub const MAX_CLIENTS: RangeInclusive<u64> = 1..=65_536;
+    /// `host.limits.peer_log_values`
+    pub const PEER_LOG_VALUES: RangeInclusive<u64> = 64..=16_777_216;
+}
+
+/// Port of node addresses that name none, unless `cluster.port` says otherwise.
+pub const DEFAULT_PORT: u16 = 7400;
+/// Ring slots unless `cluster.ring_slots` says otherwise: small, memory costs more than checks.
+pub const DEFAULT_RING_SLOTS: u32 = 4096;
+
+/// Why a configuration was not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read at all.
+    #[error("config {file}: cannot be read: {source}; check the path given with --config")]
+    Unreadable {
+        /// The file as it was named.
+        file: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A line of the file is wrong.
+    #[error("config {file} line {line}: {message}")]
+    Mistake {
+        /// The file as it was named.
+        file: String,
+        /// Line of the mistake, from 1.
+        line: usize,
+        /// What is wrong and what is allowed.
+        message: String,
+    },
+}
+
+/// A part that a node plays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// May lead: stamps requests with instances. Order of the nodes is the order of take-over.
+    Leader,
+    /// Votes.
+    Acceptor,
+    /// Quorum counter, learner and store; serves clients.
+    Replica,
+}
+
+impl FromStr for Role {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "leader" => Ok(Self::Leader),
+            "acceptor" => Ok(Self::Acceptor),
+            "replica" => Ok(Self::Replica),
+            other => Err(format!(
+                "unknown role {other:?}; the roles are \"leader\", \"acceptor\" and \"replica\""
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Leader => "leader",
+            Self::Acceptor => "acceptor",
+            Self::Replica => "replica",
+        })
+    }
+}
+
+/// Where the packet roles of a host run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dataplane {
+    /// The best that works here; the program says which and why.
+    #[default]
+    Auto,
+    /// In the kernel, in the interface's driver.
+    Xdp,
+    /// In the kernel, behind the driver: any interface, slower.
+    XdpGeneric,
+    /// In user space, over a UDP socket: no privileges.
+    Udp,
+}
+
+impl FromStr for Dataplane {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "xdp" => Ok(Self::Xdp),
+            "xdp-generic" => Ok(Self::XdpGeneric),
+            "udp" => Ok(Self::Udp),
+            other => Err(format!(
+                "unknown dataplane {other:?}; choose \"auto\", \"xdp\", \"xdp-generic\" or \"udp\""
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Dataplane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Xdp => "xdp",
+            Self::XdpGeneric => "xdp-generic",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+/// What a vote survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// Any minority of acceptors at any time; see the design, *must* 6.
+    #[default]
+    Memory,
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("memory")
+    }
+}
+
+/// `[cluster]`: the same on all hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClusterConfig {
+    /// Names the cluster; the lab derives the names of its resources from it.
+    pub name: String,
+    /// Configuration epoch.
+    pub epoch: u32,
+    /// First instance of this epoch; everything below is in the replicas' state.
+    pub first_instance: u64,
+    /// Partitions of the key space.
+    pub partitions: u32,
+    /// Slots of each acceptor's ring.
+    pub ring_slots: u32,
+    /// Port of node addresses that name none.
+    pub port: u16,
+    /// What a vote survives.
+    pub durability: Durability,
+}
+
+/// `[host.limits]`: how much this host keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// RESP connections served at once.
+    pub max_clients: u32,
+    /// Decided values kept for peers that fell behind; one further behind takes a checkpoint.
+    pub peer_log_values: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_clients: 4096,
+            peer_log_values: 65_536,
+        }
+    }
+}
+
+/// `[host.timing]`: how long this host waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Timing {
+    /// A submitted value without a decision by then is reported as "outcome unknown".
+    pub submit_deadline_ms: u64,
+    /// A leader silent for this long is suspected.
+    pub suspect_after_ms: u64,
+    /// How often a leader is probed.
+    pub probe_interval_ms: u64,
+    /// How long a receiving thread spins before it blocks.
+    pub spin_us: u64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            submit_deadline_ms: 5000,
+            suspect_after_ms: 100,
+            probe_interval_ms: 10,
+            spin_us: 50,
+        }
+    }
+}
+
+/// `[host]`: this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HostConfig {
+    /// Id of the `[[node]]` that this host is.
+    pub node: u8,
+    /// Markers, incarnation, control socket.
+    pub state_dir: PathBuf,
+    /// The store of a replica.
+    pub data_dir: PathBuf,
+    /// Where the packet roles run.
+    pub dataplane: Dataplane,
+    /// Interface that the packet programs are attached to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Unix socket that answers status and control requests.
+    pub control: PathBuf,
+    /// Address that serves `/metrics`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<SocketAddr>,
+    /// Addresses that serve RESP clients. Listening sockets may also be inherited.
+    pub resp: Vec<SocketAddr>,
+    /// How much this host keeps.
+    pub limits: Limits,
+    /// How long this host waits.
+    pub timing: Timing,
+}
+
+/// One `[[node]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NodeConfig {
+    /// Id on the wire.
+    pub id: u8,
+    /// Unique name, for people: `acceptor/1`.
+    pub name: String,
+    /// Where its packets go.
+    pub address: SocketAddrV4,
+    /// What it does.
+    pub roles: Vec<Role>,
+}
+
+impl NodeConfig {
+    /// Whether the node plays this part.
+    pub fn has(&self, role: Role) -> bool {
+        self.roles.contains(&role)
+    }
+}
+
+/// A checked configuration of one host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Config {
+    /// What all hosts share.
+    pub cluster: ClusterConfig,
+    /// This host.
+    pub host: HostConfig,
+    /// Every node of the cluster, in the file's order.
+    #[serde(rename = "node")]
+    pub nodes: Vec<NodeConfig>,
+}
+
+impl Config {
+    /// Read and check a file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+            file: file.clone(),
+            source,
+        })?;
+        Self::parse(&text, &file)
+    }
+
+    /// Check a text; `file_name` is only for messages.
+    pub fn parse(text: &str, file_name: &str) -> Result<Self, ConfigError> {
+        let located = |at: usize, message: String| ConfigError::Mistake {
+            file: file_name.to_owned(),
+            line: line_of(text, at),
+            message,
+        };
+        let raw: file::RawConfig = toml::from_str(text)
+            .map_err(|e| located(e.span().map_or(0, |s| s.start), one_line(e.message())))?;
+        raw.check()
+            .map_err(|mistake| located(mistake.at, mistake.message))
+    }
+
+    /// The text of a file that parses to this configuration.
+    pub fn to_toml(&self) -> String {
+        // Every field is a string, an integer, a list or a table of those: TOML can hold them all.
+        toml::to_string(self).expect("a configuration is always representable in TOML")
+    }
+
+    /// The node that this host is.
+    pub fn this(&self) -> &NodeConfig {
+        self.node(self.host.node)
+            .expect("checked when parsed: host.node names a [[node]]")
+    }
+
+    /// The node with this id.
+    pub fn node(&self, id: u8) -> Option<&NodeConfig> {
+        self.nodes.iter().find(|n| n.id == id)
+    }
+
+    /// The voting members, in the file's order.
+    pub fn acceptors(&self) -> impl Iterator<Item = &NodeConfig> {
+        self.with_role(Role::Acceptor)
+    }
+
+    /// The replicas, in the file's order.
+    pub fn replicas(&self) -> impl Iterator<Item = &NodeConfig> {
+        self.with_role(Role::Replica)
+    }
+
+    /// The nodes that may lead, in the order of take-over.
+    pub fn leaders(&self) -> impl Iterator<Item = &NodeConfig> {
+        self.with_role(Role::Leader)
+    }
+
+    /// Acceptors that make a decision.
+    pub fn majority(&self) -> usize {
+        self.acceptors().count() / 2 + 1
+    }
+
+    fn with_role(&self, role: Role) -> impl Iterator<Item = &NodeConfig> {
+        self.nodes.iter().filter(move |n| n.has(role))
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes()
+        .iter()
+        .take(at)
+        .filter(|&&b| b == b'\n')
+        .count()
+        + 1
+}
+
+fn one_line(message: &str) -> String {
+    message
+        .split('\n')
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
+}

@@ -1,0 +1,517 @@
+//! What the file may contain, each value with its place, and the checks that turn it into a
+//! [`Config`]. Values are read loosely and checked here, so that a message can name the limit
+//! instead of a Rust type.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{
+    bounds, ClusterConfig, Config, Dataplane, Durability, HostConfig, Limits, NodeConfig, Role,
+    Timing, DEFAULT_PORT, DEFAULT_RING_SLOTS,
+};
+
+/// A mistake and the byte of the text it is at.
+pub(super) struct Mistake {
+    pub(super) at: usize,
+    pub(super) message: String,
+}
+
+fn mistake<T, S>(at: &Spanned<S>, message: impl Into<String>) -> Result<T, Mistake> {
+    Err(Mistake {
+        at: at.span().start,
+        message: message.into(),
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawConfig {
+    cluster: RawCluster,
+    host: RawHost,
+    #[serde(default)]
+    node: Vec<Spanned<RawNode>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCluster {
+    name: Spanned<String>,
+    epoch: Spanned<i64>,
+    first_instance: Spanned<i64>,
+    partitions: Option<Spanned<i64>>,
+    ring_slots: Option<Spanned<i64>>,
+    port: Option<Spanned<i64>>,
+    durability: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawHost {
+    node: Spanned<i64>,
+    state_dir: Spanned<String>,
+    data_dir: Option<Spanned<String>>,
+    dataplane: Option<Spanned<String>>,
+    interface: Option<Spanned<String>>,
+    control: Option<Spanned<String>>,
+    metrics: Option<Spanned<String>>,
+    #[serde(default)]
+    resp: Vec<Spanned<String>>,
+    #[serde(default)]
+    limits: RawLimits,
+    #[serde(default)]
+    timing: RawTiming,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RawLimits {
+    max_clients: Option<Spanned<i64>>,
+    peer_log_values: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RawTiming {
+    submit_deadline_ms: Option<Spanned<i64>>,
+    suspect_after_ms: Option<Spanned<i64>>,
+    probe_interval_ms: Option<Spanned<i64>>,
+    spin_us: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawNode {
+    id: Spanned<i64>,
+    name: Spanned<String>,
+    address: Spanned<String>,
+    roles: Spanned<Vec<Spanned<String>>>,
+}
+
+fn integer(key: &str, value: &Spanned<i64>, allowed: RangeInclusive<u64>) -> Result<u64, Mistake> {
+    match u64::try_from(*value.get_ref()) {
+        Ok(n) if allowed.contains(&n) => Ok(n),
+        _ => mistake(
+            value,
+            format!(
+                "{key} = {} is out of range; it must be {} to {}",
+                value.get_ref(),
+                allowed.start(),
+                allowed.end()
+            ),
+        ),
+    }
+}
+
+/// As [`integer`], with a default; the caller's ranges guarantee that the result fits in `u32`.
+fn integer_or(
+    key: &str,
+    value: &Option<Spanned<i64>>,
+    allowed: RangeInclusive<u64>,
+    default: u64,
+) -> Result<u64, Mistake> {
+    value
+        .as_ref()
+        .map_or(Ok(default), |v| integer(key, v, allowed))
+}
+
+fn name(key: &str, value: &Spanned<String>, also: &[char]) -> Result<String, Mistake> {
+    let text = value.get_ref();
+    let fits = bounds::NAME_LEN_BYTES.contains(&text.len());
+    let legal = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || also.contains(&c);
+    if fits && text.chars().all(legal) && text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Ok(text.clone());
+    }
+    let also: String = also.iter().map(|c| format!(", '{c}'")).collect();
+    mistake(
+        value,
+        format!(
+            "{key} = {text:?} is not a name; use {} to {} letters, digits, '-', '_'{also}, the \
+             first a letter or digit",
+            bounds::NAME_LEN_BYTES.start(),
+            bounds::NAME_LEN_BYTES.end()
+        ),
+    )
+}
+
+fn listen_address(key: &str, value: &Spanned<String>) -> Result<SocketAddr, Mistake> {
+    match value.get_ref().parse::<SocketAddr>() {
+        Ok(address) if address.port() != 0 => Ok(address),
+        _ => mistake(
+            value,
+            format!(
+                "{key} = {:?} is not an address; write ADDRESS:PORT with a port from 1, for \
+                 instance \"127.0.0.1:6379\"",
+                value.get_ref()
+            ),
+        ),
+    }
+}
+
+fn node_address(value: &Spanned<String>, default_port: u16) -> Result<SocketAddrV4, Mistake> {
+    let text = value.get_ref();
+    let parsed = text.parse::<SocketAddrV4>().or_else(|_| {
+        text.parse::<Ipv4Addr>()
+            .map(|ip| SocketAddrV4::new(ip, default_port))
+    });
+    let Ok(address) = parsed else {
+        return mistake(
+            value,
+            format!(
+                "address = {text:?} is not an address; write IPV4 or IPV4:PORT, for instance \
+                 \"10.77.0.1:7400\""
+            ),
+        );
+    };
+    let ip = address.ip();
+    if ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() || address.port() == 0 {
+        return mistake(
+            value,
+            format!(
+                "address = {text:?} cannot receive packets; it must be one host's own IPv4 address \
+                 and a port from 1"
+            ),
+        );
+    }
+    Ok(address)
+}
+
+impl RawConfig {
+    pub(super) fn check(self) -> Result<Config, Mistake> {
+        let cluster = self.cluster.check()?;
+        let nodes = check_nodes(&self.node, cluster.port)?;
+        let host = self.host.check(&nodes)?;
+        Ok(Config {
+            cluster,
+            host,
+            nodes,
+        })
+    }
+}
+
+impl RawCluster {
+    fn check(&self) -> Result<ClusterConfig, Mistake> {
+        if let Some(partitions) = &self.partitions {
+            if *partitions.get_ref() != 1 {
+                return mistake(
+                    partitions,
+                    format!(
+                        "partitions = {}: this version has one partition; write 1 or leave the \
+                         line out",
+                        partitions.get_ref()
+                    ),
+                );
+            }
+        }
+        let ring_slots = integer_or(
+            "ring_slots",
+            &self.ring_slots,
+            bounds::RING_SLOTS,
+            u64::from(DEFAULT_RING_SLOTS),
+        )?;
+        if let (Some(at), false) = (&self.ring_slots, ring_slots.is_power_of_two()) {
+            return mistake(
+                at,
+                format!(
+                    "ring_slots = {ring_slots} is not a power of two; {} is the next one",
+                    ring_slots.next_power_of_two()
+                ),
+            );
+        }
+        if let Some(durability) = &self.durability {
+            if durability.get_ref() != "memory" {
+                return mistake(
+                    durability,
+                    format!(
+                        "durability = {:?} is not supported; this version has \"memory\" only",
+                        durability.get_ref()
+                    ),
+                );
+            }
+        }
+        Ok(ClusterConfig {
+            name: name("name", &self.name, &[])?,
+            epoch: integer("epoch", &self.epoch, bounds::EPOCH)? as u32,
+            first_instance: integer(
+                "first_instance",
+                &self.first_instance,
+                bounds::FIRST_INSTANCE,
+            )?,
+            partitions: 1,
+            ring_slots: ring_slots as u32,
+            port: integer_or("port", &self.port, bounds::PORT, u64::from(DEFAULT_PORT))? as u16,
+            durability: Durability::Memory,
+        })
+    }
+}
+
+impl RawHost {
+    fn check(&self, nodes: &[NodeConfig]) -> Result<HostConfig, Mistake> {
+        let node = integer("node", &self.node, bounds::NODE_ID)? as u8;
+        let Some(this) = nodes.iter().find(|n| n.id == node) else {
+            let ids: Vec<String> = nodes.iter().map(|n| n.id.to_string()).collect();
+            return mistake(
+                &self.node,
+                format!(
+                    "node = {node} is none of the [[node]] ids; they are {}",
+                    ids.join(", ")
+                ),
+            );
+        };
+        let dataplane = match &self.dataplane {
+            None => Dataplane::Auto,
+            Some(text) => text
+                .get_ref()
+                .parse()
+                .or_else(|message: String| mistake(text, message))?,
+        };
+        if let Some(interface) = &self.interface {
+            let length = interface.get_ref().len();
+            let legal = |c: char| !c.is_whitespace() && c != '/' && c != ':';
+            if length == 0
+                || length > bounds::INTERFACE_NAME_MAX_BYTES
+                || !interface.get_ref().chars().all(legal)
+            {
+                return mistake(
+                    interface,
+                    format!(
+                        "interface = {:?} is not the name of an interface (1 to {} bytes, see `ip \
+                         link`)",
+                        interface.get_ref(),
+                        bounds::INTERFACE_NAME_MAX_BYTES
+                    ),
+                );
+            }
+        } else if matches!(dataplane, Dataplane::Xdp | Dataplane::XdpGeneric) {
+            let at = self.dataplane.as_ref().expect("xdp is never the default");
+            return mistake(
+                at,
+                format!(
+                    "dataplane = \"{dataplane}\" needs an interface; add interface = \"NAME\" \
+                     under [host]"
+                ),
+            );
+        }
+        let state_dir = directory("state_dir", &self.state_dir)?;
+        let data_dir = match &self.data_dir {
+            Some(text) => directory("data_dir", text)?,
+            None => state_dir.join("data"),
+        };
+        let control = match &self.control {
+            Some(text) => directory("control", text)?,
+            None => state_dir.join("control.sock"),
+        };
+        if control.as_os_str().len() > bounds::SOCKET_PATH_MAX_BYTES {
+            return mistake(
+                self.control.as_ref().unwrap_or(&self.state_dir),
+                format!(
+                    "the control socket's path {:?} has {} bytes, the kernel takes {}; set control \
+                     to a shorter path",
+                    control,
+                    control.as_os_str().len(),
+                    bounds::SOCKET_PATH_MAX_BYTES
+                ),
+            );
+        }
+        if let (Some(at), false) = (self.resp.first(), this.has(Role::Replica)) {
+            return mistake(
+                at,
+                format!(
+                    "resp is set, but node {node} ({:?}) is no replica; only replicas serve clients",
+                    this.name
+                ),
+            );
+        }
+        let mut resp = Vec::with_capacity(self.resp.len());
+        for text in &self.resp {
+            let address = listen_address("resp", text)?;
+            if resp.contains(&address) {
+                return mistake(text, format!("resp names {address} twice"));
+            }
+            resp.push(address);
+        }
+        let metrics = match &self.metrics {
+            Some(text) => {
+                let address = listen_address("metrics", text)?;
+                if resp.contains(&address) {
+                    return mistake(text, format!("metrics and resp both name {address}"));
+                }
+                Some(address)
+            }
+            None => None,
+        };
+        let timing = self.timing.check()?;
+        Ok(HostConfig {
+            node,
+            state_dir,
+            data_dir,
+            dataplane,
+            interface: self.interface.as_ref().map(|i| i.get_ref().clone()),
+            control,
+            metrics,
+            resp,
+            limits: self.limits.check()?,
+            timing,
+        })
+    }
+}
+
+fn directory(key: &str, value: &Spanned<String>) -> Result<PathBuf, Mistake> {
+    if value.get_ref().is_empty() || value.get_ref().contains('\0') {
+        return mistake(
+            value,
+            format!("{key} = {:?} is not a path", value.get_ref()),
+        );
+    }
+    Ok(PathBuf::from(value.get_ref()))
+}
+
+impl RawLimits {
+    fn check(&self) -> Result<Limits, Mistake> {
+        let default = Limits::default();
+        let or = |key, value, allowed, default: u32| {
+            integer_or(key, value, allowed, u64::from(default)).map(|n| n as u32)
+        };
+        Ok(Limits {
+            max_clients: or(
+                "max_clients",
+                &self.max_clients,
+                bounds::MAX_CLIENTS,
+                default.max_clients,
+            )?,
+            peer_log_values: or(
+                "peer_log_values",
+                &self.peer_log_values,
+                bounds::PEER_LOG_VALUES,
+                default.peer_log_values,
+            )?,
+        })
+    }
+}
+
+impl RawTiming {
+    fn check(&self) -> Result<Timing, Mistake> {
+        let default = Timing::default();
+        let timing = Timing {
+            submit_deadline_ms: integer_or(
+                "submit_deadline_ms",
+                &self.submit_deadline_ms,
+                bounds::SUBMIT_DEADLINE_MS,
+                default.submit_deadline_ms,
+            )?,
+            suspect_after_ms: integer_or(
+                "suspect_after_ms",
+                &self.suspect_after_ms,
+                bounds::SUSPECT_AFTER_MS,
+                default.suspect_after_ms,
+            )?,
+            probe_interval_ms: integer_or(
+                "probe_interval_ms",
+                &self.probe_interval_ms,
+                bounds::PROBE_INTERVAL_MS,
+                default.probe_interval_ms,
+            )?,
+            spin_us: integer_or("spin_us", &self.spin_us, bounds::SPIN_US, default.spin_us)?,
+        };
+        if timing.probe_interval_ms >= timing.suspect_after_ms {
+            let at = self
+                .probe_interval_ms
+                .as_ref()
+                .or(self.suspect_after_ms.as_ref());
+            return mistake(
+                at.expect("the defaults satisfy this, so one of the two is in the file"),
+                format!(
+                    "probe_interval_ms = {} must be below suspect_after_ms = {}, or every leader \
+                     is suspected",
+                    timing.probe_interval_ms, timing.suspect_after_ms
+                ),
+            );
+        }
+        Ok(timing)
+    }
+}
+
+fn check_nodes(raw: &[Spanned<RawNode>], port: u16) -> Result<Vec<NodeConfig>, Mistake> {
+    let mut ids = HashMap::new();
+    let mut names = HashMap::new();
+    let mut addresses = HashMap::new();
+    let mut nodes: Vec<NodeConfig> = Vec::with_capacity(raw.len());
+    for raw in raw.iter().map(Spanned::get_ref) {
+        let id = integer("id", &raw.id, bounds::NODE_ID)? as u8;
+        let name = name("name", &raw.name, &['/', '.'])?;
+        let address = node_address(&raw.address, port)?;
+        if let Some(other) = ids.insert(id, name.clone()) {
+            return mistake(
+                &raw.id,
+                format!("id = {id} is taken by node {other:?} already"),
+            );
+        }
+        if let Some(other) = names.insert(name.clone(), id) {
+            return mistake(
+                &raw.name,
+                format!("name = {name:?} is taken by node {other} already"),
+            );
+        }
+        if let Some(other) = addresses.insert(address, name.clone()) {
+            return mistake(
+                &raw.address,
+                format!("address = \"{address}\" is taken by node {other:?} already"),
+            );
+        }
+        if raw.roles.get_ref().is_empty() {
+            return mistake(
+                &raw.roles,
+                format!(
+                    "node {name:?} has no roles; give it \"leader\", \"acceptor\" or \"replica\""
+                ),
+            );
+        }
+        let mut roles = Vec::new();
+        for text in raw.roles.get_ref() {
+            let role: Role = text
+                .get_ref()
+                .parse()
+                .or_else(|message: String| mistake(text, message))?;
+            if roles.contains(&role) {
+                return mistake(text, format!("node {name:?} has the role \"{role}\" twice"));
+            }
+            roles.push(role);
+        }
+        nodes.push(NodeConfig {
+            id,
+            name,
+            address,
+            roles,
+        });
+    }
+    let limits = [
+        (Role::Leader, 1..=usize::MAX),
+        (Role::Acceptor, bounds::ACCEPTORS),
+        (Role::Replica, bounds::REPLICAS),
+    ];
+    for (role, allowed) in limits {
+        let having: Vec<usize> = (0..nodes.len()).filter(|&i| nodes[i].has(role)).collect();
+        if having.is_empty() {
+            let at = raw.last().map_or(0, |r| r.span().start);
+            return Err(Mistake {
+                at,
+                message: format!("no [[node]] has the role \"{role}\"; a cluster needs one"),
+            });
+        }
+        if having.len() > *allowed.end() {
+            return mistake(
+                &raw[having[*allowed.end()]],
+                format!(
+                    "{} nodes have the role \"{role}\"; at most {} may",
+                    having.len(),
+                    allowed.end()
+                ),
+            );
+        }
+    }
+    Ok(nodes)
+}

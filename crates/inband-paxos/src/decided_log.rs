@@ -1,0 +1,92 @@
+//! The last decided values, kept in memory for peers that missed them (design, *must* 7).
+
+use std::collections::VecDeque;
+
+use inband_dataplane::wire::Header;
+
+use crate::timing::{DECIDED_LOG_BYTES_MAX, DECIDED_LOG_VALUES_MAX};
+
+/// Consecutive decided instances, bounded by count and bytes.
+#[derive(Debug)]
+pub struct DecidedLog {
+    first: u64,
+    entries: VecDeque<(Header, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl DecidedLog {
+    /// An empty log that continues at `first`.
+    pub fn starting_at(first: u64) -> DecidedLog {
+        DecidedLog {
+            first,
+            entries: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    /// The lowest instance held; equal to the next one if empty.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Append the next instance.
+    pub fn push(&mut self, header: Header, value: &[u8]) {
+        assert_eq!(
+            header.instance,
+            self.first + self.entries.len() as u64,
+            "log has no holes"
+        );
+        self.bytes += value.len();
+        let entry = if self.entries.len() >= DECIDED_LOG_VALUES_MAX {
+            self.drop_first()
+        } else {
+            None
+        };
+        let mut memory = entry.unwrap_or_default();
+        memory.clear();
+        memory.extend_from_slice(value);
+        self.entries.push_back((header, memory));
+        while self.bytes > DECIDED_LOG_BYTES_MAX {
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) -> Option<Vec<u8>> {
+        let (_, value) = self.entries.pop_front()?;
+        self.first += 1;
+        self.bytes -= value.len();
+        Some(value)
+    }
+
+    /// The decided value of `instance`, if still held.
+    pub fn get(&self, instance: u64) -> Option<(&Header, &[u8])> {
+        let at = usize::try_from(instance.checked_sub(self.first)?).ok()?;
+        self.entries
+            .get(at)
+            .map(|(header, value)| (header, value.as_slice()))
+    }
+
+    /// Bytes of values held.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inband_dataplane::wire::Type;
+
+    #[test]
+    fn the_oldest_go_first() {
+        let mut log = DecidedLog::starting_at(5);
+        let mut header = Header::new(Type::Phase2B, 1, 1);
+        for i in 5..5 + DECIDED_LOG_VALUES_MAX as u64 + 2 {
+            header.instance = i;
+            log.push(header, &i.to_be_bytes());
+        }
+        assert_eq!(log.first(), 7);
+        assert!(log.get(6).is_none());
+        assert_eq!(log.get(7).unwrap().1, 7u64.to_be_bytes());
+    }
+}

@@ -1,0 +1,450 @@
+//! Becoming the leader: watch the current one, and if it is gone take over by phase 1.
+//!
+//! One procedure serves the first start, the take-over by a backup in software or in XDP, and a
+//! stalled leader taking over from itself (design, section 4: leader change, stall). Nobody skips
+//! phase 1, not even the first leader: it costs one round trip once.
+//!
+//! Phase 1: promise for the whole partition from a majority; every instance from the highest floor
+//! to the highest vote is then asked for at every acceptor, and a majority must answer for each, "no
+//! vote" included. Phase 2: the highest vote found is proposed again, holes get a no-op, and the
+//! leader's registers are activated behind them.
+
+use std::collections::BTreeMap;
+
+use inband_dataplane::registers::LeaderView;
+use inband_dataplane::wire::{self, flag, Header, Type};
+
+use crate::outbox::{Dest, Outbox};
+use crate::quorum::{SlotPromises, Vote, Votes};
+use crate::rounds::RoundSource;
+use crate::timing::{Micros, Timing};
+
+/// Time between repetitions within a phase.
+const PHASE_RETRY_US: Micros = 10_000;
+/// Repetitions of a phase before giving way.
+const PHASE_TRIES_MAX: u32 = 10;
+/// Longest time between two take-overs of a stalled leader from itself.
+const STALL_BACKOFF_MAX_US: Micros = 3_200_000;
+
+/// This node's place among the leaders.
+#[derive(Debug, Clone)]
+pub struct LeadershipConfig {
+    /// This node.
+    pub node: u8,
+    /// Partition.
+    pub partition: u16,
+    /// Configuration epoch.
+    pub epoch: u32,
+    /// The acceptors.
+    pub acceptors: Vec<u8>,
+    /// Nodes with a leader role, in take-over order.
+    pub leaders: Vec<u8>,
+    /// First instance of the epoch.
+    pub first_instance: u64,
+    /// Times.
+    pub timing: Timing,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Another leader is active, or nobody yet.
+    Watching,
+    /// Waiting for the partition's promises.
+    Promising {
+        voters: Votes,
+        floor: u64,
+        highest: u64,
+    },
+    /// Waiting for the slots' answers.
+    Scanning {
+        floor: u64,
+        highest: u64,
+        slots: BTreeMap<u64, SlotPromises>,
+    },
+    /// Active with this round.
+    Active,
+}
+
+/// What happened, for the host to act on or to report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaderEvent {
+    /// The current leader is suspected; take-over begins.
+    Suspected,
+    /// Set the leader's registers to this.
+    Activate(LeaderView),
+    /// Clear the leader's registers.
+    Deactivate,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Leadership {
+    config: LeadershipConfig,
+    rank: u64,
+    state: State,
+    round: u64,
+    /// Last sign of another active leader, and its round.
+    heard_at: Micros,
+    heard_round: u64,
+    probe_at: Micros,
+    retry_at: Micros,
+    tries: u32,
+    /// Highest applied instance of any replica, and since when it has not moved.
+    applied: u64,
+    applied_at: Micros,
+    stall_after: Micros,
+    suspected_at: Option<Micros>,
+    takeovers: u64,
+}
+
+impl Leadership {
+    /// Start watching at `now`.
+    pub fn new(now: Micros, config: LeadershipConfig) -> Leadership {
+        let rank = config.leaders.iter().position(|l| *l == config.node);
+        let rank = rank.expect("a host with a leader role is among the leaders") as u64;
+        // The first in order need not wait at the start: its probe tells whether somebody leads.
+        let head_start = config
+            .timing
+            .suspect_us
+            .saturating_sub(3 * config.timing.probe_us);
+        Leadership {
+            rank,
+            state: State::Watching,
+            round: 0,
+            heard_at: if rank == 0 {
+                now.saturating_sub(head_start)
+            } else {
+                now
+            },
+            heard_round: 0,
+            probe_at: now,
+            retry_at: 0,
+            tries: 0,
+            applied: 0,
+            applied_at: now,
+            stall_after: config.timing.stall_us,
+            suspected_at: None,
+            takeovers: 0,
+            config,
+        }
+    }
+
+    /// This node's leader is active.
+    pub fn is_active(&self) -> bool {
+        matches!(self.state, State::Active)
+    }
+
+    /// The round of the active leader as far as known here; 0: none.
+    pub fn known_round(&self) -> u64 {
+        if self.is_active() {
+            self.round
+        } else {
+            self.heard_round
+        }
+    }
+
+    /// Take-overs completed by this node.
+    pub fn takeovers(&self) -> u64 {
+        self.takeovers
+    }
+
+    fn header(&self, kind: Type) -> Header {
+        let mut header = Header::new(kind, u16::from(self.config.node), self.config.epoch);
+        header.partition = self.config.partition;
+        header.round = self.round;
+        header
+    }
+
+    /// A replica's ALIVE: how far decisions have come.
+    pub fn on_applied(&mut self, now: Micros, applied: u64) {
+        if applied > self.applied {
+            self.applied = applied;
+            self.applied_at = now;
+            self.stall_after = self.config.timing.stall_us;
+        }
+    }
+
+    /// An active leader of this round was heard of (its answer to a probe).
+    pub fn on_leader_heard(&mut self, now: Micros, round: u64) {
+        if round >= self.heard_round && round != 0 {
+            self.heard_at = now;
+            self.heard_round = round;
+        }
+    }
+
+    /// PHASE1B, for the partition or one slot. Values have a checked digest.
+    pub fn on_promise(
+        &mut self,
+        now: Micros,
+        header: &Header,
+        value: &[u8],
+        out: &mut Outbox,
+    ) -> Option<LeaderEvent> {
+        if header.round != self.round || header.epoch != self.config.epoch {
+            return None;
+        }
+        let acceptors = &self.config.acceptors;
+        match &mut self.state {
+            State::Promising {
+                voters,
+                floor,
+                highest,
+            } if !header.has(flag::SLOT) => {
+                voters.add(acceptors, header.node);
+                *floor = (*floor).max(header.floor);
+                *highest = (*highest).max(header.instance);
+                if !voters.is_majority(acceptors) {
+                    return None;
+                }
+                let (floor, highest) = ((*floor).max(self.config.first_instance), *highest);
+                let slots = (floor..=highest)
+                    .map(|i| (i, SlotPromises::default()))
+                    .collect();
+                self.state = State::Scanning {
+                    floor,
+                    highest,
+                    slots,
+                };
+                self.tries = 0;
+                self.ask_slots(now, out);
+                self.finish_if_complete(now, out)
+            }
+            State::Scanning { slots, .. } if header.has(flag::SLOT) => {
+                let promises = slots.get_mut(&header.instance)?;
+                let vote = header.has(flag::VOTE).then(|| Vote {
+                    vround: header.vround,
+                    value_flags: header.flags & flag::VALUE_MASK,
+                    client_id: header.client_id,
+                    client_seq: header.client_seq,
+                    client_low: header.client_low,
+                    digest: header.digest,
+                    value: value.to_vec(),
+                });
+                promises.add(acceptors, header.node, vote);
+                self.finish_if_complete(now, out)
+            }
+            _ => None,
+        }
+    }
+
+    fn ask_slots(&mut self, now: Micros, out: &mut Outbox) {
+        self.retry_at = now + PHASE_RETRY_US;
+        let State::Scanning { slots, .. } = &self.state else {
+            return;
+        };
+        let mut header = self.header(Type::Phase1A);
+        header.flags = flag::SLOT;
+        for (instance, promises) in slots {
+            if !promises.is_majority(&self.config.acceptors) {
+                header.instance = *instance;
+                out.send(Dest::Acceptors, &header, &[]);
+            }
+        }
+    }
+
+    fn finish_if_complete(&mut self, now: Micros, out: &mut Outbox) -> Option<LeaderEvent> {
+        let State::Scanning {
+            floor,
+            highest,
+            slots,
+        } = &self.state
+        else {
+            return None;
+        };
+        if !slots
+            .values()
+            .all(|s| s.is_majority(&self.config.acceptors))
+        {
+            return None;
+        }
+        for (instance, promises) in slots {
+            let mut header = self.header(Type::Phase2A);
+            header.instance = *instance;
+            match promises.best() {
+                Some(vote) => {
+                    header.flags = vote.value_flags;
+                    header.client_id = vote.client_id;
+                    header.client_seq = vote.client_seq;
+                    header.client_low = vote.client_low;
+                    header.digest = vote.digest;
+                    out.send(Dest::Acceptors, &header, &vote.value);
+                }
+                None => {
+                    header.flags = flag::NOOP;
+                    header.digest = wire::digest(&[]);
+                    out.send(Dest::Acceptors, &header, &[]);
+                }
+            }
+        }
+        let view = LeaderView {
+            round: self.round,
+            next: (highest + 1).max(*floor),
+            floor: *floor,
+            epoch: u64::from(self.config.epoch),
+        };
+        self.state = State::Active;
+        self.heard_round = self.round;
+        self.takeovers += 1;
+        self.applied_at = now;
+        self.announce(out);
+        Some(LeaderEvent::Activate(view))
+    }
+
+    /// Tell everyone who leads, so that requests come here at once.
+    fn announce(&self, out: &mut Outbox) {
+        let header = self.header(Type::Alive);
+        out.send(Dest::Learners, &header, &[]);
+        out.send(Dest::Leaders, &header, &[]);
+    }
+
+    /// NACK of an acceptor: a higher round was promised, or a slot is trimmed.
+    pub fn on_nack(
+        &mut self,
+        now: Micros,
+        header: &Header,
+        rounds: &mut RoundSource,
+        out: &mut Outbox,
+    ) -> Option<LeaderEvent> {
+        if header.epoch != self.config.epoch {
+            return None;
+        }
+        if header.has(flag::BELOW_FLOOR) {
+            let State::Scanning { floor, slots, .. } = &mut self.state else {
+                return None;
+            };
+            // Below the quorum's highest floor nothing is ever proposed (schedules.md, 1).
+            *floor = (*floor).max(header.floor);
+            *slots = slots.split_off(floor);
+            return self.finish_if_complete(now, out);
+        }
+        rounds.saw(header.round);
+        if header.round <= self.round {
+            return None;
+        }
+        match self.state {
+            State::Promising { .. } | State::Scanning { .. } => {
+                self.give_way(now);
+                None
+            }
+            State::Active if !header.has(flag::SLOT) => {
+                self.give_way(now);
+                Some(LeaderEvent::Deactivate)
+            }
+            State::Active | State::Watching => None,
+        }
+    }
+
+    /// Somebody else is at it: watch, and come back later, the later the lower in rank.
+    fn give_way(&mut self, now: Micros) {
+        self.state = State::Watching;
+        self.heard_at = now;
+    }
+
+    /// Watch, repeat, suspect. `view` is what the leader's registers hold now.
+    pub fn on_tick(
+        &mut self,
+        now: Micros,
+        view: LeaderView,
+        rounds: &mut RoundSource,
+        out: &mut Outbox,
+    ) -> Option<LeaderEvent> {
+        let timing = self.config.timing;
+        match self.state {
+            State::Watching => {
+                if now >= self.probe_at {
+                    self.probe_at = now + timing.probe_us;
+                    let mut header = self.header(Type::Position);
+                    header.flags = flag::LEADER;
+                    header.round = 0;
+                    out.send(Dest::Leaders, &header, &[]);
+                }
+                if now >= self.heard_at + timing.suspect_us * (1 + self.rank) {
+                    return Some(self.take_over(now, rounds, out));
+                }
+                None
+            }
+            State::Promising { .. } | State::Scanning { .. } => {
+                if now < self.retry_at {
+                    return None;
+                }
+                self.tries += 1;
+                if self.tries > PHASE_TRIES_MAX {
+                    self.give_way(now);
+                } else if matches!(self.state, State::Promising { .. }) {
+                    self.ask_promises(now, out);
+                } else {
+                    self.ask_slots(now, out);
+                }
+                None
+            }
+            State::Active => self.watch_self(now, view, rounds, out),
+        }
+    }
+
+    fn watch_self(
+        &mut self,
+        now: Micros,
+        view: LeaderView,
+        rounds: &mut RoundSource,
+        out: &mut Outbox,
+    ) -> Option<LeaderEvent> {
+        if view.round != self.round {
+            // The role deposed itself on an acceptor's NACK.
+            self.give_way(now);
+            return Some(LeaderEvent::Deactivate);
+        }
+        if now >= self.probe_at {
+            self.probe_at = now + 10 * self.config.timing.probe_us;
+            self.announce(out);
+        }
+        if view.next <= self.applied + 1 {
+            self.applied_at = now; // nothing is outstanding
+        }
+        if now >= self.applied_at + self.stall_after {
+            // All packets of a full window may be lost; nobody else can know (schedules.md, 9).
+            self.stall_after = (self.stall_after * 2).min(STALL_BACKOFF_MAX_US);
+            self.applied_at = now;
+            return Some(self.take_over(now, rounds, out));
+        }
+        None
+    }
+
+    fn take_over(
+        &mut self,
+        now: Micros,
+        rounds: &mut RoundSource,
+        out: &mut Outbox,
+    ) -> LeaderEvent {
+        self.suspected_at = Some(now);
+        rounds.saw(self.heard_round);
+        self.round = rounds.make();
+        self.tries = 0;
+        self.state = State::Promising {
+            voters: Votes::default(),
+            floor: 0,
+            highest: 0,
+        };
+        self.ask_promises(now, out);
+        LeaderEvent::Suspected
+    }
+
+    fn ask_promises(&mut self, now: Micros, out: &mut Outbox) {
+        self.retry_at = now + PHASE_RETRY_US;
+        let header = self.header(Type::Phase1A);
+        out.send(Dest::Acceptors, &header, &[]);
+    }
+
+    /// When `on_tick` should run next.
+    pub fn due(&self, now: Micros) -> Micros {
+        match self.state {
+            State::Watching => self.probe_at,
+            State::Promising { .. } | State::Scanning { .. } => self.retry_at,
+            State::Active => now + self.config.timing.probe_us,
+        }
+    }
+
+    /// Time from the last suspicion to its activation, for reports.
+    pub fn suspected_at(&self) -> Option<Micros> {
+        self.suspected_at
+    }
+}

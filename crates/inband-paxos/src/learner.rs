@@ -1,0 +1,433 @@
+//! The learner: hands decided values over in instance order, each once, and closes holes.
+//!
+//! A hole is first asked for (LEARN, to the acceptors), then recovered by phase 1 and 2 with a
+//! no-op. What acceptors have trimmed comes from a peer's log of decided values, and what peers have
+//! dropped comes as a checkpoint, which is the application's business.
+
+use std::collections::BTreeMap;
+
+use inband_dataplane::wire::{self, flag, Header, Type};
+
+use crate::decided_log::DecidedLog;
+use crate::log::{Origin, ValueKind};
+use crate::outbox::{Dest, Outbox};
+use crate::quorum::{RoundVotes, Vote};
+use crate::recovery::{Context, Recovery};
+use crate::rounds::RoundSource;
+use crate::timing::{Micros, Timing, LEARN_BATCH, PEER_BATCH, RECOVERIES_MAX};
+
+/// What is known of this learner's place in the cluster.
+#[derive(Debug, Clone)]
+pub struct LearnerConfig {
+    /// This node.
+    pub node: u8,
+    /// Partition.
+    pub partition: u16,
+    /// Configuration epoch.
+    pub epoch: u32,
+    /// The acceptors.
+    pub acceptors: Vec<u8>,
+    /// Instances a learner buffers ahead of a hole: the ring's size.
+    pub ahead_max: u64,
+    /// Times.
+    pub timing: Timing,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Learner {
+    config: LearnerConfig,
+    /// Next instance to deliver.
+    next: u64,
+    /// Decided above `next`.
+    ahead: BTreeMap<u64, (Header, Vec<u8>)>,
+    log: DecidedLog,
+    /// Highest instance known to be decided or voted by anyone.
+    known_highest: u64,
+    /// Highest floor any acceptor told.
+    known_floor: u64,
+    /// Since when `next` is missing although later instances exist; 0: it is not.
+    hole_since: Micros,
+    asked_at: Micros,
+    learn_votes: BTreeMap<u64, RoundVotes>,
+    recoveries: BTreeMap<u64, Recovery>,
+    /// A peer no longer holds `next`, said at this time.
+    peer_trimmed_at: Option<Micros>,
+    checkpoint_needed: bool,
+    /// Values recovered at the application's wish that were delivered before, or lie ahead.
+    stats: LearnerStats,
+}
+
+/// Counters of a learner.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LearnerStats {
+    /// Values dropped because their digest did not match.
+    pub digest_mismatch: u64,
+    /// Instances asked for by LEARN.
+    pub learn_asked: u64,
+    /// Instances put under recovery.
+    pub recoveries: u64,
+    /// Instances got from peers' logs.
+    pub from_peers: u64,
+    /// No-ops delivered.
+    pub noops: u64,
+}
+
+/// A value the learner hands over.
+pub type Deliver<'a> = dyn FnMut(u64, Origin, &[u8]) + 'a;
+
+/// The origin of a value, from the header it travelled with.
+pub fn origin_of(header: &Header) -> Origin {
+    let kind = if header.has(flag::NOOP) {
+        ValueKind::Noop
+    } else if header.has(flag::OPEN) {
+        ValueKind::OpenSession
+    } else {
+        ValueKind::Command
+    };
+    Origin {
+        client_id: header.client_id,
+        client_seq: header.client_seq,
+        client_low: header.client_low,
+        kind,
+    }
+}
+
+fn vote_of(header: &Header, value: &[u8]) -> Vote {
+    Vote {
+        vround: header.vround,
+        value_flags: header.flags & flag::VALUE_MASK,
+        client_id: header.client_id,
+        client_seq: header.client_seq,
+        client_low: header.client_low,
+        digest: header.digest,
+        value: value.to_vec(),
+    }
+}
+
+impl Learner {
+    /// A learner that delivers from `applied + 1` on.
+    pub fn new(config: LearnerConfig, applied: u64) -> Learner {
+        Learner {
+            config,
+            next: applied + 1,
+            ahead: BTreeMap::new(),
+            log: DecidedLog::starting_at(applied + 1),
+            known_highest: applied,
+            known_floor: 0,
+            hole_since: 0,
+            asked_at: 0,
+            learn_votes: BTreeMap::new(),
+            recoveries: BTreeMap::new(),
+            peer_trimmed_at: None,
+            checkpoint_needed: false,
+            stats: LearnerStats::default(),
+        }
+    }
+
+    /// A checkpoint was installed: deliver from `applied + 1`.
+    pub fn reset(&mut self, applied: u64) {
+        let next = applied + 1;
+        assert!(
+            next >= self.next,
+            "delivery never goes back: {next} after {}",
+            self.next
+        );
+        self.ahead = self.ahead.split_off(&next);
+        self.learn_votes = self.learn_votes.split_off(&next);
+        self.recoveries = self.recoveries.split_off(&next);
+        if next != self.next {
+            self.log = DecidedLog::starting_at(next);
+        }
+        self.next = next;
+        self.known_highest = self.known_highest.max(applied);
+        self.peer_trimmed_at = None;
+        self.checkpoint_needed = false;
+        self.hole_since = 0;
+    }
+
+    /// The next instance to deliver.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Highest instance known to exist.
+    pub fn known_highest(&self) -> u64 {
+        self.known_highest
+    }
+
+    /// Peers cannot help any more.
+    pub fn checkpoint_needed(&self) -> bool {
+        self.checkpoint_needed
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> LearnerStats {
+        self.stats
+    }
+
+    /// Decided values kept for peers.
+    pub fn log(&self) -> &DecidedLog {
+        &self.log
+    }
+
+    fn context(config: &LearnerConfig) -> Context<'_> {
+        Context {
+            node: config.node,
+            partition: config.partition,
+            epoch: config.epoch,
+            acceptors: &config.acceptors,
+        }
+    }
+
+    /// An instance is decided (the quorum counter's hand-over, or counted here).
+    pub fn on_decided(&mut self, header: &Header, value: &[u8], deliver: &mut Deliver<'_>) {
+        let instance = header.instance;
+        self.known_highest = self.known_highest.max(instance);
+        if instance < self.next || instance >= self.next + self.config.ahead_max {
+            return;
+        }
+        if wire::digest(value) != header.digest {
+            self.stats.digest_mismatch += 1;
+            return; // the hole is asked for again
+        }
+        if instance == self.next {
+            self.deliver(*header, value, deliver);
+            while let Some((header, value)) = self.ahead.remove(&self.next) {
+                self.deliver(header, &value, deliver);
+            }
+        } else {
+            self.ahead
+                .entry(instance)
+                .or_insert_with(|| (*header, value.to_vec()));
+        }
+    }
+
+    fn deliver(&mut self, header: Header, value: &[u8], deliver: &mut Deliver<'_>) {
+        assert_eq!(header.instance, self.next);
+        let origin = origin_of(&header);
+        self.stats.noops += u64::from(origin.kind == ValueKind::Noop);
+        deliver(header.instance, origin, value);
+        self.log.push(header, value);
+        self.learn_votes.remove(&self.next);
+        self.recoveries.remove(&self.next);
+        self.next += 1;
+        self.hole_since = 0;
+        self.peer_trimmed_at = None;
+        self.checkpoint_needed = false;
+    }
+
+    /// Somebody has seen this instance voted or applied.
+    pub fn heard_of(&mut self, instance: u64) {
+        self.known_highest = self.known_highest.max(instance);
+    }
+
+    /// PHASE2B flagged as an answer to LEARN or to a recovery.
+    pub fn on_vote(&mut self, header: &Header, value: &[u8], deliver: &mut Deliver<'_>) {
+        let instance = header.instance;
+        if instance < self.next || header.epoch != self.config.epoch {
+            return;
+        }
+        if header.has(flag::RECOVERY) {
+            let context = Self::context(&self.config);
+            let Some(recovery) = self.recoveries.get_mut(&instance) else {
+                return;
+            };
+            if let Some(vote) = recovery.on_vote(header, context) {
+                self.recoveries.remove(&instance);
+                let decided = decided_header(header, &vote);
+                self.on_decided(&decided, &vote.value, deliver);
+            }
+            return;
+        }
+        if wire::digest(value) != header.digest {
+            self.stats.digest_mismatch += 1;
+            return;
+        }
+        if instance >= self.next + self.config.ahead_max {
+            return;
+        }
+        let votes = self.learn_votes.entry(instance).or_default();
+        if votes.add(&self.config.acceptors, header.round, header.node) {
+            self.learn_votes.remove(&instance);
+            self.on_decided(header, value, deliver);
+        }
+    }
+
+    /// PHASE1B for a slot under recovery.
+    pub fn on_promise(&mut self, now: Micros, header: &Header, value: &[u8], out: &mut Outbox) {
+        let Some(recovery) = self.recoveries.get_mut(&header.instance) else {
+            return;
+        };
+        let vote = header.has(flag::VOTE).then(|| vote_of(header, value));
+        if vote
+            .as_ref()
+            .is_some_and(|v| wire::digest(&v.value) != v.digest)
+        {
+            self.stats.digest_mismatch += 1;
+            return; // a damaged answer is no answer, least of all "no vote"
+        }
+        recovery.on_promise(now, header, vote, Self::context(&self.config), out);
+    }
+
+    /// NACK of an acceptor, or of a peer that no longer holds what was asked for.
+    pub fn on_nack(&mut self, now: Micros, header: &Header) {
+        if header.has(flag::BELOW_FLOOR) {
+            let from_acceptor = self
+                .config
+                .acceptors
+                .iter()
+                .any(|a| u16::from(*a) == header.node);
+            if header.has(flag::ANSWER) {
+                if header.floor > self.next && self.peer_trimmed_at.is_none() {
+                    self.peer_trimmed_at = Some(now);
+                }
+            } else if from_acceptor {
+                self.known_floor = self.known_floor.max(header.floor);
+                self.known_highest = self.known_highest.max(header.floor.saturating_sub(1));
+            }
+            self.recoveries
+                .retain(|instance, _| *instance >= self.known_floor);
+        } else if let Some(recovery) = self.recoveries.get_mut(&header.instance) {
+            recovery.on_nack(now, header);
+        }
+    }
+
+    /// LEARN from a peer: `instance` and the `client_seq` - 1 following ones.
+    pub fn on_learn(&self, header: &Header, out: &mut Outbox) {
+        let count = header.client_seq.clamp(1, PEER_BATCH);
+        if header.instance < self.log.first() {
+            let mut nack = Header::new(Type::Nack, u16::from(self.config.node), self.config.epoch);
+            nack.partition = self.config.partition;
+            nack.flags = flag::BELOW_FLOOR | flag::SLOT | flag::ANSWER;
+            nack.instance = header.instance;
+            nack.floor = self.log.first();
+            out.send(Dest::Sender, &nack, &[]);
+            return;
+        }
+        for instance in header.instance..header.instance + count {
+            let Some((decided, value)) = self.log.get(instance) else {
+                break;
+            };
+            let mut reply = *decided;
+            reply.kind = Type::Reply;
+            reply.node = u16::from(self.config.node);
+            reply.flags &= flag::VALUE_MASK;
+            out.send(Dest::Sender, &reply, value);
+        }
+    }
+
+    /// REPLY from a peer's log: decided, whatever the epoch it was decided in.
+    pub fn on_reply(&mut self, header: &Header, value: &[u8], deliver: &mut Deliver<'_>) {
+        if header.instance >= self.next {
+            self.stats.from_peers += 1;
+        }
+        self.on_decided(header, value, deliver);
+    }
+
+    /// Start recovering `instance` with the application's no-op, whether or not it is missing here.
+    pub fn recover(
+        &mut self,
+        now: Micros,
+        instance: u64,
+        noop: Vec<u8>,
+        rounds: &mut RoundSource,
+        out: &mut Outbox,
+    ) {
+        if instance < self.next || self.recoveries.contains_key(&instance) {
+            return;
+        }
+        self.known_highest = self.known_highest.max(instance);
+        self.stats.recoveries += 1;
+        let context = Self::context(&self.config);
+        self.recoveries.insert(
+            instance,
+            Recovery::start(now, instance, noop, context, rounds, out),
+        );
+    }
+
+    fn missing(&self) -> impl Iterator<Item = u64> + '_ {
+        let end = self
+            .known_highest
+            .min(self.next + self.config.ahead_max - 1);
+        (self.next..=end).filter(|i| !self.ahead.contains_key(i))
+    }
+
+    /// Ask for, and recover, what is missing.
+    pub fn on_tick(&mut self, now: Micros, rounds: &mut RoundSource, out: &mut Outbox) {
+        let timing = self.config.timing;
+        let context = Self::context(&self.config);
+        for recovery in self.recoveries.values_mut() {
+            recovery.on_tick(now, context, rounds, out);
+        }
+        if self.known_highest < self.next {
+            self.hole_since = 0;
+            return;
+        }
+        if self.hole_since == 0 {
+            self.hole_since = now.max(1);
+            self.asked_at = 0;
+            return;
+        }
+        let age = now - self.hole_since;
+        if age < timing.gap_us || now < self.asked_at + timing.gap_us {
+            return;
+        }
+        self.asked_at = now;
+        if self.next < self.known_floor {
+            self.ask_peers(now, out);
+            return;
+        }
+        let missing: Vec<u64> = self.missing().take(LEARN_BATCH).collect();
+        if age >= timing.recover_us {
+            for instance in missing.iter().take(RECOVERIES_MAX) {
+                self.recover(now, *instance, Vec::new(), rounds, out);
+            }
+            // An instance that acceptors no longer hold may be in a peer's log.
+            self.ask_peers(now, out);
+        }
+        for instance in missing {
+            let mut header =
+                Header::new(Type::Learn, u16::from(self.config.node), self.config.epoch);
+            header.partition = self.config.partition;
+            header.instance = instance;
+            self.stats.learn_asked += 1;
+            out.send(Dest::Acceptors, &header, &[]);
+        }
+    }
+
+    fn ask_peers(&mut self, now: Micros, out: &mut Outbox) {
+        let mut header = Header::new(Type::Learn, u16::from(self.config.node), self.config.epoch);
+        header.partition = self.config.partition;
+        header.flags = flag::PEER;
+        header.instance = self.next;
+        header.client_seq = PEER_BATCH;
+        out.send(Dest::Learners, &header, &[]);
+        let grace = 4 * self.config.timing.recover_us;
+        if self.peer_trimmed_at.is_some_and(|at| now >= at + grace) && self.next < self.known_floor
+        {
+            self.checkpoint_needed = true;
+        }
+    }
+
+    /// When `on_tick` should run next.
+    pub fn due(&self, now: Micros) -> Micros {
+        if self.known_highest >= self.next || !self.recoveries.is_empty() {
+            now + self.config.timing.gap_us / 2
+        } else {
+            Micros::MAX
+        }
+    }
+}
+
+/// The header of a value decided by recovery: the acceptors' PHASE2B with the value's own fields.
+fn decided_header(voted: &Header, vote: &Vote) -> Header {
+    Header {
+        flags: vote.value_flags,
+        client_id: vote.client_id,
+        client_seq: vote.client_seq,
+        client_low: vote.client_low,
+        digest: vote.digest,
+        ..*voted
+    }
+}

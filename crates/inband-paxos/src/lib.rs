@@ -1,0 +1,16 @@
+//! Proposer, learner, recovery and leader change over the packet roles: submit, deliver, recover.
+
+pub mod config;
+pub mod decided_log;
+pub mod host;
+pub mod leadership;
+pub mod learner;
+pub mod log;
+pub mod outbox;
+pub mod proposer;
+pub mod quorum;
+pub mod recovery;
+pub mod rounds;
+pub mod session;
+pub mod timing;
+pub mod trim;

@@ -1,0 +1,470 @@
+//! The proposer: opens a session, submits values, repeats them until they are decided.
+//!
+//! Sans-I/O: takes (now, event), pushes packets to an [`Outbox`]. Every value ends as decided or,
+//! at its deadline, as a failure (design, *must* 9).
+
+use std::collections::{BTreeMap, HashMap};
+
+use inband_dataplane::wire::{self, flag, Header, Type, VALUE_LEN_MAX_BYTES};
+
+use crate::log::{Origin, SubmitError, SubmitFailure, Ticket, ValueKind};
+use crate::outbox::{Dest, Outbox};
+use crate::timing::{Micros, Timing, PROPOSER_WINDOW};
+
+#[derive(Debug)]
+struct Pending {
+    value: Vec<u8>,
+    /// Sequence in the current session; 0 until sent for the first time.
+    seq: u64,
+    /// Delivered by the learner; kept until the application says whether it applied.
+    decided: bool,
+    resend_at: Micros,
+    resend_after: Micros,
+    sends: u32,
+    deadline: Micros,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Session {
+    Closed,
+    Opening { nonce: u64, resend_at: Micros },
+    Open(u64),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Proposer {
+    node: u8,
+    partition: u16,
+    epoch: u32,
+    timing: Timing,
+    nonce_base: u64,
+    nonces: u64,
+    session: Session,
+    next_seq: u64,
+    next_ticket: u64,
+    pending: BTreeMap<Ticket, Pending>,
+    by_seq: HashMap<u64, Ticket>,
+    /// The leader that requests go to; `None`: ask all.
+    leader: Option<u8>,
+    failed: Vec<(Ticket, SubmitFailure)>,
+    /// Lowest time at which anything is due.
+    due: Micros,
+    requests_sent: u64,
+    requests_repeated: u64,
+}
+
+impl Proposer {
+    /// A proposer without a session. `incarnation` is never used again by this node.
+    pub fn new(node: u8, partition: u16, epoch: u32, incarnation: u64, timing: Timing) -> Proposer {
+        Proposer {
+            node,
+            partition,
+            epoch,
+            timing,
+            nonce_base: incarnation << 24 | u64::from(node) << 16,
+            nonces: 0,
+            session: Session::Closed,
+            next_seq: 1,
+            next_ticket: 1,
+            pending: BTreeMap::new(),
+            by_seq: HashMap::new(),
+            leader: None,
+            failed: Vec::new(),
+            due: 0,
+            requests_sent: 0,
+            requests_repeated: 0,
+        }
+    }
+
+    /// How many more values may be submitted.
+    pub fn room(&self) -> usize {
+        PROPOSER_WINDOW - self.pending.len()
+    }
+
+    /// Values submitted and not yet answered.
+    pub fn outstanding(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Requests sent, and of these repetitions.
+    pub fn requests(&self) -> (u64, u64) {
+        (self.requests_sent, self.requests_repeated)
+    }
+
+    /// Submit a value.
+    pub fn submit(
+        &mut self,
+        now: Micros,
+        value: &[u8],
+        out: &mut Outbox,
+    ) -> Result<Ticket, SubmitError> {
+        if value.len() > VALUE_LEN_MAX_BYTES {
+            return Err(SubmitError::TooLong {
+                len_bytes: value.len(),
+                limit_bytes: VALUE_LEN_MAX_BYTES,
+            });
+        }
+        if self.pending.len() >= PROPOSER_WINDOW {
+            return Err(SubmitError::WindowFull(PROPOSER_WINDOW));
+        }
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        let pending = Pending {
+            value: value.to_vec(),
+            seq: 0,
+            decided: false,
+            resend_at: 0,
+            resend_after: self.timing.resend_us,
+            sends: 0,
+            deadline: now + self.timing.submit_deadline_us,
+        };
+        self.pending.insert(ticket, pending);
+        match self.session {
+            Session::Open(_) => self.send(now, ticket, out),
+            Session::Closed => self.open_session(now, out),
+            Session::Opening { .. } => {}
+        }
+        self.due = 0;
+        Ok(ticket)
+    }
+
+    /// Open the session ahead of the first value.
+    pub fn open_session(&mut self, now: Micros, out: &mut Outbox) {
+        if self.session == Session::Closed {
+            self.nonces += 1;
+            let nonce = self.nonce_base | (self.nonces & 0xffff);
+            self.session = Session::Opening {
+                nonce,
+                resend_at: now + self.timing.resend_us,
+            };
+            self.send_open(nonce, out);
+        }
+    }
+
+    fn send_open(&mut self, nonce: u64, out: &mut Outbox) {
+        let mut header = self.header(Type::Request);
+        header.flags = flag::OPEN;
+        header.client_id = nonce;
+        header.digest = wire::digest(&[]);
+        out.send(self.dest(), &header, &[]);
+    }
+
+    fn header(&self, kind: Type) -> Header {
+        let mut header = Header::new(kind, u16::from(self.node), self.epoch);
+        header.partition = self.partition;
+        header
+    }
+
+    fn dest(&self) -> Dest {
+        self.leader.map_or(Dest::Leaders, Dest::Node)
+    }
+
+    /// The lowest sequence that is not yet answered.
+    fn low(&self) -> u64 {
+        // Tickets and sequences grow together, so the first sent one has the lowest sequence.
+        self.pending
+            .values()
+            .find(|p| p.seq != 0)
+            .map_or(self.next_seq, |p| p.seq)
+    }
+
+    fn send(&mut self, now: Micros, ticket: Ticket, out: &mut Outbox) {
+        let Session::Open(client_id) = self.session else {
+            return;
+        };
+        let everyone = self.pending.get(&ticket).is_some_and(|p| p.sends > 1);
+        let dest = if everyone { Dest::Leaders } else { self.dest() };
+        let mut header = self.header(Type::Request);
+        let Some(pending) = self.pending.get_mut(&ticket) else {
+            return;
+        };
+        if pending.seq == 0 {
+            pending.seq = self.next_seq;
+            self.next_seq += 1;
+            self.by_seq.insert(pending.seq, ticket);
+        }
+        self.requests_sent += 1;
+        self.requests_repeated += u64::from(pending.sends > 0);
+        pending.sends += 1;
+        pending.resend_at = now + pending.resend_after;
+        pending.resend_after = (pending.resend_after * 2).min(self.timing.resend_max_us);
+        header.client_id = client_id;
+        header.client_seq = pending.seq;
+        header.digest = wire::digest(&pending.value);
+        header.client_low = self.low();
+        let value = &self.pending[&ticket].value;
+        out.send(dest, &header, value);
+    }
+
+    /// The learner delivered a value; if it is ours, say which.
+    pub fn delivered(
+        &mut self,
+        now: Micros,
+        instance: u64,
+        origin: &Origin,
+        out: &mut Outbox,
+    ) -> Option<Ticket> {
+        match (origin.kind, &self.session) {
+            (ValueKind::OpenSession, Session::Opening { nonce, .. })
+                if *nonce == origin.client_id =>
+            {
+                self.session = Session::Open(instance);
+                self.next_seq = 1;
+                let waiting: Vec<Ticket> = self.pending.keys().copied().collect();
+                for ticket in waiting {
+                    self.send(now, ticket, out);
+                }
+                self.due = 0;
+                None
+            }
+            (ValueKind::Command, Session::Open(id)) if *id == origin.client_id => {
+                let ticket = *self.by_seq.get(&origin.client_seq)?;
+                let pending = self.pending.get_mut(&ticket)?;
+                pending.decided = true;
+                Some(ticket)
+            }
+            _ => None,
+        }
+    }
+
+    /// The application applied the value: it need not be repeated again.
+    pub fn answered(&mut self, ticket: Ticket) {
+        if let Some(pending) = self.pending.remove(&ticket) {
+            self.by_seq.remove(&pending.seq);
+        }
+    }
+
+    /// The session expired before the value was decided: it was certainly not applied in that
+    /// session, and goes out again in a new one.
+    pub fn session_refused(&mut self, now: Micros, out: &mut Outbox) {
+        if !matches!(self.session, Session::Open(_)) {
+            return; // an earlier refusal of the same burst is opening a new one already
+        }
+        self.by_seq.clear();
+        for pending in self.pending.values_mut() {
+            pending.seq = 0;
+            pending.decided = false;
+            pending.sends = 0;
+            pending.resend_after = self.timing.resend_us;
+        }
+        self.session = Session::Closed;
+        self.open_session(now, out);
+        self.due = 0;
+    }
+
+    /// The current leader is known: by a decided round or by an ALIVE message.
+    pub fn leader_is(&mut self, now: Micros, node: u8, out: &mut Outbox) {
+        if self.leader == Some(node) {
+            return;
+        }
+        self.leader = Some(node);
+        // What the old leader had in hand may be lost: repeat at once.
+        if let Session::Opening { nonce, .. } = self.session {
+            self.session = Session::Opening {
+                nonce,
+                resend_at: now + self.timing.resend_us,
+            };
+            self.send_open(nonce, out);
+        }
+        let undecided: Vec<Ticket> = self
+            .pending
+            .iter()
+            .filter(|(_, p)| !p.decided)
+            .map(|(t, _)| *t)
+            .collect();
+        for ticket in undecided {
+            self.send(now, ticket, out);
+        }
+    }
+
+    /// NACK of a leader that is not active, or BUSY of one whose window is full.
+    pub fn on_refusal(&mut self, now: Micros, header: &Header) {
+        if header.kind == Type::Nack && self.leader == Some(header.node as u8) {
+            self.leader = None;
+        }
+        let Some(ticket) = self.by_seq.get(&header.client_seq) else {
+            return;
+        };
+        let Some(pending) = self.pending.get_mut(ticket) else {
+            return;
+        };
+        if header.kind == Type::Busy {
+            pending.resend_after = self.timing.resend_us;
+            pending.resend_at = now + self.timing.busy_us;
+        } else {
+            pending.resend_at = pending.resend_at.min(now + self.timing.resend_us / 2);
+        }
+        self.due = self.due.min(pending.resend_at);
+    }
+
+    /// Repeat what is due, give up what is over its deadline.
+    pub fn on_tick(&mut self, now: Micros, out: &mut Outbox) {
+        if now < self.due {
+            return;
+        }
+        if let Session::Opening { nonce, resend_at } = self.session {
+            if now >= resend_at {
+                self.leader = None;
+                self.session = Session::Opening {
+                    nonce,
+                    resend_at: now + self.timing.resend_us,
+                };
+                self.send_open(nonce, out);
+            }
+        }
+        let over: Vec<Ticket> = self
+            .pending
+            .iter()
+            .filter(|(_, p)| !p.decided && now >= p.deadline)
+            .map(|(t, _)| *t)
+            .collect();
+        for ticket in over {
+            let Some(pending) = self.pending.remove(&ticket) else {
+                continue;
+            };
+            self.by_seq.remove(&pending.seq);
+            let failure = if pending.seq == 0 {
+                SubmitFailure::NotApplied("no leader answered before the deadline")
+            } else {
+                SubmitFailure::OutcomeUnknown(self.timing.submit_deadline_us / 1000)
+            };
+            self.failed.push((ticket, failure));
+        }
+        let repeat: Vec<Ticket> = self
+            .pending
+            .iter()
+            .filter(|(_, p)| !p.decided && p.seq != 0 && now >= p.resend_at)
+            .map(|(t, _)| *t)
+            .collect();
+        for ticket in repeat {
+            self.send(now, ticket, out);
+        }
+        let next = self
+            .pending
+            .values()
+            .filter(|p| !p.decided)
+            .map(|p| {
+                if p.seq == 0 {
+                    p.deadline
+                } else {
+                    p.resend_at.min(p.deadline)
+                }
+            })
+            .min();
+        self.due = next.unwrap_or(Micros::MAX);
+        if let Session::Opening { resend_at, .. } = self.session {
+            self.due = self.due.min(resend_at);
+        }
+    }
+
+    /// When `on_tick` has something to do.
+    pub fn due(&self) -> Micros {
+        self.due
+    }
+
+    /// Submissions that ended in failure since the last call.
+    pub fn take_failed(&mut self) -> std::vec::Drain<'_, (Ticket, SubmitFailure)> {
+        self.failed.drain(..)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(p: &mut Proposer) {
+        let mut out = Outbox::new();
+        p.open_session(0, &mut out);
+        let (_, packet) = out.iter().next().unwrap();
+        let nonce = wire::parse(packet).unwrap().0.client_id;
+        let origin = Origin {
+            client_id: nonce,
+            client_seq: 0,
+            client_low: 0,
+            kind: ValueKind::OpenSession,
+        };
+        p.delivered(0, 5, &origin, &mut out);
+    }
+
+    fn command(client_seq: u64) -> Origin {
+        Origin {
+            client_id: 5,
+            client_seq,
+            client_low: 1,
+            kind: ValueKind::Command,
+        }
+    }
+
+    #[test]
+    fn a_value_is_repeated_then_given_up_as_unknown() {
+        let timing = Timing::default();
+        let mut p = Proposer::new(1, 0, 1, 1, timing);
+        open(&mut p);
+        let mut out = Outbox::new();
+        let ticket = p.submit(0, b"x", &mut out).unwrap();
+        assert_eq!(out.iter().count(), 1);
+        p.on_tick(timing.resend_us, &mut out);
+        assert_eq!(out.iter().count(), 2);
+        p.on_tick(timing.submit_deadline_us, &mut out);
+        let failed: Vec<_> = p.take_failed().collect();
+        assert_eq!(failed, [(ticket, SubmitFailure::OutcomeUnknown(5000))]);
+        assert_eq!(p.outstanding(), 0);
+    }
+
+    #[test]
+    fn never_sent_is_certainly_not_applied() {
+        let timing = Timing::default();
+        let mut p = Proposer::new(1, 0, 1, 1, timing);
+        let mut out = Outbox::new();
+        let ticket = p.submit(0, b"x", &mut out).unwrap();
+        p.on_tick(timing.submit_deadline_us, &mut out);
+        let failed: Vec<_> = p.take_failed().collect();
+        assert!(matches!(failed[..], [(t, SubmitFailure::NotApplied(_))] if t == ticket));
+    }
+
+    #[test]
+    fn the_low_mark_waits_for_the_slowest() {
+        let mut p = Proposer::new(1, 0, 1, 1, Timing::default());
+        open(&mut p);
+        let mut out = Outbox::new();
+        let first = p.submit(0, b"a", &mut out).unwrap();
+        let second = p.submit(0, b"b", &mut out).unwrap();
+        assert_eq!(p.delivered(0, 9, &command(2), &mut out), Some(second));
+        p.answered(second);
+        assert_eq!(p.low(), 1);
+        assert_eq!(p.delivered(0, 10, &command(1), &mut out), Some(first));
+        p.answered(first);
+        assert_eq!(p.low(), 3);
+    }
+
+    #[test]
+    fn a_refused_session_is_reopened_and_the_value_sent_again() {
+        let mut p = Proposer::new(1, 0, 1, 1, Timing::default());
+        open(&mut p);
+        let mut out = Outbox::new();
+        let ticket = p.submit(0, b"a", &mut out).unwrap();
+        p.delivered(0, 9, &command(1), &mut out);
+        out.clear();
+        p.session_refused(0, &mut out);
+        let nonce = wire::parse(out.iter().next().unwrap().1)
+            .unwrap()
+            .0
+            .client_id;
+        out.clear();
+        let origin = Origin {
+            client_id: nonce,
+            client_seq: 0,
+            client_low: 0,
+            kind: ValueKind::OpenSession,
+        };
+        p.delivered(0, 20, &origin, &mut out);
+        let sent = wire::parse(out.iter().next().unwrap().1).unwrap().0;
+        assert_eq!((sent.client_id, sent.client_seq), (20, 1));
+        let again = Origin {
+            client_id: 20,
+            ..command(1)
+        };
+        assert_eq!(p.delivered(0, 21, &again, &mut out), Some(ticket));
+    }
+}

@@ -1,0 +1,179 @@
+//! Recovery of one instance by a learner: phase 1 for the slot, then phase 2 with the vote found, or
+//! with a no-op (CAANS, section 3: `recover`).
+//!
+//! The promise is for the slot alone, so a recovery never deposes the leader (schedules.md, 10).
+
+use inband_dataplane::wire::{flag, Header, Type};
+
+use crate::outbox::{Dest, Outbox};
+use crate::quorum::{SlotPromises, Vote, Votes};
+use crate::rounds::RoundSource;
+use crate::timing::Micros;
+
+/// First time between repetitions of a recovery's packets; doubles up to 32 times that.
+const RETRY_US: Micros = 20_000;
+
+#[derive(Debug)]
+enum Phase {
+    One(SlotPromises),
+    Two(Votes, Vote),
+}
+
+/// One instance under recovery.
+#[derive(Debug)]
+pub struct Recovery {
+    instance: u64,
+    noop: Vec<u8>,
+    round: u64,
+    phase: Phase,
+    retry_at: Micros,
+    retry_after: Micros,
+}
+
+/// Who recovers, and among whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// This node.
+    pub node: u8,
+    /// Partition of the instance.
+    pub partition: u16,
+    /// Configuration epoch.
+    pub epoch: u32,
+    /// The acceptors of the epoch.
+    pub acceptors: &'a [u8],
+}
+
+impl Recovery {
+    /// Start recovering `instance`; `noop` is proposed if nobody voted.
+    pub fn start(
+        now: Micros,
+        instance: u64,
+        noop: Vec<u8>,
+        context: Context<'_>,
+        rounds: &mut RoundSource,
+        out: &mut Outbox,
+    ) -> Recovery {
+        let mut recovery = Recovery {
+            instance,
+            noop,
+            round: 0,
+            phase: Phase::One(SlotPromises::default()),
+            retry_at: 0,
+            retry_after: RETRY_US,
+        };
+        recovery.phase_1(now, context, rounds, out);
+        recovery
+    }
+
+    fn header(&self, kind: Type, context: Context<'_>) -> Header {
+        let mut header = Header::new(kind, u16::from(context.node), context.epoch);
+        header.partition = context.partition;
+        header.instance = self.instance;
+        header.round = self.round;
+        header
+    }
+
+    fn phase_1(
+        &mut self,
+        now: Micros,
+        context: Context<'_>,
+        rounds: &mut RoundSource,
+        out: &mut Outbox,
+    ) {
+        self.round = rounds.make();
+        self.phase = Phase::One(SlotPromises::default());
+        self.retry_at = now + self.retry_after;
+        self.send(context, out);
+    }
+
+    fn send(&self, context: Context<'_>, out: &mut Outbox) {
+        match &self.phase {
+            Phase::One(_) => {
+                let mut header = self.header(Type::Phase1A, context);
+                header.flags = flag::SLOT;
+                out.send(Dest::Acceptors, &header, &[]);
+            }
+            Phase::Two(_, vote) => {
+                let mut header = self.header(Type::Phase2A, context);
+                header.flags = flag::RECOVERY | vote.value_flags;
+                header.client_id = vote.client_id;
+                header.client_seq = vote.client_seq;
+                header.client_low = vote.client_low;
+                header.digest = vote.digest;
+                out.send(Dest::Acceptors, &header, &vote.value);
+            }
+        }
+    }
+
+    /// A PHASE1B for this instance. `vote` has a checked digest.
+    pub fn on_promise(
+        &mut self,
+        now: Micros,
+        header: &Header,
+        vote: Option<Vote>,
+        context: Context<'_>,
+        out: &mut Outbox,
+    ) {
+        if header.round != self.round {
+            return;
+        }
+        let Phase::One(promises) = &mut self.phase else {
+            return;
+        };
+        promises.add(context.acceptors, header.node, vote);
+        if !promises.is_majority(context.acceptors) {
+            return;
+        }
+        let vote = promises.best().cloned().unwrap_or_else(|| Vote {
+            vround: 0,
+            value_flags: flag::NOOP,
+            client_id: 0,
+            client_seq: 0,
+            client_low: 0,
+            digest: inband_dataplane::wire::digest(&self.noop),
+            value: self.noop.clone(),
+        });
+        self.phase = Phase::Two(Votes::default(), vote);
+        self.retry_at = now + self.retry_after;
+        self.send(context, out);
+    }
+
+    /// A PHASE2B of this recovery's round; the decided value once a majority voted.
+    pub fn on_vote(&mut self, header: &Header, context: Context<'_>) -> Option<Vote> {
+        if header.round != self.round {
+            return None;
+        }
+        let Phase::Two(votes, vote) = &mut self.phase else {
+            return None;
+        };
+        votes.add(context.acceptors, header.node);
+        votes.is_majority(context.acceptors).then(|| vote.clone())
+    }
+
+    /// Somebody promised a higher round: try again above it, later.
+    pub fn on_nack(&mut self, now: Micros, header: &Header) {
+        if header.round > self.round {
+            self.retry_at = self.retry_at.min(now + RETRY_US / 4);
+        }
+    }
+
+    /// Repeat: the same phase once if packets were lost, a higher round if that did not help.
+    pub fn on_tick(
+        &mut self,
+        now: Micros,
+        context: Context<'_>,
+        rounds: &mut RoundSource,
+        out: &mut Outbox,
+    ) {
+        if now < self.retry_at {
+            return;
+        }
+        self.retry_after = (self.retry_after * 2).min(RETRY_US * 32);
+        if rounds.highest_seen() > self.round {
+            self.phase_1(now, context, rounds, out);
+        } else {
+            self.retry_at = now + self.retry_after;
+            self.send(context, out);
+        }
+    }
+}

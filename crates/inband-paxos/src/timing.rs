@@ -1,0 +1,62 @@
+//! Times and limits of the host side, in one place.
+
+/// Microseconds of a monotonic clock; in the simulator, simulated ones.
+pub type Micros = u64;
+
+/// Values a proposer keeps undecided at once.
+pub const PROPOSER_WINDOW: usize = 1024;
+/// Instances a learner asks for with one round of LEARN.
+pub const LEARN_BATCH: usize = 64;
+/// Instances a learner asks a peer's log for at once.
+pub const PEER_BATCH: u64 = 128;
+/// Instances a learner recovers by phase 1 at once.
+pub const RECOVERIES_MAX: usize = 32;
+/// Decided values kept for peers: count.
+pub const DECIDED_LOG_VALUES_MAX: usize = 65_536;
+/// Decided values kept for peers: bytes.
+pub const DECIDED_LOG_BYTES_MAX: usize = 64 << 20;
+
+/// The times that drive the state machines. All in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// A submitted value ends in "outcome unknown" after this.
+    pub submit_deadline_us: Micros,
+    /// First repetition of a request; doubles up to `resend_max_us`.
+    pub resend_us: Micros,
+    /// Longest time between repetitions of a request.
+    pub resend_max_us: Micros,
+    /// Time after which a request that met BUSY is repeated.
+    pub busy_us: Micros,
+    /// A hole older than this is asked for with LEARN.
+    pub gap_us: Micros,
+    /// A hole older than this is recovered by phase 1.
+    pub recover_us: Micros,
+    /// Time between probes of the leader.
+    pub probe_us: Micros,
+    /// A leader that has not answered for this long is suspected (plus the same again for each rank).
+    pub suspect_us: Micros,
+    /// Decisions stopped for this long with instances outstanding: the leader takes over from itself.
+    pub stall_us: Micros,
+    /// Time between ALIVE messages of a host with nothing new to say.
+    pub alive_us: Micros,
+    /// Time after which an unchanged floor is repeated to acceptors and leaders.
+    pub trim_repeat_us: Micros,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            submit_deadline_us: 5_000_000,
+            resend_us: 20_000,
+            resend_max_us: 200_000,
+            busy_us: 1_000,
+            gap_us: 3_000,
+            recover_us: 30_000,
+            probe_us: 10_000,
+            suspect_us: 100_000,
+            stall_us: 100_000,
+            alive_us: 20_000,
+            trim_repeat_us: 200_000,
+        }
+    }
+}

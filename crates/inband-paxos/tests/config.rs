@@ -1,0 +1,402 @@
+//! Every mistake in a configuration is named with its line, the value and what is allowed.
+
+use std::net::SocketAddrV4;
+use std::path::{Path, PathBuf};
+
+use inband_paxos::config::{Config, ConfigError, Dataplane, Durability, Role};
+
+const GOOD: &str = r#"[cluster]
+name = "inband"
+epoch = 1
+first_instance = 1
+partitions = 1
+ring_slots = 4096
+port = 7400
+durability = "memory"
+
+[host]
+node = 3
+state_dir = "/var/lib/inband"
+data_dir = "/var/lib/inband/data"
+dataplane = "xdp"
+interface = "eth0"
+control = "/run/inband/x.sock"
+metrics = "127.0.0.1:9464"
+resp = ["127.0.0.1:6379"]
+
+[host.limits]
+max_clients = 100
+
+[host.timing]
+suspect_after_ms = 200
+
+[[node]]
+id = 1
+name = "leader"
+address = "10.77.0.1:7400"
+roles = ["leader"]
+
+[[node]]
+id = 2
+name = "acceptor/0"
+address = "10.77.0.2"
+roles = ["acceptor"]
+
+[[node]]
+id = 3
+name = "replica/0"
+address = "10.77.0.3:7401"
+roles = ["replica", "leader"]
+"#;
+
+fn line_and_message(text: &str) -> (usize, String) {
+    match Config::parse(text, "x.toml") {
+        Err(ConfigError::Mistake {
+            file,
+            line,
+            message,
+        }) => {
+            assert_eq!(file, "x.toml");
+            assert!(!message.contains('\n'), "one line: {message}");
+            (line, message)
+        }
+        other => panic!("expected a mistake, got {other:?}\n{text}"),
+    }
+}
+
+/// Replaces `from` (must occur) by `to`; the mistake must be on the line that `mark` is on in the
+/// new text, and its message must contain every one of `says`.
+fn mistake(from: &str, to: &str, mark: &str, says: &[&str]) {
+    assert_eq!(GOOD.matches(from).count(), 1, "{from:?} must occur once");
+    let text = GOOD.replace(from, to);
+    let at = text
+        .find(mark)
+        .unwrap_or_else(|| panic!("{mark:?} not in the text"));
+    let (line, message) = line_and_message(&text);
+    assert_eq!(
+        line,
+        text[..at].matches('\n').count() + 1,
+        "line of: {message}"
+    );
+    for part in says {
+        assert!(message.contains(part), "{message:?} should say {part:?}");
+    }
+}
+
+fn wrong_value(from: &str, to: &str, says: &[&str]) {
+    mistake(from, to, to, says);
+}
+
+#[test]
+fn a_good_file_is_understood() {
+    let config = Config::parse(GOOD, "x.toml").expect("good");
+    assert_eq!(config.cluster.name, "inband");
+    assert_eq!(config.cluster.durability, Durability::Memory);
+    assert_eq!(config.host.dataplane, Dataplane::Xdp);
+    assert_eq!(config.host.limits.max_clients, 100);
+    assert_eq!(config.host.timing.suspect_after_ms, 200);
+    assert_eq!(config.host.timing.submit_deadline_ms, 5000);
+    assert_eq!(config.this().name, "replica/0");
+    assert_eq!(config.this().roles, [Role::Replica, Role::Leader]);
+    let names = |nodes: Vec<&inband_paxos::config::NodeConfig>| {
+        nodes.iter().map(|n| n.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(config.leaders().collect()), ["leader", "replica/0"]);
+    assert_eq!(names(config.acceptors().collect()), ["acceptor/0"]);
+    assert_eq!(names(config.replicas().collect()), ["replica/0"]);
+    assert_eq!(config.majority(), 1);
+    let address: SocketAddrV4 = "10.77.0.2:7400".parse().expect("address");
+    assert_eq!(
+        config.node(2).expect("node 2").address,
+        address,
+        "the default port"
+    );
+}
+
+#[test]
+fn what_is_left_out_has_defaults() {
+    let text = r#"
+        [cluster]
+        name = "c"
+        epoch = 4
+        first_instance = 77
+        [host]
+        node = 1
+        state_dir = "/s"
+        [[node]]
+        id = 1
+        name = "all"
+        address = "127.0.0.1"
+        roles = ["leader", "acceptor", "replica"]
+    "#;
+    let config = Config::parse(text, "x.toml").expect("good");
+    assert_eq!(config.cluster.ring_slots, 4096);
+    assert_eq!(config.host.dataplane, Dataplane::Auto);
+    assert_eq!(config.host.data_dir, Path::new("/s/data"));
+    assert_eq!(config.host.control, Path::new("/s/control.sock"));
+    assert!(config.host.resp.is_empty() && config.host.metrics.is_none());
+    assert_eq!(config.this().address.port(), 7400);
+}
+
+#[test]
+fn generated_text_parses_to_the_same() {
+    let config = Config::parse(GOOD, "x.toml").expect("good");
+    let again = Config::parse(&config.to_toml(), "generated").expect("generated text is good");
+    assert_eq!(config, again);
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error = Config::load(&PathBuf::from("/nonexistent/a.toml")).expect_err("not there");
+    assert!(
+        error
+            .to_string()
+            .contains("config /nonexistent/a.toml: cannot be read"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_message_has_file_and_line() {
+    let text = GOOD.replace("epoch = 1", "epoch = 0");
+    let error = Config::parse(&text, "x.toml").expect_err("epoch 0");
+    assert_eq!(
+        error.to_string(),
+        "config x.toml line 3: epoch = 0 is out of range; it must be 1 to 4294967295"
+    );
+}
+
+#[test]
+fn syntax_and_unknown_fields() {
+    wrong_value("epoch = 1", "epoch = = 1", &[]);
+    wrong_value("epoch = 1", "epoch = \"one\"", &["string"]);
+    mistake(
+        "epoch = 1",
+        "epoch = 1\nepoch = 2",
+        "epoch = 2",
+        &["duplicate"],
+    );
+    mistake(
+        "port = 7400\n",
+        "port = 7400\nprot = 1\n",
+        "prot",
+        &["prot", "ring_slots"],
+    );
+    mistake(
+        "[host.timing]",
+        "[host.timings]",
+        "[host.timings]",
+        &["timings"],
+    );
+    mistake(
+        "max_clients = 100",
+        "max_client = 100",
+        "max_client",
+        &["max_client"],
+    );
+    mistake("id = 2", "id = 2\nweight = 5", "weight", &["weight"]);
+    mistake("id = 2\n", "", "[[node]]\nname", &["missing field `id`"]);
+    mistake("epoch = 1\n", "", "[cluster]", &["missing field `epoch`"]);
+    mistake("node = 3\n", "", "[host]", &["missing field `node`"]);
+}
+
+#[test]
+fn cluster_values() {
+    wrong_value(
+        "name = \"inband\"",
+        "name = \"in band\"",
+        &["\"in band\"", "letters"],
+    );
+    wrong_value("name = \"inband\"", "name = \"\"", &["1 to 32"]);
+    wrong_value(
+        "epoch = 1",
+        "epoch = 4294967296",
+        &["4294967296", "4294967295"],
+    );
+    wrong_value(
+        "first_instance = 1",
+        "first_instance = -1",
+        &["-1", "must be 1 to"],
+    );
+    wrong_value(
+        "partitions = 1",
+        "partitions = 2",
+        &["partitions = 2", "one partition"],
+    );
+    wrong_value(
+        "ring_slots = 4096",
+        "ring_slots = 32",
+        &["32", "64 to 65536"],
+    );
+    wrong_value(
+        "ring_slots = 4096",
+        "ring_slots = 131072",
+        &["131072", "64 to 65536"],
+    );
+    wrong_value(
+        "ring_slots = 4096",
+        "ring_slots = 5000",
+        &["5000", "power of two", "8192"],
+    );
+    wrong_value("port = 7400\n", "port = 65536\n", &["65536", "1 to 65535"]);
+    wrong_value(
+        "durability = \"memory\"",
+        "durability = \"sync\"",
+        &["\"sync\"", "\"memory\""],
+    );
+}
+
+#[test]
+fn host_values() {
+    mistake("node = 3", "node = 9", "node = 9", &["node = 9", "1, 2, 3"]);
+    wrong_value("node = 3", "node = 255", &["255", "1 to 254"]);
+    wrong_value(
+        "state_dir = \"/var/lib/inband\"",
+        "state_dir = \"\"",
+        &["state_dir"],
+    );
+    wrong_value(
+        "dataplane = \"xdp\"",
+        "dataplane = \"dpdk\"",
+        &["\"dpdk\"", "xdp-generic"],
+    );
+    mistake(
+        "interface = \"eth0\"\n",
+        "",
+        "dataplane",
+        &["needs an interface", "[host]"],
+    );
+    wrong_value(
+        "interface = \"eth0\"",
+        "interface = \"a name too long\"",
+        &["a name too long"],
+    );
+    wrong_value(
+        "metrics = \"127.0.0.1:9464\"",
+        "metrics = \"9464\"",
+        &["\"9464\"", "PORT"],
+    );
+    wrong_value(
+        "metrics = \"127.0.0.1:9464\"",
+        "metrics = \"127.0.0.1:6379\"",
+        &["both name"],
+    );
+    wrong_value(
+        "resp = [\"127.0.0.1:6379\"]",
+        "resp = [\"localhost\"]",
+        &["\"localhost\""],
+    );
+    wrong_value(
+        "resp = [\"127.0.0.1:6379\"]",
+        "resp = [\"127.0.0.1:0\"]",
+        &["port from 1"],
+    );
+    mistake(
+        "node = 3",
+        "node = 1",
+        "resp = ",
+        &["no replica", "\"leader\""],
+    );
+    let long = format!("control = \"/{}\"", "x".repeat(107));
+    wrong_value(
+        "control = \"/run/inband/x.sock\"",
+        &long,
+        &["108 bytes", "107"],
+    );
+    wrong_value(
+        "suspect_after_ms = 200",
+        "suspect_after_ms = 1",
+        &["5 to 60000"],
+    );
+    mistake(
+        "suspect_after_ms = 200",
+        "probe_interval_ms = 100",
+        "probe",
+        &["below", "100"],
+    );
+    wrong_value("max_clients = 100", "max_clients = 0", &["1 to 65536"]);
+}
+
+#[test]
+fn node_values() {
+    wrong_value("id = 2", "id = 0", &["1 to 254"]);
+    mistake(
+        "id = 2",
+        "id = 1 # again",
+        "id = 1 # again",
+        &["\"leader\" already"],
+    );
+    wrong_value(
+        "name = \"acceptor/0\"",
+        "name = \"a b\"",
+        &["\"a b\"", "'/'"],
+    );
+    mistake(
+        "name = \"acceptor/0\"",
+        "name = \"leader\" #",
+        "name = \"leader\" #",
+        &["node 1"],
+    );
+    wrong_value(
+        "address = \"10.77.0.2\"",
+        "address = \"10.77.0\"",
+        &["10.77.0", "IPV4:PORT"],
+    );
+    wrong_value(
+        "address = \"10.77.0.2\"",
+        "address = \"[::1]:7400\"",
+        &["IPV4:PORT"],
+    );
+    wrong_value(
+        "address = \"10.77.0.2\"",
+        "address = \"0.0.0.0\"",
+        &["cannot receive"],
+    );
+    wrong_value(
+        "address = \"10.77.0.2\"",
+        "address = \"224.0.0.1\"",
+        &["cannot receive"],
+    );
+    wrong_value(
+        "address = \"10.77.0.2\"",
+        "address = \"10.77.0.2:0\"",
+        &["cannot receive"],
+    );
+    wrong_value(
+        "address = \"10.77.0.2\"",
+        "address = \"10.77.0.1\"",
+        &["\"leader\" already"],
+    );
+    wrong_value(
+        "roles = [\"acceptor\"]",
+        "roles = [\"voter\"]",
+        &["\"voter\"", "\"acceptor\""],
+    );
+    wrong_value("roles = [\"acceptor\"]", "roles = []", &["no roles"]);
+    wrong_value(
+        "roles = [\"acceptor\"]",
+        "roles = [\"acceptor\", \"acceptor\"]",
+        &["twice"],
+    );
+    let replaced = GOOD.replace("[\"acceptor\"]", "[\"leader\"]");
+    let (_, message) = line_and_message(&replaced);
+    assert!(
+        message.contains("no [[node]] has the role \"acceptor\""),
+        "{message}"
+    );
+    let (_, message) = line_and_message(&GOOD[..GOOD.find("[[node]]").expect("nodes")]);
+    assert!(message.contains("no [[node]]"), "{message}");
+}
+
+#[test]
+fn too_many_acceptors() {
+    let mut text = GOOD.to_owned();
+    for id in 10..26 {
+        text += &format!(
+            "[[node]]\nid = {id}\nname = \"a{id}\"\naddress = \"10.77.1.{id}\"\n\
+             roles = [\"acceptor\"]\n"
+        );
+    }
+    let (_, message) = line_and_message(&text);
+    assert!(message.contains("at most 15"), "{message}");
+}

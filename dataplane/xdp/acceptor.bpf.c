@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* acceptor - the XDP program around paxos_acceptor.h. */
+#include "role.h"
+
+/* An acceptor hands nothing up. */
+IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_msg *m) {
+    (void)frame;
+    (void)m;
+    return -1;
+}
+
+#include "../inband/shell.h"
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1); /* partitions, set by the loader */
+    __type(key, ib_u32);
+    __type(value, struct ib_acceptor_regs);
+} ib_acceptor SEC(".maps");
+
+/* partition * ring_slots + (instance & (ring_slots - 1)) */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1); /* partitions * ring_slots, set by the loader */
+    __type(key, ib_u32);
+    __type(value, struct ib_slot);
+} ib_ring SEC(".maps");
+
+IB_DEVMAP(ib_learners);
+
+SEC("xdp")
+int ib_acceptor_xdp(struct xdp_md *ctx) {
+    struct ib_frame frame = {ctx};
+    struct ib_msg m = {0};
+    if (ib_role_read(ctx, &m))
+        return XDP_ABORTED;
+    ib_u32 partition = m.partition;
+    struct ib_acceptor_regs *regs = bpf_map_lookup_elem(&ib_acceptor, &partition);
+    if (!regs)
+        return XDP_ABORTED;
+    struct ib_result result;
+    if (ib_acceptor_needs_slot(&m)) {
+        ib_u32 ring_slots = ib_settings.ring_slots;
+        ib_u32 at = partition * ring_slots + ((ib_u32)m.instance & (ring_slots - 1));
+        struct ib_slot *slot = bpf_map_lookup_elem(&ib_ring, &at);
+        if (!slot)
+            return XDP_ABORTED;
+        result = ib_shell_acceptor_slot(&m, regs, slot, ring_slots, &frame);
+    } else {
+        result = ib_shell_acceptor_partition(&m, regs);
+    }
+    return ib_role_send(ctx, &m, result, NULL, &ib_learners);
+}
+
+char ib_license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* leader - the XDP program around paxos_leader.h. */
+#include "role.h"
+
+/* A leader hands nothing up. */
+IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_msg *m) {
+    (void)frame;
+    (void)m;
+    return -1;
+}
+
+#include "../inband/shell.h"
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1); /* partitions, set by the loader */
+    __type(key, ib_u32);
+    __type(value, struct ib_leader_regs);
+} ib_leader SEC(".maps");
+
+IB_DEVMAP(ib_acceptors);
+
+SEC("xdp")
+int ib_leader_xdp(struct xdp_md *ctx) {
+    struct ib_msg m = {0};
+    if (ib_role_read(ctx, &m))
+        return XDP_ABORTED;
+    ib_u32 partition = m.partition;
+    struct ib_leader_regs *regs = bpf_map_lookup_elem(&ib_leader, &partition);
+    if (!regs)
+        return XDP_ABORTED;
+    struct ib_result result = ib_shell_leader(&m, regs, ib_settings.ring_slots);
+    return ib_role_send(ctx, &m, result, &ib_acceptors, NULL);
+}
+
+char ib_license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quorum - the XDP program around paxos_quorum.h: decided values go up through a ring buffer. */
+#include "role.h"
+
+/* A record is the UDP payload as received, in a room of one of the sizes of ib_value_up. */
+struct {
+    __uint(type, BPF_MAP_TYPE_RINGBUF);
+    __uint(max_entries, 4096); /* bytes, set by the loader */
+} ib_up SEC(".maps");
+
+/* bpf_ringbuf_reserve wants a constant size: use the smallest that is enough. */
+#define IB_UP_IF_FITS(room_bytes)                                                                  \
+    if (len_bytes <= (room_bytes)) {                                                               \
+        void *record = bpf_ringbuf_reserve(&ib_up, (room_bytes), 0);                               \
+        if (!record)                                                                               \
+            return -1;                                                                             \
+        if (bpf_xdp_load_bytes(frame->ctx, IB_XDP_FRAME_LEN_BYTES, record, len_bytes)) {           \
+            bpf_ringbuf_discard(record, 0);                                                        \
+            return -1;                                                                             \
+        }                                                                                          \
+        bpf_ringbuf_submit(record, 0);                                                             \
+        return 0;                                                                                  \
+    }
+
+/* Hook of shell.h. Fails, and the instance stays undecided here, when the ring buffer is full. */
+IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_msg *m) {
+    ib_u32 len_bytes = IB_HEADER_LEN_BYTES + (ib_u32)m->value_len_bytes;
+    IB_UP_IF_FITS(128)
+    IB_UP_IF_FITS(192)
+    IB_UP_IF_FITS(320)
+    IB_UP_IF_FITS(576)
+    IB_UP_IF_FITS(1024)
+    IB_UP_IF_FITS(IB_HEADER_LEN_BYTES + IB_VALUE_LEN_MAX_BYTES)
+    return -1;
+}
+
+#include "../inband/shell.h"
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1);
+    __type(key, ib_u32);
+    __type(value, struct ib_quorum_config);
+} ib_config SEC(".maps");
+
+/* partition * ring_slots + (instance & (ring_slots - 1)) */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1); /* partitions * ring_slots, set by the loader */
+    __type(key, ib_u32);
+    __type(value, struct ib_count_slot);
+} ib_counts SEC(".maps");
+
+SEC("xdp")
+int ib_quorum_xdp(struct xdp_md *ctx) {
+    struct ib_frame frame = {ctx};
+    struct ib_msg m = {0};
+    if (ib_role_read(ctx, &m))
+        return XDP_ABORTED;
+    ib_u32 ring_slots = ib_settings.ring_slots;
+    ib_u32 at = (ib_u32)m.partition * ring_slots + ((ib_u32)m.instance & (ring_slots - 1));
+    ib_u32 zero = 0;
+    struct ib_quorum_config *config = bpf_map_lookup_elem(&ib_config, &zero);
+    struct ib_count_slot *slot = bpf_map_lookup_elem(&ib_counts, &at);
+    if (!config || !slot)
+        return XDP_ABORTED;
+    struct ib_result result = ib_shell_quorum(&m, config, slot, &frame);
+    return ib_role_send(ctx, &m, result, NULL, NULL);
+}
+
+char ib_license[] SEC("license") = "Dual BSD/GPL";

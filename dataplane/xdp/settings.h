@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * settings.h - what the loader tells the XDP programs. Rust sees it through bindgen.
+ */
+#ifndef INBAND_XDP_SETTINGS_H
+#define INBAND_XDP_SETTINGS_H
+
+#include "../inband/wire.h"
+
+/* Limits and sizes of the XDP backend. */
+enum ib_xdp_limits {
+    IB_XDP_KEYS = 32,        /* type | IB_XDP_KEY_LEADER: which role program handles a packet */
+    IB_XDP_KEY_LEADER = 16,  /* IB_F_LEADER is set */
+    IB_XDP_TTL = 64,         /* of packets we send */
+    IB_XDP_FRAME_LEN_BYTES = 14 + 20 + 8, /* Ethernet, IPv4 without options, UDP */
+    IB_XDP_MEMBERS = 16,     /* remote members of a multicast group */
+    IB_XDP_GROUP_ENTRIES = IB_XDP_MEMBERS + 1, /* and the one on this host */
+    IB_XDP_NOTE = 0x49424e54, /* marks our metadata from XDP to tc in generic mode */
+};
+
+/* Where a packet goes: the multicast groups, and in generic mode also the way back. */
+enum ib_xdp_group {
+    IB_XDP_ACCEPTORS = 0,
+    IB_XDP_LEARNERS = 1,
+    IB_XDP_GROUPS = 2,
+    IB_XDP_SENDER = 2, /* no group: back out of the interface the packet came from */
+};
+
+/* Constants of a loaded program: the verifier folds them into the code. */
+struct ib_settings {
+    ib_u32 node;
+    ib_u32 partitions;
+    ib_u32 ring_slots;   /* a power of two */
+    ib_u32 address;      /* this host's IPv4 address, network order */
+    ib_u32 loop_ifindex; /* our end of the veth pair to this host's own roles; 0: none */
+    ib_u32 generic;      /* 1: generic mode, tc sends what XDP has rewritten */
+    ib_u16 port;         /* UDP, network order */
+    ib_u16 reserved;
+};
+
+/* Where one copy goes. Addresses and ports are in network order. */
+struct ib_member {
+    ib_u32 known; /* the MAC address is resolved */
+    ib_u32 ifindex;
+    ib_u32 to_address;
+    ib_u32 from_address;
+    ib_u16 to_port;
+    ib_u16 from_port;
+    ib_u8 to_mac[6];
+    ib_u8 from_mac[6];
+};
+
+/* A multicast group. */
+struct ib_group {
+    ib_u32 count; /* remote members */
+    ib_u32 has_local;
+    struct ib_member local; /* the member on this host, through the veth pair */
+    struct ib_member member[IB_XDP_MEMBERS];
+};
+
+/* Which copy of which packet the egress program has finished last, per CPU. */
+struct ib_rotation {
+    ib_u64 instance;
+    ib_u64 round;
+    ib_u32 partition;
+    ib_u32 type;
+    ib_u32 next;
+    ib_u32 reserved;
+};
+
+/* From XDP to tc in generic mode, in front of the packet. */
+struct ib_note {
+    ib_u32 note;  /* IB_XDP_NOTE */
+    ib_u32 group; /* enum ib_xdp_group */
+};
+
+#endif
