@@ -1,17 +1,47 @@
-//! Builds what `dataplane/` holds: the native roles (cc), their Rust bindings (bindgen).
+//! Builds what `dataplane/` holds: the native roles (cc), the XDP programs (clang), their Rust
+//! bindings (bindgen).
 //!
 //! The bindings are made from the C headers at every build and never committed, so they cannot be
 //! stale.
 
+use std::env;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Older ones emit code that the verifier of a supported kernel may refuse.
+const CLANG_OLDEST: u32 = 19;
+/// Versioned names up to this one are tried.
+const CLANG_NEWEST_TRIED: u32 = 30;
+
+/// XDP programs: `dataplane/xdp/<name>.bpf.c`.
+const PROGRAMS: [&str; 7] = [
+    "dispatch", "leader", "acceptor", "quorum", "copies", "generic", "bare",
+];
+
+/// Variants of the acceptor for the race test: object name, definitions.
+const VARIANTS: [(&str, &[&str]); 4] = [
+    ("acceptor_slow", &["IB_RACE_DELAY"]),
+    ("acceptor_no_exclusivity", &["IB_MUTANT_NO_EXCLUSIVITY"]),
+    (
+        "acceptor_promise_before_slot",
+        &["IB_RACE_DELAY", "IB_MUTANT_PROMISE_BEFORE_SLOT"],
+    ),
+    (
+        "acceptor_no_second_read",
+        &["IB_RACE_DELAY", "IB_MUTANT_NO_SECOND_READ"],
+    ),
+];
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane");
-    let root = root.canonicalize().expect("dataplane/ is part of the repository");
+    let root = root
+        .canonicalize()
+        .expect("dataplane/ is part of the repository");
     for folder in ["inband", "roles", "native", "xdp"] {
-        println!("cargo:rerun-if-changed={}", root.join(folder).display());
+        println!("cargo::rerun-if-changed={}", root.join(folder).display());
     }
-    let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
+    println!("cargo::rerun-if-changed=build.rs");
+    let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
 
     cc::Build::new()
         .file(root.join("native/switch.c"))
@@ -22,6 +52,7 @@ fn main() {
 
     bindgen::Builder::default()
         .header(root.join("native/switch.h").to_string_lossy())
+        .header(root.join("xdp/settings.h").to_string_lossy())
         .allowlist_type("ib_.*")
         .allowlist_var("IB_.*")
         .allowlist_function("ib_switch_handle|ib_reason_name")
@@ -30,7 +61,115 @@ fn main() {
         .layout_tests(true)
         .use_core()
         .generate()
-        .expect("dataplane headers are valid C; is libclang installed (apt install libclang-19-dev)?")
+        .expect(
+            "dataplane headers are valid C; is libclang installed (apt install libclang-19-dev)?",
+        )
         .write_to_file(out.join("bindings.rs"))
         .expect("OUT_DIR is writable");
+
+    let clang = find_clang();
+    for name in PROGRAMS {
+        compile(&clang, &root, name, &out.join(format!("{name}.bpf.o")), &[]);
+    }
+    for (object, definitions) in VARIANTS {
+        compile(
+            &clang,
+            &root,
+            "acceptor",
+            &out.join(format!("{object}.bpf.o")),
+            definitions,
+        );
+    }
+}
+
+fn fail(message: &str) -> ! {
+    eprintln!("error: {message}");
+    std::process::exit(1);
+}
+
+fn clang_version(clang: &str) -> Option<u32> {
+    let output = Command::new(clang)
+        .arg("-dumpversion")
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    String::from_utf8(output.stdout)
+        .ok()?
+        .trim()
+        .split('.')
+        .next()?
+        .parse()
+        .ok()
+}
+
+/// $CLANG, or the first of clang-19, clang-20, ..., clang that is new enough.
+fn find_clang() -> String {
+    println!("cargo::rerun-if-env-changed=CLANG");
+    if let Ok(clang) = env::var("CLANG") {
+        return clang;
+    }
+    let versioned = (CLANG_OLDEST..=CLANG_NEWEST_TRIED).map(|v| format!("clang-{v}"));
+    versioned
+        .chain(["clang".to_owned()])
+        .find(|clang| clang_version(clang).is_some_and(|v| v >= CLANG_OLDEST))
+        .unwrap_or_else(|| {
+            fail(&format!(
+                "no clang {CLANG_OLDEST} or newer found: run `apt-get install \
+                 clang-{CLANG_OLDEST}`, or set CLANG to one"
+            ))
+        })
+}
+
+fn compile(clang: &str, root: &Path, name: &str, object: &Path, definitions: &[&str]) {
+    let source = root.join(format!("xdp/{name}.bpf.c"));
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
+    let bpf_arch = match arch.as_str() {
+        "x86_64" => "x86",
+        "aarch64" => "arm64",
+        "riscv64" => "riscv",
+        other => other,
+    };
+    let output = Command::new(clang)
+        .args([
+            "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror",
+        ])
+        .arg(format!("-D__TARGET_ARCH_{bpf_arch}"))
+        .args(definitions.iter().map(|d| format!("-D{d}")))
+        // libbpf's headers come with the libbpf-sys crate; the kernel's from the distribution,
+        // which keeps <asm/types.h> where the bpf target does not look.
+        .args(env::var("DEP_BPF_INCLUDE").map(|folder| format!("-I{folder}")))
+        .arg(format!("-I/usr/include/{arch}-linux-gnu"))
+        .arg("-c")
+        .arg(&source)
+        .arg("-o")
+        .arg(object)
+        .output();
+    match output {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            let message = String::from_utf8_lossy(&output.stderr);
+            let hint = if message.contains("bpf_helpers.h") {
+                "\nhint: run `apt-get install libbpf-dev`"
+            } else if message.contains("'asm/") || message.contains("'linux/") {
+                "\nhint: run `apt-get install linux-libc-dev`"
+            } else {
+                ""
+            };
+            fail(&format!(
+                "{clang} could not compile {}:\n{message}{hint}",
+                source.display()
+            ));
+        }
+        Err(error) => fail(&format!(
+            "{clang}: {error}; run `apt-get install clang-{CLANG_OLDEST}`"
+        )),
+    }
+    // DWARF is of no use in the loaded program and most of the object; BTF stays. Without
+    // llvm-strip the object is merely larger.
+    let strip = clang.replace("clang", "llvm-strip");
+    let _ = Command::new(strip)
+        .arg("-g")
+        .arg(object)
+        .stderr(Stdio::null())
+        .status();
 }

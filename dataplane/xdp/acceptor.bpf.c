@@ -17,7 +17,7 @@ struct {
     __uint(max_entries, 1); /* partitions, set by the loader */
     __type(key, ib_u32);
     __type(value, struct ib_acceptor_regs);
-} ib_acceptor SEC(".maps");
+} ib_acceptor_map SEC(".maps");
 
 /* partition * ring_slots + (instance & (ring_slots - 1)) */
 struct {
@@ -26,9 +26,9 @@ struct {
     __uint(max_entries, 1); /* partitions * ring_slots, set by the loader */
     __type(key, ib_u32);
     __type(value, struct ib_slot);
-} ib_ring SEC(".maps");
+} ib_ring_map SEC(".maps");
 
-IB_DEVMAP(ib_learners);
+IB_DEVMAP(ib_learners_map);
 
 SEC("xdp")
 int ib_acceptor_xdp(struct xdp_md *ctx) {
@@ -37,21 +37,21 @@ int ib_acceptor_xdp(struct xdp_md *ctx) {
     if (ib_role_read(ctx, &m))
         return XDP_ABORTED;
     ib_u32 partition = m.partition;
-    struct ib_acceptor_regs *regs = bpf_map_lookup_elem(&ib_acceptor, &partition);
+    struct ib_acceptor_regs *regs = bpf_map_lookup_elem(&ib_acceptor_map, &partition);
     if (!regs)
         return XDP_ABORTED;
     struct ib_result result;
     if (ib_acceptor_needs_slot(&m)) {
         ib_u32 ring_slots = ib_settings.ring_slots;
         ib_u32 at = partition * ring_slots + ((ib_u32)m.instance & (ring_slots - 1));
-        struct ib_slot *slot = bpf_map_lookup_elem(&ib_ring, &at);
+        struct ib_slot *slot = bpf_map_lookup_elem(&ib_ring_map, &at);
         if (!slot)
             return XDP_ABORTED;
         result = ib_shell_acceptor_slot(&m, regs, slot, ring_slots, &frame);
     } else {
         result = ib_shell_acceptor_partition(&m, regs);
     }
-    return ib_role_send(ctx, &m, result, NULL, &ib_learners);
+    return ib_role_send(ctx, &m, result, NULL, &ib_learners_map);
 }
 
 char ib_license[] SEC("license") = "Dual BSD/GPL";

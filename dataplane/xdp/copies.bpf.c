@@ -17,7 +17,7 @@ struct {
     __uint(max_entries, 1);
     __type(key, ib_u32);
     __type(value, struct ib_rotation);
-} ib_rotation SEC(".maps");
+} ib_rotation_map SEC(".maps");
 
 /* The number of this copy among `count`. */
 IB_INLINE ib_u32 ib_copy_number(struct ib_rotation *r, const ib_u8 *payload, ib_u32 count) {
@@ -46,19 +46,20 @@ int ib_copies(struct xdp_md *ctx) {
     ib_u32 which = payload[__builtin_offsetof(struct ib_header, type)] == IB_PHASE2A
                        ? IB_XDP_ACCEPTORS
                        : IB_XDP_LEARNERS;
-    struct ib_group *group = bpf_map_lookup_elem(&ib_groups, &which);
-    struct ib_rotation *rotation = bpf_map_lookup_elem(&ib_rotation, &zero);
+    struct ib_group *group = bpf_map_lookup_elem(&ib_groups_map, &which);
+    struct ib_rotation *rotation = bpf_map_lookup_elem(&ib_rotation_map, &zero);
     if (!group || !rotation)
         return XDP_DROP;
     const struct ib_member *member = &group->local;
-    if (ctx->egress_ifindex != ib_settings.loop_ifindex)
-        member = &group->member[ib_copy_number(rotation, payload, group->count) &
-                                (IB_XDP_MEMBERS - 1)];
+    if (ctx->egress_ifindex != ib_settings.loop_ifindex) {
+        ib_u32 number = ib_copy_number(rotation, payload, group->count);
+        member = &group->member[number & (IB_XDP_MEMBERS - 1)];
+    }
     if (!member->known) {
         ib_count_reason(IB_R_copy_unresolved);
         return XDP_DROP;
     }
-    ib_frame_address((struct ib_frame_headers *)data, member);
+    ib_frame_address(data, member);
     return XDP_PASS;
 }
 

@@ -18,16 +18,15 @@
 #include "../inband/registers.h"
 #include "settings.h"
 
-/* The three headers as they lie in the packet. Packed: IPv4 starts at an odd half word. */
-struct ib_frame_headers {
-    struct ethhdr eth;
-    struct iphdr ip;
-    struct udphdr udp;
-} __attribute__((packed, aligned(2)));
+/* The headers of the frame at `data`. Not one packed struct: clang would load that byte by byte. */
+#define IB_ETH(data) ((struct ethhdr *)(data))
+#define IB_IP(data) ((struct iphdr *)((data) + ETH_HLEN))
+#define IB_UDP(data) ((struct udphdr *)((data) + ETH_HLEN + sizeof(struct iphdr)))
 
-_Static_assert(sizeof(struct ib_frame_headers) == IB_XDP_FRAME_LEN_BYTES, "no padding");
+_Static_assert(ETH_HLEN + sizeof(struct iphdr) + sizeof(struct udphdr) == IB_XDP_FRAME_LEN_BYTES,
+               "Ethernet, IPv4, UDP");
 
-#define IB_IPV4_NO_OPTIONS 0x45    /* version 4, header of five words */
+#define IB_IPV4_NO_OPTIONS 0x45      /* version 4, header of five words */
 #define IB_IPV4_FRAGMENT_MASK 0x3fff /* more fragments, or an offset */
 
 /* In a section of its own: the map holds this struct and nothing else. */
@@ -39,10 +38,10 @@ struct {
     __uint(max_entries, IB_REASONS_COUNT);
     __type(key, ib_u32);
     __type(value, ib_u64);
-} ib_counters SEC(".maps");
+} ib_counters_map SEC(".maps");
 
 IB_INLINE void ib_count_reason(ib_u32 reason) {
-    ib_u64 *counter = bpf_map_lookup_elem(&ib_counters, &reason);
+    ib_u64 *counter = bpf_map_lookup_elem(&ib_counters_map, &reason);
     if (counter)
         *counter += 1;
 }
@@ -68,37 +67,44 @@ IB_INLINE void ib_ip_finish(struct iphdr *ip) {
  * Make the headers those of a packet of ours of the given payload. The IP checksum is left to
  * ib_ip_finish. UDP checksum 0 says "none" (legal over IPv4): the digest guards the value.
  */
-IB_INLINE void ib_frame_sizes(struct ib_frame_headers *h, ib_u32 payload_len_bytes) {
-    h->ip.tot_len = bpf_htons(sizeof(h->ip) + sizeof(h->udp) + payload_len_bytes);
-    h->ip.ttl = IB_XDP_TTL;
-    h->udp.len = bpf_htons(sizeof(h->udp) + payload_len_bytes);
-    h->udp.check = 0;
+IB_INLINE void ib_frame_sizes(ib_u8 *data, ib_u32 payload_len_bytes) {
+    IB_IP(data)->tot_len =
+        bpf_htons(sizeof(struct iphdr) + sizeof(struct udphdr) + payload_len_bytes);
+    IB_IP(data)->ttl = IB_XDP_TTL;
+    IB_UDP(data)->len = bpf_htons(sizeof(struct udphdr) + payload_len_bytes);
+    IB_UDP(data)->check = 0;
 }
 
 /* Back to whoever sent it. */
-IB_INLINE void ib_frame_turn(struct ib_frame_headers *h) {
+IB_INLINE void ib_frame_turn(ib_u8 *data) {
+    struct ethhdr *eth = IB_ETH(data);
+    struct iphdr *ip = IB_IP(data);
+    struct udphdr *udp = IB_UDP(data);
     ib_u8 mac[ETH_ALEN];
-    __builtin_memcpy(mac, h->eth.h_dest, ETH_ALEN);
-    __builtin_memcpy(h->eth.h_dest, h->eth.h_source, ETH_ALEN);
-    __builtin_memcpy(h->eth.h_source, mac, ETH_ALEN);
-    ib_u32 address = h->ip.daddr;
-    h->ip.daddr = h->ip.saddr;
-    h->ip.saddr = address;
-    ib_u16 port = h->udp.dest;
-    h->udp.dest = h->udp.source;
-    h->udp.source = port;
-    ib_ip_finish(&h->ip);
+    __builtin_memcpy(mac, eth->h_dest, ETH_ALEN);
+    __builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
+    __builtin_memcpy(eth->h_source, mac, ETH_ALEN);
+    ib_u32 address = ip->daddr;
+    ip->daddr = ip->saddr;
+    ip->saddr = address;
+    ib_u16 port = udp->dest;
+    udp->dest = udp->source;
+    udp->source = port;
+    ib_ip_finish(ip);
 }
 
 /* To one member of a group. */
-IB_INLINE void ib_frame_address(struct ib_frame_headers *h, const struct ib_member *member) {
-    __builtin_memcpy(h->eth.h_dest, member->to_mac, ETH_ALEN);
-    __builtin_memcpy(h->eth.h_source, member->from_mac, ETH_ALEN);
-    h->ip.daddr = member->to_address;
-    h->ip.saddr = member->from_address;
-    h->udp.dest = member->to_port;
-    h->udp.source = member->from_port;
-    ib_ip_finish(&h->ip);
+IB_INLINE void ib_frame_address(ib_u8 *data, const struct ib_member *member) {
+    struct ethhdr *eth = IB_ETH(data);
+    struct iphdr *ip = IB_IP(data);
+    struct udphdr *udp = IB_UDP(data);
+    __builtin_memcpy(eth->h_dest, member->to_mac, ETH_ALEN);
+    __builtin_memcpy(eth->h_source, member->from_mac, ETH_ALEN);
+    ip->daddr = member->to_address;
+    ip->saddr = member->from_address;
+    udp->dest = member->to_port;
+    udp->source = member->from_port;
+    ib_ip_finish(ip);
 }
 
 #endif

@@ -9,7 +9,8 @@
 
 #include "groups.h"
 
-#define IB_UDP_CHECK_AT_BYTES (offsetof(struct ib_frame_headers, udp.check))
+#define IB_UDP_CHECK_AT_BYTES                                                                      \
+    (ETH_HLEN + sizeof(struct iphdr) + __builtin_offsetof(struct udphdr, check))
 #define IB_PROBE_CHECK 0x1234
 
 /*
@@ -27,30 +28,31 @@ IB_INLINE int ib_checksum_is_unfinished(struct __sk_buff *skb) {
     return after == IB_PROBE_CHECK;
 }
 
-IB_INLINE ib_u16 ib_pseudo_header_sum(const struct ib_frame_headers *h) {
-    ib_u32 sum = (h->ip.saddr & 0xffff) + (h->ip.saddr >> 16) + (h->ip.daddr & 0xffff) +
-                 (h->ip.daddr >> 16) + bpf_htons(IPPROTO_UDP) + h->udp.len;
+IB_INLINE ib_u16 ib_pseudo_header_sum(const ib_u8 *data) {
+    const struct iphdr *ip = IB_IP(data);
+    ib_u32 sum = (ip->saddr & 0xffff) + (ip->saddr >> 16) + (ip->daddr & 0xffff) +
+                 (ip->daddr >> 16) + bpf_htons(IPPROTO_UDP) + IB_UDP(data)->len;
     sum = (sum & 0xffff) + (sum >> 16);
     sum = (sum & 0xffff) + (sum >> 16);
     return (ib_u16)sum;
 }
 
 /* Pull the headers in and make them writable; NULL if the packet has none. */
-IB_INLINE struct ib_frame_headers *ib_headers(struct __sk_buff *skb) {
+IB_INLINE ib_u8 *ib_headers(struct __sk_buff *skb) {
     if (bpf_skb_pull_data(skb, IB_XDP_FRAME_LEN_BYTES))
         return NULL;
-    struct ib_frame_headers *h = (struct ib_frame_headers *)(long)skb->data;
-    return (void *)(h + 1) > (void *)(long)skb->data_end ? NULL : h;
+    ib_u8 *data = (ib_u8 *)(long)skb->data;
+    return data + IB_XDP_FRAME_LEN_BYTES > (ib_u8 *)(long)skb->data_end ? NULL : data;
 }
 
 IB_INLINE void ib_send_copy(struct __sk_buff *skb, const struct ib_member *member, int unfinished) {
-    struct ib_frame_headers *h = ib_headers(skb);
-    if (!h || !member->known) {
+    ib_u8 *data = ib_headers(skb);
+    if (!data || !member->known) {
         ib_count_reason(IB_R_copy_unresolved);
         return;
     }
-    ib_frame_address(h, member);
-    h->udp.check = unfinished ? ib_pseudo_header_sum(h) : 0;
+    ib_frame_address(data, member);
+    IB_UDP(data)->check = unfinished ? ib_pseudo_header_sum(data) : 0;
     bpf_clone_redirect(skb, member->ifindex, 0);
 }
 
@@ -62,13 +64,13 @@ int ib_generic(struct __sk_buff *skb) {
     ib_u32 which = note->group;
     int unfinished = ib_checksum_is_unfinished(skb);
     if (which == IB_XDP_SENDER) {
-        struct ib_frame_headers *h = ib_headers(skb);
-        if (!h)
+        ib_u8 *data = ib_headers(skb);
+        if (!data)
             return TC_ACT_SHOT;
-        h->udp.check = unfinished ? ib_pseudo_header_sum(h) : 0;
+        IB_UDP(data)->check = unfinished ? ib_pseudo_header_sum(data) : 0;
         return (int)bpf_redirect(skb->ifindex, 0);
     }
-    const struct ib_group *group = bpf_map_lookup_elem(&ib_groups, &which);
+    const struct ib_group *group = bpf_map_lookup_elem(&ib_groups_map, &which);
     if (!group)
         return TC_ACT_SHOT;
     for (ib_u32 i = 0; i < IB_XDP_MEMBERS && i < group->count; i++)

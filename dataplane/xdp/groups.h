@@ -11,6 +11,6 @@ struct {
     __uint(max_entries, IB_XDP_GROUPS);
     __type(key, ib_u32);
     __type(value, struct ib_group);
-} ib_groups SEC(".maps");
+} ib_groups_map SEC(".maps");
 
 #endif

@@ -17,9 +17,9 @@ struct {
     __uint(max_entries, 1); /* partitions, set by the loader */
     __type(key, ib_u32);
     __type(value, struct ib_leader_regs);
-} ib_leader SEC(".maps");
+} ib_leader_map SEC(".maps");
 
-IB_DEVMAP(ib_acceptors);
+IB_DEVMAP(ib_acceptors_map);
 
 SEC("xdp")
 int ib_leader_xdp(struct xdp_md *ctx) {
@@ -27,11 +27,11 @@ int ib_leader_xdp(struct xdp_md *ctx) {
     if (ib_role_read(ctx, &m))
         return XDP_ABORTED;
     ib_u32 partition = m.partition;
-    struct ib_leader_regs *regs = bpf_map_lookup_elem(&ib_leader, &partition);
+    struct ib_leader_regs *regs = bpf_map_lookup_elem(&ib_leader_map, &partition);
     if (!regs)
         return XDP_ABORTED;
     struct ib_result result = ib_shell_leader(&m, regs, ib_settings.ring_slots);
-    return ib_role_send(ctx, &m, result, &ib_acceptors, NULL);
+    return ib_role_send(ctx, &m, result, &ib_acceptors_map, NULL);
 }
 
 char ib_license[] SEC("license") = "Dual BSD/GPL";

@@ -6,12 +6,12 @@
 struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
     __uint(max_entries, 4096); /* bytes, set by the loader */
-} ib_up SEC(".maps");
+} ib_up_map SEC(".maps");
 
 /* bpf_ringbuf_reserve wants a constant size: use the smallest that is enough. */
 #define IB_UP_IF_FITS(room_bytes)                                                                  \
     if (len_bytes <= (room_bytes)) {                                                               \
-        void *record = bpf_ringbuf_reserve(&ib_up, (room_bytes), 0);                               \
+        void *record = bpf_ringbuf_reserve(&ib_up_map, (room_bytes), 0);                           \
         if (!record)                                                                               \
             return -1;                                                                             \
         if (bpf_xdp_load_bytes(frame->ctx, IB_XDP_FRAME_LEN_BYTES, record, len_bytes)) {           \
@@ -42,7 +42,7 @@ struct {
     __uint(max_entries, 1);
     __type(key, ib_u32);
     __type(value, struct ib_quorum_config);
-} ib_config SEC(".maps");
+} ib_config_map SEC(".maps");
 
 /* partition * ring_slots + (instance & (ring_slots - 1)) */
 struct {
@@ -51,7 +51,7 @@ struct {
     __uint(max_entries, 1); /* partitions * ring_slots, set by the loader */
     __type(key, ib_u32);
     __type(value, struct ib_count_slot);
-} ib_counts SEC(".maps");
+} ib_counts_map SEC(".maps");
 
 SEC("xdp")
 int ib_quorum_xdp(struct xdp_md *ctx) {
@@ -62,8 +62,8 @@ int ib_quorum_xdp(struct xdp_md *ctx) {
     ib_u32 ring_slots = ib_settings.ring_slots;
     ib_u32 at = (ib_u32)m.partition * ring_slots + ((ib_u32)m.instance & (ring_slots - 1));
     ib_u32 zero = 0;
-    struct ib_quorum_config *config = bpf_map_lookup_elem(&ib_config, &zero);
-    struct ib_count_slot *slot = bpf_map_lookup_elem(&ib_counts, &at);
+    struct ib_quorum_config *config = bpf_map_lookup_elem(&ib_config_map, &zero);
+    struct ib_count_slot *slot = bpf_map_lookup_elem(&ib_counts_map, &at);
     if (!config || !slot)
         return XDP_ABORTED;
     struct ib_result result = ib_shell_quorum(&m, config, slot, &frame);

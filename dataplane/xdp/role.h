@@ -32,7 +32,8 @@ IB_INLINE int ib_frame_resize(struct xdp_md *ctx, ib_u32 value_len_bytes) {
     return delta ? bpf_xdp_adjust_tail(ctx, delta) : 0;
 }
 
-/* Hook of shell.h: packet -> slot. Length 0 is refused by the helper, and there is nothing to do. */
+/* Hook of shell.h: packet -> slot. Length 0 is refused by the helper, and there is nothing to do.
+ */
 IB_INLINE int ib_value_save(struct ib_frame *frame, struct ib_slot *slot, ib_u32 len_bytes) {
     if (len_bytes == 0)
         return 0;
@@ -92,15 +93,14 @@ IB_INLINE int ib_role_send(struct xdp_md *ctx, struct ib_msg *m, struct ib_resul
     ib_u8 *data = (ib_u8 *)(long)ctx->data;
     if (data + IB_VALUE_AT_BYTES > (ib_u8 *)(long)ctx->data_end)
         goto no_room;
-    struct ib_frame_headers *h = (struct ib_frame_headers *)data;
     ib_emit(data + IB_XDP_FRAME_LEN_BYTES, m);
-    ib_frame_sizes(h, IB_HEADER_LEN_BYTES + (ib_u32)m->value_len_bytes);
+    ib_frame_sizes(data, IB_HEADER_LEN_BYTES + (ib_u32)m->value_len_bytes);
     ib_count_reason(result.reason);
     ib_u32 group = result.verdict == IB_TO_ACCEPTORS  ? IB_XDP_ACCEPTORS
                    : result.verdict == IB_TO_LEARNERS ? IB_XDP_LEARNERS
                                                       : IB_XDP_SENDER;
     if (group == IB_XDP_SENDER)
-        ib_frame_turn(h);
+        ib_frame_turn(data);
     if (ib_settings.generic)
         return ib_role_note(ctx, group);
     if (group == IB_XDP_SENDER)

@@ -9,11 +9,11 @@
 
 /* Limits and sizes of the XDP backend. */
 enum ib_xdp_limits {
-    IB_XDP_KEYS = 32,        /* type | IB_XDP_KEY_LEADER: which role program handles a packet */
-    IB_XDP_KEY_LEADER = 16,  /* IB_F_LEADER is set */
-    IB_XDP_TTL = 64,         /* of packets we send */
-    IB_XDP_FRAME_LEN_BYTES = 14 + 20 + 8, /* Ethernet, IPv4 without options, UDP */
-    IB_XDP_MEMBERS = 16,     /* remote members of a multicast group */
+    IB_XDP_KEYS = 32,       /* type | IB_XDP_KEY_LEADER: which role program handles a packet */
+    IB_XDP_KEY_LEADER = 16, /* IB_F_LEADER is set */
+    IB_XDP_TTL = 64,        /* of packets we send */
+    IB_XDP_FRAME_LEN_BYTES = 14 + 20 + 8,      /* Ethernet, IPv4 without options, UDP */
+    IB_XDP_MEMBERS = 16,                       /* remote members of a multicast group */
     IB_XDP_GROUP_ENTRIES = IB_XDP_MEMBERS + 1, /* and the one on this host */
     IB_XDP_NOTE = 0x49424e54, /* marks our metadata from XDP to tc in generic mode */
 };

@@ -14,7 +14,10 @@ pub mod c {
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 }
 
+pub mod inherit;
 pub mod registers;
 pub mod round;
+pub mod socket;
 pub mod soft;
 pub mod wire;
+pub mod xdp;

@@ -40,11 +40,17 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    fn check(self) {
-        assert!((1..=c::IB_PARTITIONS_MAX as usize).contains(&self.partitions));
-        assert!(self.ring_slots.is_power_of_two());
-        let range = c::IB_RING_SLOTS_MIN as usize..=c::IB_RING_SLOTS_MAX as usize;
-        assert!(range.contains(&self.ring_slots));
+    /// Are the sizes within the limits? If not, which one is not.
+    pub fn validate(self) -> Result<(), String> {
+        let partitions = 1..=c::IB_PARTITIONS_MAX as usize;
+        if !partitions.contains(&self.partitions) {
+            return Err(format!("{} partitions are not {partitions:?}", self.partitions));
+        }
+        let slots = c::IB_RING_SLOTS_MIN as usize..=c::IB_RING_SLOTS_MAX as usize;
+        if !self.ring_slots.is_power_of_two() || !slots.contains(&self.ring_slots) {
+            return Err(format!("{} ring slots are not a power of two in {slots:?}", self.ring_slots));
+        }
+        Ok(())
     }
 }
 
@@ -82,7 +88,7 @@ pub struct Registers {
 impl Registers {
     /// Zeroed registers in memory of this process; roles that do not run get one slot only.
     pub fn new(geometry: Geometry, roles: Roles) -> Registers {
-        geometry.check();
+        geometry.validate().expect("sizes are within the limits");
         let slots = geometry.partitions * geometry.ring_slots;
         Registers {
             leader: Shared::zeroed(geometry.partitions),

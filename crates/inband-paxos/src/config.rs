@@ -83,7 +83,7 @@ pub enum ConfigError {
 }
 
 /// A part that a node plays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// May lead: stamps requests with instances. Order of the nodes is the order of take-over.

@@ -2,10 +2,13 @@
 
 pub mod config;
 pub mod decided_log;
+pub mod durable;
 pub mod host;
 pub mod leadership;
 pub mod learner;
+pub mod library;
 pub mod log;
+pub mod node;
 pub mod outbox;
 pub mod proposer;
 pub mod quorum;

@@ -23,6 +23,7 @@ pub struct Trim {
     step: u64,
     applied: u64,
     peers: BTreeMap<u8, u64>,
+    floor: u64,
     told_applied: u64,
     told_floor: u64,
     alive_at: Micros,
@@ -48,6 +49,7 @@ impl Trim {
             step: (ring_slots / 16).max(1),
             applied: 0,
             peers: BTreeMap::new(),
+            floor: 0,
             told_applied: 0,
             told_floor: 0,
             alive_at: 0,
@@ -58,6 +60,7 @@ impl Trim {
     /// This replica has durably applied everything up to `instance`.
     pub fn applied(&mut self, instance: u64) {
         self.applied = self.applied.max(instance);
+        self.floor = self.majority_holds();
     }
 
     /// A peer's ALIVE.
@@ -68,11 +71,16 @@ impl Trim {
         if node != self.node && self.replicas.contains(&node) {
             let known = self.peers.entry(node).or_default();
             *known = (*known).max(header.instance);
+            self.floor = self.majority_holds();
         }
     }
 
     /// Everything below is held durably by a majority of the replicas.
     pub fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    fn majority_holds(&self) -> u64 {
         let mut held: Vec<u64> = self
             .replicas
             .iter()
@@ -117,12 +125,8 @@ impl Trim {
             out.send(Dest::Learners, &header, &[]);
             out.send(Dest::Leaders, &header, &[]);
         }
-        let floor = self.floor();
-        let changed = floor > self.told_floor;
-        if floor >= self.told_floor + self.step
-            || (changed && now + self.timing.trim_repeat_us >= self.trim_at + self.timing.alive_us)
-            || now >= self.trim_at
-        {
+        let floor = self.floor;
+        if floor >= self.told_floor + self.step || now >= self.trim_at {
             self.told_floor = floor;
             self.trim_at = now + self.timing.trim_repeat_us;
             let mut header = self.header(Type::Trim);
@@ -143,6 +147,11 @@ impl Trim {
     pub fn due(&self) -> Micros {
         if !self.replicas.contains(&self.node) {
             return Micros::MAX;
+        }
+        let step_done = self.applied >= self.told_applied + self.step
+            || self.floor >= self.told_floor + self.step;
+        if step_done {
+            return 0;
         }
         self.alive_at.min(self.trim_at)
     }

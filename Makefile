@@ -1,0 +1,39 @@
+# Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
+.PHONY: build up down test bench lint format clean setup
+
+ARGS ?=
+export CARGO_TERM_COLOR ?= auto
+
+build: setup
+	@cargo build --release --quiet --locked --workspace --bins --lib
+
+setup:
+	@scripts/setup
+
+up: build
+	@target/release/inband up $(ARGS)
+
+down:
+	@target/release/inband down $(ARGS)
+
+test: build
+	@scripts/setup --test
+	@scripts/test $(ARGS)
+
+bench: build
+	@scripts/setup --test
+	@bench/run $(ARGS)
+
+lint:
+	@scripts/setup --test
+	@cargo fmt --all --check
+	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+	@git ls-files 'dataplane/*.h' 'dataplane/*.c' 'crates/*.bpf.c' 'bindings/*.h' 'bindings/*.c' | xargs -r clang-format-19 --dry-run --Werror
+
+format:
+	@cargo fmt --all
+	@git ls-files 'dataplane/*.h' 'dataplane/*.c' 'crates/*.bpf.c' 'bindings/*.h' 'bindings/*.c' | xargs -r clang-format-19 -i
+
+clean:
+	@cargo clean
+	@rm -rf .inband

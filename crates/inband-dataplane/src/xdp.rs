@@ -1,0 +1,367 @@
+//! The roles as XDP programs on a network interface of this host.
+//!
+//! [`XdpHost::load`] loads the programs, ties them together and attaches them; they are detached
+//! when it is dropped or its process dies. Registers are mapped into this process: the same type, and
+//! the same atomic steps, as the soft switch's.
+//!
+//! Packets that the roles do not handle reach the host's ordinary UDP socket, bound to
+//! [`XdpSpec::address`].
+
+mod attach;
+mod error;
+mod loopback;
+mod maps;
+mod netlink;
+mod probe;
+pub(crate) mod programs;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddrV4;
+use std::os::fd::BorrowedFd;
+
+use crate::c;
+use crate::soft::{Geometry, Registers, Roles};
+use attach::Attachment;
+use error::Doing;
+use loopback::Loopback;
+use netlink::{LinkInfo, Netlink};
+use programs::{Build, Programs};
+
+pub use error::{XdpError, KERNEL_MIN_GENERIC, KERNEL_MIN_NATIVE};
+pub use probe::{probe, Probe, Support};
+
+/// How programs are attached to an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver, before the kernel allocates anything. The driver must support it.
+    Native,
+    /// In the kernel's receive path: slower, works on any interface.
+    Generic,
+}
+
+impl fmt::Display for XdpMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            XdpMode::Native => "xdp",
+            XdpMode::Generic => "xdp-generic",
+        })
+    }
+}
+
+/// A member of a multicast group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its node id.
+    pub node: u8,
+    /// Where it gets Inband's packets.
+    pub address: SocketAddrV4,
+    /// It is this very host: its copy goes through the loopback pair to the roles here.
+    pub local: bool,
+}
+
+/// What to load.
+#[derive(Debug, Clone)]
+pub struct XdpSpec {
+    /// This host's node id, 1..=254.
+    pub node: u8,
+    /// The roles that run as XDP programs.
+    pub roles: Roles,
+    /// Sizes of the registers.
+    pub geometry: Geometry,
+    /// This host's address as its peers know it. Only UDP packets to it are Inband's.
+    pub address: SocketAddrV4,
+    /// The interface that has the address.
+    pub interface: String,
+    /// Native or generic.
+    pub mode: XdpMode,
+    /// Where a leader's PHASE2A go.
+    pub acceptors: Vec<Peer>,
+    /// Where an acceptor's PHASE2B go.
+    pub learners: Vec<Peer>,
+    /// Size of the ring buffer of decided values: a power of two, at least 64 KiB.
+    pub ring_buffer_bytes: usize,
+    /// Make the loopback pair even if no peer is local, for [`XdpHost::send_local`].
+    pub loopback: bool,
+}
+
+/// A peer whose hardware address is not known (yet); copies to it are dropped and counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unresolved {
+    /// The peer.
+    pub peer: Peer,
+    /// Why.
+    pub why: String,
+}
+
+/// The remote members of a group and what is known of them.
+struct Group {
+    which: c::ib_xdp_group,
+    peers: Vec<Peer>,
+    current: c::ib_group,
+}
+
+/// Roles of this host, running as XDP programs. Dropping it detaches them.
+pub struct XdpHost {
+    // Attachments go before the programs' maps, the loopback pair last.
+    attachments: Vec<Attachment>,
+    programs: Programs,
+    groups: Vec<Group>,
+    link: LinkInfo,
+    netlink: Netlink,
+    spec: XdpSpec,
+    loopback: Option<Loopback>,
+}
+
+impl XdpSpec {
+    fn check(&self) -> Result<(), XdpError> {
+        let no = |message: String| Err(XdpError::Spec(message));
+        if self.node == 0 || self.node == u8::MAX {
+            return no(format!("node {} is not one of 1..=254", self.node));
+        }
+        let limits = [
+            ("acceptors", &self.acceptors, c::IB_ACCEPTORS_MAX as usize),
+            ("learners", &self.learners, c::IB_LEARNERS_MAX as usize),
+        ];
+        for (name, peers, limit) in limits {
+            if peers.len() > limit {
+                return no(format!("{} {name} are more than the limit of {limit}", peers.len()));
+            }
+            if peers.iter().filter(|p| p.local).count() > 1 {
+                return no(format!("more than one of the {name} is local; a host has one of each"));
+            }
+        }
+        let bytes = self.ring_buffer_bytes;
+        let min = programs::RING_BUFFER_MIN_BYTES;
+        if !bytes.is_power_of_two() || bytes < min || bytes > 1 << 30 {
+            return no(format!(
+                "a ring buffer of {bytes} bytes is not a power of two from {min} to {}",
+                1 << 30
+            ));
+        }
+        Ok(())
+    }
+
+    fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.acceptors.iter().chain(&self.learners)
+    }
+
+    fn needs_loopback(&self) -> bool {
+        self.loopback || self.peers().any(|p| p.local)
+    }
+}
+
+/// An IPv4 address as it lies in a packet.
+fn wire_address(address: SocketAddrV4) -> u32 {
+    u32::from_ne_bytes(address.ip().octets())
+}
+
+/// A port as it lies in a packet.
+fn wire_port(address: SocketAddrV4) -> u16 {
+    address.port().to_be()
+}
+
+impl XdpHost {
+    /// Load the programs and attach them.
+    pub fn load(spec: XdpSpec) -> Result<XdpHost, XdpError> {
+        spec.check()?;
+        spec.geometry.validate().map_err(XdpError::Spec)?;
+        probe::check_kernel(spec.mode)?;
+        let netlink = Netlink::open().doing("opening a netlink socket")?;
+        let link = attach::find_link(&netlink, &spec.interface)?;
+        let loopback =
+            if spec.needs_loopback() { Some(Loopback::create(&netlink, &spec)?) } else { None };
+        let build = Build {
+            roles: spec.roles,
+            geometry: spec.geometry,
+            settings: c::ib_settings {
+                node: u32::from(spec.node),
+                partitions: spec.geometry.partitions as u32,
+                ring_slots: spec.geometry.ring_slots as u32,
+                address: wire_address(spec.address),
+                loop_ifindex: loopback.as_ref().map_or(0, |l| l.near.index),
+                generic: u32::from(spec.mode == XdpMode::Generic),
+                port: wire_port(spec.address),
+                reserved: 0,
+            },
+            ring_buffer_bytes: spec.ring_buffer_bytes,
+        };
+        let programs = Programs::load(&build, programs::objects::ACCEPTOR)?;
+        let groups = [(c::IB_XDP_ACCEPTORS, &spec.acceptors), (c::IB_XDP_LEARNERS, &spec.learners)]
+            .map(|(which, peers)| Group::new(which, peers, &spec, &link, loopback.as_ref()));
+        let mut host = XdpHost {
+            attachments: Vec::new(),
+            programs,
+            groups: groups.into(),
+            link,
+            netlink,
+            spec,
+            loopback,
+        };
+        host.fill_groups()?;
+        host.refresh_neighbours()?;
+        host.attach()?;
+        Ok(host)
+    }
+
+    fn fill_groups(&self) -> Result<(), XdpError> {
+        for group in &self.groups {
+            self.programs.set_group(group.which, &group.current)?;
+            if self.spec.mode == XdpMode::Native {
+                let local = group.peers.iter().any(|p| p.local);
+                let near = self.loopback.iter().filter(|_| local).map(|l| l.near.index);
+                let remote = group.peers.iter().filter(|p| !p.local).map(|_| self.link.index);
+                let devices: Vec<u32> = remote.chain(near).collect();
+                self.programs.set_devices(group.which, &devices)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The loopback pair first, so that nothing is sent to a link without a program.
+    fn attach(&mut self) -> Result<(), XdpError> {
+        let pair = self.loopback.iter().flat_map(|l| [(&l.near, &l.near_name), (&l.far, &l.far_name)]);
+        let links = pair.chain([(&self.link, &self.spec.interface)]);
+        for (link, name) in links {
+            if let Some(generic) = &self.programs.generic {
+                self.attachments.push(Attachment::tc_ingress(&generic.program, link.index, name)?);
+            }
+            let program = &self.programs.dispatch.program;
+            self.attachments.push(Attachment::xdp(program, link.index, name, self.spec.mode)?);
+        }
+        Ok(())
+    }
+
+    /// The registers, shared with the programs.
+    pub fn registers(&self) -> &Registers {
+        &self.programs.registers
+    }
+
+    /// Counters by name, summed over the CPUs, those that are not zero.
+    pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
+        self.programs.counters()
+    }
+
+    /// Hand each decided packet (PHASE2B, header and value) to `deliver`, without waiting. Returns
+    /// how many there were.
+    pub fn decided(&mut self, deliver: impl FnMut(&[u8])) -> usize {
+        self.programs.up.as_mut().map_or(0, |up| up.poll(deliver))
+    }
+
+    /// A descriptor that is readable when [`decided`](Self::decided) has something; works with
+    /// level- and edge-triggered epoll. `None` without the quorum role.
+    pub fn decided_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.programs.up.as_ref().map(|up| up.fd())
+    }
+
+    /// Bytes of memory that the maps take.
+    pub fn memory_bytes(&self) -> usize {
+        self.programs.memory_bytes()
+    }
+
+    /// What was loaded.
+    pub fn spec(&self) -> &XdpSpec {
+        &self.spec
+    }
+
+    /// Look the peers' hardware addresses up in the kernel's tables, and have the kernel resolve or
+    /// confirm them. Call until it returns nothing, and every second or so from then on. Returns the
+    /// peers that are not resolved; one that was stays addressed as before.
+    pub fn refresh_neighbours(&mut self) -> Result<Vec<Unresolved>, XdpError> {
+        let mut unresolved: Vec<Unresolved> = Vec::new();
+        for group in &mut self.groups {
+            let mut changed = false;
+            let remote = group.peers.iter().filter(|p| !p.local);
+            for (peer, member) in remote.zip(&mut group.current.member) {
+                match resolve(&self.netlink, &self.link, &self.spec.interface, *peer) {
+                    Ok(mac) if member.known == 1 && member.to_mac == mac => {}
+                    Ok(mac) => {
+                        member.to_mac = mac;
+                        member.known = 1;
+                        changed = true;
+                    }
+                    Err(why) if unresolved.iter().any(|u| u.peer == *peer && u.why == why) => {}
+                    Err(why) => unresolved.push(Unresolved { peer: *peer, why }),
+                }
+            }
+            if changed {
+                self.programs.set_group(group.which, &group.current)?;
+            }
+        }
+        Ok(unresolved)
+    }
+
+    /// Hand a packet of this process to this host's own roles. Answers come to the UDP socket bound
+    /// to [`XdpSpec::address`], as if from itself.
+    pub fn send_local(&self, packet: &[u8]) -> Result<(), XdpError> {
+        self.loopback.as_ref().ok_or(XdpError::NoLoopback)?.send(packet)
+    }
+}
+
+impl Group {
+    fn new(
+        which: c::ib_xdp_group,
+        peers: &[Peer],
+        spec: &XdpSpec,
+        link: &LinkInfo,
+        loopback: Option<&Loopback>,
+    ) -> Group {
+        let unused = c::ib_member {
+            known: 0,
+            ifindex: link.index,
+            to_address: 0,
+            from_address: wire_address(spec.address),
+            to_port: 0,
+            from_port: wire_port(spec.address),
+            to_mac: [0; 6],
+            from_mac: link.mac,
+        };
+        let mut current = c::ib_group {
+            count: 0,
+            has_local: 0,
+            local: unused,
+            member: [unused; c::IB_XDP_MEMBERS as usize],
+        };
+        for peer in peers {
+            let member = if peer.local {
+                current.has_local = 1;
+                &mut current.local
+            } else {
+                current.count += 1;
+                &mut current.member[current.count as usize - 1]
+            };
+            member.to_address = wire_address(peer.address);
+            member.to_port = wire_port(peer.address);
+        }
+        if let (1, Some(pair)) = (current.has_local, loopback) {
+            current.local.known = 1;
+            current.local.ifindex = pair.near.index;
+            current.local.from_mac = pair.near.mac;
+            current.local.to_mac = pair.far.mac;
+        }
+        Group { which, peers: peers.to_vec(), current }
+    }
+}
+
+/// The hardware address that packets to `peer` go to, or why it is not known.
+fn resolve(
+    netlink: &Netlink,
+    link: &LinkInfo,
+    interface: &str,
+    peer: Peer,
+) -> Result<[u8; 6], String> {
+    let address = *peer.address.ip();
+    let route = netlink.route(address).map_err(|e| format!("there is no route to it: {e}"))?;
+    if route.ifindex != link.index {
+        return Err(format!("the kernel's route to it does not go through {interface}"));
+    }
+    let known = netlink.neighbour(link.index, route.next_hop);
+    netlink
+        .use_neighbour(link.index, route.next_hop)
+        .map_err(|e| format!("the kernel cannot resolve {}: {e}", route.next_hop))?;
+    match known {
+        Ok(Some(mac)) => Ok(mac),
+        Ok(None) => Err(format!("{} has not answered ARP yet", route.next_hop)),
+        Err(e) => Err(format!("the kernel's neighbour table: {e}")),
+    }
+}

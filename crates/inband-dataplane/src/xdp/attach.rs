@@ -1,0 +1,93 @@
+//! Attaching programs by bpf_link: the kernel detaches them when the descriptor is closed, also when
+//! the process dies.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::error::{Doing, XdpError};
+use super::netlink::{LinkInfo, Netlink};
+use super::XdpMode;
+
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+
+/// A program attached to an interface, as long as this lives.
+pub(crate) struct Attachment {
+    _link: OwnedFd,
+}
+
+fn link_create(
+    program: &OwnedFd,
+    ifindex: u32,
+    kind: libbpf_sys::bpf_attach_type,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    // SAFETY: all zero is a valid value of this plain C struct.
+    let mut options: libbpf_sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
+    options.sz = size_of::<libbpf_sys::bpf_link_create_opts>() as u64;
+    options.flags = flags;
+    // SAFETY: the options live through the call; descriptors are checked by the kernel.
+    let fd = unsafe {
+        libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, &raw const options)
+    };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a descriptor that was just made and nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl Attachment {
+    pub fn xdp(
+        program: &OwnedFd,
+        ifindex: u32,
+        interface: &str,
+        mode: XdpMode,
+    ) -> Result<Attachment, XdpError> {
+        let flags = match mode {
+            XdpMode::Native => XDP_FLAGS_DRV_MODE,
+            XdpMode::Generic => XDP_FLAGS_SKB_MODE,
+        };
+        match link_create(program, ifindex, libbpf_sys::BPF_XDP, flags) {
+            Ok(link) => Ok(Attachment { _link: link }),
+            Err(e) => Err(match (e.raw_os_error(), mode) {
+                (Some(libc::EPERM), _) => {
+                    XdpError::Privilege { what: "attaching an XDP program" }
+                }
+                (Some(libc::EBUSY | libc::EEXIST), _) => {
+                    XdpError::Busy { interface: interface.into() }
+                }
+                (_, XdpMode::Native) => {
+                    XdpError::NativeRefused { interface: interface.into(), source: e }
+                }
+                (_, XdpMode::Generic) => XdpError::System {
+                    what: format!("attaching a generic XDP program to {interface}"),
+                    source: e,
+                },
+            }),
+        }
+    }
+
+    pub fn tc_ingress(
+        program: &OwnedFd,
+        ifindex: u32,
+        interface: &str,
+    ) -> Result<Attachment, XdpError> {
+        link_create(program, ifindex, libbpf_sys::BPF_TCX_INGRESS, 0)
+            .map(|link| Attachment { _link: link })
+            .doing(format!("attaching a tc program to {interface}"))
+    }
+}
+
+/// The interface of that name, or the error that lists those there are.
+pub(crate) fn find_link(netlink: &Netlink, name: &str) -> Result<LinkInfo, XdpError> {
+    netlink.link(name).doing(format!("looking {name} up"))?.ok_or_else(|| XdpError::NoInterface {
+        name: name.into(),
+        there: nix::net::if_::if_nameindex()
+            .map(|list| {
+                let names = list.iter().map(|i| i.name().to_string_lossy().into_owned());
+                names.collect::<Vec<_>>().join(", ")
+            })
+            .unwrap_or_default(),
+    })
+}

@@ -1,0 +1,172 @@
+//! The way from this host to its own roles: a veth pair with the dispatch program on both ends.
+//!
+//! What enters the near end comes out of the far end, where the roles take it; their answers come
+//! out of the near end, where the roles or, past them, the host's UDP socket take them.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddrV4;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::error::{Doing, XdpError};
+use super::netlink::{LinkInfo, Netlink};
+use super::{attach, XdpSpec};
+use crate::c;
+use crate::wire::PACKET_LEN_MAX_BYTES;
+
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const IP_LEN_BYTES: usize = 20;
+const UDP_LEN_BYTES: usize = 8;
+const FRAME_LEN_BYTES: usize = c::IB_XDP_FRAME_LEN_BYTES as usize;
+
+pub(crate) struct Loopback {
+    pub near_name: String,
+    pub far_name: String,
+    pub near: LinkInfo,
+    pub far: LinkInfo,
+    address: SocketAddrV4,
+    socket: OwnedFd,
+    netlink: Netlink,
+}
+
+impl Loopback {
+    /// Make the pair. One that a crashed process left is replaced.
+    pub fn create(netlink: &Netlink, spec: &XdpSpec) -> Result<Loopback, XdpError> {
+        if read_sysctl("net/ipv4/conf/all/rp_filter").as_deref() == Some("1") {
+            return Err(XdpError::ReversePathFilter);
+        }
+        let near_name = format!("ib{}-loop0", spec.node);
+        let far_name = format!("ib{}-loop1", spec.node);
+        if let Some(old) = netlink.link(&near_name).doing("looking the loopback pair up")? {
+            if old.xdp_attached {
+                return Err(XdpError::Busy { interface: near_name });
+            }
+            netlink.delete(old.index).doing("removing an old loopback pair")?;
+        }
+        netlink.add_veth(&near_name, &far_name).map_err(|e| {
+            if e.kind() == io::ErrorKind::PermissionDenied {
+                return XdpError::Privilege { what: "making a veth pair" };
+            }
+            XdpError::System { what: format!("making the veth pair {near_name}"), source: e }
+        })?;
+        let mut pair = Loopback {
+            near: attach::find_link(netlink, &near_name)?,
+            far: attach::find_link(netlink, &far_name)?,
+            near_name,
+            far_name,
+            address: spec.address,
+            socket: packet_socket()?,
+            netlink: Netlink::open().doing("opening a netlink socket")?,
+        };
+        for (name, link) in [(&pair.near_name, &mut pair.near), (&pair.far_name, &mut pair.far)] {
+            // The roles' answers carry this host's own address as their source.
+            write_sysctl(&format!("net/ipv4/conf/{name}/accept_local"), "1")
+                .doing(format!("setting accept_local of {name}"))?;
+            write_sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "0")
+                .doing(format!("setting rp_filter of {name}"))?;
+            // Nothing but our packets belongs here; without IPv6 that is fine as well.
+            let _ = write_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1");
+            pair.netlink.set_up(link.index).doing(format!("bringing {name} up"))?;
+            *link = attach::find_link(&pair.netlink, name)?;
+        }
+        Ok(pair)
+    }
+
+    /// Send a UDP payload from this host's address to itself, through the pair.
+    pub fn send(&self, payload: &[u8]) -> Result<(), XdpError> {
+        if payload.len() > PACKET_LEN_MAX_BYTES {
+            return Err(XdpError::Spec(format!(
+                "a packet of {} bytes is longer than {PACKET_LEN_MAX_BYTES}",
+                payload.len()
+            )));
+        }
+        let frame = frame(self.far.mac, self.near.mac, self.address, self.address, payload);
+        // SAFETY: all zero is a valid value of this plain C struct.
+        let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = self.near.index as i32;
+        // SAFETY: frame and address are valid for the lengths given.
+        let sent = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw const to).cast(),
+                size_of::<libc::sockaddr_ll>() as u32,
+            )
+        };
+        if sent < 0 {
+            return Err(XdpError::last("sending to this host's own roles"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Loopback {
+    fn drop(&mut self) {
+        if let Err(error) = self.netlink.delete(self.near.index) {
+            tracing::warn!(%error, interface = self.near_name, "could not remove the veth pair");
+        }
+    }
+}
+
+/// A socket that sends whole frames; it receives nothing (protocol 0).
+fn packet_socket() -> Result<OwnedFd, XdpError> {
+    // SAFETY: plain system call.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(XdpError::last("opening a packet socket"));
+    }
+    // SAFETY: a descriptor that was just made and nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn read_sysctl(path: &str) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/sys/{path}")).ok()?.trim().to_owned())
+}
+
+fn write_sysctl(path: &str, value: &str) -> io::Result<()> {
+    fs::write(format!("/proc/sys/{path}"), value)
+}
+
+/// The ones' complement sum of an IPv4 header whose checksum field is zero.
+pub(crate) fn ip_checksum(header: &[u8]) -> [u8; 2] {
+    let mut sum: u32 =
+        header.chunks_exact(2).map(|half| u32::from(u16::from_be_bytes([half[0], half[1]]))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (!(sum as u16)).to_be_bytes()
+}
+
+/// Ethernet, IPv4 and UDP around a payload.
+pub(crate) fn frame(
+    to_mac: [u8; 6],
+    from_mac: [u8; 6],
+    from: SocketAddrV4,
+    to: SocketAddrV4,
+    payload: &[u8],
+) -> Vec<u8> {
+    let udp_len_bytes = (UDP_LEN_BYTES + payload.len()) as u16;
+    let ip_len_bytes = udp_len_bytes + IP_LEN_BYTES as u16;
+    let mut frame = Vec::with_capacity(FRAME_LEN_BYTES + payload.len());
+    frame.extend_from_slice(&to_mac);
+    frame.extend_from_slice(&from_mac);
+    frame.extend_from_slice(&ETHERTYPE_IPV4);
+    let ip_at = frame.len();
+    frame.extend_from_slice(&[0x45, 0]);
+    frame.extend_from_slice(&ip_len_bytes.to_be_bytes());
+    // No identification, "don't fragment", time to live, UDP, checksum below.
+    frame.extend_from_slice(&[0, 0, 0x40, 0, c::IB_XDP_TTL as u8, libc::IPPROTO_UDP as u8, 0, 0]);
+    frame.extend_from_slice(&from.ip().octets());
+    frame.extend_from_slice(&to.ip().octets());
+    let checksum = ip_checksum(&frame[ip_at..ip_at + IP_LEN_BYTES]);
+    frame[ip_at + 10..ip_at + 12].copy_from_slice(&checksum);
+    frame.extend_from_slice(&from.port().to_be_bytes());
+    frame.extend_from_slice(&to.port().to_be_bytes());
+    frame.extend_from_slice(&udp_len_bytes.to_be_bytes());
+    frame.extend_from_slice(&[0, 0]);
+    frame.extend_from_slice(payload);
+    frame
+}

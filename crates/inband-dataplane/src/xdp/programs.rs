@@ -1,0 +1,318 @@
+//! The XDP programs loaded and tied together, without an interface: what is attached to one
+//! (`XdpHost`), measured (`bench`) and tested (`BPF_PROG_TEST_RUN`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use libbpf_rs::{MapCore, ObjectBuilder};
+
+use super::error::{Doing, XdpError};
+use super::maps::{map_array, page_bytes, sum_per_cpu, update, UpRing};
+use crate::c;
+use crate::soft::{reason_name, Geometry, Registers, Roles};
+
+/// Compiled programs, by the name of their source.
+pub(crate) mod objects {
+    macro_rules! object {
+        ($name:literal) => {
+            include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o"))
+        };
+    }
+    pub(crate) const DISPATCH: &[u8] = object!("dispatch");
+    pub(crate) const LEADER: &[u8] = object!("leader");
+    pub(crate) const ACCEPTOR: &[u8] = object!("acceptor");
+    pub(crate) const QUORUM: &[u8] = object!("quorum");
+    pub(crate) const COPIES: &[u8] = object!("copies");
+    pub(crate) const GENERIC: &[u8] = object!("generic");
+    pub(crate) const BARE: &[u8] = object!("bare");
+}
+
+const SETTINGS_MAP: &str = ".rodata.settings";
+/// The ring buffer of the quorum counter in bytes, at least: a full burst of large values.
+pub(crate) const RING_BUFFER_MIN_BYTES: usize = 64 * 1024;
+
+/// What the programs are built for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Build {
+    pub roles: Roles,
+    pub geometry: Geometry,
+    pub settings: c::ib_settings,
+    pub ring_buffer_bytes: usize,
+}
+
+/// A program that was loaded, and its maps by name.
+pub(crate) struct Loaded {
+    pub program: OwnedFd,
+    maps: HashMap<String, OwnedFd>,
+}
+
+impl Loaded {
+    fn map(&self, name: &str) -> Result<OwnedFd, XdpError> {
+        let fd = self.maps.get(name).ok_or_else(|| {
+            XdpError::Spec(format!("the XDP programs have no map \"{name}\": rebuild inband"))
+        })?;
+        fd.try_clone().doing("duplicating a descriptor")
+    }
+}
+
+/// The end of libbpf's last complaint, for errors that name it.
+static LIBBPF_LOG: Mutex<String> = Mutex::new(String::new());
+const LIBBPF_LOG_MAX_BYTES: usize = 16 * 1024;
+
+fn remember_libbpf_log(_level: libbpf_rs::PrintLevel, message: String) {
+    tracing::debug!(target: "libbpf", "{}", message.trim_end());
+    if let Ok(mut log) = LIBBPF_LOG.lock() {
+        if log.len() + message.len() <= LIBBPF_LOG_MAX_BYTES {
+            log.push_str(&message);
+        }
+    }
+}
+
+/// Load one object with a single program. Maps that `shared` has by name are shared.
+pub(crate) fn load_object(
+    name: &'static str,
+    bytes: &[u8],
+    settings: Option<&c::ib_settings>,
+    sizes: &[(&str, usize)],
+    shared: &[&Loaded],
+) -> Result<Loaded, XdpError> {
+    if let Ok(mut log) = LIBBPF_LOG.lock() {
+        log.clear();
+    }
+    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, remember_libbpf_log)));
+    let failed = |error: libbpf_rs::Error| {
+        if error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
+            return XdpError::Privilege { what: "loading BPF programs" };
+        }
+        let log = LIBBPF_LOG.lock().map(|log| log.clone()).unwrap_or_default();
+        XdpError::Load { program: name, message: format!("{error}\n{}", log.trim_end()) }
+    };
+    let mut object = ObjectBuilder::default().open_memory(bytes).map_err(failed)?;
+    for mut map in object.maps_mut() {
+        let map_name = map.name().to_string_lossy().into_owned();
+        if map_name == SETTINGS_MAP {
+            if let Some(settings) = settings {
+                // SAFETY: plain integers without padding (checked by bindgen's layout test).
+                let bytes = unsafe {
+                    std::slice::from_raw_parts(
+                        (&raw const *settings).cast::<u8>(),
+                        size_of::<c::ib_settings>(),
+                    )
+                };
+                map.set_initial_value(bytes).map_err(failed)?;
+            }
+        } else if let Some(fd) = shared.iter().find_map(|loaded| loaded.maps.get(&map_name)) {
+            map.reuse_fd(fd.as_fd()).map_err(failed)?;
+        } else if let Some((_, entries)) = sizes.iter().find(|(name, _)| *name == map_name) {
+            map.set_max_entries(*entries as u32).map_err(failed)?;
+        }
+    }
+    let object = object.load().map_err(failed)?;
+    let clone = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().doing("duplicating a descriptor");
+    let mut maps = HashMap::new();
+    for map in object.maps() {
+        maps.insert(map.name().to_string_lossy().into_owned(), clone(map.as_fd())?);
+    }
+    let program = object.progs().next().ok_or_else(|| XdpError::Load {
+        program: name,
+        message: "the object holds no program: rebuild inband".into(),
+    })?;
+    Ok(Loaded { program: clone(program.as_fd())?, maps })
+}
+
+/// What a test run left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TestRun {
+    /// The program's return value (`XDP_PASS`, ...).
+    pub action: u32,
+    /// The frame after the program.
+    pub frame: Vec<u8>,
+    /// Mean time of a run.
+    pub time: Duration,
+}
+
+/// Room for a frame after a test run.
+const TEST_FRAME_LEN_MAX_BYTES: usize = 2048;
+
+/// Run a program on a frame `repeat` times (BPF_PROG_TEST_RUN). Each run sees what the one before
+/// left of the frame.
+pub(crate) fn test_run(program: &OwnedFd, frame: &[u8], repeat: u32) -> io::Result<TestRun> {
+    let mut out = vec![0u8; TEST_FRAME_LEN_MAX_BYTES];
+    // SAFETY: all zero is a valid value of this plain C struct; it is filled in below.
+    let mut options: libbpf_sys::bpf_test_run_opts = unsafe { std::mem::zeroed() };
+    options.sz = size_of::<libbpf_sys::bpf_test_run_opts>() as u64;
+    options.data_in = frame.as_ptr().cast();
+    options.data_size_in = frame.len() as u32;
+    options.data_out = out.as_mut_ptr().cast();
+    options.data_size_out = out.len() as u32;
+    options.repeat = repeat as i32;
+    // SAFETY: both buffers are valid for the sizes given.
+    let result =
+        unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    out.truncate(options.data_size_out as usize);
+    Ok(TestRun {
+        action: options.retval,
+        frame: out,
+        time: Duration::from_nanos(u64::from(options.duration)),
+    })
+}
+
+/// The programs of a host, tied together.
+pub(crate) struct Programs {
+    pub dispatch: Loaded,
+    pub leader: Option<Loaded>,
+    pub acceptor: Option<Loaded>,
+    pub quorum: Option<Loaded>,
+    pub copies: Loaded,
+    pub generic: Option<Loaded>,
+    pub registers: Registers,
+    pub up: Option<UpRing>,
+    counters: OwnedFd,
+    memory_bytes: usize,
+}
+
+/// Message types that go to the leader's program with any flags.
+const LEADER_TYPES: [c::ib_type; 2] = [c::IB_REQUEST, c::IB_NACK];
+/// ... and to the acceptor's.
+const ACCEPTOR_TYPES: [c::ib_type; 3] = [c::IB_PHASE1A, c::IB_PHASE2A, c::IB_LEARN];
+/// ... and to the quorum counter's.
+const QUORUM_TYPES: [c::ib_type; 1] = [c::IB_PHASE2B];
+/// To the leader's with IB_F_LEADER, else to the acceptor's.
+const SHARED_TYPES: [c::ib_type; 2] = [c::IB_TRIM, c::IB_POSITION];
+
+impl Programs {
+    /// Load the programs of `build.roles`, with `acceptor` as the acceptor's object.
+    pub fn load(build: &Build, acceptor: &[u8]) -> Result<Programs, XdpError> {
+        let Build { roles, geometry, settings, .. } = *build;
+        let slots = geometry.partitions * geometry.ring_slots;
+        let sizes = [
+            ("ib_leader_map", geometry.partitions),
+            ("ib_acceptor_map", geometry.partitions),
+            ("ib_ring_map", slots),
+            ("ib_counts_map", slots),
+            ("ib_up_map", build.ring_buffer_bytes),
+        ];
+        let load = |name, bytes: &[u8], shared: &[&Loaded]| {
+            load_object(name, bytes, Some(&settings), &sizes, shared)
+        };
+        let dispatch = load("dispatch", objects::DISPATCH, &[])?;
+        let role = |on: bool, name, bytes: &[u8]| {
+            on.then(|| load(name, bytes, &[&dispatch])).transpose()
+        };
+        let leader = role(roles.leader, "leader", objects::LEADER)?;
+        let acceptor = role(roles.acceptor, "acceptor", acceptor)?;
+        let quorum = role(roles.quorum, "quorum", objects::QUORUM)?;
+        let copies = load("copies", objects::COPIES, &[&dispatch])?;
+        let generic = (settings.generic != 0)
+            .then(|| load("generic", objects::GENERIC, &[&dispatch, &copies]))
+            .transpose()?;
+
+        // Roles that do not run have registers of their own, which nothing uses.
+        let mut registers = Registers::new(geometry, Roles::default());
+        let mut up = None;
+        if let Some(leader) = &leader {
+            registers.leader = map_array(leader.map("ib_leader_map")?.as_fd(), geometry.partitions)?;
+        }
+        if let Some(acceptor) = &acceptor {
+            registers.acceptor =
+                map_array(acceptor.map("ib_acceptor_map")?.as_fd(), geometry.partitions)?;
+            registers.ring = map_array(acceptor.map("ib_ring_map")?.as_fd(), slots)?;
+        }
+        if let Some(quorum) = &quorum {
+            registers.quorum = map_array(quorum.map("ib_config_map")?.as_fd(), 1)?;
+            registers.counts = map_array(quorum.map("ib_counts_map")?.as_fd(), slots)?;
+            up = Some(UpRing::new(quorum.map("ib_up_map")?, build.ring_buffer_bytes)?);
+        }
+        let counters = dispatch.map("ib_counters_map")?;
+        let memory_bytes = registers.memory_bytes()
+            + up.as_ref().map_or(0, UpRing::memory_bytes)
+            + page_bytes();
+        let programs = Programs {
+            dispatch,
+            leader,
+            acceptor,
+            quorum,
+            copies,
+            generic,
+            registers,
+            up,
+            counters,
+            memory_bytes,
+        };
+        programs.fill_dispatch_table()?;
+        Ok(programs)
+    }
+
+    fn fill_dispatch_table(&self) -> Result<(), XdpError> {
+        let table = self.dispatch.map("ib_roles_map")?;
+        let mut set = |kind: c::ib_type, with_leader_flag: bool, program: &Option<Loaded>| {
+            let flag = if with_leader_flag { c::IB_XDP_KEY_LEADER } else { 0 };
+            let key = kind as u32 | flag as u32;
+            match program {
+                Some(program) => update(&table, &key, &program.program.as_raw_fd())
+                    .doing("filling the dispatch table"),
+                None => Ok(()),
+            }
+        };
+        for flag in [false, true] {
+            LEADER_TYPES.into_iter().try_for_each(|kind| set(kind, flag, &self.leader))?;
+            ACCEPTOR_TYPES.into_iter().try_for_each(|kind| set(kind, flag, &self.acceptor))?;
+            QUORUM_TYPES.into_iter().try_for_each(|kind| set(kind, flag, &self.quorum))?;
+        }
+        for kind in SHARED_TYPES {
+            set(kind, true, &self.leader)?;
+            set(kind, false, &self.acceptor)?;
+        }
+        Ok(())
+    }
+
+    /// Set a multicast group's addresses.
+    pub fn set_group(&self, which: c::ib_xdp_group, group: &c::ib_group) -> Result<(), XdpError> {
+        update(&self.copies.map("ib_groups_map")?, &(which as u32), group)
+            .doing("setting a multicast group")
+    }
+
+    /// Set the interfaces, one a copy, that a multicast group's packets leave by (native mode).
+    pub fn set_devices(
+        &self,
+        which: c::ib_xdp_group,
+        ifindexes: &[u32],
+    ) -> Result<(), XdpError> {
+        let (loaded, map) = if which == c::IB_XDP_ACCEPTORS {
+            (&self.leader, "ib_acceptors_map")
+        } else {
+            (&self.acceptor, "ib_learners_map")
+        };
+        let Some(loaded) = loaded else { return Ok(()) };
+        let map = loaded.map(map)?;
+        for (i, ifindex) in ifindexes.iter().enumerate() {
+            // struct bpf_devmap_val: interface, egress program.
+            let value = [*ifindex, self.copies.program.as_raw_fd() as u32];
+            update(&map, &(i as u32), &value).doing("filling a multicast map")?;
+        }
+        Ok(())
+    }
+
+    /// Counters by name, those that are not zero.
+    pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
+        let mut counters = BTreeMap::new();
+        for reason in 0..c::IB_REASONS_COUNT as u32 {
+            let count = sum_per_cpu(&self.counters, reason).doing("reading a counter")?;
+            if let (Some(name), 1..) = (reason_name(reason), count) {
+                counters.insert(name, count);
+            }
+        }
+        Ok(counters)
+    }
+
+    /// Bytes of registers, ring buffer and counters.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+}

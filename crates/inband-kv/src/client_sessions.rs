@@ -1,0 +1,339 @@
+//! Named client sessions (`INBAND.SESSION`): the replies that a retry is answered with.
+//!
+//! Not to be confused with `inband_paxos::session`: that one makes *values* of a proposer
+//! exactly-once; this one makes *commands* of a client exactly-once across lost connections and
+//! replicas (design, *must* 8). Part of the replicated state: driven by the log and its time only.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::command::SessionStamp;
+use crate::limits::{
+    CLIENT_SESSIONS_EXPIRED_PER_ENTRY_MAX, CLIENT_SESSIONS_MAX, CLIENT_SESSION_IDLE_MS_MAX,
+    CLIENT_SESSION_READ_REPLY_BYTES_MAX, CLIENT_SESSION_REPLIES_MAX,
+    CLIENT_SESSION_REPLY_BYTES_MAX,
+};
+use crate::reply::Reply;
+
+/// First byte of the stored key of a session.
+pub const SESSION_KEY: u8 = b'c';
+/// First byte of the stored key of a reply.
+pub const REPLY_KEY: u8 = b'r';
+
+const STORED_REPLY: u8 = 0;
+const STORED_READ_AGAIN: u8 = 1;
+
+/// Where records are stored; in the same batch as the data.
+pub trait Records {
+    /// Store a record.
+    fn put(&mut self, key: &[u8], value: &[u8]);
+    /// Delete a record.
+    fn delete(&mut self, key: &[u8]);
+}
+
+/// What to do with a command of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admission {
+    /// First time: execute it, then call [`ClientSessions::store_reply`].
+    Execute,
+    /// It was executed; it only reads and its reply was too long to keep: read again.
+    ReadAgain,
+    /// Do not execute it, answer this.
+    Answer(Reply),
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Session {
+    low: u64,
+    last_ms: u64,
+    /// Replies by sequence, as stored.
+    replies: BTreeMap<u64, Vec<u8>>,
+    reply_bytes: usize,
+}
+
+/// All named client sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientSessions {
+    sessions: BTreeMap<u64, Session>,
+    /// `(last_ms, id)`: the one idle for longest first.
+    by_age: BTreeSet<(u64, u64)>,
+    next_id: u64,
+}
+
+impl ClientSessions {
+    /// No session; the next one gets the id `next_id`.
+    pub fn new(next_id: u64) -> Self {
+        Self { sessions: BTreeMap::new(), by_age: BTreeSet::new(), next_id }
+    }
+
+    /// The id that the next session gets. Part of the replicated state: ids are never reused.
+    pub fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// Number of sessions.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// Open a session.
+    pub fn open(&mut self, now_ms: u64, records: &mut dyn Records) -> u64 {
+        if self.sessions.len() >= CLIENT_SESSIONS_MAX {
+            if let Some((_, oldest)) = self.by_age.first().copied() {
+                self.remove(oldest, records);
+            }
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.sessions.insert(id, Session { low: 1, last_ms: now_ms, ..Session::default() });
+        self.by_age.insert((now_ms, id));
+        self.put_session(id, records);
+        id
+    }
+
+    /// Expire sessions that were idle for too long, a bounded number.
+    pub fn expire(&mut self, now_ms: u64, records: &mut dyn Records) {
+        for _ in 0..CLIENT_SESSIONS_EXPIRED_PER_ENTRY_MAX {
+            match self.by_age.first() {
+                Some((last_ms, id)) if now_ms - last_ms > CLIENT_SESSION_IDLE_MS_MAX => {
+                    self.remove(*id, records);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Judge a command.
+    pub fn admit(
+        &mut self,
+        stamp: SessionStamp,
+        now_ms: u64,
+        records: &mut dyn Records,
+    ) -> Admission {
+        let SessionStamp { id, seq, low } = stamp;
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return Admission::Answer(Reply::error(format!(
+                "NOSESSION session {id} is unknown or expired; the command was not applied; \
+                 INBAND.SESSION NEW opens a session"
+            )));
+        };
+        self.by_age.remove(&(session.last_ms, id));
+        self.by_age.insert((now_ms, id));
+        session.last_ms = now_ms;
+        session.raise_low(id, low.min(seq), records);
+        let low = session.low;
+        let admission = match session.replies.get(&seq) {
+            _ if seq < low => Admission::Answer(Reply::error(format!(
+                "FORGOTTEN sequence {seq} of session {id} is below {low}, up to which replies were \
+                 forgotten; the command was not applied now"
+            ))),
+            None => Admission::Execute,
+            Some(stored) => match stored.split_first() {
+                Some((&STORED_REPLY, reply)) => Admission::Answer(
+                    Reply::decode(reply).unwrap_or_else(|| Reply::error("ERR stored reply lost")),
+                ),
+                _ => Admission::ReadAgain,
+            },
+        };
+        self.put_session(id, records);
+        admission
+    }
+
+    /// Keep the reply of a command that was just executed.
+    pub fn store_reply(
+        &mut self,
+        stamp: SessionStamp,
+        reply: &Reply,
+        only_reads: bool,
+        records: &mut dyn Records,
+    ) {
+        let Some(session) = self.sessions.get_mut(&stamp.id) else { return };
+        let mut stored = vec![STORED_REPLY];
+        reply.encode(&mut stored);
+        if only_reads && stored.len() > CLIENT_SESSION_READ_REPLY_BYTES_MAX {
+            stored = vec![STORED_READ_AGAIN];
+        }
+        records.put(&reply_key(stamp.id, stamp.seq), &stored);
+        session.reply_bytes += stored.len();
+        session.replies.insert(stamp.seq, stored);
+        while session.replies.len() > CLIENT_SESSION_REPLIES_MAX
+            || (session.reply_bytes > CLIENT_SESSION_REPLY_BYTES_MAX && session.replies.len() > 1)
+        {
+            let Some(oldest) = session.replies.keys().next().copied() else { break };
+            session.raise_low(stamp.id, oldest + 1, records);
+        }
+        self.put_session(stamp.id, records);
+    }
+
+    /// Load a stored session; `false` if the record is malformed.
+    pub fn load_session(&mut self, key: &[u8], record: &[u8]) -> bool {
+        let (Some(id), [Some(low), Some(last_ms)]) =
+            (number(key, 1), [number(record, 0), number(record, 8)])
+        else {
+            return false;
+        };
+        self.sessions.insert(id, Session { low, last_ms, ..Session::default() });
+        self.by_age.insert((last_ms, id));
+        true
+    }
+
+    /// Load a stored reply, after its session; `false` if the record is malformed.
+    pub fn load_reply(&mut self, key: &[u8], record: &[u8]) -> bool {
+        let (Some(id), Some(seq)) = (number(key, 1), number(key, 9)) else { return false };
+        let Some(session) = self.sessions.get_mut(&id) else { return false };
+        session.reply_bytes += record.len();
+        session.replies.insert(seq, record.to_vec());
+        true
+    }
+
+    fn put_session(&self, id: u64, records: &mut dyn Records) {
+        if let Some(session) = self.sessions.get(&id) {
+            let mut record = [0u8; 16];
+            record[..8].copy_from_slice(&session.low.to_be_bytes());
+            record[8..].copy_from_slice(&session.last_ms.to_be_bytes());
+            records.put(&session_key(id), &record);
+        }
+    }
+
+    fn remove(&mut self, id: u64, records: &mut dyn Records) {
+        if let Some(session) = self.sessions.remove(&id) {
+            self.by_age.remove(&(session.last_ms, id));
+            session.replies.keys().for_each(|seq| records.delete(&reply_key(id, *seq)));
+            records.delete(&session_key(id));
+        }
+    }
+}
+
+impl Session {
+    /// Forget the replies below `low`.
+    fn raise_low(&mut self, id: u64, low: u64, records: &mut dyn Records) {
+        if low <= self.low {
+            return;
+        }
+        self.low = low;
+        let kept = self.replies.split_off(&low);
+        for (seq, stored) in std::mem::replace(&mut self.replies, kept) {
+            self.reply_bytes -= stored.len();
+            records.delete(&reply_key(id, seq));
+        }
+    }
+}
+
+fn session_key(id: u64) -> [u8; 9] {
+    let mut key = [SESSION_KEY; 9];
+    key[1..].copy_from_slice(&id.to_be_bytes());
+    key
+}
+
+fn reply_key(id: u64, seq: u64) -> [u8; 17] {
+    let mut key = [REPLY_KEY; 17];
+    key[1..9].copy_from_slice(&id.to_be_bytes());
+    key[9..].copy_from_slice(&seq.to_be_bytes());
+    key
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Stored(BTreeMap<Vec<u8>, Vec<u8>>);
+
+    impl Records for Stored {
+        fn put(&mut self, key: &[u8], value: &[u8]) {
+            self.0.insert(key.to_vec(), value.to_vec());
+        }
+        fn delete(&mut self, key: &[u8]) {
+            self.0.remove(key);
+        }
+    }
+
+    fn stamp(id: u64, seq: u64, low: u64) -> SessionStamp {
+        SessionStamp { id, seq, low }
+    }
+
+    fn run(all: &mut ClientSessions, stamp: SessionStamp, reply: Reply, to: &mut Stored) -> bool {
+        match all.admit(stamp, 5, to) {
+            Admission::Execute => {
+                all.store_reply(stamp, &reply, false, to);
+                true
+            }
+            Admission::Answer(answer) => {
+                assert!(answer.is_error() || answer == reply);
+                false
+            }
+            Admission::ReadAgain => false,
+        }
+    }
+
+    fn reloaded(stored: &Stored, next_id: u64) -> ClientSessions {
+        let mut all = ClientSessions::new(next_id);
+        for (key, record) in &stored.0 {
+            assert!(match key[0] {
+                SESSION_KEY => all.load_session(key, record),
+                _ => all.load_reply(key, record),
+            });
+        }
+        all
+    }
+
+    #[test]
+    fn each_sequence_is_executed_once() {
+        let (mut all, mut stored) = (ClientSessions::new(1), Stored::default());
+        let id = all.open(0, &mut stored);
+        assert!(run(&mut all, stamp(id, 1, 1), Reply::Integer(1), &mut stored));
+        assert!(run(&mut all, stamp(id, 3, 1), Reply::Integer(3), &mut stored));
+        assert!(!run(&mut all, stamp(id, 1, 1), Reply::Integer(1), &mut stored));
+        assert!(run(&mut all, stamp(id, 2, 1), Reply::Integer(2), &mut stored));
+        assert_eq!(reloaded(&stored, 2), all);
+        // The mark moves: 1 is forgotten, and never executed again.
+        assert!(run(&mut all, stamp(id, 4, 3), Reply::Integer(4), &mut stored));
+        assert!(!run(&mut all, stamp(id, 1, 1), Reply::Nil, &mut stored));
+        assert!(!run(&mut all, stamp(id, 3, 1), Reply::Integer(3), &mut stored));
+        assert!(!run(&mut all, stamp(77, 1, 1), Reply::Nil, &mut stored));
+        assert_eq!(reloaded(&stored, 2), all);
+    }
+
+    #[test]
+    fn replies_are_bounded_by_count_and_bytes() {
+        let (mut all, mut stored) = (ClientSessions::new(1), Stored::default());
+        let id = all.open(0, &mut stored);
+        for seq in 1..=CLIENT_SESSION_REPLIES_MAX as u64 + 10 {
+            assert!(run(&mut all, stamp(id, seq, 1), Reply::Ok, &mut stored));
+        }
+        assert_eq!(stored.0.len(), 1 + CLIENT_SESSION_REPLIES_MAX);
+        assert!(!run(&mut all, stamp(id, 10, 1), Reply::Nil, &mut stored));
+        let big = Reply::Bulk(vec![0; CLIENT_SESSION_REPLY_BYTES_MAX + 1]);
+        assert!(run(&mut all, stamp(id, 5000, 1), big.clone(), &mut stored));
+        assert_eq!(stored.0.len(), 2);
+        assert!(!run(&mut all, stamp(id, 5000, 1), big.clone(), &mut stored));
+        all.store_reply(stamp(id, 5001, 1), &big, true, &mut stored);
+        assert_eq!(all.admit(stamp(id, 5001, 1), 9, &mut stored), Admission::ReadAgain);
+        assert_eq!(reloaded(&stored, 2), all);
+    }
+
+    #[test]
+    fn sessions_expire_by_count_and_by_time() {
+        let (mut all, mut stored) = (ClientSessions::new(1), Stored::default());
+        for i in 0..=CLIENT_SESSIONS_MAX as u64 {
+            assert_eq!(all.open(i, &mut stored), i + 1);
+        }
+        assert_eq!(all.len(), CLIENT_SESSIONS_MAX);
+        assert!(!run(&mut all, stamp(1, 1, 1), Reply::Nil, &mut stored));
+        let later = CLIENT_SESSION_IDLE_MS_MAX + 4;
+        all.expire(later, &mut stored);
+        assert_eq!(all.len(), CLIENT_SESSIONS_MAX - 3);
+        all.expire(u64::MAX, &mut stored);
+        let left = CLIENT_SESSIONS_MAX - 3 - CLIENT_SESSIONS_EXPIRED_PER_ENTRY_MAX;
+        assert_eq!((all.len(), stored.0.len()), (left, left));
+        assert_eq!(all.next_id(), CLIENT_SESSIONS_MAX as u64 + 2);
+    }
+}

@@ -1,0 +1,505 @@
+//! Commands that go through the log, and their compact form inside a value.
+
+use bytes::{BufMut, BytesMut};
+
+use crate::resp::Args;
+
+/// When a `SET` takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetWhen {
+    /// Always.
+    Always,
+    /// Only if the key does not exist (`NX`).
+    Missing,
+    /// Only if the key exists (`XX`).
+    Exists,
+}
+
+/// What a `SET` answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetReply {
+    /// OK, or nil if it took no effect.
+    Status,
+    /// The value before (`GET`, `GETSET`).
+    Old,
+    /// 1 or 0 (`SETNX`).
+    Flag,
+}
+
+/// A point in time at which a key expires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// Never.
+    Never,
+    /// As before (`KEEPTTL`).
+    Keep,
+    /// So many milliseconds after the replicated time at which the command is applied.
+    InMs(i64),
+    /// At this Unix time in milliseconds.
+    AtMs(i64),
+}
+
+/// When an `EXPIRE` takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpireWhen {
+    /// Always.
+    Always,
+    /// If the key has no expiry (`NX`).
+    NoExpiry,
+    /// If the key has an expiry (`XX`).
+    HasExpiry,
+    /// If the new expiry is later (`GT`).
+    Later,
+    /// If the new expiry is earlier (`LT`).
+    Earlier,
+    /// If the key has an expiry and the new one is later (`XX GT`).
+    HasExpiryAndLater,
+    /// If the key has an expiry and the new one is earlier (`XX LT`).
+    HasExpiryAndEarlier,
+}
+
+/// Unit in which a time to live is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// Seconds, rounded.
+    Seconds,
+    /// Milliseconds.
+    Milliseconds,
+}
+
+/// Names one command of a named client session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionStamp {
+    /// The session.
+    pub id: u64,
+    /// Sequence of the command within it.
+    pub seq: u64,
+    /// Everything below was answered and may be forgotten.
+    pub low: u64,
+}
+
+/// Several strings: arguments of a request, or their encoded form.
+#[derive(Debug, Clone, Copy)]
+pub enum Strings<'a> {
+    /// Arguments from an index on.
+    Args(Args<'a>, usize),
+    /// So many length-prefixed strings, known to be well-formed.
+    Encoded(usize, &'a [u8]),
+}
+
+impl<'a> Strings<'a> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Strings::Args(args, first) => args.len().saturating_sub(*first),
+            Strings::Encoded(count, _) => *count,
+        }
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The strings in order.
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let this = *self;
+        let mut reader = Reader(if let Strings::Encoded(_, bytes) = this { bytes } else { &[] });
+        (0..self.len()).map_while(move |i| match this {
+            Strings::Args(args, first) => Some(args.get(first + i)),
+            Strings::Encoded(..) => reader.string(),
+        })
+    }
+}
+
+impl PartialEq for Strings<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+/// One command that goes through the log.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs)] // the fields are the arguments of the Redis commands of these names
+pub enum Command<'a> {
+    Get(&'a [u8]),
+    GetDel(&'a [u8]),
+    StrLen(&'a [u8]),
+    Type(&'a [u8]),
+    Persist(&'a [u8]),
+    /// `TTL` and `PTTL`.
+    Ttl(&'a [u8], TimeUnit),
+    /// `SET` and the commands that are short for it: `SETNX`, `SETEX`, `PSETEX`, `GETSET`.
+    Set {
+        key: &'a [u8],
+        value: &'a [u8],
+        when: SetWhen,
+        expiry: Expiry,
+        reply: SetReply,
+    },
+    /// `INCR`, `DECR`, `INCRBY`, `DECRBY`.
+    IncrBy(&'a [u8], i64),
+    Append(&'a [u8], &'a [u8]),
+    /// `EXPIRE`, `PEXPIRE`, `EXPIREAT`, `PEXPIREAT`.
+    Expire {
+        key: &'a [u8],
+        expiry: Expiry,
+        when: ExpireWhen,
+    },
+    MGet(Strings<'a>),
+    /// Keys and values in turn.
+    MSet(Strings<'a>),
+    /// `DEL` and `UNLINK`.
+    Del(Strings<'a>),
+    Exists(Strings<'a>),
+    DbSize,
+    /// `FLUSHALL` and `FLUSHDB`: there is one database.
+    FlushAll,
+    /// `INBAND.SESSION NEW`.
+    SessionNew,
+}
+
+/// Set in the operation byte when a session stamp follows.
+const STAMPED: u8 = 0x80;
+
+const OP_GET: u8 = 1;
+const OP_GET_DEL: u8 = 2;
+const OP_STR_LEN: u8 = 3;
+const OP_TYPE: u8 = 4;
+const OP_PERSIST: u8 = 5;
+const OP_TTL: u8 = 6;
+const OP_SET: u8 = 7;
+const OP_INCR_BY: u8 = 8;
+const OP_APPEND: u8 = 9;
+const OP_EXPIRE: u8 = 10;
+const OP_MGET: u8 = 11;
+const OP_MSET: u8 = 12;
+const OP_DEL: u8 = 13;
+const OP_EXISTS: u8 = 14;
+const OP_DB_SIZE: u8 = 15;
+const OP_FLUSH_ALL: u8 = 16;
+const OP_SESSION_NEW: u8 = 17;
+
+const EXPIRY_NEVER: u8 = 0;
+const EXPIRY_KEEP: u8 = 1;
+const EXPIRY_IN_MS: u8 = 2;
+const EXPIRY_AT_MS: u8 = 3;
+
+/// Field values by their place in the encoding; never reorder, only append.
+const SET_WHEN: [SetWhen; 3] = [SetWhen::Always, SetWhen::Missing, SetWhen::Exists];
+const SET_REPLY: [SetReply; 3] = [SetReply::Status, SetReply::Old, SetReply::Flag];
+const TIME_UNIT: [TimeUnit; 2] = [TimeUnit::Seconds, TimeUnit::Milliseconds];
+const EXPIRE_WHEN: [ExpireWhen; 7] = [
+    ExpireWhen::Always,
+    ExpireWhen::NoExpiry,
+    ExpireWhen::HasExpiry,
+    ExpireWhen::Later,
+    ExpireWhen::Earlier,
+    ExpireWhen::HasExpiryAndLater,
+    ExpireWhen::HasExpiryAndEarlier,
+];
+
+fn place<T: PartialEq>(all: &[T], value: &T) -> u8 {
+    all.iter().position(|v| v == value).unwrap_or(0) as u8
+}
+
+impl<'a> Command<'a> {
+    /// Changes nothing: it need not be executed where nobody waits for its reply.
+    pub fn only_reads(&self) -> bool {
+        matches!(
+            self,
+            Command::Get(_)
+                | Command::StrLen(_)
+                | Command::Type(_)
+                | Command::Ttl(..)
+                | Command::MGet(_)
+                | Command::Exists(_)
+                | Command::DbSize
+        )
+    }
+
+    /// Length of the value a command stores, if it stores one: the part worth naming when the
+    /// command is too long.
+    pub fn value_len_bytes(&self) -> Option<usize> {
+        match self {
+            Command::Set { value, .. } | Command::Append(_, value) => Some(value.len()),
+            _ => None,
+        }
+    }
+
+    /// Append the compact form.
+    pub fn encode(&self, stamp: Option<SessionStamp>, out: &mut BytesMut) {
+        let op = match self {
+            Command::Get(_) => OP_GET,
+            Command::GetDel(_) => OP_GET_DEL,
+            Command::StrLen(_) => OP_STR_LEN,
+            Command::Type(_) => OP_TYPE,
+            Command::Persist(_) => OP_PERSIST,
+            Command::Ttl(..) => OP_TTL,
+            Command::Set { .. } => OP_SET,
+            Command::IncrBy(..) => OP_INCR_BY,
+            Command::Append(..) => OP_APPEND,
+            Command::Expire { .. } => OP_EXPIRE,
+            Command::MGet(_) => OP_MGET,
+            Command::MSet(_) => OP_MSET,
+            Command::Del(_) => OP_DEL,
+            Command::Exists(_) => OP_EXISTS,
+            Command::DbSize => OP_DB_SIZE,
+            Command::FlushAll => OP_FLUSH_ALL,
+            Command::SessionNew => OP_SESSION_NEW,
+        };
+        match stamp {
+            None => out.put_u8(op),
+            Some(stamp) => {
+                out.put_u8(op | STAMPED);
+                put_varint(out, stamp.id);
+                put_varint(out, stamp.seq);
+                put_varint(out, stamp.low);
+            }
+        }
+        match self {
+            Command::Get(key)
+            | Command::GetDel(key)
+            | Command::StrLen(key)
+            | Command::Type(key)
+            | Command::Persist(key) => put_string(out, key),
+            Command::Ttl(key, unit) => {
+                out.put_u8(place(&TIME_UNIT, unit));
+                put_string(out, key);
+            }
+            Command::Set { key, value, when, expiry, reply } => {
+                out.put_u8(place(&SET_WHEN, when));
+                out.put_u8(place(&SET_REPLY, reply));
+                put_expiry(out, *expiry);
+                put_string(out, key);
+                put_string(out, value);
+            }
+            Command::IncrBy(key, delta) => {
+                put_signed(out, *delta);
+                put_string(out, key);
+            }
+            Command::Append(key, value) => {
+                put_string(out, key);
+                put_string(out, value);
+            }
+            Command::Expire { key, expiry, when } => {
+                out.put_u8(place(&EXPIRE_WHEN, when));
+                put_expiry(out, *expiry);
+                put_string(out, key);
+            }
+            Command::MGet(strings)
+            | Command::MSet(strings)
+            | Command::Del(strings)
+            | Command::Exists(strings) => {
+                put_varint(out, strings.len() as u64);
+                strings.iter().for_each(|string| put_string(out, string));
+            }
+            Command::DbSize | Command::FlushAll | Command::SessionNew => {}
+        }
+    }
+
+    /// Read a compact form; `None` if it is malformed.
+    pub fn decode(bytes: &'a [u8]) -> Option<(Self, Option<SessionStamp>)> {
+        let mut reader = Reader(bytes);
+        let op = reader.byte()?;
+        let stamp = if op & STAMPED == 0 {
+            None
+        } else {
+            let (id, seq, low) = (reader.varint()?, reader.varint()?, reader.varint()?);
+            Some(SessionStamp { id, seq, low })
+        };
+        let command = match op & !STAMPED {
+            OP_GET => Command::Get(reader.string()?),
+            OP_GET_DEL => Command::GetDel(reader.string()?),
+            OP_STR_LEN => Command::StrLen(reader.string()?),
+            OP_TYPE => Command::Type(reader.string()?),
+            OP_PERSIST => Command::Persist(reader.string()?),
+            OP_TTL => {
+                let unit = reader.choice(&TIME_UNIT)?;
+                Command::Ttl(reader.string()?, unit)
+            }
+            OP_SET => {
+                let when = reader.choice(&SET_WHEN)?;
+                let reply = reader.choice(&SET_REPLY)?;
+                let expiry = reader.expiry()?;
+                let (key, value) = (reader.string()?, reader.string()?);
+                Command::Set { key, value, when, expiry, reply }
+            }
+            OP_INCR_BY => {
+                let delta = reader.signed()?;
+                Command::IncrBy(reader.string()?, delta)
+            }
+            OP_APPEND => Command::Append(reader.string()?, reader.string()?),
+            OP_EXPIRE => {
+                let when = reader.choice(&EXPIRE_WHEN)?;
+                let expiry = reader.expiry()?;
+                Command::Expire { key: reader.string()?, expiry, when }
+            }
+            OP_MGET => Command::MGet(reader.strings()?),
+            OP_MSET => Command::MSet(reader.strings().filter(|s| s.len() % 2 == 0)?),
+            OP_DEL => Command::Del(reader.strings()?),
+            OP_EXISTS => Command::Exists(reader.strings()?),
+            OP_DB_SIZE => Command::DbSize,
+            OP_FLUSH_ALL => Command::FlushAll,
+            OP_SESSION_NEW => Command::SessionNew,
+            _ => return None,
+        };
+        reader.0.is_empty().then_some((command, stamp))
+    }
+}
+
+/// Append an unsigned number, seven bits a byte, low bits first.
+fn put_varint(out: &mut BytesMut, mut number: u64) {
+    while number >= 0x80 {
+        out.put_u8(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.put_u8(number as u8);
+}
+
+fn put_signed(out: &mut BytesMut, number: i64) {
+    put_varint(out, ((number << 1) ^ (number >> 63)) as u64);
+}
+
+fn put_string(out: &mut BytesMut, string: &[u8]) {
+    put_varint(out, string.len() as u64);
+    out.put_slice(string);
+}
+
+fn put_expiry(out: &mut BytesMut, expiry: Expiry) {
+    match expiry {
+        Expiry::Never => out.put_u8(EXPIRY_NEVER),
+        Expiry::Keep => out.put_u8(EXPIRY_KEEP),
+        Expiry::InMs(ms) => {
+            out.put_u8(EXPIRY_IN_MS);
+            put_signed(out, ms);
+        }
+        Expiry::AtMs(ms) => {
+            out.put_u8(EXPIRY_AT_MS);
+            put_signed(out, ms);
+        }
+    }
+}
+
+/// Takes fields from the front of a slice.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut number = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            if shift == 63 && byte > 1 {
+                return None;
+            }
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn signed(&mut self) -> Option<i64> {
+        let number = self.varint()?;
+        Some((number >> 1) as i64 ^ -((number & 1) as i64))
+    }
+
+    fn string(&mut self) -> Option<&'a [u8]> {
+        let len = usize::try_from(self.varint()?).ok()?;
+        let (string, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(string)
+    }
+
+    fn strings(&mut self) -> Option<Strings<'a>> {
+        let count = usize::try_from(self.varint()?).ok()?;
+        let all = self.0;
+        for _ in 0..count {
+            self.string()?;
+        }
+        Some(Strings::Encoded(count, all))
+    }
+
+    fn choice<T: Copy>(&mut self, all: &[T]) -> Option<T> {
+        all.get(usize::from(self.byte()?)).copied()
+    }
+
+    fn expiry(&mut self) -> Option<Expiry> {
+        Some(match self.byte()? {
+            EXPIRY_NEVER => Expiry::Never,
+            EXPIRY_KEEP => Expiry::Keep,
+            EXPIRY_IN_MS => Expiry::InMs(self.signed()?),
+            EXPIRY_AT_MS => Expiry::AtMs(self.signed()?),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip_and_every_cut() {
+        let bytes = b"k1v1k2";
+        let ranges = [(0, 2), (2, 4), (4, 6), (0, 0)];
+        let strings = Strings::Args(Args::new(bytes, &ranges), 0);
+        let mut commands = vec![
+            Command::Get(b"k"),
+            Command::GetDel(b""),
+            Command::StrLen(b"k"),
+            Command::Type(b"k"),
+            Command::Persist(b"k"),
+            Command::Ttl(b"k", TimeUnit::Seconds),
+            Command::Ttl(b"k", TimeUnit::Milliseconds),
+            Command::IncrBy(b"k", i64::MIN),
+            Command::IncrBy(b"k", i64::MAX),
+            Command::IncrBy(b"k", -1),
+            Command::Append(b"k", &[7; 300]),
+            Command::MGet(strings),
+            Command::MSet(strings),
+            Command::Del(strings),
+            Command::Exists(strings),
+            Command::DbSize,
+            Command::FlushAll,
+            Command::SessionNew,
+        ];
+        for expiry in [Expiry::Never, Expiry::Keep, Expiry::InMs(-5), Expiry::AtMs(1 << 50)] {
+            for reply in SET_REPLY {
+                for when in SET_WHEN {
+                    commands.push(Command::Set { key: b"k", value: b"v", when, expiry, reply });
+                }
+            }
+            for when in EXPIRE_WHEN {
+                commands.push(Command::Expire { key: b"k", expiry, when });
+            }
+        }
+        for command in commands {
+            for stamp in [None, Some(SessionStamp { id: u64::MAX, seq: 300, low: 1 })] {
+                let mut out = BytesMut::new();
+                command.encode(stamp, &mut out);
+                assert_eq!(Command::decode(&out), Some((command, stamp)));
+                for len in 0..out.len() {
+                    assert_eq!(Command::decode(&out[..len]), None, "{command:?} cut at {len}");
+                }
+                out.put_u8(0);
+                assert_eq!(Command::decode(&out), None, "{command:?} with a byte too many");
+            }
+        }
+    }
+
+    #[test]
+    fn lying_lengths_are_refused() {
+        assert_eq!(Command::decode(&[OP_GET, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]), None);
+        assert_eq!(Command::decode(&[OP_DEL, 0xff, 0xff, 0xff, 0xff, 0x0f, 1, b'a']), None);
+        assert_eq!(Command::decode(&[OP_MSET, 1, 1, b'a']), None);
+        assert_eq!(Command::decode(&[OP_TTL, 2, 1, b'a']), None);
+    }
+}

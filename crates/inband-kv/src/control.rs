@@ -1,0 +1,209 @@
+//! How other threads watch and direct a running replica.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::Waker;
+
+use crate::store::{SharedDb, StoreError};
+
+/// Buckets of the latency histogram; bucket `i` counts round trips below `2^i` microseconds that
+/// are in no lower bucket, the last one all others.
+pub const LATENCY_BUCKETS: usize = 28;
+
+/// Time between looks at a replica that is being waited for.
+const WAIT_STEP: Duration = Duration::from_millis(2);
+
+/// What a replica is doing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Last instance applied.
+    pub applied_instance: u64,
+    /// Replicated time.
+    pub time_ms: u64,
+    /// Number of keys.
+    pub keys: u64,
+    /// Named client sessions.
+    pub client_sessions: u64,
+    /// Open connections.
+    pub connected_clients: u64,
+    /// Connections accepted so far.
+    pub connections_total: u64,
+    /// Connections refused because there were too many.
+    pub connections_refused_total: u64,
+    /// Requests answered on this replica.
+    pub requests_total: u64,
+    /// Commands applied, of all replicas.
+    pub commands_applied_total: u64,
+    /// Values submitted by this replica.
+    pub values_submitted_total: u64,
+    /// Values that this replica submitted and that are undecided.
+    pub values_in_flight: u64,
+    /// Commands answered with "outcome unknown".
+    pub outcomes_unknown_total: u64,
+    /// A checkpoint is being fetched.
+    pub is_loading: bool,
+    /// Bytes of it received so far.
+    pub loading_bytes: u64,
+    /// Checkpoints installed.
+    pub checkpoints_installed_total: u64,
+    /// Checkpoints served to peers.
+    pub checkpoints_served_total: u64,
+    /// No new commands are taken.
+    pub is_draining: bool,
+    /// Draining, and nothing is undecided or queued.
+    pub is_drained: bool,
+    /// Counts of command round trips, see [`LATENCY_BUCKETS`].
+    pub latency_us_buckets: [u64; LATENCY_BUCKETS],
+}
+
+/// Counters that the replica's thread writes and anybody reads.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub applied_instance: AtomicU64,
+    pub time_ms: AtomicU64,
+    pub keys: AtomicU64,
+    pub client_sessions: AtomicU64,
+    pub connected_clients: AtomicU64,
+    pub connections_total: AtomicU64,
+    pub connections_refused_total: AtomicU64,
+    pub requests_total: AtomicU64,
+    pub commands_applied_total: AtomicU64,
+    pub values_submitted_total: AtomicU64,
+    pub values_in_flight: AtomicU64,
+    pub outcomes_unknown_total: AtomicU64,
+    pub is_loading: AtomicBool,
+    pub checkpoints_installed_total: AtomicU64,
+    pub is_drained: AtomicBool,
+    pub latency_us_buckets: [AtomicU64; LATENCY_BUCKETS],
+}
+
+/// Add to a counter that only one thread writes.
+pub(crate) fn add(counter: &AtomicU64, number: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + number, Ordering::Relaxed);
+}
+
+pub(crate) fn set(counter: &AtomicU64, number: u64) {
+    counter.store(number, Ordering::Relaxed);
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+impl Counters {
+    pub(crate) fn add_latency(&self, round_trip: Duration, count: u64) {
+        let us = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
+        let bucket = (u64::BITS - us.leading_zeros()) as usize;
+        add(&self.latency_us_buckets[bucket.min(LATENCY_BUCKETS - 1)], count);
+    }
+}
+
+/// Watches and directs one replica. Shared between threads.
+pub struct ReplicaControl {
+    pub(crate) counters: Counters,
+    pub(crate) loading_bytes: Arc<AtomicU64>,
+    pub(crate) checkpoints_served: Arc<AtomicU64>,
+    stop: AtomicBool,
+    drain: AtomicBool,
+    waker: Waker,
+    db: SharedDb,
+}
+
+impl std::fmt::Debug for ReplicaControl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ReplicaControl").field(&self.status()).finish()
+    }
+}
+
+impl ReplicaControl {
+    pub(crate) fn new(waker: Waker, db: SharedDb) -> Self {
+        Self {
+            counters: Counters::default(),
+            loading_bytes: Arc::default(),
+            checkpoints_served: Arc::default(),
+            stop: AtomicBool::new(false),
+            drain: AtomicBool::new(false),
+            waker,
+            db,
+        }
+    }
+
+    /// A snapshot of what the replica is doing.
+    pub fn status(&self) -> Status {
+        let c = &self.counters;
+        Status {
+            applied_instance: get(&c.applied_instance),
+            time_ms: get(&c.time_ms),
+            keys: get(&c.keys),
+            client_sessions: get(&c.client_sessions),
+            connected_clients: get(&c.connected_clients),
+            connections_total: get(&c.connections_total),
+            connections_refused_total: get(&c.connections_refused_total),
+            requests_total: get(&c.requests_total),
+            commands_applied_total: get(&c.commands_applied_total),
+            values_submitted_total: get(&c.values_submitted_total),
+            values_in_flight: get(&c.values_in_flight),
+            outcomes_unknown_total: get(&c.outcomes_unknown_total),
+            is_loading: c.is_loading.load(Ordering::Relaxed),
+            loading_bytes: get(&self.loading_bytes),
+            checkpoints_installed_total: get(&c.checkpoints_installed_total),
+            checkpoints_served_total: get(&self.checkpoints_served),
+            is_draining: self.is_draining(),
+            is_drained: c.is_drained.load(Ordering::Acquire),
+            latency_us_buckets: std::array::from_fn(|i| get(&c.latency_us_buckets[i])),
+        }
+    }
+
+    /// Ask the replica to return from `run`; what is applied is synced first.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Ask the replica to take no new commands. Those it has taken are still decided and answered.
+    pub fn drain(&self) {
+        self.drain.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Ask for a drain and wait for its end; `false` if it takes longer than `timeout`.
+    pub fn drain_and_wait(&self, timeout: Duration) -> bool {
+        self.drain();
+        let deadline = Instant::now() + timeout;
+        while !self.counters.is_drained.load(Ordering::Acquire) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(WAIT_STEP);
+        }
+        true
+    }
+
+    /// Make everything applied so far survive a crash of the host.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.db.sync()
+    }
+
+    /// Applied instance and a hash over everything replicated, at one moment. Reads the whole
+    /// store, on the calling thread.
+    pub fn digest(&self) -> Result<(u64, u64), StoreError> {
+        self.db.digest()
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.drain.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Err(error) = self.waker.wake() {
+            // The replica looks at its flags in every turn anyway, only later.
+            tracing::warn!("waking the replica: {error}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What each replicated command does. Deterministic: it sees the keyspace, its replicated time and
+//! its arguments, nothing else.
+
+use std::borrow::Cow;
+
+use crate::command::{Command, ExpireWhen, Expiry, SetReply, SetWhen, TimeUnit};
+use crate::keyspace::Burst;
+use crate::limits::STORED_VALUE_LEN_BYTES_MAX;
+use crate::parse::{strict_integer, NOT_AN_INTEGER};
+use crate::reply::Reply;
+
+const MS_PER_S: i64 = 1000;
+
+/// Reply of `TTL` if the key does not exist.
+const TTL_NO_KEY: i64 = -2;
+/// Reply of `TTL` if the key does not expire.
+const TTL_NO_EXPIRY: i64 = -1;
+
+type Result<T> = std::result::Result<T, rocksdb::Error>;
+
+/// Execute one command. `INBAND.SESSION NEW` is not one: sessions are not in the keyspace.
+pub fn execute(burst: &mut Burst<'_>, command: &Command<'_>) -> Result<Reply> {
+    Ok(match command {
+        Command::Get(key) => bulk_or_nil(burst, key)?,
+        Command::GetDel(key) => {
+            let reply = bulk_or_nil(burst, key)?;
+            if reply != Reply::Nil {
+                burst.delete(key)?;
+            }
+            reply
+        }
+        Command::StrLen(key) => {
+            Reply::Integer(burst.get(key)?.map_or(0, |r| r.value.len()) as i64)
+        }
+        Command::Type(key) => {
+            let name = if burst.get(key)?.is_some() { "string" } else { "none" };
+            Reply::Status(Cow::Borrowed(name))
+        }
+        Command::Persist(key) => persist(burst, key)?,
+        Command::Ttl(key, unit) => ttl(burst, key, *unit)?,
+        Command::Set { key, value, when, expiry, reply } => {
+            set(burst, key, value, *when, *expiry, *reply)?
+        }
+        Command::IncrBy(key, delta) => incr_by(burst, key, *delta)?,
+        Command::Append(key, tail) => append(burst, key, tail)?,
+        Command::Expire { key, expiry, when } => expire(burst, key, *expiry, *when)?,
+        Command::MGet(keys) => {
+            let values = keys.iter().map(|key| bulk_or_nil(burst, key));
+            Reply::Array(values.collect::<Result<_>>()?)
+        }
+        Command::MSet(pairs) => {
+            let mut strings = pairs.iter();
+            while let (Some(key), Some(value)) = (strings.next(), strings.next()) {
+                burst.put(key, 0, value)?;
+            }
+            Reply::Ok
+        }
+        Command::Del(keys) => {
+            let mut deleted = 0;
+            for key in keys.iter() {
+                deleted += i64::from(burst.delete(key)?);
+            }
+            Reply::Integer(deleted)
+        }
+        Command::Exists(keys) => {
+            let mut found = 0;
+            for key in keys.iter() {
+                found += i64::from(burst.get(key)?.is_some());
+            }
+            Reply::Integer(found)
+        }
+        Command::DbSize => Reply::Integer(burst.keyspace.keys as i64),
+        Command::FlushAll => {
+            burst.flush();
+            Reply::Ok
+        }
+        Command::SessionNew => Reply::error("ERR a session cannot be opened here"),
+    })
+}
+
+fn bulk_or_nil(burst: &mut Burst<'_>, key: &[u8]) -> Result<Reply> {
+    Ok(burst.get(key)?.map_or(Reply::Nil, |r| Reply::bulk(r.value)))
+}
+
+/// When `expiry` is, as a Unix time in milliseconds; 0 if never.
+fn expire_at_ms(expiry: Expiry, now_ms: u64, before_ms: u64) -> u64 {
+    let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
+    // A time that is reached already is at least 1: 0 would mean never.
+    let at = |ms: i64| ms.max(1) as u64;
+    match expiry {
+        Expiry::Never => 0,
+        Expiry::Keep => before_ms,
+        Expiry::InMs(ms) => at(now_ms.saturating_add(ms)),
+        Expiry::AtMs(ms) => at(ms),
+    }
+}
+
+/// Store a value, or delete the key if its time is over already.
+fn put_or_expire(
+    burst: &mut Burst<'_>,
+    key: &[u8],
+    expire_at_ms: u64,
+    value: &[u8],
+) -> Result<()> {
+    if expire_at_ms != 0 && expire_at_ms <= burst.now_ms {
+        burst.delete(key)?;
+        return Ok(());
+    }
+    burst.put(key, expire_at_ms, value)
+}
+
+fn set(
+    burst: &mut Burst<'_>,
+    key: &[u8],
+    value: &[u8],
+    when: SetWhen,
+    expiry: Expiry,
+    reply: SetReply,
+) -> Result<Reply> {
+    let now_ms = burst.now_ms;
+    let plain = when == SetWhen::Always && reply == SetReply::Status && expiry != Expiry::Keep;
+    let (mut exists, mut before_ms, mut old) = (false, 0, Reply::Nil);
+    if !plain {
+        if let Some(record) = burst.get(key)? {
+            (exists, before_ms) = (true, record.expire_at_ms);
+            if reply == SetReply::Old {
+                old = Reply::bulk(record.value);
+            }
+        }
+    }
+    let takes_effect = match when {
+        SetWhen::Always => true,
+        SetWhen::Missing => !exists,
+        SetWhen::Exists => exists,
+    };
+    if takes_effect {
+        put_or_expire(burst, key, expire_at_ms(expiry, now_ms, before_ms), value)?;
+    }
+    Ok(match reply {
+        SetReply::Status if takes_effect => Reply::Ok,
+        SetReply::Status => Reply::Nil,
+        SetReply::Old => old,
+        SetReply::Flag => Reply::Integer(i64::from(takes_effect)),
+    })
+}
+
+fn incr_by(burst: &mut Burst<'_>, key: &[u8], delta: i64) -> Result<Reply> {
+    let (number, expire_at_ms) = match burst.get(key)? {
+        None => (Some(0), 0),
+        Some(record) => (strict_integer(record.value), record.expire_at_ms),
+    };
+    let Some(number) = number else { return Ok(Reply::error(NOT_AN_INTEGER)) };
+    let Some(number) = number.checked_add(delta) else {
+        return Ok(Reply::error("ERR increment or decrement would overflow"));
+    };
+    burst.put(key, expire_at_ms, number.to_string().as_bytes())?;
+    Ok(Reply::Integer(number))
+}
+
+fn append(burst: &mut Burst<'_>, key: &[u8], tail: &[u8]) -> Result<Reply> {
+    let (mut value, expire_at_ms) = match burst.get(key)? {
+        None => (Vec::new(), 0),
+        Some(record) => (record.value.to_vec(), record.expire_at_ms),
+    };
+    value.extend_from_slice(tail);
+    if value.len() > STORED_VALUE_LEN_BYTES_MAX {
+        return Ok(Reply::error(format!(
+            "ERR value of {} bytes is over the limit of {STORED_VALUE_LEN_BYTES_MAX} bytes",
+            value.len()
+        )));
+    }
+    burst.put(key, expire_at_ms, &value)?;
+    Ok(Reply::Integer(value.len() as i64))
+}
+
+fn expire(
+    burst: &mut Burst<'_>,
+    key: &[u8],
+    expiry: Expiry,
+    when: ExpireWhen,
+) -> Result<Reply> {
+    let now_ms = burst.now_ms;
+    let Some(record) = burst.get(key)? else { return Ok(Reply::Integer(0)) };
+    let before_ms = record.expire_at_ms;
+    let at_ms = expire_at_ms(expiry, now_ms, before_ms);
+    let has_expiry = before_ms != 0;
+    // A key without expiry expires later than any time.
+    let takes_effect = match when {
+        ExpireWhen::Always => true,
+        ExpireWhen::NoExpiry => !has_expiry,
+        ExpireWhen::HasExpiry => has_expiry,
+        ExpireWhen::Later | ExpireWhen::HasExpiryAndLater => has_expiry && at_ms > before_ms,
+        ExpireWhen::Earlier => !has_expiry || at_ms < before_ms,
+        ExpireWhen::HasExpiryAndEarlier => has_expiry && at_ms < before_ms,
+    };
+    if takes_effect {
+        let value = record.value.to_vec();
+        put_or_expire(burst, key, at_ms, &value)?;
+    }
+    Ok(Reply::Integer(i64::from(takes_effect)))
+}
+
+fn persist(burst: &mut Burst<'_>, key: &[u8]) -> Result<Reply> {
+    match burst.get(key)? {
+        Some(record) if record.expire_at_ms != 0 => {
+            let value = record.value.to_vec();
+            burst.put(key, 0, &value)?;
+            Ok(Reply::Integer(1))
+        }
+        _ => Ok(Reply::Integer(0)),
+    }
+}
+
+fn ttl(burst: &mut Burst<'_>, key: &[u8], unit: TimeUnit) -> Result<Reply> {
+    let now_ms = burst.now_ms;
+    Ok(Reply::Integer(match burst.get(key)? {
+        None => TTL_NO_KEY,
+        Some(record) if record.expire_at_ms == 0 => TTL_NO_EXPIRY,
+        Some(record) => {
+            let left_ms = i64::try_from(record.expire_at_ms - now_ms).unwrap_or(i64::MAX);
+            match unit {
+                TimeUnit::Milliseconds => left_ms,
+                TimeUnit::Seconds => left_ms.saturating_add(MS_PER_S / 2) / MS_PER_S,
+            }
+        }
+    }))
+}

@@ -1,0 +1,255 @@
+//! The sockets of a replica: listeners, connections and what is ready on them.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use mio::event::Event;
+use mio::net::{TcpListener, TcpStream};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+
+use crate::connection::Connection;
+use crate::limits::ACCEPTS_PER_TURN_MAX;
+
+const EVENTS_PER_TURN: usize = 1024;
+const WAKER: Token = Token(0);
+const LOG: Token = Token(1);
+const FIRST_LISTENER: usize = 2;
+const FIRST_CONNECTION: usize = 1024;
+/// Pause after accepting failed for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The open connections, each at a fixed place.
+#[derive(Debug, Default)]
+pub struct Connections {
+    slots: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    count: usize,
+}
+
+impl Connections {
+    /// Number of open connections.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The connection at a place.
+    pub fn get(&self, slot: usize) -> Option<&Connection> {
+        self.slots.get(slot)?.as_ref()
+    }
+
+    /// The connection at a place.
+    pub fn get_mut(&mut self, slot: usize) -> Option<&mut Connection> {
+        self.slots.get_mut(slot)?.as_mut()
+    }
+
+    /// All connections.
+    pub fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.slots.iter().flatten()
+    }
+
+    /// All places in use.
+    pub fn slots(&self) -> Vec<usize> {
+        (0..self.slots.len()).filter(|slot| self.slots[*slot].is_some()).collect()
+    }
+
+    fn insert(&mut self, connection: Connection) -> usize {
+        self.count += 1;
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(connection);
+        slot
+    }
+
+    fn remove(&mut self, slot: usize) -> Option<Connection> {
+        let connection = self.slots.get_mut(slot)?.take()?;
+        self.count -= 1;
+        self.free.push(slot);
+        Some(connection)
+    }
+}
+
+/// What one wait found.
+#[derive(Debug, Default)]
+pub struct Ready {
+    /// Connections with something to read, or that can be written again.
+    pub connections: Vec<usize>,
+}
+
+/// The sockets of a replica.
+pub struct Front {
+    poll: Poll,
+    events: Events,
+    waker: Option<Waker>,
+    listeners: Vec<(TcpListener, bool)>,
+    accept_after: Option<Instant>,
+    /// The open connections.
+    pub connections: Connections,
+    clients_max: usize,
+    next_id: u64,
+    /// Connections refused so far.
+    pub refused: u64,
+}
+
+impl Front {
+    /// Serve `listeners`, and wake up when one of `wake_fds` becomes readable.
+    pub fn new(
+        listeners: Vec<StdListener>,
+        wake_fds: &[RawFd],
+        clients_max: usize,
+    ) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = Waker::new(poll.registry(), WAKER)?;
+        for fd in wake_fds {
+            poll.registry().register(&mut SourceFd(fd), LOG, Interest::READABLE)?;
+        }
+        let mut registered = Vec::new();
+        for (i, listener) in listeners.into_iter().enumerate() {
+            listener.set_nonblocking(true)?;
+            let mut listener = TcpListener::from_std(listener);
+            let token = FIRST_LISTENER + i;
+            if token >= FIRST_CONNECTION {
+                return Err(io::Error::other("too many listeners for one replica"));
+            }
+            poll.registry().register(&mut listener, Token(token), Interest::READABLE)?;
+            // Clients may have come before it was registered.
+            registered.push((listener, true));
+        }
+        Ok(Self {
+            poll,
+            events: Events::with_capacity(EVENTS_PER_TURN),
+            waker: Some(waker),
+            listeners: registered,
+            accept_after: None,
+            connections: Connections::default(),
+            clients_max,
+            next_id: 1,
+            refused: 0,
+        })
+    }
+
+    /// Wakes [`wait`](Self::wait) from other threads; can be taken once.
+    pub fn take_waker(&mut self) -> Option<Waker> {
+        self.waker.take()
+    }
+
+    /// The addresses listened on.
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|(l, _)| l.local_addr().ok()).collect()
+    }
+
+    /// Wait for something to be ready.
+    pub fn wait(&mut self, timeout: Duration, ready: &mut Ready) -> io::Result<()> {
+        ready.connections.clear();
+        if let Err(error) = self.poll.poll(&mut self.events, Some(timeout)) {
+            if error.kind() == io::ErrorKind::Interrupted {
+                return Ok(());
+            }
+            return Err(error);
+        }
+        for event in &self.events {
+            match event.token() {
+                WAKER | LOG => {}
+                Token(token) if token < FIRST_CONNECTION => {
+                    if let Some((_, is_ready)) = self.listeners.get_mut(token - FIRST_LISTENER) {
+                        *is_ready = true;
+                    }
+                }
+                Token(token) => {
+                    let slot = token - FIRST_CONNECTION;
+                    if let Some(connection) = self.connections.get_mut(slot) {
+                        note_readiness(connection, event);
+                        ready.connections.push(slot);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How long accepting has to pause; zero if a client may be waiting already.
+    pub fn accept_pause(&self, now: Instant) -> Option<Duration> {
+        let is_any_ready = self.listeners.iter().any(|(_, is_ready)| *is_ready);
+        is_any_ready.then(|| {
+            self.accept_after.map_or(Duration::ZERO, |after| after.saturating_duration_since(now))
+        })
+    }
+
+    /// Accept clients. Other processes may accept from the same sockets: whoever is first gets one.
+    pub fn accept(&mut self, now: Instant, accepted: &mut Vec<usize>) {
+        if self.accept_after.is_some_and(|after| now < after) {
+            return;
+        }
+        self.accept_after = None;
+        for i in 0..self.listeners.len() {
+            for _ in 0..ACCEPTS_PER_TURN_MAX {
+                let (listener, is_ready) = &mut self.listeners[i];
+                if !*is_ready {
+                    break;
+                }
+                match listener.accept() {
+                    Ok((stream, peer)) => accepted.extend(self.admit(stream, peer, now)),
+                    Err(error) => match error.kind() {
+                        io::ErrorKind::WouldBlock => *is_ready = false,
+                        io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                        _ => {
+                            tracing::warn!("accepting a client: {error}");
+                            self.accept_after = Some(now + ACCEPT_PAUSE);
+                            return;
+                        }
+                    },
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, now: Instant) -> Option<usize> {
+        if self.connections.len() >= self.clients_max {
+            self.refused += 1;
+            // Best effort: the client is gone either way.
+            let _ = stream.write(b"-ERR max number of clients reached\r\n");
+            return None;
+        }
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!("TCP_NODELAY of {peer}: {error}");
+        }
+        let slot = self.connections.insert(Connection::new(self.next_id, stream, peer, now));
+        self.next_id += 1;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let token = Token(FIRST_CONNECTION + slot);
+        let connection = self.connections.get_mut(slot)?;
+        match self.poll.registry().register(&mut connection.stream, token, interest) {
+            Ok(()) => Some(slot),
+            Err(error) => {
+                tracing::warn!("registering {peer}: {error}");
+                self.connections.remove(slot);
+                None
+            }
+        }
+    }
+
+    /// Close a connection; what was known of it.
+    pub fn close(&mut self, slot: usize) -> Option<Connection> {
+        let mut connection = self.connections.remove(slot)?;
+        if let Err(error) = self.poll.registry().deregister(&mut connection.stream) {
+            tracing::debug!("deregistering {}: {error}", connection.peer);
+        }
+        Some(connection)
+    }
+
+    /// Connections accepted so far.
+    pub fn accepted(&self) -> u64 {
+        self.next_id - 1
+    }
+}
+
+fn note_readiness(connection: &mut Connection, event: &Event) {
+    connection.is_readable |= event.is_readable() || event.is_error();
+    connection.is_read_closed |= event.is_read_closed() || event.is_error();
+    connection.is_writable |= event.is_writable() || event.is_error();
+}
+

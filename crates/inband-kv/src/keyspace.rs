@@ -1,0 +1,335 @@
+//! The keys and values of a store while a burst is applied.
+//!
+//! Writes go into the burst's batch and, at once, into an in-memory record cache, so that later
+//! commands of the same burst see them. After the batch is written the same cache serves hot keys
+//! without asking RocksDB.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use rocksdb::{Direction, IteratorMode, WriteBatch, DB};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::db::{Columns, HASH_LEN_BYTES};
+use crate::limits::RECORD_CACHE_BYTES_MAX;
+
+/// Length of the expiry time in front of a value, and in front of a key in the expiry index.
+pub const TIME_LEN_BYTES: usize = 8;
+
+/// Above every key: longer than any and all ones.
+const ABOVE_ALL_KEYS: [u8; 4096] = [0xff; 4096];
+
+/// Rough memory of one cached record besides its bytes.
+const CACHED_RECORD_OVERHEAD_BYTES: usize = 80;
+
+/// Keys start with their hash already.
+#[derive(Default)]
+pub struct PrefixHasher(u64);
+
+impl Hasher for PrefixHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(hash) = bytes.first_chunk::<HASH_LEN_BYTES>() {
+            self.0 = u64::from_le_bytes(*hash);
+        }
+    }
+
+    fn write_usize(&mut self, _len: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Stored records by stored key; `None`: known not to exist.
+type RecordMap = HashMap<Box<[u8]>, Option<Box<[u8]>>, BuildHasherDefault<PrefixHasher>>;
+
+/// Two generations: when the young one is full it becomes the old one and the old one is dropped.
+#[derive(Default)]
+struct RecordCache {
+    young: RecordMap,
+    old: RecordMap,
+    young_bytes: usize,
+}
+
+impl RecordCache {
+    fn get(&mut self, stored_key: &[u8]) -> Option<&Option<Box<[u8]>>> {
+        if !self.young.contains_key(stored_key) {
+            let (key, record) = self.old.remove_entry(stored_key)?;
+            self.young_bytes += cached_len(&key, &record);
+            self.young.insert(key, record);
+        }
+        self.young.get(stored_key)
+    }
+
+    fn insert(&mut self, stored_key: &[u8], record: Option<Box<[u8]>>) {
+        if let Some(place) = self.young.get_mut(stored_key) {
+            let len_before = place.as_ref().map_or(0, |r| r.len());
+            self.young_bytes += record.as_ref().map_or(0, |r| r.len());
+            self.young_bytes = self.young_bytes.saturating_sub(len_before);
+            *place = record;
+            return;
+        }
+        self.old.remove(stored_key);
+        self.young_bytes += cached_len(stored_key, &record);
+        self.young.insert(stored_key.into(), record);
+    }
+
+    /// Between bursts only: within one, the cache is the only place that knows its writes.
+    fn trim(&mut self) {
+        if self.young_bytes > RECORD_CACHE_BYTES_MAX / 2 {
+            self.old = std::mem::take(&mut self.young);
+            self.young_bytes = 0;
+        }
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+fn cached_len(key: &[u8], record: &Option<Box<[u8]>>) -> usize {
+    key.len() + record.as_ref().map_or(0, |r| r.len()) + CACHED_RECORD_OVERHEAD_BYTES
+}
+
+/// What outlives a burst.
+pub struct Keyspace {
+    cache: RecordCache,
+    /// Exact number of keys stored, expired ones that are not yet deleted included (as in Redis).
+    pub keys: u64,
+    /// No key expires before this; `u64::MAX` if none ever does.
+    pub earliest_expiry_ms: u64,
+    /// Changes of this burst to the expiry index: added or removed.
+    index_changes: BTreeMap<Vec<u8>, bool>,
+    /// All below was deleted from the expiry index and never comes back, because time does not go
+    /// backwards: spares walking over RocksDB's tombstones.
+    index_start: Vec<u8>,
+    /// Everything in RocksDB is deleted by this burst; only the cache counts.
+    flushed: bool,
+    stored_key: Vec<u8>,
+    record: Vec<u8>,
+}
+
+/// A live record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// When it expires; 0: never.
+    pub expire_at_ms: u64,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+impl Keyspace {
+    /// The keys of `db`, of which there are `keys`.
+    pub fn open(db: &DB, columns: Columns<'_>, keys: u64) -> Result<Self, rocksdb::Error> {
+        let first = db.iterator_cf(columns.expiry, IteratorMode::Start).next().transpose()?;
+        Ok(Self {
+            cache: RecordCache::default(),
+            keys,
+            earliest_expiry_ms: first.map_or(u64::MAX, |(key, _)| leading_number(&key)),
+            index_changes: BTreeMap::new(),
+            index_start: Vec::new(),
+            flushed: false,
+            stored_key: Vec::new(),
+            record: Vec::new(),
+        })
+    }
+
+    /// The burst was written.
+    pub fn burst_written(&mut self) {
+        self.index_changes.clear();
+        self.flushed = false;
+        self.cache.trim();
+    }
+}
+
+/// The stored form of `key`, in `out`.
+pub fn stored_key(key: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(&xxh3_64(key).to_be_bytes());
+    out.extend_from_slice(key);
+}
+
+/// The number that bytes start with, such as the time in front of a record; 0 if too short.
+pub fn leading_number(bytes: &[u8]) -> u64 {
+    bytes.first_chunk::<TIME_LEN_BYTES>().map_or(0, |time| u64::from_be_bytes(*time))
+}
+
+/// Split a stored record.
+pub fn record(bytes: &[u8]) -> Record<'_> {
+    let value = bytes.get(TIME_LEN_BYTES..).unwrap_or(&[]);
+    Record { expire_at_ms: leading_number(bytes), value }
+}
+
+/// Is a record that expires at `expire_at_ms` still there?
+pub fn is_live(expire_at_ms: u64, now_ms: u64) -> bool {
+    expire_at_ms == 0 || expire_at_ms > now_ms
+}
+
+/// The keyspace while one burst is applied.
+pub struct Burst<'a> {
+    /// The database before the burst.
+    pub db: &'a DB,
+    /// Its column families.
+    pub columns: Columns<'a>,
+    /// What the burst writes.
+    pub batch: &'a mut WriteBatch,
+    /// The keyspace.
+    pub keyspace: &'a mut Keyspace,
+    /// Replicated time.
+    pub now_ms: u64,
+}
+
+impl Burst<'_> {
+    /// The stored record of the key in `keyspace.stored_key`, dead or alive.
+    fn load(&mut self) -> Result<Option<&[u8]>, rocksdb::Error> {
+        let keyspace = &mut *self.keyspace;
+        if keyspace.cache.get(&keyspace.stored_key).is_none() {
+            let record = if keyspace.flushed {
+                None
+            } else {
+                self.db.get_pinned_cf(self.columns.data, &keyspace.stored_key)?
+            };
+            keyspace.cache.insert(&keyspace.stored_key, record.map(|r| Box::from(&*r)));
+        }
+        Ok(keyspace.cache.get(&keyspace.stored_key).and_then(|r| r.as_deref()))
+    }
+
+    /// The record of `key`, if it has not expired.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error> {
+        stored_key(key, &mut self.keyspace.stored_key);
+        let now_ms = self.now_ms;
+        Ok(self.load()?.map(record).filter(|r| is_live(r.expire_at_ms, now_ms)))
+    }
+
+    /// Store a record; `expire_at_ms` 0: it does not expire.
+    pub fn put(
+        &mut self,
+        key: &[u8],
+        expire_at_ms: u64,
+        value: &[u8],
+    ) -> Result<(), rocksdb::Error> {
+        stored_key(key, &mut self.keyspace.stored_key);
+        let before = self.load()?.map(|r| record(r).expire_at_ms);
+        self.move_expiry(before.unwrap_or(0), expire_at_ms);
+        let keyspace = &mut *self.keyspace;
+        keyspace.keys += u64::from(before.is_none());
+        keyspace.record.clear();
+        keyspace.record.extend_from_slice(&expire_at_ms.to_be_bytes());
+        keyspace.record.extend_from_slice(value);
+        self.batch.put_cf(self.columns.data, &keyspace.stored_key, &keyspace.record);
+        keyspace.cache.insert(&keyspace.stored_key, Some(keyspace.record.as_slice().into()));
+        Ok(())
+    }
+
+    /// Delete a key; was it there and alive?
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error> {
+        stored_key(key, &mut self.keyspace.stored_key);
+        self.delete_stored()
+    }
+
+    /// Delete the key in `keyspace.stored_key`.
+    fn delete_stored(&mut self) -> Result<bool, rocksdb::Error> {
+        let Some(expire_at_ms) = self.load()?.map(|r| record(r).expire_at_ms) else {
+            return Ok(false);
+        };
+        self.move_expiry(expire_at_ms, 0);
+        let keyspace = &mut *self.keyspace;
+        keyspace.keys -= 1;
+        self.batch.delete_cf(self.columns.data, &keyspace.stored_key);
+        keyspace.cache.insert(&keyspace.stored_key, None);
+        Ok(is_live(expire_at_ms, self.now_ms))
+    }
+
+    /// Delete all keys.
+    pub fn flush(&mut self) {
+        self.batch.delete_range_cf(self.columns.data, &[][..], &ABOVE_ALL_KEYS[..]);
+        self.batch.delete_range_cf(self.columns.expiry, &[][..], &ABOVE_ALL_KEYS[..]);
+        self.keyspace.cache.clear();
+        self.keyspace.index_changes.clear();
+        self.keyspace.flushed = true;
+        self.keyspace.keys = 0;
+        self.keyspace.earliest_expiry_ms = u64::MAX;
+    }
+
+    /// Delete up to `limit` expired keys, the longest expired first.
+    pub fn delete_expired(&mut self, limit: usize) -> Result<(), rocksdb::Error> {
+        if self.keyspace.earliest_expiry_ms > self.now_ms {
+            return Ok(());
+        }
+        let due = self.due(limit)?;
+        for index_key in due {
+            self.keyspace.stored_key.clear();
+            self.keyspace.stored_key.extend_from_slice(&index_key[TIME_LEN_BYTES..]);
+            self.delete_stored()?;
+            self.keyspace.index_start = index_key;
+        }
+        Ok(())
+    }
+
+    /// Up to `limit` entries of the expiry index that are due. Also finds the next one's time.
+    fn due(&mut self, limit: usize) -> Result<Vec<Vec<u8>>, rocksdb::Error> {
+        let keyspace = &mut *self.keyspace;
+        let mode = IteratorMode::From(&keyspace.index_start, Direction::Forward);
+        let mut stored = (!keyspace.flushed)
+            .then(|| self.db.iterator_cf(self.columns.expiry, mode))
+            .into_iter()
+            .flatten()
+            .filter(|item| match item {
+                Ok((key, _)) => keyspace.index_changes.get(&**key) != Some(&false),
+                Err(_) => true,
+            })
+            .map(|item| item.map(|(key, _)| key))
+            .peekable();
+        let mut added = keyspace
+            .index_changes
+            .iter()
+            .filter_map(|(key, is_added)| is_added.then_some(key))
+            .peekable();
+        let mut due = Vec::new();
+        let next_ms = loop {
+            let next = match (stored.peek(), added.peek()) {
+                (Some(Err(_)), _) | (None, None) => None,
+                (Some(Ok(a)), Some(b)) if a[..] <= b[..] => Some(&a[..]),
+                (_, Some(b)) => Some(&b[..]),
+                (Some(Ok(a)), None) => Some(&a[..]),
+            };
+            let Some(next) = next else { break u64::MAX };
+            let next_ms = leading_number(next);
+            if next_ms > self.now_ms || due.len() == limit {
+                break next_ms;
+            }
+            let next = next.to_vec();
+            // The same key is in both if it was removed and added again within this burst.
+            while stored.peek().is_some_and(|s| matches!(s, Ok(key) if key[..] == next[..])) {
+                stored.next();
+            }
+            added.next_if(|key| key[..] == next[..]);
+            due.push(next);
+        };
+        if let Some(Err(error)) = stored.next_if(|item| item.is_err()) {
+            return Err(error);
+        }
+        drop(stored);
+        keyspace.earliest_expiry_ms = next_ms;
+        Ok(due)
+    }
+
+    /// Move the key in `keyspace.stored_key` within the expiry index; 0: not in it.
+    fn move_expiry(&mut self, before_ms: u64, after_ms: u64) {
+        if before_ms == after_ms {
+            return;
+        }
+        let keyspace = &mut *self.keyspace;
+        if before_ms != 0 {
+            let key = [&before_ms.to_be_bytes()[..], &keyspace.stored_key].concat();
+            self.batch.delete_cf(self.columns.expiry, &key);
+            keyspace.index_changes.insert(key, false);
+        }
+        if after_ms != 0 {
+            let key = [&after_ms.to_be_bytes()[..], &keyspace.stored_key].concat();
+            self.batch.put_cf(self.columns.expiry, &key, []);
+            keyspace.index_changes.insert(key, true);
+            keyspace.earliest_expiry_ms = keyspace.earliest_expiry_ms.min(after_ms);
+        }
+    }
+}

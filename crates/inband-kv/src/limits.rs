@@ -1,0 +1,119 @@
+//! Every limit of this crate in one place, units in the names.
+//!
+//! Limits marked *replicated* take part in what a log means: all replicas of a cluster must run
+//! with the same number, so they are constants and not configuration.
+
+/// Longest string a key may grow to by `APPEND`. *Replicated.*
+pub const STORED_VALUE_LEN_BYTES_MAX: usize = 64 * 1024;
+
+/// Most named client sessions (`INBAND.SESSION`); opening one more expires the one that has been
+/// idle for longest. *Replicated.*
+pub const CLIENT_SESSIONS_MAX: usize = 1024;
+
+/// A named client session that was idle for longer, by replicated time, is expired. *Replicated.*
+pub const CLIENT_SESSION_IDLE_MS_MAX: u64 = 60 * 60 * 1000;
+
+/// Most stored replies of one client session; the oldest is forgotten first. *Replicated.*
+pub const CLIENT_SESSION_REPLIES_MAX: usize = 256;
+
+/// Most bytes of stored replies of one client session; the oldest is forgotten first, the newest is
+/// always kept. *Replicated.*
+pub const CLIENT_SESSION_REPLY_BYTES_MAX: usize = 128 * 1024;
+
+/// A longer reply to a command that only reads is not stored: a retry reads again. *Replicated.*
+pub const CLIENT_SESSION_READ_REPLY_BYTES_MAX: usize = 4 * 1024;
+
+/// Most idle client sessions expired by one log entry. *Replicated.*
+pub const CLIENT_SESSIONS_EXPIRED_PER_ENTRY_MAX: usize = 16;
+
+/// Most expired keys deleted by a log entry that carries commands. *Replicated.*
+pub const EXPIRED_KEYS_PER_ENTRY_MAX: usize = 32;
+
+/// Most expired keys deleted by a tick, a log entry without commands. *Replicated.*
+pub const EXPIRED_KEYS_PER_TICK_MAX: usize = 1024;
+
+/// A replica proposes a tick when nothing was delivered for this long and a key is due to expire.
+pub const TICK_IDLE_MS: u64 = 500;
+
+/// The same while a tick left expired keys behind.
+pub const TICK_BACKLOG_MS: u64 = 20;
+
+/// How much later each further replica proposes a tick, so that one of them does it for all.
+pub const TICK_STAGGER_MS: u64 = 100;
+
+/// Bytes of recently used records kept in memory beside RocksDB's own caches.
+pub const RECORD_CACHE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// RocksDB: size of one memtable of the data column family.
+pub const ROCKSDB_WRITE_BUFFER_BYTES: usize = 48 * 1024 * 1024;
+
+/// RocksDB: size of the shared block cache.
+pub const ROCKSDB_BLOCK_CACHE_BYTES: usize = 32 * 1024 * 1024;
+
+/// RocksDB: background threads for flushing and compaction.
+pub const ROCKSDB_BACKGROUND_JOBS: i32 = 2;
+
+/// RocksDB: write-ahead log kept before old memtables are flushed.
+pub const ROCKSDB_WAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// Longest request (all arguments together) that is read into memory. A longer one is skipped as it
+/// arrives and answered with an error.
+pub const REQUEST_LEN_BYTES_MAX: usize = 64 * 1024;
+
+/// Longest argument a request may announce at all, as in Redis.
+pub const BULK_LEN_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+/// Most arguments a request may announce, as in Redis.
+pub const REQUEST_ARGUMENTS_MAX: usize = 1024 * 1024;
+
+/// Longest inline command, as in Redis.
+pub const INLINE_LEN_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes read from one socket before the others get their turn.
+pub const READ_BUDGET_BYTES: usize = 64 * 1024;
+
+/// Most unanswered commands of one connection; over it the socket is not read.
+pub const PENDING_COMMANDS_MAX: usize = 1024;
+
+/// Most bytes of unanswered commands of one connection; over it the socket is not read.
+pub const PENDING_COMMAND_BYTES_MAX: usize = 256 * 1024;
+
+/// Over this many unsent reply bytes a connection's commands are not executed and it is not read.
+pub const OUTPUT_SOFT_BYTES_MAX: usize = 256 * 1024;
+
+/// Over this many unsent reply bytes a connection is closed.
+pub const OUTPUT_HARD_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Most bytes of keys that one `KEYS` returns.
+pub const KEYS_REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Most keys that one `SCAN` looks at, whatever `COUNT` asks for.
+pub const SCAN_COUNT_MAX: usize = 10_000;
+
+/// Connections accepted from one listener in one turn.
+pub const ACCEPTS_PER_TURN_MAX: usize = 64;
+
+/// Below this many values in flight a value is submitted however little is in it; from then on
+/// values are filled first.
+pub const VALUES_IN_FLIGHT_BEFORE_FILLING: usize = 8;
+
+/// Most values one replica has in flight, whatever the log would take.
+pub const VALUES_IN_FLIGHT_MAX: usize = 1024;
+
+/// Longest name a client may give itself.
+pub const CLIENT_NAME_LEN_BYTES_MAX: usize = 256;
+
+/// Checkpoint transfer: give up on a peer that is silent for this long.
+pub const CHECKPOINT_IO_TIMEOUT_MS: u64 = 10_000;
+
+/// Checkpoint transfer: most peers served at the same time.
+pub const CHECKPOINT_TRANSFERS_MAX: usize = 4;
+
+/// Checkpoint transfer: most files of one checkpoint.
+pub const CHECKPOINT_FILES_MAX: u32 = 1_000_000;
+
+/// Checkpoint transfer: longest file name.
+pub const CHECKPOINT_FILE_NAME_LEN_BYTES_MAX: usize = 255;
+
+/// Checkpoint transfer: pause after every peer has failed once.
+pub const CHECKPOINT_RETRY_MS: u64 = 500;

@@ -1,0 +1,376 @@
+//! From the arguments of a request to a command, with Redis's exact error texts.
+
+use crate::command::{Command, ExpireWhen, Expiry, SetReply, SetWhen, Strings, TimeUnit};
+use crate::reply::Reply;
+use crate::resp::Args;
+use crate::table::{self, CommandId, CommandSpec};
+
+/// Unix times and times to live beyond this many milliseconds are refused as invalid.
+const TIME_MS_MAX: i64 = i64::MAX / 2;
+
+/// Most bytes of an unknown command's name and arguments that are repeated in the error.
+const UNKNOWN_ECHO_BYTES_MAX: usize = 128;
+
+/// Errors that several commands share.
+pub const SYNTAX_ERROR: &str = "ERR syntax error";
+/// An argument or a stored value is no integer.
+pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+
+/// A request understood.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Request<'a> {
+    /// Goes through the log.
+    Replicated(Command<'a>),
+    /// Answered by this replica, see [`crate::local`].
+    Local(&'static CommandSpec),
+    /// `INBAND.SESSION id seq`: what the connection's next data commands are called.
+    UseSession {
+        /// The session.
+        id: u64,
+        /// Sequence of the next data command.
+        seq: u64,
+    },
+}
+
+/// Understand a request, or say why not.
+pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
+    let Some(spec) = table::find(args.get(0)) else {
+        return Err(unknown_command(args));
+    };
+    if !spec.takes(args.len()) {
+        return Err(wrong_arity(spec.name));
+    }
+    let key = args.get(1);
+    let strings = Strings::Args(args, 1);
+    let command = match spec.id {
+        CommandId::Get => Command::Get(key),
+        CommandId::Set => parse_set(args)?,
+        CommandId::Incr => Command::IncrBy(key, 1),
+        CommandId::Decr => Command::IncrBy(key, -1),
+        CommandId::IncrBy => Command::IncrBy(key, integer(args.get(2))?),
+        CommandId::DecrBy => {
+            let delta = integer(args.get(2))?.checked_neg();
+            Command::IncrBy(key, delta.ok_or_else(|| Reply::error("ERR decrement would overflow"))?)
+        }
+        CommandId::Append => Command::Append(key, args.get(2)),
+        CommandId::GetDel => Command::GetDel(key),
+        CommandId::StrLen => Command::StrLen(key),
+        CommandId::Type => Command::Type(key),
+        CommandId::Persist => Command::Persist(key),
+        CommandId::Ttl => Command::Ttl(key, TimeUnit::Seconds),
+        CommandId::PTtl => Command::Ttl(key, TimeUnit::Milliseconds),
+        CommandId::SetNx => set(key, args.get(2), SetWhen::Missing, Expiry::Never, SetReply::Flag),
+        CommandId::GetSet => set(key, args.get(2), SetWhen::Always, Expiry::Never, SetReply::Old),
+        CommandId::SetEx => parse_setex(args, "setex", 1000)?,
+        CommandId::PSetEx => parse_setex(args, "psetex", 1)?,
+        CommandId::Expire => parse_expire(args, "expire", 1000, Expiry::InMs)?,
+        CommandId::PExpire => parse_expire(args, "pexpire", 1, Expiry::InMs)?,
+        CommandId::ExpireAt => parse_expire(args, "expireat", 1000, Expiry::AtMs)?,
+        CommandId::PExpireAt => parse_expire(args, "pexpireat", 1, Expiry::AtMs)?,
+        CommandId::MGet => Command::MGet(strings),
+        CommandId::MSet if args.len() % 2 == 0 => return Err(wrong_arity("MSET")),
+        CommandId::MSet => Command::MSet(strings),
+        CommandId::Del => Command::Del(strings),
+        CommandId::Exists => Command::Exists(strings),
+        CommandId::DbSize => Command::DbSize,
+        CommandId::FlushAll => parse_flush(args)?,
+        CommandId::Session => return parse_session(args),
+        CommandId::Auth
+        | CommandId::Client
+        | CommandId::Command
+        | CommandId::Config
+        | CommandId::Echo
+        | CommandId::Hello
+        | CommandId::Info
+        | CommandId::Keys
+        | CommandId::Ping
+        | CommandId::Quit
+        | CommandId::Reset
+        | CommandId::Scan
+        | CommandId::Select => return Ok(Request::Local(spec)),
+    };
+    Ok(Request::Replicated(command))
+}
+
+/// `ERR wrong number of arguments`; `name` is `command` or `command|subcommand` in any case.
+pub fn wrong_arity(name: &str) -> Reply {
+    let name = name.to_lowercase();
+    Reply::error(format!("ERR wrong number of arguments for '{name}' command"))
+}
+
+/// `ERR unknown subcommand`.
+pub fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Reply {
+    let subcommand = &subcommand[..subcommand.len().min(UNKNOWN_ECHO_BYTES_MAX)];
+    let subcommand = String::from_utf8_lossy(subcommand);
+    Reply::error(format!("ERR unknown subcommand '{subcommand}'. Try {command} HELP."))
+}
+
+fn unknown_command(args: Args<'_>) -> Reply {
+    let name = args.get(0);
+    let name = String::from_utf8_lossy(&name[..name.len().min(UNKNOWN_ECHO_BYTES_MAX)]);
+    let mut listed = String::new();
+    for arg in args.from(1) {
+        let Some(room @ 1..) = UNKNOWN_ECHO_BYTES_MAX.checked_sub(listed.len()) else { break };
+        listed += &format!("'{}' ", String::from_utf8_lossy(&arg[..arg.len().min(room)]));
+    }
+    Reply::error(format!("ERR unknown command '{name}', with args beginning with: {listed}"))
+}
+
+/// An integer exactly as Redis takes it: no plus, no leading zeros, no spaces.
+pub fn strict_integer(bytes: &[u8]) -> Option<i64> {
+    match bytes {
+        b"0" => Some(0),
+        [b'1'..=b'9', ..] | [b'-', b'1'..=b'9', ..] => {
+            std::str::from_utf8(bytes).ok()?.parse().ok()
+        }
+        _ => None,
+    }
+}
+
+/// An integer argument.
+pub fn integer(bytes: &[u8]) -> Result<i64, Reply> {
+    strict_integer(bytes).ok_or_else(|| Reply::error(NOT_AN_INTEGER))
+}
+
+fn is(arg: &[u8], word: &str) -> bool {
+    arg.eq_ignore_ascii_case(word.as_bytes())
+}
+
+fn syntax_error() -> Reply {
+    Reply::error(SYNTAX_ERROR)
+}
+
+fn set<'a>(
+    key: &'a [u8],
+    value: &'a [u8],
+    when: SetWhen,
+    expiry: Expiry,
+    reply: SetReply,
+) -> Command<'a> {
+    Command::Set { key, value, when, expiry, reply }
+}
+
+fn invalid_expire_time(command: &str) -> Reply {
+    Reply::error(format!("ERR invalid expire time in '{command}' command"))
+}
+
+/// A positive time for `SET` and its relatives, in milliseconds.
+fn positive_ms(number: i64, unit_ms: i64, command: &str) -> Result<i64, Reply> {
+    number
+        .checked_mul(unit_ms)
+        .filter(|ms| (1..=TIME_MS_MAX).contains(ms))
+        .ok_or_else(|| invalid_expire_time(command))
+}
+
+fn parse_set(args: Args<'_>) -> Result<Command<'_>, Reply> {
+    let (mut when, mut reply) = (None, SetReply::Status);
+    let mut expiry: Option<Expiry> = None;
+    // The time is looked at after all options, as Redis does: syntax errors come first.
+    let mut time: Option<(&[u8], i64, fn(i64) -> Expiry)> = None;
+    let mut at = 3;
+    while at < args.len() {
+        let option = args.get(at);
+        let has_argument = at + 1 < args.len();
+        let no_expiry = expiry.is_none() && time.is_none();
+        if is(option, "NX") && when.is_none_or(|w| w == SetWhen::Missing) {
+            when = Some(SetWhen::Missing);
+        } else if is(option, "XX") && when.is_none_or(|w| w == SetWhen::Exists) {
+            when = Some(SetWhen::Exists);
+        } else if is(option, "GET") {
+            reply = SetReply::Old;
+        } else if is(option, "KEEPTTL") && time.is_none() {
+            expiry = Some(Expiry::Keep);
+        } else if has_argument && no_expiry {
+            let (unit_ms, kind): (i64, fn(i64) -> Expiry) = match option {
+                o if is(o, "EX") => (1000, Expiry::InMs),
+                o if is(o, "PX") => (1, Expiry::InMs),
+                o if is(o, "EXAT") => (1000, Expiry::AtMs),
+                o if is(o, "PXAT") => (1, Expiry::AtMs),
+                _ => return Err(syntax_error()),
+            };
+            at += 1;
+            time = Some((args.get(at), unit_ms, kind));
+        } else {
+            return Err(syntax_error());
+        }
+        at += 1;
+    }
+    if let Some((number, unit_ms, kind)) = time {
+        expiry = Some(kind(positive_ms(integer(number)?, unit_ms, "set")?));
+    }
+    let (when, expiry) = (when.unwrap_or(SetWhen::Always), expiry.unwrap_or(Expiry::Never));
+    Ok(set(args.get(1), args.get(2), when, expiry, reply))
+}
+
+fn parse_setex<'a>(args: Args<'a>, name: &str, unit_ms: i64) -> Result<Command<'a>, Reply> {
+    let expiry = Expiry::InMs(positive_ms(integer(args.get(2))?, unit_ms, name)?);
+    Ok(set(args.get(1), args.get(3), SetWhen::Always, expiry, SetReply::Status))
+}
+
+fn parse_expire<'a>(
+    args: Args<'a>,
+    name: &str,
+    unit_ms: i64,
+    kind: fn(i64) -> Expiry,
+) -> Result<Command<'a>, Reply> {
+    let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
+    for option in args.from(3) {
+        match option {
+            o if is(o, "NX") => nx = true,
+            o if is(o, "XX") => xx = true,
+            o if is(o, "GT") => gt = true,
+            o if is(o, "LT") => lt = true,
+            other => {
+                let other = &other[..other.len().min(UNKNOWN_ECHO_BYTES_MAX)];
+                let other = String::from_utf8_lossy(other);
+                return Err(Reply::error(format!("ERR Unsupported option {other}")));
+            }
+        }
+    }
+    let when = match (nx, xx, gt, lt) {
+        (true, true, _, _) | (true, _, true, _) | (true, _, _, true) => {
+            return Err(Reply::error(
+                "ERR NX and XX, GT or LT options at the same time are not compatible",
+            ));
+        }
+        (_, _, true, true) => {
+            return Err(Reply::error("ERR GT and LT options at the same time are not compatible"));
+        }
+        (true, ..) => ExpireWhen::NoExpiry,
+        (_, true, true, _) => ExpireWhen::HasExpiryAndLater,
+        (_, true, _, true) => ExpireWhen::HasExpiryAndEarlier,
+        (_, true, ..) => ExpireWhen::HasExpiry,
+        (_, _, true, _) => ExpireWhen::Later,
+        (_, _, _, true) => ExpireWhen::Earlier,
+        _ => ExpireWhen::Always,
+    };
+    let ms = integer(args.get(2))?
+        .checked_mul(unit_ms)
+        .filter(|ms| (-TIME_MS_MAX..=TIME_MS_MAX).contains(ms))
+        .ok_or_else(|| invalid_expire_time(name))?;
+    Ok(Command::Expire { key: args.get(1), expiry: kind(ms), when })
+}
+
+fn parse_flush(args: Args<'_>) -> Result<Command<'_>, Reply> {
+    match args.len() {
+        1 => Ok(Command::FlushAll),
+        2 if is(args.get(1), "ASYNC") || is(args.get(1), "SYNC") => Ok(Command::FlushAll),
+        _ => Err(syntax_error()),
+    }
+}
+
+fn parse_session(args: Args<'_>) -> Result<Request<'_>, Reply> {
+    match args.len() {
+        2 if is(args.get(1), "NEW") => Ok(Request::Replicated(Command::SessionNew)),
+        3 => {
+            let number = |at| integer(args.get(at)).map(|n| u64::try_from(n).unwrap_or(0));
+            match (number(1)?, number(2)?) {
+                (0, _) | (_, 0) => Err(Reply::error(
+                    "ERR session id and sequence start at 1; INBAND.SESSION NEW opens a session",
+                )),
+                (id, seq) => Ok(Request::UseSession { id, seq }),
+            }
+        }
+        2 => Err(unknown_subcommand("INBAND.SESSION", args.get(1))),
+        _ => Err(wrong_arity("INBAND.SESSION")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_of(line: &str) -> String {
+        let words: Vec<&str> = line.split(' ').collect();
+        let bytes = words.concat();
+        let mut at = 0;
+        let ranges: Vec<_> = words
+            .iter()
+            .map(|w| {
+                at += w.len();
+                (at - w.len(), at)
+            })
+            .collect();
+        match parse(Args::new(bytes.as_bytes(), &ranges)) {
+            Err(Reply::Error(text)) => text.into_owned(),
+            Ok(request) => format!("{request:?}"),
+            Err(other) => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn errors_are_worded_as_in_redis() {
+        let overflow = "9223372036854775807";
+        let cases = [
+            ("NOSUCH", "ERR unknown command 'NOSUCH', with args beginning with: "),
+            ("foo bar b", "ERR unknown command 'foo', with args beginning with: 'bar' 'b' "),
+            ("get", "ERR wrong number of arguments for 'get' command"),
+            ("GET a b", "ERR wrong number of arguments for 'get' command"),
+            ("MSET a 1 b", "ERR wrong number of arguments for 'mset' command"),
+            ("SET a", "ERR wrong number of arguments for 'set' command"),
+            ("SET a b c", "ERR syntax error"),
+            ("SET a b NX XX", "ERR syntax error"),
+            ("SET a b EX", "ERR syntax error"),
+            ("SET a b EX 1 PX 1", "ERR syntax error"),
+            ("SET a b EX 1 KEEPTTL", "ERR syntax error"),
+            ("SET a b KEEPTTL EX 1", "ERR syntax error"),
+            ("SET a b EX x NX XX", "ERR syntax error"),
+            ("SET a b EX x", NOT_AN_INTEGER),
+            ("SET a b EX 0", "ERR invalid expire time in 'set' command"),
+            ("SET a b PX -1", "ERR invalid expire time in 'set' command"),
+            ("SET a b EXAT 0", "ERR invalid expire time in 'set' command"),
+            ("SETEX a 0 b", "ERR invalid expire time in 'setex' command"),
+            ("SETEX a 1.5 b", NOT_AN_INTEGER),
+            ("PSETEX a 0 b", "ERR invalid expire time in 'psetex' command"),
+            ("INCRBY a +1", NOT_AN_INTEGER),
+            ("INCRBY a 01", NOT_AN_INTEGER),
+            ("INCRBY a 9223372036854775808", NOT_AN_INTEGER),
+            ("DECRBY a -9223372036854775808", "ERR decrement would overflow"),
+            ("EXPIRE a x", NOT_AN_INTEGER),
+            ("EXPIRE a 1 YY", "ERR Unsupported option YY"),
+            (
+                "EXPIRE a 1 NX GT",
+                "ERR NX and XX, GT or LT options at the same time are not compatible",
+            ),
+            ("EXPIRE a 1 GT LT", "ERR GT and LT options at the same time are not compatible"),
+            ("FLUSHALL NOW", "ERR syntax error"),
+            ("FLUSHDB ASYNC SYNC", "ERR syntax error"),
+            ("INBAND.SESSION x", "ERR unknown subcommand 'x'. Try INBAND.SESSION HELP."),
+            ("INBAND.SESSION a 1", NOT_AN_INTEGER),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(error_of(line), expected, "{line}");
+        }
+        let invalid = "ERR invalid expire time in 'expire' command";
+        assert_eq!(error_of(&format!("EXPIRE a {overflow}")), invalid);
+        let invalid = "ERR invalid expire time in 'set' command";
+        assert_eq!(error_of(&format!("SET a b EX {overflow}")), invalid);
+        assert!(error_of("INBAND.SESSION 0 1").contains("start at 1"));
+    }
+
+    #[test]
+    fn unknown_command_echo_is_bounded() {
+        let long = "x".repeat(500);
+        let text = error_of(&format!("{long} {long} {long}"));
+        assert!(text.len() < 350, "{}", text.len());
+    }
+
+    #[test]
+    fn strict_integers() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("-1", Some(-1)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("-9223372036854775808", Some(i64::MIN)),
+            ("", None),
+            ("-", None),
+            ("-0", None),
+            ("00", None),
+            (" 1", None),
+            ("1 ", None),
+            ("1a", None),
+        ] {
+            assert_eq!(strict_integer(text.as_bytes()), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The table of commands: names, arities and what `COMMAND` tells about them.
+
+/// Which command; the ones answered without the log come last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // the variants are the commands
+pub enum CommandId {
+    Append,
+    DbSize,
+    Decr,
+    DecrBy,
+    Del,
+    Exists,
+    Expire,
+    ExpireAt,
+    FlushAll,
+    Get,
+    GetDel,
+    GetSet,
+    Incr,
+    IncrBy,
+    MGet,
+    MSet,
+    PExpire,
+    PExpireAt,
+    PSetEx,
+    PTtl,
+    Persist,
+    Set,
+    SetEx,
+    SetNx,
+    StrLen,
+    Ttl,
+    Type,
+    Session,
+    Auth,
+    Client,
+    Command,
+    Config,
+    Echo,
+    Hello,
+    Info,
+    Keys,
+    Ping,
+    Quit,
+    Reset,
+    Scan,
+    Select,
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommandSpec {
+    /// Name in capitals.
+    pub name: &'static str,
+    /// Which command.
+    pub id: CommandId,
+    /// Number of arguments, the name included; if negative, at least so many.
+    pub arity: i64,
+    /// Flags as Redis names them.
+    pub flags: &'static [&'static str],
+    /// Index of the first key, of the last (negative: from the end), and the step between.
+    pub keys: (i64, i64, i64),
+}
+
+impl CommandSpec {
+    /// Does a request of `len` arguments, the name included, fit the arity?
+    pub fn takes(&self, len: usize) -> bool {
+        let len = len as i64;
+        if self.arity >= 0 {
+            len == self.arity
+        } else {
+            len >= -self.arity
+        }
+    }
+}
+
+const READ: &[&str] = &["readonly", "fast"];
+const WRITE: &[&str] = &["write", "denyoom", "fast"];
+const SHRINK: &[&str] = &["write", "fast"];
+const ADMIN: &[&str] = &["loading", "stale", "fast"];
+const SCAN: &[&str] = &["readonly"];
+
+const NONE: (i64, i64, i64) = (0, 0, 0);
+const ONE: (i64, i64, i64) = (1, 1, 1);
+const ALL: (i64, i64, i64) = (1, -1, 1);
+const PAIRS: (i64, i64, i64) = (1, -1, 2);
+
+const fn row(
+    name: &'static str,
+    id: CommandId,
+    arity: i64,
+    flags: &'static [&'static str],
+    keys: (i64, i64, i64),
+) -> CommandSpec {
+    CommandSpec { name, id, arity, flags, keys }
+}
+
+/// All commands, sorted by name.
+pub static COMMANDS: &[CommandSpec] = &[
+    row("APPEND", CommandId::Append, 3, WRITE, ONE),
+    row("AUTH", CommandId::Auth, -2, ADMIN, NONE),
+    row("CLIENT", CommandId::Client, -2, ADMIN, NONE),
+    row("COMMAND", CommandId::Command, -1, ADMIN, NONE),
+    row("CONFIG", CommandId::Config, -2, ADMIN, NONE),
+    row("DBSIZE", CommandId::DbSize, 1, READ, NONE),
+    row("DECR", CommandId::Decr, 2, WRITE, ONE),
+    row("DECRBY", CommandId::DecrBy, 3, WRITE, ONE),
+    row("DEL", CommandId::Del, -2, SHRINK, ALL),
+    row("ECHO", CommandId::Echo, 2, ADMIN, NONE),
+    row("EXISTS", CommandId::Exists, -2, READ, ALL),
+    row("EXPIRE", CommandId::Expire, -3, SHRINK, ONE),
+    row("EXPIREAT", CommandId::ExpireAt, -3, SHRINK, ONE),
+    row("FLUSHALL", CommandId::FlushAll, -1, SHRINK, NONE),
+    row("FLUSHDB", CommandId::FlushAll, -1, SHRINK, NONE),
+    row("GET", CommandId::Get, 2, READ, ONE),
+    row("GETDEL", CommandId::GetDel, 2, SHRINK, ONE),
+    row("GETSET", CommandId::GetSet, 3, WRITE, ONE),
+    row("HELLO", CommandId::Hello, -1, ADMIN, NONE),
+    row("INBAND.SESSION", CommandId::Session, -2, ADMIN, NONE),
+    row("INCR", CommandId::Incr, 2, WRITE, ONE),
+    row("INCRBY", CommandId::IncrBy, 3, WRITE, ONE),
+    row("INFO", CommandId::Info, -1, ADMIN, NONE),
+    row("KEYS", CommandId::Keys, 2, SCAN, NONE),
+    row("MGET", CommandId::MGet, -2, READ, ALL),
+    row("MSET", CommandId::MSet, -3, WRITE, PAIRS),
+    row("PERSIST", CommandId::Persist, 2, SHRINK, ONE),
+    row("PEXPIRE", CommandId::PExpire, -3, SHRINK, ONE),
+    row("PEXPIREAT", CommandId::PExpireAt, -3, SHRINK, ONE),
+    row("PING", CommandId::Ping, -1, ADMIN, NONE),
+    row("PSETEX", CommandId::PSetEx, 4, WRITE, ONE),
+    row("PTTL", CommandId::PTtl, 2, READ, ONE),
+    row("QUIT", CommandId::Quit, -1, ADMIN, NONE),
+    row("RESET", CommandId::Reset, 1, ADMIN, NONE),
+    row("SCAN", CommandId::Scan, -2, SCAN, NONE),
+    row("SELECT", CommandId::Select, 2, ADMIN, NONE),
+    row("SET", CommandId::Set, -3, WRITE, ONE),
+    row("SETEX", CommandId::SetEx, 4, WRITE, ONE),
+    row("SETNX", CommandId::SetNx, 3, WRITE, ONE),
+    row("STRLEN", CommandId::StrLen, 2, READ, ONE),
+    row("TTL", CommandId::Ttl, 2, READ, ONE),
+    row("TYPE", CommandId::Type, 2, READ, ONE),
+    row("UNLINK", CommandId::Del, -2, SHRINK, ALL),
+];
+
+/// Longest name in the table.
+const NAME_LEN_MAX: usize = 16;
+
+/// Find a command by its name in any case.
+pub fn find(name: &[u8]) -> Option<&'static CommandSpec> {
+    let mut upper = [0u8; NAME_LEN_MAX];
+    let upper = upper.get_mut(..name.len())?;
+    upper.copy_from_slice(name);
+    upper.make_ascii_uppercase();
+    let at = COMMANDS.binary_search_by(|row| row.name.as_bytes().cmp(upper)).ok()?;
+    Some(&COMMANDS[at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sorted_and_found() {
+        assert!(COMMANDS.is_sorted_by(|a, b| a.name < b.name));
+        for row in COMMANDS {
+            assert!(row.name.len() <= NAME_LEN_MAX);
+            assert_eq!(find(row.name.to_lowercase().as_bytes()).unwrap().name, row.name);
+        }
+        assert!(find(b"").is_none());
+        assert!(find(b"a name that is longer than any").is_none());
+    }
+}

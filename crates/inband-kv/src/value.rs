@@ -1,0 +1,173 @@
+//! A value of the log: many commands under one header.
+//!
+//! `version u8 | time_ms u64 | count u16 | count x (len u16 | command)`, numbers big-endian. A value
+//! without commands is a *tick*: it only moves the replicated time.
+
+/// Version of the format that this program writes.
+pub const VALUE_VERSION: u8 = 1;
+
+/// Length of the header of a value.
+pub const VALUE_HEADER_LEN_BYTES: usize = 11;
+
+/// Length of the prefix of each command.
+pub const COMMAND_PREFIX_LEN_BYTES: usize = 2;
+
+const TIME_AT: std::ops::Range<usize> = 1..9;
+const COUNT_AT: std::ops::Range<usize> = 9..11;
+
+/// Fills values.
+#[derive(Debug)]
+pub struct ValueWriter {
+    bytes: Vec<u8>,
+    count: u16,
+}
+
+impl Default for ValueWriter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ValueWriter {
+    /// A value without commands.
+    pub fn new() -> Self {
+        let mut writer = Self { bytes: Vec::with_capacity(2048), count: 0 };
+        writer.clear();
+        writer
+    }
+
+    /// Start the next value.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.resize(VALUE_HEADER_LEN_BYTES, 0);
+        self.bytes[0] = VALUE_VERSION;
+        self.count = 0;
+    }
+
+    /// Length so far.
+    pub fn len_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// No command was added.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Append one encoded command.
+    pub fn push(&mut self, command: &[u8]) {
+        self.bytes.extend_from_slice(&(command.len() as u16).to_be_bytes());
+        self.bytes.extend_from_slice(command);
+        self.count += 1;
+    }
+
+    /// The finished value, stamped with the proposer's wall clock.
+    pub fn finish(&mut self, time_ms: u64) -> &[u8] {
+        self.bytes[TIME_AT].copy_from_slice(&time_ms.to_be_bytes());
+        self.bytes[COUNT_AT].copy_from_slice(&self.count.to_be_bytes());
+        &self.bytes
+    }
+}
+
+/// Why a value cannot be applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    /// A newer program wrote it. Skipping it would make this replica differ from the others.
+    #[error("value of version {0}; this program knows {VALUE_VERSION}: upgrade this replica")]
+    Version(u8),
+    /// It is not well-formed. Every replica finds the same and skips it.
+    #[error("malformed value; a proposer is broken")]
+    Malformed,
+}
+
+/// Reads a value.
+#[derive(Debug, Clone, Copy)]
+pub struct ValueReader<'a> {
+    /// Wall clock of the proposer.
+    pub time_ms: u64,
+    /// Number of commands.
+    pub count: usize,
+    commands: &'a [u8],
+}
+
+impl<'a> ValueReader<'a> {
+    /// Check the frame of a value.
+    pub fn new(value: &'a [u8]) -> Result<Self, ValueError> {
+        match value.first() {
+            None => return Err(ValueError::Malformed),
+            Some(&VALUE_VERSION) => {}
+            Some(&other) => return Err(ValueError::Version(other)),
+        }
+        let (header, commands) =
+            value.split_at_checked(VALUE_HEADER_LEN_BYTES).ok_or(ValueError::Malformed)?;
+        let time = header[TIME_AT].try_into().map_err(|_| ValueError::Malformed)?;
+        let count = header[COUNT_AT].try_into().map_err(|_| ValueError::Malformed)?;
+        let reader = Self {
+            time_ms: u64::from_be_bytes(time),
+            count: usize::from(u16::from_be_bytes(count)),
+            commands,
+        };
+        // All or nothing: a value that lies about its length must not be applied by half.
+        let mut commands = reader.commands();
+        if commands.by_ref().count() != reader.count || !commands.rest.is_empty() {
+            return Err(ValueError::Malformed);
+        }
+        Ok(reader)
+    }
+
+    /// The encoded commands in order.
+    pub fn commands(&self) -> Commands<'a> {
+        Commands { left: self.count, rest: self.commands }
+    }
+}
+
+/// Iterator over the encoded commands of a value.
+#[derive(Debug, Clone)]
+pub struct Commands<'a> {
+    left: usize,
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Commands<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.left = self.left.checked_sub(1)?;
+        let (len, rest) = self.rest.split_first_chunk::<COMMAND_PREFIX_LEN_BYTES>()?;
+        let (command, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
+        self.rest = rest;
+        Some(command)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip_and_every_cut() {
+        let mut writer = ValueWriter::new();
+        assert!(ValueReader::new(writer.finish(5)).unwrap().commands().next().is_none());
+        writer.push(b"one");
+        writer.push(b"");
+        writer.push(b"three");
+        let value = writer.finish(u64::MAX).to_vec();
+        let reader = ValueReader::new(&value).unwrap();
+        assert_eq!((reader.time_ms, reader.count), (u64::MAX, 3));
+        let commands: Vec<_> = reader.commands().collect();
+        assert_eq!(commands, [&b"one"[..], b"", b"three"]);
+        for len in 0..value.len() {
+            assert!(ValueReader::new(&value[..len]).is_err(), "cut at {len}");
+        }
+        assert!(ValueReader::new(&[&value[..], b"x"].concat()).is_err());
+        writer.clear();
+        assert!(writer.is_empty());
+        assert_eq!(writer.len_bytes(), VALUE_HEADER_LEN_BYTES);
+    }
+
+    #[test]
+    fn newer_versions_are_told_apart_from_garbage() {
+        assert_eq!(ValueReader::new(&[2; 30]).unwrap_err(), ValueError::Version(2));
+        assert_eq!(ValueReader::new(&[]).unwrap_err(), ValueError::Malformed);
+    }
+}

@@ -1,0 +1,170 @@
+//! What a host answers on its control socket. `inband run` is the server, the supervisor a client.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use inband_paxos::config::Role;
+use serde::{Deserialize, Serialize};
+
+use crate::line_json::{self, CallError};
+
+/// A request to a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cmd", rename_all = "lowercase")]
+pub enum HostRequest {
+    /// How are you? Answered by [`HostReply::Status`].
+    Status,
+    /// Take no more client commands, propose nothing of your own, and answer when nothing is in
+    /// flight. Answered by [`HostReply::Position`].
+    Drain,
+    /// How far are you? Answered by [`HostReply::Position`].
+    Applied,
+    /// Make everything applied survive a power cut. Answered by [`HostReply::Position`].
+    Sync,
+    /// End. Answered by [`HostReply::Stopping`] before the process ends.
+    Stop,
+}
+
+/// A host's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "lowercase")]
+pub enum HostReply {
+    /// To [`HostRequest::Status`].
+    Status(Box<HostStatus>),
+    /// To [`HostRequest::Drain`], [`HostRequest::Applied`] and [`HostRequest::Sync`].
+    Position(Position),
+    /// To [`HostRequest::Stop`].
+    Stopping,
+    /// The request failed or was not understood.
+    Error {
+        /// One line.
+        message: String,
+    },
+}
+
+/// How far a replica is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// Last instance applied to the store; first_instance - 1 if none yet.
+    pub applied: u64,
+    /// Values submitted here that are neither decided nor given up.
+    pub outstanding: u64,
+}
+
+/// Everything a host says of itself.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct HostStatus {
+    /// Name of the node.
+    pub name: String,
+    /// Id of the node.
+    pub node: u8,
+    /// Version of the program.
+    pub version: String,
+    /// Configuration epoch it runs in.
+    pub epoch: u32,
+    /// What a vote survives here.
+    pub durability: String,
+    /// Where each role runs: `xdp`, `xdp-generic` or `udp`.
+    pub backends: BTreeMap<Role, String>,
+    /// If it may lead.
+    pub leader: Option<LeaderStatus>,
+    /// If it votes.
+    pub acceptor: Option<AcceptorStatus>,
+    /// If it holds a store.
+    pub replica: Option<ReplicaStatus>,
+    /// Everything counted, dropped packets among them, by name.
+    pub counters: BTreeMap<String, u64>,
+    /// Memory of the process and of its maps.
+    pub memory_bytes: u64,
+}
+
+/// A host as leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LeaderStatus {
+    /// Whether it leads now.
+    pub active: bool,
+    /// Its round.
+    pub round: u64,
+    /// The instance that the next request gets.
+    pub next_instance: u64,
+    /// Slots below are free for reuse.
+    pub floor: u64,
+}
+
+/// A host as acceptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct AcceptorStatus {
+    /// Votes; or is recovering and does not.
+    pub voting: bool,
+    /// Promised for the whole partition.
+    pub round: u64,
+    /// Trim floor.
+    pub floor: u64,
+    /// Highest instance it has voted in; 0 if none.
+    pub highest_voted: u64,
+}
+
+/// A host as replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    /// Last instance applied.
+    pub applied: u64,
+    /// Values submitted here that are undecided.
+    pub outstanding: u64,
+    /// Takes no more client commands.
+    pub draining: bool,
+    /// Keys in the store.
+    pub keys: u64,
+    /// Connected clients.
+    pub clients: u64,
+}
+
+/// Why a host did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// It was not reached.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// It said no.
+    #[error("{0}")]
+    Refused(String),
+    /// It answered another question.
+    #[error("an unexpected answer ({0}); do both sides run the same version?")]
+    Unexpected(String),
+}
+
+/// Ask for the status.
+pub fn status(socket: &Path, limit: Duration) -> Result<HostStatus, ControlError> {
+    match line_json::call(socket, &HostRequest::Status, limit)? {
+        HostReply::Status(status) => Ok(*status),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Ask to drain, sync, or just for the position.
+pub fn position(
+    socket: &Path,
+    request: HostRequest,
+    limit: Duration,
+) -> Result<Position, ControlError> {
+    match line_json::call(socket, &request, limit)? {
+        HostReply::Position(position) => Ok(position),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Ask to end.
+pub fn stop(socket: &Path, limit: Duration) -> Result<(), ControlError> {
+    match line_json::call(socket, &HostRequest::Stop, limit)? {
+        HostReply::Stopping => Ok(()),
+        other => Err(unexpected(other)),
+    }
+}
+
+fn unexpected(reply: HostReply) -> ControlError {
+    match reply {
+        HostReply::Error { message } => ControlError::Refused(message),
+        other => ControlError::Unexpected(format!("{other:?}")),
+    }
+}

@@ -1,0 +1,134 @@
+//! What can go wrong in a lab, each with what to do about it.
+
+use std::path::PathBuf;
+
+/// Why a lab could not be made or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// A tool that the lab runs is not installed.
+    #[error("`{tool}` is not installed; run `apt-get install {package}`")]
+    ToolMissing {
+        /// The command.
+        tool: &'static str,
+        /// The Debian package it is in.
+        package: &'static str,
+    },
+    /// The caller may not make namespaces or load programs.
+    #[error(
+        "no privileges to {what}; run as root (sudo), or use --dataplane udp, which needs none"
+    )]
+    NotPrivileged {
+        /// What was refused.
+        what: String,
+    },
+    /// The kernel lacks what the programs need.
+    #[error(
+        "kernel {release} is too old, {oldest} or newer is needed for XDP; upgrade it, or use \
+         --dataplane udp"
+    )]
+    KernelTooOld {
+        /// As the kernel names itself.
+        release: String,
+        /// The oldest that works.
+        oldest: String,
+    },
+    /// The kernel has no network namespaces.
+    #[error("this kernel has no network namespaces (CONFIG_NET_NS); use --dataplane udp")]
+    NoNamespaces,
+    /// The name of the lab is in use by a living process.
+    #[error(
+        "lab {name:?} is running already, owned by process {owner}; stop it with `inband down`, or \
+         use another --data directory"
+    )]
+    InUse {
+        /// Name of the lab.
+        name: String,
+        /// The owner's process id, as it wrote it.
+        owner: String,
+    },
+    /// More hosts than the switch has ports, or a name twice.
+    #[error("{0}")]
+    BadLayout(String),
+    /// No host has this name.
+    #[error("no host {name:?} in the lab; there are {known}")]
+    UnknownHost {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        known: String,
+    },
+    /// All drop rules of the switch are in use.
+    #[error("all {0} drop rules of the switch are in use; remove one")]
+    TooManyDropRules(u32),
+    /// A command that configures the lab failed.
+    #[error("`{command}` failed: {stderr}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// What it said, on one line.
+        stderr: String,
+    },
+    /// A system call on a file failed.
+    #[error("cannot {what} {path}: {source}")]
+    File {
+        /// The verb.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A system call failed.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// The verb.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The kernel did not take the switch program or its maps.
+    #[error(
+        "the switch's XDP program: cannot {what}: {source}; `inband doctor` says what is missing"
+    )]
+    Bpf {
+        /// The verb.
+        what: String,
+        /// What libbpf said.
+        source: libbpf_rs::Error,
+    },
+    /// The thread that queues frames has ended, so no fault can be set any more.
+    #[error("the lab's queueing thread has ended; the lab must be made anew")]
+    QueueGone,
+}
+
+impl LabError {
+    /// For `map_err` on system calls.
+    pub(crate) fn system<E: Into<std::io::Error>>(
+        what: impl Into<String>,
+    ) -> impl FnOnce(E) -> Self {
+        let what = what.into();
+        move |source| {
+            let source = source.into();
+            if source.kind() == std::io::ErrorKind::PermissionDenied {
+                Self::NotPrivileged { what }
+            } else {
+                Self::System { what, source }
+            }
+        }
+    }
+
+    /// For `map_err` on file operations.
+    pub(crate) fn file(
+        what: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { what, path, source }
+    }
+
+    /// For `map_err` on libbpf calls.
+    pub(crate) fn bpf(what: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Bpf { what, source }
+    }
+}

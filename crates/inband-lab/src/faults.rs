@@ -1,0 +1,112 @@
+//! What may be wrong with a link, and which frames a test loses on purpose.
+
+use crate::error::LabError;
+
+/// One million: every frame.
+pub const LOSS_SCALE_PPM: u32 = 1_000_000;
+
+/// State of the link between a host and the switch. The default is a perfect link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkFaults {
+    /// Random loss from the host to the switch, in frames per million.
+    pub loss_from_host_ppm: u32,
+    /// Random loss from the switch to the host, in frames per million.
+    pub loss_to_host_ppm: u32,
+    /// Nothing gets from the host to the switch.
+    pub cut_from_host: bool,
+    /// Nothing gets from the switch to the host.
+    pub cut_to_host: bool,
+    /// Frames from and to the host wait, in order, until this is taken back.
+    pub held: bool,
+    /// Every frame from and to the host takes this much longer ...
+    pub delay_us: u32,
+    /// ... plus or minus up to this much, so that frames overtake each other.
+    pub jitter_us: u32,
+}
+
+impl LinkFaults {
+    /// The same random loss in both directions.
+    pub fn loss(ppm: u32) -> Self {
+        Self {
+            loss_from_host_ppm: ppm,
+            loss_to_host_ppm: ppm,
+            ..Self::default()
+        }
+    }
+
+    /// Cut in both directions.
+    pub fn cut() -> Self {
+        Self {
+            cut_from_host: true,
+            cut_to_host: true,
+            ..Self::default()
+        }
+    }
+
+    /// A slow link; it reorders if `jitter_us` is more than the time between frames.
+    pub fn delay(delay_us: u32, jitter_us: u32) -> Self {
+        Self {
+            delay_us,
+            jitter_us,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), LabError> {
+        for ppm in [self.loss_from_host_ppm, self.loss_to_host_ppm] {
+            if ppm > LOSS_SCALE_PPM {
+                return Err(LabError::BadLayout(format!(
+                    "loss of {ppm} frames per million is more than all {LOSS_SCALE_PPM}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether frames of the link must pass through user space.
+    pub(crate) fn queues(&self) -> bool {
+        self.held || self.delay_us > 0 || self.jitter_us > 0
+    }
+}
+
+/// Lose the frames of one kind of message, for tests that need exactly that loss.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DropRule {
+    /// UDP port, source or destination.
+    pub udp_port: u16,
+    /// Message type in the Inband header.
+    pub message_type: u8,
+    /// Only frames from these hosts; empty means all.
+    pub from_hosts: Vec<String>,
+    /// Only frames to these hosts; empty means all.
+    pub to_hosts: Vec<String>,
+}
+
+/// Names an active drop rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DropRuleId(pub(crate) u32);
+
+/// Frames at one port of the switch since the lab was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct LinkCounters {
+    /// Came from the host.
+    pub from_host: u64,
+    /// Went to the host straight through the switch (broadcasts are not counted).
+    pub to_host: u64,
+    /// Lost at random.
+    pub lost: u64,
+    /// Lost to a cut.
+    pub cut: u64,
+    /// Lost to a drop rule.
+    pub ruled_out: u64,
+    /// Came from the host and took the way through user space (held, delayed, or a broadcast).
+    pub queued: u64,
+    /// Came from the host and found the way to user space full.
+    pub queue_full: u64,
+    /// Came from the host for a destination that does not exist.
+    pub unknown_destination: u64,
+    /// Went to the host after waiting in user space.
+    pub released: u64,
+    /// For the host, dropped because too many frames waited already.
+    pub overflowed: u64,
+}

@@ -1,0 +1,326 @@
+//! The thread that takes waiting frames from the switch and puts them on the wire later.
+//!
+//! It lives in the switch's namespace: a frame sent on a switch-side veth arrives at the host.
+
+use std::cell::RefCell;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{RingBuffer, RingBufferBuilder};
+use nix::ifaddrs::getifaddrs;
+use nix::poll::{ppoll, PollFd, PollFlags};
+use nix::sys::socket::{sendto, socket, AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType};
+use nix::sys::time::TimeSpec;
+
+use crate::error::LabError;
+use crate::faults::LinkFaults;
+use crate::netns::NetnsHandle;
+use crate::queue::{Frame, WaitingFrames, WAITING_MAX_BYTES};
+use crate::switch::{self, QueueTables, SwitchTables, IFINDEX_BASE};
+
+/// Bytes in front of the frame in `struct switch_queued_frame`.
+const QUEUED_HEADER_BYTES: usize = 16;
+/// A hint to sleep no longer, so that a missed wake-up cannot hang the thread for good.
+const IDLE_WAIT: Duration = Duration::from_secs(1);
+
+/// Per port counts that the thread adds up.
+#[derive(Debug, Default)]
+pub(crate) struct PortCounts {
+    pub(crate) released: AtomicU64,
+    pub(crate) overflowed: AtomicU64,
+}
+
+struct SetLink {
+    port: usize,
+    faults: LinkFaults,
+    done: Sender<Result<(), LabError>>,
+}
+
+/// Handle on the thread; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Injector {
+    commands: Option<Sender<SetLink>>,
+    wake: UnixStream,
+    counts: Arc<[PortCounts]>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Injector {
+    /// Start the thread in the switch's namespace and load the switch from it.
+    pub(crate) fn start(
+        namespace: NetnsHandle,
+        ports: usize,
+        seed: u64,
+    ) -> Result<(Self, SwitchTables), LabError> {
+        let (wake, woken) = UnixStream::pair().map_err(LabError::system("make a socket pair"))?;
+        for end in [&wake, &woken] {
+            end.set_nonblocking(true)
+                .map_err(LabError::system("set up a socket pair"))?;
+        }
+        let (commands, receiver) = channel();
+        let (started, start) = channel();
+        let counts: Arc<[PortCounts]> = (0..ports).map(|_| PortCounts::default()).collect();
+        let thread_counts = Arc::clone(&counts);
+        let thread = std::thread::Builder::new()
+            .name("lab-switch".into())
+            .spawn(move || {
+                let worker = namespace
+                    .enter()
+                    .and_then(|()| Worker::new(ports, seed, receiver, woken, thread_counts));
+                match worker {
+                    Ok((mut worker, tables)) => {
+                        // If nobody waits for the answer any more, nobody wants the switch.
+                        if started.send(Ok(tables)).is_ok() {
+                            worker.run();
+                        }
+                    }
+                    Err(error) => drop(started.send(Err(error))),
+                }
+            })
+            .map_err(LabError::system("start the queueing thread"))?;
+        let injector = Self {
+            commands: Some(commands),
+            wake,
+            counts,
+            thread: Some(thread),
+        };
+        let tables = start.recv().map_err(|_| LabError::QueueGone)??;
+        Ok((injector, tables))
+    }
+
+    /// Hold, delay or release a link. Returns when released frames are on the wire.
+    pub(crate) fn set_link(&self, port: usize, faults: LinkFaults) -> Result<(), LabError> {
+        let (done, result) = channel();
+        let commands = self.commands.as_ref().ok_or(LabError::QueueGone)?;
+        commands
+            .send(SetLink { port, faults, done })
+            .map_err(|_| LabError::QueueGone)?;
+        // A full pipe wakes the thread as well.
+        let _ = (&self.wake).write(&[0]);
+        result.recv().map_err(|_| LabError::QueueGone)?
+    }
+
+    pub(crate) fn counts(&self, port: usize) -> &PortCounts {
+        &self.counts[port]
+    }
+}
+
+impl Drop for Injector {
+    fn drop(&mut self) {
+        self.commands = None;
+        let _ = (&self.wake).write(&[0]);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Worker {
+    tables: QueueTables,
+    ring: RingBuffer<'static>,
+    /// Filled by the ring's callback, emptied right after.
+    taken: Rc<RefCell<Vec<Frame>>>,
+    waiting: WaitingFrames,
+    queueing_ports: u64,
+    /// Ports that no longer queue, once the last of their waiting frames is gone.
+    closing_ports: u64,
+    socket: OwnedFd,
+    addresses: Vec<LinkAddr>,
+    commands: Receiver<SetLink>,
+    woken: UnixStream,
+    counts: Arc<[PortCounts]>,
+}
+
+impl Worker {
+    fn new(
+        ports: usize,
+        seed: u64,
+        commands: Receiver<SetLink>,
+        woken: UnixStream,
+        counts: Arc<[PortCounts]>,
+    ) -> Result<(Self, SwitchTables), LabError> {
+        let (switch, tables) = switch::load(ports)?;
+        // Protocol 0: a socket that only sends.
+        let socket = socket(
+            AddressFamily::Packet,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )
+        .map_err(LabError::system("open a packet socket"))?;
+        let links: Vec<LinkAddr> = getifaddrs()
+            .map_err(LabError::system("list the switch's interfaces"))?
+            .filter_map(|i| i.address?.as_link_addr().copied())
+            .collect();
+        let addresses = (0..ports)
+            .map(|port| {
+                let link = links.iter().find(|l| l.ifindex() == IFINDEX_BASE + port);
+                link.copied()
+                    .ok_or_else(|| LabError::BadLayout(format!("no link at port {port}")))
+            })
+            .collect::<Result<_, _>>()?;
+        let waiting = WaitingFrames::new(ports, WAITING_MAX_BYTES, seed);
+        let taken = Rc::new(RefCell::new(Vec::new()));
+        let take = {
+            let taken = Rc::clone(&taken);
+            move |record: &[u8]| {
+                // A record of another shape cannot be: the switch is the only writer.
+                taken.borrow_mut().extend(parse_queued(record, ports));
+                0
+            }
+        };
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&tables.to_user, take)
+            .map_err(LabError::bpf("open its queue"))?;
+        let ring = builder.build().map_err(LabError::bpf("open its queue"))?;
+        let worker = Self {
+            tables,
+            ring,
+            taken,
+            waiting,
+            queueing_ports: 0,
+            closing_ports: 0,
+            socket,
+            addresses,
+            commands,
+            woken,
+            counts,
+        };
+        Ok((worker, switch))
+    }
+
+    fn run(&mut self) {
+        loop {
+            if let Err(error) = self.take_frames() {
+                tracing::error!(%error, "the lab's queueing thread ends");
+                return;
+            }
+            self.send_due();
+            let mut acknowledge = Vec::new();
+            loop {
+                match self.commands.try_recv() {
+                    Ok(command) => {
+                        let result = self.set_link(command.port, command.faults);
+                        acknowledge.push((command.done, result));
+                    }
+                    Err(std::sync::mpsc::TryRecvError::Empty) => break,
+                    Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
+                }
+            }
+            self.send_due();
+            if let Err(error) = self.close_ports() {
+                tracing::error!(%error, "the lab's queueing thread ends");
+                return;
+            }
+            for (done, result) in acknowledge {
+                // Whoever asked may have gone; the change stands.
+                let _ = done.send(result);
+            }
+            self.sleep();
+        }
+    }
+
+    fn set_link(&mut self, port: usize, faults: LinkFaults) -> Result<(), LabError> {
+        let bit = 1u64 << port;
+        if faults.queues() {
+            self.closing_ports &= !bit;
+            self.queueing_ports |= bit;
+            self.tables.set_queueing(self.queueing_ports)?;
+        } else if self.queueing_ports & bit != 0 {
+            self.closing_ports |= bit;
+        }
+        self.waiting.set_link(Instant::now(), port, faults);
+        Ok(())
+    }
+
+    /// Frames must not overtake those that waited, so a port's frames take the way through here
+    /// until none of them waits any more.
+    fn close_ports(&mut self) -> Result<(), LabError> {
+        if self.closing_ports == 0 {
+            return Ok(());
+        }
+        self.take_frames()?;
+        self.send_due();
+        let idle = (0..self.addresses.len())
+            .filter(|&p| self.closing_ports >> p & 1 == 1 && !self.waiting.involves(p))
+            .fold(0u64, |mask, p| mask | 1 << p);
+        if idle != 0 {
+            self.closing_ports &= !idle;
+            self.queueing_ports &= !idle;
+            self.tables.set_queueing(self.queueing_ports)?;
+            self.take_frames()?;
+            self.send_due();
+        }
+        Ok(())
+    }
+
+    /// Move everything from the kernel's ring to the queue.
+    fn take_frames(&mut self) -> Result<(), LabError> {
+        self.ring
+            .consume()
+            .map_err(LabError::bpf("read its queue"))?;
+        let now = Instant::now();
+        for frame in self.taken.borrow_mut().drain(..) {
+            let to_port = frame.to_port;
+            if !self.waiting.offer(now, frame) {
+                self.counts[to_port]
+                    .overflowed
+                    .fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    fn send_due(&mut self) {
+        while let Some(frame) = self.waiting.next_due(Instant::now()) {
+            let address = &self.addresses[frame.to_port];
+            let counts = &self.counts[frame.to_port];
+            let fd = self.socket.as_raw_fd();
+            match sendto(fd, &frame.bytes, address, MsgFlags::empty()) {
+                Ok(_) => counts.released.fetch_add(1, Ordering::Relaxed),
+                // The host's receive queue is full, as it may be on a real wire.
+                Err(_) => counts.overflowed.fetch_add(1, Ordering::Relaxed),
+            };
+        }
+    }
+
+    fn sleep(&mut self) {
+        let wait = match self.waiting.next_due_at() {
+            Some(due) => due.saturating_duration_since(Instant::now()).min(IDLE_WAIT),
+            None => IDLE_WAIT,
+        };
+        let mut fds = [
+            PollFd::new(self.tables.to_user.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.woken.as_fd(), PollFlags::POLLIN),
+        ];
+        // An interrupted sleep is only a short one.
+        let _ = ppoll(&mut fds, Some(TimeSpec::from_duration(wait)), None);
+        let mut scratch = [0; 64];
+        while matches!(self.woken.read(&mut scratch), Ok(n) if n > 0) {}
+    }
+}
+
+fn parse_queued(record: &[u8], ports: usize) -> Option<Frame> {
+    let word = |at: usize| -> Option<usize> {
+        let bytes = record.get(at..at + 4)?.try_into().ok()?;
+        Some(u32::from_ne_bytes(bytes) as usize)
+    };
+    let (from_port, to_port, len_bytes) = (word(0)?, word(4)?, word(8)?);
+    if from_port >= ports || to_port >= ports {
+        return None;
+    }
+    let bytes = record.get(QUEUED_HEADER_BYTES..QUEUED_HEADER_BYTES + len_bytes)?;
+    Some(Frame {
+        from_port,
+        to_port,
+        bytes: bytes.into(),
+    })
+}

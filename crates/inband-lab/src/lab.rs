@@ -1,0 +1,345 @@
+//! A lab: hosts, each a network namespace with one veth into an XDP switch.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::error::LabError;
+use crate::faults::{DropRule, DropRuleId, LinkCounters, LinkFaults};
+use crate::injector::Injector;
+use crate::netns::{run_tool, Netns};
+use crate::owner::Owner;
+use crate::pass::PassProgram;
+use crate::process::{ProcessSpec, SupervisedChild};
+use crate::switch::{self, RuleEntry, SwitchTables, IFINDEX_BASE, PORTS_MAX};
+
+/// Name of every host's interface.
+pub const HOST_INTERFACE: &str = "eth0";
+/// Hosts have the addresses from here on, in their order.
+pub const FIRST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const PREFIX_BITS: u32 = 16;
+/// Room for a name in a lock file's and a namespace's name.
+const NAME_MAX_BYTES: usize = 64;
+
+/// What to make.
+#[derive(Debug, Clone)]
+pub struct LabSpec {
+    /// Name of the lab. Labs of different names live beside each other.
+    pub name: String,
+    /// Names of the hosts; `/` becomes `-` in the names of their namespaces.
+    pub hosts: Vec<String>,
+    /// Seeds the jitter of slow links.
+    pub seed: u64,
+}
+
+/// A host of a lab.
+#[derive(Debug)]
+pub struct Host {
+    name: String,
+    address: Ipv4Addr,
+    namespace: Netns,
+}
+
+impl Host {
+    /// As the lab's maker named it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its address on the lab's network.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Its namespace.
+    pub fn namespace(&self) -> &Netns {
+        &self.namespace
+    }
+
+    /// Attach a program that lets everything pass, as if the host had one of its own.
+    pub fn attach_pass(&self) -> Result<PassProgram, LabError> {
+        self.namespace.run(PassProgram::attach)
+    }
+
+    /// Start a process on this host.
+    pub fn spawn(&self, spec: &ProcessSpec<'_>) -> Result<SupervisedChild, LabError> {
+        SupervisedChild::spawn(spec, Some(&self.namespace))
+    }
+}
+
+/// Hosts, switch and links. Everything is removed when it is dropped.
+#[derive(Debug)]
+pub struct Lab {
+    // In the order of removal: the thread leaves the switch before the namespaces go.
+    injector: Injector,
+    tables: Mutex<SwitchTables>,
+    hosts: Vec<Host>,
+    _switch: Netns,
+    _owner: Owner,
+}
+
+impl Lab {
+    /// Make a lab. Leftovers of crashed ones are removed first.
+    pub fn create(spec: &LabSpec) -> Result<Self, LabError> {
+        check(spec)?;
+        // A dot is legal in neither name, so no two labs can mean the same namespace.
+        let switch_name = format!("ib-{}.switch.", spec.name);
+        let host_names: Vec<String> = spec
+            .hosts
+            .iter()
+            .map(|h| format!("ib-{}.{}", spec.name, h.replace('/', "-")))
+            .collect();
+        let mut all_names = host_names.clone();
+        all_names.push(switch_name.clone());
+        let owner = Owner::claim(&spec.name, &all_names)?;
+        let switch = Netns::create(&switch_name)?;
+        let hosts = host_names
+            .iter()
+            .zip(&spec.hosts)
+            .enumerate()
+            .map(|(port, (namespace, name))| {
+                let address = Ipv4Addr::from(u32::from(FIRST_ADDRESS) + port as u32);
+                Ok(Host {
+                    name: name.clone(),
+                    address,
+                    namespace: Netns::create(namespace)?,
+                })
+            })
+            .collect::<Result<Vec<_>, LabError>>()?;
+        switch.run(|| make_links(&hosts))?;
+        thread::scope(|scope| {
+            let set_up: Vec<_> = hosts
+                .iter()
+                .map(|h| scope.spawn(|| set_up_host(h)))
+                .collect();
+            set_up.into_iter().try_for_each(|t| match t.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })?;
+        let (injector, tables) = Injector::start(switch.handle()?, hosts.len(), spec.seed)?;
+        Ok(Self {
+            injector,
+            tables: Mutex::new(tables),
+            hosts,
+            _switch: switch,
+            _owner: owner,
+        })
+    }
+
+    /// All hosts, in order.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The host of this name.
+    pub fn host(&self, name: &str) -> Result<&Host, LabError> {
+        Ok(&self.hosts[self.port(name)?])
+    }
+
+    /// Replace the faults of a host's link. Pairwise cuts and drop rules stay as they are.
+    ///
+    /// Releasing a held link returns when the frames that waited are on the wire.
+    pub fn set_link(&self, host: &str, faults: LinkFaults) -> Result<(), LabError> {
+        faults.check()?;
+        let port = self.port(host)?;
+        let mut tables = self.tables();
+        let entry = switch::LinkEntry {
+            faults,
+            ..tables.link(port)
+        };
+        tables.set_link(port, entry)?;
+        self.injector.set_link(port, faults)
+    }
+
+    /// The faults of a host's link as they are now.
+    pub fn link(&self, host: &str) -> Result<LinkFaults, LabError> {
+        let port = self.port(host)?;
+        Ok(self.tables().link(port).faults)
+    }
+
+    /// The same faults on every link.
+    pub fn set_all_links(&self, faults: LinkFaults) -> Result<(), LabError> {
+        self.hosts
+            .iter()
+            .try_for_each(|h| self.set_link(&h.name, faults))
+    }
+
+    /// Hold the packets of a host, in both directions and in order.
+    pub fn hold(&self, host: &str) -> Result<(), LabError> {
+        self.set_link(
+            host,
+            LinkFaults {
+                held: true,
+                ..self.link(host)?
+            },
+        )
+    }
+
+    /// Release the packets of a held host.
+    pub fn release(&self, host: &str) -> Result<(), LabError> {
+        self.set_link(
+            host,
+            LinkFaults {
+                held: false,
+                ..self.link(host)?
+            },
+        )
+    }
+
+    /// Cut (or mend) the way from one host to another; the way back is not touched.
+    pub fn cut_one_way(&self, from: &str, to: &str, cut: bool) -> Result<(), LabError> {
+        let (from, to) = (self.port(from)?, self.port(to)?);
+        let mut tables = self.tables();
+        let mut entry = tables.link(from);
+        if cut {
+            entry.cut_to_ports |= 1 << to;
+        } else {
+            entry.cut_to_ports &= !(1 << to);
+        }
+        tables.set_link(from, entry)
+    }
+
+    /// Cut (or mend) both ways between two hosts.
+    pub fn cut_between(&self, one: &str, other: &str, cut: bool) -> Result<(), LabError> {
+        self.cut_one_way(one, other, cut)?;
+        self.cut_one_way(other, one, cut)
+    }
+
+    /// Lose the messages that a rule describes, until it is removed.
+    pub fn add_drop_rule(&self, rule: &DropRule) -> Result<DropRuleId, LabError> {
+        let entry = RuleEntry {
+            from_ports: self.ports(&rule.from_hosts)?,
+            to_ports: self.ports(&rule.to_hosts)?,
+            udp_port: rule.udp_port,
+            message_type: rule.message_type,
+        };
+        let index = self.tables().add_rule(entry)?;
+        index
+            .map(DropRuleId)
+            .ok_or(LabError::TooManyDropRules(switch::DROP_RULES_MAX))
+    }
+
+    /// Take a drop rule back.
+    pub fn remove_drop_rule(&self, id: DropRuleId) -> Result<(), LabError> {
+        self.tables().remove_rule(id.0)
+    }
+
+    /// Make every link perfect and remove every rule; held frames are released.
+    pub fn heal(&self) -> Result<(), LabError> {
+        let mut tables = self.tables();
+        tables.remove_all_rules()?;
+        for port in 0..self.hosts.len() {
+            tables.set_link(port, switch::LinkEntry::default())?;
+            self.injector.set_link(port, LinkFaults::default())?;
+        }
+        Ok(())
+    }
+
+    /// Frames at a host's port since the lab was made.
+    pub fn counters(&self, host: &str) -> Result<LinkCounters, LabError> {
+        let port = self.port(host)?;
+        let queue = self.injector.counts(port);
+        Ok(LinkCounters {
+            released: queue.released.load(Ordering::Relaxed),
+            overflowed: queue.overflowed.load(Ordering::Relaxed),
+            ..self.tables().counters(port)?
+        })
+    }
+
+    fn port(&self, name: &str) -> Result<usize, LabError> {
+        self.hosts
+            .iter()
+            .position(|h| h.name == name)
+            .ok_or_else(|| LabError::UnknownHost {
+                name: name.to_owned(),
+                known: self
+                    .hosts
+                    .iter()
+                    .map(|h| h.name.as_str())
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            })
+    }
+
+    /// A mask of ports; no host means all.
+    fn ports(&self, names: &[String]) -> Result<u64, LabError> {
+        if names.is_empty() {
+            return Ok(u64::MAX);
+        }
+        names
+            .iter()
+            .try_fold(0, |mask, name| Ok(mask | 1 << self.port(name)?))
+    }
+
+    fn tables(&self) -> MutexGuard<'_, SwitchTables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn check(spec: &LabSpec) -> Result<(), LabError> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || "-_/".contains(c);
+    let mut namespaces = HashSet::new();
+    for (name, what) in spec
+        .hosts
+        .iter()
+        .map(|h| (h, "host"))
+        .chain([(&spec.name, "lab")])
+    {
+        if name.is_empty() || name.len() > NAME_MAX_BYTES || !name.chars().all(legal) {
+            return Err(LabError::BadLayout(format!(
+                "{name:?} is no name for a {what}; use 1 to {NAME_MAX_BYTES} of a-z A-Z 0-9 - _ /"
+            )));
+        }
+        if what == "host" && !namespaces.insert(name.replace('/', "-")) {
+            return Err(LabError::BadLayout(format!(
+                "two hosts are called {name:?}"
+            )));
+        }
+    }
+    if spec.hosts.is_empty() || spec.hosts.len() > PORTS_MAX || spec.name.contains('/') {
+        return Err(LabError::BadLayout(format!(
+            "a lab has 1 to {PORTS_MAX} hosts and no '/' in its name; lab {:?} would have {}",
+            spec.name,
+            spec.hosts.len()
+        )));
+    }
+    Ok(())
+}
+
+/// In the switch's namespace: one veth a host, its other end already in the host.
+fn make_links(hosts: &[Host]) -> Result<(), LabError> {
+    let mut batch = String::new();
+    for (port, host) in hosts.iter().enumerate() {
+        let mac = switch::mac_of(port)
+            .map(|byte| format!("{byte:02x}"))
+            .join(":");
+        let _ = writeln!(
+            batch,
+            "link add name p{port} index {} type veth peer name {HOST_INTERFACE} address {mac} \
+             netns {}\nlink set p{port} up",
+            IFINDEX_BASE + port,
+            host.namespace.name(),
+        );
+    }
+    run_tool("ip", "iproute2", &["-batch", "-"], &batch)
+}
+
+fn set_up_host(host: &Host) -> Result<(), LabError> {
+    host.namespace.run(|| {
+        let batch = format!(
+            "link set lo up\naddr add {}/{PREFIX_BITS} dev {HOST_INTERFACE}\n\
+             link set {HOST_INTERFACE} up\n",
+            host.address
+        );
+        run_tool("ip", "iproute2", &["-batch", "-"], &batch)?;
+        // Checksums must be whole: a frame that is redirected past the stack is never completed.
+        // GRO gives the veth its receive ring, without which redirected frames are lost silently;
+        // a program that the host attaches itself does the same, and neither excludes the other.
+        // The driver tells the other end of it only when GRO is switched on while the link is up.
+        run_tool("ethtool", "ethtool", &["-K", HOST_INTERFACE, "tx", "off", "gro", "on"], "")
+    })
+}

@@ -1,0 +1,129 @@
+//! Who owns a lab. A lock on a file says whether the owner lives; the file says what it made, so
+//! that the next starter can remove it when the owner was killed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+use crate::netns;
+
+/// One lock file a lab.
+const LABS_DIR: &str = "/run/inband/labs";
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    pid: u32,
+    namespaces: Vec<String>,
+}
+
+/// The lock; released, and the file removed, when dropped.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    path: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Owner {
+    /// Own the lab of this name, or say who does. Writes down the namespaces before they exist.
+    pub(crate) fn claim(name: &str, namespaces: &[String]) -> Result<Self, LabError> {
+        let dir = Path::new(LABS_DIR);
+        fs::create_dir_all(dir).map_err(|source| match source.kind() {
+            std::io::ErrorKind::PermissionDenied => LabError::NotPrivileged {
+                what: format!("create {LABS_DIR}"),
+            },
+            _ => LabError::File {
+                what: "create",
+                path: dir.into(),
+                source,
+            },
+        })?;
+        sweep(dir);
+        let path = dir.join(format!("{name}.lock"));
+        let mut lock = loop {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)
+                .map_err(LabError::file("open", &path))?;
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                // The previous owner may have removed the file between our open and our lock.
+                Ok(lock) if is_at(&lock, &path) => break lock,
+                Ok(_) => continue,
+                Err((mut file, _)) => {
+                    let owner = read_record(&mut file);
+                    let owner = owner.map_or("unknown".to_owned(), |r| r.pid.to_string());
+                    return Err(LabError::InUse {
+                        name: name.to_owned(),
+                        owner,
+                    });
+                }
+            }
+        };
+        if let Some(left) = read_record(&mut lock) {
+            left.namespaces
+                .iter()
+                .for_each(|n| netns::remove_leftover(n));
+        }
+        let record = Record {
+            pid: std::process::id(),
+            namespaces: namespaces.to_vec(),
+        };
+        let text = serde_json::to_vec(&record).expect("a record is representable in JSON");
+        lock.set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| lock.write_all(&text))
+            .map_err(LabError::file("write", &path))?;
+        Ok(Self { path, _lock: lock })
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Remove what killed owners left behind. Labs of living owners are locked and stay.
+fn sweep(dir: &Path) {
+    let Ok(files) = fs::read_dir(dir) else { return };
+    for path in files.flatten().map(|f| f.path()) {
+        let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else {
+            continue;
+        };
+        let Ok(mut lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
+            continue;
+        };
+        if !is_at(&lock, &path) {
+            continue;
+        }
+        if let Some(record) = read_record(&mut lock) {
+            tracing::info!(lab = %path.display(), pid = record.pid, "removing a crashed lab");
+            record
+                .namespaces
+                .iter()
+                .for_each(|n| netns::remove_leftover(n));
+        }
+        let _ = fs::remove_file(&path);
+    }
+}
+
+fn is_at(lock: &File, path: &Path) -> bool {
+    match (lock.metadata(), fs::metadata(path)) {
+        (Ok(ours), Ok(theirs)) => (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()),
+        _ => false,
+    }
+}
+
+fn read_record(file: &mut File) -> Option<Record> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}

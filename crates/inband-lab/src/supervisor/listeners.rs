@@ -1,0 +1,57 @@
+//! Sockets that the supervisor binds where its clients are, and hands down to hosts.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+
+use nix::sys::socket::{listen, Backlog};
+
+use super::SupervisorError;
+
+/// Connections that may wait to be accepted; a benchmark opens hundreds at once.
+const BACKLOG: i32 = 1024;
+/// Where ports of hosts on loopback are looked for: below those that the kernel gives to clients.
+const LOOPBACK_PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// Listen, or say which option to change.
+pub(super) fn bind(
+    address: SocketAddr,
+    option: &'static str,
+) -> Result<TcpListener, SupervisorError> {
+    let listener = TcpListener::bind(address).map_err(|source| match source.kind() {
+        ErrorKind::AddrInUse => SupervisorError::PortInUse { address, option },
+        _ => SupervisorError::CannotListen { address, option, source },
+    })?;
+    Backlog::new(BACKLOG)
+        .and_then(|backlog| listen(&listener, backlog))
+        .map_err(|errno| SupervisorError::CannotListen { address, option, source: errno.into() })?;
+    Ok(listener)
+}
+
+/// Listen at the wanted port of loopback or, if it is taken, at any free one.
+pub(super) fn bind_or_any(port: u16, option: &'static str) -> Result<TcpListener, SupervisorError> {
+    let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    bind(at(port), option).or_else(|_| bind(at(0), option))
+}
+
+/// UDP ports of loopback for hosts without a network of their own, free at the moment. Where the
+/// search begins depends on the cluster, so that clusters that start together do not meet.
+pub(super) fn free_loopback_ports(
+    cluster: &str,
+    count: usize,
+) -> Result<Vec<SocketAddrV4>, SupervisorError> {
+    let hash = cluster.bytes().fold(7u32, |h, b| h.wrapping_mul(31).wrapping_add(u32::from(b)));
+    let span = u32::from(LOOPBACK_PORTS.end - LOOPBACK_PORTS.start);
+    let start = hash.wrapping_mul(2_654_435_761) % span;
+    let addresses: Vec<SocketAddrV4> = (0..span)
+        .map(|i| LOOPBACK_PORTS.start + ((start + i) % span) as u16)
+        .map(|port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
+        .filter(|address| UdpSocket::bind(address).is_ok())
+        .take(count)
+        .collect();
+    if addresses.len() < count {
+        return Err(SupervisorError::BadSpec(format!(
+            "no {count} free UDP ports on loopback in {LOOPBACK_PORTS:?}"
+        )));
+    }
+    Ok(addresses)
+}

@@ -1,0 +1,85 @@
+//! What several tests of the lab need.
+
+#![allow(dead_code, reason = "every test uses a part of it")]
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use inband_lab::{Host, Lab, LabError, LabSpec};
+
+/// Longest wait for a frame that should come.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to listen for a frame that should not come.
+pub const SILENCE: Duration = Duration::from_millis(60);
+pub const PORT: u16 = 7400;
+
+/// Whether namespaces can be made here; says why not.
+pub fn privileged() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: needs root to make network namespaces");
+    }
+    root
+}
+
+pub fn lab(test: &str, hosts: &[&str]) -> Lab {
+    Lab::create(&LabSpec {
+        name: format!("t{}-{test}", std::process::id()),
+        hosts: hosts.iter().map(|&h| h.to_owned()).collect(),
+        seed: 1,
+    })
+    .expect("a lab")
+}
+
+pub fn in_host<T: Send>(host: &Host, f: impl FnOnce() -> io::Result<T> + Send) -> T {
+    host.namespace()
+        .run(|| {
+            f().map_err(|source| LabError::System {
+                what: "test".into(),
+                source,
+            })
+        })
+        .expect("in the host")
+}
+
+pub fn udp(lab: &Lab, host: &str) -> UdpSocket {
+    let host = lab.host(host).expect("host");
+    let address = host.address();
+    let socket = in_host(host, || UdpSocket::bind((address, PORT)));
+    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    socket
+}
+
+pub fn tcp_pair(lab: &Lab, from: &str, to: &str) -> (TcpStream, TcpStream) {
+    let (from, to) = (lab.host(from).expect("host"), lab.host(to).expect("host"));
+    let address = SocketAddr::from((to.address(), PORT));
+    let listener = in_host(to, || TcpListener::bind(address));
+    let client = in_host(from, || TcpStream::connect_timeout(&address, PATIENCE));
+    let (server, _) = listener.accept().expect("accept");
+    (client, server)
+}
+
+/// A datagram whose byte 5 is the message type, as in the Inband header.
+pub fn message(kind: u8, tag: u32) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[5] = kind;
+    bytes[12..].copy_from_slice(&tag.to_be_bytes());
+    bytes
+}
+
+pub fn tag_of(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes[12..16].try_into().expect("four bytes"))
+}
+
+/// Tags of everything that arrives until nothing has arrived for a while.
+pub fn tags_until_silence(socket: &UdpSocket) -> Vec<u32> {
+    socket.set_read_timeout(Some(SILENCE)).expect("timeout");
+    let mut tags = Vec::new();
+    let mut bytes = [0; 2048];
+    while let Ok(length) = socket.recv(&mut bytes) {
+        tags.push(tag_of(&bytes[..length]));
+    }
+    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    tags
+}

@@ -1,0 +1,125 @@
+//! The few things a host must not forget: its incarnation and the epoch its acceptor has entered.
+//!
+//! Files of one number each, replaced by rename after a sync, in the host's `state_dir`.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use inband_dataplane::round::INCARNATION_MAX;
+
+const INCARNATION_FILE: &str = "incarnation";
+const ACCEPTOR_EPOCH_FILE: &str = "acceptor-epoch";
+
+/// Why a host's durable state cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DurableError {
+    /// Reading or writing failed.
+    #[error("state directory: {path}: {source}; check host.state_dir, its permissions and free space")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file does not hold a number.
+    #[error("state file {path} holds {found:?}, not a number; it is damaged: start this node under a new id with an empty state directory")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Its content.
+        found: String,
+    },
+    /// Every incarnation has been used.
+    #[error("state file {path}: incarnation {value} is over the limit of {INCARNATION_MAX}; start this node under a new id")]
+    IncarnationsUsedUp {
+        /// The file.
+        path: PathBuf,
+        /// The next one.
+        value: u64,
+    },
+}
+
+fn read_number(path: &Path) -> Result<u64, DurableError> {
+    match fs::read_to_string(path) {
+        Ok(text) => text.trim().parse().map_err(|_| DurableError::Damaged {
+            path: path.to_owned(),
+            found: text.trim().chars().take(40).collect(),
+        }),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(source) => Err(DurableError::Io { path: path.to_owned(), source }),
+    }
+}
+
+fn write_number(dir: &Path, name: &str, value: u64) -> Result<(), DurableError> {
+    let path = dir.join(name);
+    let temporary = dir.join(format!("{name}.new"));
+    let write = || -> io::Result<()> {
+        let mut file = File::create(&temporary)?;
+        writeln!(file, "{value}")?;
+        file.sync_all()?;
+        fs::rename(&temporary, &path)?;
+        File::open(dir)?.sync_all()
+    };
+    write().map_err(|source| DurableError::Io { path: path.clone(), source })
+}
+
+fn make_dir(dir: &Path) -> Result<(), DurableError> {
+    fs::create_dir_all(dir).map_err(|source| DurableError::Io { path: dir.to_owned(), source })
+}
+
+/// A new incarnation: durable before it is returned, never returned again.
+pub fn next_incarnation(state_dir: &Path) -> Result<u64, DurableError> {
+    make_dir(state_dir)?;
+    let path = state_dir.join(INCARNATION_FILE);
+    let value = read_number(&path)? + 1;
+    if value > INCARNATION_MAX {
+        return Err(DurableError::IncarnationsUsedUp { path, value });
+    }
+    write_number(state_dir, INCARNATION_FILE, value)?;
+    Ok(value)
+}
+
+/// Enter an epoch as an acceptor with empty memory. `false`: it entered this epoch, or a later one,
+/// before, may have voted and has forgotten: it must not vote (design, *must* 5).
+pub fn enter_epoch(state_dir: &Path, epoch: u32) -> Result<bool, DurableError> {
+    make_dir(state_dir)?;
+    if read_number(&state_dir.join(ACCEPTOR_EPOCH_FILE))? >= u64::from(epoch) {
+        return Ok(false);
+    }
+    write_number(state_dir, ACCEPTOR_EPOCH_FILE, u64::from(epoch))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("inband-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        dir
+    }
+
+    #[test]
+    fn an_incarnation_is_used_once() {
+        let dir = dir("incarnation");
+        assert_eq!(next_incarnation(&dir).unwrap(), 1);
+        assert_eq!(next_incarnation(&dir).unwrap(), 2);
+        fs::write(dir.join(INCARNATION_FILE), "x").unwrap();
+        assert!(matches!(next_incarnation(&dir), Err(DurableError::Damaged { .. })));
+        fs::write(dir.join(INCARNATION_FILE), INCARNATION_MAX.to_string()).unwrap();
+        assert!(matches!(next_incarnation(&dir), Err(DurableError::IncarnationsUsedUp { .. })));
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_restarted_acceptor_does_not_vote_in_its_epoch() {
+        let dir = dir("epoch");
+        assert!(enter_epoch(&dir, 1).unwrap());
+        assert!(!enter_epoch(&dir, 1).unwrap());
+        assert!(enter_epoch(&dir, 2).unwrap());
+        assert!(!enter_epoch(&dir, 1).unwrap());
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,460 @@
+//! The driver of one host: a [`Host`], its UDP socket and, where roles run in the kernel, their
+//! registers and ring buffer. Thin: it moves packets and time, and decides nothing.
+//!
+//! Not thread-safe: one thread owns a node and polls it.
+
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use inband_dataplane::registers::{AcceptorView, LeaderView};
+use inband_dataplane::socket::HostSocket;
+use inband_dataplane::soft::{Geometry, Registers, Roles};
+use inband_dataplane::wire::{PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES};
+use inband_dataplane::xdp::{Peer, XdpError, XdpHost, XdpMode, XdpSpec};
+
+use crate::config::{Config, Dataplane, Role};
+use crate::durable::{self, DurableError};
+use crate::host::{Host, HostConfig, RecoverError};
+use crate::leadership::LeaderEvent;
+use crate::log::{Burst, ReplicatedLog, SubmitError, Ticket};
+use crate::outbox::{Dest, Outbox};
+use crate::timing::{Micros, Timing};
+
+/// Packets taken from the socket in one poll, so that time and the ring buffer get their turn.
+const RECEIVE_BATCH: usize = 256;
+/// Time between two looks at the kernel's neighbour tables.
+const NEIGHBOURS_US: Micros = 1_000_000;
+/// The same while a peer is still unresolved.
+const NEIGHBOURS_UNRESOLVED_US: Micros = 20_000;
+/// Room for decided values that the learner has not taken yet.
+const RING_BUFFER_BYTES: usize = 16 << 20;
+
+/// Why a node did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// State directory.
+    #[error(transparent)]
+    Durable(#[from] DurableError),
+    /// Kernel backend.
+    #[error(transparent)]
+    Xdp(#[from] XdpError),
+    /// UDP socket.
+    #[error("UDP address {address} of node {name:?} cannot be bound: {source}; is another host running with it, and does this machine have the address?")]
+    Bind {
+        /// The address.
+        address: SocketAddrV4,
+        /// The node.
+        name: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// `auto` was not resolved, or no interface was given.
+    #[error("dataplane {0} needs host.interface in the configuration")]
+    NoInterface(Dataplane),
+    /// State directory unusable in another way.
+    #[error("state directory {path}: {source}")]
+    StateDir {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// See the module.
+pub struct Node {
+    host: Host,
+    socket: HostSocket,
+    kernel: Option<XdpHost>,
+    addresses: Vec<Option<SocketAddrV4>>,
+    peers: Vec<SocketAddr>,
+    started: Instant,
+    out: Outbox,
+    buffer: Box<[u8; PACKET_LEN_MAX_BYTES + 1]>,
+    due: Micros,
+    neighbours_at: Micros,
+    unresolved: Vec<u8>,
+    dataplane: Dataplane,
+    send_failures: u64,
+    events: Vec<(Micros, LeaderEvent)>,
+}
+
+fn roles_of(config: &Config) -> Roles {
+    let this = config.this();
+    Roles {
+        leader: this.has(Role::Leader),
+        acceptor: this.has(Role::Acceptor),
+        quorum: this.has(Role::Replica),
+    }
+}
+
+fn timing_of(config: &Config) -> Timing {
+    let from = &config.host.timing;
+    Timing {
+        submit_deadline_us: from.submit_deadline_ms * 1000,
+        probe_us: from.probe_interval_ms * 1000,
+        suspect_us: from.suspect_after_ms * 1000,
+        ..Timing::default()
+    }
+}
+
+impl Node {
+    /// Start a host. `dataplane` is what `auto` was resolved to; `applied` is the last instance in
+    /// the application's state.
+    pub fn open(config: &Config, dataplane: Dataplane, applied: u64) -> Result<Node, NodeError> {
+        let this = config.this();
+        let incarnation = durable::next_incarnation(&config.host.state_dir)?;
+        let voting = this.has(Role::Acceptor)
+            && durable::enter_epoch(&config.host.state_dir, config.cluster.epoch)?;
+        let socket = HostSocket::bind(this.address).map_err(|source| NodeError::Bind {
+            address: this.address,
+            name: this.name.clone(),
+            source,
+        })?;
+        let roles = roles_of(config);
+        let none = Roles::default();
+        let geometry = Geometry {
+            partitions: config.cluster.partitions as usize,
+            ring_slots: config.cluster.ring_slots as usize,
+        };
+        let in_kernel = dataplane != Dataplane::Udp;
+        let kernel = if in_kernel {
+            Some(Self::load_kernel(config, dataplane, roles, geometry, voting)?)
+        } else {
+            None
+        };
+        let host = HostConfig {
+            node: this.id,
+            epoch: config.cluster.epoch,
+            first_instance: config.cluster.first_instance,
+            acceptors: config.acceptors().map(|n| n.id).collect(),
+            replicas: config.replicas().map(|n| n.id).collect(),
+            leaders: config.leaders().map(|n| n.id).collect(),
+            soft_roles: if in_kernel { none } else { roles },
+            kernel_roles: if in_kernel { roles } else { none },
+            geometry,
+            timing: timing_of(config),
+            incarnation,
+            voting,
+            applied,
+        };
+        let mut addresses = vec![None; 256];
+        for node in &config.nodes {
+            addresses[usize::from(node.id)] = Some(node.address);
+        }
+        let peers = config
+            .replicas()
+            .filter(|n| n.id != this.id)
+            .map(|n| SocketAddr::V4(n.address))
+            .collect();
+        let mut node = Node {
+            host: Host::new(0, host),
+            socket,
+            kernel,
+            addresses,
+            peers,
+            started: Instant::now(),
+            out: Outbox::new(),
+            buffer: Box::new([0; PACKET_LEN_MAX_BYTES + 1]),
+            due: 0,
+            neighbours_at: 0,
+            unresolved: Vec::new(),
+            dataplane,
+            send_failures: 0,
+            events: Vec::new(),
+        };
+        if roles.quorum {
+            let now = node.now();
+            node.host.open_session(now, &mut node.out);
+            node.flush(None);
+        }
+        Ok(node)
+    }
+
+    fn load_kernel(
+        config: &Config,
+        dataplane: Dataplane,
+        roles: Roles,
+        geometry: Geometry,
+        voting: bool,
+    ) -> Result<XdpHost, NodeError> {
+        let this = config.this();
+        let interface =
+            config.host.interface.clone().ok_or(NodeError::NoInterface(dataplane))?;
+        let peer = |n: &crate::config::NodeConfig| Peer {
+            node: n.id,
+            address: n.address,
+            local: n.id == this.id,
+        };
+        let kernel = XdpHost::load(XdpSpec {
+            node: this.id,
+            roles,
+            geometry,
+            address: this.address,
+            interface,
+            mode: match dataplane {
+                Dataplane::XdpGeneric => XdpMode::Generic,
+                _ => XdpMode::Native,
+            },
+            acceptors: config.acceptors().map(peer).collect(),
+            learners: config.replicas().map(peer).collect(),
+            ring_buffer_bytes: RING_BUFFER_BYTES,
+            // Two roles on one host, or a role and the process beside it, talk to each other.
+            loopback: this.roles.len() > 1,
+        })?;
+        let registers = kernel.registers();
+        let epoch = u64::from(config.cluster.epoch);
+        if roles.acceptor {
+            registers.acceptor.start(0, epoch, config.cluster.first_instance, voting);
+        }
+        if roles.quorum {
+            let members: Vec<u8> = config.acceptors().map(|n| n.id).collect();
+            registers.quorum.configure(epoch, &members);
+        }
+        Ok(kernel)
+    }
+
+    fn now(&self) -> Micros {
+        self.started.elapsed().as_micros() as Micros
+    }
+
+    /// Send what the state machines pushed. `sender`: where the packet being handled came from.
+    fn flush(&mut self, sender: Option<SocketAddrV4>) {
+        if let Some(command) = self.host.take_kernel_command() {
+            if let Some(kernel) = &self.kernel {
+                let registers = &kernel.registers().leader;
+                match command {
+                    LeaderEvent::Activate(view) => registers.activate(0, view),
+                    LeaderEvent::Deactivate | LeaderEvent::Suspected => registers.deactivate(0),
+                }
+            }
+        }
+        self.events.extend(self.host.take_leader_events());
+        let own = self.host.config().node;
+        for (dest, packet) in self.out.iter() {
+            let sent = match dest {
+                Dest::Node(node) if node == own => {
+                    self.kernel.as_ref().is_some_and(|kernel| kernel.send_local(packet).is_ok())
+                }
+                Dest::Node(node) => match self.addresses[usize::from(node)] {
+                    Some(address) => self.socket.send(packet, address),
+                    None => false,
+                },
+                Dest::Sender => sender.is_some_and(|address| self.socket.send(packet, address)),
+                Dest::Acceptors | Dest::Learners | Dest::Leaders => {
+                    unreachable!("the host expands groups into nodes")
+                }
+            };
+            self.send_failures += u64::from(!sent);
+        }
+        self.out.clear();
+    }
+
+    /// The protocol state.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The host's registers, in the kernel or in the soft switch.
+    pub fn registers(&self) -> Option<&Registers> {
+        match (&self.kernel, self.host.switch()) {
+            (Some(kernel), _) => Some(kernel.registers()),
+            (None, switch) => switch.map(|s| s.registers()),
+        }
+    }
+
+    /// The acceptor's registers, if this host has the role.
+    pub fn acceptor_view(&self) -> Option<AcceptorView> {
+        let config = self.host.config();
+        let has = config.soft_roles.acceptor || config.kernel_roles.acceptor;
+        self.registers().filter(|_| has).map(|r| r.acceptor.acceptor(0))
+    }
+
+    /// The leader's registers, if this host has the role.
+    pub fn leader_view(&self) -> Option<LeaderView> {
+        let config = self.host.config();
+        let has = config.soft_roles.leader || config.kernel_roles.leader;
+        self.registers().filter(|_| has).map(|r| r.leader.leader(0))
+    }
+
+    /// Counters by name.
+    pub fn counters(&self) -> std::collections::BTreeMap<&'static str, u64> {
+        let mut counters = match (&self.kernel, self.host.switch()) {
+            (Some(kernel), _) => kernel.counters().unwrap_or_default(),
+            (None, Some(switch)) => switch.counters(),
+            (None, None) => Default::default(),
+        };
+        let mut add = |name, value: u64| {
+            if value != 0 {
+                counters.insert(name, value);
+            }
+        };
+        add("host_bad_packets", self.host.bad_packets());
+        add("host_send_failures", self.send_failures);
+        let (sent, repeated) = self.host.proposer().requests();
+        add("proposer_requests", sent);
+        add("proposer_requests_repeated", repeated);
+        if let Some(learner) = self.host.learner() {
+            let stats = learner.stats();
+            add("learner_digest_mismatch", stats.digest_mismatch);
+            add("learner_learn_asked", stats.learn_asked);
+            add("learner_recoveries", stats.recoveries);
+            add("learner_from_peers", stats.from_peers);
+            add("learner_noops", stats.noops);
+        }
+        counters
+    }
+
+    /// Bytes of memory of registers, rings and the log kept for peers.
+    pub fn memory_bytes(&self) -> u64 {
+        let registers = match &self.kernel {
+            Some(kernel) => kernel.memory_bytes(),
+            None => self.host.switch().map_or(0, |s| s.registers().memory_bytes()),
+        };
+        let log = self.host.learner().map_or(0, |l| l.log().memory_bytes());
+        (registers + log) as u64
+    }
+
+    /// Where the roles run.
+    pub fn dataplane(&self) -> Dataplane {
+        self.dataplane
+    }
+
+    /// Nodes whose link-layer address the kernel does not know yet; packets to them are lost.
+    pub fn unresolved(&self) -> &[u8] {
+        &self.unresolved
+    }
+
+    /// Leader changes since the last call: time since the start in microseconds, and what happened.
+    pub fn take_leader_events(&mut self) -> Vec<(Micros, LeaderEvent)> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// See [`Host::recover`].
+    pub fn recover(
+        &mut self,
+        instance: u64,
+        noop: &[u8],
+        known: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), RecoverError> {
+        let now = self.now();
+        let result = self.host.recover(now, instance, noop, &mut self.out, known);
+        self.flush(None);
+        result
+    }
+
+    fn receive(&mut self) {
+        for _ in 0..RECEIVE_BATCH {
+            let Ok(Some((len_bytes, from))) = self.socket.receive(&mut self.buffer) else { return };
+            let now = self.now();
+            self.host.on_packet(now, &self.buffer[..len_bytes], &mut self.out);
+            if !self.out.is_empty() {
+                self.flush(Some(from));
+            }
+            self.due = self.due.min(self.host.trim().due());
+        }
+    }
+
+    fn take_decided(&mut self) {
+        let now = self.now();
+        let Some(kernel) = &mut self.kernel else { return };
+        let (host, out) = (&mut self.host, &mut self.out);
+        kernel.decided(&mut |packet: &[u8]| host.on_decided(now, packet, out));
+        if !self.out.is_empty() {
+            self.flush(None);
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = self.now();
+        if now >= self.neighbours_at {
+            if let Some(kernel) = &mut self.kernel {
+                match kernel.refresh_neighbours() {
+                    Ok(unresolved) => {
+                        self.unresolved = unresolved.iter().map(|u| u.peer.node).collect();
+                    }
+                    // The tables are asked again soon; what was resolved stays so.
+                    Err(error) => tracing::warn!("neighbours: {error}"),
+                }
+            }
+            let resolved = self.unresolved.is_empty();
+            self.neighbours_at =
+                now + if resolved { NEIGHBOURS_US } else { NEIGHBOURS_UNRESOLVED_US };
+        }
+        if now < self.due {
+            return;
+        }
+        if let Some(kernel) = &self.kernel {
+            let view = kernel.registers().leader.leader(0);
+            self.host.set_kernel_leader(view);
+        }
+        self.host.on_tick(now, &mut self.out);
+        self.flush(None);
+        self.due = self.host.due(now);
+    }
+}
+
+impl ReplicatedLog for Node {
+    fn max_value_len_bytes(&self) -> usize {
+        VALUE_LEN_MAX_BYTES
+    }
+
+    fn submit_room(&self) -> usize {
+        self.host.proposer().room()
+    }
+
+    fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError> {
+        let now = self.now();
+        let result = self.host.submit(now, value, &mut self.out);
+        self.flush(None);
+        self.due = self.due.min(self.host.due(now));
+        result
+    }
+
+    fn poll(&mut self, burst: &mut Burst) {
+        self.receive();
+        self.take_decided();
+        self.tick();
+        self.host.take_burst(burst);
+    }
+
+    fn applied(&mut self, instance: u64) {
+        self.host.applied(instance);
+        // A floor that has moved by a step is told at once: the leader's window waits for it.
+        self.due = self.due.min(self.host.trim().due());
+    }
+
+    fn reset(&mut self, applied: u64) {
+        self.host.reset(applied);
+    }
+
+    fn session_refused(&mut self, _ticket: Ticket) {
+        let now = self.now();
+        self.host.session_refused(now, &mut self.out);
+        self.flush(None);
+        self.due = 0;
+    }
+
+    fn answered(&mut self, ticket: Ticket) {
+        self.host.answered(ticket);
+    }
+
+    fn wake_fds(&self) -> Vec<RawFd> {
+        let mut fds = vec![self.socket.fd()];
+        let ring = self.kernel.as_ref().and_then(XdpHost::decided_fd);
+        fds.extend(ring.map(|fd| fd.as_raw_fd()));
+        fds
+    }
+
+    fn poll_timeout(&self) -> Duration {
+        let now = self.now();
+        let due = self.due.min(self.neighbours_at);
+        Duration::from_micros(due.saturating_sub(now))
+    }
+
+    fn checkpoint_peers(&self) -> Vec<SocketAddr> {
+        self.peers.clone()
+    }
+}

@@ -1,0 +1,1 @@
+//! Deterministic simulator: the real roles and state machines under seeded faults.

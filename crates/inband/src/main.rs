@@ -1,0 +1,2 @@
+//! The inband command-line program.
+fn main() {}

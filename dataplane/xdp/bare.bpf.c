@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bare - passes everything: the least that an attached program costs. Baseline of measurements, and
+ * the program that finds out whether one may be loaded and attached at all.
+ */
+#include <linux/bpf.h>
+
+#include <bpf/bpf_helpers.h>
+
+SEC("xdp")
+int ib_bare(struct xdp_md *ctx) {
+    (void)ctx;
+    return XDP_PASS;
+}
+
+char ib_license[] SEC("license") = "Dual BSD/GPL";
