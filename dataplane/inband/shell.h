@@ -20,7 +20,8 @@
  *   int ib_value_up(struct ib_frame *, const struct ib_msg *)            packet -> the host's learner
  * Each returns 0, or not 0 having changed nothing.
  *
- * IB_MUTANT_* build deliberately wrong shells, for the tests that must catch them.
+ * IB_MUTANT_* build deliberately wrong shells, for the tests that must catch them. With IB_RACE_DELAY
+ * the backend defines ib_race_wait(), which is called wherever another CPU's step might hurt.
  */
 #ifndef INBAND_SHELL_H
 #define INBAND_SHELL_H
@@ -34,6 +35,12 @@
 #define IB_TAKE_TRIES_MAX 64
 #define IB_RAISE_TRIES_MAX 64
 #define IB_STAMP_TRIES_MAX 16
+
+#ifdef IB_RACE_DELAY
+#define IB_RACE_WINDOW() ib_race_wait()
+#else
+#define IB_RACE_WINDOW()
+#endif
 
 #define IB_COMPILER_BARRIER() __asm__ volatile("" ::: "memory")
 
@@ -110,12 +117,14 @@ IB_INLINE struct ib_result ib_shell_acceptor_slot(struct ib_msg *m, struct ib_ac
 #ifdef IB_MUTANT_PROMISE_BEFORE_SLOT
     ib_acceptor_snapshot(&r, regs);
 #endif
+    IB_RACE_WINDOW();
     ib_u64 odd = ib_take(&slot->sequence);
     if (!odd)
         return ib_say(IB_DROP, IB_R_contended);
 #ifndef IB_MUTANT_PROMISE_BEFORE_SLOT
     ib_acceptor_snapshot(&r, regs);
 #endif
+    IB_RACE_WINDOW();
     struct ib_vote v = slot->vote;
     result = ib_acceptor_slot(m, &r, &v, ring_slots, &io);
     if (io.raise_highest) {
@@ -131,6 +140,7 @@ IB_INLINE struct ib_result ib_shell_acceptor_slot(struct ib_msg *m, struct ib_ac
         }
 #endif
     }
+    IB_RACE_WINDOW();
     if (io.save_value && ib_value_save(frame, slot, m->value_len_bytes)) {
         result = ib_say(IB_DROP, IB_R_value_io_failed);
         goto release;

@@ -129,6 +129,9 @@ IB_INLINE struct ib_result ib_acceptor_vote(struct ib_msg *m, const struct ib_ac
         ib_acceptor_show_vote(m, v, io);
         return ib_say(verdict, IB_R_acceptor_vote_repeated);
     }
+    /* A vote is a promise too. Otherwise a delayed PHASE2A of a lower round, whose owner the partition
+     * has not been told to forget, would replace a vote that may have been chosen with. */
+    v->promise = m->round;
     v->vround = m->round;
     v->digest = m->digest;
     v->client_id = m->client_id;

@@ -58,10 +58,11 @@ IB_INLINE void ib_send_copy(struct __sk_buff *skb, const struct ib_member *membe
 
 SEC("tc")
 int ib_generic(struct __sk_buff *skb) {
-    const struct ib_note *note = (const struct ib_note *)(long)skb->data_meta;
+    struct ib_note *note = (struct ib_note *)(long)skb->data_meta;
     if ((void *)(note + 1) > (void *)(long)skb->data || note->note != IB_XDP_NOTE)
         return TC_ACT_UNSPEC;
     ib_u32 which = note->group;
+    note->note = 0; /* a copy that comes back to tc here is not to be sent again */
     int unfinished = ib_checksum_is_unfinished(skb);
     if (which == IB_XDP_SENDER) {
         ib_u8 *data = ib_headers(skb);

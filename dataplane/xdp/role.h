@@ -32,23 +32,37 @@ IB_INLINE int ib_frame_resize(struct xdp_md *ctx, ib_u32 value_len_bytes) {
     return delta ? bpf_xdp_adjust_tail(ctx, delta) : 0;
 }
 
-/* Hook of shell.h: packet -> slot. Length 0 is refused by the helper, and there is nothing to do.
+/*
+ * The helpers that copy want a length that the verifier can see to be from 1 to the maximum. It
+ * does not remember "not 0", so the check is made on length - 1, hidden from the compiler, which
+ * would put the two together again.
  */
+#define IB_HIDE(variable) __asm__ volatile("" : "+r"(variable))
+
+/* Hook of shell.h: packet -> slot. */
 IB_INLINE int ib_value_save(struct ib_frame *frame, struct ib_slot *slot, ib_u32 len_bytes) {
+    ib_u32 last = len_bytes - 1;
     if (len_bytes == 0)
         return 0;
-    if (len_bytes > IB_VALUE_LEN_MAX_BYTES)
+    IB_HIDE(last);
+    if (last >= IB_VALUE_LEN_MAX_BYTES)
         return -1;
-    return (int)bpf_xdp_load_bytes(frame->ctx, IB_VALUE_AT_BYTES, slot->value, len_bytes);
+    IB_HIDE(last);
+    return (int)bpf_xdp_load_bytes(frame->ctx, IB_VALUE_AT_BYTES, slot->value, last + 1);
 }
 
 /* Hook of shell.h: slot -> packet, which first gets the length that it will have. */
 IB_INLINE int ib_value_load(struct ib_frame *frame, struct ib_slot *slot, ib_u32 len_bytes) {
+    ib_u32 last = len_bytes - 1;
     if (len_bytes > IB_VALUE_LEN_MAX_BYTES || ib_frame_resize(frame->ctx, len_bytes))
         return -1;
     if (len_bytes == 0)
         return 0;
-    return (int)bpf_xdp_store_bytes(frame->ctx, IB_VALUE_AT_BYTES, slot->value, len_bytes);
+    IB_HIDE(last);
+    if (last >= IB_VALUE_LEN_MAX_BYTES)
+        return -1;
+    IB_HIDE(last);
+    return (int)bpf_xdp_store_bytes(frame->ctx, IB_VALUE_AT_BYTES, slot->value, last + 1);
 }
 
 /*

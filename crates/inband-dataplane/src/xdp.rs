@@ -14,6 +14,7 @@ mod maps;
 mod netlink;
 mod probe;
 pub(crate) mod programs;
+pub mod rig;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,7 +30,7 @@ use netlink::{LinkInfo, Netlink};
 use programs::{Build, Programs};
 
 pub use error::{XdpError, KERNEL_MIN_GENERIC, KERNEL_MIN_NATIVE};
-pub use probe::{probe, Probe, Support};
+pub use probe::{probe, PassThrough, Probe, Support};
 
 /// How programs are attached to an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,15 +220,20 @@ impl XdpHost {
     }
 
     /// The loopback pair first, so that nothing is sent to a link without a program.
+    ///
+    /// The pair is native in either mode: generic XDP skips packets that tc has redirected.
     fn attach(&mut self) -> Result<(), XdpError> {
-        let pair = self.loopback.iter().flat_map(|l| [(&l.near, &l.near_name), (&l.far, &l.far_name)]);
-        let links = pair.chain([(&self.link, &self.spec.interface)]);
-        for (link, name) in links {
+        let native = XdpMode::Native;
+        let pair = self.loopback.iter().flat_map(|l| {
+            [(&l.near, &l.near_name, native), (&l.far, &l.far_name, native)]
+        });
+        let links = pair.chain([(&self.link, &self.spec.interface, self.spec.mode)]);
+        for (link, name, mode) in links {
             if let Some(generic) = &self.programs.generic {
                 self.attachments.push(Attachment::tc_ingress(&generic.program, link.index, name)?);
             }
             let program = &self.programs.dispatch.program;
-            self.attachments.push(Attachment::xdp(program, link.index, name, self.spec.mode)?);
+            self.attachments.push(Attachment::xdp(program, link.index, name, mode)?);
         }
         Ok(())
     }

@@ -301,6 +301,14 @@ impl Connection {
         }
     }
 
+    /// Is there a request whose turn it is?
+    pub fn has_turn(&self) -> bool {
+        !self.queue.is_empty()
+            && !self.has_value_in_flight
+            && self.output.len() < OUTPUT_SOFT_BYTES_MAX
+            && !self.is_in_ready_list
+    }
+
     /// Is the next request one for the log, with nothing before it?
     pub fn is_ready_to_pack(&self) -> bool {
         !self.has_value_in_flight

@@ -6,6 +6,7 @@
 //! ACTIVE        name of the sub-directory in use, replaced atomically
 //! db-<n>/       a RocksDB database
 //! incoming/     a checkpoint being received; no part of the store until ACTIVE names it
+//! outgoing/     checkpoints being sent
 //! ```
 //!
 //! Installing a checkpoint renames `incoming` to the next `db-<n>` and then replaces `ACTIVE`, so a
@@ -37,6 +38,7 @@ const ACTIVE_FILE: &str = "ACTIVE";
 const ACTIVE_FILE_NEXT: &str = "ACTIVE.next";
 const DATABASE_PREFIX: &str = "db-";
 const INCOMING_DIR: &str = "incoming";
+const OUTGOING_DIR: &str = "outgoing";
 
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
 const MEMTABLE_BLOOM_RATIO: f64 = 0.1;
@@ -93,6 +95,11 @@ pub fn open_database(path: &Path) -> Result<DB, StoreError> {
     Ok(DB::open_cf_descriptors(&options, path, families)?)
 }
 
+/// Open the database in `path` without changing anything in it.
+pub fn open_database_to_read(path: &Path) -> Result<DB, StoreError> {
+    Ok(DB::open_cf_for_read_only(&Options::default(), path, COLUMN_FAMILIES, false)?)
+}
+
 /// The directory of a store.
 #[derive(Debug, Clone)]
 pub struct Directory {
@@ -123,7 +130,8 @@ impl Directory {
         for entry in entries.flatten() {
             let other = entry.file_name();
             let other = other.to_string_lossy();
-            if other == INCOMING_DIR || (database_number(&other).is_some() && other != name) {
+            let is_temporary = other == INCOMING_DIR || other == OUTGOING_DIR;
+            if is_temporary || (database_number(&other).is_some() && other != name) {
                 fs::remove_dir_all(entry.path()).map_err(|e| io_error(&entry.path(), e))?;
             }
         }
@@ -133,6 +141,11 @@ impl Directory {
     /// Where a checkpoint is to be received: an empty directory that is no part of the store.
     pub fn incoming(&self) -> PathBuf {
         self.base.join(INCOMING_DIR)
+    }
+
+    /// Where checkpoints for peers are made.
+    pub fn outgoing(&self) -> PathBuf {
+        self.base.join(OUTGOING_DIR)
     }
 
     /// Make the complete, closed database in `incoming` the one in use; its new place.

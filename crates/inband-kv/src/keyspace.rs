@@ -1,8 +1,8 @@
 //! The keys and values of a store while a burst is applied.
 //!
-//! Writes go into the burst's batch and, at once, into an in-memory record cache, so that later
-//! commands of the same burst see them. After the batch is written the same cache serves hot keys
-//! without asking RocksDB.
+//! Writes go into an in-memory record cache, so that later commands of the same burst see them, and
+//! at its end into the burst's batch. After that the same cache serves hot keys without asking
+//! RocksDB.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -52,26 +52,26 @@ struct RecordCache {
 }
 
 impl RecordCache {
-    fn get(&mut self, stored_key: &[u8]) -> Option<&Option<Box<[u8]>>> {
+    /// The place of a record, filled by `load` if the cache does not know it.
+    fn place<E>(
+        &mut self,
+        stored_key: &[u8],
+        load: impl FnOnce() -> Result<Option<Box<[u8]>>, E>,
+    ) -> Result<&mut Option<Box<[u8]>>, E> {
         if !self.young.contains_key(stored_key) {
-            let (key, record) = self.old.remove_entry(stored_key)?;
+            let (key, record) = match self.old.remove_entry(stored_key) {
+                Some(known) => known,
+                None => (stored_key.into(), load()?),
+            };
             self.young_bytes += cached_len(&key, &record);
             self.young.insert(key, record);
         }
-        self.young.get(stored_key)
+        Ok(self.young.get_mut(stored_key).expect("it was there or was just inserted"))
     }
 
-    fn insert(&mut self, stored_key: &[u8], record: Option<Box<[u8]>>) {
-        if let Some(place) = self.young.get_mut(stored_key) {
-            let len_before = place.as_ref().map_or(0, |r| r.len());
-            self.young_bytes += record.as_ref().map_or(0, |r| r.len());
-            self.young_bytes = self.young_bytes.saturating_sub(len_before);
-            *place = record;
-            return;
-        }
-        self.old.remove(stored_key);
-        self.young_bytes += cached_len(stored_key, &record);
-        self.young.insert(stored_key.into(), record);
+    /// A record that was loaded or written within this burst.
+    fn get(&self, stored_key: &[u8]) -> Option<&[u8]> {
+        self.young.get(stored_key)?.as_deref()
     }
 
     /// Between bursts only: within one, the cache is the only place that knows its writes.
@@ -87,6 +87,33 @@ impl RecordCache {
     }
 }
 
+/// The stored keys that a burst wrote, in one piece of memory.
+#[derive(Default)]
+struct DirtyKeys {
+    bytes: Vec<u8>,
+    ranges: Vec<(usize, usize)>,
+}
+
+impl DirtyKeys {
+    fn push(&mut self, stored_key: &[u8]) {
+        self.ranges.push((self.bytes.len(), self.bytes.len() + stored_key.len()));
+        self.bytes.extend_from_slice(stored_key);
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ranges.clear();
+    }
+
+    /// Each key once, in order.
+    fn sorted(&mut self) -> impl Iterator<Item = &[u8]> {
+        let bytes = &self.bytes;
+        self.ranges.sort_unstable_by_key(|(start, end)| &bytes[*start..*end]);
+        self.ranges.dedup_by_key(|(start, end)| &bytes[*start..*end]);
+        self.ranges.iter().map(|(start, end)| &bytes[*start..*end])
+    }
+}
+
 fn cached_len(key: &[u8], record: &Option<Box<[u8]>>) -> usize {
     key.len() + record.as_ref().map_or(0, |r| r.len()) + CACHED_RECORD_OVERHEAD_BYTES
 }
@@ -98,6 +125,7 @@ pub struct Keyspace {
     pub keys: u64,
     /// No key expires before this; `u64::MAX` if none ever does.
     pub earliest_expiry_ms: u64,
+    dirty: DirtyKeys,
     /// Changes of this burst to the expiry index: added or removed.
     index_changes: BTreeMap<Vec<u8>, bool>,
     /// All below was deleted from the expiry index and never comes back, because time does not go
@@ -106,7 +134,6 @@ pub struct Keyspace {
     /// Everything in RocksDB is deleted by this burst; only the cache counts.
     flushed: bool,
     stored_key: Vec<u8>,
-    record: Vec<u8>,
 }
 
 /// A live record.
@@ -124,18 +151,40 @@ impl Keyspace {
         let first = db.iterator_cf(columns.expiry, IteratorMode::Start).next().transpose()?;
         Ok(Self {
             cache: RecordCache::default(),
+            dirty: DirtyKeys::default(),
             keys,
             earliest_expiry_ms: first.map_or(u64::MAX, |(key, _)| leading_number(&key)),
             index_changes: BTreeMap::new(),
             index_start: Vec::new(),
             flushed: false,
             stored_key: Vec::new(),
-            record: Vec::new(),
         })
+    }
+
+    /// Put everything that the burst changed into `batch`. In the order of the keys: RocksDB
+    /// then finds each one's place in its memtable close to the one before.
+    pub fn write(&mut self, columns: Columns<'_>, batch: &mut WriteBatch) {
+        if self.flushed {
+            batch.delete_range_cf(columns.data, &[][..], &ABOVE_ALL_KEYS[..]);
+            batch.delete_range_cf(columns.expiry, &[][..], &ABOVE_ALL_KEYS[..]);
+        }
+        for stored_key in self.dirty.sorted() {
+            match self.cache.get(stored_key) {
+                Some(record) => batch.put_cf(columns.data, stored_key, record),
+                None => batch.delete_cf(columns.data, stored_key),
+            }
+        }
+        for (key, is_added) in &self.index_changes {
+            match is_added {
+                true => batch.put_cf(columns.expiry, key, []),
+                false => batch.delete_cf(columns.expiry, key),
+            }
+        }
     }
 
     /// The burst was written.
     pub fn burst_written(&mut self) {
+        self.dirty.clear();
         self.index_changes.clear();
         self.flushed = false;
         self.cache.trim();
@@ -171,8 +220,6 @@ pub struct Burst<'a> {
     pub db: &'a DB,
     /// Its column families.
     pub columns: Columns<'a>,
-    /// What the burst writes.
-    pub batch: &'a mut WriteBatch,
     /// The keyspace.
     pub keyspace: &'a mut Keyspace,
     /// Replicated time.
@@ -180,25 +227,24 @@ pub struct Burst<'a> {
 }
 
 impl Burst<'_> {
-    /// The stored record of the key in `keyspace.stored_key`, dead or alive.
-    fn load(&mut self) -> Result<Option<&[u8]>, rocksdb::Error> {
+    /// The place of the record of the key in `keyspace.stored_key`, dead or alive.
+    fn place(&mut self) -> Result<&mut Option<Box<[u8]>>, rocksdb::Error> {
         let keyspace = &mut *self.keyspace;
-        if keyspace.cache.get(&keyspace.stored_key).is_none() {
-            let record = if keyspace.flushed {
-                None
-            } else {
-                self.db.get_pinned_cf(self.columns.data, &keyspace.stored_key)?
-            };
-            keyspace.cache.insert(&keyspace.stored_key, record.map(|r| Box::from(&*r)));
-        }
-        Ok(keyspace.cache.get(&keyspace.stored_key).and_then(|r| r.as_deref()))
+        let (key, flushed) = (&keyspace.stored_key, keyspace.flushed);
+        keyspace.cache.place(key, || {
+            if flushed {
+                return Ok(None);
+            }
+            Ok(self.db.get_pinned_cf(self.columns.data, key)?.map(|record| Box::from(&*record)))
+        })
     }
 
     /// The record of `key`, if it has not expired.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error> {
         stored_key(key, &mut self.keyspace.stored_key);
         let now_ms = self.now_ms;
-        Ok(self.load()?.map(record).filter(|r| is_live(r.expire_at_ms, now_ms)))
+        let record = self.place()?.as_deref().map(record);
+        Ok(record.filter(|r| is_live(r.expire_at_ms, now_ms)))
     }
 
     /// Store a record; `expire_at_ms` 0: it does not expire.
@@ -209,15 +255,22 @@ impl Burst<'_> {
         value: &[u8],
     ) -> Result<(), rocksdb::Error> {
         stored_key(key, &mut self.keyspace.stored_key);
-        let before = self.load()?.map(|r| record(r).expire_at_ms);
-        self.move_expiry(before.unwrap_or(0), expire_at_ms);
+        let place = self.place()?;
+        let before = place.as_deref().map(|r| (record(r).expire_at_ms, r.len()));
+        let len = TIME_LEN_BYTES + value.len();
+        match place {
+            Some(bytes) if bytes.len() == len => {
+                bytes[..TIME_LEN_BYTES].copy_from_slice(&expire_at_ms.to_be_bytes());
+                bytes[TIME_LEN_BYTES..].copy_from_slice(value);
+            }
+            _ => *place = Some([&expire_at_ms.to_be_bytes()[..], value].concat().into()),
+        }
+        let (before_ms, before_len) = before.unwrap_or((0, 0));
+        self.move_expiry(before_ms, expire_at_ms);
         let keyspace = &mut *self.keyspace;
         keyspace.keys += u64::from(before.is_none());
-        keyspace.record.clear();
-        keyspace.record.extend_from_slice(&expire_at_ms.to_be_bytes());
-        keyspace.record.extend_from_slice(value);
-        self.batch.put_cf(self.columns.data, &keyspace.stored_key, &keyspace.record);
-        keyspace.cache.insert(&keyspace.stored_key, Some(keyspace.record.as_slice().into()));
+        keyspace.cache.young_bytes = (keyspace.cache.young_bytes + len).saturating_sub(before_len);
+        keyspace.dirty.push(&keyspace.stored_key);
         Ok(())
     }
 
@@ -229,22 +282,20 @@ impl Burst<'_> {
 
     /// Delete the key in `keyspace.stored_key`.
     fn delete_stored(&mut self) -> Result<bool, rocksdb::Error> {
-        let Some(expire_at_ms) = self.load()?.map(|r| record(r).expire_at_ms) else {
-            return Ok(false);
-        };
+        let Some(bytes) = self.place()?.take() else { return Ok(false) };
+        let expire_at_ms = record(&bytes).expire_at_ms;
         self.move_expiry(expire_at_ms, 0);
         let keyspace = &mut *self.keyspace;
         keyspace.keys -= 1;
-        self.batch.delete_cf(self.columns.data, &keyspace.stored_key);
-        keyspace.cache.insert(&keyspace.stored_key, None);
+        keyspace.cache.young_bytes = keyspace.cache.young_bytes.saturating_sub(bytes.len());
+        keyspace.dirty.push(&keyspace.stored_key);
         Ok(is_live(expire_at_ms, self.now_ms))
     }
 
     /// Delete all keys.
     pub fn flush(&mut self) {
-        self.batch.delete_range_cf(self.columns.data, &[][..], &ABOVE_ALL_KEYS[..]);
-        self.batch.delete_range_cf(self.columns.expiry, &[][..], &ABOVE_ALL_KEYS[..]);
         self.keyspace.cache.clear();
+        self.keyspace.dirty.clear();
         self.keyspace.index_changes.clear();
         self.keyspace.flushed = true;
         self.keyspace.keys = 0;
@@ -322,12 +373,10 @@ impl Burst<'_> {
         let keyspace = &mut *self.keyspace;
         if before_ms != 0 {
             let key = [&before_ms.to_be_bytes()[..], &keyspace.stored_key].concat();
-            self.batch.delete_cf(self.columns.expiry, &key);
             keyspace.index_changes.insert(key, false);
         }
         if after_ms != 0 {
             let key = [&after_ms.to_be_bytes()[..], &keyspace.stored_key].concat();
-            self.batch.put_cf(self.columns.expiry, &key, []);
             keyspace.index_changes.insert(key, true);
             keyspace.earliest_expiry_ms = keyspace.earliest_expiry_ms.min(after_ms);
         }

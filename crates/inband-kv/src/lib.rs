@@ -1,15 +1,39 @@
 //! A replicated key-value store over RocksDB, spoken to in RESP.
+//!
+//! [`replica::Replica`] is the whole of it: clients' sockets, a [`inband_paxos::log::ReplicatedLog`]
+//! and a [`store::Store`] in one thread. From the outside in:
+//!
+//! * [`front`], [`connection`], [`resp`], [`reply`]: sockets, requests and replies;
+//! * [`table`], [`parse`], [`local`], [`info`]: which commands there are, and those answered here;
+//! * [`command`], [`value`], [`packer`]: commands for the log, many in one value;
+//! * [`store`], [`client_sessions`]: the replicated state machine;
+//! * [`checkpoint`], [`checkpoint_server`], [`checkpoint_client`], [`loader`]: state transfer;
+//! * [`control`]: watching and directing a replica from other threads;
+//! * [`limits`]: every limit.
 
+pub mod checkpoint;
+pub mod checkpoint_client;
+pub mod checkpoint_server;
 pub mod client_sessions;
 pub mod command;
+pub mod connection;
+pub mod control;
 mod db;
 mod engine;
+pub mod front;
 pub mod glob;
+pub mod info;
 mod keyspace;
 pub mod limits;
+pub mod loader;
+pub mod local;
+pub mod packer;
 pub mod parse;
+pub mod replica;
 pub mod reply;
 pub mod resp;
 pub mod store;
 pub mod table;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod value;

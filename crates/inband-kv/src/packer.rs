@@ -197,6 +197,11 @@ impl Packer {
         self.in_flight.remove(&ticket)
     }
 
+    /// Some connection has commands to pack.
+    pub fn has_waiting(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// Take everything that waits to be packed out of the queues: who waits for how many replies.
     pub fn reject_waiting(&mut self, connections: &mut Connections) -> Vec<(usize, usize)> {
         let mut waiting = Vec::new();

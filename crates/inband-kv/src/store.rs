@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
 use crate::client_sessions::{self, Admission, ClientSessions, Records};
 use crate::command::{Command, SessionStamp};
-use crate::db::{open_database, Columns, Directory, COLUMN_FAMILIES, HASH_LEN_BYTES};
+use crate::db::{open_database, open_database_to_read, Columns, Directory, COLUMN_FAMILIES, HASH_LEN_BYTES};
 use crate::engine;
 use crate::keyspace::{self, Burst, Keyspace};
 use crate::limits::{EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX};
@@ -138,7 +138,7 @@ impl SharedDb {
         Checkpoint::new(&**db)?.create_checkpoint(dir)?;
         drop(db);
         // Instances may have been applied meanwhile: only the copy knows what is in it.
-        let copy = open_database(dir)?;
+        let copy = open_database_to_read(dir)?;
         Ok(State::load(&copy)?.applied)
     }
 
@@ -346,6 +346,7 @@ impl Store {
                     None => batch.delete_cf(columns.meta, key),
                 }
             }
+            self.keyspace.write(columns, &mut batch);
             self.state.keys = self.keyspace.keys;
             self.state.next_session_id = self.clients.next_id();
             batch.put_cf(columns.meta, STATE_KEY, self.state.encode());
@@ -416,9 +417,10 @@ impl Store {
     ) -> Result<(), StoreError> {
         self.state.time_ms = self.state.time_ms.max(value.time_ms);
         let now_ms = self.state.time_ms;
-        self.clients.expire(now_ms, &mut BatchRecords { batch, meta: columns.meta });
+        let mut records = BatchRecords { batch, meta: columns.meta };
+        self.clients.expire(now_ms, &mut records);
         let keyspace = &mut self.keyspace;
-        let mut burst = Burst { db, columns, batch, keyspace, now_ms };
+        let mut burst = Burst { db, columns, keyspace, now_ms };
         let is_tick = value.count == 0;
         burst.delete_expired(if is_tick {
             EXPIRED_KEYS_PER_TICK_MAX
@@ -431,11 +433,10 @@ impl Store {
             let reply = match Command::decode(bytes) {
                 None => Some(Reply::error("ERR malformed command in a value")),
                 Some((command, Some(stamp))) => {
-                    Some(execute_stamped(&mut burst, &mut self.clients, &command, stamp)?)
+                    let clients = &mut self.clients;
+                    Some(execute_stamped(&mut burst, clients, &mut records, &command, stamp)?)
                 }
                 Some((Command::SessionNew, None)) => {
-                    let meta = burst.columns.meta;
-                    let mut records = BatchRecords { batch: burst.batch, meta };
                     Some(Reply::Integer(self.clients.open(now_ms, &mut records) as i64))
                 }
                 Some((command, None)) if !is_own && command.only_reads() => None,
@@ -492,10 +493,15 @@ impl Store {
         self.directory.incoming()
     }
 
+    /// Where checkpoints for peers are made, see [`crate::checkpoint_server`].
+    pub fn outgoing(&self) -> PathBuf {
+        self.directory.outgoing()
+    }
+
     /// Replace the contents with the complete checkpoint in `incoming`. The old contents are
     /// removed after the new ones are in use; a crash at any moment leaves one of the two.
     pub fn install(&mut self, incoming: &Path) -> Result<(), StoreError> {
-        let checkpoint = State::load(&open_database(incoming)?)?.applied;
+        let checkpoint = State::load(&open_database_to_read(incoming)?)?.applied;
         if checkpoint <= self.state.applied {
             let applied = self.state.applied;
             return Err(StoreError::CheckpointTooOld { applied, checkpoint });
@@ -516,18 +522,16 @@ impl Store {
 fn execute_stamped(
     burst: &mut Burst<'_>,
     clients: &mut ClientSessions,
+    records: &mut dyn Records,
     command: &Command<'_>,
     stamp: SessionStamp,
 ) -> Result<Reply, StoreError> {
-    let (meta, now_ms) = (burst.columns.meta, burst.now_ms);
-    let mut records = BatchRecords { batch: burst.batch, meta };
-    let reply = match clients.admit(stamp, now_ms, &mut records) {
+    let reply = match clients.admit(stamp, burst.now_ms, records) {
         Admission::Answer(reply) => return Ok(reply),
         Admission::ReadAgain => return Ok(engine::execute(burst, command)?),
         Admission::Execute => engine::execute(burst, command)?,
     };
-    let mut records = BatchRecords { batch: burst.batch, meta };
-    clients.store_reply(stamp, &reply, command.only_reads(), &mut records);
+    clients.store_reply(stamp, &reply, command.only_reads(), records);
     Ok(reply)
 }
 

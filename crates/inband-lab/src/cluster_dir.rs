@@ -59,7 +59,9 @@ impl ClusterDir {
     /// Create it if need be, and lock it.
     pub fn open(path: &Path) -> Result<Self, SupervisorError> {
         fs::create_dir_all(path.join("hosts")).map_err(SupervisorError::file("create", path))?;
-        let path = path.canonicalize().map_err(SupervisorError::file("open", path))?;
+        let path = path
+            .canonicalize()
+            .map_err(SupervisorError::file("open", path))?;
         let lock_path = path.join("supervisor.lock");
         let file = OpenOptions::new()
             .read(true)
@@ -116,13 +118,19 @@ impl ClusterDir {
             .collect();
         let stem = stem.trim_matches('-');
         let stem = if stem.is_empty() { "inband" } else { stem };
-        format!("{stem}-{:06x}", fnv1a(self.path.as_os_str().as_encoded_bytes()) & 0xff_ffff)
+        format!(
+            "{stem}-{:06x}",
+            fnv1a(self.path.as_os_str().as_encoded_bytes()) & 0xff_ffff
+        )
     }
 
     /// The record, or `None` in a fresh directory.
     pub fn record(&self) -> Result<Option<ClusterRecord>, SupervisorError> {
         let path = self.record_path();
-        let damaged = |reason: String| SupervisorError::DamagedRecord { path: path.clone(), reason };
+        let damaged = |reason: String| SupervisorError::DamagedRecord {
+            path: path.clone(),
+            reason,
+        };
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -131,7 +139,10 @@ impl ClusterDir {
         let record: ClusterRecord =
             serde_json::from_str(&text).map_err(|e| damaged(e.to_string()))?;
         if record.format != RECORD_FORMAT {
-            return Err(damaged(format!("format {}, this is {RECORD_FORMAT}", record.format)));
+            return Err(damaged(format!(
+                "format {}, this is {RECORD_FORMAT}",
+                record.format
+            )));
         }
         Ok(Some(record))
     }
@@ -175,7 +186,10 @@ impl ClusterDir {
                     reason: format!("it is gone, but replica/{i} has data"),
                 });
             }
-            return Ok(StartPlan { record, notices: Vec::new() });
+            return Ok(StartPlan {
+                record,
+                notices: Vec::new(),
+            });
         };
         if last.replicas != spec.replicas {
             return Err(SupervisorError::LayoutChanged(format!(
@@ -192,7 +206,11 @@ impl ClusterDir {
             SupervisorError::BadSpec("all 4294967295 epochs of this cluster are used up".into())
         })?;
         let names = |replicas: &[usize]| {
-            replicas.iter().map(|i| format!("replica/{i}")).collect::<Vec<_>>().join(", ")
+            replicas
+                .iter()
+                .map(|i| format!("replica/{i}"))
+                .collect::<Vec<_>>()
+                .join(", ")
         };
         let gone = || SupervisorError::ReplicaMissing {
             dir: self.path.clone(),
@@ -214,7 +232,10 @@ impl ClusterDir {
             return Ok(StartPlan { record, notices });
         }
         if !spec.accept_loss {
-            return Err(SupervisorError::Unclean { dir: self.path.clone(), epoch: last.epoch });
+            return Err(SupervisorError::Unclean {
+                dir: self.path.clone(),
+                epoch: last.epoch,
+            });
         }
         if !missing.is_empty() && !spec.accept_missing_replicas {
             return Err(gone());
@@ -228,8 +249,10 @@ impl ClusterDir {
         let floor = last.first_instance - 1;
         let best = positions.iter().map(|p| p.1).max().unwrap_or(0).max(floor);
         record.first_instance = best + 1;
-        let found: Vec<String> =
-            positions.iter().map(|(i, applied)| format!("replica/{i} up to {applied}")).collect();
+        let found: Vec<String> = positions
+            .iter()
+            .map(|(i, applied)| format!("replica/{i} up to {applied}"))
+            .collect();
         let mut notices = vec![
             format!("continuing after an unclean stop from instance {best}: {}", found.join(", ")),
             format!(
@@ -300,8 +323,15 @@ mod tests {
         add_data(&dir, 0..2);
         let plan = dir.plan(&spec, &never).expect("plan");
         assert_eq!((plan.record.epoch, plan.record.first_instance), (2, 42));
-        assert_eq!(plan.record.clean_at, None, "the marker goes before anything starts");
-        assert!(plan.notices[0].contains("replica/2 starts empty"), "{:?}", plan.notices);
+        assert_eq!(
+            plan.record.clean_at, None,
+            "the marker goes before anything starts"
+        );
+        assert!(
+            plan.notices[0].contains("replica/2 starts empty"),
+            "{:?}",
+            plan.notices
+        );
     }
 
     #[test]
@@ -310,8 +340,14 @@ mod tests {
         let mut record = dir.plan(&spec, &never).expect("plan").record;
         record.clean_at = Some(41);
         dir.write_record(&record).expect("write");
-        let error = dir.plan(&spec, &never).expect_err("nothing left").to_string();
-        assert!(error.contains("replica/0, replica/1, replica/2 are missing"), "{error}");
+        let error = dir
+            .plan(&spec, &never)
+            .expect_err("nothing left")
+            .to_string();
+        assert!(
+            error.contains("replica/0, replica/1, replica/2 are missing"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -321,7 +357,10 @@ mod tests {
         dir.write_record(&record).expect("write");
         add_data(&dir, 0..2);
         let error = dir.plan(&spec, &never).expect_err("unclean").to_string();
-        assert!(error.contains("not stopped cleanly") && error.contains("--accept-loss"), "{error}");
+        assert!(
+            error.contains("not stopped cleanly") && error.contains("--accept-loss"),
+            "{error}"
+        );
         spec.accept_loss = true;
         let error = dir.plan(&spec, &applied).expect_err("missing").to_string();
         assert!(error.contains("data of replica/2 are missing"), "{error}");
@@ -371,7 +410,12 @@ mod tests {
     #[test]
     fn a_directory_has_one_supervisor() {
         let (_t, dir, _) = setup();
-        let error = ClusterDir::open(dir.path()).expect_err("locked").to_string();
-        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+        let error = ClusterDir::open(dir.path())
+            .expect_err("locked")
+            .to_string();
+        assert!(
+            error.contains(&format!("process {}", std::process::id())),
+            "{error}"
+        );
     }
 }

@@ -11,7 +11,7 @@ use crate::error::LabError;
 use crate::faults::{DropRule, DropRuleId, LinkCounters, LinkFaults};
 use crate::injector::Injector;
 use crate::netns::{run_tool, Netns};
-use crate::owner::Owner;
+use crate::owner::{self, Owner};
 use crate::pass::PassProgram;
 use crate::process::{ProcessSpec, SupervisedChild};
 use crate::switch::{self, RuleEntry, SwitchTables, IFINDEX_BASE, PORTS_MAX};
@@ -128,6 +128,12 @@ impl Lab {
             _switch: switch,
             _owner: owner,
         })
+    }
+
+    /// Remove what killed owners of labs left behind: namespaces, and the processes in them.
+    /// [`create`](Self::create) does so too.
+    pub fn remove_leftovers() {
+        owner::sweep();
     }
 
     /// All hosts, in order.
@@ -340,6 +346,11 @@ fn set_up_host(host: &Host) -> Result<(), LabError> {
         // GRO gives the veth its receive ring, without which redirected frames are lost silently;
         // a program that the host attaches itself does the same, and neither excludes the other.
         // The driver tells the other end of it only when GRO is switched on while the link is up.
-        run_tool("ethtool", "ethtool", &["-K", HOST_INTERFACE, "tx", "off", "gro", "on"], "")
+        run_tool(
+            "ethtool",
+            "ethtool",
+            &["-K", HOST_INTERFACE, "tx", "off", "gro", "on"],
+            "",
+        )
     })
 }

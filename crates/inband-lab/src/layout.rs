@@ -128,22 +128,37 @@ impl ClusterSpec {
     pub fn hosts(&self) -> Vec<HostPlan> {
         let mut hosts = Vec::new();
         let mut add = |name: String, roles: &[Role], dataplane| {
-            hosts.push(HostPlan { name, roles: roles.to_vec(), dataplane });
+            hosts.push(HostPlan {
+                name,
+                roles: roles.to_vec(),
+                dataplane,
+            });
         };
         if let LeaderLayout::OwnHosts(dataplanes) = &self.leader {
             for (i, &dataplane) in dataplanes.iter().enumerate() {
-                let name = if i == 0 { "leader".to_owned() } else { format!("leader/{i}") };
+                let name = if i == 0 {
+                    "leader".to_owned()
+                } else {
+                    format!("leader/{i}")
+                };
                 add(name, &[Role::Leader], dataplane);
             }
         }
         for (i, &dataplane) in self.acceptors.0.iter().enumerate() {
             let leads = i == 0 && self.leader == LeaderLayout::WithAcceptor;
-            let roles: &[Role] =
-                if leads { &[Role::Acceptor, Role::Leader] } else { &[Role::Acceptor] };
+            let roles: &[Role] = if leads {
+                &[Role::Acceptor, Role::Leader]
+            } else {
+                &[Role::Acceptor]
+            };
             add(format!("acceptor/{i}"), roles, dataplane);
         }
         for i in 0..self.replicas {
-            add(format!("replica/{i}"), &[Role::Replica, Role::Leader], Dataplane::Auto);
+            add(
+                format!("replica/{i}"),
+                &[Role::Replica, Role::Leader],
+                Dataplane::Auto,
+            );
         }
         hosts
     }
@@ -253,7 +268,12 @@ mod tests {
         spec.check().expect("the defaults are good");
         let names: Vec<String> = spec.hosts().into_iter().map(|h| h.name).collect();
         let expected = [
-            "leader", "acceptor/0", "acceptor/1", "acceptor/2", "replica/0", "replica/1",
+            "leader",
+            "acceptor/0",
+            "acceptor/1",
+            "acceptor/2",
+            "replica/0",
+            "replica/1",
             "replica/2",
         ];
         assert_eq!(names, expected);
@@ -273,7 +293,10 @@ mod tests {
         assert!(spec.check().is_err());
         spec.network = NetworkChoice::Auto;
         spec.replicas = 0;
-        assert!(spec.check().expect_err("no replicas").contains("--replicas 0"));
+        assert!(spec
+            .check()
+            .expect_err("no replicas")
+            .contains("--replicas 0"));
         spec.replicas = 3;
         spec.resp.set_port(65_534);
         assert!(spec.check().expect_err("ports").contains("--resp"));

@@ -56,15 +56,19 @@ pub fn call<Q: Serialize, R: DeserializeOwned>(
     request: &Q,
     limit: Duration,
 ) -> Result<R, CallError> {
-    let stream = UnixStream::connect(path)
-        .map_err(|source| CallError::Unreachable { path: path.into(), source })?;
+    let stream = UnixStream::connect(path).map_err(|source| CallError::Unreachable {
+        path: path.into(),
+        source,
+    })?;
     let line = exchange(stream, request, limit).map_err(|source| CallError::NoAnswer {
         path: path.into(),
         limit_ms: limit.as_millis(),
         source,
     })?;
-    serde_json::from_str(&line)
-        .map_err(|source| CallError::NotUnderstood { path: path.into(), source })
+    serde_json::from_str(&line).map_err(|source| CallError::NotUnderstood {
+        path: path.into(),
+        source,
+    })
 }
 
 fn exchange<Q: Serialize>(
@@ -81,7 +85,10 @@ fn exchange<Q: Serialize>(
     if line.ends_with('\n') {
         Ok(line)
     } else {
-        Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"))
+        Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the connection was closed",
+        ))
     }
 }
 
@@ -122,24 +129,30 @@ impl Server {
         let thread = {
             let stop = Arc::clone(&stop);
             let handle = Arc::new(handle);
-            std::thread::Builder::new().name("control".into()).spawn(move || {
-                let mut connections: Vec<JoinHandle<()>> = Vec::new();
-                while !stop.load(Ordering::Acquire) {
-                    connections.retain(|c| !c.is_finished());
-                    let Ok((stream, _)) = listener.accept() else {
-                        std::thread::sleep(STOP_POLL_INTERVAL);
-                        continue;
-                    };
-                    let (stop, handle) = (Arc::clone(&stop), Arc::clone(&handle));
-                    let connection =
-                        move || drop(serve_connection(stream, &stop, &*handle, explain));
-                    connections.push(std::thread::spawn(connection));
-                }
-                // An answer under way (to "down", say) is still delivered.
-                connections.into_iter().for_each(|c| drop(c.join()));
-            })?
+            std::thread::Builder::new()
+                .name("control".into())
+                .spawn(move || {
+                    let mut connections: Vec<JoinHandle<()>> = Vec::new();
+                    while !stop.load(Ordering::Acquire) {
+                        connections.retain(|c| !c.is_finished());
+                        let Ok((stream, _)) = listener.accept() else {
+                            std::thread::sleep(STOP_POLL_INTERVAL);
+                            continue;
+                        };
+                        let (stop, handle) = (Arc::clone(&stop), Arc::clone(&handle));
+                        let connection =
+                            move || drop(serve_connection(stream, &stop, &*handle, explain));
+                        connections.push(std::thread::spawn(connection));
+                    }
+                    // An answer under way (to "down", say) is still delivered.
+                    connections.into_iter().for_each(|c| drop(c.join()));
+                })?
         };
-        Ok(Self { path: path.into(), stop, thread: Some(thread) })
+        Ok(Self {
+            path: path.into(),
+            stop,
+            thread: Some(thread),
+        })
     }
 }
 

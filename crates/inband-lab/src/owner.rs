@@ -42,7 +42,7 @@ impl Owner {
                 source,
             },
         })?;
-        sweep(dir);
+        sweep();
         let path = dir.join(format!("{name}.lock"));
         let mut lock = loop {
             let file = OpenOptions::new()
@@ -91,8 +91,10 @@ impl Drop for Owner {
 }
 
 /// Remove what killed owners left behind. Labs of living owners are locked and stay.
-fn sweep(dir: &Path) {
-    let Ok(files) = fs::read_dir(dir) else { return };
+pub(crate) fn sweep() {
+    let Ok(files) = fs::read_dir(LABS_DIR) else {
+        return;
+    };
     for path in files.flatten().map(|f| f.path()) {
         let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else {
             continue;

@@ -16,8 +16,11 @@ pub const DISK_FREE_MIN_BYTES: u64 = 256 << 20;
 pub const TOOLS: [(&str, &str); 2] = [("ip", "iproute2"), ("ethtool", "ethtool")];
 
 // Bits of the effective capabilities in /proc/self/status.
-const CAPABILITIES: [(u32, &str); 3] =
-    [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW"), (21, "CAP_SYS_ADMIN")];
+const CAPABILITIES: [(u32, &str); 3] = [
+    (12, "CAP_NET_ADMIN"),
+    (13, "CAP_NET_RAW"),
+    (21, "CAP_SYS_ADMIN"),
+];
 
 /// Everything that a lab of namespaces needs.
 pub fn check_lab() -> Result<(), LabError> {
@@ -36,12 +39,18 @@ pub fn check_privileges() -> Result<(), LabError> {
         .find_map(|l| l.strip_prefix("CapEff:"))
         .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
         .unwrap_or(0);
-    let missing: Vec<&str> =
-        CAPABILITIES.iter().filter(|(bit, _)| effective >> bit & 1 == 0).map(|c| c.1).collect();
+    let missing: Vec<&str> = CAPABILITIES
+        .iter()
+        .filter(|(bit, _)| effective >> bit & 1 == 0)
+        .map(|c| c.1)
+        .collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let what = format!("make namespaces and load XDP programs ({} missing)", missing.join(", "));
+    let what = format!(
+        "make namespaces and load XDP programs ({} missing)",
+        missing.join(", ")
+    );
     Err(LabError::NotPrivileged { what })
 }
 
@@ -100,7 +109,10 @@ pub fn check_disk(path: &Path) -> Result<(), DiskFull> {
     let Ok(fs) = statvfs(path) else { return Ok(()) };
     let free_bytes = fs.blocks_available() * fs.fragment_size();
     if free_bytes < DISK_FREE_MIN_BYTES {
-        return Err(DiskFull { path: path.to_owned(), free_bytes });
+        return Err(DiskFull {
+            path: path.to_owned(),
+            free_bytes,
+        });
     }
     Ok(())
 }
@@ -120,7 +132,10 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_one_line() {
-        let full = DiskFull { path: "/data".into(), free_bytes: 3 << 20 };
+        let full = DiskFull {
+            path: "/data".into(),
+            free_bytes: 3 << 20,
+        };
         assert_eq!(
             full.to_string(),
             "disk full: /data has 3 MiB free, 256 are needed; free some or choose another --data \

@@ -63,7 +63,7 @@ pub const DEFAULT_RING_SLOTS: u32 = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read at all.
-    #[error("config {file}: cannot be read: {source}; check the path given with --config")]
+    #[error("config {file}: cannot be read: {source}; check the path")]
     Unreadable {
         /// The file as it was named.
         file: String,

@@ -12,7 +12,7 @@ use inband_dataplane::soft::{Geometry, Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
 
 use crate::leadership::{LeaderEvent, Leadership, LeadershipConfig};
-use crate::learner::{Learner, LearnerConfig};
+use crate::learner::{origin_of, Learner, LearnerConfig};
 use crate::log::{Burst, Origin, SubmitError, Ticket};
 use crate::outbox::{Dest, Outbox};
 use crate::proposer::Proposer;
@@ -259,7 +259,7 @@ impl Host {
         instance: u64,
         noop: &[u8],
         out: &mut Outbox,
-        known: &mut dyn FnMut(&[u8]),
+        known: &mut dyn FnMut(Origin, &[u8]),
     ) -> Result<(), RecoverError> {
         let Some(learner) = &mut self.learner else {
             return Err(RecoverError::NoLearner);
@@ -269,7 +269,7 @@ impl Host {
                 instance,
                 first: learner.log().first(),
             })?;
-            known(held.1);
+            known(origin_of(held.0), held.1);
             return Ok(());
         }
         let limit = learner.next() + self.config.geometry.ring_slots as u64;
@@ -292,6 +292,9 @@ impl Host {
         if let Some(learner) = &mut self.learner {
             learner.reset(applied);
         }
+        // What was decided and not yet taken is part of the state that was installed.
+        self.burst.clear();
+        self.proposer.reset();
         self.trim.applied(applied);
     }
 
@@ -361,7 +364,7 @@ impl Host {
 
     /// When `on_tick` has something to do.
     pub fn due(&self, now: Micros) -> Micros {
-        let learner = self.learner.as_ref().map_or(Micros::MAX, |l| l.due(now));
+        let learner = self.learner.as_ref().map_or(Micros::MAX, Learner::due);
         let leadership = self.leadership.as_ref().map_or(Micros::MAX, |l| l.due(now));
         self.proposer
             .due()
@@ -428,7 +431,7 @@ impl Host {
         let mut own = Outbox::new();
         let leader = round::owner(header.round);
         if self.config.leaders.contains(&leader) && !header.has(flag::RECOVERY) {
-            self.proposer.leader_is(now, leader, &mut own);
+            self.proposer.leader_is(now, header.round, &mut own);
         }
         self.rounds.saw(header.round);
         self.learn(now, &mut own, |learner, deliver| {
@@ -554,7 +557,7 @@ impl Host {
         }
         let leader = round::owner(header.round);
         if header.round != 0 && u16::from(leader) == header.node {
-            self.proposer.leader_is(now, leader, own);
+            self.proposer.leader_is(now, header.round, own);
             if leader != self.config.node {
                 if let Some(leadership) = &mut self.leadership {
                     leadership.on_leader_heard(now, header.round);

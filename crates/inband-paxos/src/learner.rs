@@ -410,13 +410,17 @@ impl Learner {
         }
     }
 
-    /// When `on_tick` should run next.
-    pub fn due(&self, now: Micros) -> Micros {
-        if self.known_highest >= self.next || !self.recoveries.is_empty() {
-            now + self.config.timing.gap_us / 2
-        } else {
+    /// When `on_tick` has something to do.
+    pub fn due(&self) -> Micros {
+        let recoveries = self.recoveries.values().map(Recovery::due).min();
+        let hole = if self.known_highest < self.next {
             Micros::MAX
-        }
+        } else if self.hole_since == 0 {
+            0 // its age counts from the next tick on
+        } else {
+            self.hole_since.max(self.asked_at) + self.config.timing.gap_us
+        };
+        hole.min(recoveries.unwrap_or(Micros::MAX))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Proposer, learner, recovery and leader change over the packet roles: submit, deliver, recover.
 
+pub mod backend;
 pub mod config;
 pub mod decided_log;
 pub mod durable;

@@ -3,38 +3,100 @@
 //! For applications that keep their own state. [`Library`] adds to a [`Node`] the session table, so
 //! that each submitted value is delivered once though it may be decided twice. The C library in
 //! `bindings/c` is this type behind a header.
+//!
+//! The application waits ([`Library::wait`]) and takes what there is, one [`Event`] at a time
+//! ([`Library::next_event`]). Between two events it may do anything: submit, recover, save, restore.
 
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
-use crate::config::{Config, Dataplane};
+use crate::config::{bounds, Config, Dataplane};
 use crate::host::RecoverError;
-use crate::log::{Burst, ReplicatedLog, SubmitError, SubmitFailure, Ticket};
+use crate::log::{Burst, Origin, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind};
 use crate::node::{Node, NodeError};
 use crate::session::{SessionTable, Verdict};
+
+/// Answers to [`Library::recover`] that the application has not taken yet, at most.
+pub const RECOVERIES_OPEN_MAX: usize = 1024;
+
+/// Time between two [`Event::StateNeeded`] while the state is not restored.
+const STATE_NEEDED_REPEAT: Duration = Duration::from_secs(1);
+
+/// What a delivery is to the application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeliveryKind {
+    /// A value that was not delivered before: to be applied. In instance order, each submitted value
+    /// once, the same on all replicas.
+    New,
+    /// Answer to [`Library::recover`]: the value that the instance holds. It was delivered before, or
+    /// is refused for ever; not to be applied.
+    Replay,
+    /// Answer to [`Library::recover`]: the instance holds nothing of any application; the value is the
+    /// no-op that was decided.
+    Noop,
+}
 
 /// A value for the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivery<'a> {
     /// The instance it was decided in.
     pub instance: u64,
-    /// Set if this very process submitted it.
+    /// Set if this very process submitted it and `kind` is [`DeliveryKind::New`].
     pub ticket: Option<Ticket>,
+    /// What to do with it.
+    pub kind: DeliveryKind,
     /// The value.
     pub value: &'a [u8],
 }
 
-/// What the application gets to see.
-pub trait Application {
-    /// A decided value, in instance order, each submitted value once.
-    fn deliver(&mut self, delivery: Delivery<'_>);
+/// What an application gets to see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A value.
+    Delivery(Delivery<'a>),
     /// A submission that ended without a delivery.
-    fn failed(&mut self, ticket: Ticket, failure: SubmitFailure);
+    Failed(Ticket, SubmitFailure),
+    /// A submission that ended without a delivery, because its value was decided before the position
+    /// that was restored: its effect is in that state.
+    InRestoredState(Ticket),
+    /// A recovery of this instance that ended without a delivery.
+    RecoverFailed(u64, RecoverFailure),
     /// This replica is further behind than its peers remember; it needs their state, which only the
-    /// application can copy. Restore it with [`Library::restore`].
-    fn state_needed(&mut self);
+    /// application can copy. Restore it with [`Library::restore`]. Repeated every second until then.
+    StateNeeded,
+}
+
+/// Why a recovery ended without a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RecoverFailure {
+    /// Whether the instance holds something is unknown; it may be recovered again.
+    #[error("no majority of acceptors has decided the instance within {0} ms")]
+    OutcomeUnknown(u64),
+    /// The position that was restored is behind that instance: its effect is in that state.
+    #[error("the instance is in the state that was restored")]
+    InRestoredState,
+}
+
+/// Why an instance is not recovered. Nothing was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LibraryRecoverError {
+    /// The host cannot.
+    #[error(transparent)]
+    Host(#[from] RecoverError),
+    /// The no-op does not fit one packet.
+    #[error("no-op of {len_bytes} bytes is over the limit of {limit_bytes} bytes of one packet")]
+    TooLong {
+        /// Length asked for.
+        len_bytes: usize,
+        /// Longest length allowed.
+        limit_bytes: usize,
+    },
+    /// Too many answers are open.
+    #[error("{RECOVERIES_OPEN_MAX} instances are under recovery already; wait for their answers")]
+    TooMany,
 }
 
 /// Why a saved position cannot be restored.
@@ -53,16 +115,53 @@ pub enum RestoreError {
     },
 }
 
+/// The answer to a recovery of an instance that was delivered before.
+#[derive(Debug)]
+struct Replay {
+    instance: u64,
+    kind: DeliveryKind,
+    value: Vec<u8>,
+}
+
+/// What is to be told, besides deliveries.
+#[derive(Debug)]
+enum Notice {
+    Failed(Ticket, SubmitFailure),
+    InRestoredState(Ticket),
+    RecoverFailed(u64, RecoverFailure),
+    StateNeeded,
+}
+
 /// See the module. Owned and driven by one thread.
 pub struct Library {
     node: Node,
     sessions: SessionTable,
+    /// Last instance handed over.
     applied: u64,
+    /// Last instance the node was told of as applied.
+    told: u64,
     burst: Burst,
+    /// Instances of `burst` handed over.
+    taken: usize,
+    /// Submissions without an end.
+    submitted: HashSet<Ticket>,
+    /// Instances under recovery at the application's wish, and when that is given up.
+    recovering: BTreeMap<u64, Instant>,
+    recover_deadline: Duration,
+    replays: VecDeque<Replay>,
+    /// The replay that was handed over last; its value is borrowed by the application.
+    replayed: Option<Replay>,
+    notices: VecDeque<Notice>,
+    /// When [`Event::StateNeeded`] is repeated; `None`: no state is needed.
+    state_needed_again: Option<Instant>,
 }
 
 impl Library {
-    /// Start this host, with what [`Library::save`] made, if the application has state.
+    /// Start this host, with what [`Library::save`] made, if the application has state. Without it
+    /// the application starts from nothing, before the first instance ever; in a later epoch than
+    /// the first it will be told that state is needed.
+    ///
+    /// `dataplane` is what `auto` was resolved to, see [`crate::backend::resolve`].
     pub fn open(
         config: &Config,
         dataplane: Dataplane,
@@ -70,99 +169,212 @@ impl Library {
     ) -> Result<Library, LibraryError> {
         let (applied, sessions) = match saved {
             Some(saved) => decode(saved)?,
-            None => (config.cluster.first_instance - 1, SessionTable::new()),
+            None => (0, SessionTable::new()),
         };
         let node = Node::open(config, dataplane, applied)?;
-        Ok(Library { node, sessions, applied, burst: Burst::new() })
-    }
-
-    /// Submit a value of at most [`ReplicatedLog::max_value_len_bytes`]; it comes back through
-    /// [`Application::deliver`] or [`Application::failed`] within the configured deadline.
-    pub fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError> {
-        self.node.submit(value)
-    }
-
-    /// Find out what was decided in `instance`, or decide `noop` there. A value that was delivered
-    /// before is delivered again at once; a later one comes in its order. No-ops are not delivered.
-    pub fn recover(
-        &mut self,
-        instance: u64,
-        noop: &[u8],
-        application: &mut dyn Application,
-    ) -> Result<(), RecoverError> {
-        self.node.recover(instance, noop, &mut |value| {
-            application.deliver(Delivery { instance, ticket: None, value });
+        Ok(Library {
+            node,
+            sessions,
+            applied,
+            told: applied,
+            burst: Burst::new(),
+            taken: 0,
+            submitted: HashSet::new(),
+            recovering: BTreeMap::new(),
+            recover_deadline: Duration::from_millis(config.host.timing.submit_deadline_ms),
+            replays: VecDeque::new(),
+            replayed: None,
+            notices: VecDeque::new(),
+            state_needed_again: None,
         })
     }
 
-    /// Deliver what is decided; wait at most `timeout` if nothing is.
-    pub fn run_once(&mut self, timeout: Duration, application: &mut dyn Application) {
-        let deadline = Instant::now() + timeout;
+    /// Submit a value of at most [`ReplicatedLog::max_value_len_bytes`]; within the configured
+    /// deadline an event with its ticket says how it ended. Values submitted later may be decided
+    /// earlier.
+    pub fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError> {
+        let ticket = self.node.submit(value)?;
+        self.submitted.insert(ticket);
+        Ok(ticket)
+    }
+
+    /// Find out what was decided in `instance`, or decide `noop` there. The answer is one delivery of
+    /// that instance: as [`DeliveryKind::New`] in its order if the value in it is new, else as
+    /// [`DeliveryKind::Replay`] or [`DeliveryKind::Noop`], for an instance delivered before with the
+    /// next events. Without an answer within the deadline of submissions it is
+    /// [`Event::RecoverFailed`]. An instance asked for twice before its answer has one answer.
+    pub fn recover(&mut self, instance: u64, noop: &[u8]) -> Result<(), LibraryRecoverError> {
+        let limit_bytes = self.node.max_value_len_bytes();
+        if noop.len() > limit_bytes {
+            return Err(LibraryRecoverError::TooLong { len_bytes: noop.len(), limit_bytes });
+        }
+        if self.replays.len() + self.recovering.len() >= RECOVERIES_OPEN_MAX {
+            return Err(LibraryRecoverError::TooMany);
+        }
+        let mut known = None;
+        self.node.recover(instance, noop, &mut |origin, value| {
+            known = Some(Replay { instance, kind: replay_kind(&origin), value: value.to_vec() });
+        })?;
+        match known {
+            // Learned, and handed over: answered from the node's log.
+            Some(replay) if instance <= self.applied => self.replays.push_back(replay),
+            // Learned, and in a burst not handed over yet, or still to be learned.
+            _ => {
+                self.recovering.insert(instance, Instant::now() + self.recover_deadline);
+            }
+        }
+        Ok(())
+    }
+
+    /// Do what is ready, and wait at most `timeout` until there is an event to take. `true`: call
+    /// [`Library::next_event`] until it has no more. `wake` ends the wait when it becomes readable.
+    pub fn wait(&mut self, timeout: Duration, wake: Option<BorrowedFd<'_>>) -> bool {
+        let deadline = Instant::now().checked_add(timeout);
         loop {
-            let mut burst = std::mem::take(&mut self.burst);
-            self.node.poll(&mut burst);
-            let idle = burst.is_empty();
-            self.hand_over(&burst, application);
-            burst.clear();
-            self.burst = burst;
-            let left = deadline.saturating_duration_since(Instant::now());
-            if !idle || left.is_zero() {
-                return;
+            self.poll();
+            if self.has_events() {
+                return true;
             }
-            self.wait(left.min(self.node.poll_timeout()));
+            let left = deadline
+                .map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+            if left.is_zero() || self.sleep(left.min(self.node.poll_timeout()), wake) {
+                return false;
+            }
         }
     }
 
-    fn hand_over(&mut self, burst: &Burst, application: &mut dyn Application) {
-        for decided in burst.decided() {
-            let verdict = self.sessions.admit(decided.instance, &decided.origin);
-            if verdict == Verdict::Apply {
-                application.deliver(Delivery {
-                    instance: decided.instance,
-                    ticket: decided.ticket,
-                    value: decided.value,
-                });
+    /// Do what is ready, without waiting.
+    fn poll(&mut self) {
+        if self.taken == self.burst.decided().len() {
+            self.burst.clear();
+            self.taken = 0;
+        }
+        self.node.poll(&mut self.burst);
+        for (ticket, failure) in self.burst.failed.drain(..) {
+            self.submitted.remove(&ticket);
+            self.notices.push_back(Notice::Failed(ticket, failure));
+        }
+        let now = Instant::now();
+        if !std::mem::take(&mut self.burst.checkpoint_needed) {
+            self.state_needed_again = None;
+        } else if self.state_needed_again.is_none_or(|at| now >= at) {
+            self.state_needed_again = Some(now + STATE_NEEDED_REPEAT);
+            self.notices.push_back(Notice::StateNeeded);
+        }
+        let unknown = RecoverFailure::OutcomeUnknown(self.recover_deadline.as_millis() as u64);
+        let notices = &mut self.notices;
+        self.recovering.retain(|instance, deadline| {
+            let over = now >= *deadline;
+            if over {
+                notices.push_back(Notice::RecoverFailed(*instance, unknown));
             }
-            if let Some(ticket) = decided.ticket {
-                match verdict {
-                    Verdict::Refused => self.node.session_refused(ticket),
-                    Verdict::Apply | Verdict::Duplicate | Verdict::Nothing => {
-                        self.node.answered(ticket);
-                    }
-                }
-            }
-            self.applied = decided.instance;
-        }
-        if burst.decided().len() > 0 {
-            self.node.applied(self.applied);
-        }
-        for (ticket, failure) in &burst.failed {
-            application.failed(*ticket, *failure);
-        }
-        if burst.checkpoint_needed {
-            application.state_needed();
-        }
+            !over
+        });
     }
 
-    fn wait(&self, timeout: Duration) {
+    fn has_events(&self) -> bool {
+        self.taken < self.burst.decided().len()
+            || !self.replays.is_empty()
+            || !self.notices.is_empty()
+    }
+
+    /// Sleep until something arrives; `true` if `wake` did.
+    fn sleep(&self, timeout: Duration, wake: Option<BorrowedFd<'_>>) -> bool {
         let fds = self.node.wake_fds();
         // Rounded up: a wait of zero while something is due in half a millisecond would spin.
         let timeout_ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
-        let borrowed: Vec<BorrowedFd<'_>> =
-            fds.iter().filter_map(|fd| inband_dataplane::socket::borrow(*fd)).collect();
+        let borrowed = fds.iter().filter_map(|fd| inband_dataplane::socket::borrow(*fd));
         let mut polled: Vec<PollFd<'_>> =
-            borrowed.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+            wake.into_iter().chain(borrowed).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // An interrupted wait is a short one.
-        let _ = poll(&mut polled, PollTimeout::from(timeout_ms));
+        let arrived = poll(&mut polled, PollTimeout::from(timeout_ms)).is_ok_and(|count| count > 0);
+        arrived && wake.is_some() && polled.first().is_some_and(|fd| fd.any() == Some(true))
     }
 
-    /// Last instance delivered.
+    /// The next event, if there is one. A delivery counts as applied from here on: if the application
+    /// saves its position before the next event, that instance is in it.
+    pub fn next_event(&mut self) -> Option<Event<'_>> {
+        if let Some(replay) = self.replays.pop_front() {
+            let Replay { instance, kind, value } = self.replayed.insert(replay);
+            let (instance, kind) = (*instance, *kind);
+            return Some(Event::Delivery(Delivery { instance, ticket: None, kind, value }));
+        }
+        while let Some(decided) = self.burst.get(self.taken) {
+            let (instance, origin, ticket) = (decided.instance, decided.origin, decided.ticket);
+            let at = self.taken;
+            self.taken += 1;
+            if instance <= self.applied {
+                self.skipped(&origin, ticket);
+                continue;
+            }
+            if let Some(kind) = self.admit(instance, &origin, ticket) {
+                let value = self.burst.get(at)?.value;
+                let ticket = ticket.filter(|_| kind == DeliveryKind::New);
+                return Some(Event::Delivery(Delivery { instance, ticket, kind, value }));
+            }
+        }
+        if self.told != self.applied {
+            self.told = self.applied;
+            self.node.applied(self.applied);
+        }
+        Some(match self.notices.pop_front()? {
+            Notice::Failed(ticket, failure) => Event::Failed(ticket, failure),
+            Notice::InRestoredState(ticket) => Event::InRestoredState(ticket),
+            Notice::RecoverFailed(instance, failure) => Event::RecoverFailed(instance, failure),
+            Notice::StateNeeded => Event::StateNeeded,
+        })
+    }
+
+    /// Judge a decided instance; what it is to the application, if anything.
+    fn admit(
+        &mut self,
+        instance: u64,
+        origin: &Origin,
+        ticket: Option<Ticket>,
+    ) -> Option<DeliveryKind> {
+        let verdict = self.sessions.admit(instance, origin);
+        self.applied = instance;
+        if let Some(ticket) = ticket {
+            if verdict == Verdict::Refused {
+                self.node.session_refused(ticket);
+            } else {
+                self.node.answered(ticket);
+                // Not told before and yet a duplicate: its first decision was skipped by a restore.
+                if self.submitted.remove(&ticket) && verdict == Verdict::Duplicate {
+                    self.notices.push_back(Notice::InRestoredState(ticket));
+                }
+            }
+        }
+        let recovered = self.recovering.remove(&instance).is_some();
+        match verdict {
+            Verdict::Apply => Some(DeliveryKind::New),
+            Verdict::Duplicate | Verdict::Refused | Verdict::Nothing => {
+                recovered.then(|| replay_kind(origin))
+            }
+        }
+    }
+
+    /// A decision below a position that was restored: the restored sessions say whether it is in it.
+    fn skipped(&mut self, origin: &Origin, ticket: Option<Ticket>) {
+        let Some(ticket) = ticket else { return };
+        self.node.answered(ticket);
+        if self.submitted.remove(&ticket) {
+            self.notices.push_back(if self.sessions.is_open(origin.client_id) {
+                Notice::InRestoredState(ticket)
+            } else {
+                let waited_ms = self.recover_deadline.as_millis() as u64;
+                Notice::Failed(ticket, SubmitFailure::OutcomeUnknown(waited_ms))
+            });
+        }
+    }
+
+    /// Last instance handed over, delivered or not: not all hold something to deliver.
     pub fn applied(&self) -> u64 {
         self.applied
     }
 
     /// Position and sessions, to be kept with the application's state and given to
-    /// [`Library::open`] or [`Library::restore`].
+    /// [`Library::open`] or [`Library::restore`]. Equal on all replicas at the same position.
     pub fn save(&self) -> Vec<u8> {
         let mut out = self.applied.to_be_bytes().to_vec();
         for id in self.sessions.ids() {
@@ -181,14 +393,35 @@ impl Library {
         if applied < self.applied {
             return Err(RestoreError::TooOld { saved: applied, delivered: self.applied });
         }
-        self.node.reset(applied);
+        // What the node has learned above that position stays; below, it is skipped as it is taken.
+        if self.node.host().learner().is_none_or(|learner| learner.next() <= applied + 1) {
+            self.burst.clear();
+            self.taken = 0;
+            self.node.reset(applied);
+            self.told = applied;
+        }
         (self.applied, self.sessions) = (applied, sessions);
+        let above = self.recovering.split_off(&(applied + 1));
+        for instance in std::mem::replace(&mut self.recovering, above).into_keys() {
+            let failure = RecoverFailure::InRestoredState;
+            self.notices.push_back(Notice::RecoverFailed(instance, failure));
+        }
+        self.notices.retain(|notice| !matches!(notice, Notice::StateNeeded));
+        self.state_needed_again = None;
         Ok(())
     }
 
     /// The node, for status and counters.
     pub fn node(&self) -> &Node {
         &self.node
+    }
+}
+
+/// What an instance that is not delivered as new is to the one who asked for it.
+fn replay_kind(origin: &Origin) -> DeliveryKind {
+    match origin.kind {
+        ValueKind::Command => DeliveryKind::Replay,
+        ValueKind::Noop | ValueKind::OpenSession => DeliveryKind::Noop,
     }
 }
 
@@ -211,6 +444,9 @@ fn decode(saved: &[u8]) -> Result<(u64, SessionTable), RestoreError> {
         Ok(u64::from_be_bytes(word))
     };
     let applied = word(0)?;
+    if applied > *bounds::FIRST_INSTANCE.end() {
+        return Err(RestoreError::Damaged(0));
+    }
     let mut sessions = SessionTable::new();
     let mut at = 8;
     while at < saved.len() {
@@ -233,6 +469,7 @@ mod tests {
     #[test]
     fn damage_is_named_by_its_place() {
         assert_eq!(decode(&[1, 2]).unwrap_err(), RestoreError::Damaged(0));
+        assert_eq!(decode(&[255; 8]).unwrap_err(), RestoreError::Damaged(0));
         let mut saved = 7u64.to_be_bytes().to_vec();
         assert_eq!(decode(&saved).unwrap().0, 7);
         saved.extend_from_slice(&[0; 9]);

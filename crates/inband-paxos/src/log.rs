@@ -153,14 +153,23 @@ impl Burst {
         other.clear();
     }
 
-    /// The decided instances, in order.
-    pub fn decided(&self) -> impl ExactSizeIterator<Item = Decided<'_>> {
-        self.entries.iter().map(|e| Decided {
+    /// The decided instance at `index`, counted from 0 in this burst.
+    pub fn get(&self, index: usize) -> Option<Decided<'_>> {
+        self.entries.get(index).map(|e| self.view(e))
+    }
+
+    fn view(&self, e: &Entry) -> Decided<'_> {
+        Decided {
             instance: e.instance,
             origin: e.origin,
             ticket: e.ticket,
             value: &self.bytes[e.start..e.end],
-        })
+        }
+    }
+
+    /// The decided instances, in order.
+    pub fn decided(&self) -> impl ExactSizeIterator<Item = Decided<'_>> {
+        self.entries.iter().map(|e| self.view(e))
     }
 
     /// Nothing decided, nothing failed, no checkpoint needed.

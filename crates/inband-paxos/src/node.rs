@@ -18,7 +18,7 @@ use crate::config::{Config, Dataplane, Role};
 use crate::durable::{self, DurableError};
 use crate::host::{Host, HostConfig, RecoverError};
 use crate::leadership::LeaderEvent;
-use crate::log::{Burst, ReplicatedLog, SubmitError, Ticket};
+use crate::log::{Burst, Origin, ReplicatedLog, SubmitError, Ticket};
 use crate::outbox::{Dest, Outbox};
 use crate::timing::{Micros, Timing};
 
@@ -337,11 +337,12 @@ impl Node {
         &mut self,
         instance: u64,
         noop: &[u8],
-        known: &mut dyn FnMut(&[u8]),
+        known: &mut dyn FnMut(Origin, &[u8]),
     ) -> Result<(), RecoverError> {
         let now = self.now();
         let result = self.host.recover(now, instance, noop, &mut self.out, known);
         self.flush(None);
+        self.due = self.due.min(self.host.due(now));
         result
     }
 
@@ -428,6 +429,7 @@ impl ReplicatedLog for Node {
 
     fn reset(&mut self, applied: u64) {
         self.host.reset(applied);
+        self.due = 0;
     }
 
     fn session_refused(&mut self, _ticket: Ticket) {

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use inband_dataplane::round;
 use inband_dataplane::wire::{self, flag, Header, Type, VALUE_LEN_MAX_BYTES};
 
 use crate::log::{Origin, SubmitError, SubmitFailure, Ticket, ValueKind};
@@ -18,8 +19,12 @@ struct Pending {
     seq: u64,
     /// Delivered by the learner; kept until the application says whether it applied.
     decided: bool,
+    /// May have been applied in a state that was installed, unseen by this process.
+    unseen: bool,
     resend_at: Micros,
     resend_after: Micros,
+    /// Wait after the next BUSY; doubles, or a full window would be asked a million times a second.
+    busy_after: Micros,
     sends: u32,
     deadline: Micros,
 }
@@ -27,7 +32,11 @@ struct Pending {
 #[derive(Debug, PartialEq, Eq)]
 enum Session {
     Closed,
-    Opening { nonce: u64, resend_at: Micros },
+    Opening {
+        nonce: u64,
+        resend_at: Micros,
+        resend_after: Micros,
+    },
     Open(u64),
 }
 
@@ -47,6 +56,8 @@ pub struct Proposer {
     by_seq: HashMap<u64, Ticket>,
     /// The leader that requests go to; `None`: ask all.
     leader: Option<u8>,
+    /// The highest round that a leader was heard of with.
+    leader_round: u64,
     failed: Vec<(Ticket, SubmitFailure)>,
     /// Lowest time at which anything is due.
     due: Micros,
@@ -70,6 +81,7 @@ impl Proposer {
             pending: BTreeMap::new(),
             by_seq: HashMap::new(),
             leader: None,
+            leader_round: 0,
             failed: Vec::new(),
             due: 0,
             requests_sent: 0,
@@ -114,8 +126,10 @@ impl Proposer {
             value: value.to_vec(),
             seq: 0,
             decided: false,
+            unseen: false,
             resend_at: 0,
             resend_after: self.timing.resend_us,
+            busy_after: self.timing.busy_us,
             sends: 0,
             deadline: now + self.timing.submit_deadline_us,
         };
@@ -137,6 +151,7 @@ impl Proposer {
             self.session = Session::Opening {
                 nonce,
                 resend_at: now + self.timing.resend_us,
+                resend_after: self.timing.resend_us,
             };
             self.send_open(nonce, out);
         }
@@ -221,8 +236,10 @@ impl Proposer {
             (ValueKind::Command, Session::Open(id)) if *id == origin.client_id => {
                 let ticket = *self.by_seq.get(&origin.client_seq)?;
                 let pending = self.pending.get_mut(&ticket)?;
-                pending.decided = true;
-                Some(ticket)
+                // A value may be decided in several instances, and a burst may hold them all before
+                // the application answers: its ticket is given once.
+                let is_first = !std::mem::replace(&mut pending.decided, true);
+                is_first.then_some(ticket)
             }
             _ => None,
         }
@@ -242,29 +259,51 @@ impl Proposer {
             return; // an earlier refusal of the same burst is opening a new one already
         }
         self.by_seq.clear();
+        let failure = SubmitFailure::OutcomeUnknown(self.timing.submit_deadline_us / 1000);
+        let failed = &mut self.failed;
+        self.pending.retain(|ticket, pending| {
+            // Applied before the session expired, or not: nobody can say any more.
+            if pending.unseen {
+                failed.push((*ticket, failure));
+            }
+            !pending.unseen
+        });
         for pending in self.pending.values_mut() {
             pending.seq = 0;
             pending.decided = false;
             pending.sends = 0;
             pending.resend_after = self.timing.resend_us;
+            pending.busy_after = self.timing.busy_us;
         }
         self.session = Session::Closed;
         self.open_session(now, out);
         self.due = 0;
     }
 
-    /// The current leader is known: by a decided round or by an ALIVE message.
-    pub fn leader_is(&mut self, now: Micros, node: u8, out: &mut Outbox) {
+    /// The application installed a state: a value whose decision was skipped by that goes out again,
+    /// so that the session table in that state says whether it is in it.
+    pub fn reset(&mut self) {
+        for pending in self.pending.values_mut() {
+            pending.decided = false;
+            pending.unseen |= pending.seq != 0;
+        }
+        self.due = 0;
+    }
+
+    /// A leader of this round is known: by a decided value or by an ALIVE message. What the owner of
+    /// an older round still says, or decided long ago, changes nothing.
+    pub fn leader_is(&mut self, now: Micros, round: u64, out: &mut Outbox) {
+        if round < self.leader_round {
+            return;
+        }
+        self.leader_round = round;
+        let node = round::owner(round);
         if self.leader == Some(node) {
             return;
         }
         self.leader = Some(node);
         // What the old leader had in hand may be lost: repeat at once.
         if let Session::Opening { nonce, .. } = self.session {
-            self.session = Session::Opening {
-                nonce,
-                resend_at: now + self.timing.resend_us,
-            };
             self.send_open(nonce, out);
         }
         let undecided: Vec<Ticket> = self
@@ -280,7 +319,10 @@ impl Proposer {
 
     /// NACK of a leader that is not active, or BUSY of one whose window is full.
     pub fn on_refusal(&mut self, now: Micros, header: &Header) {
-        if header.kind == Type::Nack && self.leader == Some(header.node as u8) {
+        if header.kind == Type::Nack {
+            if self.leader.is_some_and(|l| u16::from(l) != header.node) {
+                return; // asked in passing: the leader has the request too
+            }
             self.leader = None;
         }
         let Some(ticket) = self.by_seq.get(&header.client_seq) else {
@@ -291,7 +333,9 @@ impl Proposer {
         };
         if header.kind == Type::Busy {
             pending.resend_after = self.timing.resend_us;
-            pending.resend_at = now + self.timing.busy_us;
+            pending.resend_at = now + pending.busy_after;
+            pending.busy_after = (pending.busy_after * 2).min(self.timing.resend_us);
+            pending.sends = 1; // whoever is busy is there: no need to ask everyone
         } else {
             pending.resend_at = pending.resend_at.min(now + self.timing.resend_us / 2);
         }
@@ -303,12 +347,20 @@ impl Proposer {
         if now < self.due {
             return;
         }
-        if let Session::Opening { nonce, resend_at } = self.session {
+        if let Session::Opening {
+            nonce,
+            resend_at,
+            resend_after,
+        } = self.session
+        {
             if now >= resend_at {
+                // Every repetition may open one more session, and those push out idle ones.
+                let resend_after = (resend_after * 2).min(self.timing.resend_max_us);
                 self.leader = None;
                 self.session = Session::Opening {
                     nonce,
-                    resend_at: now + self.timing.resend_us,
+                    resend_at: now + resend_after,
+                    resend_after,
                 };
                 self.send_open(nonce, out);
             }
@@ -436,6 +488,22 @@ mod tests {
         assert_eq!(p.delivered(0, 10, &command(1), &mut out), Some(first));
         p.answered(first);
         assert_eq!(p.low(), 3);
+    }
+
+    #[test]
+    fn a_value_that_a_checkpoint_may_hold_is_not_sent_in_another_session() {
+        let mut p = Proposer::new(1, 0, 1, 1, Timing::default());
+        open(&mut p);
+        let mut out = Outbox::new();
+        let ticket = p.submit(0, b"a", &mut out).unwrap();
+        assert_eq!(p.delivered(0, 9, &command(1), &mut out), Some(ticket));
+        p.reset();
+        out.clear();
+        p.on_tick(Timing::default().resend_us, &mut out);
+        assert_eq!(out.iter().count(), 1);
+        p.session_refused(0, &mut out);
+        let failed: Vec<_> = p.take_failed().collect();
+        assert_eq!(failed, [(ticket, SubmitFailure::OutcomeUnknown(5000))]);
     }
 
     #[test]

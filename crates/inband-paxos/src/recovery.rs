@@ -157,6 +157,11 @@ impl Recovery {
         }
     }
 
+    /// When `on_tick` has something to do.
+    pub fn due(&self) -> Micros {
+        self.retry_at
+    }
+
     /// Repeat: the same phase once if packets were lost, a higher round if that did not help.
     pub fn on_tick(
         &mut self,

@@ -1,1 +1,36 @@
 //! Deterministic simulator: the real roles and state machines under seeded faults.
+//!
+//! A seed is a schedule: a layout, a load, and what goes wrong when. The hosts in it are
+//! [`inband_paxos::host::Host`]s, so the packets go through the native build of the very roles that
+//! run in the kernel. An omniscient observer checks safety after every event; then faults end and
+//! everything must finish. Two runs of one seed are equal, event for event.
+
+mod app;
+mod faults;
+mod forge;
+mod layout;
+mod ledger;
+pub mod limits;
+mod liveness;
+mod mutation;
+mod network;
+mod observer;
+mod queue;
+mod rng;
+mod run;
+mod simhost;
+mod trace;
+mod world;
+
+pub use app::{App, State};
+pub use faults::Unkindness;
+pub use layout::Layout;
+pub use ledger::{Ends, Ledger};
+pub use mutation::Mutation;
+pub use network::{DropRule, Fate, Filter, Network, Passing, Rates};
+pub use observer::Observer;
+pub use rng::Rng;
+pub use run::{run, run_many, Options, Report, Summary};
+pub use simhost::SimHost;
+pub use trace::{round_name, Happened, Trace};
+pub use world::{Stats, Violation, World};

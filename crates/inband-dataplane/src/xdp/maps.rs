@@ -85,6 +85,36 @@ pub(crate) fn update<K, V>(map: &OwnedFd, key: &K, value: &V) -> io::Result<()> 
     Ok(())
 }
 
+/// Set an element of an array whose value size is checked.
+pub(crate) fn update_bytes(map: &OwnedFd, index: u32, value: &[u8]) -> io::Result<()> {
+    // SAFETY: all zero is a valid value of this plain C struct.
+    let mut info: libbpf_sys::bpf_map_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libbpf_sys::bpf_map_info>() as u32;
+    // SAFETY: the kernel writes at most `len` bytes of the struct.
+    let result = unsafe {
+        libbpf_sys::bpf_map_get_info_by_fd(map.as_raw_fd(), &raw mut info, &raw mut len)
+    };
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    if info.value_size as usize != value.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: an index is the key of an array, and the value has the size that the kernel reads.
+    let result = unsafe {
+        libbpf_sys::bpf_map_update_elem(
+            map.as_raw_fd(),
+            (&raw const index).cast(),
+            value.as_ptr().cast(),
+            0,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    Ok(())
+}
+
 /// A per-CPU counter summed over the CPUs.
 pub(crate) fn sum_per_cpu(map: &OwnedFd, key: u32) -> io::Result<u64> {
     // SAFETY: plain query.

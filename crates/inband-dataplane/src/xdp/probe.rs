@@ -99,3 +99,20 @@ pub fn probe(interface: &str) -> Result<Probe, XdpError> {
         generic: support(XdpMode::Generic),
     })
 }
+
+/// A program that passes everything, attached natively. The other end of a veth needs one (or
+/// generic receive offload), or it loses frames that a native program sends to it.
+pub struct PassThrough {
+    _attachment: Attachment,
+}
+
+impl PassThrough {
+    /// Attach to an interface of the calling thread's network namespace.
+    pub fn attach(interface: &str) -> Result<PassThrough, XdpError> {
+        let link = find_link(&Netlink::open().doing("opening a netlink socket")?, interface)?;
+        let bare = load_object("bare", objects::BARE, None, &[], &[])?;
+        let attachment =
+            Attachment::xdp(&bare.program, link.index, interface, XdpMode::Native)?;
+        Ok(PassThrough { _attachment: attachment })
+    }
+}

@@ -10,7 +10,8 @@ use std::time::Duration;
 use libbpf_rs::{MapCore, ObjectBuilder};
 
 use super::error::{Doing, XdpError};
-use super::maps::{map_array, page_bytes, sum_per_cpu, update, UpRing};
+use super::maps::{map_array, page_bytes, sum_per_cpu, update, update_bytes, UpRing};
+use super::rig::TestRun;
 use crate::c;
 use crate::soft::{reason_name, Geometry, Registers, Roles};
 
@@ -56,11 +57,20 @@ impl Loaded {
         })?;
         fd.try_clone().doing("duplicating a descriptor")
     }
+
+    /// Set an element of an array.
+    pub fn set_bytes(&self, map: &str, index: u32, value: &[u8]) -> Result<(), XdpError> {
+        update_bytes(&self.map(map)?, index, value).doing(format!("setting an element of {map}"))
+    }
 }
 
 /// The end of libbpf's last complaint, for errors that name it.
 static LIBBPF_LOG: Mutex<String> = Mutex::new(String::new());
-const LIBBPF_LOG_MAX_BYTES: usize = 16 * 1024;
+const LIBBPF_LOG_MAX_BYTES: usize = 256 * 1024;
+/// libbpf frames the verifier's log with this.
+const VERIFIER_LOG_MARK: &str = "BEGIN PROG LOAD LOG";
+/// How much of the log's end goes into an error.
+const LIBBPF_LOG_SHOWN_BYTES: usize = 2048;
 
 fn remember_libbpf_log(_level: libbpf_rs::PrintLevel, message: String) {
     tracing::debug!(target: "libbpf", "{}", message.trim_end());
@@ -84,11 +94,15 @@ pub(crate) fn load_object(
     }
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, remember_libbpf_log)));
     let failed = |error: libbpf_rs::Error| {
-        if error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
+        let log = LIBBPF_LOG.lock().map(|log| log.clone()).unwrap_or_default();
+        // The verifier's refusals are permission errors as well, but have a log.
+        let by_verifier = log.contains(VERIFIER_LOG_MARK);
+        if error.kind() == libbpf_rs::ErrorKind::PermissionDenied && !by_verifier {
             return XdpError::Privilege { what: "loading BPF programs" };
         }
-        let log = LIBBPF_LOG.lock().map(|log| log.clone()).unwrap_or_default();
-        XdpError::Load { program: name, message: format!("{error}\n{}", log.trim_end()) }
+        let tail: Vec<char> = log.chars().rev().take(LIBBPF_LOG_SHOWN_BYTES).collect();
+        let tail: String = tail.into_iter().rev().collect();
+        XdpError::Load { program: name, message: format!("{error}\n{}", tail.trim_end()) }
     };
     let mut object = ObjectBuilder::default().open_memory(bytes).map_err(failed)?;
     for mut map in object.maps_mut() {
@@ -121,17 +135,6 @@ pub(crate) fn load_object(
         message: "the object holds no program: rebuild inband".into(),
     })?;
     Ok(Loaded { program: clone(program.as_fd())?, maps })
-}
-
-/// What a test run left.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TestRun {
-    /// The program's return value (`XDP_PASS`, ...).
-    pub action: u32,
-    /// The frame after the program.
-    pub frame: Vec<u8>,
-    /// Mean time of a run.
-    pub time: Duration,
 }
 
 /// Room for a frame after a test run.
@@ -251,7 +254,7 @@ impl Programs {
 
     fn fill_dispatch_table(&self) -> Result<(), XdpError> {
         let table = self.dispatch.map("ib_roles_map")?;
-        let mut set = |kind: c::ib_type, with_leader_flag: bool, program: &Option<Loaded>| {
+        let set = |kind: c::ib_type, with_leader_flag: bool, program: &Option<Loaded>| {
             let flag = if with_leader_flag { c::IB_XDP_KEY_LEADER } else { 0 };
             let key = kind as u32 | flag as u32;
             match program {

@@ -90,7 +90,9 @@ pub enum SupervisorError {
     #[error("{0}")]
     LayoutChanged(String),
     /// The directory's record cannot be read.
-    #[error("{path} is damaged ({reason}); restore it, or start afresh in another --data directory")]
+    #[error(
+        "{path} is damaged ({reason}); restore it, or start afresh in another --data directory"
+    )]
     DamagedRecord {
         /// The record.
         path: PathBuf,

@@ -2,6 +2,8 @@
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{listen, Backlog};
 
@@ -9,6 +11,10 @@ use super::SupervisorError;
 
 /// Connections that may wait to be accepted; a benchmark opens hundreds at once.
 const BACKLOG: i32 = 1024;
+/// How long a port may stay taken before that is an error. A process that was just killed, or a
+/// child of ours between fork and exec, may hold it for a moment.
+const IN_USE_PATIENCE: Duration = Duration::from_millis(200);
+const IN_USE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Where ports of hosts on loopback are looked for: below those that the kernel gives to clients.
 const LOOPBACK_PORTS: std::ops::Range<u16> = 20_000..32_000;
 
@@ -17,20 +23,38 @@ pub(super) fn bind(
     address: SocketAddr,
     option: &'static str,
 ) -> Result<TcpListener, SupervisorError> {
-    let listener = TcpListener::bind(address).map_err(|source| match source.kind() {
-        ErrorKind::AddrInUse => SupervisorError::PortInUse { address, option },
-        _ => SupervisorError::CannotListen { address, option, source },
-    })?;
+    let deadline = Instant::now() + IN_USE_PATIENCE;
+    let listener = loop {
+        match TcpListener::bind(address) {
+            Ok(listener) => break listener,
+            Err(source) if source.kind() != ErrorKind::AddrInUse => {
+                return Err(SupervisorError::CannotListen {
+                    address,
+                    option,
+                    source,
+                })
+            }
+            Err(_) if Instant::now() < deadline => thread::sleep(IN_USE_POLL_INTERVAL),
+            Err(_) => return Err(SupervisorError::PortInUse { address, option }),
+        }
+    };
     Backlog::new(BACKLOG)
         .and_then(|backlog| listen(&listener, backlog))
-        .map_err(|errno| SupervisorError::CannotListen { address, option, source: errno.into() })?;
+        .map_err(|errno| SupervisorError::CannotListen {
+            address,
+            option,
+            source: errno.into(),
+        })?;
     Ok(listener)
 }
 
 /// Listen at the wanted port of loopback or, if it is taken, at any free one.
 pub(super) fn bind_or_any(port: u16, option: &'static str) -> Result<TcpListener, SupervisorError> {
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    bind(at(port), option).or_else(|_| bind(at(0), option))
+    match TcpListener::bind(at(port)) {
+        Ok(listener) => Ok(listener),
+        Err(_) => bind(at(0), option),
+    }
 }
 
 /// UDP ports of loopback for hosts without a network of their own, free at the moment. Where the
@@ -39,7 +63,9 @@ pub(super) fn free_loopback_ports(
     cluster: &str,
     count: usize,
 ) -> Result<Vec<SocketAddrV4>, SupervisorError> {
-    let hash = cluster.bytes().fold(7u32, |h, b| h.wrapping_mul(31).wrapping_add(u32::from(b)));
+    let hash = cluster
+        .bytes()
+        .fold(7u32, |h, b| h.wrapping_mul(31).wrapping_add(u32::from(b)));
     let span = u32::from(LOOPBACK_PORTS.end - LOOPBACK_PORTS.start);
     let start = hash.wrapping_mul(2_654_435_761) % span;
     let addresses: Vec<SocketAddrV4> = (0..span)

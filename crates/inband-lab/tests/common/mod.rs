@@ -6,6 +6,8 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
+
 use inband_lab::{Host, Lab, LabError, LabSpec};
 
 /// Longest wait for a frame that should come.
@@ -13,6 +15,7 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to listen for a frame that should not come.
 pub const SILENCE: Duration = Duration::from_millis(60);
 pub const PORT: u16 = 7400;
+const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 
 /// Whether namespaces can be made here; says why not.
 pub fn privileged() -> bool {
@@ -48,6 +51,8 @@ pub fn udp(lab: &Lab, host: &str) -> UdpSocket {
     let address = host.address();
     let socket = in_host(host, || UdpSocket::bind((address, PORT)));
     socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    // Room for everything that a released link delivers at once.
+    setsockopt(&socket, RcvBufForce, &RECEIVE_BUFFER_BYTES).expect("receive buffer");
     socket
 }
 

@@ -125,13 +125,13 @@ pub fn run(config_path: &Path, dataplane: &str, options: Options) -> Result<()> 
         value: vec![0; options.command_len_bytes * per_value],
         options,
     };
-    bench.run(per_value as u64)?;
+    bench.run()?;
     println!("{}", serde_json::to_string(&bench.report)?);
     Ok(())
 }
 
 impl Bench {
-    fn run(&mut self, per_value: u64) -> Result<()> {
+    fn run(&mut self) -> Result<()> {
         let mut burst = Burst::new();
         let total = self.options.warm_up + self.options.duration;
         loop {
@@ -147,7 +147,7 @@ impl Bench {
                 // A learner that only learns gives way: cores are fewer than hosts here.
                 self.wait();
             }
-            self.take(&burst, per_value);
+            self.take(&burst);
             burst.clear();
         }
         if self.report.failed > 0 {
@@ -199,7 +199,7 @@ impl Bench {
         Ok(())
     }
 
-    fn take(&mut self, burst: &Burst, per_value: u64) {
+    fn take(&mut self, burst: &Burst) {
         let now = self.now_ns();
         let from = self.options.warm_up.as_nanos() as u64;
         let until = from + self.options.duration.as_nanos() as u64;
@@ -234,7 +234,8 @@ impl Bench {
             }
             if (from..until).contains(&now) {
                 self.report.delivered += 1;
-                self.report.commands += per_value;
+                self.report.commands +=
+                    (decided.value.len() / self.options.command_len_bytes) as u64;
             }
         }
         if burst.decided().len() > 0 {

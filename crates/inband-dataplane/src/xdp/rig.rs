@@ -1,0 +1,123 @@
+//! The programs without an interface: frames go through them by `BPF_PROG_TEST_RUN`. For tests and
+//! measurements.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::error::{Doing, XdpError};
+use super::maps::UpRing;
+use super::programs::{load_object, objects, test_run, Build, Loaded, Programs};
+use super::{loopback, wire_address, wire_port};
+use crate::c;
+use crate::soft::{Geometry, Registers, Roles};
+
+/// What a test run left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TestRun {
+    /// The program's return value (`XDP_PASS`, ...).
+    pub action: u32,
+    /// The frame after the program.
+    pub frame: Vec<u8>,
+    /// Mean time of a run.
+    pub time: Duration,
+}
+
+/// The programs of a host that has no interface.
+pub struct Rig {
+    programs: Programs,
+    up: Mutex<Option<UpRing>>,
+    settings: c::ib_settings,
+}
+
+/// A test's own program that shares the rig's maps by name.
+pub struct Beside(Loaded);
+
+/// The ring buffer of decided values in bytes.
+const RING_BUFFER_BYTES: usize = 1 << 20;
+
+/// Ethernet, IPv4 and UDP around a payload, between two made-up hardware addresses.
+pub fn udp_frame(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
+    loopback::frame([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], from, to, payload)
+}
+
+impl Rig {
+    /// Load the programs of `roles` for a host with this node id and address. `acceptor`: another
+    /// build of the acceptor's program.
+    pub fn load(
+        node: u8,
+        address: SocketAddrV4,
+        roles: Roles,
+        geometry: Geometry,
+        acceptor: Option<&[u8]>,
+    ) -> Result<Rig, XdpError> {
+        let build = Build {
+            roles,
+            geometry,
+            settings: c::ib_settings {
+                node: u32::from(node),
+                partitions: geometry.partitions as u32,
+                ring_slots: geometry.ring_slots as u32,
+                address: wire_address(address),
+                loop_ifindex: 0,
+                generic: 0,
+                port: wire_port(address),
+                reserved: 0,
+            },
+            ring_buffer_bytes: RING_BUFFER_BYTES,
+        };
+        let mut programs = Programs::load(&build, acceptor.unwrap_or(objects::ACCEPTOR))?;
+        let up = Mutex::new(programs.up.take());
+        Ok(Rig { programs, up, settings: build.settings })
+    }
+
+    /// Put a frame through the dispatch program.
+    pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
+        run(&self.programs.dispatch.program, frame, repeat)
+    }
+
+    /// The registers.
+    pub fn registers(&self) -> &Registers {
+        &self.programs.registers
+    }
+
+    /// Counters by name, those that are not zero.
+    pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
+        self.programs.counters()
+    }
+
+    /// Decided packets, as [`XdpHost::decided`](super::XdpHost::decided).
+    pub fn decided(&self, deliver: impl FnMut(&[u8])) -> usize {
+        let mut up = self.up.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        up.as_mut().map_or(0, |up| up.poll(deliver))
+    }
+
+    /// Load a test's own program, sharing the maps that it names like ours.
+    pub fn beside(&self, object: &[u8]) -> Result<Beside, XdpError> {
+        let p = &self.programs;
+        let ours: Vec<&Loaded> =
+            [Some(&p.dispatch), p.leader.as_ref(), p.acceptor.as_ref(), p.quorum.as_ref()]
+                .into_iter()
+                .flatten()
+                .collect();
+        load_object("beside", object, Some(&self.settings), &[], &ours).map(Beside)
+    }
+}
+
+impl Beside {
+    /// Put a frame through the program.
+    pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
+        run(&self.0.program, frame, repeat)
+    }
+
+    /// Set an element of one of the program's arrays: a value of exactly the size it has.
+    pub fn set(&self, map: &str, index: u32, value: &[u8]) -> Result<(), XdpError> {
+        self.0.set_bytes(map, index, value)
+    }
+}
+
+fn run(program: &OwnedFd, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
+    test_run(program, frame, repeat).doing("running a program on a test frame")
+}

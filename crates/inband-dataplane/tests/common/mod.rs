@@ -1,0 +1,201 @@
+//! What the tests that need root share.
+#![allow(dead_code, missing_docs)]
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use inband_dataplane::soft::{reason_name, Geometry, Roles, SoftSwitch, Verdict};
+use inband_dataplane::wire::{
+    digest, emit, Header, Type, HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
+};
+use inband_dataplane::xdp::rig::{udp_frame, Rig};
+
+pub use inband_dataplane::soft::Registers;
+
+/// May this process load BPF programs? If not, says why the test cannot run.
+pub fn may_load_bpf(test: &str) -> bool {
+    match inband_dataplane::xdp::probe("lo") {
+        Ok(probe) if probe.privileged => true,
+        Ok(probe) => {
+            eprintln!("{test}: the BPF part cannot run: {}", probe.generic);
+            false
+        }
+        Err(error) => {
+            eprintln!("{test}: the BPF part cannot run: {error}");
+            false
+        }
+    }
+}
+
+/// The epoch of every test.
+pub const EPOCH: u32 = 3;
+
+/// A small generator of pseudo-random numbers (xorshift*), so that a printed seed says everything.
+pub struct Prng(pub u64);
+
+impl Prng {
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 11) % bound
+    }
+}
+
+/// The node id of the host under test.
+pub const NODE: u8 = 2;
+/// Its address, and a sender's.
+pub const HERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 2), 7707);
+/// See above.
+pub const THERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 9), 1234);
+
+const FRAME_LEN_BYTES: usize = 42;
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+const XDP_TX: u32 = 3;
+const XDP_REDIRECT: u32 = 4;
+
+/// What became of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    pub verdict: Verdict,
+    /// The name of the reason; "" if nothing was counted.
+    pub reason: &'static str,
+    /// The UDP payload that leaves; nothing for a dropped packet.
+    pub packet: Vec<u8>,
+}
+
+/// Put a packet through the native roles.
+pub fn native(switch: &SoftSwitch, packet: &[u8]) -> Outcome {
+    let mut buffer = [0u8; PACKET_LEN_MAX_BYTES];
+    buffer[..packet.len()].copy_from_slice(packet);
+    let (verdict, reason, len) = switch.handle(&mut buffer, packet.len());
+    let packet = if verdict == Verdict::Drop { Vec::new() } else { buffer[..len].to_vec() };
+    Outcome { verdict, reason: reason_name(reason).unwrap(), packet }
+}
+
+/// The XDP programs, fed by test runs.
+pub struct Kernel {
+    rig: Rig,
+    full: Cell<bool>,
+}
+
+impl Kernel {
+    /// Load the programs of these roles.
+    pub fn load(roles: Roles, geometry: Geometry) -> Kernel {
+        let rig = Rig::load(NODE, HERE, roles, geometry, None).unwrap_or_else(|e| panic!("{e}"));
+        Kernel { rig, full: Cell::new(false) }
+    }
+
+    pub fn registers(&self) -> &Registers {
+        self.rig.registers()
+    }
+
+    pub fn counters(&self) -> BTreeMap<&'static str, u64> {
+        self.rig.counters().unwrap()
+    }
+
+    /// The frame that brings a packet.
+    pub fn frame(&self, packet: &[u8]) -> Vec<u8> {
+        udp_frame(THERE, HERE, packet)
+    }
+
+    /// Put a packet through the programs; the reason is what was counted.
+    pub fn handle(&self, packet: &[u8]) -> Outcome {
+        self.handle_frame(&self.frame(packet), packet)
+    }
+
+    /// Put a frame through the programs, which carries `packet` unless it is damaged.
+    pub fn handle_frame(&self, frame: &[u8], packet: &[u8]) -> Outcome {
+        let before = self.counters();
+        let (verdict, out) = self.run(frame, packet);
+        let after = self.counters();
+        let mut counted =
+            after.iter().filter(|(name, n)| before.get(*name).copied().unwrap_or(0) + 1 == **n);
+        let reason = counted.next().map_or("", |(name, _)| *name);
+        assert_eq!(counted.next(), None, "one reason a packet");
+        Outcome { verdict, reason, packet: out }
+    }
+
+    /// Without looking at counters: verdict and packet.
+    pub fn run(&self, frame: &[u8], packet: &[u8]) -> (Verdict, Vec<u8>) {
+        let run = self.rig.run(frame, 1).unwrap();
+        let mut up = None;
+        if !self.full.replace(false) {
+            self.rig.decided(|packet| assert_eq!(up.replace(packet.to_vec()), None));
+        } else {
+            self.rig.decided(|_| ()); // the fillers
+        }
+        match (run.action, up) {
+            (XDP_DROP, Some(packet)) => (Verdict::Up, packet),
+            (XDP_DROP, None) => (Verdict::Drop, Vec::new()),
+            (XDP_PASS, None) => {
+                assert_eq!(run.frame, frame, "passed untouched");
+                (Verdict::Pass, packet.to_vec())
+            }
+            (XDP_TX, None) => {
+                check_sizes(&run.frame);
+                check_turned(frame, &run.frame);
+                (Verdict::Back, run.frame[FRAME_LEN_BYTES..].to_vec())
+            }
+            (XDP_REDIRECT, None) => {
+                check_sizes(&run.frame);
+                let packet = run.frame[FRAME_LEN_BYTES..].to_vec();
+                let to_acceptors = packet[5] == Type::Phase2A as u8;
+                (if to_acceptors { Verdict::ToAcceptors } else { Verdict::ToLearners }, packet)
+            }
+            other => panic!("unexpected: {other:?}"),
+        }
+    }
+
+    /// Fill the ring buffer of decided values with values of partition 0, so that the next one
+    /// finds no room.
+    pub fn fill_ring_buffer(&self, members: &[u8]) {
+        let value = vec![7; VALUE_LEN_MAX_BYTES];
+        for instance in 1.. {
+            for member in members {
+                let mut header = Header::new(Type::Phase2B, u16::from(*member), EPOCH);
+                (header.instance, header.round, header.digest) = (instance, 1, digest(&value));
+                let mut packet = Vec::new();
+                emit(&header, &value, &mut packet);
+                self.rig.run(&self.frame(&packet), 1).unwrap();
+            }
+            if self.counters().contains_key("quorum_hand_off_failed") {
+                self.full.set(true);
+                return;
+            }
+        }
+    }
+}
+
+fn half(frame: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([frame[at], frame[at + 1]])
+}
+
+/// Lengths say exactly what is there; time to live is fresh; no UDP checksum.
+fn check_sizes(frame: &[u8]) {
+    assert!(frame.len() >= FRAME_LEN_BYTES + HEADER_LEN_BYTES);
+    assert_eq!(usize::from(half(frame, 16)), frame.len() - 14, "IP length");
+    assert_eq!(usize::from(half(frame, 38)), frame.len() - 34, "UDP length");
+    assert_eq!((frame[22], half(frame, 40)), (64, 0), "TTL, UDP checksum");
+}
+
+/// Addresses are swapped and the IP checksum is right.
+fn check_turned(before: &[u8], after: &[u8]) {
+    for (a, b, len) in [(0, 6, 6), (26, 30, 4), (34, 36, 2)] {
+        assert_eq!(before[a..a + len], after[b..b + len]);
+        assert_eq!(before[b..b + len], after[a..a + len]);
+    }
+    let mut sum: u32 = (14..34).step_by(2).map(|at| u32::from(half(after, at))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    assert_eq!(sum, 0xffff, "IP checksum");
+}

@@ -1,0 +1,96 @@
+//! The structs as clang laid them out for BPF (from the object's BTF) are those that Rust sees.
+#![allow(missing_docs)]
+
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+
+use inband_dataplane::c;
+use libbpf_rs::btf::types::{MemberAttr, Struct};
+use libbpf_rs::btf::Btf;
+use libbpf_rs::HasSize as _;
+
+/// Members by name with their offset in bytes, and the size of the whole.
+type Layout = (BTreeMap<String, usize>, usize);
+
+fn in_object(btf: &Btf<'_>, name: &str) -> Layout {
+    let found: Struct<'_> =
+        btf.type_by_name(name).unwrap_or_else(|| panic!("no {name} in the object"));
+    let members = found.iter().map(|member| {
+        let MemberAttr::Normal { offset } = member.attr else { panic!("{name} has bit fields") };
+        (member.name.unwrap().to_string_lossy().into_owned(), offset as usize / 8)
+    });
+    (members.collect(), found.size())
+}
+
+macro_rules! in_rust {
+    ($type:ty: $($field:ident $(as $name:literal)?),*) => {{
+        let mut members = BTreeMap::new();
+        $(
+            #[allow(unused_mut, unused_assignments)]
+            let mut name = stringify!($field);
+            $(name = $name;)?
+            members.insert(name.to_owned(), offset_of!($type, $field));
+        )*
+        (members, size_of::<$type>())
+    }};
+}
+
+macro_rules! object {
+    ($name:literal) => {
+        include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o"))
+    };
+}
+
+#[test]
+fn the_kernel_and_rust_see_the_same_structs() {
+    let acceptor = Btf::from_raw("acceptor", object!("acceptor")).unwrap().unwrap();
+    let leader = Btf::from_raw("leader", object!("leader")).unwrap().unwrap();
+    let quorum = Btf::from_raw("quorum", object!("quorum")).unwrap().unwrap();
+    let copies = Btf::from_raw("copies", object!("copies")).unwrap().unwrap();
+    let race = Btf::from_raw("race", object!("race")).unwrap().unwrap();
+    let structs: [(&Btf<'_>, &str, Layout); 11] = [
+        (
+            &acceptor,
+            "ib_acceptor_regs",
+            in_rust!(c::ib_acceptor_regs: promise, floor, highest, epoch, voting, reserved),
+        ),
+        (
+            &acceptor,
+            "ib_vote",
+            in_rust!(c::ib_vote: instance, promise, vround, digest, client_id, client_seq,
+                client_low, value_len_bytes, flags, reserved),
+        ),
+        (&acceptor, "ib_slot", in_rust!(c::ib_slot: sequence, vote, value)),
+        (&leader, "ib_leader_regs", in_rust!(c::ib_leader_regs: round, next, floor, epoch, reserved)),
+        (
+            &quorum,
+            "ib_quorum_config",
+            in_rust!(c::ib_quorum_config: epoch, majority, member_bit),
+        ),
+        (&quorum, "ib_count", in_rust!(c::ib_count: instance, round, members, done)),
+        (&quorum, "ib_count_slot", in_rust!(c::ib_count_slot: sequence, count)),
+        (
+            &acceptor,
+            "ib_settings",
+            in_rust!(c::ib_settings: node, partitions, ring_slots, address, loop_ifindex, generic,
+                port, reserved),
+        ),
+        (
+            &copies,
+            "ib_member",
+            in_rust!(c::ib_member: known, ifindex, to_address, from_address, to_port, from_port,
+                to_mac, from_mac),
+        ),
+        (&copies, "ib_group", in_rust!(c::ib_group: count, has_local, local, member)),
+        (
+            &race,
+            "ib_header",
+            in_rust!(c::ib_header: magic, version, type_ as "type", flags, partition, node,
+                value_len_bytes, key_id, epoch, reserved, instance, floor, round, vround,
+                client_id, client_seq, client_low, digest, tag),
+        ),
+    ];
+    for (btf, name, rust) in structs {
+        assert_eq!(in_object(btf, name), rust, "{name}");
+    }
+}

@@ -1,0 +1,473 @@
+//! Real packets between network namespaces: a host each, one veth each, a bridge between them.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use inband_dataplane::registers::LeaderView;
+use inband_dataplane::round::round;
+use inband_dataplane::soft::{Geometry, Roles};
+use inband_dataplane::wire::{self, digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_dataplane::xdp::{PassThrough, Peer, XdpHost, XdpMode, XdpSpec};
+
+const PORT: u16 = 7707;
+const GEOMETRY: Geometry = Geometry { partitions: 2, ring_slots: 64 };
+const EPOCH: u32 = 3;
+const TIMEOUT: Duration = Duration::from_secs(5);
+const NODES: usize = 7;
+
+/// A network of namespaces, removed when dropped.
+struct Net {
+    prefix: String,
+    _pass: Vec<PassThrough>,
+}
+
+fn run(command: &str) {
+    let output = Command::new("sh").args(["-c", command]).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn address(node: usize) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, node as u8), PORT)
+}
+
+impl Net {
+    /// Hosts 1..=NODES, each with one interface `eth0`.
+    fn new() -> Net {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("ibt{}-{serial}", std::process::id());
+        let mut net = Net { prefix, _pass: Vec::new() };
+        let p = &net.prefix;
+        run(&format!("ip netns add {p}-sw && ip -n {p}-sw link add br0 type bridge && ip -n {p}-sw link set br0 up"));
+        for node in 1..=NODES {
+            run(&format!(
+                "ip netns add {p}-{node} && \
+                 ip -n {p}-{node} link add eth0 type veth peer name p{node} netns {p}-sw && \
+                 ip -n {p}-{node} addr add {}/24 dev eth0 && ip -n {p}-{node} link set eth0 up && \
+                 ip -n {p}-{node} link set lo up && \
+                 ip -n {p}-sw link set p{node} master br0 up",
+                address(node).ip()
+            ));
+        }
+        let switch = format!("{p}-sw");
+        net._pass = in_namespace(&switch, || {
+            (1..=NODES).map(|n| PassThrough::attach(&format!("p{n}")).unwrap()).collect()
+        });
+        net
+    }
+
+    fn on<T: Send>(&self, node: usize, f: impl FnOnce() -> T + Send) -> T {
+        in_namespace(&format!("{}-{node}", self.prefix), f)
+    }
+
+    fn socket(&self, node: usize, port: u16) -> UdpSocket {
+        self.on(node, || {
+            let socket = UdpSocket::bind((*address(node).ip(), port)).unwrap();
+            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+            socket
+        })
+    }
+
+    fn host(&self, node: usize, spec: XdpSpec) -> XdpHost {
+        self.on(node, || XdpHost::load(spec)).unwrap_or_else(|e| panic!("node {node}: {e}"))
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        self._pass.clear();
+        for name in (1..=NODES).map(|n| n.to_string()).chain(["sw".into()]) {
+            run(&format!("ip netns del {}-{name}", self.prefix));
+        }
+    }
+}
+
+fn in_namespace<T: Send>(name: &str, f: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            let namespace = File::open(format!("/run/netns/{name}")).unwrap();
+            nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            f()
+        });
+        inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+const LEADER: Roles = Roles { leader: true, acceptor: false, quorum: false };
+const ACCEPTOR: Roles = Roles { leader: false, acceptor: true, quorum: false };
+const QUORUM: Roles = Roles { leader: false, acceptor: false, quorum: true };
+const ALL: Roles = Roles { leader: true, acceptor: true, quorum: true };
+
+fn peers(me: usize, nodes: &[usize]) -> Vec<Peer> {
+    let peer = |n: &usize| Peer { node: *n as u8, address: address(*n), local: *n == me };
+    nodes.iter().map(peer).collect()
+}
+
+fn spec(node: usize, roles: Roles, mode: XdpMode, acceptors: &[usize], learners: &[usize]) -> XdpSpec {
+    XdpSpec {
+        node: node as u8,
+        roles,
+        geometry: GEOMETRY,
+        address: address(node),
+        interface: "eth0".into(),
+        mode,
+        acceptors: peers(node, acceptors),
+        learners: peers(node, learners),
+        ring_buffer_bytes: 64 * 1024,
+        loopback: false,
+    }
+}
+
+/// Wait until the kernel has found every peer.
+fn resolve(host: &mut XdpHost) {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let unresolved = host.refresh_neighbours().unwrap();
+        if unresolved.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{unresolved:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn start_leader(host: &XdpHost) {
+    let round = round(1, 1, host.spec().node).unwrap();
+    let view = LeaderView { round, next: 1, floor: 1, epoch: u64::from(EPOCH) };
+    host.registers().leader.activate(1, view);
+}
+
+fn start_acceptor(host: &XdpHost) {
+    host.registers().acceptor.start(1, u64::from(EPOCH), 1, true);
+}
+
+fn request(seq: u64, value: &[u8]) -> Vec<u8> {
+    let mut header = Header::new(Type::Request, 99, EPOCH);
+    header.partition = 1;
+    header.client_id = 7;
+    header.client_seq = seq;
+    header.digest = digest(value);
+    let mut packet = Vec::new();
+    emit(&header, value, &mut packet);
+    packet
+}
+
+/// Collect decided packets for as long as they come, at most `TIMEOUT`, then a little longer to
+/// see that nothing more does.
+fn collect(learner: &mut XdpHost, expected: usize) -> Vec<(Header, Vec<u8>)> {
+    let mut got = Vec::new();
+    let deadline = Instant::now() + TIMEOUT;
+    let mut settle = None;
+    while Instant::now() < settle.unwrap_or(deadline) {
+        learner.decided(|packet| {
+            let (header, value) = wire::parse(packet).unwrap();
+            got.push((header, value.to_vec()));
+        });
+        if got.len() >= expected && settle.is_none() {
+            settle = Some(Instant::now() + Duration::from_millis(100));
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    got
+}
+
+fn check(got: &[(Header, Vec<u8>)], first: u64, values: &[Vec<u8>]) {
+    let instances: Vec<u64> = got.iter().map(|(h, _)| h.instance).collect();
+    let expected: Vec<u64> = (first..first + values.len() as u64).collect();
+    assert_eq!(instances, expected, "each instance once, in order");
+    for ((header, value), sent) in got.iter().zip(values) {
+        assert_eq!((value, header.digest), (sent, digest(sent)));
+        assert_eq!((header.kind, header.client_id, header.partition), (Type::Phase2B, 7, 1));
+    }
+}
+
+fn values(n: usize) -> Vec<Vec<u8>> {
+    let len = |i: usize| [0, 1, 16, 64, 500, wire::VALUE_LEN_MAX_BYTES][i % 6];
+    (0..n).map(|i| vec![i as u8 + 1; len(i)]).collect()
+}
+
+/// Client 1, leader 2, acceptors 3, 4, 5, learner 6.
+fn spread(mode: XdpMode) {
+    let net = Net::new();
+    let mut leader = net.host(2, spec(2, LEADER, mode, &[3, 4, 5], &[]));
+    let mut acceptors: Vec<XdpHost> =
+        (3..=5).map(|n| net.host(n, spec(n, ACCEPTOR, mode, &[], &[6]))).collect();
+    let mut learner = net.host(6, spec(6, QUORUM, mode, &[], &[]));
+    for host in acceptors.iter_mut().chain([&mut leader]) {
+        resolve(host);
+    }
+    start_leader(&leader);
+    acceptors.iter().for_each(start_acceptor);
+    learner.registers().quorum.configure(u64::from(EPOCH), &[3, 4, 5]);
+
+    let client = net.socket(1, PORT);
+    let sent = values(48);
+    for (i, value) in sent.iter().enumerate() {
+        client.send_to(&request(i as u64, value), address(2)).unwrap();
+    }
+    check(&collect(&mut learner, sent.len()), 1, &sent);
+    for (host, name) in acceptors.iter().chain([&leader, &learner]).zip(["a", "b", "c", "l", "q"]) {
+        eprintln!("{mode} {name}: {:?}", host.counters().unwrap());
+    }
+    for acceptor in &acceptors {
+        assert_eq!(acceptor.counters().unwrap()["acceptor_voted"], sent.len() as u64);
+        assert_eq!(acceptor.registers().acceptor.acceptor(1).highest, sent.len() as u64);
+    }
+    let counters = learner.counters().unwrap();
+    assert_eq!(counters["quorum_reached"], sent.len() as u64);
+    assert_eq!(counters["quorum_late"] + counters["quorum_counted"], 2 * sent.len() as u64);
+    malformed(&client, &acceptors[0]);
+}
+
+/// Damage on the way to a role is counted by kind, and nothing else happens.
+fn malformed(client: &UdpSocket, acceptor: &XdpHost) {
+    let before = acceptor.registers().acceptor.acceptor(1);
+    let good = request(1, b"value");
+    let mut bad: Vec<(&str, Vec<u8>)> = vec![
+        ("bad_truncated", good[..40].to_vec()),
+        ("bad_truncated", Vec::new()),
+        ("bad_length", good[..good.len() - 1].to_vec()),
+    ];
+    for (at, reason) in
+        [(0, "bad_magic"), (4, "bad_version"), (5, "bad_type"), (8, "bad_partition")]
+    {
+        let mut packet = good.clone();
+        packet[at] = 0xee;
+        bad.push((reason, packet));
+    }
+    let mut no_node = good.clone();
+    no_node[10..12].fill(0);
+    bad.push(("bad_node", no_node));
+    for (_, packet) in &bad {
+        client.send_to(packet, address(3)).unwrap();
+    }
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let counters = acceptor.counters().unwrap();
+        let expected = |reason: &str| bad.iter().filter(|(r, _)| *r == reason).count() as u64;
+        let arrived = |(reason, _): &(&str, Vec<u8>)| {
+            counters.get(reason).copied().unwrap_or(0) == expected(reason)
+        };
+        if bad.iter().all(arrived) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{counters:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(acceptor.registers().acceptor.acceptor(1), before);
+}
+
+/// Client 1; leader, acceptor and learner on 2; acceptors 3, 4; learner 6.
+fn together(mode_here: XdpMode, mode_there: XdpMode) {
+    let net = Net::new();
+    let mut here = net.host(2, spec(2, ALL, mode_here, &[2, 3, 4], &[2, 6]));
+    let mut there: Vec<XdpHost> =
+        (3..=4).map(|n| net.host(n, spec(n, ACCEPTOR, mode_there, &[], &[2, 6]))).collect();
+    let mut learner = net.host(6, spec(6, QUORUM, mode_there, &[], &[]));
+    for host in there.iter_mut().chain([&mut here]) {
+        resolve(host);
+        start_acceptor(host);
+    }
+    start_leader(&here);
+    for host in [&here, &learner] {
+        host.registers().quorum.configure(u64::from(EPOCH), &[2, 3, 4]);
+    }
+    let client = net.socket(1, PORT);
+    let sent = values(24);
+    for (i, value) in sent.iter().enumerate() {
+        client.send_to(&request(i as u64, value), address(2)).unwrap();
+    }
+    check(&collect(&mut here, sent.len()), 1, &sent);
+    check(&collect(&mut learner, sent.len()), 1, &sent);
+    eprintln!("{mode_here}: {:?}", here.counters().unwrap());
+    for acceptor in there.iter().chain([&here]) {
+        assert_eq!(acceptor.counters().unwrap()["acceptor_voted"], sent.len() as u64);
+    }
+
+    // The host's own process talks to its own roles.
+    let own = net.socket(2, PORT);
+    for (i, value) in sent.iter().enumerate() {
+        here.send_local(&request(100 + i as u64, value)).unwrap();
+    }
+    let first = sent.len() as u64 + 1;
+    check(&collect(&mut here, sent.len()), first, &sent);
+    check(&collect(&mut learner, sent.len()), first, &sent);
+    answers(&own, |packet| here.send_local(packet).unwrap());
+    // ... and another host's to them.
+    answers(&client, |packet| drop(client.send_to(packet, address(2)).unwrap()));
+
+    let near = format!("ib{}-loop0", 2);
+    let there_is = |name: &str| net.on(2, || nix::net::if_::if_nametoindex(name).is_ok());
+    assert!(there_is(&near));
+    drop(here);
+    assert!(!there_is(&near), "the pair goes with its host");
+}
+
+/// POSITION of leader and acceptor, LEARN of an instance, a promise of it: answers come to `socket`.
+fn answers(socket: &UdpSocket, send: impl Fn(&[u8])) {
+    let ask = |kind, flags, instance, round| {
+        let mut header = Header::new(kind, 99, EPOCH);
+        (header.partition, header.flags, header.instance, header.round) =
+            (1, flags, instance, round);
+        let mut packet = Vec::new();
+        emit(&header, b"", &mut packet);
+        send(&packet);
+        let mut answer = [0u8; PACKET_LEN_MAX_BYTES];
+        let (len, _) = socket.recv_from(&mut answer).unwrap();
+        let (header, value) = wire::parse(&answer[..len]).unwrap();
+        (header, value.to_vec())
+    };
+    let (leader, _) = ask(Type::Position, flag::LEADER, 0, 0);
+    assert_eq!((leader.node, leader.instance), (2, 49));
+    assert!(leader.has(flag::ANSWER | flag::LEADER));
+    let (acceptor, _) = ask(Type::Position, 0, 0, 0);
+    assert_eq!((acceptor.node, acceptor.instance), (2, 48));
+    let (learned, value) = ask(Type::Learn, 0, 30, 0);
+    assert_eq!((learned.kind, learned.instance, value), (Type::Phase2B, 30, values(24)[5].clone()));
+    assert!(learned.has(flag::REPEAT));
+    let (promised, value) = ask(Type::Phase1A, flag::SLOT, 30, round(2, 1, 9).unwrap());
+    assert!(promised.has(flag::SLOT | flag::VOTE) && promised.kind == Type::Phase1B);
+    assert_eq!(value, values(24)[5]);
+}
+
+#[test]
+fn a_request_is_decided_across_hosts_native() {
+    if common::may_load_bpf("network") {
+        spread(XdpMode::Native);
+    }
+}
+
+#[test]
+fn a_request_is_decided_across_hosts_generic() {
+    if common::may_load_bpf("network") {
+        spread(XdpMode::Generic);
+    }
+}
+
+#[test]
+fn roles_on_one_host_talk_to_each_other() {
+    if common::may_load_bpf("network") {
+        together(XdpMode::Native, XdpMode::Native);
+        together(XdpMode::Generic, XdpMode::Generic);
+        together(XdpMode::Native, XdpMode::Generic);
+    }
+}
+
+/// TCP, UDP to other ports, large (fragmented) UDP, ICMP between two hosts with programs attached.
+#[test]
+fn other_traffic_is_unaffected() {
+    if !common::may_load_bpf("network") {
+        return;
+    }
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let net = Net::new();
+        let hosts = [2, 3].map(|n| net.host(n, spec(n, ALL, mode, &[2, 3], &[2, 3])));
+        let (a, b) = (net.socket(2, 9000), net.socket(3, 9000));
+        let mut buffer = [0u8; 65536];
+        for len in [0usize, 1, 100, 1472, 1473, 9000] {
+            a.send_to(&vec![7; len], (*address(3).ip(), 9000)).unwrap();
+            let (got, from) = b.recv_from(&mut buffer).unwrap();
+            assert_eq!((got, buffer[..got].iter().all(|b| *b == 7)), (len, true));
+            b.send_to(&buffer[..got], from).unwrap();
+            assert_eq!(a.recv_from(&mut buffer).unwrap().0, len);
+        }
+        // A fragmented packet to our port is none of ours; the host may have it.
+        let own = net.socket(3, PORT);
+        a.send_to(&[7; 4000], address(3)).unwrap();
+        assert_eq!(own.recv_from(&mut buffer).unwrap().0, 4000);
+        tcp(&net);
+        ping(&net);
+        for host in &hosts {
+            assert_eq!(host.counters().unwrap().len(), 0, "nothing was taken for ours");
+        }
+    }
+}
+
+fn tcp(net: &Net) {
+    const BYTES: usize = 4 << 20;
+    let listener = net.on(3, || TcpListener::bind((*address(3).ip(), PORT)).unwrap());
+    let receiver = thread::spawn(move || {
+        let mut got = Vec::new();
+        listener.accept().unwrap().0.read_to_end(&mut got).unwrap();
+        got
+    });
+    let mut stream = net.on(2, || TcpStream::connect(address(3)).unwrap());
+    let sent: Vec<u8> = (0..BYTES).map(|i| (i / 7) as u8).collect();
+    stream.write_all(&sent).unwrap();
+    drop(stream);
+    assert!(receiver.join().unwrap() == sent);
+}
+
+fn ping(net: &Net) {
+    use nix::sys::socket::{recv, sendto, setsockopt, socket, sockopt};
+    use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn};
+    use std::os::fd::AsRawFd;
+    net.on(2, || {
+        let raw = socket(
+            AddressFamily::Inet,
+            SockType::Raw,
+            SockFlag::empty(),
+            Some(SockProtocol::Icmp),
+        )
+        .unwrap();
+        let timeout = nix::sys::time::TimeVal::new(TIMEOUT.as_secs() as i64, 0);
+        setsockopt(&raw, sockopt::ReceiveTimeout, &timeout).unwrap();
+        // Echo request, code 0, checksum, identifier 1, sequence 1.
+        let request = [8u8, 0, 0xf7, 0xfd, 0, 1, 0, 1];
+        let to = SockaddrIn::from(address(3));
+        sendto(raw.as_raw_fd(), &request, &to, MsgFlags::empty()).unwrap();
+        let mut answer = [0u8; 128];
+        let len = recv(raw.as_raw_fd(), &mut answer, MsgFlags::empty()).unwrap();
+        assert_eq!((len, answer[20]), (28, 0), "an echo reply");
+    });
+}
+
+#[test]
+fn errors_name_the_cure() {
+    if !common::may_load_bpf("network") {
+        return;
+    }
+    let net = Net::new();
+    let load = |change: &dyn Fn(&mut XdpSpec)| {
+        let mut spec = spec(2, ALL, XdpMode::Native, &[2, 3], &[2]);
+        change(&mut spec);
+        net.on(2, || XdpHost::load(spec).map(|_| ()).map_err(|e| e.to_string()))
+    };
+    let missing = load(&|s| s.interface = "eth9".into()).unwrap_err();
+    assert!(missing.contains("\"eth9\"") && missing.contains("eth0"), "{missing}");
+    let refused = load(&|s| s.interface = "lo".into()).unwrap_err();
+    assert!(refused.contains("lo refuses native XDP"), "{refused}");
+    assert!(load(&|s| s.ring_buffer_bytes = 100).unwrap_err().contains("power of two"));
+    assert!(load(&|s| s.geometry.ring_slots = 100).unwrap_err().contains("power of two"));
+    assert!(load(&|s| s.node = 0).unwrap_err().contains("1..=254"));
+    let mut first = net.host(2, spec(2, LEADER, XdpMode::Native, &[3], &[]));
+    let busy = load(&|_| {}).unwrap_err();
+    assert!(busy.contains("already has an XDP program"), "{busy}");
+    assert!(first.send_local(b"").unwrap_err().to_string().contains("loopback"));
+    // Nobody answers for a host that is not there.
+    drop(first);
+    let mut spec = spec(2, LEADER, XdpMode::Native, &[3], &[]);
+    spec.acceptors[0].address.set_ip(Ipv4Addr::new(10, 77, 0, 99));
+    first = net.host(2, spec);
+    let unresolved = first.refresh_neighbours().unwrap();
+    assert_eq!(unresolved.len(), 1);
+    assert!(unresolved[0].why.contains("ARP"), "{unresolved:?}");
+    start_leader(&first);
+    let client = net.socket(1, PORT);
+    client.send_to(&request(1, b"x"), address(2)).unwrap();
+    let deadline = Instant::now() + TIMEOUT;
+    while !first.counters().unwrap().contains_key("copy_unresolved") {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(5));
+    }
+    let probe = net.on(2, || inband_dataplane::xdp::probe("lo")).unwrap();
+    assert!(!probe.native.works() && probe.generic.works(), "{probe:?}");
+}

@@ -1,0 +1,442 @@
+//! The packet vectors of `dataplane/vectors/` through the native roles and, as real frames, through
+//! the XDP programs.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use common::{Kernel, Outcome, Registers as All, EPOCH};
+use inband_dataplane::registers::{AcceptorView, CountView, LeaderView, SlotView};
+use inband_dataplane::soft::{reason_name, Geometry, Roles, SoftSwitch, Verdict};
+use inband_dataplane::wire::{self, digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use serde::Deserialize;
+
+const GEOMETRY: Geometry = Geometry { partitions: 2, ring_slots: 64 };
+/// The partition that cases are about, unless a packet says otherwise.
+const PARTITION: usize = 1;
+/// Who sends the packets of the cases.
+const SENDER: u16 = 9;
+
+/// Reasons that no single packet can show, and which test does.
+const ELSEWHERE: [(&str, &str); 5] = [
+    ("none", "is no reason"),
+    ("contended", "tests/race.rs: needs two CPUs at one slot"),
+    ("no_room", "a frame that cannot shrink: no driver is known to refuse"),
+    ("value_io_failed", "a driver without room behind the frame: no test run is like that"),
+    ("copy_unresolved", "tests/network.rs: copies leave by a device"),
+];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    case: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    why: String,
+    roles: Vec<String>,
+    #[serde(default)]
+    before: State,
+    packet: Vec<Step>,
+}
+
+/// Registers of partition 1; in `after`, only what changed.
+#[derive(Deserialize, Default, Clone)]
+#[serde(deny_unknown_fields, default)]
+struct State {
+    leader: BTreeMap<String, u64>,
+    acceptor: BTreeMap<String, u64>,
+    slot: Vec<Slot>,
+    count: Vec<BTreeMap<String, u64>>,
+    /// Members of the quorum counter's epoch, by node id.
+    members: Vec<u8>,
+}
+
+#[derive(Deserialize, Default, Clone)]
+#[serde(deny_unknown_fields, default)]
+struct Slot {
+    instance: u64,
+    promise: u64,
+    vround: u64,
+    value: String,
+    client_id: u64,
+    client_seq: u64,
+    client_low: u64,
+    flags: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    #[serde(rename = "in")]
+    input: Fields,
+    #[serde(default)]
+    damage: Damage,
+    /// Damage to the frame around it: for the kernel only.
+    #[serde(default)]
+    frame: Option<FrameDamage>,
+    /// Every hand-over of a value fails, as with a full ring buffer.
+    #[serde(default)]
+    hand_off_fails: bool,
+    verdict: String,
+    reason: String,
+    /// What differs from the packet that came in, besides the sender.
+    #[serde(default)]
+    out: Fields,
+    #[serde(default)]
+    after: State,
+}
+
+#[derive(Deserialize, Default, Clone)]
+#[serde(deny_unknown_fields, default)]
+struct Fields {
+    r#type: Option<String>,
+    flags: Option<Vec<String>>,
+    partition: Option<u16>,
+    node: Option<u16>,
+    epoch: Option<u32>,
+    instance: Option<u64>,
+    floor: Option<u64>,
+    round: Option<u64>,
+    vround: Option<u64>,
+    client_id: Option<u64>,
+    client_seq: Option<u64>,
+    client_low: Option<u64>,
+    value: Option<String>,
+}
+
+/// To the UDP payload.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Damage {
+    /// Keep so many bytes.
+    cut: Option<usize>,
+    /// Append so many zero bytes.
+    pad: usize,
+    /// (offset, value)
+    bytes: Vec<(usize, u8)>,
+}
+
+/// To the whole frame.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct FrameDamage {
+    cut: Option<usize>,
+    pad: usize,
+    bytes: Vec<(usize, u8)>,
+}
+
+/// "text", or "x*20" for twenty x.
+fn value_of(text: &str) -> Vec<u8> {
+    match text.split_once('*') {
+        Some((unit, times)) => unit.repeat(times.parse().unwrap()).into_bytes(),
+        None => text.as_bytes().to_vec(),
+    }
+}
+
+fn flags_of(names: &[String]) -> u16 {
+    names.iter().fold(0, |flags, name| {
+        flags
+            | match name.as_str() {
+                "NOOP" => flag::NOOP,
+                "OPEN" => flag::OPEN,
+                "SLOT" => flag::SLOT,
+                "VOTE" => flag::VOTE,
+                "REPEAT" => flag::REPEAT,
+                "RECOVERY" => flag::RECOVERY,
+                "ANSWER" => flag::ANSWER,
+                "LEADER" | "PEER" => flag::LEADER,
+                "RECOVERING" => flag::RECOVERING,
+                "BELOW_FLOOR" => flag::BELOW_FLOOR,
+                other => panic!("there is no flag {other}"),
+            }
+    })
+}
+
+fn type_of(name: &str) -> Type {
+    let names = [
+        "REQUEST", "PHASE1A", "PHASE1B", "PHASE2A", "PHASE2B", "NACK", "BUSY", "LEARN", "POSITION",
+        "TRIM", "REPLY", "ALIVE",
+    ];
+    let at = names.iter().position(|n| *n == name);
+    Type::ALL[at.unwrap_or_else(|| panic!("there is no type {name}"))]
+}
+
+impl Fields {
+    fn apply(&self, header: &mut Header, value: &mut Vec<u8>) {
+        let h = header;
+        macro_rules! set {
+            ($($field:ident),*) => { $(if let Some(v) = self.$field { h.$field = v; })* };
+        }
+        set!(partition, node, epoch, instance, floor, round, vround, client_id, client_seq);
+        set!(client_low);
+        if let Some(name) = &self.r#type {
+            h.kind = type_of(name);
+        }
+        if let Some(names) = &self.flags {
+            h.flags = flags_of(names);
+        }
+        if let Some(text) = &self.value {
+            *value = value_of(text);
+            h.digest = digest(value);
+        }
+    }
+}
+
+fn damaged(mut packet: Vec<u8>, cut: Option<usize>, pad: usize, bytes: &[(usize, u8)]) -> Vec<u8> {
+    for (at, byte) in bytes {
+        packet[*at] = *byte;
+    }
+    if let Some(len) = cut {
+        packet.truncate(len);
+    }
+    packet.resize(packet.len() + pad, 0);
+    packet
+}
+
+fn index(instance: u64) -> usize {
+    PARTITION * GEOMETRY.ring_slots + instance as usize % GEOMETRY.ring_slots
+}
+
+impl State {
+    /// Lay this over the registers.
+    fn apply(&self, registers: &All) {
+        if !self.leader.is_empty() {
+            let mut view = registers.leader.leader(PARTITION);
+            overlay(&self.leader, &mut |name, v| match name {
+                "round" => view.round = v,
+                "next" => view.next = v,
+                "floor" => view.floor = v,
+                "epoch" => view.epoch = v,
+                other => panic!("a leader has no register {other}"),
+            });
+            registers.leader.restore(PARTITION, view);
+        }
+        if !self.acceptor.is_empty() {
+            let mut view = registers.acceptor.acceptor(PARTITION);
+            overlay(&self.acceptor, &mut |name, v| match name {
+                "promise" => view.promise = v,
+                "floor" => view.floor = v,
+                "highest" => view.highest = v,
+                "epoch" => view.epoch = v,
+                "voting" => view.voting = v != 0,
+                other => panic!("an acceptor has no register {other}"),
+            });
+            registers.acceptor.restore(PARTITION, view);
+        }
+        for slot in &self.slot {
+            let value = value_of(&slot.value);
+            let view = SlotView {
+                instance: slot.instance,
+                promise: slot.promise,
+                vround: slot.vround,
+                digest: if slot.vround == 0 { 0 } else { digest(&value) },
+                client_id: slot.client_id,
+                client_seq: slot.client_seq,
+                client_low: slot.client_low,
+                flags: flags_of(&slot.flags),
+                value,
+            };
+            registers.ring.restore(index(slot.instance), &view);
+        }
+        for count in &self.count {
+            let mut view = CountView::default();
+            overlay(count, &mut |name, v| match name {
+                "instance" => view.instance = v,
+                "round" => view.round = v,
+                "members" => view.members = v,
+                "done" => view.done = v != 0,
+                other => panic!("a count has no {other}"),
+            });
+            registers.counts.restore(index(view.instance), view);
+        }
+        if !self.members.is_empty() {
+            registers.quorum.configure(u64::from(EPOCH), &self.members);
+        }
+    }
+}
+
+fn overlay(changes: &BTreeMap<String, u64>, set: &mut dyn FnMut(&str, u64)) {
+    changes.iter().for_each(|(name, value)| set(name, *value));
+}
+
+/// Everything that a case may change, of partition 1; a slot that holds no vote shows no old one.
+#[derive(Debug, PartialEq)]
+struct Snapshot {
+    leader: LeaderView,
+    acceptor: AcceptorView,
+    slots: Vec<SlotView>,
+    counts: Vec<CountView>,
+}
+
+fn snapshot(registers: &All, roles: Roles) -> Snapshot {
+    let slots = |on: bool| if on { index(0)..index(0) + GEOMETRY.ring_slots } else { 0..0 };
+    let mut snapshot = Snapshot {
+        leader: registers.leader.leader(PARTITION),
+        acceptor: registers.acceptor.acceptor(PARTITION),
+        slots: slots(roles.acceptor).map(|i| registers.ring.slot(i).unwrap()).collect(),
+        counts: slots(roles.quorum).map(|i| registers.counts.counted(i)).collect(),
+    };
+    for slot in snapshot.slots.iter_mut().filter(|s| s.vround == 0) {
+        (slot.digest, slot.client_id, slot.client_seq, slot.client_low) = (0, 0, 0, 0);
+    }
+    snapshot
+}
+
+fn roles_of(names: &[String]) -> Roles {
+    let has = |name: &str| names.iter().any(|n| n == name);
+    for name in names {
+        assert!(["leader", "acceptor", "quorum"].contains(&name.as_str()), "no role {name}");
+    }
+    Roles { leader: has("leader"), acceptor: has("acceptor"), quorum: has("quorum") }
+}
+
+fn cases() -> Vec<(String, Case)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane/vectors");
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|e| e == "toml"));
+    files.sort();
+    assert!(!files.is_empty());
+    let mut cases = Vec::new();
+    for path in files {
+        let file: File = toml::from_str(&fs::read_to_string(&path).unwrap())
+            .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
+        cases.extend(file.case.into_iter().map(|case| (format!("{stem}: {}", case.name), case)));
+    }
+    cases
+}
+
+/// The packet that a step sends, and what header and value it had before any damage.
+fn packet_of(step: &Step) -> (Header, Vec<u8>, Vec<u8>) {
+    let mut header = Header::new(Type::Request, SENDER, EPOCH);
+    header.partition = PARTITION as u16;
+    let mut value = Vec::new();
+    header.digest = digest(b"");
+    step.input.apply(&mut header, &mut value);
+    let mut packet = Vec::new();
+    emit(&header, &value, &mut packet);
+    let d = &step.damage;
+    (header, value, damaged(packet, d.cut, d.pad, &d.bytes))
+}
+
+fn verdict_of(name: &str) -> Verdict {
+    match name {
+        "drop" => Verdict::Drop,
+        "pass" | "untouched" => Verdict::Pass,
+        "back" => Verdict::Back,
+        "to_acceptors" => Verdict::ToAcceptors,
+        "to_learners" => Verdict::ToLearners,
+        "up" => Verdict::Up,
+        other => panic!("there is no verdict {other}"),
+    }
+}
+
+/// Hold an outcome against what the step expects.
+fn check(step: &Step, got: &Outcome) {
+    let (mut header, mut value, packet) = packet_of(step);
+    assert_eq!(got.verdict, verdict_of(&step.verdict), "reason {}", got.reason);
+    assert_eq!(got.reason, step.reason);
+    match got.verdict {
+        Verdict::Drop => {}
+        Verdict::Pass | Verdict::Up => assert_eq!(got.packet, packet, "passed unchanged"),
+        _ => {
+            header.node = common::NODE.into();
+            step.out.apply(&mut header, &mut value);
+            let parsed = wire::parse(&got.packet).unwrap();
+            assert_eq!(parsed, (header, &value[..]));
+            assert_eq!(got.packet.len(), wire::HEADER_LEN_BYTES + value.len());
+        }
+    }
+}
+
+/// Run a case; `handle` puts a step through the backend whose registers these are.
+fn run(
+    case: &Case,
+    registers: &All,
+    in_kernel: bool,
+    handle: &mut dyn FnMut(&Step, &[u8]) -> Outcome,
+) {
+    let roles = roles_of(&case.roles);
+    let expected = SoftSwitch::new(1, roles, GEOMETRY);
+    for registers in [registers, expected.registers()] {
+        case.before.apply(registers);
+    }
+    for (i, step) in case.packet.iter().enumerate() {
+        if step.frame.is_some() && !in_kernel {
+            continue;
+        }
+        let context = || format!("packet {i}: {}", case.why);
+        let outcome = handle(step, &packet_of(step).2);
+        check(step, &outcome);
+        step.after.apply(expected.registers());
+        let (now, then) = (snapshot(registers, roles), snapshot(expected.registers(), roles));
+        assert_eq!(now.leader, then.leader, "{}", context());
+        assert_eq!(now.acceptor, then.acceptor, "{}", context());
+        assert_eq!(now.counts, then.counts, "{}", context());
+        assert_eq!(now.slots, then.slots, "{}", context());
+    }
+}
+
+/// Run a case and name it if it fails.
+fn named(name: &str, run: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
+        panic!("vector failed: {name}");
+    }
+}
+
+#[test]
+fn every_vector_runs_natively() {
+    for (name, case) in cases() {
+        named(&name, || {
+            let mut switch = SoftSwitch::new(common::NODE, roles_of(&case.roles), GEOMETRY);
+            // A case either has such a step or not: the first decides for the switch.
+            switch.set_hand_off_fails(case.packet.iter().any(|step| step.hand_off_fails));
+            run(&case, switch.registers(), false, &mut |_, packet| common::native(&switch, packet));
+        });
+    }
+}
+
+#[test]
+fn every_vector_runs_in_the_kernel() {
+    if !common::may_load_bpf("vectors") {
+        return;
+    }
+    for (name, case) in cases() {
+        named(&name, || {
+            let kernel = Kernel::load(roles_of(&case.roles), GEOMETRY);
+            run(&case, kernel.registers(), true, &mut |step, packet| {
+                if step.hand_off_fails {
+                    kernel.fill_ring_buffer(&case.before.members);
+                }
+                match &step.frame {
+                    None => kernel.handle(packet),
+                    Some(d) => {
+                        let frame = kernel.frame(packet);
+                        kernel.handle_frame(&damaged(frame, d.cut, d.pad, &d.bytes), packet)
+                    }
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn every_reason_has_a_vector_or_an_exception() {
+    let shown: BTreeSet<String> =
+        cases().into_iter().flat_map(|(_, case)| case.packet).map(|step| step.reason).collect();
+    let all: BTreeSet<String> = (0..).map_while(reason_name).map(str::to_owned).collect();
+    let excused: BTreeSet<String> = ELSEWHERE.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let missing: Vec<_> = all.iter().filter(|r| !shown.contains(*r) && !excused.contains(*r)).collect();
+    assert!(missing.is_empty(), "no vector shows {missing:?}");
+    let needless: Vec<_> = excused.iter().filter(|r| shown.contains(*r)).collect();
+    assert!(needless.is_empty(), "{needless:?} need no exception");
+    assert!(excused.is_subset(&all));
+    assert!(PACKET_LEN_MAX_BYTES < 2048);
+}

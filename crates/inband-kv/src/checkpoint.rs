@@ -1,0 +1,78 @@
+//! Checkpoint transfer between replicas over TCP: what both ends agree on.
+//!
+//! ```text
+//! client:  magic | applied instance of the client
+//! server:  magic | 0 | applied instance | file count | total bytes
+//!          then per file: name length u16 | name | length | contents | xxh3 of the contents
+//!          then: end magic | xxh3 over all the files' hashes
+//!      or  magic | 1 | length u16 | text: why not
+//! ```
+//!
+//! Numbers are 64 bits, big-endian, unless said otherwise. The server makes a fresh checkpoint for
+//! each request. The client trusts nothing before the end mark: it writes into a directory that is
+//! no part of its store. The connection is neither encrypted nor authenticated; it belongs on the
+//! replicas' own network.
+
+use std::io::{self, Read, Write};
+
+/// Start of both directions; the digit is the version.
+pub const MAGIC: [u8; 8] = *b"IBCKPT1\n";
+/// Start of the end mark.
+pub const END_MAGIC: [u8; 8] = *b"IBCKEND\n";
+/// The server serves a checkpoint.
+pub const ANSWER_OK: u8 = 0;
+/// The server does not, and says why.
+pub const ANSWER_REFUSED: u8 = 1;
+/// Bytes copied at a time.
+pub const CHUNK_LEN_BYTES: usize = 256 * 1024;
+
+/// Why a transfer failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    /// The network or a disk failed.
+    #[error("{0}; the next peer is tried")]
+    Io(#[from] io::Error),
+    /// The peer has no checkpoint for us.
+    #[error("the peer refused: {0}; the next peer is tried")]
+    Refused(String),
+    /// What arrived is not what was sent.
+    #[error("damaged stream: {0}; it is fetched again")]
+    Damaged(&'static str),
+    /// The replica stops.
+    #[error("the replica is stopping")]
+    Stopping,
+    /// There is nobody to ask.
+    #[error("no peer serves checkpoints; configure the other replicas' addresses")]
+    NoPeers,
+}
+
+/// Write a number.
+pub fn write_u64(to: &mut impl Write, number: u64) -> io::Result<()> {
+    to.write_all(&number.to_be_bytes())
+}
+
+/// Write a short string.
+pub fn write_text(to: &mut impl Write, text: &str) -> io::Result<()> {
+    let text = &text.as_bytes()[..text.len().min(usize::from(u16::MAX))];
+    to.write_all(&(text.len() as u16).to_be_bytes())?;
+    to.write_all(text)
+}
+
+/// Read some bytes.
+pub fn read_array<const N: usize>(from: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Read a number.
+pub fn read_u64(from: &mut impl Read) -> io::Result<u64> {
+    read_array(from).map(u64::from_be_bytes)
+}
+
+/// Read a short string.
+pub fn read_text(from: &mut impl Read) -> io::Result<String> {
+    let mut bytes = vec![0; usize::from(u16::from_be_bytes(read_array(from)?))];
+    from.read_exact(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

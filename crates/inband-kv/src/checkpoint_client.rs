@@ -1,0 +1,164 @@
+//! Fetches a checkpoint from a peer.
+
+use std::fs;
+use std::io::{BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::checkpoint::{
+    read_array, read_text, read_u64, write_u64, TransferError, ANSWER_OK, ANSWER_REFUSED,
+    CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
+};
+use crate::limits::{
+    CHECKPOINT_FILES_MAX, CHECKPOINT_FILE_NAME_LEN_BYTES_MAX, CHECKPOINT_IO_TIMEOUT_MS,
+};
+
+/// Time between lines about the progress in the log.
+const PROGRESS_LOG_PERIOD: Duration = Duration::from_secs(2);
+
+/// What is fetched and how far.
+#[derive(Debug)]
+pub struct Fetch<'a> {
+    /// Peers to ask, in order.
+    pub peers: &'a [SocketAddr],
+    /// Only a checkpoint beyond this instance is of use.
+    pub applied: u64,
+    /// Where to put it; emptied first.
+    pub into: &'a Path,
+    /// Set to the number of bytes received so far.
+    pub received_bytes: &'a AtomicU64,
+    /// Give up when this is set.
+    pub stop: &'a AtomicBool,
+}
+
+impl Fetch<'_> {
+    /// Fetch from the first peer that delivers a complete checkpoint; the instance it is at.
+    pub fn run(&self) -> Result<u64, TransferError> {
+        let mut last_error = TransferError::NoPeers;
+        for peer in self.peers {
+            if self.stop.load(Ordering::Acquire) {
+                return Err(TransferError::Stopping);
+            }
+            match self.fetch_from(*peer) {
+                Ok(applied) => return Ok(applied),
+                Err(TransferError::Stopping) => return Err(TransferError::Stopping),
+                Err(error) => {
+                    tracing::warn!("fetching a checkpoint from {peer}: {error}");
+                    last_error = error;
+                }
+            }
+        }
+        Err(last_error)
+    }
+
+    fn fetch_from(&self, peer: SocketAddr) -> Result<u64, TransferError> {
+        self.received_bytes.store(0, Ordering::Relaxed);
+        if self.into.exists() {
+            fs::remove_dir_all(self.into)?;
+        }
+        fs::create_dir_all(self.into)?;
+        let timeout = Duration::from_millis(CHECKPOINT_IO_TIMEOUT_MS);
+        let mut stream = TcpStream::connect_timeout(&peer, timeout)?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        stream.write_all(&MAGIC)?;
+        write_u64(&mut stream, self.applied)?;
+        let mut from = BufReader::with_capacity(CHUNK_LEN_BYTES, stream);
+        if read_array(&mut from)? != MAGIC {
+            return Err(TransferError::Damaged("the peer speaks another version"));
+        }
+        match read_array(&mut from)? {
+            [ANSWER_OK] => {}
+            [ANSWER_REFUSED] => return Err(TransferError::Refused(read_text(&mut from)?)),
+            _ => return Err(TransferError::Damaged("unknown answer")),
+        }
+        let applied = read_u64(&mut from)?;
+        if applied <= self.applied {
+            return Err(TransferError::Damaged("the checkpoint is not ahead of this replica"));
+        }
+        self.receive_files(&mut from, peer)?;
+        Ok(applied)
+    }
+
+    fn receive_files(&self, from: &mut impl Read, peer: SocketAddr) -> Result<(), TransferError> {
+        let files = read_u64(from)?;
+        let total_bytes = read_u64(from)?;
+        if files > u64::from(CHECKPOINT_FILES_MAX) {
+            return Err(TransferError::Damaged("too many files"));
+        }
+        let mut received_bytes = 0u64;
+        let mut last_log = Instant::now();
+        let mut all = Xxh3::new();
+        let mut chunk = vec![0; CHUNK_LEN_BYTES];
+        for _ in 0..files {
+            let name = read_text(from)?;
+            if !is_plain_name(&name) {
+                return Err(TransferError::Damaged("a file name that is none"));
+            }
+            let len = read_u64(from)?;
+            if len > total_bytes - received_bytes {
+                return Err(TransferError::Damaged("files longer than announced"));
+            }
+            let mut file = fs::File::options()
+                .write(true)
+                .create_new(true)
+                .open(self.into.join(&name))?;
+            let (mut hash, mut left) = (Xxh3::new(), len);
+            while left > 0 {
+                if self.stop.load(Ordering::Acquire) {
+                    return Err(TransferError::Stopping);
+                }
+                let piece = left.min(CHUNK_LEN_BYTES as u64) as usize;
+                from.read_exact(&mut chunk[..piece])?;
+                hash.update(&chunk[..piece]);
+                file.write_all(&chunk[..piece])?;
+                left -= piece as u64;
+                received_bytes += piece as u64;
+                self.received_bytes.store(received_bytes, Ordering::Relaxed);
+                if last_log.elapsed() >= PROGRESS_LOG_PERIOD {
+                    last_log = Instant::now();
+                    tracing::info!("checkpoint from {peer}: {received_bytes} of {total_bytes} bytes");
+                }
+            }
+            if read_u64(from)? != hash.digest() {
+                return Err(TransferError::Damaged("a file's hash differs"));
+            }
+            file.sync_all()?;
+            all.update(&hash.digest().to_be_bytes());
+        }
+        if read_array(from)? != END_MAGIC || read_u64(from)? != all.digest() {
+            return Err(TransferError::Damaged("the end mark differs"));
+        }
+        if received_bytes != total_bytes {
+            return Err(TransferError::Damaged("files shorter than announced"));
+        }
+        tracing::info!("checkpoint from {peer}: all {total_bytes} bytes in {files} files received");
+        Ok(())
+    }
+}
+
+/// A file name that cannot lead out of its directory.
+fn is_plain_name(name: &str) -> bool {
+    (1..=CHECKPOINT_FILE_NAME_LEN_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+        && !name.starts_with('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_plain_name;
+
+    #[test]
+    fn names_stay_in_their_directory() {
+        for name in ["CURRENT", "000012.sst", "MANIFEST-000005", "OPTIONS-000007"] {
+            assert!(is_plain_name(name), "{name}");
+        }
+        for name in ["", ".", "..", "../x", "/etc/passwd", "a/b", "a\0b", ".hidden"] {
+            assert!(!is_plain_name(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What `INFO`, `CLIENT LIST` and `CONFIG GET` tell.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use crate::connection::Connection;
+use crate::control::Status;
+use crate::reply::Protocol;
+
+/// What a replica is; does not change while it runs.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Its name.
+    pub name: String,
+    /// Its number among the replicas, from 0.
+    pub replica_index: u64,
+    /// Most clients at a time.
+    pub clients_max: usize,
+    /// When it started.
+    pub started: Instant,
+    /// Addresses it listens on.
+    pub addresses: Vec<SocketAddr>,
+    /// Longest encoded command.
+    pub command_len_bytes_max: usize,
+}
+
+impl Identity {
+    /// The settings that `CONFIG GET` finds.
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("appendfsync", "no".into()),
+            ("appendonly", "yes".into()),
+            ("databases", "1".into()),
+            ("maxclients", self.clients_max.to_string()),
+            ("maxmemory", "0".into()),
+            ("maxmemory-policy", "noeviction".into()),
+            ("port", self.port().to_string()),
+            ("proto-max-bulk-len", crate::limits::REQUEST_LEN_BYTES_MAX.to_string()),
+            ("save", String::new()),
+            ("timeout", "0".into()),
+        ]
+    }
+
+    fn port(&self) -> u16 {
+        self.addresses.first().map_or(0, SocketAddr::port)
+    }
+}
+
+/// The text of `INFO`.
+pub fn info(sections: &[&[u8]], status: &Status, identity: &Identity, now: Instant) -> String {
+    let all: [(&str, String); 6] = [
+        ("Server", server(identity, now)),
+        ("Clients", format!(
+            "connected_clients:{}\r\nmaxclients:{}\r\n",
+            status.connected_clients, identity.clients_max
+        )),
+        ("Stats", format!(
+            "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n\
+             rejected_connections:{}\r\n",
+            status.connections_total, status.requests_total, status.connections_refused_total
+        )),
+        ("Replication", format!(
+            "role:master\r\nconnected_slaves:0\r\nmaster_repl_offset:{}\r\n",
+            status.applied_instance
+        )),
+        ("Keyspace", if status.keys == 0 {
+            String::new()
+        } else {
+            format!("db0:keys={},expires=0,avg_ttl=0\r\n", status.keys)
+        }),
+        ("Inband", inband(status, identity)),
+    ];
+    let is_asked = |title: &str| {
+        let is_in = |s: &&[u8]| {
+            let is_group = ["all", "default", "everything"];
+            s.eq_ignore_ascii_case(title.as_bytes())
+                || is_group.iter().any(|group| s.eq_ignore_ascii_case(group.as_bytes()))
+        };
+        sections.is_empty() || sections.iter().any(is_in)
+    };
+    let asked = all.iter().filter(|(title, _)| is_asked(title));
+    asked.map(|(title, body)| format!("# {title}\r\n{body}")).collect::<Vec<_>>().join("\r\n")
+}
+
+fn server(identity: &Identity, now: Instant) -> String {
+    let uptime_s = now.saturating_duration_since(identity.started).as_secs();
+    format!(
+        "redis_version:7.2.0\r\nredis_mode:standalone\r\ninband_version:{}\r\nos:Linux\r\n\
+         process_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{uptime_s}\r\n\
+         uptime_in_days:{}\r\n",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id(),
+        identity.port(),
+        uptime_s / 86_400,
+    )
+}
+
+fn inband(status: &Status, identity: &Identity) -> String {
+    let s = status;
+    let fields = [
+        ("replica_index", identity.replica_index),
+        ("applied_instance", s.applied_instance),
+        ("replicated_time_ms", s.time_ms),
+        ("client_sessions", s.client_sessions),
+        ("commands_applied", s.commands_applied_total),
+        ("values_submitted", s.values_submitted_total),
+        ("values_in_flight", s.values_in_flight),
+        ("outcomes_unknown", s.outcomes_unknown_total),
+        ("command_bytes_max", identity.command_len_bytes_max as u64),
+        ("loading", u64::from(s.is_loading)),
+        ("loading_bytes", s.loading_bytes),
+        ("checkpoints_installed", s.checkpoints_installed_total),
+        ("checkpoints_served", s.checkpoints_served_total),
+        ("draining", u64::from(s.is_draining)),
+    ];
+    let mut text = format!("name:{}\r\n", identity.name);
+    for (name, value) in fields {
+        text += &format!("{name}:{value}\r\n");
+    }
+    text
+}
+
+/// One line of `CLIENT LIST`.
+pub fn client_line(client: &Connection, now: Instant) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    format!(
+        "id={} addr={} name={} age={} idle={} flags=N db=0 qbuf={} obl={} tot-cmds={} resp={} \
+         lib-name={} lib-ver={}\n",
+        client.id,
+        client.peer,
+        text(&client.name),
+        now.saturating_duration_since(client.accepted).as_secs(),
+        now.saturating_duration_since(client.last_request).as_secs(),
+        client.encoded_len_bytes(),
+        client.output.len(),
+        client.requests,
+        if client.protocol == Protocol::Resp3 { 3 } else { 2 },
+        text(&client.library[0]),
+        text(&client.library[1]),
+    )
+}

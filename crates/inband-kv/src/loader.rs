@@ -1,0 +1,80 @@
+//! Fetches checkpoints in the background while the replica's thread goes on.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::checkpoint::TransferError;
+use crate::checkpoint_client::Fetch;
+use crate::control::ReplicaControl;
+use crate::limits::CHECKPOINT_RETRY_MS;
+
+type Outcome = Result<u64, TransferError>;
+
+/// Fetches one checkpoint at a time.
+pub struct Loader {
+    control: Arc<ReplicaControl>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Outcome>>,
+    retry_after: Option<Instant>,
+}
+
+impl Loader {
+    /// Nothing is being fetched.
+    pub fn new(control: Arc<ReplicaControl>) -> Self {
+        Self { control, stop: Arc::default(), thread: None, retry_after: None }
+    }
+
+    /// Start to fetch, unless that is going on already or failed a moment ago.
+    pub fn start(&mut self, now: Instant, peers: Vec<SocketAddr>, applied: u64, into: PathBuf) {
+        if self.thread.is_some() || self.retry_after.is_some_and(|after| now < after) {
+            return;
+        }
+        let (control, stop) = (self.control.clone(), self.stop.clone());
+        let fetch = move || {
+            let received_bytes = &control.loading_bytes;
+            let fetch = Fetch { peers: &peers, applied, into: &into, received_bytes, stop: &stop };
+            let outcome = fetch.run();
+            control.wake();
+            outcome
+        };
+        match std::thread::Builder::new().name("ib-ckpt-fetch".into()).spawn(fetch) {
+            Ok(thread) => self.thread = Some(thread),
+            Err(error) => {
+                tracing::warn!("starting a thread to fetch a checkpoint: {error}");
+                self.pause(now);
+            }
+        }
+    }
+
+    /// The outcome, once it is there.
+    pub fn take_result(&mut self, now: Instant) -> Option<Outcome> {
+        if !self.thread.as_ref()?.is_finished() {
+            return None;
+        }
+        let outcome = self.thread.take()?.join();
+        let panicked = || Err(std::io::Error::other("the fetching thread panicked").into());
+        let outcome = outcome.unwrap_or_else(|_| panicked());
+        if outcome.is_err() {
+            self.pause(now);
+        }
+        Some(outcome)
+    }
+
+    fn pause(&mut self, now: Instant) {
+        self.retry_after = Some(now + Duration::from_millis(CHECKPOINT_RETRY_MS));
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // It looks at the flag at every chunk and is bounded by its timeouts.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Commands that a replica answers without the log: about the connection, the server, and the two
+//! that read the local copy, `SCAN` and `KEYS`.
+
+use std::time::Instant;
+
+use crate::connection::Connection;
+use crate::control::Status;
+use crate::front::Connections;
+use crate::glob;
+use crate::info;
+use crate::limits::{CLIENT_NAME_LEN_BYTES_MAX, KEYS_REPLY_BYTES_MAX, SCAN_COUNT_MAX};
+use crate::parse::{integer, unknown_subcommand, wrong_arity, SYNTAX_ERROR};
+use crate::reply::{Protocol, Reply};
+use crate::resp::Args;
+use crate::store::{Store, StoreError};
+use crate::table::{self, CommandId, CommandSpec, COMMANDS};
+
+/// Version of Redis whose behaviour is imitated.
+const REDIS_VERSION: &str = "7.2.0";
+/// Page size of `SCAN` without `COUNT`.
+const SCAN_COUNT_DEFAULT: usize = 10;
+/// Keys looked at in one step of `KEYS`.
+const KEYS_STEP: usize = 10_000;
+
+/// What a local command may look at.
+pub struct World<'a> {
+    /// The local copy.
+    pub store: &'a Store,
+    /// All connections, the asking one included.
+    pub connections: &'a mut Connections,
+    /// Place of the asking connection.
+    pub slot: usize,
+    /// What the replica is doing.
+    pub status: Status,
+    /// What the replica is.
+    pub identity: &'a info::Identity,
+    /// Now.
+    pub now: Instant,
+}
+
+impl World<'_> {
+    fn client(&mut self) -> Option<&mut Connection> {
+        self.connections.get_mut(self.slot)
+    }
+}
+
+/// Answer a request; its arity was checked.
+pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
+    match id {
+        CommandId::Ping => match args.len() {
+            1 => Reply::Status("PONG".into()),
+            2 => Reply::bulk(args.get(1)),
+            _ => wrong_arity("PING"),
+        },
+        CommandId::Echo => Reply::bulk(args.get(1)),
+        CommandId::Quit => {
+            if let Some(client) = world.client() {
+                client.is_closing = true;
+            }
+            Reply::Ok
+        }
+        CommandId::Reset => {
+            if let Some(client) = world.client() {
+                client.reset();
+            }
+            Reply::Status("RESET".into())
+        }
+        CommandId::Select => match integer(args.get(1)) {
+            Ok(0) => Reply::Ok,
+            Ok(_) => Reply::error("ERR DB index is out of range"),
+            Err(_) => Reply::error("ERR invalid DB index"),
+        },
+        CommandId::Auth => no_password(),
+        CommandId::Hello => hello(args, world),
+        CommandId::Client => client_command(args, world),
+        CommandId::Command => command_command(args),
+        CommandId::Config => config(args, world.identity),
+        CommandId::Info => {
+            let sections: Vec<&[u8]> = args.from(1).collect();
+            Reply::bulk(info::info(&sections, &world.status, world.identity, world.now))
+        }
+        CommandId::Scan | CommandId::Keys if world.status.is_loading => {
+            Reply::error(loading_error(world.status.loading_bytes))
+        }
+        CommandId::Scan => scan(args, world.store).unwrap_or_else(|reply| reply),
+        CommandId::Keys => keys(args.get(1), world.store).unwrap_or_else(|e| store_error(&e)),
+        _ => Reply::error("ERR this command goes through the log"),
+    }
+}
+
+/// What data commands are answered with while a checkpoint is fetched.
+pub fn loading_error(received_bytes: u64) -> String {
+    format!(
+        "LOADING Inband is loading a checkpoint from another replica ({received_bytes} bytes so \
+         far); try again or use another replica"
+    )
+}
+
+fn store_error(error: &StoreError) -> Reply {
+    Reply::error(format!("ERR {error}"))
+}
+
+fn no_password() -> Reply {
+    Reply::error(
+        "ERR AUTH <password> called without any password configured for the default user. Are you \
+         sure your configuration is correct?",
+    )
+}
+
+fn is(arg: &[u8], word: &str) -> bool {
+    arg.eq_ignore_ascii_case(word.as_bytes())
+}
+
+/// Names have no spaces and no control characters, as in Redis.
+fn is_name(name: &[u8]) -> bool {
+    name.iter().all(|b| (b'!'..=b'~').contains(b))
+}
+
+fn set_name(client: &mut Connection, name: &[u8]) -> Reply {
+    if name.len() > CLIENT_NAME_LEN_BYTES_MAX {
+        return Reply::error(format!(
+            "ERR client name of {} bytes is over the limit of {CLIENT_NAME_LEN_BYTES_MAX} bytes",
+            name.len()
+        ));
+    }
+    if !is_name(name) {
+        return Reply::error(
+            "ERR Client names cannot contain spaces, newlines or special characters.",
+        );
+    }
+    client.name = name.to_vec();
+    Reply::Ok
+}
+
+fn hello(args: Args<'_>, world: &mut World<'_>) -> Reply {
+    let mut protocol = None;
+    if args.len() > 1 {
+        protocol = Some(match integer(args.get(1)) {
+            Ok(2) => Protocol::Resp2,
+            Ok(3) => Protocol::Resp3,
+            Ok(_) => return Reply::error("NOPROTO unsupported protocol version"),
+            Err(_) => {
+                return Reply::error("ERR Protocol version is not an integer or out of range");
+            }
+        });
+    }
+    let mut name = None;
+    let mut at = 2;
+    while at < args.len() {
+        match args.get(at) {
+            option if is(option, "SETNAME") && at + 1 < args.len() => {
+                name = Some(args.get(at + 1));
+                at += 2;
+            }
+            option if is(option, "AUTH") && at + 2 < args.len() => return no_password(),
+            option => {
+                let option = String::from_utf8_lossy(&option[..option.len().min(128)]);
+                return Reply::error(format!("ERR Syntax error in HELLO option '{option}'"));
+            }
+        }
+    }
+    let Some(client) = world.client() else { return Reply::Nil };
+    if let Some(name) = name {
+        let reply = set_name(client, name);
+        if reply.is_error() {
+            return reply;
+        }
+    }
+    client.protocol = protocol.unwrap_or(client.protocol);
+    let (version, id) = (if client.protocol == Protocol::Resp3 { 3 } else { 2 }, client.id);
+    let pair = |key: &str, value: Reply| (Reply::bulk(key), value);
+    Reply::Map(vec![
+        pair("server", Reply::bulk("redis")),
+        pair("version", Reply::bulk(REDIS_VERSION)),
+        pair("proto", Reply::Integer(version)),
+        pair("id", Reply::Integer(id as i64)),
+        pair("mode", Reply::bulk("standalone")),
+        pair("role", Reply::bulk("master")),
+        pair("modules", Reply::Array(Vec::new())),
+    ])
+}
+
+fn client_command(args: Args<'_>, world: &mut World<'_>) -> Reply {
+    let subcommand = args.get(1);
+    let takes = |count: usize| args.len() == count;
+    let arity = |name: &str| wrong_arity(&format!("client|{name}"));
+    let now = world.now;
+    match subcommand {
+        s if is(s, "LIST") => {
+            let lines = world.connections.iter().map(|c| info::client_line(c, now));
+            return Reply::bulk(lines.collect::<String>());
+        }
+        s if is(s, "HELP") => {
+            let lines = ["CLIENT <subcommand>:", "GETNAME ID INFO LIST SETINFO SETNAME REPLY ON"];
+            return Reply::Array(lines.map(|line| Reply::Status(line.into())).to_vec());
+        }
+        _ => {}
+    }
+    let Some(client) = world.client() else { return Reply::Nil };
+    match subcommand {
+        s if is(s, "ID") && takes(2) => Reply::Integer(client.id as i64),
+        s if is(s, "ID") => arity("id"),
+        s if is(s, "GETNAME") && takes(2) && client.name.is_empty() => Reply::Nil,
+        s if is(s, "GETNAME") && takes(2) => Reply::bulk(&client.name),
+        s if is(s, "GETNAME") => arity("getname"),
+        s if is(s, "SETNAME") && takes(3) => set_name(client, args.get(2)),
+        s if is(s, "SETNAME") => arity("setname"),
+        s if is(s, "INFO") && takes(2) => Reply::bulk(info::client_line(client, now)),
+        s if is(s, "INFO") => arity("info"),
+        s if is(s, "SETINFO") && takes(4) => set_info(client, args.get(2), args.get(3)),
+        s if is(s, "SETINFO") => arity("setinfo"),
+        s if is(s, "NO-EVICT") || is(s, "NO-TOUCH") => {
+            match (takes(3), is(args.get(2), "ON") || is(args.get(2), "OFF")) {
+                (true, true) => Reply::Ok,
+                (true, false) => Reply::error(SYNTAX_ERROR),
+                (false, _) => arity(&String::from_utf8_lossy(s)),
+            }
+        }
+        s if is(s, "REPLY") && takes(3) && is(args.get(2), "ON") => Reply::Ok,
+        s if is(s, "REPLY") => Reply::error("ERR only CLIENT REPLY ON is supported"),
+        s => unknown_subcommand("CLIENT", s),
+    }
+}
+
+fn set_info(client: &mut Connection, attribute: &[u8], value: &[u8]) -> Reply {
+    let place = match attribute {
+        a if is(a, "LIB-NAME") => &mut client.library[0],
+        a if is(a, "LIB-VER") => &mut client.library[1],
+        a => {
+            let a = String::from_utf8_lossy(&a[..a.len().min(128)]);
+            return Reply::error(format!("ERR Unrecognized option '{a}'"));
+        }
+    };
+    if !is_name(value) || value.len() > CLIENT_NAME_LEN_BYTES_MAX {
+        let attribute = String::from_utf8_lossy(attribute).to_lowercase();
+        return Reply::error(format!(
+            "ERR {attribute} cannot contain spaces, newlines or special characters."
+        ));
+    }
+    *place = value.to_vec();
+    Reply::Ok
+}
+
+fn command_info(spec: &CommandSpec) -> Reply {
+    let flags = spec.flags.iter().map(|flag| Reply::Status((*flag).into())).collect();
+    let (first, last, step) = spec.keys;
+    Reply::Array(vec![
+        Reply::bulk(spec.name.to_lowercase()),
+        Reply::Integer(spec.arity),
+        Reply::Array(flags),
+        Reply::Integer(first),
+        Reply::Integer(last),
+        Reply::Integer(step),
+        Reply::Array(Vec::new()),
+        Reply::Array(Vec::new()),
+        Reply::Array(Vec::new()),
+        Reply::Array(Vec::new()),
+    ])
+}
+
+fn command_command(args: Args<'_>) -> Reply {
+    match args.get(1) {
+        _ if args.len() == 1 => Reply::Array(COMMANDS.iter().map(command_info).collect()),
+        s if is(s, "COUNT") && args.len() == 2 => Reply::Integer(COMMANDS.len() as i64),
+        s if is(s, "LIST") && args.len() == 2 => {
+            let names = COMMANDS.iter().map(|spec| Reply::bulk(spec.name.to_lowercase()));
+            Reply::Array(names.collect())
+        }
+        s if is(s, "INFO") && args.len() == 2 => {
+            Reply::Array(COMMANDS.iter().map(command_info).collect())
+        }
+        s if is(s, "INFO") => {
+            let infos = args.from(2).map(|n| table::find(n).map_or(Reply::Nil, command_info));
+            Reply::Array(infos.collect())
+        }
+        s if is(s, "DOCS") => {
+            let is_asked = |spec: &&CommandSpec| {
+                args.len() == 2 || args.from(2).any(|name| is(name, spec.name))
+            };
+            let pair = |key: &str, text: &str| (Reply::bulk(key), Reply::bulk(text));
+            let docs = COMMANDS.iter().filter(is_asked).map(|spec| {
+                let group = if spec.keys.0 > 0 { "string" } else { "server" };
+                let summary = "See the Redis documentation; Inband answers alike.";
+                let doc = vec![pair("summary", summary), pair("group", group)];
+                (Reply::bulk(spec.name.to_lowercase()), Reply::Map(doc))
+            });
+            Reply::Map(docs.collect())
+        }
+        s => unknown_subcommand("COMMAND", s),
+    }
+}
+
+fn config(args: Args<'_>, identity: &info::Identity) -> Reply {
+    match args.get(1) {
+        s if is(s, "GET") && args.len() > 2 => {
+            let settings = identity.settings();
+            let is_asked = |name: &str| {
+                args.from(2).any(|pattern| {
+                    glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes())
+                })
+            };
+            let asked = settings.iter().filter(|(name, _)| is_asked(name));
+            Reply::Map(asked.map(|(n, v)| (Reply::bulk(n), Reply::bulk(v))).collect())
+        }
+        s if is(s, "GET") => wrong_arity("config|get"),
+        s if is(s, "SET") => Reply::error(
+            "ERR CONFIG SET is not supported; change the configuration file and restart",
+        ),
+        s if is(s, "RESETSTAT") && args.len() == 2 => {
+            Reply::error("ERR CONFIG RESETSTAT is not supported; counters only grow")
+        }
+        s => unknown_subcommand("CONFIG", s),
+    }
+}
+
+fn scan(args: Args<'_>, store: &Store) -> Result<Reply, Reply> {
+    let cursor = std::str::from_utf8(args.get(1)).ok().and_then(|text| text.parse::<u64>().ok());
+    let cursor = cursor.ok_or_else(|| Reply::error("ERR invalid cursor"))?;
+    let (mut pattern, mut count, mut is_type_known) = (None, SCAN_COUNT_DEFAULT, true);
+    let mut at = 2;
+    while at < args.len() {
+        let (option, value) = (args.get(at), args.get(at + 1));
+        if at + 1 >= args.len() {
+            return Err(Reply::error(SYNTAX_ERROR));
+        }
+        match option {
+            o if is(o, "MATCH") => pattern = Some(value),
+            o if is(o, "COUNT") => match integer(value)? {
+                number @ 1.. => count = usize::try_from(number).unwrap_or(SCAN_COUNT_MAX),
+                _ => return Err(Reply::error(SYNTAX_ERROR)),
+            },
+            o if is(o, "TYPE") => is_type_known = is(value, "string"),
+            _ => return Err(Reply::error(SYNTAX_ERROR)),
+        }
+        at += 2;
+    }
+    let page = store.scan(cursor, count.min(SCAN_COUNT_MAX)).map_err(|e| store_error(&e))?;
+    let keys = page.keys.into_iter().filter(|key| {
+        is_type_known && pattern.is_none_or(|pattern| glob::matches(pattern, key))
+    });
+    let keys = Reply::Array(keys.map(Reply::Bulk).collect());
+    Ok(Reply::Array(vec![Reply::bulk(page.cursor.to_string()), keys]))
+}
+
+fn keys(pattern: &[u8], store: &Store) -> Result<Reply, StoreError> {
+    let (mut found, mut found_bytes, mut cursor) = (Vec::new(), 0, 0);
+    loop {
+        let page = store.scan(cursor, KEYS_STEP)?;
+        for key in page.keys.into_iter().filter(|key| glob::matches(pattern, key)) {
+            found_bytes += key.len();
+            found.push(Reply::Bulk(key));
+        }
+        if found_bytes > KEYS_REPLY_BYTES_MAX {
+            return Ok(Reply::error(format!(
+                "ERR the keys are over the limit of {KEYS_REPLY_BYTES_MAX} bytes; use SCAN"
+            )));
+        }
+        cursor = page.cursor;
+        if cursor == 0 {
+            return Ok(Reply::Array(found));
+        }
+    }
+}

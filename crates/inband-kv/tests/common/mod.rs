@@ -1,0 +1,313 @@
+//! Shared by the tests: a log written by hand, and replicas served on a thread.
+#![allow(dead_code)] // each test binary uses its part
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{mpsc, Arc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use inband_kv::command::SessionStamp;
+use inband_kv::control::ReplicaControl;
+use inband_kv::parse::{parse, Request};
+use inband_kv::replica::{Replica, ReplicaConfig, ReplicaError};
+use inband_kv::reply::Reply;
+use inband_kv::resp::Args;
+use inband_kv::store::{Outcomes, Store};
+use inband_kv::testing::MemoryCluster;
+use inband_kv::value::ValueWriter;
+use inband_paxos::log::{Decided, Origin, Ticket, ValueKind};
+
+/// A point in time for tests.
+pub const T0_MS: u64 = 1_700_000_000_000;
+
+/// Encode one command written as words; `Err` is the reply to a command that does not parse.
+pub fn encode(words: &[&[u8]], stamp: Option<SessionStamp>) -> Result<Vec<u8>, Reply> {
+    let bytes = words.concat();
+    let mut at = 0;
+    let ranges: Vec<_> = words
+        .iter()
+        .map(|word| {
+            at += word.len();
+            (at - word.len(), at)
+        })
+        .collect();
+    match parse(Args::new(&bytes, &ranges))? {
+        Request::Replicated(command) => {
+            let mut out = bytes::BytesMut::new();
+            command.encode(stamp, &mut out);
+            Ok(out.to_vec())
+        }
+        other => panic!("{other:?} does not go through the log"),
+    }
+}
+
+/// Words of a line; `""` is an empty word.
+pub fn words(line: &str) -> Vec<&[u8]> {
+    line.split(' ').map(|word| if word == "\"\"" { &b""[..] } else { word.as_bytes() }).collect()
+}
+
+/// A decided value.
+#[derive(Debug, Clone)]
+pub struct Value {
+    pub origin: Origin,
+    pub bytes: Vec<u8>,
+}
+
+/// A log written by hand: one proposer, in order.
+pub struct Log {
+    pub values: Vec<Value>,
+    session: u64,
+    next_seq: u64,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        let kind = ValueKind::OpenSession;
+        let origin = Origin { client_id: 1, client_seq: 0, client_low: 0, kind };
+        Self { values: vec![Value { origin, bytes: Vec::new() }], session: 1, next_seq: 1 }
+    }
+}
+
+impl Log {
+    /// Append a value of encoded commands, proposed at `time_ms`.
+    pub fn push(&mut self, time_ms: u64, commands: &[Vec<u8>]) {
+        let mut writer = ValueWriter::new();
+        commands.iter().for_each(|command| writer.push(command));
+        let (client_id, client_seq) = (self.session, self.next_seq);
+        let kind = ValueKind::Command;
+        let origin = Origin { client_id, client_seq, client_low: client_seq, kind };
+        self.next_seq += 1;
+        self.values.push(Value { origin, bytes: writer.finish(time_ms).to_vec() });
+    }
+
+    /// Append a value of lines.
+    pub fn push_lines(&mut self, time_ms: u64, lines: &[&str]) {
+        let commands: Vec<_> =
+            lines.iter().map(|line| encode(&words(line), None).expect("parses")).collect();
+        self.push(time_ms, &commands);
+    }
+
+    /// Apply all values that `store` lacks, in bursts of `burst_len`; the replies.
+    pub fn apply(&self, store: &mut Store, burst_len: usize) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        let applied = store.applied() as usize;
+        let missing: Vec<_> = self.values.iter().enumerate().skip(applied).collect();
+        for burst in missing.chunks(burst_len) {
+            let decided = burst.iter().map(|(at, value)| Decided {
+                instance: *at as u64 + 1,
+                origin: value.origin,
+                ticket: Some(Ticket(*at as u64)),
+                value: &value.bytes,
+            });
+            let mut outcomes = Outcomes::default();
+            store.apply(decided, &mut outcomes).expect("applies");
+            replies.extend(outcomes.replies);
+        }
+        replies
+    }
+}
+
+/// A store with a log of its own: commands in, replies out.
+pub struct Bench {
+    pub dir: tempfile::TempDir,
+    pub store: Store,
+    pub log: Log,
+    pub now_ms: u64,
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(dir.path()).expect("store opens");
+        Self { dir, store, log: Log::default(), now_ms: T0_MS }
+    }
+}
+
+impl Bench {
+    /// Execute one line.
+    pub fn run(&mut self, line: &str) -> Reply {
+        self.run_stamped(line, None)
+    }
+
+    /// Execute one line of a session.
+    pub fn run_stamped(&mut self, line: &str, stamp: Option<SessionStamp>) -> Reply {
+        match encode(&words(line), stamp) {
+            Err(reply) => reply,
+            Ok(command) => {
+                self.log.push(self.now_ms, &[command]);
+                self.log.apply(&mut self.store, 1).pop().expect("one reply")
+            }
+        }
+    }
+
+    /// A value without commands.
+    pub fn tick(&mut self) {
+        self.log.push(self.now_ms, &[]);
+        self.log.apply(&mut self.store, 1);
+    }
+}
+
+/// A reply as one would write it.
+pub fn show(reply: &Reply) -> String {
+    match reply {
+        Reply::Ok => "OK".into(),
+        Reply::Status(text) => text.to_string(),
+        Reply::Integer(number) => number.to_string(),
+        Reply::Nil => "nil".into(),
+        Reply::Bulk(bytes) => format!("'{}'", String::from_utf8_lossy(bytes)),
+        Reply::Error(text) => format!("-{text}"),
+        Reply::Array(items) => {
+            format!("[{}]", items.iter().map(show).collect::<Vec<_>>().join(" "))
+        }
+        Reply::Map(pairs) => {
+            let pair = |(k, v): &(Reply, Reply)| format!("{}:{}", show(k), show(v));
+            format!("{{{}}}", pairs.iter().map(pair).collect::<Vec<_>>().join(" "))
+        }
+    }
+}
+
+/// A replica on a thread of its own.
+pub struct Served {
+    pub address: SocketAddr,
+    pub checkpoint_address: SocketAddr,
+    pub control: Arc<ReplicaControl>,
+    /// Added to the replica's wall clock, in milliseconds.
+    pub clock_offset_ms: Arc<AtomicU64>,
+    thread: Option<JoinHandle<Result<(), ReplicaError>>>,
+}
+
+impl Served {
+    /// Start a replica of `cluster` with its store in `dir`.
+    pub fn start(cluster: &MemoryCluster, dir: &Path, config: ReplicaConfig) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        Self::start_on(cluster, dir, config, listener)
+    }
+
+    /// The same on a listener that may be shared.
+    pub fn start_on(
+        cluster: &MemoryCluster,
+        dir: &Path,
+        config: ReplicaConfig,
+        listener: TcpListener,
+    ) -> Self {
+        let (cluster, dir) = (cluster.clone(), dir.to_path_buf());
+        let address = listener.local_addr().expect("an address");
+        let clock_offset_ms = Arc::new(AtomicU64::new(0));
+        let offset = clock_offset_ms.clone();
+        let (sender, receiver) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let store = Store::open(&dir)?;
+            let log = Box::new(cluster.join(store.applied())?);
+            let peers = TcpListener::bind("127.0.0.1:0")?;
+            let mut replica = Replica::new(config, store, log, vec![listener], Some(peers))?;
+            replica.set_clock(Box::new(move || {
+                let since_epoch = std::time::SystemTime::now()
+                    .duration_since(std::time::UNIX_EPOCH)
+                    .expect("after 1970");
+                since_epoch.as_millis() as u64 + offset.load(Ordering::Relaxed)
+            }));
+            let checkpoint_address = replica.checkpoint_address().expect("a server");
+            sender.send((replica.control(), checkpoint_address)).expect("somebody waits");
+            replica.run()
+        });
+        let (control, checkpoint_address) = receiver.recv().expect("the replica starts");
+        Self { address, checkpoint_address, control, clock_offset_ms, thread: Some(thread) }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    /// Stop it; panics if it ended with an error.
+    pub fn stop(mut self) {
+        self.control.stop();
+        let thread = self.thread.take().expect("it runs");
+        thread.join().expect("no panic").expect("no error");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.control.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic of its own is reported by the test that waits for it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A client that sends and expects bytes.
+pub struct Client {
+    pub stream: TcpStream,
+}
+
+impl Client {
+    pub fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("connects");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+        stream.set_nodelay(true).expect("no delay");
+        Self { stream }
+    }
+
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).expect("sends");
+    }
+
+    /// Read exactly `expected`.
+    #[track_caller]
+    pub fn expect(&mut self, expected: impl AsRef<[u8]>) {
+        let expected = expected.as_ref();
+        let mut got = vec![0; expected.len()];
+        let mut len = 0;
+        while len < got.len() {
+            match self.stream.read(&mut got[len..]) {
+                Ok(1..) if got[..len] != expected[..len] => break,
+                Ok(0) => break,
+                Ok(more) => len += more,
+                Err(error) => panic!("{error} after {:?}", String::from_utf8_lossy(&got[..len])),
+            }
+        }
+        let got = String::from_utf8_lossy(&got[..len]);
+        assert_eq!(got, String::from_utf8_lossy(expected));
+    }
+
+    /// Send a line and read one line of the reply.
+    pub fn ask(&mut self, line: &str) -> String {
+        self.send(format!("{line}\r\n"));
+        self.line()
+    }
+
+    /// Read one line.
+    pub fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        let mut byte = [0];
+        loop {
+            match self.stream.read(&mut byte).expect("a reply") {
+                0 => return format!("closed after {:?}", String::from_utf8_lossy(&line)),
+                _ if byte[0] == b'\n' => return String::from_utf8_lossy(&line).trim_end().into(),
+                _ => line.push(byte[0]),
+            }
+        }
+    }
+
+    /// Read until the server closes.
+    pub fn rest(&mut self) -> String {
+        let mut rest = Vec::new();
+        // A reset is an end as well.
+        let _ = self.stream.read_to_end(&mut rest);
+        String::from_utf8_lossy(&rest).into_owned()
+    }
+}
+
+/// Wait until something holds.
+#[track_caller]
+pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what} did not come true");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,348 @@
+//! The store as a state machine: the same log gives the same state, whatever happens around it.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{encode, show, words, Bench, Log, T0_MS};
+use inband_kv::command::SessionStamp;
+use inband_kv::reply::Reply;
+use inband_kv::store::{Outcomes, Store, StoreError};
+use inband_paxos::log::{Decided, Origin, Ticket, ValueKind};
+use inband_paxos::session::Verdict;
+use proptest::prelude::*;
+
+/// Redis strings in the simplest way.
+#[derive(Default)]
+struct Model {
+    keys: BTreeMap<String, (String, Option<u64>)>,
+    now_ms: u64,
+}
+
+impl Model {
+    fn run(&mut self, line: &str) -> String {
+        let now_ms = self.now_ms;
+        self.keys.retain(|_, (_, at)| at.is_none_or(|at| at > now_ms));
+        let words: Vec<&str> = line.split(' ').collect();
+        let key = words.get(1).unwrap_or(&"").to_string();
+        let old = self.keys.get(&key).cloned();
+        let number = |text: &str| text.parse::<i64>().expect("a number");
+        let quoted = |value: Option<&(String, Option<u64>)>| {
+            value.map_or("nil".into(), |(value, _)| format!("'{value}'"))
+        };
+        match words[0] {
+            "GET" => quoted(old.as_ref()),
+            "SET" if words.len() == 5 => {
+                let at = now_ms + number(words[4]) as u64;
+                self.keys.insert(key, (words[2].into(), Some(at)));
+                "OK".into()
+            }
+            "SET" => {
+                self.keys.insert(key, (words[2].into(), None));
+                "OK".into()
+            }
+            "SETNX" if old.is_some() => "0".into(),
+            "SETNX" => {
+                self.keys.insert(key, (words[2].into(), None));
+                "1".into()
+            }
+            "GETDEL" => {
+                self.keys.remove(&key);
+                quoted(old.as_ref())
+            }
+            "DEL" => {
+                let gone = words[1..].iter().filter(|k| self.keys.remove(**k).is_some());
+                gone.count().to_string()
+            }
+            "INCRBY" => {
+                let (value, at) = old.unwrap_or(("0".into(), None));
+                match value.parse::<i64>() {
+                    Err(_) => "-ERR value is not an integer or out of range".into(),
+                    Ok(value) => {
+                        let sum = (value + number(words[2])).to_string();
+                        self.keys.insert(key, (sum.clone(), at));
+                        sum
+                    }
+                }
+            }
+            "APPEND" => {
+                let (value, at) = old.unwrap_or_default();
+                let value = value + words[2];
+                let len = value.len();
+                self.keys.insert(key, (value, at));
+                len.to_string()
+            }
+            "PEXPIRE" => match old {
+                None => "0".into(),
+                Some((value, _)) => {
+                    let at = now_ms + number(words[2]) as u64;
+                    self.keys.insert(key, (value, Some(at)));
+                    "1".into()
+                }
+            },
+            "PERSIST" => match old {
+                Some((value, Some(_))) => {
+                    self.keys.insert(key, (value, None));
+                    "1".into()
+                }
+                _ => "0".into(),
+            },
+            "PTTL" => match old {
+                None => "-2".into(),
+                Some((_, None)) => "-1".into(),
+                Some((_, Some(at))) => (at - now_ms).to_string(),
+            },
+            "FLUSHALL" => {
+                self.keys.clear();
+                "OK".into()
+            }
+            other => panic!("the model does not know {other}"),
+        }
+    }
+}
+
+fn any_line() -> impl Strategy<Value = String> {
+    let key = || (0..6u8).prop_map(|k| format!("k{k}"));
+    prop_oneof![
+        6 => key().prop_map(|k| format!("GET {k}")),
+        6 => (key(), 0..50i64).prop_map(|(k, v)| format!("SET {k} {v}")),
+        4 => (key(), 0..50i64, 1..40u64).prop_map(|(k, v, t)| format!("SET {k} {v} PX {t}")),
+        3 => (key(), 0..50i64).prop_map(|(k, v)| format!("SETNX {k} {v}")),
+        2 => key().prop_map(|k| format!("GETDEL {k}")),
+        2 => (key(), key()).prop_map(|(a, b)| format!("DEL {a} {b}")),
+        3 => (key(), -9..9i64).prop_map(|(k, d)| format!("INCRBY {k} {d}")),
+        3 => (key(), "[a-c]{1,3}").prop_map(|(k, v)| format!("APPEND {k} {v}")),
+        3 => (key(), 1..40u64).prop_map(|(k, t)| format!("PEXPIRE {k} {t}")),
+        2 => key().prop_map(|k| format!("PERSIST {k}")),
+        3 => key().prop_map(|k| format!("PTTL {k}")),
+        1 => Just("FLUSHALL".to_string()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
+
+    /// Random commands against the model; and bursts of any length, with or without a restart
+    /// between them, give the same replies and the same state.
+    #[test]
+    fn agrees_with_the_model_however_it_is_cut(
+        steps in prop::collection::vec((any_line(), 0..15u64), 1..120),
+        values_len in 1..5usize,
+        burst_len in 1..20usize,
+        restart_at in 0..40usize,
+    ) {
+        let mut model = Model { now_ms: T0_MS, ..Model::default() };
+        let mut log = Log::default();
+        let mut expected = Vec::new();
+        for value in steps.chunks(values_len) {
+            model.now_ms += value[0].1;
+            let commands: Vec<_> = value
+                .iter()
+                .map(|(line, _)| {
+                    expected.push(model.run(line));
+                    encode(&words(line), None).expect("parses")
+                })
+                .collect();
+            log.push(model.now_ms, &commands);
+        }
+        let (one, two) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let mut store = Store::open(one.path())?;
+        let replies: Vec<String> = log.apply(&mut store, 1).iter().map(show).collect();
+        prop_assert_eq!(&replies, &expected);
+
+        let mut other = Store::open(two.path())?;
+        let start = Log { values: log.values[..restart_at.min(log.values.len())].to_vec(), ..Log::default() };
+        let mut replies: Vec<String> = start.apply(&mut other, burst_len).iter().map(show).collect();
+        drop(other);
+        let mut other = Store::open(two.path())?;
+        replies.extend(log.apply(&mut other, burst_len).iter().map(show));
+        prop_assert_eq!(&replies, &expected);
+        prop_assert_eq!(other.digest()?, store.digest()?);
+        prop_assert_eq!(other.keys(), store.keys());
+
+        // Nothing that should be gone is there, and all that should be there is.
+        let mut keys = store.scan(0, 100)?.keys;
+        keys.sort();
+        let now_ms = store.time_ms();
+        model.keys.retain(|_, (_, at)| at.is_none_or(|at| at > now_ms));
+        let expected: Vec<Vec<u8>> = model.keys.keys().map(|k| k.clone().into_bytes()).collect();
+        prop_assert_eq!(keys, expected);
+    }
+}
+
+#[test]
+fn a_replayed_instance_is_skipped_and_a_gap_refused() {
+    let mut bench = Bench::default();
+    bench.run("INCR n");
+    bench.run("INCR n");
+    let applied = bench.store.applied();
+    let value = bench.log.values.last().unwrap().clone();
+    let decided = |instance, origin| Decided {
+        instance,
+        origin,
+        ticket: Some(Ticket(1)),
+        value: &value.bytes,
+    };
+    let mut outcomes = Outcomes::default();
+    bench.store.apply([decided(applied, value.origin)], &mut outcomes).unwrap();
+    assert!(outcomes.values.is_empty());
+    // The same value in a further instance is a duplicate.
+    bench.store.apply([decided(applied + 1, value.origin)], &mut outcomes).unwrap();
+    assert_eq!(outcomes.values[0].verdict, Verdict::Duplicate);
+    assert_eq!((outcomes.values[0].reply_count, bench.store.applied()), (0, applied + 1));
+    let gap = bench.store.apply([decided(applied + 9, value.origin)], &mut outcomes);
+    assert!(matches!(gap, Err(StoreError::OutOfOrder { .. })));
+    let after = bench.store.apply([decided(applied + 2, value.origin)], &mut outcomes);
+    assert!(matches!(after, Err(StoreError::Stopped)));
+}
+
+#[test]
+fn refused_noop_and_malformed_values_only_advance() {
+    let mut bench = Bench::default();
+    bench.run("SET a 1");
+    let at = |bench: &Bench| bench.store.applied() + 1;
+    let command = ValueKind::Command;
+    let stranger = Origin { client_id: 999, client_seq: 1, client_low: 1, kind: command };
+    let noop = Origin { kind: ValueKind::Noop, ..stranger };
+    let own = Origin { client_id: 1, client_seq: 50, client_low: 50, kind: command };
+    let tick = {
+        let mut writer = inband_kv::value::ValueWriter::new();
+        writer.finish(T0_MS + 5).to_vec()
+    };
+    for (origin, value, verdict) in [
+        (stranger, &tick[..], Verdict::Refused),
+        (noop, &[][..], Verdict::Nothing),
+        (own, &tick[..3], Verdict::Apply),
+        (own, &tick[..], Verdict::Duplicate),
+    ] {
+        let mut outcomes = Outcomes::default();
+        let instance = at(&bench);
+        let decided = Decided { instance, origin, ticket: Some(Ticket(3)), value };
+        bench.store.apply([decided], &mut outcomes).unwrap();
+        assert_eq!(outcomes.values[0].verdict, verdict);
+        assert_eq!((bench.store.applied(), bench.store.time_ms()), (instance, T0_MS));
+    }
+    // A value of a newer version stops the replica instead of making it differ.
+    let mut newer = tick.clone();
+    newer[0] = 200;
+    let origin = Origin { client_seq: 51, ..own };
+    let decided = Decided { instance: at(&bench), origin, ticket: None, value: &newer };
+    let result = bench.store.apply([decided], &mut Outcomes::default());
+    assert!(matches!(result, Err(StoreError::Value { .. })), "{result:?}");
+}
+
+#[test]
+fn proposer_sessions_survive_a_restart_and_expire() {
+    let mut bench = Bench::default();
+    bench.run("SET a 1");
+    for _ in 0..inband_paxos::session::SESSIONS_MAX {
+        let kind = ValueKind::OpenSession;
+        let origin = Origin { client_id: 5, client_seq: 0, client_low: 0, kind };
+        bench.log.values.push(common::Value { origin, bytes: Vec::new() });
+    }
+    let late = {
+        let mut writer = inband_kv::value::ValueWriter::new();
+        writer.push(&encode(&words("SET a late"), None).unwrap());
+        let kind = ValueKind::Command;
+        let origin = Origin { client_id: 1, client_seq: 9, client_low: 9, kind };
+        common::Value { origin, bytes: writer.finish(T0_MS).to_vec() }
+    };
+    bench.log.values.push(late);
+    bench.log.apply(&mut bench.store, 500);
+    let digest = bench.store.digest().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut other = Store::open(dir.path()).unwrap();
+    for _ in 0..3 {
+        let part = (other.applied() as usize + 1500).min(bench.log.values.len());
+        let part = Log { values: bench.log.values[..part].to_vec(), ..Log::default() };
+        part.apply(&mut other, 7);
+        drop(other);
+        other = Store::open(dir.path()).unwrap();
+    }
+    bench.log.apply(&mut other, 7);
+    assert_eq!(other.digest().unwrap(), digest);
+    assert_eq!(other.scan(0, 10).unwrap().keys, [b"a".to_vec()]);
+}
+
+#[test]
+fn a_session_command_is_applied_once() {
+    let mut bench = Bench::default();
+    let Reply::Integer(id) = bench.run("INBAND.SESSION NEW") else { panic!("no session") };
+    let id = id as u64;
+    let stamp = |seq, low| Some(SessionStamp { id, seq, low });
+    assert_eq!(show(&bench.run_stamped("INCR n", stamp(1, 1))), "1");
+    assert_eq!(show(&bench.run_stamped("INCR n", stamp(1, 1))), "1");
+    assert_eq!(show(&bench.run_stamped("GET n", stamp(2, 1))), "'1'");
+    bench.run("INCR n");
+    // A read that was answered keeps its answer.
+    assert_eq!(show(&bench.run_stamped("GET n", stamp(2, 1))), "'1'");
+    assert_eq!(show(&bench.run_stamped("FLUSHALL", stamp(3, 3))), "OK");
+    // Sessions are no keys.
+    assert_eq!(show(&bench.run_stamped("FLUSHALL", stamp(3, 3))), "OK");
+    bench.run("INCR n");
+    assert!(show(&bench.run_stamped("INCR n", stamp(1, 1))).starts_with("-FORGOTTEN"));
+    let unknown = Some(SessionStamp { id: id + 5, seq: 1, low: 1 });
+    assert!(show(&bench.run_stamped("INCR n", unknown)).starts_with("-NOSESSION"));
+    assert_eq!(show(&bench.run("GET n")), "'1'");
+    // The state survives a restart.
+    let digest = bench.store.digest().unwrap();
+    drop(std::mem::replace(&mut bench.store, Store::open(tempfile::tempdir().unwrap().path()).unwrap()));
+    bench.store = Store::open(bench.dir.path()).unwrap();
+    assert_eq!(bench.store.digest().unwrap(), digest);
+    assert_eq!(show(&bench.run_stamped("FLUSHALL", stamp(3, 3))), "OK");
+    assert_eq!(show(&bench.run("GET n")), "'1'");
+    // An idle session expires by replicated time.
+    bench.now_ms += inband_kv::limits::CLIENT_SESSION_IDLE_MS_MAX + 1;
+    bench.tick();
+    assert_eq!(bench.store.client_sessions(), 0);
+    assert!(show(&bench.run_stamped("INCR n", stamp(9, 9))).starts_with("-NOSESSION"));
+    assert_eq!(show(&bench.run("INBAND.SESSION NEW")), (id + 1).to_string());
+}
+
+#[test]
+fn a_scan_over_changing_keys_returns_those_that_stay() {
+    let mut bench = Bench::default();
+    let lines: Vec<String> = (0..400).map(|i| format!("SET stay{i} v")).collect();
+    for line in &lines {
+        bench.log.push_lines(T0_MS, &[line]);
+    }
+    bench.log.apply(&mut bench.store, 50);
+    let (mut found, mut cursor, mut round) = (Vec::new(), 0, 0);
+    loop {
+        let page = bench.store.scan(cursor, 7).unwrap();
+        found.extend(page.keys);
+        for i in 0..5 {
+            bench.log.push_lines(T0_MS, &[&format!("SET come{round}-{i} v"), "DEL come1-1"]);
+            bench.log.push_lines(T0_MS, &[&format!("DEL come{}-{i}", round / 2)]);
+        }
+        bench.log.apply(&mut bench.store, 50);
+        round += 1;
+        cursor = page.cursor;
+        if cursor == 0 {
+            break;
+        }
+    }
+    for i in 0..400 {
+        let key = format!("stay{i}").into_bytes();
+        assert_eq!(found.iter().filter(|k| **k == key).count(), 1, "stay{i}");
+    }
+}
+
+#[test]
+fn flushall_within_a_burst_hides_what_is_stored() {
+    let mut bench = Bench::default();
+    bench.run("MSET a 1 b 2");
+    bench.run("SET t 1 PX 100");
+    bench.log.push_lines(T0_MS, &["SET c 3", "FLUSHALL", "GET a", "SETNX b 9", "DBSIZE"]);
+    bench.log.push_lines(T0_MS, &["SET t 2 PX 100", "FLUSHALL", "SET z 1 PX 50"]);
+    bench.log.push_lines(T0_MS + 60, &["DBSIZE", "GET z", "GET b"]);
+    let replies = bench.log.apply(&mut bench.store, 10);
+    let shown: Vec<_> = replies.iter().map(show).collect();
+    let expected =
+        ["OK", "OK", "nil", "1", "1", "OK", "OK", "OK", "0", "nil", "nil"];
+    assert_eq!(shown, expected);
+    assert!(bench.store.scan(0, 10).unwrap().keys.is_empty());
+    drop(std::mem::replace(&mut bench.store, Store::open(tempfile::tempdir().unwrap().path()).unwrap()));
+    let again = Store::open(bench.dir.path()).unwrap();
+    assert_eq!((again.keys(), again.earliest_expiry_ms()), (0, u64::MAX));
+}

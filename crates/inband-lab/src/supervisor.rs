@@ -1,0 +1,381 @@
+//! Runs a whole cluster on this machine: makes the network, generates a configuration per host,
+//! starts `inband run` for each, and offers to kill, pause, restart and stop them.
+//!
+//! A [`Supervisor`] also listens at `supervisor.sock` in the cluster's directory, so that other
+//! processes can do the same through [`remote`].
+
+mod down;
+mod error;
+mod listeners;
+mod operate;
+pub mod remote;
+mod start;
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use inband_paxos::config::{Dataplane, Role};
+use serde::{Deserialize, Serialize};
+
+pub use down::DownReport;
+pub use error::SupervisorError;
+
+use crate::cluster_dir::{ClusterDir, ClusterRecord};
+use crate::control::{self, HostStatus};
+use crate::faults::LinkCounters;
+use crate::lab::Lab;
+use crate::layout::{ClusterSpec, HostPlan};
+use crate::line_json::Server;
+use crate::process::SupervisedChild;
+
+/// How long a host may take to answer a status request before it counts as silent.
+const STATUS_LIMIT: Duration = Duration::from_millis(500);
+
+/// What a host's process does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum ProcessState {
+    /// It runs.
+    Running,
+    /// Its packets are held (lab), or it is stopped (UDP), until resumed.
+    Paused,
+    /// Killed on request.
+    Killed,
+    /// It ended by itself.
+    Ended {
+        /// Its exit status.
+        how: String,
+    },
+}
+
+/// One host in a [`ClusterStatus`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostEntry {
+    /// `leader`, `acceptor/0`, `replica/0`, ...
+    pub name: String,
+    /// What it does.
+    pub roles: Vec<Role>,
+    /// Where its packet roles were told to run.
+    pub dataplane: Dataplane,
+    /// Where its packets go.
+    pub address: SocketAddrV4,
+    /// Its process, if one was started.
+    pub pid: Option<u32>,
+    /// What that process does.
+    #[serde(flatten)]
+    pub process: ProcessState,
+    /// RESP address of this replica alone.
+    pub resp: Option<SocketAddr>,
+    /// Where it serves `/metrics`.
+    pub metrics: Option<SocketAddr>,
+    /// What it says of itself; `None` if it does not answer.
+    pub status: Option<HostStatus>,
+    /// Frames on its link, in a lab.
+    pub link: Option<LinkCounters>,
+}
+
+/// The whole cluster.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// Name of the cluster.
+    pub name: String,
+    /// Its directory.
+    pub data: PathBuf,
+    /// The supervisor's process.
+    pub supervisor_pid: u32,
+    /// Configuration epoch.
+    pub epoch: u32,
+    /// First instance of the epoch.
+    pub first_instance: u64,
+    /// Where roles run unless said otherwise.
+    pub dataplane: Dataplane,
+    /// `namespaces` or `loopback`.
+    pub network: String,
+    /// What a vote survives.
+    pub durability: String,
+    /// Where clients connect.
+    pub resp: SocketAddr,
+    /// The host that leads now.
+    pub leader: Option<String>,
+    /// All hosts, in the order of their ids.
+    pub hosts: Vec<HostEntry>,
+}
+
+/// A running cluster. Everything is killed and removed when it is dropped; call
+/// [`down`](Self::down) first, or the next start finds an unclean stop.
+#[derive(Debug)]
+pub struct Supervisor {
+    // Dropped first: no request meets a cluster that is being taken apart.
+    server: Option<Server>,
+    shared: Arc<Shared>,
+}
+
+/// What requests on the socket and the owner's own calls share.
+#[derive(Debug)]
+struct Shared {
+    spec: ClusterSpec,
+    /// Resolved: never [`Dataplane::Auto`].
+    dataplane: Dataplane,
+    notices: Vec<String>,
+    hosts: Vec<HostRuntime>,
+    slots: Mutex<Vec<Slot>>,
+    /// One kill, restart, ... or down at a time.
+    operation: Mutex<()>,
+    /// The host that `leader` last meant in a kill or pause.
+    last_leader: Mutex<Option<usize>>,
+    front_door: Mutex<Option<TcpListener>>,
+    record: Mutex<ClusterRecord>,
+    ended: Mutex<Option<DownReport>>,
+    ended_signal: Condvar,
+    // In the order of removal: processes are gone (slots) before the network and the lock.
+    lab: Option<Lab>,
+    dir: ClusterDir,
+}
+
+/// What does not change about a host while the cluster runs.
+#[derive(Debug)]
+struct HostRuntime {
+    plan: HostPlan,
+    /// Resolved: never [`Dataplane::Auto`].
+    dataplane: Dataplane,
+    address: SocketAddrV4,
+    dir: PathBuf,
+    resp: Option<SocketAddr>,
+}
+
+impl HostRuntime {
+    fn socket(&self) -> PathBuf {
+        self.dir.join("control.sock")
+    }
+    fn config(&self) -> PathBuf {
+        self.dir.join("config.toml")
+    }
+    fn log(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+    fn pid_file(&self) -> PathBuf {
+        self.dir.join("pid")
+    }
+}
+
+/// What changes.
+#[derive(Debug)]
+struct Slot {
+    child: Option<SupervisedChild>,
+    state: ProcessState,
+    metrics: Option<SocketAddr>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Supervisor {
+    /// Start a cluster and wait until it has a leader and voting acceptors.
+    pub fn start(spec: ClusterSpec) -> Result<Self, SupervisorError> {
+        let shared = Arc::new(start::start(spec)?);
+        let server = remote::serve(&shared)?;
+        Ok(Self {
+            server: Some(server),
+            shared,
+        })
+    }
+
+    /// What the user should know of the start, one line each: the dataplane and why, what may be
+    /// missing.
+    pub fn notices(&self) -> &[String] {
+        &self.shared.notices
+    }
+
+    /// Where clients connect.
+    pub fn resp(&self) -> SocketAddr {
+        self.shared.spec.resp
+    }
+
+    /// The lab, to set faults in; `None` on loopback.
+    pub fn lab(&self) -> Option<&Lab> {
+        self.shared.lab.as_ref()
+    }
+
+    /// Ask every host; those that do not answer soon have no [`HostEntry::status`].
+    pub fn status(&self) -> ClusterStatus {
+        self.shared.status()
+    }
+
+    /// The host that a role names, `leader` being the one that leads now.
+    pub fn host_of(&self, role: &str) -> Result<String, SupervisorError> {
+        let index = self.shared.resolve(role)?;
+        Ok(self.shared.hosts[index].plan.name.clone())
+    }
+
+    /// Kill the process of a role at once. Returns the host's name.
+    pub fn kill(&self, role: &str) -> Result<String, SupervisorError> {
+        self.shared.kill(role)
+    }
+
+    /// Start the process of a role again; kill it first if it runs. Returns the host's name.
+    pub fn restart(&self, role: &str) -> Result<String, SupervisorError> {
+        self.shared.restart(role)
+    }
+
+    /// Stop the packets of a role, keeping them. Returns the host's name.
+    pub fn pause(&self, role: &str) -> Result<String, SupervisorError> {
+        self.shared.pause(role)
+    }
+
+    /// Undo a pause. Returns the host's name.
+    pub fn resume(&self, role: &str) -> Result<String, SupervisorError> {
+        self.shared.resume(role)
+    }
+
+    /// Stop cleanly: drain, agree, sync, mark. The processes have ended when this returns; what is
+    /// left is removed when the supervisor is dropped.
+    pub fn down(&self) -> DownReport {
+        self.shared.down()
+    }
+
+    /// Wait until somebody (`inband down`, perhaps) has stopped the cluster, but not longer than
+    /// `limit`.
+    pub fn wait_for_end(&self, limit: Duration) -> Option<DownReport> {
+        let ended = lock(&self.shared.ended);
+        let (ended, _) = self
+            .shared
+            .ended_signal
+            .wait_timeout_while(ended, limit, |e| e.is_none())
+            .unwrap_or_else(PoisonError::into_inner);
+        ended.clone()
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.server = None;
+        self.shared.kill_all();
+    }
+}
+
+impl Shared {
+    /// Index of the host that leads now: of several that think so, the one of the highest round.
+    fn leader_among(statuses: &[Option<HostStatus>]) -> Option<usize> {
+        let round_of = |status: &Option<HostStatus>| {
+            status
+                .as_ref()?
+                .leader
+                .filter(|leader| leader.active)
+                .map(|leader| leader.round)
+        };
+        let rounds = statuses
+            .iter()
+            .enumerate()
+            .filter_map(|(i, s)| Some((round_of(s)?, i)));
+        rounds.max().map(|(_, i)| i)
+    }
+
+    /// Ask all hosts at once.
+    fn host_statuses(&self) -> Vec<Option<HostStatus>> {
+        let running: Vec<bool> = {
+            let mut slots = lock(&self.slots);
+            slots.iter_mut().for_each(Slot::refresh);
+            slots
+                .iter()
+                .map(|s| s.state == ProcessState::Running)
+                .collect()
+        };
+        thread::scope(|scope| {
+            let asked: Vec<_> = self
+                .hosts
+                .iter()
+                .zip(running)
+                .map(|(host, running)| {
+                    running.then(|| scope.spawn(|| control::status(&host.socket(), STATUS_LIMIT)))
+                })
+                .collect();
+            asked
+                .into_iter()
+                .map(|thread| thread?.join().ok()?.ok())
+                .collect()
+        })
+    }
+
+    fn status(&self) -> ClusterStatus {
+        let statuses = self.host_statuses();
+        let leader = Self::leader_among(&statuses).map(|i| self.hosts[i].plan.name.clone());
+        let links: BTreeMap<&str, LinkCounters> = self
+            .lab
+            .iter()
+            .flat_map(|lab| {
+                let counters = |h: &HostRuntime| lab.counters(&h.plan.name).ok();
+                self.hosts
+                    .iter()
+                    .filter_map(move |h| Some((h.plan.name.as_str(), counters(h)?)))
+            })
+            .collect();
+        let slots = lock(&self.slots);
+        let hosts = self
+            .hosts
+            .iter()
+            .zip(slots.iter())
+            .zip(statuses)
+            .map(|((host, slot), status)| HostEntry {
+                name: host.plan.name.clone(),
+                roles: host.plan.roles.clone(),
+                dataplane: host.dataplane,
+                address: host.address,
+                pid: slot.child.as_ref().map(SupervisedChild::pid),
+                process: slot.state.clone(),
+                resp: host.resp,
+                metrics: slot.metrics,
+                status,
+                link: links.get(host.plan.name.as_str()).copied(),
+            })
+            .collect();
+        let record = lock(&self.record);
+        ClusterStatus {
+            name: record.name.clone(),
+            data: self.dir.path().to_owned(),
+            supervisor_pid: std::process::id(),
+            epoch: record.epoch,
+            first_instance: record.first_instance,
+            dataplane: self.dataplane,
+            network: if self.lab.is_some() {
+                "namespaces"
+            } else {
+                "loopback"
+            }
+            .to_owned(),
+            durability: inband_paxos::config::Durability::Memory.to_string(),
+            resp: self.spec.resp,
+            leader,
+            hosts,
+        }
+    }
+
+    fn kill_all(&self) {
+        let mut slots = lock(&self.slots);
+        for (slot, host) in slots.iter_mut().zip(&self.hosts) {
+            slot.child = None;
+            let _ = std::fs::remove_file(host.pid_file());
+            let _ = std::fs::remove_file(host.socket());
+        }
+        *lock(&self.front_door) = None;
+    }
+}
+
+impl Slot {
+    /// Notice that the process has ended by itself.
+    fn refresh(&mut self) {
+        if !matches!(self.state, ProcessState::Running | ProcessState::Paused) {
+            return;
+        }
+        if let Some(status) = self.child.as_mut().and_then(SupervisedChild::exit_status) {
+            self.state = ProcessState::Ended {
+                how: status.to_string(),
+            };
+            self.child = None;
+        }
+    }
+}

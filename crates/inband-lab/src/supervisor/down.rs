@@ -1,0 +1,289 @@
+//! A clean stop: everything that was ever decided is applied at every live replica, synced, and
+//! the record says so.
+//!
+//! The order matters. Clients are shut out and in-flight values finish (drain). The replicas must
+//! then be equal, and at or above the highest vote of a majority of acceptors: any instance that
+//! was chosen has a vote there, even if its submitter is dead. Acceptors and leaders stop next,
+//! from when on nothing can be decided. Only if the replicas are *still* where they were do they
+//! sync and stop, and the marker is written last.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use inband_paxos::config::Role;
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+use super::{lock, ProcessState, Shared};
+use crate::control::{self, ControlError, HostRequest, HostStatus, Position};
+
+/// How long values in flight may take to finish. Above a host's own limit, whose message is better.
+const DRAIN_LIMIT: Duration = Duration::from_secs(15);
+/// How long replicas may take to become equal after that.
+const EQUAL_LIMIT: Duration = Duration::from_secs(10);
+const EQUAL_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How long they must then stay so. Hosts publish their registers now and then, the laziest ten
+/// times a second; what was decided just before must have had the time to show.
+const EQUAL_FOR: Duration = Duration::from_millis(300);
+/// How long one answer may take otherwise.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// How long a sync of everything applied may take.
+const SYNC_LIMIT: Duration = Duration::from_secs(30);
+/// How long a process may take to end after it was asked, and after SIGTERM.
+const STOP_LIMIT: Duration = Duration::from_secs(3);
+
+/// How a stop went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DownReport {
+    /// The instance at which the cluster was left, if the stop was clean.
+    pub clean_at: Option<u64>,
+    /// Why it was not clean; the next start needs `--accept-loss`.
+    pub unclean_because: Option<String>,
+}
+
+impl Shared {
+    pub(super) fn down(&self) -> DownReport {
+        let _operation = lock(&self.operation);
+        if let Some(report) = lock(&self.ended).clone() {
+            return report;
+        }
+        let outcome = self.stop_cleanly();
+        let everyone: Vec<usize> = (0..self.hosts.len()).collect();
+        self.stop_hosts(&everyone);
+        self.kill_all();
+        let outcome = outcome.and_then(|applied| {
+            let mut record = lock(&self.record);
+            record.clean_at = Some(applied);
+            self.dir
+                .write_record(&record)
+                .map(|()| applied)
+                .map_err(|error| error.to_string())
+        });
+        let report = match outcome {
+            Ok(applied) => DownReport {
+                clean_at: Some(applied),
+                unclean_because: None,
+            },
+            Err(why) => DownReport {
+                clean_at: None,
+                unclean_because: Some(why),
+            },
+        };
+        *lock(&self.ended) = Some(report.clone());
+        self.ended_signal.notify_all();
+        report
+    }
+
+    /// The instance that every live replica has applied and nothing decided is above; or why that
+    /// could not be reached.
+    fn stop_cleanly(&self) -> Result<u64, String> {
+        for index in 0..self.hosts.len() {
+            // Fails for those that are not paused.
+            let _ = self.resume_host(index);
+        }
+        let live = self.live();
+        let (replicas, others): (Vec<usize>, Vec<usize>) = live
+            .iter()
+            .partition(|&&i| self.hosts[i].plan.has(Role::Replica));
+        if replicas.is_empty() {
+            return Err("no replica is alive".into());
+        }
+        self.ask(&replicas, HostRequest::Drain, DRAIN_LIMIT)?;
+        let applied = self.wait_until_equal(&replicas)?;
+        self.stop_hosts(&others);
+        let after = self.ask(&replicas, HostRequest::Applied, ANSWER_LIMIT)?;
+        if let Some(moved) = after.iter().find(|p| p.applied != applied) {
+            return Err(format!(
+                "a replica went on to instance {} after all had stopped at {applied}",
+                moved.applied
+            ));
+        }
+        self.ask(&replicas, HostRequest::Sync, SYNC_LIMIT)?;
+        Ok(applied)
+    }
+
+    fn live(&self) -> Vec<usize> {
+        let mut slots = lock(&self.slots);
+        slots.iter_mut().for_each(super::Slot::refresh);
+        (0..slots.len())
+            .filter(|&i| slots[i].state == ProcessState::Running)
+            .collect()
+    }
+
+    /// Ask several replicas at once; all must answer.
+    fn ask(
+        &self,
+        replicas: &[usize],
+        request: HostRequest,
+        limit: Duration,
+    ) -> Result<Vec<Position>, String> {
+        let sockets: Vec<PathBuf> = replicas.iter().map(|&i| self.hosts[i].socket()).collect();
+        let answers: Vec<Result<Position, ControlError>> = thread::scope(|scope| {
+            let asked: Vec<_> = sockets
+                .iter()
+                .map(|socket| scope.spawn(move || control::position(socket, request, limit)))
+                .collect();
+            asked
+                .into_iter()
+                .map(|thread| {
+                    thread
+                        .join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect()
+        });
+        answers
+            .into_iter()
+            .zip(replicas)
+            .map(|(answer, &i)| {
+                answer.map_err(|e| format!("{} ({request:?}): {e}", self.hosts[i].plan.name))
+            })
+            .collect()
+    }
+
+    fn wait_until_equal(&self, replicas: &[usize]) -> Result<u64, String> {
+        let acceptors = self
+            .hosts
+            .iter()
+            .filter(|h| h.plan.has(Role::Acceptor))
+            .count();
+        let deadline = Instant::now() + EQUAL_LIMIT;
+        let mut equal_since: Option<(u64, Instant)> = None;
+        loop {
+            let positions = self.ask(replicas, HostRequest::Applied, ANSWER_LIMIT)?;
+            let votes = voting(&self.host_statuses());
+            let state = agreed(&positions, &votes, acceptors);
+            equal_since = match (&state, equal_since) {
+                (Ok(now), Some((then, since))) if *now == then => Some((then, since)),
+                (Ok(now), _) => Some((*now, Instant::now())),
+                (Err(_), _) => None,
+            };
+            match state {
+                Ok(applied) if equal_since.is_some_and(|(_, s)| s.elapsed() >= EQUAL_FOR) => {
+                    return Ok(applied)
+                }
+                _ if Instant::now() < deadline => thread::sleep(EQUAL_POLL_INTERVAL),
+                Ok(applied) => return Err(format!("replicas still move at instance {applied}")),
+                Err(why) => return Err(format!("{why}, after {} s", EQUAL_LIMIT.as_secs())),
+            }
+        }
+    }
+
+    /// Ask, then insist, then kill; all hosts at once.
+    fn stop_hosts(&self, indices: &[usize]) {
+        let mut children = Vec::new();
+        {
+            let mut slots = lock(&self.slots);
+            for &i in indices {
+                if let Some(child) = slots[i].child.take() {
+                    slots[i].state = ProcessState::Ended {
+                        how: "stopped".into(),
+                    };
+                    children.push((i, child));
+                }
+            }
+        }
+        let killed = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for (i, mut child) in children {
+                let (socket, killed) = (self.hosts[i].socket(), &killed);
+                scope.spawn(move || {
+                    if control::stop(&socket, ANSWER_LIMIT).is_ok()
+                        && child.wait_for_exit(STOP_LIMIT)
+                    {
+                        return;
+                    }
+                    child.signal(Signal::SIGTERM);
+                    if !child.wait_for_exit(STOP_LIMIT) {
+                        killed.store(true, Ordering::Relaxed);
+                        child.kill();
+                    }
+                });
+            }
+        });
+        if killed.load(Ordering::Relaxed) {
+            tracing::warn!("a host did not end when asked and was killed");
+        }
+    }
+}
+
+/// Highest instance voted, of every acceptor that votes.
+fn voting(statuses: &[Option<HostStatus>]) -> Vec<u64> {
+    let acceptors = statuses.iter().flatten().filter_map(|s| s.acceptor);
+    acceptors
+        .filter(|a| a.voting)
+        .map(|a| a.highest_voted)
+        .collect()
+}
+
+/// The common position, if nothing that can have been chosen is above it.
+fn agreed(positions: &[Position], votes: &[u64], acceptors: usize) -> Result<u64, String> {
+    let applied = || positions.iter().map(|p| p.applied);
+    let (Some(least), Some(most)) = (applied().min(), applied().max()) else {
+        return Err("no replica is alive".into());
+    };
+    if least != most {
+        return Err(format!("replicas are at instances {least} to {most}"));
+    }
+    if let Some(busy) = positions.iter().find(|p| p.outstanding > 0) {
+        return Err(format!("{} values are outstanding", busy.outstanding));
+    }
+    if votes.len() <= acceptors / 2 {
+        return Err(format!(
+            "{} of {acceptors} acceptors vote; without a majority it cannot be known what was \
+             decided",
+            votes.len()
+        ));
+    }
+    match votes.iter().max() {
+        Some(&voted) if voted > most => Err(format!(
+            "instance {voted} has a vote and replicas are at {most}"
+        )),
+        _ => Ok(most),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(applied: u64) -> Position {
+        Position {
+            applied,
+            outstanding: 0,
+        }
+    }
+
+    #[test]
+    fn equal_replicas_above_all_votes_agree() {
+        assert_eq!(agreed(&[at(7), at(7)], &[7, 6, 7], 3), Ok(7));
+        assert_eq!(agreed(&[at(7)], &[5, 7], 3), Ok(7), "a majority is enough");
+        assert_eq!(
+            agreed(&[at(0)], &[0, 0], 3),
+            Ok(0),
+            "nothing was ever decided"
+        );
+    }
+
+    #[test]
+    fn whatever_may_hide_a_decision_is_not_clean() {
+        let no = |positions: &[Position], votes: &[u64]| {
+            agreed(positions, votes, 3).expect_err("not clean")
+        };
+        assert!(no(&[], &[0, 0]).contains("no replica"));
+        assert!(no(&[at(7), at(6)], &[7, 7]).contains("6 to 7"));
+        assert!(no(
+            &[Position {
+                applied: 7,
+                outstanding: 2
+            }],
+            &[7, 7]
+        )
+        .contains("2 values"));
+        assert!(no(&[at(7)], &[7]).contains("1 of 3 acceptors"));
+        // Its submitter may be dead; it may be chosen all the same.
+        assert!(no(&[at(7), at(7)], &[7, 8]).contains("instance 8 has a vote"));
+    }
+}

@@ -1,0 +1,180 @@
+//! The supervisor's socket: what `inband status`, `kill`, ... and `down` of another process use.
+
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use nix::unistd::setsid;
+use serde::{Deserialize, Serialize};
+
+use super::{ClusterStatus, DownReport, Shared, SupervisorError};
+use crate::cluster_dir::ClusterDir;
+use crate::line_json::{self, CallError, Server};
+
+/// Longer than anything that a supervisor does in one request.
+const CALL_LIMIT: Duration = Duration::from_secs(120);
+const DETACH_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A request to a running supervisor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cmd", rename_all = "lowercase")]
+pub enum SupervisorRequest {
+    /// Answered by [`SupervisorReply::Status`].
+    Status,
+    /// Kill the host of a role.
+    Kill {
+        /// `leader`, `acceptor/0`, ...
+        role: String,
+    },
+    /// Start it again.
+    Restart {
+        /// `leader`, `acceptor/0`, ...
+        role: String,
+    },
+    /// Hold its packets.
+    Pause {
+        /// `leader`, `acceptor/0`, ...
+        role: String,
+    },
+    /// Release them.
+    Resume {
+        /// `leader`, `acceptor/0`, ...
+        role: String,
+    },
+    /// Stop the cluster cleanly. Answered by [`SupervisorReply::Down`].
+    Down,
+}
+
+/// A supervisor's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "lowercase")]
+pub enum SupervisorReply {
+    /// To [`SupervisorRequest::Status`].
+    Status(Box<ClusterStatus>),
+    /// It was done to this host.
+    Done {
+        /// The host's name.
+        host: String,
+    },
+    /// To [`SupervisorRequest::Down`].
+    Down(DownReport),
+    /// It was not done.
+    Error {
+        /// One line.
+        message: String,
+    },
+}
+
+pub(super) fn serve(shared: &Arc<Shared>) -> Result<Server, SupervisorError> {
+    let path = ClusterDir::socket_in(shared.dir.path());
+    let shared = Arc::clone(shared);
+    let handle = move |request: SupervisorRequest| {
+        let done = match request {
+            SupervisorRequest::Status => return SupervisorReply::Status(Box::new(shared.status())),
+            SupervisorRequest::Down => return SupervisorReply::Down(shared.down()),
+            SupervisorRequest::Kill { role } => shared.kill(&role),
+            SupervisorRequest::Restart { role } => shared.restart(&role),
+            SupervisorRequest::Pause { role } => shared.pause(&role),
+            SupervisorRequest::Resume { role } => shared.resume(&role),
+        };
+        match done {
+            Ok(host) => SupervisorReply::Done { host },
+            Err(error) => SupervisorReply::Error {
+                message: error.to_string(),
+            },
+        }
+    };
+    Server::start(&path, handle, |message| SupervisorReply::Error { message })
+        .map_err(SupervisorError::file("listen at", &path))
+}
+
+/// Ask the supervisor of the cluster in a directory.
+pub fn ask(data: &Path, request: &SupervisorRequest) -> Result<SupervisorReply, SupervisorError> {
+    match line_json::call(&ClusterDir::socket_in(data), request, CALL_LIMIT) {
+        Ok(SupervisorReply::Error { message }) => Err(SupervisorError::Refused(message)),
+        Ok(reply) => Ok(reply),
+        Err(CallError::Unreachable { source, .. })
+            if matches!(
+                source.kind(),
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused
+            ) =>
+        {
+            Err(SupervisorError::NotRunning {
+                dir: data.to_owned(),
+            })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The status of the cluster in a directory.
+pub fn status(data: &Path) -> Result<ClusterStatus, SupervisorError> {
+    match ask(data, &SupervisorRequest::Status)? {
+        SupervisorReply::Status(status) => Ok(*status),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Stop the cluster in a directory.
+pub fn down(data: &Path) -> Result<DownReport, SupervisorError> {
+    match ask(data, &SupervisorRequest::Down)? {
+        SupervisorReply::Down(report) => Ok(report),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(reply: &SupervisorReply) -> SupervisorError {
+    SupervisorError::Refused(format!(
+        "an unexpected answer ({reply:?}); do both sides run the same version?"
+    ))
+}
+
+/// Start a program that will call [`leave_terminal`] and [`super::Supervisor::start`] on `data`,
+/// and wait until that answers. Its output goes to `up.log` in `data`; if it ends instead, the
+/// last line of that is the error.
+pub fn spawn_detached(mut command: Command, data: &Path) -> Result<ClusterStatus, SupervisorError> {
+    std::fs::create_dir_all(data).map_err(SupervisorError::file("create", data))?;
+    let log_path = data.join("up.log");
+    let log = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .open(&log_path)
+        .map_err(SupervisorError::file("open", &log_path))?;
+    let copy = log
+        .try_clone()
+        .map_err(SupervisorError::file("open", &log_path))?;
+    let program = command.get_program().to_owned();
+    let mut child: Child = command
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(copy)
+        .spawn()
+        .map_err(SupervisorError::file("run", program))?;
+    loop {
+        match status(data) {
+            Ok(status) if status.supervisor_pid == child.id() => return Ok(status),
+            // Not listening yet, or another supervisor has the directory: then ours ends soon.
+            _ => {}
+        }
+        if let Ok(Some(how)) = child.try_wait() {
+            let text = std::fs::read_to_string(&log_path).unwrap_or_default();
+            let last = text.lines().rfind(|l| !l.trim().is_empty());
+            return Err(SupervisorError::Refused(match last {
+                Some(line) => line.trim_start_matches("error: ").to_owned(),
+                None => format!("the supervisor ended ({how}) and said nothing"),
+            }));
+        }
+        thread::sleep(DETACH_POLL_INTERVAL);
+    }
+}
+
+/// Become independent of the terminal. Call early, in a process made by [`spawn_detached`].
+pub fn leave_terminal() {
+    // Fails only for the leader of a process group, which is independent already.
+    let _ = setsid();
+}

@@ -1,0 +1,517 @@
+//! A whole cluster of stand-ins for `inband run`, on loopback and (with root) in namespaces.
+
+mod common;
+#[path = "common/fake_host.rs"]
+mod fake_host;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use inband_lab::supervisor::{remote, ProcessState};
+use inband_lab::{ClusterSpec, ClusterStatus, LinkFaults, NetworkChoice, Supervisor};
+use inband_paxos::config::Dataplane;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Not a test: the program of every host in the others.
+#[test]
+fn fake_host() {
+    fake_host::main_if_asked();
+}
+
+fn spec(dir: &Path, network: NetworkChoice) -> ClusterSpec {
+    // Each cluster has ports of its own, and each test run, so that runs do not meet.
+    const PORTS_PER_CLUSTER: u16 = 4;
+    const CLUSTERS_PER_RUN: u16 = 16;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let cluster = NEXT.fetch_add(1, Ordering::Relaxed) % CLUSTERS_PER_RUN;
+    let run = (std::process::id() % 150) as u16;
+    let mut spec = ClusterSpec::new(fake_host::program(dir), dir.join("data"));
+    spec.dataplane = Dataplane::Udp;
+    spec.network = network;
+    spec.resp
+        .set_port(10_000 + (run * CLUSTERS_PER_RUN + cluster) * PORTS_PER_CLUSTER);
+    spec.metrics_port = 19_464;
+    loop {
+        // A port may be taken by somebody else.
+        let free = (0..PORTS_PER_CLUSTER)
+            .all(|i| TcpListener::bind((Ipv4Addr::LOCALHOST, spec.resp.port() + i)).is_ok());
+        if free {
+            return spec;
+        }
+        spec.resp.set_port(spec.resp.port() + 1009);
+    }
+}
+
+fn networks() -> Vec<NetworkChoice> {
+    let mut networks = vec![NetworkChoice::Loopback];
+    if common::privileged() {
+        networks.push(NetworkChoice::Namespaces);
+    }
+    networks
+}
+
+fn put(address: SocketAddr) -> std::io::Result<String> {
+    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    (&stream).write_all(b"put\n")?;
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line)?;
+    Ok(line.trim().to_owned())
+}
+
+fn applied(status: &ClusterStatus) -> Vec<Option<u64>> {
+    let replicas = status
+        .hosts
+        .iter()
+        .filter(|h| h.name.starts_with("replica"));
+    replicas
+        .map(|h| Some(h.status.as_ref()?.replica?.applied))
+        .collect()
+}
+
+fn until(supervisor: &Supervisor, what: &str, reached: impl Fn(&ClusterStatus) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = supervisor.status();
+        if reached(&status) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{what}: {status:#?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn state_of(status: &ClusterStatus, host: &str) -> ProcessState {
+    status
+        .hosts
+        .iter()
+        .find(|h| h.name == host)
+        .expect("host")
+        .process
+        .clone()
+}
+
+#[test]
+fn hosts_are_killed_restarted_paused_and_resumed() {
+    for network in networks() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let started = Instant::now();
+        let supervisor = Supervisor::start(spec(dir.path(), network)).expect("up");
+        println!("{network:?}: 7 hosts serve after {:?}", started.elapsed());
+        let status = supervisor.status();
+        assert_eq!((status.epoch, status.first_instance), (1, 1));
+        assert_eq!(status.leader.as_deref(), Some("leader"));
+        assert!(status
+            .hosts
+            .iter()
+            .all(|h| h.status.is_some() && h.metrics.is_some()));
+        assert_eq!(
+            supervisor.lab().is_some(),
+            network == NetworkChoice::Namespaces
+        );
+
+        let by = put(supervisor.resp()).expect("the front door serves");
+        assert!(by.starts_with("replica/"), "{by}");
+        until(&supervisor, "all apply it", |s| applied(s) == [Some(1); 3]);
+        let own_door = status.hosts[5]
+            .resp
+            .expect("replica/1 has a port of its own");
+        assert_eq!(put(own_door).expect("serves"), "replica/1");
+        until(&supervisor, "all apply it", |s| applied(s) == [Some(2); 3]);
+
+        assert_eq!(supervisor.kill("replica/1").expect("kill"), "replica/1");
+        assert_eq!(
+            state_of(&supervisor.status(), "replica/1"),
+            ProcessState::Killed
+        );
+        put(own_door).expect_err("the port of a dead replica refuses");
+        put(supervisor.resp()).expect("others serve the front door");
+        let error = supervisor
+            .kill("replica/1")
+            .expect_err("it is dead")
+            .to_string();
+        assert!(error.contains("not running"), "{error}");
+        supervisor.restart("replica/1").expect("restart");
+        assert_eq!(put(own_door).expect("serves again"), "replica/1");
+
+        assert_eq!(supervisor.kill("leader").expect("kill"), "leader");
+        until(&supervisor, "a backup leads", |s| {
+            s.leader.as_deref() == Some("replica/0")
+        });
+        assert_eq!(supervisor.kill("leader").expect("kill"), "replica/0");
+        until(&supervisor, "the next leads", |s| {
+            s.leader.as_deref() == Some("replica/1")
+        });
+        assert_eq!(
+            supervisor.restart("leader").expect("the last killed"),
+            "replica/0"
+        );
+
+        supervisor.pause("replica/2").expect("pause");
+        assert_eq!(
+            state_of(&supervisor.status(), "replica/2"),
+            ProcessState::Paused
+        );
+        supervisor.pause("replica/2").expect_err("it is paused");
+        let before = applied(&supervisor.status());
+        put(own_door).expect("others serve");
+        supervisor.resume("replica/2").expect("resume");
+        supervisor
+            .resume("replica/2")
+            .expect_err("it is not paused");
+        until(&supervisor, "what was held arrives", |s| {
+            applied(s)[2].is_some() && applied(s)[2] > before[1] && applied(s)[2] == applied(s)[1]
+        });
+        let error = supervisor
+            .pause("acceptor/9")
+            .expect_err("unknown")
+            .to_string();
+        assert!(error.contains("acceptor/0, acceptor/1"), "{error}");
+    }
+}
+
+#[test]
+fn a_clean_stop_is_continued() {
+    for network in networks() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let spec = spec(dir.path(), network);
+        let supervisor = Supervisor::start(spec.clone()).expect("up");
+        for _ in 0..5 {
+            let by = put(supervisor.resp()).expect("put");
+            // The stand-ins do not agree, they follow: let them, before another counts.
+            until(&supervisor, &by, |s| {
+                applied(s).windows(2).all(|w| w[0] == w[1])
+            });
+        }
+        let report = supervisor.down();
+        assert_eq!((report.clean_at, &report.unclean_because), (Some(5), &None));
+        assert_eq!(supervisor.wait_for_end(PATIENCE), Some(report));
+        drop(supervisor);
+        TcpListener::bind(spec.resp).expect("the port is free again");
+
+        let supervisor = Supervisor::start(spec.clone()).expect("up again");
+        let status = supervisor.status();
+        assert_eq!((status.epoch, status.first_instance), (2, 6));
+        assert_eq!(applied(&status), [Some(5); 3]);
+        drop(supervisor);
+
+        let mut spec = spec;
+        let error = Supervisor::start(spec.clone())
+            .expect_err("unclean")
+            .to_string();
+        assert!(
+            error.contains("epoch 2") && error.contains("--accept-loss"),
+            "{error}"
+        );
+        spec.accept_loss = true;
+        let supervisor = Supervisor::start(spec.clone()).expect("loss is accepted");
+        assert!(
+            supervisor.notices()[1].contains("from instance 5"),
+            "{:?}",
+            supervisor.notices()
+        );
+        assert_eq!(supervisor.status().epoch, 3);
+        supervisor.kill("acceptor/0").expect("a minority");
+        assert_eq!(
+            supervisor.down().clean_at,
+            Some(5),
+            "a majority knows what was decided"
+        );
+        drop(supervisor);
+        spec.replicas = 2;
+        let error = Supervisor::start(spec)
+            .expect_err("another layout")
+            .to_string();
+        assert!(error.contains("has 3 replicas"), "{error}");
+    }
+}
+
+#[test]
+fn another_process_can_ask() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let spec = spec(dir.path(), NetworkChoice::Loopback);
+    let error = remote::status(&spec.data)
+        .expect_err("nothing runs")
+        .to_string();
+    assert!(error.starts_with("no cluster is running in"), "{error}");
+    let supervisor = Supervisor::start(spec.clone()).expect("up");
+    let ask = |request| remote::ask(&spec.data, &request);
+    let status = remote::status(&spec.data).expect("status");
+    assert_eq!(status.hosts.len(), 7);
+    let role = || "acceptor/2".to_owned();
+    let done = ask(remote::SupervisorRequest::Kill { role: role() }).expect("kill");
+    assert_eq!(done, remote::SupervisorReply::Done { host: role() });
+    assert_eq!(
+        state_of(&supervisor.status(), "acceptor/2"),
+        ProcessState::Killed
+    );
+    ask(remote::SupervisorRequest::Restart { role: role() }).expect("restart");
+    ask(remote::SupervisorRequest::Pause { role: role() }).expect("pause");
+    ask(remote::SupervisorRequest::Resume { role: role() }).expect("resume");
+    let error = ask(remote::SupervisorRequest::Kill { role: "x".into() }).expect_err("unknown");
+    assert!(error.to_string().contains("no role \"x\""), "{error}");
+
+    let error = Supervisor::start(spec.clone())
+        .expect_err("it runs")
+        .to_string();
+    assert!(error.contains("is running already"), "{error}");
+    assert_eq!(remote::down(&spec.data).expect("down").clean_at, Some(0));
+    assert!(supervisor.wait_for_end(PATIENCE).is_some());
+    drop(supervisor);
+    remote::status(&spec.data).expect_err("nothing runs");
+}
+
+#[test]
+fn a_port_in_use_is_one_clear_line_and_changes_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let spec = spec(dir.path(), NetworkChoice::Loopback);
+    let taken = TcpListener::bind(spec.resp).expect("take the front door");
+    let error = Supervisor::start(spec.clone())
+        .expect_err("in use")
+        .to_string();
+    let port = spec.resp.port();
+    assert!(
+        error.starts_with(&format!("port {port} on 127.0.0.1 is in use")),
+        "{error}"
+    );
+    assert!(error.contains("--resp") && !error.contains('\n'), "{error}");
+    drop(taken);
+    let next = TcpListener::bind((Ipv4Addr::LOCALHOST, port + 2)).expect("take replica/1's");
+    let error = Supervisor::start(spec.clone())
+        .expect_err("in use")
+        .to_string();
+    assert!(error.contains(&format!("port {} ", port + 2)), "{error}");
+    drop(next);
+    let supervisor = Supervisor::start(spec).expect("nothing had begun");
+    assert_eq!(supervisor.status().epoch, 1);
+}
+
+#[test]
+fn a_host_that_fails_at_its_start_is_reported_with_its_log() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let spec = spec(dir.path(), NetworkChoice::Loopback);
+    for broken in ["acceptor-1", "replica-2"] {
+        let marker = spec.data.join("hosts").join(broken).join("fail");
+        fs::create_dir_all(marker.parent().expect("parent")).expect("directory");
+        fs::write(&marker, "").expect("marker");
+        let error = Supervisor::start(spec.clone())
+            .expect_err("it fails")
+            .to_string();
+        let host = broken.replace('-', "/");
+        assert!(
+            error.starts_with(&format!("{host} stopped at its start")),
+            "{error}"
+        );
+        assert!(error.contains("error: broken on purpose"), "{error}");
+        fs::remove_file(&marker).expect("mend");
+    }
+    let supervisor = Supervisor::start(spec).expect("no loss has to be accepted");
+    let status = supervisor.status();
+    assert_eq!((status.epoch, status.first_instance), (3, 1));
+}
+
+#[test]
+fn auto_chooses_xdp_where_it_works() {
+    if !common::privileged() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut spec = spec(dir.path(), NetworkChoice::Auto);
+    spec.dataplane = Dataplane::Auto;
+    spec.acceptors = "xdp:1,udp:2".parse().expect("acceptors");
+    let supervisor = Supervisor::start(spec).expect("up");
+    assert_eq!(
+        supervisor.notices()[0],
+        "dataplane xdp: native XDP works here"
+    );
+    let status = supervisor.status();
+    let backends: Vec<Dataplane> = status.hosts[..4].iter().map(|h| h.dataplane).collect();
+    assert_eq!(
+        backends,
+        [
+            Dataplane::Xdp,
+            Dataplane::Xdp,
+            Dataplane::Udp,
+            Dataplane::Udp
+        ]
+    );
+    // A host in the kernel is paused by its link alone: its process goes on.
+    supervisor.pause("acceptor/0").expect("pause");
+    assert!(
+        supervisor
+            .lab()
+            .expect("lab")
+            .link("acceptor/0")
+            .expect("link")
+            .held
+    );
+    supervisor.resume("acceptor/0").expect("resume");
+    let lab = supervisor.lab().expect("lab");
+    assert_eq!(lab.link("acceptor/0").expect("link"), LinkFaults::default());
+}
+
+// ---- A supervisor that outlives the command that started it ----
+
+const DETACHED_ENV: &str = "TEST_DETACHED_DIR";
+
+/// Not a test: what `inband up --detach` starts.
+#[test]
+fn detached() {
+    let Some(dir) = std::env::var_os(DETACHED_ENV).map(PathBuf::from) else {
+        return;
+    };
+    remote::leave_terminal();
+    let mut spec = spec(&dir, NetworkChoice::Loopback);
+    let port = fs::read_to_string(dir.join("port")).expect("port");
+    spec.resp.set_port(port.parse().expect("port"));
+    match Supervisor::start(spec) {
+        Ok(supervisor) => {
+            assert!(supervisor.wait_for_end(Duration::from_secs(60)).is_some());
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            // Past the test harness, which would write more.
+            std::process::exit(1);
+        }
+    }
+}
+
+#[test]
+fn a_detached_supervisor_is_waited_for_and_its_error_is_passed_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let spec = spec(dir.path(), NetworkChoice::Loopback);
+    fs::write(dir.path().join("port"), spec.resp.port().to_string()).expect("port");
+    let command = || {
+        let mut command = Command::new(std::env::current_exe().expect("own path"));
+        command
+            .args(["--exact", "detached", "--nocapture"])
+            .env(DETACHED_ENV, dir.path());
+        command
+    };
+    let taken = TcpListener::bind(spec.resp).expect("take the port");
+    let error = remote::spawn_detached(command(), &spec.data)
+        .expect_err("in use")
+        .to_string();
+    assert!(
+        error.starts_with("port ") && error.contains("is in use"),
+        "{error}"
+    );
+    drop(taken);
+    let status = remote::spawn_detached(command(), &spec.data).expect("up");
+    assert_eq!(status.leader.as_deref(), Some("leader"));
+    let error = remote::spawn_detached(command(), &spec.data)
+        .expect_err("it runs")
+        .to_string();
+    assert!(error.contains("is running already"), "{error}");
+    assert_eq!(remote::down(&spec.data).expect("down").clean_at, Some(0));
+}
+
+// ---- An owner that is killed ----
+
+const OWNER_ENV: &str = "TEST_OWNER_DIR";
+
+/// Not a test: runs a cluster in another process until that is killed.
+#[test]
+fn owner() {
+    let Some(dir) = std::env::var_os(OWNER_ENV).map(PathBuf::from) else {
+        return;
+    };
+    let network = if common::privileged() {
+        NetworkChoice::Namespaces
+    } else {
+        NetworkChoice::Loopback
+    };
+    let mut spec = spec(&dir, network);
+    let port = fs::read_to_string(dir.join("port")).expect("port");
+    spec.resp.set_port(port.parse().expect("port"));
+    let _supervisor = Supervisor::start(spec).expect("up");
+    fs::write(dir.join("ready"), "").expect("ready");
+    loop {
+        std::thread::park();
+    }
+}
+
+fn start_owner(dir: &Path) -> Child {
+    let child = Command::new(std::env::current_exe().expect("own path"))
+        .args(["--exact", "owner", "--nocapture"])
+        .env(OWNER_ENV, dir)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("start the owner");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !dir.join("ready").exists() {
+        assert!(Instant::now() < deadline, "the owner comes up");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child
+}
+
+fn namespaces_of(cluster: &str) -> Vec<String> {
+    let Ok(names) = fs::read_dir("/run/netns") else {
+        return Vec::new();
+    };
+    names
+        .flatten()
+        .filter_map(|n| n.file_name().into_string().ok())
+        .filter(|n| n.starts_with(&format!("ib-{cluster}.")))
+        .collect()
+}
+
+#[test]
+fn what_a_killed_owner_leaves_is_removed() {
+    let privileged = common::privileged();
+    let dir = tempfile::tempdir().expect("a directory");
+    let network = if privileged {
+        NetworkChoice::Namespaces
+    } else {
+        NetworkChoice::Loopback
+    };
+    let mut spec = spec(dir.path(), network);
+    fs::write(dir.path().join("port"), spec.resp.port().to_string()).expect("port");
+    let mut owner = start_owner(dir.path());
+    let before = remote::status(&spec.data).expect("it runs");
+    assert_eq!(before.supervisor_pid, owner.id());
+    let alive = |pid: u32| {
+        // A process that nobody has waited for yet is dead all the same.
+        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
+    };
+    let pids: Vec<u32> = before.hosts.iter().map(|h| h.pid.expect("pid")).collect();
+    assert!(pids.iter().all(|&p| alive(p)));
+    put(before.resp).expect("it serves");
+    owner.kill().expect("kill -9");
+    owner.wait().expect("dead");
+    let deadline = Instant::now() + PATIENCE;
+    while pids.iter().any(|&p| alive(p)) {
+        assert!(
+            Instant::now() < deadline,
+            "hosts end when their supervisor is gone"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(
+        namespaces_of(&before.name).len(),
+        if privileged { 8 } else { 0 }
+    );
+
+    let error = Supervisor::start(spec.clone())
+        .expect_err("unclean")
+        .to_string();
+    assert!(error.contains("--accept-loss"), "{error}");
+    if privileged {
+        // Whoever makes a lab next, of whatever name, sweeps up.
+        drop(common::lab("sweep", &["a"]));
+        assert_eq!(namespaces_of(&before.name), Vec::<String>::new());
+    }
+    spec.accept_loss = true;
+    let supervisor = Supervisor::start(spec).expect("up after the crash");
+    let status = supervisor.status();
+    assert_eq!((status.epoch, status.first_instance), (2, 2));
+    drop(supervisor);
+    assert_eq!(namespaces_of(&before.name), Vec::<String>::new());
+}

@@ -1,0 +1,62 @@
+//! Forged packets for the mutations.
+
+use inband_dataplane::wire::{self, flag, Header, Type};
+
+use crate::layout::Layout;
+use crate::mutation::Mutation;
+
+/// Instances that a mutated TRIM goes too far.
+const TRIM_TOO_FAR: u64 = 24;
+
+/// Bytes of a packet.
+pub(crate) fn packet(header: &Header, value: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    wire::emit(header, value, &mut bytes);
+    bytes
+}
+
+/// What is sent instead of this packet, if not the packet itself.
+pub(crate) fn instead(
+    mutation: Mutation,
+    layout: &Layout,
+    header: &Header,
+    value: &[u8],
+) -> Option<(Header, Vec<u8>)> {
+    let mut forged = *header;
+    match (mutation, header.kind) {
+        (Mutation::VotesIgnored, Type::Phase1B) if header.has(flag::VOTE) => {
+            forged.flags &= !(flag::VOTE | flag::VALUE_MASK);
+            forged.vround = 0;
+            Some((forged, Vec::new()))
+        }
+        (Mutation::TrimTooFar, Type::Trim) if header.floor > layout.ring_slots as u64 => {
+            forged.floor += TRIM_TOO_FAR;
+            Some((forged, value.to_vec()))
+        }
+        _ => None,
+    }
+}
+
+/// What is sent in addition.
+pub(crate) fn besides(mutation: Mutation, layout: &Layout, header: &Header) -> Option<Header> {
+    if mutation != Mutation::VoteCountedTwice || header.kind != Type::Phase2B {
+        return None;
+    }
+    let other = layout.acceptors.iter().find(|a| u16::from(**a) != header.node)?;
+    let mut forged = *header;
+    forged.node = u16::from(*other);
+    Some(forged)
+}
+
+/// The answer that is made up for a question that got lost.
+pub(crate) fn answer_to_lost(mutation: Option<Mutation>, lost: &Header, to: u8) -> Option<Header> {
+    let concerned = mutation == Some(Mutation::SilenceIsNoVote)
+        && lost.kind == Type::Phase1A
+        && lost.has(flag::SLOT);
+    concerned.then(|| {
+        let mut answer = *lost;
+        answer.kind = Type::Phase1B;
+        answer.node = u16::from(to);
+        answer
+    })
+}

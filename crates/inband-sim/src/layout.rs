@@ -1,0 +1,133 @@
+//! Which hosts there are and what runs on each.
+
+use inband_dataplane::soft::{Geometry, Roles};
+use inband_paxos::host::HostConfig;
+use inband_paxos::timing::{Micros, Timing};
+
+use crate::limits::RING_SLOTS;
+use crate::rng::Rng;
+
+/// Configuration epoch of every simulated cluster.
+pub const EPOCH: u32 = 1;
+
+/// A cluster.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// Nodes with an acceptor.
+    pub acceptors: Vec<u8>,
+    /// Nodes with a replica.
+    pub replicas: Vec<u8>,
+    /// Nodes with a leader role, in take-over order.
+    pub leaders: Vec<u8>,
+    /// Slots of a ring.
+    pub ring_slots: usize,
+    /// Times of the state machines.
+    pub timing: Timing,
+}
+
+impl Layout {
+    /// Every role on a host of its own: leaders, then acceptors, then replicas.
+    pub fn dedicated(acceptors: u8, leaders: u8, replicas: u8) -> Layout {
+        let range = |from: u8, count: u8| (from..from + count).collect::<Vec<u8>>();
+        Layout {
+            leaders: range(1, leaders),
+            acceptors: range(1 + leaders, acceptors),
+            replicas: range(1 + leaders + acceptors, replicas),
+            ring_slots: RING_SLOTS,
+            timing: Timing::default(),
+        }
+    }
+
+    /// Hosts that are leader (or backup), acceptor and replica in one.
+    pub fn combined(hosts: u8) -> Layout {
+        let all: Vec<u8> = (1..=hosts).collect();
+        Layout {
+            acceptors: all.clone(),
+            replicas: all.clone(),
+            leaders: all,
+            ring_slots: RING_SLOTS,
+            timing: Timing::default(),
+        }
+    }
+
+    /// Acceptors on hosts of their own; replicas are leader and backups.
+    pub fn replicas_lead(acceptors: u8, replicas: u8) -> Layout {
+        let mut layout = Layout::dedicated(acceptors, 0, replicas);
+        layout.leaders = layout.replicas.clone();
+        layout
+    }
+
+    /// Any of these.
+    pub fn random(rng: &mut Rng) -> Layout {
+        let acceptors = if rng.chance_ppm(300_000) { 5 } else { 3 };
+        let replicas = [3, 3, 2, 1][rng.below(4) as usize];
+        let mut layout = match rng.below(4) {
+            0 => Layout::combined(if rng.chance_ppm(200_000) { 5 } else { 3 }),
+            1 => Layout::replicas_lead(acceptors, replicas),
+            _ => Layout::dedicated(acceptors, rng.between(1, 3) as u8, replicas),
+        };
+        layout.timing.submit_deadline_us = rng.between(200, 1_500) * 1_000;
+        layout
+    }
+
+    /// All nodes, ascending.
+    pub fn nodes(&self) -> Vec<u8> {
+        let mut nodes = [&self.leaders[..], &self.acceptors, &self.replicas].concat();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    /// Acceptors that may be without memory at once.
+    pub fn acceptor_failures_max(&self) -> usize {
+        (self.acceptors.len() - 1) / 2
+    }
+
+    /// Replicas that may be gone for good.
+    pub fn replica_failures_max(&self) -> usize {
+        (self.replicas.len() - 1) / 2
+    }
+
+    /// What the host `node` is told at its start.
+    pub fn host(&self, node: u8, incarnation: u64, applied: u64, voting: bool) -> HostConfig {
+        HostConfig {
+            node,
+            epoch: EPOCH,
+            first_instance: 1,
+            acceptors: self.acceptors.clone(),
+            replicas: self.replicas.clone(),
+            leaders: self.leaders.clone(),
+            soft_roles: Roles {
+                leader: self.leaders.contains(&node),
+                acceptor: self.acceptors.contains(&node),
+                quorum: self.replicas.contains(&node),
+            },
+            kernel_roles: Roles::default(),
+            geometry: Geometry {
+                partitions: 1,
+                ring_slots: self.ring_slots,
+            },
+            timing: self.timing,
+            incarnation,
+            voting,
+            applied,
+        }
+    }
+
+    /// The longest a submission may take.
+    pub fn submit_deadline_us(&self) -> Micros {
+        self.timing.submit_deadline_us
+    }
+
+    /// One line for people.
+    pub fn describe(&self) -> String {
+        format!(
+            "acceptors {:?}, leaders {:?}, replicas {:?}, {} slots, deadline {} ms",
+            self.acceptors,
+            self.leaders,
+            self.replicas,
+            self.ring_slots,
+            self.timing.submit_deadline_us / 1000
+        )
+    }
+}

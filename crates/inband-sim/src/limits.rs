@@ -1,0 +1,38 @@
+//! Times, rates and sizes of the simulated world, in one place.
+
+use inband_paxos::timing::Micros;
+
+/// Slots of the acceptors' rings: the smallest allowed, so that rings wrap, fill and are trimmed.
+pub const RING_SLOTS: usize = 64;
+/// Shortest delay of a packet on a link.
+pub const LINK_DELAY_MIN_US: Micros = 15;
+/// Usual spread of delays above the shortest; more than the time between packets, so they overtake.
+pub const LINK_JITTER_US: Micros = 120;
+/// A packet that is held up waits up to this long.
+pub const LINK_HOLD_UP_MAX_US: Micros = 20_000;
+/// Packets on the way to one host at once; more are lost, as in a full receive buffer.
+pub const HOST_QUEUE_PACKETS: usize = 2_048;
+/// A host's process is at most this late for what is due.
+pub const TICK_LATE_MAX_US: Micros = 300;
+/// Time between applying an instance and holding it durably, at most.
+pub const FLUSH_MAX_US: Micros = 4_000;
+/// Time a copy of a peer's state takes, at most.
+pub const CHECKPOINT_COPY_MAX_US: Micros = 5_000;
+/// Length of the phase with faults unless told otherwise.
+pub const FAULTY_PHASE_US: Micros = 1_000_000;
+/// After the last fault everything must be finished within this time.
+pub const LIVENESS_MAX_US: Micros = 10_000_000;
+/// In the phase without faults a replica submits a command this often until all is finished.
+pub const LIVENESS_PROBE_US: Micros = 50_000;
+/// A submission may end this much after its deadline, for the lateness of its process.
+pub const DEADLINE_SLACK_US: Micros = 50_000;
+/// Longest time that one fault lasts.
+pub const FAULT_MAX_US: Micros = 250_000;
+/// Values in commands are mostly this long; a few have the full length of a packet.
+pub const COMMAND_LEN_BYTES: usize = 24;
+/// Events kept for the trace of a failure.
+pub const TRACE_EVENTS: usize = 400;
+/// Events after which a run is stopped as runaway.
+pub const EVENTS_MAX: u64 = 4_000_000;
+/// Instances an observer can tell apart in one run.
+pub const INSTANCES_MAX: u64 = 1 << 20;

@@ -1,0 +1,163 @@
+//! The second phase of a run: faults end, and everything must finish.
+
+use inband_paxos::timing::Micros;
+
+use crate::limits::{LIVENESS_MAX_US, LIVENESS_PROBE_US};
+use crate::queue::Event;
+use crate::world::World;
+
+impl World {
+    /// Clients of every replica submit a command this often on average; 0: they rest.
+    pub fn load(&mut self, every_us: Micros) {
+        let started = self.load_us == 0 && every_us > 0;
+        self.load_us = every_us;
+        if started {
+            for node in self.layout.replicas.clone() {
+                let wait_us = self.rng.load.wait(every_us);
+                self.queue.push(self.now + wait_us, Event::Submit(node));
+            }
+        }
+    }
+
+    /// A client's time has come.
+    pub(crate) fn client(&mut self, node: u8) {
+        if self.load_us == 0 {
+            return;
+        }
+        // Now and then a whole crowd comes, more than a window takes.
+        let crowd = self.rng.load.chance_ppm(4_000);
+        let count = if crowd { 2 * self.layout.ring_slots } else { 1 };
+        for _ in 0..count {
+            self.submit(node);
+        }
+        let wait_us = self.rng.load.wait(self.load_us);
+        self.queue.push(self.now + wait_us, Event::Submit(node));
+    }
+
+    /// Hosts that are left out for good: never more than the cluster promises to survive.
+    pub fn choose_the_dead(&mut self) -> Vec<u8> {
+        let mut dead = Vec::new();
+        let mut acceptors = self.layout.acceptor_failures_max();
+        let mut replicas = self.layout.replica_failures_max();
+        let mut leaders = self.layout.leaders.len() - 1;
+        for sim in &self.hosts {
+            let node = sim.node;
+            let is = |of: &[u8]| usize::from(of.contains(&node));
+            let (a, r, l) = (
+                is(&self.layout.acceptors),
+                is(&self.layout.replicas),
+                is(&self.layout.leaders),
+            );
+            let spared = sim.host.is_some() || acceptors < a || replicas < r || leaders < l;
+            if !spared && self.rng.faults.chance_ppm(500_000) {
+                dead.push(node);
+                acceptors -= a;
+                replicas -= r;
+                leaders -= l;
+            }
+        }
+        dead
+    }
+
+    /// Replicas that are up.
+    pub fn living_replicas(&self) -> Vec<u8> {
+        let mut living = self.layout.replicas.clone();
+        living.retain(|node| self.host(*node).host.is_some());
+        living
+    }
+
+    /// Is everything finished, and are all living replicas equal?
+    pub fn is_settled(&self) -> bool {
+        let replicas = self.living_replicas();
+        let applied = self.ledger.len();
+        applied >= self.observer.chosen_highest()
+            && replicas.iter().all(|node| {
+                let state = &self.host(*node).app.live;
+                state.applied == applied
+                    && Some(state.hash) == self.ledger.state_after(applied)
+                    && self.ledger.outstanding(*node) == 0
+            })
+    }
+
+    /// Nothing goes wrong any more: every living replica gets a command through, everything
+    /// outstanding ends, and all living replicas end equal, in bounded time.
+    pub fn must_settle(&mut self) {
+        let started = self.now;
+        let until = started + LIVENESS_MAX_US;
+        self.load_us = 0;
+        for node in self.living_replicas() {
+            let mut got_through = false;
+            while !got_through && self.now < until && self.violation.is_none() {
+                let before = self.ledger.ends.success;
+                let submitted = self.submit(node);
+                let probe_until = (self.now + LIVENESS_PROBE_US).min(until);
+                self.run_until(probe_until, |w| w.ledger.outstanding(node) == 0);
+                got_through = submitted && self.ledger.ends.success > before && {
+                    self.ledger.outstanding(node) == 0
+                };
+                if !got_through {
+                    self.now = self.now.max(probe_until);
+                }
+            }
+            if !got_through {
+                let late = format!("replica {node} gets no command through: {}", self.explain());
+                self.check(Err(late));
+            }
+        }
+        if self.violation.is_none() && !self.run_until(until, World::is_settled) {
+            let late = format!("not settled in time: {}", self.explain());
+            self.check(Err(late));
+        }
+        self.stats.settled_after_us = self.now - started;
+        for sim in &self.hosts {
+            let learner = sim.host.as_ref().and_then(|h| h.learner());
+            self.stats.recoveries += learner.map_or(0, |l| l.stats().recoveries);
+        }
+    }
+
+    /// Where everybody stands, for the report of a failure.
+    pub fn explain(&self) -> String {
+        let mut lines = vec![format!("chosen up to {}", self.observer.chosen_highest())];
+        for sim in &self.hosts {
+            let Some(host) = &sim.host else {
+                lines.push(format!("node {} is down", sim.node));
+                continue;
+            };
+            let mut line = format!("node {}", sim.node);
+            if let Some(learner) = host.learner() {
+                line += &format!(
+                    ": replica applied {}, next {}, known {}, outstanding {}, floor {}",
+                    sim.app.live.applied,
+                    learner.next(),
+                    learner.known_highest(),
+                    self.ledger.outstanding(sim.node),
+                    host.trim().floor(),
+                );
+            }
+            if let Some(leadership) = host.leadership() {
+                let view = host.leader_view();
+                line += &format!(
+                    ": leader active {} round {} next {} floor {}",
+                    leadership.is_active(),
+                    crate::trace::round_name(view.round),
+                    view.next,
+                    view.floor
+                );
+            }
+            if let (true, Some(switch)) =
+                (self.layout.acceptors.contains(&sim.node), host.switch())
+            {
+                let view = switch.registers().acceptor.acceptor(0);
+                line += &format!(
+                    ": acceptor voting {} promise {} floor {} highest {}",
+                    view.voting,
+                    crate::trace::round_name(view.promise),
+                    view.floor,
+                    view.highest
+                );
+            }
+            lines.push(line);
+        }
+        lines.join("\n    ")
+    }
+}

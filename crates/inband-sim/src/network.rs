@@ -1,0 +1,172 @@
+//! The network between hosts: what becomes of a packet.
+
+use std::collections::BTreeMap;
+
+use inband_dataplane::wire::{Header, Type, HEADER_LEN_BYTES};
+use inband_paxos::timing::Micros;
+
+use crate::limits::{HOST_QUEUE_PACKETS, LINK_DELAY_MIN_US, LINK_HOLD_UP_MAX_US, LINK_JITTER_US};
+use crate::rng::Rng;
+
+/// What a test's filter says about a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// The network does with it as usual.
+    Pass,
+    /// Lost.
+    Lose,
+    /// Kept aside until [`crate::world::World::release`].
+    Keep,
+}
+
+/// A packet as a filter sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Passing {
+    /// Time it was sent.
+    pub now: Micros,
+    /// Who sends it.
+    pub from: u8,
+    /// To whom.
+    pub to: u8,
+    /// Its header.
+    pub header: Header,
+}
+
+/// Decides about every packet, for directed tests.
+pub type Filter = Box<dyn FnMut(&Passing) -> Fate>;
+
+/// Rates of random damage, in parts per million.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// Lost.
+    pub loss_ppm: u64,
+    /// Arrives twice.
+    pub duplicate_ppm: u64,
+    /// Held up for long, so that many others overtake it.
+    pub hold_up_ppm: u64,
+    /// A bit of the value flips on the way to a learner.
+    pub bit_flip_ppm: u64,
+}
+
+/// A rule that loses packets of one type for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DropRule {
+    /// Which type.
+    pub kind: Type,
+    /// How many of them.
+    pub ppm: u64,
+}
+
+/// State of the links.
+#[derive(Default)]
+pub struct Network {
+    /// Rates that hold all the time.
+    pub base: Rates,
+    /// Rates of faults under way, added to the base.
+    pub extra: BTreeMap<u64, Rates>,
+    /// Rules under way.
+    pub rules: BTreeMap<u64, DropRule>,
+    /// Directed pairs without a link, and how many faults say so.
+    cut: BTreeMap<(u8, u8), u32>,
+    /// Packets on their way to each host.
+    pub on_the_way: BTreeMap<u8, usize>,
+    /// A test's own say.
+    pub filter: Option<Filter>,
+}
+
+/// A copy of a packet that will arrive.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Time on the way.
+    pub delay_us: Micros,
+    /// The packet.
+    pub bytes: Vec<u8>,
+    /// A bit was flipped.
+    pub damaged: bool,
+}
+
+impl Network {
+    /// Cut the link from one host to another, in this direction.
+    pub fn cut(&mut self, from: u8, to: u8) {
+        *self.cut.entry((from, to)).or_default() += 1;
+    }
+
+    /// Undo one cut.
+    pub fn mend(&mut self, from: u8, to: u8) {
+        if let Some(count) = self.cut.get_mut(&(from, to)) {
+            *count -= 1;
+            if *count == 0 {
+                self.cut.remove(&(from, to));
+            }
+        }
+    }
+
+    /// Does a link lead from one host to the other?
+    pub fn is_linked(&self, from: u8, to: u8) -> bool {
+        !self.cut.contains_key(&(from, to))
+    }
+
+    /// All links work, nothing is lost.
+    pub fn heal(&mut self) {
+        self.cut.clear();
+        self.extra.clear();
+        self.rules.clear();
+        self.base = Rates::default();
+        self.filter = None;
+    }
+
+    fn rates(&self) -> Rates {
+        self.extra.values().fold(self.base, |a, b| Rates {
+            loss_ppm: a.loss_ppm + b.loss_ppm,
+            duplicate_ppm: a.duplicate_ppm + b.duplicate_ppm,
+            hold_up_ppm: a.hold_up_ppm + b.hold_up_ppm,
+            bit_flip_ppm: a.bit_flip_ppm + b.bit_flip_ppm,
+        })
+    }
+
+    /// The copies of this packet that will arrive: none, one or two.
+    pub fn fate(&mut self, rng: &mut Rng, from: u8, to: u8, header: &Header, bytes: &[u8]) -> Vec<Arrival> {
+        let rates = self.rates();
+        let full = self.on_the_way.get(&to).copied().unwrap_or(0) >= HOST_QUEUE_PACKETS;
+        let dropped = self
+            .rules
+            .values()
+            .any(|rule| rule.kind == header.kind && rng.chance_ppm(rule.ppm));
+        if full || dropped || !self.is_linked(from, to) || rng.chance_ppm(rates.loss_ppm) {
+            return Vec::new();
+        }
+        let copies = 1 + usize::from(rng.chance_ppm(rates.duplicate_ppm));
+        let mut arrivals = Vec::with_capacity(copies);
+        for _ in 0..copies {
+            let mut delay_us = LINK_DELAY_MIN_US + rng.below(LINK_JITTER_US);
+            if rng.chance_ppm(rates.hold_up_ppm) {
+                delay_us += rng.below(LINK_HOLD_UP_MAX_US);
+            }
+            let mut arrival = Arrival {
+                delay_us,
+                bytes: bytes.to_vec(),
+                damaged: false,
+            };
+            if is_for_learner(header) && rng.chance_ppm(rates.bit_flip_ppm) {
+                arrival.damaged = flip_a_bit(rng, &mut arrival.bytes);
+            }
+            arrivals.push(arrival);
+        }
+        arrivals
+    }
+}
+
+/// Packets whose value is checked against its digest by whoever gets them. What an acceptor is sent
+/// is guarded by IP's checksums only and stays whole here.
+fn is_for_learner(header: &Header) -> bool {
+    matches!(header.kind, Type::Phase1B | Type::Phase2B | Type::Reply)
+}
+
+fn flip_a_bit(rng: &mut Rng, bytes: &mut [u8]) -> bool {
+    if bytes.len() <= HEADER_LEN_BYTES {
+        return false;
+    }
+    let at = rng.between(HEADER_LEN_BYTES as u64, bytes.len() as u64 - 1) as usize;
+    bytes[at] ^= 1 << rng.below(8);
+    true
+}

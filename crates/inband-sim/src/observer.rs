@@ -1,0 +1,258 @@
+//! The omniscient observer: sees every acceptor's registers after every step and knows what is
+//! chosen before any learner does.
+
+use std::collections::BTreeMap;
+
+use inband_dataplane::registers::AcceptorView;
+use inband_dataplane::soft::Registers;
+
+use crate::app::value_key;
+use crate::limits::INSTANCES_MAX;
+use crate::trace::round_name;
+
+/// A slot as last seen.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    instance: u64,
+    promise: u64,
+    vround: u64,
+    value: u64,
+}
+
+/// An acceptor as last seen.
+#[derive(Debug, Default)]
+struct Acceptor {
+    view: AcceptorView,
+    slots: Vec<Seen>,
+    /// Highest promise of the partition ever given, lost memory or not.
+    promise_ever: u64,
+}
+
+/// Votes ever cast for one instance.
+#[derive(Debug, Default)]
+struct Instance {
+    /// By round: the value and a bitmap of who voted.
+    rounds: BTreeMap<u64, (u64, u32)>,
+    /// The chosen value and the lowest round that chose it.
+    chosen: Option<(u64, u64)>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Observer {
+    nodes: Vec<u8>,
+    ring_slots: usize,
+    acceptors: Vec<Acceptor>,
+    instances: Vec<Instance>,
+    chosen_highest: u64,
+}
+
+impl Observer {
+    /// Nothing seen yet.
+    pub fn new(nodes: &[u8], ring_slots: usize) -> Observer {
+        Observer {
+            nodes: nodes.to_vec(),
+            ring_slots,
+            acceptors: nodes.iter().map(|_| Acceptor::default()).collect(),
+            instances: Vec::new(),
+            chosen_highest: 0,
+        }
+    }
+
+    /// An acceptor lost its memory. What it promised before, it still must not break.
+    pub fn forgot(&mut self, node: u8) {
+        if let Some(at) = self.nodes.iter().position(|n| *n == node) {
+            let acceptor = &mut self.acceptors[at];
+            acceptor.view = AcceptorView::default();
+            acceptor.slots.clear();
+        }
+    }
+
+    /// Look at an acceptor after a step; `instance` if the step concerned this one only.
+    pub fn look(
+        &mut self,
+        node: u8,
+        registers: &Registers,
+        instance: Option<u64>,
+    ) -> Result<(), String> {
+        let Some(at) = self.nodes.iter().position(|n| *n == node) else {
+            return Ok(());
+        };
+        let before = self.acceptors[at].view;
+        let view = registers.acceptor.acceptor(0);
+        if view.promise < before.promise
+            || view.floor < before.floor
+            || view.highest < before.highest
+            || view.epoch < before.epoch
+        {
+            return Err(format!("acceptor {node}: registers fell from {before:?} to {view:?}"));
+        }
+        self.acceptors[at].slots.resize(self.ring_slots, Seen::default());
+        match instance {
+            Some(instance) => {
+                let slot = instance as usize & (self.ring_slots - 1);
+                self.look_at_slot(at, slot, registers, &view)?;
+            }
+            None => {
+                for slot in 0..self.ring_slots {
+                    self.look_at_slot(at, slot, registers, &view)?;
+                }
+            }
+        }
+        let acceptor = &mut self.acceptors[at];
+        acceptor.view = view;
+        acceptor.promise_ever = acceptor.promise_ever.max(view.promise);
+        Ok(())
+    }
+
+    fn look_at_slot(
+        &mut self,
+        at: usize,
+        slot: usize,
+        registers: &Registers,
+        view: &AcceptorView,
+    ) -> Result<(), String> {
+        let node = self.nodes[at];
+        let Some(now) = registers.ring.slot(slot) else {
+            return Err(format!("acceptor {node}: slot {slot} stays taken"));
+        };
+        let before = self.acceptors[at].slots[slot];
+        let value = value_key(now.digest, now.client_id, now.client_seq, now.client_low, now.flags);
+        let seen = Seen {
+            instance: now.instance,
+            promise: now.promise,
+            vround: now.vround,
+            value,
+        };
+        let same_vote = now.instance == before.instance && now.vround == before.vround;
+        if same_vote && now.promise == before.promise && (value == before.value || now.vround == 0) {
+            return Ok(());
+        }
+        if now.instance < before.instance {
+            return Err(format!(
+                "acceptor {node}: a slot moved from {} to the lower {}",
+                before.instance, now.instance
+            ));
+        }
+        if now.instance > before.instance && before.instance != 0 && before.instance >= view.floor {
+            return Err(format!(
+                "acceptor {node}: the slot of {} was reused for {} at floor {}",
+                before.instance, now.instance, view.floor
+            ));
+        }
+        if now.instance == before.instance
+            && (now.promise < before.promise || now.vround < before.vround)
+        {
+            return Err(format!(
+                "acceptor {node}: slot of {} fell from promise {} and vote {} to {} and {}",
+                now.instance,
+                round_name(before.promise),
+                round_name(before.vround),
+                round_name(now.promise),
+                round_name(now.vround)
+            ));
+        }
+        self.acceptors[at].slots[slot] = seen;
+        if now.vround == 0 || (same_vote && value == before.value) {
+            return Ok(());
+        }
+        let promised_slot = if now.instance == before.instance { before.promise } else { 0 };
+        let promised = promised_slot.max(self.acceptors[at].promise_ever);
+        if now.vround < promised {
+            return Err(format!(
+                "acceptor {node} voted for {} in round {}, below its promise {}",
+                now.instance,
+                round_name(now.vround),
+                round_name(promised)
+            ));
+        }
+        if !view.voting {
+            return Err(format!("acceptor {node} voted for {} while recovering", now.instance));
+        }
+        if now.instance > view.highest {
+            return Err(format!(
+                "acceptor {node} voted for {} above its highest {}",
+                now.instance, view.highest
+            ));
+        }
+        if now.instance < self.acceptors[at].view.floor {
+            return Err(format!(
+                "acceptor {node} voted for {} below its floor {}",
+                now.instance, self.acceptors[at].view.floor
+            ));
+        }
+        self.voted(at, now.instance, now.vround, value)
+    }
+
+    fn voted(&mut self, at: usize, instance: u64, round: u64, value: u64) -> Result<(), String> {
+        if instance > INSTANCES_MAX {
+            return Err(format!("instance {instance} is beyond anything this run can reach"));
+        }
+        let index = instance as usize;
+        if self.instances.len() <= index {
+            self.instances.resize_with(index + 1, Instance::default);
+        }
+        let majority = self.nodes.len() / 2 + 1;
+        let known = &mut self.instances[index];
+        let (of_round, voters) = known.rounds.entry(round).or_insert((value, 0));
+        if *of_round != value {
+            return Err(format!(
+                "two values for {instance} in one round, {}; the second at acceptor {}",
+                round_name(round),
+                self.nodes[at]
+            ));
+        }
+        *voters |= 1 << at;
+        if let Some((chosen, chosen_round)) = known.chosen {
+            if chosen != value && round > chosen_round {
+                return Err(format!(
+                    "acceptor {} voted in {} against the value of {instance} chosen in {}",
+                    self.nodes[at],
+                    round_name(round),
+                    round_name(chosen_round)
+                ));
+            }
+        }
+        if (voters.count_ones() as usize) < majority {
+            return Ok(());
+        }
+        if let Some((chosen, chosen_round)) = known.chosen {
+            if chosen != value {
+                return Err(format!(
+                    "{instance} was chosen twice, differently, in {} and {}",
+                    round_name(chosen_round),
+                    round_name(round)
+                ));
+            }
+        }
+        let first = known.chosen.map_or(round, |(_, r)| r.min(round));
+        known.chosen = Some((value, first));
+        self.chosen_highest = self.chosen_highest.max(instance);
+        let against = known.rounds.range(first + 1..).find(|(_, (v, _))| *v != value);
+        match against {
+            Some((round, _)) => Err(format!(
+                "{instance} was chosen in {} although {} carries another value",
+                round_name(first),
+                round_name(*round)
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// A learner learned this value: it must be the chosen one, and chosen already.
+    pub fn learned(&self, node: u8, instance: u64, value: u64) -> Result<(), String> {
+        match self.instances.get(instance as usize).and_then(|i| i.chosen) {
+            Some((chosen, _)) if chosen == value => Ok(()),
+            Some((_, round)) => Err(format!(
+                "replica {node} learned another value for {instance} than was chosen in {}",
+                round_name(round)
+            )),
+            None => Err(format!("replica {node} learned {instance}, which no majority voted for")),
+        }
+    }
+
+    /// The highest instance that is chosen.
+    pub fn chosen_highest(&self) -> u64 {
+        self.chosen_highest
+    }
+}

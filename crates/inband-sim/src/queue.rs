@@ -1,0 +1,81 @@
+//! The event queue: simulated time moves from one event to the next.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use inband_paxos::timing::Micros;
+
+/// Something that will happen.
+#[derive(Debug)]
+pub enum Event {
+    /// A packet reaches a host.
+    Packet {
+        /// Who sent it.
+        from: u8,
+        /// Whom it reaches.
+        to: u8,
+        /// The UDP payload.
+        bytes: Vec<u8>,
+    },
+    /// A host's timers are due.
+    Tick(u8),
+    /// A client of this replica submits a command.
+    Submit(u8),
+    /// A replica of this incarnation makes durable what it has applied.
+    Flush(u8, u64),
+    /// A replica of this incarnation has copied a peer's state.
+    CheckpointCopied(u8, u64),
+    /// The next fault strikes.
+    Fault,
+    /// The fault of this number ends.
+    FaultEnds(u64),
+}
+
+struct Entry {
+    at: Micros,
+    order: u64,
+    event: Event,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        self.order == other.order
+    }
+}
+impl Eq for Entry {}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// Events by time; those of one time in the order they were put in.
+#[derive(Default)]
+pub struct Queue {
+    heap: BinaryHeap<Reverse<Entry>>,
+    order: u64,
+}
+
+impl Queue {
+    /// Put in an event.
+    pub fn push(&mut self, at: Micros, event: Event) {
+        self.order += 1;
+        let order = self.order;
+        self.heap.push(Reverse(Entry { at, order, event }));
+    }
+
+    /// Time of the next event.
+    pub fn next_at(&self) -> Option<Micros> {
+        self.heap.peek().map(|e| e.0.at)
+    }
+
+    /// Take out the next event.
+    pub fn pop(&mut self) -> Option<(Micros, Event)> {
+        self.heap.pop().map(|e| (e.0.at, e.0.event))
+    }
+}

@@ -1,0 +1,185 @@
+//! One seed, one schedule; and many seeds.
+
+use std::fmt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use inband_paxos::timing::Micros;
+
+use crate::faults::Unkindness;
+use crate::layout::Layout;
+use crate::ledger::Ends;
+use crate::limits::{EVENTS_MAX, FAULTY_PHASE_US, TRACE_EVENTS};
+use crate::mutation::Mutation;
+use crate::network::Rates;
+use crate::rng::Rng;
+use crate::world::{Stats, Violation, World};
+
+/// How to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Simulated time with faults.
+    pub faulty_us: Micros,
+    /// Events kept for the trace.
+    pub trace_events: usize,
+    /// A rule to break.
+    pub mutation: Option<Mutation>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            faulty_us: FAULTY_PHASE_US,
+            trace_events: TRACE_EVENTS,
+            mutation: None,
+        }
+    }
+}
+
+/// What a run found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The seed: the same one gives the same run.
+    pub seed: u64,
+    /// The cluster.
+    pub layout: String,
+    /// `None`: all went well.
+    pub violation: Option<Violation>,
+    /// In numbers.
+    pub stats: Stats,
+    /// How submissions ended.
+    pub ends: Ends,
+    /// Instances applied.
+    pub applied: u64,
+    /// Equal for equal runs.
+    pub trace_hash: u64,
+    /// The last events, one a line; always there after a violation.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed {}: {}; {} events, {} fault events ({} faults, {} crashes), {} instances, {} of {} \
+             commands succeeded, {} activations, {} checkpoints, {} busy, settled after {} ms, trace {:016x}",
+            self.seed,
+            self.layout,
+            self.stats.events,
+            self.stats.fault_events(),
+            self.stats.faults,
+            self.stats.crashes,
+            self.applied,
+            self.ends.success,
+            self.stats.submitted,
+            self.stats.activations,
+            self.stats.checkpoints,
+            self.stats.busy,
+            self.stats.settled_after_us / 1000,
+            self.trace_hash
+        )?;
+        match &self.violation {
+            None => Ok(()),
+            Some(violation) => {
+                write!(f, "\n  VIOLATION at {} us: {}", violation.at_us, violation.what)
+            }
+        }
+    }
+}
+
+/// Many runs together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Seeds run.
+    pub seeds: u64,
+    /// Seeds with a violation.
+    pub failures: u64,
+    /// Events handled.
+    pub events: u64,
+    /// What went wrong on purpose.
+    pub fault_events: u64,
+    /// Instances applied.
+    pub applied: u64,
+    /// Commands acknowledged.
+    pub succeeded: u64,
+    /// Longest time that a cluster took to settle after its last fault.
+    pub settled_after_max_us: Micros,
+}
+
+/// How unkind the world of a seed is.
+fn unkindness(rng: &mut Rng) -> Unkindness {
+    let loss_ppm = [0, 1_000, 10_000, 100_000, 250_000][rng.below(5) as usize];
+    Unkindness {
+        rates: Rates {
+            loss_ppm,
+            duplicate_ppm: [0, 10_000, 100_000][rng.below(3) as usize],
+            hold_up_ppm: [0, 1_000, 20_000, 100_000][rng.below(4) as usize],
+            bit_flip_ppm: [0, 0, 1_000, 10_000][rng.below(4) as usize],
+        },
+        every_us: [0, 8_000, 25_000, 80_000][rng.below(4) as usize],
+    }
+}
+
+/// Play the schedule of a seed.
+pub fn run(seed: u64, options: &Options) -> Report {
+    let mut rng = Rng::new(seed, 0);
+    let layout = Layout::random(&mut rng);
+    let unkind = unkindness(&mut rng);
+    let load_us = [500, 1_500, 5_000][rng.below(3) as usize];
+    let described = layout.describe();
+    let mut world = World::new(seed, layout, options.mutation, options.trace_events);
+    let played = catch_unwind(AssertUnwindSafe(|| {
+        world.be_unkind(unkind);
+        world.load(load_us);
+        let until = world.now + options.faulty_us;
+        world.run_until(until, |w| w.stats.events > EVENTS_MAX);
+        if world.violation().is_some() {
+            return;
+        }
+        let dead = world.choose_the_dead();
+        world.end_all_faults(&dead);
+        world.must_settle();
+    }));
+    if let Err(panic) = played {
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("no text");
+        let what = format!("panicked: {text}");
+        world.check(Err(what));
+    }
+    Report {
+        seed,
+        layout: described,
+        violation: world.violation().cloned(),
+        stats: world.stats,
+        ends: world.ledger.ends,
+        applied: world.ledger.len(),
+        trace_hash: world.trace.hash(),
+        trace: world.trace.lines(),
+    }
+}
+
+/// Run `count` seeds from `first` on; `progress` sees every report as it comes.
+pub fn run_many(
+    first: u64,
+    count: u64,
+    options: &Options,
+    mut progress: impl FnMut(&Report),
+) -> Summary {
+    let mut summary = Summary::default();
+    for seed in first..first + count {
+        let report = run(seed, options);
+        summary.seeds += 1;
+        summary.failures += u64::from(report.violation.is_some());
+        summary.events += report.stats.events;
+        summary.fault_events += report.stats.fault_events();
+        summary.applied += report.applied;
+        summary.succeeded += report.ends.success;
+        summary.settled_after_max_us = summary
+            .settled_after_max_us
+            .max(report.stats.settled_after_us);
+        progress(&report);
+    }
+    summary
+}

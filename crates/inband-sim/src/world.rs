@@ -1,0 +1,322 @@
+//! The world: hosts, network, time. Steps from event to event and lets the checks look after each.
+
+use inband_dataplane::wire::{self, Header};
+use inband_paxos::log::Burst;
+use inband_paxos::outbox::Outbox;
+use inband_paxos::timing::Micros;
+
+use crate::faults::Faults;
+use crate::forge;
+use crate::layout::Layout;
+use crate::ledger::Ledger;
+use crate::limits::HOST_QUEUE_PACKETS;
+use crate::mutation::Mutation;
+use crate::network::{Fate, Network, Passing};
+use crate::observer::Observer;
+use crate::queue::{Event, Queue};
+use crate::rng::Rng;
+use crate::simhost::SimHost;
+use crate::trace::{Happened, Trace};
+
+/// A broken promise of the protocol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Simulated time.
+    pub at_us: Micros,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// What happened, in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Events handled.
+    pub events: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Packets lost, by the network or because their host was down.
+    pub lost: u64,
+    /// Packets that arrived a second time.
+    pub duplicated: u64,
+    /// Packets that arrived with a flipped bit.
+    pub damaged: u64,
+    /// Packets held back and released later.
+    pub held: u64,
+    /// Faults begun: partitions, crashes, pauses, ...
+    pub faults: u64,
+    /// Hosts crashed.
+    pub crashes: u64,
+    /// Commands submitted.
+    pub submitted: u64,
+    /// Times a leader was activated.
+    pub activations: u64,
+    /// Checkpoints installed.
+    pub checkpoints: u64,
+    /// BUSY packets: a window was full.
+    pub busy: u64,
+    /// Recoveries of single instances by learners.
+    pub recoveries: u64,
+    /// Simulated time from the last fault until everything was finished.
+    pub settled_after_us: Micros,
+}
+
+impl Stats {
+    /// Everything that went wrong on purpose.
+    pub fn fault_events(&self) -> u64 {
+        self.faults + self.lost + self.duplicated + self.damaged + self.held
+    }
+}
+
+/// Streams of random numbers, one a purpose, so that the schedule of one does not shift the others.
+pub(crate) struct Streams {
+    pub network: Rng,
+    pub faults: Rng,
+    pub load: Rng,
+    pub hosts: Rng,
+}
+
+/// See the module.
+pub struct World {
+    /// Simulated time.
+    pub now: Micros,
+    /// Which hosts there are.
+    pub layout: Layout,
+    /// The links.
+    pub network: Network,
+    /// What happened.
+    pub trace: Trace,
+    /// The same in numbers.
+    pub stats: Stats,
+    /// What clients and replicas saw.
+    pub ledger: Ledger,
+    /// What acceptors did.
+    pub observer: Observer,
+    pub(crate) violation: Option<Violation>,
+    pub(crate) mutation: Option<Mutation>,
+    pub(crate) rng: Streams,
+    pub(crate) queue: Queue,
+    pub(crate) hosts: Vec<SimHost>,
+    pub(crate) faults: Faults,
+    /// Mean time between commands of one replica's clients; 0: they rest.
+    pub(crate) load_us: Micros,
+    pub(crate) kept: Vec<(u8, u8, Vec<u8>)>,
+    pub(crate) out: Outbox,
+    pub(crate) burst: Burst,
+}
+
+impl World {
+    /// A cluster whose hosts have all just started. Nothing goes wrong until it is told to.
+    pub fn new(seed: u64, layout: Layout, mutation: Option<Mutation>, trace_events: usize) -> World {
+        let nodes = layout.nodes();
+        let mut world = World {
+            now: 1,
+            network: Network::default(),
+            trace: Trace::new(trace_events),
+            stats: Stats::default(),
+            ledger: Ledger::default(),
+            observer: Observer::new(&layout.acceptors, layout.ring_slots),
+            violation: None,
+            mutation,
+            rng: Streams {
+                network: Rng::new(seed, 1),
+                faults: Rng::new(seed, 2),
+                load: Rng::new(seed, 3),
+                hosts: Rng::new(seed, 4),
+            },
+            queue: Queue::default(),
+            hosts: nodes.iter().map(|node| SimHost::new(*node)).collect(),
+            faults: Faults::default(),
+            load_us: 0,
+            kept: Vec::new(),
+            out: Outbox::new(),
+            burst: Burst::new(),
+            layout,
+        };
+        for node in nodes {
+            world.start(node);
+        }
+        world
+    }
+
+    /// What was found to be wrong.
+    pub fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    /// Note a violation; the first one counts.
+    pub(crate) fn check(&mut self, result: Result<(), String>) {
+        if let Err(what) = result {
+            let at_us = self.now;
+            self.violation.get_or_insert(Violation { at_us, what });
+        }
+    }
+
+    /// Index of a node among the hosts.
+    pub(crate) fn index(&self, node: u8) -> Option<usize> {
+        self.hosts.iter().position(|h| h.node == node)
+    }
+
+    /// The host `node`.
+    ///
+    /// # Panics
+    /// If the layout has no such node.
+    pub fn host(&self, node: u8) -> &SimHost {
+        let at = self.index(node).unwrap_or_else(|| panic!("there is no node {node}"));
+        &self.hosts[at]
+    }
+
+    /// Handle the next event. False if a rule is broken or there is none.
+    pub fn step(&mut self) -> bool {
+        if self.violation.is_some() {
+            return false;
+        }
+        let Some((at, event)) = self.queue.pop() else {
+            return false;
+        };
+        self.now = self.now.max(at);
+        self.stats.events += 1;
+        match event {
+            Event::Packet { from, to, bytes } => self.arrive(from, to, &bytes),
+            Event::Tick(node) => self.tick(node, at),
+            Event::Submit(node) => self.client(node),
+            Event::Flush(node, incarnation) => self.flush(node, incarnation),
+            Event::CheckpointCopied(node, incarnation) => self.checkpoint(node, incarnation),
+            Event::Fault => self.strike(),
+            Event::FaultEnds(id) => self.end_fault(id),
+        }
+        self.violation.is_none()
+    }
+
+    /// Run for this long. False if a rule is broken.
+    pub fn run_for(&mut self, time_us: Micros) -> bool {
+        let until = self.now + time_us;
+        self.run_until(until, |_| false);
+        self.now = self.now.max(until);
+        self.violation.is_none()
+    }
+
+    /// Run until `done` says so, at most until `until`. True if it did.
+    pub fn run_until(&mut self, until: Micros, mut done: impl FnMut(&World) -> bool) -> bool {
+        loop {
+            if done(self) {
+                return true;
+            }
+            if self.queue.next_at().is_none_or(|at| at > until) || !self.step() {
+                return false;
+            }
+        }
+    }
+
+    /// Send a packet on its way.
+    pub(crate) fn transmit(&mut self, from: u8, to: u8, bytes: &[u8]) {
+        let Ok((header, value)) = wire::parse(bytes) else {
+            self.check(Err(format!("node {from} sent node {to} what is no packet")));
+            return;
+        };
+        self.stats.packets += 1;
+        self.stats.busy += u64::from(header.kind == wire::Type::Busy);
+        if let Some(mutation) = self.mutation {
+            if let Some((header, value)) = forge::instead(mutation, &self.layout, &header, value) {
+                self.transmit_whole(from, to, &header, &forge::packet(&header, &value));
+            } else {
+                self.transmit_whole(from, to, &header, bytes);
+            }
+            if let Some(more) = forge::besides(mutation, &self.layout, &header) {
+                self.transmit_whole(from, to, &more, &forge::packet(&more, value));
+            }
+            return;
+        }
+        self.transmit_whole(from, to, &header, bytes);
+    }
+
+    fn transmit_whole(&mut self, from: u8, to: u8, header: &Header, bytes: &[u8]) {
+        let passing = Passing {
+            now: self.now,
+            from,
+            to,
+            header: *header,
+        };
+        match self.network.filter.as_mut().map_or(Fate::Pass, |f| f(&passing)) {
+            Fate::Pass => {}
+            Fate::Lose => return self.lose(from, to, header),
+            Fate::Keep => return self.kept.push((from, to, bytes.to_vec())),
+        }
+        if let Some(held) = [from, to].into_iter().find(|n| self.host(*n).links_held > 0) {
+            return self.hold(held, from, to, bytes);
+        }
+        let arrivals = self.network.fate(&mut self.rng.network, from, to, header, bytes);
+        if arrivals.is_empty() {
+            self.lose(from, to, header);
+            return;
+        }
+        self.stats.duplicated += arrivals.len() as u64 - 1;
+        for arrival in arrivals {
+            self.stats.damaged += u64::from(arrival.damaged);
+            *self.network.on_the_way.entry(to).or_default() += 1;
+            let bytes = arrival.bytes;
+            self.queue
+                .push(self.now + arrival.delay_us, Event::Packet { from, to, bytes });
+        }
+    }
+
+    fn lose(&mut self, from: u8, to: u8, header: &Header) {
+        self.stats.lost += 1;
+        self.trace.note(self.now, Happened::Lost(to, from, *header));
+        if let Some(answer) = forge::answer_to_lost(self.mutation, header, to) {
+            let bytes = forge::packet(&answer, &[]);
+            *self.network.on_the_way.entry(from).or_default() += 1;
+            let event = Event::Packet {
+                from: to,
+                to: from,
+                bytes,
+            };
+            self.queue.push(self.now + 1, event);
+        }
+    }
+
+    /// Keep a packet until `holder` is released.
+    pub(crate) fn hold(&mut self, holder: u8, from: u8, to: u8, bytes: &[u8]) {
+        self.stats.held += 1;
+        if let Some(at) = self.index(holder) {
+            let waiting = &mut self.hosts[at].waiting;
+            if waiting.len() < HOST_QUEUE_PACKETS {
+                waiting.push((from, to, bytes.to_vec()));
+            }
+        }
+    }
+
+    /// Send the packets that a filter kept, in their order.
+    pub fn release(&mut self) {
+        let filter = self.network.filter.take();
+        for (from, to, bytes) in std::mem::take(&mut self.kept) {
+            self.transmit(from, to, &bytes);
+        }
+        self.network.filter = filter;
+    }
+
+    /// Packets that a filter has kept.
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    fn arrive(&mut self, from: u8, to: u8, bytes: &[u8]) {
+        if let Some(count) = self.network.on_the_way.get_mut(&to) {
+            *count = count.saturating_sub(1);
+        }
+        let Ok((header, _)) = wire::parse(bytes) else {
+            return;
+        };
+        let host = self.host(to);
+        if host.frozen > 0 || host.links_held > 0 {
+            return self.hold(to, from, to, bytes);
+        }
+        if host.host.is_none() {
+            return self.lose(from, to, &header);
+        }
+        self.trace.note(self.now, Happened::Arrived(to, from, header));
+        let look_at = Some(header.instance);
+        self.with_host(to, Some(from), look_at, |host, now, out| {
+            host.on_packet(now, bytes, out);
+        });
+    }
+}

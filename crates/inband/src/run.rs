@@ -1,0 +1,112 @@
+//! `inband run`: the roles of one host.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
+use inband_paxos::config::{Config, Role};
+use inband_paxos::log::{Burst, ReplicatedLog};
+use inband_paxos::node::Node;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::signal::{self, SigSet, Signal};
+
+use crate::published::PublishedNode;
+use crate::serve::{self, HostView};
+use crate::{backend, metrics};
+
+/// Longest sleep of a host without a store; it only has to notice that it is to stop.
+const IDLE_MAX: Duration = Duration::from_millis(100);
+
+/// Run until told to stop, by a signal, the control socket or the supervisor's end.
+pub fn run(config_path: &Path) -> Result<()> {
+    let config = Arc::new(Config::load(config_path)?);
+    let stop = Arc::new(AtomicBool::new(false));
+    stop_on_signals(&stop)?;
+    let (dataplane, why) = backend::resolve(&config);
+    let this = config.this();
+    tracing::info!("{}: dataplane {dataplane} ({why})", this.name);
+
+    let mut inherited = inband_dataplane::inherit::listeners(LISTEN_FDS_ENV);
+    let mut take = |usage: &str| -> Vec<TcpListener> {
+        let (mine, rest) = std::mem::take(&mut inherited).into_iter().partition(|l| l.0 == usage);
+        inherited = rest;
+        let mine: Vec<(String, TcpListener)> = mine;
+        mine.into_iter().map(|l| l.1).collect()
+    };
+    let metrics_listeners = listeners(take("metrics"), config.host.metrics, "host.metrics")?;
+    let resp_listeners = listeners(take("resp"), config.host.resp.iter().copied(), "host.resp")?;
+
+    if this.has(Role::Replica) {
+        return crate::replica::run(&config, dataplane, stop, resp_listeners, metrics_listeners);
+    }
+    let applied = config.cluster.first_instance - 1;
+    let (mut node, state) = PublishedNode::new(Node::open(&config, dataplane, applied)?);
+    let view = HostView { config: config.clone(), dataplane, state, replica: None, stop };
+    for listener in metrics_listeners {
+        metrics::start(listener, view.clone())?;
+    }
+    let _control = serve::start(view.clone())?;
+    let mut burst = Burst::new();
+    while !view.stop.load(Ordering::Acquire) {
+        node.poll(&mut burst);
+        burst.clear();
+        let fds: Vec<_> =
+            node.wake_fds().into_iter().filter_map(inband_dataplane::socket::borrow).collect();
+        let mut polled: Vec<PollFd<'_>> =
+            fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+        let timeout = node.poll_timeout().min(IDLE_MAX);
+        let timeout_ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
+        // An interrupted wait is a short one.
+        let _ = poll(&mut polled, PollTimeout::from(timeout_ms));
+    }
+    tracing::info!("{}: stopped", config.this().name);
+    Ok(())
+}
+
+/// Inherited sockets, and those that the configuration asks to bind.
+fn listeners(
+    mut inherited: Vec<TcpListener>,
+    addresses: impl IntoIterator<Item = std::net::SocketAddr>,
+    option: &str,
+) -> Result<Vec<TcpListener>> {
+    for address in addresses {
+        let listener = TcpListener::bind(address)
+            .with_context(|| format!("{option}: cannot listen at {address}; is the port in use?"))?;
+        inherited.push(listener);
+    }
+    Ok(inherited)
+}
+
+/// SIGINT and SIGTERM set the flag; so does the end of the supervisor, seen as the end of standard
+/// input.
+fn stop_on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    signals.thread_block().context("blocking signals")?;
+    let flag = stop.clone();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let _ = signals.wait();
+        flag.store(true, Ordering::Release);
+        // A second one ends the process at once.
+        let _ = signals.wait();
+        std::process::exit(130);
+    })?;
+    if std::env::var_os(SUPERVISED_ENV).is_some() {
+        let flag = stop.clone();
+        std::thread::Builder::new().name("supervisor".into()).spawn(move || {
+            let mut sink = [0; 64];
+            while matches!(std::io::stdin().read(&mut sink), Ok(n) if n > 0) {}
+            flag.store(true, Ordering::Release);
+            // The store is synced at the end of its loop; give it that time, then go in any case.
+            std::thread::sleep(Duration::from_secs(2));
+            let _ = signal::raise(Signal::SIGKILL);
+        })?;
+    }
+    Ok(())
+}

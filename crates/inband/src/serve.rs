@@ -1,0 +1,134 @@
+//! The control socket of a host: status, drain, sync, stop.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use inband_kv::control::ReplicaControl;
+use inband_lab::control::{
+    AcceptorStatus, HostReply, HostRequest, HostStatus, LeaderStatus, Position, ReplicaStatus,
+};
+use inband_lab::line_json::Server;
+use inband_paxos::config::{Config, Dataplane};
+
+use crate::published::{self, Shared};
+
+/// Longest wait for what is in flight; a submission's deadline and a little more.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the other threads know of this host.
+#[derive(Clone)]
+pub struct HostView {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// What `auto` was resolved to.
+    pub dataplane: Dataplane,
+    /// The node's published state.
+    pub state: Shared,
+    /// The store, if this host is a replica.
+    pub replica: Option<Arc<ReplicaControl>>,
+    /// Set to end the process.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl HostView {
+    /// Everything there is to say.
+    pub fn status(&self) -> HostStatus {
+        let this = self.config.this();
+        let state = published::read(&self.state);
+        let store = self.replica.as_ref().map(|r| r.status());
+        let backend = self.dataplane.to_string();
+        let mut counters: std::collections::BTreeMap<String, u64> =
+            state.counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        counters.insert("leader_takeovers".into(), state.takeovers);
+        if let Some(store) = &store {
+            counters.insert("kv_requests".into(), store.requests_total);
+            counters.insert("kv_commands_applied".into(), store.commands_applied_total);
+            counters.insert("kv_values_submitted".into(), store.values_submitted_total);
+            counters.insert("kv_outcomes_unknown".into(), store.outcomes_unknown_total);
+            counters.insert("kv_checkpoints_installed".into(), store.checkpoints_installed_total);
+            counters.insert("kv_checkpoints_served".into(), store.checkpoints_served_total);
+            counters.insert("kv_connections_refused".into(), store.connections_refused_total);
+        }
+        HostStatus {
+            name: this.name.clone(),
+            node: this.id,
+            version: env!("CARGO_PKG_VERSION").into(),
+            epoch: self.config.cluster.epoch,
+            durability: self.config.cluster.durability.to_string(),
+            backends: this.roles.iter().map(|role| (*role, backend.clone())).collect(),
+            leader: state.leader.map(|view| LeaderStatus {
+                active: view.round != 0,
+                round: view.round,
+                next_instance: view.next,
+                floor: view.floor,
+            }),
+            acceptor: state.acceptor.map(|view| AcceptorStatus {
+                voting: view.voting,
+                round: view.promise,
+                floor: view.floor,
+                highest_voted: view.highest,
+            }),
+            replica: store.map(|store| ReplicaStatus {
+                applied: store.applied_instance,
+                outstanding: state.outstanding as u64,
+                draining: store.is_draining,
+                keys: store.keys,
+                clients: store.connected_clients,
+            }),
+            counters,
+            memory_bytes: state.memory_bytes,
+        }
+    }
+
+    fn position(&self) -> Position {
+        let state = published::read(&self.state);
+        let store = self.replica.as_ref().map(|r| r.status());
+        Position {
+            applied: store.as_ref().map_or(0, |s| s.applied_instance),
+            outstanding: store.map_or(0, |s| s.values_in_flight) + state.outstanding as u64,
+        }
+    }
+
+    fn answer(&self, request: HostRequest) -> HostReply {
+        match request {
+            HostRequest::Status => HostReply::Status(Box::new(self.status())),
+            HostRequest::Applied => HostReply::Position(self.position()),
+            HostRequest::Drain => {
+                if let Some(replica) = &self.replica {
+                    if !replica.drain_and_wait(DRAIN_TIMEOUT) {
+                        let message = format!(
+                            "commands are still undecided after {} s; is there a majority of acceptors?",
+                            DRAIN_TIMEOUT.as_secs()
+                        );
+                        return HostReply::Error { message };
+                    }
+                }
+                HostReply::Position(self.position())
+            }
+            HostRequest::Sync => match self.replica.as_ref().map(|r| r.sync()) {
+                Some(Err(error)) => HostReply::Error { message: error.to_string() },
+                Some(Ok(())) | None => HostReply::Position(self.position()),
+            },
+            HostRequest::Stop => {
+                self.stop.store(true, Ordering::Release);
+                if let Some(replica) = &self.replica {
+                    replica.stop();
+                }
+                HostReply::Stopping
+            }
+        }
+    }
+}
+
+/// Answer requests at the configured socket until the server is dropped.
+pub fn start(view: HostView) -> Result<Server> {
+    let path = view.config.host.control.clone();
+    if let Some(dir) = path.parent().filter(|d| *d != Path::new("")) {
+        std::fs::create_dir_all(dir).with_context(|| format!("host.control: {}", dir.display()))?;
+    }
+    Server::start(&path, move |request| view.answer(request), |message| HostReply::Error { message })
+        .with_context(|| format!("host.control: cannot listen at {}", path.display()))
+}

@@ -1,0 +1,235 @@
+//! `inband up`: a whole cluster on this machine.
+
+use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use clap::Args;
+use inband_lab::signals::StopSignals;
+use inband_lab::supervisor::remote;
+use inband_lab::{AcceptorChoice, ClusterSpec, ClusterStatus, DownReport, LeaderLayout, Supervisor};
+use inband_paxos::config::{Dataplane, DEFAULT_RING_SLOTS};
+
+use crate::operate;
+
+/// Where a cluster lives unless told otherwise.
+pub const DEFAULT_DATA: &str = ".inband";
+const SELF_CHECK_SETS: usize = 200;
+const SELF_CHECK_LIMIT: Duration = Duration::from_secs(10);
+const SELF_CHECK_KEY: &str = "inband:self-check";
+
+/// Options of `inband up`.
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// Acceptors: a number, or backends with numbers, as xdp:2,udp:1.
+    #[arg(long, default_value = "3", value_name = "N|BACKEND:N,...")]
+    acceptors: AcceptorChoice,
+    /// Replicas of the store. Each is also a backup leader.
+    #[arg(long, default_value_t = 3)]
+    replicas: usize,
+    /// Where the packet roles run: auto, xdp, xdp-generic or udp.
+    #[arg(long, default_value_t = Dataplane::Auto)]
+    dataplane: Dataplane,
+    /// Put the first leader on the host of acceptor/0 instead of a host of its own.
+    #[arg(long)]
+    leader_with_acceptor: bool,
+    /// Directory of the cluster; data in it survive `inband down` and `inband up`.
+    #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
+    data: PathBuf,
+    /// Where RESP clients connect. Replica i is also reachable alone, at the port plus 1 plus i.
+    #[arg(long, default_value = "127.0.0.1:6379", value_name = "ADDR:PORT")]
+    resp: SocketAddr,
+    /// First port of /metrics on loopback.
+    #[arg(long, default_value_t = 9464)]
+    metrics_port: u16,
+    /// Slots of each acceptor's ring: a power of two, 64 to 65536.
+    #[arg(long, default_value_t = DEFAULT_RING_SLOTS)]
+    ring_slots: u32,
+    /// Run in the background; stop with `inband down`.
+    #[arg(long)]
+    detach: bool,
+    /// Continue after an unclean stop from the most advanced replica; what only lost acceptors knew
+    /// is gone.
+    #[arg(long)]
+    accept_loss: bool,
+    /// With --accept-loss: also when a replica's data are missing.
+    #[arg(long, requires = "accept_loss")]
+    accept_missing_replicas: bool,
+    /// Set for the background process that --detach starts.
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+impl UpArgs {
+    fn spec(&self) -> Result<ClusterSpec> {
+        let program = std::env::current_exe().context("finding this program")?;
+        let mut spec = ClusterSpec::new(program, &self.data);
+        spec.acceptors = self.acceptors.clone();
+        spec.replicas = self.replicas;
+        spec.dataplane = self.dataplane;
+        spec.resp = self.resp;
+        spec.metrics_port = self.metrics_port;
+        spec.ring_slots = self.ring_slots;
+        spec.accept_loss = self.accept_loss;
+        spec.accept_missing_replicas = self.accept_missing_replicas;
+        if self.leader_with_acceptor {
+            spec.leader = LeaderLayout::WithAcceptor;
+        }
+        Ok(spec)
+    }
+}
+
+/// Start, check, show, and stop cleanly at Ctrl-C.
+pub fn up(args: &UpArgs) -> Result<()> {
+    if args.detach {
+        return up_detached(args);
+    }
+    if args.detached {
+        remote::leave_terminal();
+    }
+    let signals = StopSignals::take()?;
+    let supervisor = Supervisor::start(args.spec()?)?;
+    for notice in supervisor.notices() {
+        println!("{notice}");
+    }
+    if !args.detached {
+        show_start(&supervisor.status(), args)?;
+        println!("Ctrl-C stops it cleanly; the data stay.");
+    }
+    let report = watch(&supervisor, &signals, args);
+    show_end(&report)
+}
+
+fn up_detached(args: &UpArgs) -> Result<()> {
+    let mut command = Command::new(std::env::current_exe()?);
+    // The same options, but in the background process.
+    command.args(std::env::args_os().skip(1).filter(|a| a != "--detach")).arg("--detached");
+    let status = remote::spawn_detached(command, &args.data)?;
+    for line in std::fs::read_to_string(args.data.join("up.log")).unwrap_or_default().lines() {
+        println!("{line}");
+    }
+    show_start(&status, args)?;
+    println!("It runs in the background; `inband down` stops it cleanly, the data stay.");
+    Ok(())
+}
+
+fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
+    operate::print_hosts(status);
+    let median = self_check(status.resp).context("self-check: the cluster does not serve")?;
+    println!(
+        "self-check: SET and GET agree; median of {SELF_CHECK_SETS} SETs {:.0} us (client, agreement, {} stores)",
+        median.as_nanos() as f64 / 1000.0,
+        args.replicas
+    );
+    println!("ready: redis-cli -h {} -p {}", status.resp.ip(), status.resp.port());
+    println!("try:   inband status | inband kill leader | inband kill acceptor/1 | inband bench kv");
+    Ok(())
+}
+
+fn show_end(report: &DownReport) -> Result<()> {
+    match (&report.clean_at, &report.unclean_because) {
+        (Some(instance), _) => {
+            println!("stopped cleanly at instance {instance}");
+            Ok(())
+        }
+        (None, why) => bail!(
+            "stopped, but not cleanly: {}; the next `up` will ask for --accept-loss",
+            why.as_deref().unwrap_or("no reason given")
+        ),
+    }
+}
+
+/// Live throughput until somebody stops the cluster.
+fn watch(supervisor: &Supervisor, signals: &StopSignals, args: &UpArgs) -> DownReport {
+    let terminal = std::io::stdout().is_terminal() && !args.detached;
+    let mut last = (Instant::now(), 0u64, 0u64);
+    loop {
+        if signals.wait(Duration::from_millis(500)) {
+            println!("{}stopping", if terminal { "\r" } else { "" });
+            return supervisor.down();
+        }
+        if let Some(report) = supervisor.wait_for_end(Duration::from_millis(500)) {
+            return report;
+        }
+        if args.detached {
+            continue;
+        }
+        let status = supervisor.status();
+        let (applied, commands) = operate::progress(&status);
+        let seconds = last.0.elapsed().as_secs_f64();
+        let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
+        let line = format!(
+            "leader {}  instance {applied}  {:.0} values/s  {:.0} commands/s",
+            status.leader.as_deref().unwrap_or("none"),
+            rate(applied, last.1),
+            rate(commands, last.2)
+        );
+        let idle = applied == last.1;
+        last = (Instant::now(), applied, commands);
+        if terminal {
+            print!("\r{line}\x1b[K");
+            let _ = std::io::stdout().flush();
+        } else if !idle {
+            println!("{line}");
+        }
+    }
+}
+
+/// SET, GET, compare, over a real socket. Returns the median time of a SET.
+fn self_check(resp: SocketAddr) -> Result<Duration> {
+    let deadline = Instant::now() + SELF_CHECK_LIMIT;
+    let stream = TcpStream::connect_timeout(&resp, SELF_CHECK_LIMIT)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(SELF_CHECK_LIMIT))?;
+    let mut client = Client { reader: BufReader::new(stream.try_clone()?), stream };
+    // A cluster that has just started may still be electing its leader.
+    loop {
+        let reply = client.call(&["SET", SELF_CHECK_KEY, "0"])?;
+        if reply == "+OK" {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "SET answered {reply:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut times = Vec::with_capacity(SELF_CHECK_SETS);
+    for i in 0..SELF_CHECK_SETS {
+        let value = i.to_string();
+        let start = Instant::now();
+        let reply = client.call(&["SET", SELF_CHECK_KEY, &value])?;
+        times.push(start.elapsed());
+        ensure!(reply == "+OK", "SET answered {reply:?}");
+    }
+    let reply = client.call(&["GET", SELF_CHECK_KEY])?;
+    let last = (SELF_CHECK_SETS - 1).to_string();
+    ensure!(reply == format!("${}", last.len()), "GET answered {reply:?}");
+    let value = client.line()?;
+    ensure!(value == last, "GET answered {value:?}, {last:?} was set");
+    client.call(&["DEL", SELF_CHECK_KEY])?;
+    times.sort_unstable();
+    Ok(times[times.len() / 2])
+}
+
+struct Client {
+    stream: TcpStream,
+    reader: BufReader<TcpStream>,
+}
+
+impl Client {
+    fn call(&mut self, parts: &[&str]) -> Result<String> {
+        let mut request = format!("*{}\r\n", parts.len());
+        for part in parts {
+            request += &format!("${}\r\n{part}\r\n", part.len());
+        }
+        self.stream.write_all(request.as_bytes())?;
+        self.line()
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        ensure!(self.reader.read_line(&mut line)? > 0, "the connection was closed");
+        Ok(line.trim_end().to_owned())
+    }
+}
