@@ -14,8 +14,8 @@ const CLANG_OLDEST: u32 = 19;
 const CLANG_NEWEST_TRIED: u32 = 30;
 
 /// XDP programs: `dataplane/xdp/<name>.bpf.c`.
-const PROGRAMS: [&str; 8] = [
-    "dispatch", "leader", "acceptor", "quorum", "copies", "generic", "bare", "race",
+const PROGRAMS: [&str; 9] = [
+    "dispatch", "leader", "acceptor", "quorum", "copies", "generic", "bare", "race", "bench",
 ];
 
 /// Variants of the acceptor for the race test: object name, definitions.

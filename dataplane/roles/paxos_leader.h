@@ -21,6 +21,8 @@ IB_INLINE struct ib_result ib_leader_request(struct ib_msg *m, struct ib_leader_
         m->flags |= IB_F_LEADER;
         return ib_say(IB_BACK, IB_R_leader_not_active);
     }
+    if (r->next < r->floor)
+        r->next = r->floor; /* others have filled and trimmed what this leader would stamp next */
     if (r->next >= r->floor + ring_slots) {
         m->type = IB_BUSY;
         return ib_say(IB_BACK, IB_R_leader_window_full);

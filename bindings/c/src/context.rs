@@ -101,6 +101,11 @@ impl Drop for Running<'_> {
     }
 }
 
+fn broken() -> Error {
+    let message = "the library failed in an earlier call; free this context";
+    Error::new(Code::Internal, message)
+}
+
 impl Context {
     pub fn open(
         config_path: &Path,
@@ -140,11 +145,13 @@ impl Context {
                 Code::Busy,
                 "another thread is using this context; a context belongs to one thread",
             )),
-            Err(TryLockError::Poisoned(_)) => Err(Error::new(
-                Code::Internal,
-                "the library failed in an earlier call; free this context",
-            )),
+            Err(TryLockError::Poisoned(_)) => Err(broken()),
         }
+    }
+
+    /// As `lock`, for the run: if another thread breaks the rule, it is refused and not the run.
+    fn lock_in_run(&self) -> Result<MutexGuard<'_, Inner>, Error> {
+        self.inner.lock().map_err(|_| broken())
     }
 
     pub fn set_callbacks(&self, change: impl FnOnce(&mut Callbacks)) -> Result<(), Error> {
@@ -229,7 +236,7 @@ impl Context {
                 at.saturating_duration_since(Instant::now())
             });
             {
-                let mut inner = self.lock()?;
+                let mut inner = self.lock_in_run()?;
                 if self.is_replica && inner.callbacks.deliver.is_none() {
                     let message = "this host is a replica and has no deliver callback; set one \
                                    with inband_on_deliver before it runs";
@@ -266,7 +273,7 @@ impl Context {
 
     /// The next call, its value copied out so that the library is free while the application has it.
     fn next(&self, buffer: &mut Vec<u8>) -> Result<Option<(Callbacks, Call)>, Error> {
-        let inner = &mut *self.lock()?;
+        let inner = &mut *self.lock_in_run()?;
         let Some(event) = inner.library.next_event() else {
             return Ok(None);
         };

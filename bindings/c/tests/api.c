@@ -1,10 +1,11 @@
 /*
  * Checks the whole of inband.h against a real cluster; started by tests/cluster.rs.
  *
- *     api REPLICA_1 REPLICA_2 MALFORMED ALONE LEADER
+ *     api REPLICA_1 REPLICA_2 MALFORMED ALONE LEADER IMPATIENT
  *
  * The arguments are configuration files: two replicas of a cluster in a later epoch, whose first
- * instance is FIRST; one with a mistake; a replica and a leader whose peers do not run. Writes
+ * instance is FIRST; one with a mistake; a replica and a leader whose peers do not run; replica 1
+ * again, with a short deadline. Writes
  * "stop the acceptors" and waits for a line when it wants that done.
  */
 #include <errno.h>
@@ -131,10 +132,27 @@ static void watch(struct seen *seen) {
         }                                                                                          \
     } while (0)
 
+/* Run both until nothing has been decided for a while. */
+static void settle(struct seen *a, struct seen *b) {
+    uint64_t before;
+
+    do {
+        before = inband_applied(a->ctx);
+        for (int i = 0; i < 50; i++) {
+            CHECK(inband_run_once(a->ctx, 1) >= 0);
+            CHECK(inband_run_once(b->ctx, 1) >= 0);
+        }
+    } while (inband_applied(a->ctx) != before || inband_applied(b->ctx) != before);
+}
+
 static void *stop_soon(void *ctx) {
     struct timespec pause = {0, 50 * 1000 * 1000};
 
     nanosleep(&pause, NULL);
+    /* The owner is inside the library nearly all the time. */
+    for (int i = 0; inband_room(ctx) != INBAND_ERR_BUSY; i++)
+        CHECK(i < 1000);
+    CHECK_SAYS("another thread");
     errno = 77;
     inband_stop(ctx);
     CHECK(errno == 77);
@@ -264,17 +282,25 @@ static void check_recover(struct seen *a, struct seen *b) {
     RUN_UNTIL(a->answers == answers + 2, a, b);
     CHECK(a->last.kind == INBAND_NOOP && a->last.instance == FIRST);
 
-    /* One that is undecided; asked for twice, answered once. */
-    next = inband_applied(a->ctx) + 1;
-    CHECK(inband_recover(a->ctx, next, "nothing", 7) == INBAND_OK);
-    CHECK(inband_recover(a->ctx, next, "nothing", 7) == INBAND_OK);
-    RUN_UNTIL(a->answers == answers + 3 && inband_applied(b->ctx) == next, a, b);
-    CHECK(a->last.kind == INBAND_NOOP && a->last.instance == next && a->last.ticket == 0);
+    /* One that is undecided; asked for twice, answered once. On a slow machine a value that was
+       repeated may be decided there for the second time: then the next one. */
+    do {
+        settle(a, b);
+        answers = a->answers;
+        next = inband_applied(a->ctx) + 1;
+        CHECK(inband_recover(a->ctx, next, "nothing", 7) == INBAND_OK);
+        CHECK(inband_recover(a->ctx, next, "nothing", 7) == INBAND_OK);
+        RUN_UNTIL(a->answers > answers && inband_applied(b->ctx) >= next, a, b);
+        settle(a, b);
+        CHECK(a->answers == answers + 1);
+        CHECK(a->last.instance == next && a->last.ticket == 0);
+    } while (a->last.kind == INBAND_REPLAY);
+    CHECK(a->last.kind == INBAND_NOOP);
     CHECK(strcmp(a->last_value, "nothing") == 0);
 
     /* Again, now that it was decided: the same answer, from the log of either. */
     CHECK(inband_recover(a->ctx, next, "other", 5) == INBAND_OK);
-    RUN_UNTIL(a->answers == answers + 4, a, b);
+    RUN_UNTIL(a->answers == answers + 2, a, b);
     CHECK(strcmp(a->last_value, "nothing") == 0);
     answers = b->answers;
     CHECK(inband_recover(b->ctx, next, "other", 5) == INBAND_OK);
@@ -374,10 +400,28 @@ static void check_restore_ends_submissions(struct seen *a, struct seen *b) {
     CHECK(inband_room(a->ctx) == INBAND_WINDOW_VALUES);
 }
 
-static void check_unknown(struct seen *a) {
-    int failures = a->failures;
+/* Replica 1 once more, from its own saved position, now with a short deadline; then without a
+   majority of acceptors. */
+static void check_unknown(struct seen *a, const char *impatient) {
+    char saved[4096];
+    char line[16];
+    int64_t len_bytes = inband_save(a->ctx, saved, sizeof saved);
+    int delivered = a->delivered;
+    int failures;
     uint64_t ticket;
 
+    inband_free(a->ctx);
+    CHECK(inband_create(impatient, 0, saved, (size_t)len_bytes, &a->ctx) == INBAND_OK);
+    watch(a);
+    while (a->delivered == delivered) { /* on a slow machine the first may fail */
+        failures = a->failures;
+        CHECK(inband_submit(a->ctx, "session", 7, NULL) == INBAND_OK);
+        RUN_UNTIL(a->delivered > delivered || a->failures > failures, a, a);
+    }
+    printf("stop the acceptors\n");
+    fflush(stdout);
+    CHECK(fgets(line, sizeof line, stdin) != NULL);
+    failures = a->failures;
     CHECK(inband_submit(a->ctx, "lost", 4, &ticket) == INBAND_OK);
     RUN_UNTIL(a->failures == failures + 1, a, a);
     CHECK(a->last_failure.outcome == INBAND_OUTCOME_UNKNOWN);
@@ -412,9 +456,8 @@ static void check_alone(const char *alone, const char *leader) {
 int main(int argc, char **argv) {
     static struct seen a, b;
     static const char saved[8] = {0, 0, 0, 0, 0, 0, 0, FIRST - 1};
-    char line[16];
 
-    CHECK(argc == 6);
+    CHECK(argc == 7);
     check_arguments(argv[1], argv[3]);
     check_alone(argv[4], argv[5]);
     CHECK(inband_create(argv[1], 0, saved, sizeof saved, &a.ctx) == INBAND_OK);
@@ -437,12 +480,9 @@ int main(int argc, char **argv) {
 
     check_restart(&a, &b, argv[1]);
     check_restore_ends_submissions(&a, &b);
-    printf("stop the acceptors\n");
-    fflush(stdout);
-    CHECK(fgets(line, sizeof line, stdin) != NULL);
-    check_unknown(&a);
-    inband_free(a.ctx);
     inband_free(b.ctx);
+    check_unknown(&a, argv[6]);
+    inband_free(a.ctx);
     printf("ok\n");
     return 0;
 }

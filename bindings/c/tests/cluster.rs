@@ -342,14 +342,23 @@ fn check_api(checker: &[&str]) {
         .collect();
     let mut command = Command::new(words[0]);
     command.args(&words[1..]);
-    // Long enough for a memory checker, short enough to wait for where it is to pass.
-    command
-        .arg(cluster.config(FIRST_REPLICA, 3000))
-        .arg(cluster.config(FIRST_REPLICA + 1, 3000));
+    // No value is to fail on a slow machine, but the one that has to.
+    let replica = |number| cluster.config(FIRST_REPLICA + number, 60_000);
+    command.arg(replica(0)).arg(replica(1));
     command
         .arg(&malformed)
         .arg(alone(FIRST_REPLICA))
         .arg(alone(LEADER));
+    let impatient = dir.join("impatient");
+    std::fs::create_dir(&impatient).expect("a directory");
+    let first = cluster.first_instance;
+    command.arg(configure(
+        &impatient,
+        &cluster.nodes,
+        FIRST_REPLICA,
+        first,
+        1000,
+    ));
     let mut api = Program::start(&mut command);
     api.lines_until("stop the acceptors");
     cluster.acceptors.stop();

@@ -14,12 +14,18 @@ use inband_kv::testing::MemoryCluster;
 const ENTRIES_KEPT: usize = 10_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let port: u16 = std::env::args().nth(1).map_or(Ok(6390), |port| port.parse())?;
+    let port: u16 = std::env::args()
+        .nth(1)
+        .map_or(Ok(6390), |port| port.parse())?;
     let dir = tempfile::tempdir()?;
     let cluster = MemoryCluster::new();
     cluster.keep_entries(ENTRIES_KEPT);
     let listener = TcpListener::bind(("127.0.0.1", port))?;
-    println!("listening on {}, data in {}", listener.local_addr()?, dir.path().display());
+    println!(
+        "listening on {}, data in {}",
+        listener.local_addr()?,
+        dir.path().display()
+    );
     let store = Store::open(dir.path())?;
     let log = cluster.join(store.applied())?;
     let config = ReplicaConfig::default();

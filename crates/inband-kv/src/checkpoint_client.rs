@@ -78,7 +78,9 @@ impl Fetch<'_> {
         }
         let applied = read_u64(&mut from)?;
         if applied <= self.applied {
-            return Err(TransferError::Damaged("the checkpoint is not ahead of this replica"));
+            return Err(TransferError::Damaged(
+                "the checkpoint is not ahead of this replica",
+            ));
         }
         self.receive_files(&mut from, peer)?;
         Ok(applied)
@@ -121,7 +123,9 @@ impl Fetch<'_> {
                 self.received_bytes.store(received_bytes, Ordering::Relaxed);
                 if last_log.elapsed() >= PROGRESS_LOG_PERIOD {
                     last_log = Instant::now();
-                    tracing::info!("checkpoint from {peer}: {received_bytes} of {total_bytes} bytes");
+                    tracing::info!(
+                        "checkpoint from {peer}: {received_bytes} of {total_bytes} bytes"
+                    );
                 }
             }
             if read_u64(from)? != hash.digest() {
@@ -144,7 +148,9 @@ impl Fetch<'_> {
 /// A file name that cannot lead out of its directory.
 fn is_plain_name(name: &str) -> bool {
     (1..=CHECKPOINT_FILE_NAME_LEN_BYTES_MAX).contains(&name.len())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
         && !name.starts_with('.')
 }
 
@@ -157,7 +163,16 @@ mod tests {
         for name in ["CURRENT", "000012.sst", "MANIFEST-000005", "OPTIONS-000007"] {
             assert!(is_plain_name(name), "{name}");
         }
-        for name in ["", ".", "..", "../x", "/etc/passwd", "a/b", "a\0b", ".hidden"] {
+        for name in [
+            "",
+            ".",
+            "..",
+            "../x",
+            "/etc/passwd",
+            "a/b",
+            "a\0b",
+            ".hidden",
+        ] {
             assert!(!is_plain_name(name), "{name}");
         }
     }

@@ -64,7 +64,11 @@ impl CheckpointServer {
         let thread = std::thread::Builder::new()
             .name("ib-ckpt-accept".into())
             .spawn(move || accept_loop(&listener, &for_thread))?;
-        Ok(Self { address, shared, thread: Some(thread) })
+        Ok(Self {
+            address,
+            shared,
+            thread: Some(thread),
+        })
     }
 
     /// The address served on.
@@ -120,7 +124,10 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>) {
             }
             for_thread.transfers.fetch_sub(1, Ordering::AcqRel);
         };
-        if let Err(error) = std::thread::Builder::new().name("ib-ckpt-send".into()).spawn(serve) {
+        if let Err(error) = std::thread::Builder::new()
+            .name("ib-ckpt-send".into())
+            .spawn(serve)
+        {
             shared.transfers.fetch_sub(1, Ordering::AcqRel);
             tracing::warn!("starting a thread to send a checkpoint: {error}");
         }
@@ -155,7 +162,12 @@ fn serve(mut stream: &TcpStream, shared: &Shared) -> Result<u64, TransferError> 
     let directory = TemporaryDir(shared.outgoing.join(number.to_string()));
     let made = fs::create_dir_all(&shared.outgoing)
         .map_err(|error| error.to_string())
-        .and_then(|()| shared.db.checkpoint(&directory.0).map_err(|error| error.to_string()));
+        .and_then(|()| {
+            shared
+                .db
+                .checkpoint(&directory.0)
+                .map_err(|error| error.to_string())
+        });
     let is_useful = |applied: u64| match applied > wanted_above {
         true => Ok(applied),
         false => Err(format!("it is itself at instance {applied} only")),

@@ -62,7 +62,11 @@ pub struct ClientSessions {
 impl ClientSessions {
     /// No session; the next one gets the id `next_id`.
     pub fn new(next_id: u64) -> Self {
-        Self { sessions: BTreeMap::new(), by_age: BTreeSet::new(), next_id }
+        Self {
+            sessions: BTreeMap::new(),
+            by_age: BTreeSet::new(),
+            next_id,
+        }
     }
 
     /// The id that the next session gets. Part of the replicated state: ids are never reused.
@@ -89,7 +93,14 @@ impl ClientSessions {
         }
         let id = self.next_id;
         self.next_id += 1;
-        self.sessions.insert(id, Session { low: 1, last_ms: now_ms, ..Session::default() });
+        self.sessions.insert(
+            id,
+            Session {
+                low: 1,
+                last_ms: now_ms,
+                ..Session::default()
+            },
+        );
         self.by_age.insert((now_ms, id));
         self.put_session(id, records);
         id
@@ -151,7 +162,9 @@ impl ClientSessions {
         only_reads: bool,
         records: &mut dyn Records,
     ) {
-        let Some(session) = self.sessions.get_mut(&stamp.id) else { return };
+        let Some(session) = self.sessions.get_mut(&stamp.id) else {
+            return;
+        };
         let mut stored = vec![STORED_REPLY];
         reply.encode(&mut stored);
         if only_reads && stored.len() > CLIENT_SESSION_READ_REPLY_BYTES_MAX {
@@ -163,7 +176,9 @@ impl ClientSessions {
         while session.replies.len() > CLIENT_SESSION_REPLIES_MAX
             || (session.reply_bytes > CLIENT_SESSION_REPLY_BYTES_MAX && session.replies.len() > 1)
         {
-            let Some(oldest) = session.replies.keys().next().copied() else { break };
+            let Some(oldest) = session.replies.keys().next().copied() else {
+                break;
+            };
             session.raise_low(stamp.id, oldest + 1, records);
         }
         self.put_session(stamp.id, records);
@@ -176,15 +191,26 @@ impl ClientSessions {
         else {
             return false;
         };
-        self.sessions.insert(id, Session { low, last_ms, ..Session::default() });
+        self.sessions.insert(
+            id,
+            Session {
+                low,
+                last_ms,
+                ..Session::default()
+            },
+        );
         self.by_age.insert((last_ms, id));
         true
     }
 
     /// Load a stored reply, after its session; `false` if the record is malformed.
     pub fn load_reply(&mut self, key: &[u8], record: &[u8]) -> bool {
-        let (Some(id), Some(seq)) = (number(key, 1), number(key, 9)) else { return false };
-        let Some(session) = self.sessions.get_mut(&id) else { return false };
+        let (Some(id), Some(seq)) = (number(key, 1), number(key, 9)) else {
+            return false;
+        };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return false;
+        };
         session.reply_bytes += record.len();
         session.replies.insert(seq, record.to_vec());
         true
@@ -202,7 +228,10 @@ impl ClientSessions {
     fn remove(&mut self, id: u64, records: &mut dyn Records) {
         if let Some(session) = self.sessions.remove(&id) {
             self.by_age.remove(&(session.last_ms, id));
-            session.replies.keys().for_each(|seq| records.delete(&reply_key(id, *seq)));
+            session
+                .replies
+                .keys()
+                .for_each(|seq| records.delete(&reply_key(id, *seq)));
             records.delete(&session_key(id));
         }
     }
@@ -289,15 +318,45 @@ mod tests {
     fn each_sequence_is_executed_once() {
         let (mut all, mut stored) = (ClientSessions::new(1), Stored::default());
         let id = all.open(0, &mut stored);
-        assert!(run(&mut all, stamp(id, 1, 1), Reply::Integer(1), &mut stored));
-        assert!(run(&mut all, stamp(id, 3, 1), Reply::Integer(3), &mut stored));
-        assert!(!run(&mut all, stamp(id, 1, 1), Reply::Integer(1), &mut stored));
-        assert!(run(&mut all, stamp(id, 2, 1), Reply::Integer(2), &mut stored));
+        assert!(run(
+            &mut all,
+            stamp(id, 1, 1),
+            Reply::Integer(1),
+            &mut stored
+        ));
+        assert!(run(
+            &mut all,
+            stamp(id, 3, 1),
+            Reply::Integer(3),
+            &mut stored
+        ));
+        assert!(!run(
+            &mut all,
+            stamp(id, 1, 1),
+            Reply::Integer(1),
+            &mut stored
+        ));
+        assert!(run(
+            &mut all,
+            stamp(id, 2, 1),
+            Reply::Integer(2),
+            &mut stored
+        ));
         assert_eq!(reloaded(&stored, 2), all);
         // The mark moves: 1 is forgotten, and never executed again.
-        assert!(run(&mut all, stamp(id, 4, 3), Reply::Integer(4), &mut stored));
+        assert!(run(
+            &mut all,
+            stamp(id, 4, 3),
+            Reply::Integer(4),
+            &mut stored
+        ));
         assert!(!run(&mut all, stamp(id, 1, 1), Reply::Nil, &mut stored));
-        assert!(!run(&mut all, stamp(id, 3, 1), Reply::Integer(3), &mut stored));
+        assert!(!run(
+            &mut all,
+            stamp(id, 3, 1),
+            Reply::Integer(3),
+            &mut stored
+        ));
         assert!(!run(&mut all, stamp(77, 1, 1), Reply::Nil, &mut stored));
         assert_eq!(reloaded(&stored, 2), all);
     }
@@ -316,7 +375,10 @@ mod tests {
         assert_eq!(stored.0.len(), 2);
         assert!(!run(&mut all, stamp(id, 5000, 1), big.clone(), &mut stored));
         all.store_reply(stamp(id, 5001, 1), &big, true, &mut stored);
-        assert_eq!(all.admit(stamp(id, 5001, 1), 9, &mut stored), Admission::ReadAgain);
+        assert_eq!(
+            all.admit(stamp(id, 5001, 1), 9, &mut stored),
+            Admission::ReadAgain
+        );
         assert_eq!(reloaded(&stored, 2), all);
     }
 

@@ -104,7 +104,11 @@ impl<'a> Strings<'a> {
     /// The strings in order.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let this = *self;
-        let mut reader = Reader(if let Strings::Encoded(_, bytes) = this { bytes } else { &[] });
+        let mut reader = Reader(if let Strings::Encoded(_, bytes) = this {
+            bytes
+        } else {
+            &[]
+        });
         (0..self.len()).map_while(move |i| match this {
             Strings::Args(args, first) => Some(args.get(first + i)),
             Strings::Encoded(..) => reader.string(),
@@ -267,7 +271,13 @@ impl<'a> Command<'a> {
                 out.put_u8(place(&TIME_UNIT, unit));
                 put_string(out, key);
             }
-            Command::Set { key, value, when, expiry, reply } => {
+            Command::Set {
+                key,
+                value,
+                when,
+                expiry,
+                reply,
+            } => {
                 out.put_u8(place(&SET_WHEN, when));
                 out.put_u8(place(&SET_REPLY, reply));
                 put_expiry(out, *expiry);
@@ -323,7 +333,13 @@ impl<'a> Command<'a> {
                 let reply = reader.choice(&SET_REPLY)?;
                 let expiry = reader.expiry()?;
                 let (key, value) = (reader.string()?, reader.string()?);
-                Command::Set { key, value, when, expiry, reply }
+                Command::Set {
+                    key,
+                    value,
+                    when,
+                    expiry,
+                    reply,
+                }
             }
             OP_INCR_BY => {
                 let delta = reader.signed()?;
@@ -333,7 +349,11 @@ impl<'a> Command<'a> {
             OP_EXPIRE => {
                 let when = reader.choice(&EXPIRE_WHEN)?;
                 let expiry = reader.expiry()?;
-                Command::Expire { key: reader.string()?, expiry, when }
+                Command::Expire {
+                    key: reader.string()?,
+                    expiry,
+                    when,
+                }
             }
             OP_MGET => Command::MGet(reader.strings()?),
             OP_MSET => Command::MSet(reader.strings().filter(|s| s.len() % 2 == 0)?),
@@ -471,34 +491,70 @@ mod tests {
             Command::FlushAll,
             Command::SessionNew,
         ];
-        for expiry in [Expiry::Never, Expiry::Keep, Expiry::InMs(-5), Expiry::AtMs(1 << 50)] {
+        for expiry in [
+            Expiry::Never,
+            Expiry::Keep,
+            Expiry::InMs(-5),
+            Expiry::AtMs(1 << 50),
+        ] {
             for reply in SET_REPLY {
                 for when in SET_WHEN {
-                    commands.push(Command::Set { key: b"k", value: b"v", when, expiry, reply });
+                    commands.push(Command::Set {
+                        key: b"k",
+                        value: b"v",
+                        when,
+                        expiry,
+                        reply,
+                    });
                 }
             }
             for when in EXPIRE_WHEN {
-                commands.push(Command::Expire { key: b"k", expiry, when });
+                commands.push(Command::Expire {
+                    key: b"k",
+                    expiry,
+                    when,
+                });
             }
         }
         for command in commands {
-            for stamp in [None, Some(SessionStamp { id: u64::MAX, seq: 300, low: 1 })] {
+            for stamp in [
+                None,
+                Some(SessionStamp {
+                    id: u64::MAX,
+                    seq: 300,
+                    low: 1,
+                }),
+            ] {
                 let mut out = BytesMut::new();
                 command.encode(stamp, &mut out);
                 assert_eq!(Command::decode(&out), Some((command, stamp)));
                 for len in 0..out.len() {
-                    assert_eq!(Command::decode(&out[..len]), None, "{command:?} cut at {len}");
+                    assert_eq!(
+                        Command::decode(&out[..len]),
+                        None,
+                        "{command:?} cut at {len}"
+                    );
                 }
                 out.put_u8(0);
-                assert_eq!(Command::decode(&out), None, "{command:?} with a byte too many");
+                assert_eq!(
+                    Command::decode(&out),
+                    None,
+                    "{command:?} with a byte too many"
+                );
             }
         }
     }
 
     #[test]
     fn lying_lengths_are_refused() {
-        assert_eq!(Command::decode(&[OP_GET, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]), None);
-        assert_eq!(Command::decode(&[OP_DEL, 0xff, 0xff, 0xff, 0xff, 0x0f, 1, b'a']), None);
+        assert_eq!(
+            Command::decode(&[OP_GET, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]),
+            None
+        );
+        assert_eq!(
+            Command::decode(&[OP_DEL, 0xff, 0xff, 0xff, 0xff, 0x0f, 1, b'a']),
+            None
+        );
         assert_eq!(Command::decode(&[OP_MSET, 1, 1, b'a']), None);
         assert_eq!(Command::decode(&[OP_TTL, 2, 1, b'a']), None);
     }

@@ -260,7 +260,11 @@ impl Connection {
                 queued
             }
             Ok(Request::UseSession { id, seq }) => {
-                self.session = Some(SessionCursor { id, low: seq, next_seq: seq });
+                self.session = Some(SessionCursor {
+                    id,
+                    low: seq,
+                    next_seq: seq,
+                });
                 Queued::Answered(Reply::Ok)
             }
             Ok(Request::Replicated(_)) if intake.is_draining => {
@@ -268,9 +272,14 @@ impl Connection {
             }
             Ok(Request::Replicated(command)) => {
                 let before = self.encoded.len();
-                let stamp = self.session.filter(|_| command != Command::SessionNew).map(|s| {
-                    SessionStamp { id: s.id, seq: s.next_seq, low: s.low }
-                });
+                let stamp = self
+                    .session
+                    .filter(|_| command != Command::SessionNew)
+                    .map(|s| SessionStamp {
+                        id: s.id,
+                        seq: s.next_seq,
+                        low: s.low,
+                    });
                 command.encode(stamp, &mut self.encoded);
                 let len_bytes = self.encoded.len() - before;
                 let limit = intake.command_len_bytes_max;
@@ -281,7 +290,10 @@ impl Connection {
                     if let (Some(session), Some(_)) = (&mut self.session, stamp) {
                         session.next_seq += 1;
                     }
-                    Queued::Replicated { len_bytes, received: intake.now }
+                    Queued::Replicated {
+                        len_bytes,
+                        received: intake.now,
+                    }
                 }
             }
         };
@@ -329,9 +341,10 @@ impl Connection {
     /// The next command for the log: its encoded form and when it was read.
     pub fn front_command(&self) -> Option<(&[u8], Instant)> {
         match self.queue.front() {
-            Some(Queued::Replicated { len_bytes, received }) => {
-                Some((&self.encoded[..*len_bytes], *received))
-            }
+            Some(Queued::Replicated {
+                len_bytes,
+                received,
+            }) => Some((&self.encoded[..*len_bytes], *received)),
             _ => None,
         }
     }
@@ -346,7 +359,10 @@ impl Connection {
 
     /// Commands for the log that wait.
     pub fn queued_commands(&self) -> usize {
-        self.queue.iter().filter(|q| matches!(q, Queued::Replicated { .. })).count()
+        self.queue
+            .iter()
+            .filter(|q| matches!(q, Queued::Replicated { .. }))
+            .count()
     }
 
     /// Forget everything that `RESET` resets.

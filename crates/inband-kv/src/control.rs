@@ -96,7 +96,10 @@ impl Counters {
     pub(crate) fn add_latency(&self, round_trip: Duration, count: u64) {
         let us = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
         let bucket = (u64::BITS - us.leading_zeros()) as usize;
-        add(&self.latency_us_buckets[bucket.min(LATENCY_BUCKETS - 1)], count);
+        add(
+            &self.latency_us_buckets[bucket.min(LATENCY_BUCKETS - 1)],
+            count,
+        );
     }
 }
 
@@ -113,7 +116,9 @@ pub struct ReplicaControl {
 
 impl std::fmt::Debug for ReplicaControl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ReplicaControl").field(&self.status()).finish()
+        f.debug_tuple("ReplicaControl")
+            .field(&self.status())
+            .finish()
     }
 }
 

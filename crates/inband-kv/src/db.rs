@@ -62,8 +62,15 @@ pub struct Columns<'a> {
 impl<'a> Columns<'a> {
     /// Look the handles up.
     pub fn of(db: &'a DB) -> Result<Self, StoreError> {
-        let handle = |name| db.cf_handle(name).ok_or(StoreError::ColumnFamilyMissing(name));
-        Ok(Self { data: handle(DATA)?, expiry: handle(EXPIRY)?, meta: handle(META)? })
+        let handle = |name| {
+            db.cf_handle(name)
+                .ok_or(StoreError::ColumnFamilyMissing(name))
+        };
+        Ok(Self {
+            data: handle(DATA)?,
+            expiry: handle(EXPIRY)?,
+            meta: handle(META)?,
+        })
     }
 }
 
@@ -97,7 +104,12 @@ pub fn open_database(path: &Path) -> Result<DB, StoreError> {
 
 /// Open the database in `path` without changing anything in it.
 pub fn open_database_to_read(path: &Path) -> Result<DB, StoreError> {
-    Ok(DB::open_cf_for_read_only(&Options::default(), path, COLUMN_FAMILIES, false)?)
+    Ok(DB::open_cf_for_read_only(
+        &Options::default(),
+        path,
+        COLUMN_FAMILIES,
+        false,
+    )?)
 }
 
 /// The directory of a store.
@@ -110,7 +122,9 @@ impl Directory {
     /// Use `base`, creating it if it does not exist.
     pub fn new(base: &Path) -> Result<Self, StoreError> {
         fs::create_dir_all(base).map_err(|source| io_error(base, source))?;
-        Ok(Self { base: base.to_path_buf() })
+        Ok(Self {
+            base: base.to_path_buf(),
+        })
     }
 
     /// Where the database in use is. Removes whatever an interrupted installation left behind.
@@ -150,7 +164,9 @@ impl Directory {
 
     /// Make the complete, closed database in `incoming` the one in use; its new place.
     pub fn install(&self, incoming: &Path, active: &Path) -> Result<PathBuf, StoreError> {
-        let number = active.file_name().and_then(|n| database_number(&n.to_string_lossy()));
+        let number = active
+            .file_name()
+            .and_then(|n| database_number(&n.to_string_lossy()));
         let name = format!("{DATABASE_PREFIX}{}", number.unwrap_or(0) + 1);
         let place = self.base.join(&name);
         sync_directory(incoming)?;
@@ -193,5 +209,8 @@ fn sync_directory(directory: &Path) -> Result<(), StoreError> {
 
 /// An I/O error that names its path.
 pub fn io_error(path: &Path, source: io::Error) -> StoreError {
-    StoreError::Io { path: path.to_path_buf(), source }
+    StoreError::Io {
+        path: path.to_path_buf(),
+        source,
+    }
 }

@@ -29,18 +29,24 @@ pub fn execute(burst: &mut Burst<'_>, command: &Command<'_>) -> Result<Reply> {
             }
             reply
         }
-        Command::StrLen(key) => {
-            Reply::Integer(burst.get(key)?.map_or(0, |r| r.value.len()) as i64)
-        }
+        Command::StrLen(key) => Reply::Integer(burst.get(key)?.map_or(0, |r| r.value.len()) as i64),
         Command::Type(key) => {
-            let name = if burst.get(key)?.is_some() { "string" } else { "none" };
+            let name = if burst.get(key)?.is_some() {
+                "string"
+            } else {
+                "none"
+            };
             Reply::Status(Cow::Borrowed(name))
         }
         Command::Persist(key) => persist(burst, key)?,
         Command::Ttl(key, unit) => ttl(burst, key, *unit)?,
-        Command::Set { key, value, when, expiry, reply } => {
-            set(burst, key, value, *when, *expiry, *reply)?
-        }
+        Command::Set {
+            key,
+            value,
+            when,
+            expiry,
+            reply,
+        } => set(burst, key, value, *when, *expiry, *reply)?,
         Command::IncrBy(key, delta) => incr_by(burst, key, *delta)?,
         Command::Append(key, tail) => append(burst, key, tail)?,
         Command::Expire { key, expiry, when } => expire(burst, key, *expiry, *when)?,
@@ -96,12 +102,7 @@ fn expire_at_ms(expiry: Expiry, now_ms: u64, before_ms: u64) -> u64 {
 }
 
 /// Store a value, or delete the key if its time is over already.
-fn put_or_expire(
-    burst: &mut Burst<'_>,
-    key: &[u8],
-    expire_at_ms: u64,
-    value: &[u8],
-) -> Result<()> {
+fn put_or_expire(burst: &mut Burst<'_>, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<()> {
     if expire_at_ms != 0 && expire_at_ms <= burst.now_ms {
         burst.delete(key)?;
         return Ok(());
@@ -149,7 +150,9 @@ fn incr_by(burst: &mut Burst<'_>, key: &[u8], delta: i64) -> Result<Reply> {
         None => (Some(0), 0),
         Some(record) => (strict_integer(record.value), record.expire_at_ms),
     };
-    let Some(number) = number else { return Ok(Reply::error(NOT_AN_INTEGER)) };
+    let Some(number) = number else {
+        return Ok(Reply::error(NOT_AN_INTEGER));
+    };
     let Some(number) = number.checked_add(delta) else {
         return Ok(Reply::error("ERR increment or decrement would overflow"));
     };
@@ -173,14 +176,11 @@ fn append(burst: &mut Burst<'_>, key: &[u8], tail: &[u8]) -> Result<Reply> {
     Ok(Reply::Integer(value.len() as i64))
 }
 
-fn expire(
-    burst: &mut Burst<'_>,
-    key: &[u8],
-    expiry: Expiry,
-    when: ExpireWhen,
-) -> Result<Reply> {
+fn expire(burst: &mut Burst<'_>, key: &[u8], expiry: Expiry, when: ExpireWhen) -> Result<Reply> {
     let now_ms = burst.now_ms;
-    let Some(record) = burst.get(key)? else { return Ok(Reply::Integer(0)) };
+    let Some(record) = burst.get(key)? else {
+        return Ok(Reply::Integer(0));
+    };
     let before_ms = record.expire_at_ms;
     let at_ms = expire_at_ms(expiry, now_ms, before_ms);
     let has_expiry = before_ms != 0;

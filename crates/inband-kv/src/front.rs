@@ -52,7 +52,9 @@ impl Connections {
 
     /// All places in use.
     pub fn slots(&self) -> Vec<usize> {
-        (0..self.slots.len()).filter(|slot| self.slots[*slot].is_some()).collect()
+        (0..self.slots.len())
+            .filter(|slot| self.slots[*slot].is_some())
+            .collect()
     }
 
     fn insert(&mut self, connection: Connection) -> usize {
@@ -105,7 +107,8 @@ impl Front {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         for fd in wake_fds {
-            poll.registry().register(&mut SourceFd(fd), LOG, Interest::READABLE)?;
+            poll.registry()
+                .register(&mut SourceFd(fd), LOG, Interest::READABLE)?;
         }
         let mut registered = Vec::new();
         for (i, listener) in listeners.into_iter().enumerate() {
@@ -115,7 +118,8 @@ impl Front {
             if token >= FIRST_CONNECTION {
                 return Err(io::Error::other("too many listeners for one replica"));
             }
-            poll.registry().register(&mut listener, Token(token), Interest::READABLE)?;
+            poll.registry()
+                .register(&mut listener, Token(token), Interest::READABLE)?;
             // Clients may have come before it was registered.
             registered.push((listener, true));
         }
@@ -139,7 +143,10 @@ impl Front {
 
     /// The addresses listened on.
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter_map(|(l, _)| l.local_addr().ok()).collect()
+        self.listeners
+            .iter()
+            .filter_map(|(l, _)| l.local_addr().ok())
+            .collect()
     }
 
     /// Wait for something to be ready.
@@ -175,7 +182,8 @@ impl Front {
     pub fn accept_pause(&self, now: Instant) -> Option<Duration> {
         let is_any_ready = self.listeners.iter().any(|(_, is_ready)| *is_ready);
         is_any_ready.then(|| {
-            self.accept_after.map_or(Duration::ZERO, |after| after.saturating_duration_since(now))
+            self.accept_after
+                .map_or(Duration::ZERO, |after| after.saturating_duration_since(now))
         })
     }
 
@@ -217,12 +225,18 @@ impl Front {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!("TCP_NODELAY of {peer}: {error}");
         }
-        let slot = self.connections.insert(Connection::new(self.next_id, stream, peer, now));
+        let slot = self
+            .connections
+            .insert(Connection::new(self.next_id, stream, peer, now));
         self.next_id += 1;
         let interest = Interest::READABLE | Interest::WRITABLE;
         let token = Token(FIRST_CONNECTION + slot);
         let connection = self.connections.get_mut(slot)?;
-        match self.poll.registry().register(&mut connection.stream, token, interest) {
+        match self
+            .poll
+            .registry()
+            .register(&mut connection.stream, token, interest)
+        {
             Ok(()) => Some(slot),
             Err(error) => {
                 tracing::warn!("registering {peer}: {error}");
@@ -252,4 +266,3 @@ fn note_readiness(connection: &mut Connection, event: &Event) {
     connection.is_read_closed |= event.is_read_closed() || event.is_error();
     connection.is_writable |= event.is_writable() || event.is_error();
 }
-

@@ -102,7 +102,11 @@ mod tests {
             ("**a**", "bab", true),
         ];
         for (pattern, text, expected) in cases {
-            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
+            assert_eq!(
+                matches(pattern.as_bytes(), text.as_bytes()),
+                expected,
+                "{pattern} {text}"
+            );
         }
     }
 

@@ -35,7 +35,10 @@ impl Identity {
             ("maxmemory", "0".into()),
             ("maxmemory-policy", "noeviction".into()),
             ("port", self.port().to_string()),
-            ("proto-max-bulk-len", crate::limits::REQUEST_LEN_BYTES_MAX.to_string()),
+            (
+                "proto-max-bulk-len",
+                crate::limits::REQUEST_LEN_BYTES_MAX.to_string(),
+            ),
             ("save", String::new()),
             ("timeout", "0".into()),
         ]
@@ -50,36 +53,53 @@ impl Identity {
 pub fn info(sections: &[&[u8]], status: &Status, identity: &Identity, now: Instant) -> String {
     let all: [(&str, String); 6] = [
         ("Server", server(identity, now)),
-        ("Clients", format!(
-            "connected_clients:{}\r\nmaxclients:{}\r\n",
-            status.connected_clients, identity.clients_max
-        )),
-        ("Stats", format!(
-            "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n\
+        (
+            "Clients",
+            format!(
+                "connected_clients:{}\r\nmaxclients:{}\r\n",
+                status.connected_clients, identity.clients_max
+            ),
+        ),
+        (
+            "Stats",
+            format!(
+                "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n\
              rejected_connections:{}\r\n",
-            status.connections_total, status.requests_total, status.connections_refused_total
-        )),
-        ("Replication", format!(
-            "role:master\r\nconnected_slaves:0\r\nmaster_repl_offset:{}\r\n",
-            status.applied_instance
-        )),
-        ("Keyspace", if status.keys == 0 {
-            String::new()
-        } else {
-            format!("db0:keys={},expires=0,avg_ttl=0\r\n", status.keys)
-        }),
+                status.connections_total, status.requests_total, status.connections_refused_total
+            ),
+        ),
+        (
+            "Replication",
+            format!(
+                "role:master\r\nconnected_slaves:0\r\nmaster_repl_offset:{}\r\n",
+                status.applied_instance
+            ),
+        ),
+        (
+            "Keyspace",
+            if status.keys == 0 {
+                String::new()
+            } else {
+                format!("db0:keys={},expires=0,avg_ttl=0\r\n", status.keys)
+            },
+        ),
         ("Inband", inband(status, identity)),
     ];
     let is_asked = |title: &str| {
         let is_in = |s: &&[u8]| {
             let is_group = ["all", "default", "everything"];
             s.eq_ignore_ascii_case(title.as_bytes())
-                || is_group.iter().any(|group| s.eq_ignore_ascii_case(group.as_bytes()))
+                || is_group
+                    .iter()
+                    .any(|group| s.eq_ignore_ascii_case(group.as_bytes()))
         };
         sections.is_empty() || sections.iter().any(is_in)
     };
     let asked = all.iter().filter(|(title, _)| is_asked(title));
-    asked.map(|(title, body)| format!("# {title}\r\n{body}")).collect::<Vec<_>>().join("\r\n")
+    asked
+        .map(|(title, body)| format!("# {title}\r\n{body}"))
+        .collect::<Vec<_>>()
+        .join("\r\n")
 }
 
 fn server(identity: &Identity, now: Instant) -> String {
@@ -134,7 +154,11 @@ pub fn client_line(client: &Connection, now: Instant) -> String {
         client.encoded_len_bytes(),
         client.output.len(),
         client.requests,
-        if client.protocol == Protocol::Resp3 { 3 } else { 2 },
+        if client.protocol == Protocol::Resp3 {
+            3
+        } else {
+            2
+        },
         text(&client.library[0]),
         text(&client.library[1]),
     )

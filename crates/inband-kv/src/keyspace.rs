@@ -66,7 +66,10 @@ impl RecordCache {
             self.young_bytes += cached_len(&key, &record);
             self.young.insert(key, record);
         }
-        Ok(self.young.get_mut(stored_key).expect("it was there or was just inserted"))
+        Ok(self
+            .young
+            .get_mut(stored_key)
+            .expect("it was there or was just inserted"))
     }
 
     /// A record that was loaded or written within this burst.
@@ -96,7 +99,8 @@ struct DirtyKeys {
 
 impl DirtyKeys {
     fn push(&mut self, stored_key: &[u8]) {
-        self.ranges.push((self.bytes.len(), self.bytes.len() + stored_key.len()));
+        self.ranges
+            .push((self.bytes.len(), self.bytes.len() + stored_key.len()));
         self.bytes.extend_from_slice(stored_key);
     }
 
@@ -108,8 +112,10 @@ impl DirtyKeys {
     /// Each key once, in order.
     fn sorted(&mut self) -> impl Iterator<Item = &[u8]> {
         let bytes = &self.bytes;
-        self.ranges.sort_unstable_by_key(|(start, end)| &bytes[*start..*end]);
-        self.ranges.dedup_by_key(|(start, end)| &bytes[*start..*end]);
+        self.ranges
+            .sort_unstable_by_key(|(start, end)| &bytes[*start..*end]);
+        self.ranges
+            .dedup_by_key(|(start, end)| &bytes[*start..*end]);
         self.ranges.iter().map(|(start, end)| &bytes[*start..*end])
     }
 }
@@ -148,7 +154,10 @@ pub struct Record<'a> {
 impl Keyspace {
     /// The keys of `db`, of which there are `keys`.
     pub fn open(db: &DB, columns: Columns<'_>, keys: u64) -> Result<Self, rocksdb::Error> {
-        let first = db.iterator_cf(columns.expiry, IteratorMode::Start).next().transpose()?;
+        let first = db
+            .iterator_cf(columns.expiry, IteratorMode::Start)
+            .next()
+            .transpose()?;
         Ok(Self {
             cache: RecordCache::default(),
             dirty: DirtyKeys::default(),
@@ -200,13 +209,18 @@ pub fn stored_key(key: &[u8], out: &mut Vec<u8>) {
 
 /// The number that bytes start with, such as the time in front of a record; 0 if too short.
 pub fn leading_number(bytes: &[u8]) -> u64 {
-    bytes.first_chunk::<TIME_LEN_BYTES>().map_or(0, |time| u64::from_be_bytes(*time))
+    bytes
+        .first_chunk::<TIME_LEN_BYTES>()
+        .map_or(0, |time| u64::from_be_bytes(*time))
 }
 
 /// Split a stored record.
 pub fn record(bytes: &[u8]) -> Record<'_> {
     let value = bytes.get(TIME_LEN_BYTES..).unwrap_or(&[]);
-    Record { expire_at_ms: leading_number(bytes), value }
+    Record {
+        expire_at_ms: leading_number(bytes),
+        value,
+    }
 }
 
 /// Is a record that expires at `expire_at_ms` still there?
@@ -235,7 +249,10 @@ impl Burst<'_> {
             if flushed {
                 return Ok(None);
             }
-            Ok(self.db.get_pinned_cf(self.columns.data, key)?.map(|record| Box::from(&*record)))
+            Ok(self
+                .db
+                .get_pinned_cf(self.columns.data, key)?
+                .map(|record| Box::from(&*record)))
         })
     }
 
@@ -282,7 +299,9 @@ impl Burst<'_> {
 
     /// Delete the key in `keyspace.stored_key`.
     fn delete_stored(&mut self) -> Result<bool, rocksdb::Error> {
-        let Some(bytes) = self.place()?.take() else { return Ok(false) };
+        let Some(bytes) = self.place()?.take() else {
+            return Ok(false);
+        };
         let expire_at_ms = record(&bytes).expire_at_ms;
         self.move_expiry(expire_at_ms, 0);
         let keyspace = &mut *self.keyspace;
@@ -310,7 +329,9 @@ impl Burst<'_> {
         let due = self.due(limit)?;
         for index_key in due {
             self.keyspace.stored_key.clear();
-            self.keyspace.stored_key.extend_from_slice(&index_key[TIME_LEN_BYTES..]);
+            self.keyspace
+                .stored_key
+                .extend_from_slice(&index_key[TIME_LEN_BYTES..]);
             self.delete_stored()?;
             self.keyspace.index_start = index_key;
         }
@@ -351,7 +372,10 @@ impl Burst<'_> {
             }
             let next = next.to_vec();
             // The same key is in both if it was removed and added again within this burst.
-            while stored.peek().is_some_and(|s| matches!(s, Ok(key) if key[..] == next[..])) {
+            while stored
+                .peek()
+                .is_some_and(|s| matches!(s, Ok(key) if key[..] == next[..]))
+            {
                 stored.next();
             }
             added.next_if(|key| key[..] == next[..]);

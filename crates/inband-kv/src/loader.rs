@@ -25,7 +25,12 @@ pub struct Loader {
 impl Loader {
     /// Nothing is being fetched.
     pub fn new(control: Arc<ReplicaControl>) -> Self {
-        Self { control, stop: Arc::default(), thread: None, retry_after: None }
+        Self {
+            control,
+            stop: Arc::default(),
+            thread: None,
+            retry_after: None,
+        }
     }
 
     /// Start to fetch, unless that is going on already or failed a moment ago.
@@ -36,12 +41,21 @@ impl Loader {
         let (control, stop) = (self.control.clone(), self.stop.clone());
         let fetch = move || {
             let received_bytes = &control.loading_bytes;
-            let fetch = Fetch { peers: &peers, applied, into: &into, received_bytes, stop: &stop };
+            let fetch = Fetch {
+                peers: &peers,
+                applied,
+                into: &into,
+                received_bytes,
+                stop: &stop,
+            };
             let outcome = fetch.run();
             control.wake();
             outcome
         };
-        match std::thread::Builder::new().name("ib-ckpt-fetch".into()).spawn(fetch) {
+        match std::thread::Builder::new()
+            .name("ib-ckpt-fetch".into())
+            .spawn(fetch)
+        {
             Ok(thread) => self.thread = Some(thread),
             Err(error) => {
                 tracing::warn!("starting a thread to fetch a checkpoint: {error}");

@@ -77,7 +77,12 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
         CommandId::Config => config(args, world.identity),
         CommandId::Info => {
             let sections: Vec<&[u8]> = args.from(1).collect();
-            Reply::bulk(info::info(&sections, &world.status, world.identity, world.now))
+            Reply::bulk(info::info(
+                &sections,
+                &world.status,
+                world.identity,
+                world.now,
+            ))
         }
         CommandId::Scan | CommandId::Keys if world.status.is_loading => {
             Reply::error(loading_error(world.status.loading_bytes))
@@ -159,7 +164,9 @@ fn hello(args: Args<'_>, world: &mut World<'_>) -> Reply {
             }
         }
     }
-    let Some(client) = world.client() else { return Reply::Nil };
+    let Some(client) = world.client() else {
+        return Reply::Nil;
+    };
     if let Some(name) = name {
         let reply = set_name(client, name);
         if reply.is_error() {
@@ -167,7 +174,14 @@ fn hello(args: Args<'_>, world: &mut World<'_>) -> Reply {
         }
     }
     client.protocol = protocol.unwrap_or(client.protocol);
-    let (version, id) = (if client.protocol == Protocol::Resp3 { 3 } else { 2 }, client.id);
+    let (version, id) = (
+        if client.protocol == Protocol::Resp3 {
+            3
+        } else {
+            2
+        },
+        client.id,
+    );
     let pair = |key: &str, value: Reply| (Reply::bulk(key), value);
     Reply::Map(vec![
         pair("server", Reply::bulk("redis")),
@@ -191,12 +205,17 @@ fn client_command(args: Args<'_>, world: &mut World<'_>) -> Reply {
             return Reply::bulk(lines.collect::<String>());
         }
         s if is(s, "HELP") => {
-            let lines = ["CLIENT <subcommand>:", "GETNAME ID INFO LIST SETINFO SETNAME REPLY ON"];
+            let lines = [
+                "CLIENT <subcommand>:",
+                "GETNAME ID INFO LIST SETINFO SETNAME REPLY ON",
+            ];
             return Reply::Array(lines.map(|line| Reply::Status(line.into())).to_vec());
         }
         _ => {}
     }
-    let Some(client) = world.client() else { return Reply::Nil };
+    let Some(client) = world.client() else {
+        return Reply::Nil;
+    };
     match subcommand {
         s if is(s, "ID") && takes(2) => Reply::Integer(client.id as i64),
         s if is(s, "ID") => arity("id"),
@@ -242,7 +261,11 @@ fn set_info(client: &mut Connection, attribute: &[u8], value: &[u8]) -> Reply {
 }
 
 fn command_info(spec: &CommandSpec) -> Reply {
-    let flags = spec.flags.iter().map(|flag| Reply::Status((*flag).into())).collect();
+    let flags = spec
+        .flags
+        .iter()
+        .map(|flag| Reply::Status((*flag).into()))
+        .collect();
     let (first, last, step) = spec.keys;
     Reply::Array(vec![
         Reply::bulk(spec.name.to_lowercase()),
@@ -263,14 +286,18 @@ fn command_command(args: Args<'_>) -> Reply {
         _ if args.len() == 1 => Reply::Array(COMMANDS.iter().map(command_info).collect()),
         s if is(s, "COUNT") && args.len() == 2 => Reply::Integer(COMMANDS.len() as i64),
         s if is(s, "LIST") && args.len() == 2 => {
-            let names = COMMANDS.iter().map(|spec| Reply::bulk(spec.name.to_lowercase()));
+            let names = COMMANDS
+                .iter()
+                .map(|spec| Reply::bulk(spec.name.to_lowercase()));
             Reply::Array(names.collect())
         }
         s if is(s, "INFO") && args.len() == 2 => {
             Reply::Array(COMMANDS.iter().map(command_info).collect())
         }
         s if is(s, "INFO") => {
-            let infos = args.from(2).map(|n| table::find(n).map_or(Reply::Nil, command_info));
+            let infos = args
+                .from(2)
+                .map(|n| table::find(n).map_or(Reply::Nil, command_info));
             Reply::Array(infos.collect())
         }
         s if is(s, "DOCS") => {
@@ -295,12 +322,15 @@ fn config(args: Args<'_>, identity: &info::Identity) -> Reply {
         s if is(s, "GET") && args.len() > 2 => {
             let settings = identity.settings();
             let is_asked = |name: &str| {
-                args.from(2).any(|pattern| {
-                    glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes())
-                })
+                args.from(2)
+                    .any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
             };
             let asked = settings.iter().filter(|(name, _)| is_asked(name));
-            Reply::Map(asked.map(|(n, v)| (Reply::bulk(n), Reply::bulk(v))).collect())
+            Reply::Map(
+                asked
+                    .map(|(n, v)| (Reply::bulk(n), Reply::bulk(v)))
+                    .collect(),
+            )
         }
         s if is(s, "GET") => wrong_arity("config|get"),
         s if is(s, "SET") => Reply::error(
@@ -314,7 +344,9 @@ fn config(args: Args<'_>, identity: &info::Identity) -> Reply {
 }
 
 fn scan(args: Args<'_>, store: &Store) -> Result<Reply, Reply> {
-    let cursor = std::str::from_utf8(args.get(1)).ok().and_then(|text| text.parse::<u64>().ok());
+    let cursor = std::str::from_utf8(args.get(1))
+        .ok()
+        .and_then(|text| text.parse::<u64>().ok());
     let cursor = cursor.ok_or_else(|| Reply::error("ERR invalid cursor"))?;
     let (mut pattern, mut count, mut is_type_known) = (None, SCAN_COUNT_DEFAULT, true);
     let mut at = 2;
@@ -334,19 +366,29 @@ fn scan(args: Args<'_>, store: &Store) -> Result<Reply, Reply> {
         }
         at += 2;
     }
-    let page = store.scan(cursor, count.min(SCAN_COUNT_MAX)).map_err(|e| store_error(&e))?;
-    let keys = page.keys.into_iter().filter(|key| {
-        is_type_known && pattern.is_none_or(|pattern| glob::matches(pattern, key))
-    });
+    let page = store
+        .scan(cursor, count.min(SCAN_COUNT_MAX))
+        .map_err(|e| store_error(&e))?;
+    let keys = page
+        .keys
+        .into_iter()
+        .filter(|key| is_type_known && pattern.is_none_or(|pattern| glob::matches(pattern, key)));
     let keys = Reply::Array(keys.map(Reply::Bulk).collect());
-    Ok(Reply::Array(vec![Reply::bulk(page.cursor.to_string()), keys]))
+    Ok(Reply::Array(vec![
+        Reply::bulk(page.cursor.to_string()),
+        keys,
+    ]))
 }
 
 fn keys(pattern: &[u8], store: &Store) -> Result<Reply, StoreError> {
     let (mut found, mut found_bytes, mut cursor) = (Vec::new(), 0, 0);
     loop {
         let page = store.scan(cursor, KEYS_STEP)?;
-        for key in page.keys.into_iter().filter(|key| glob::matches(pattern, key)) {
+        for key in page
+            .keys
+            .into_iter()
+            .filter(|key| glob::matches(pattern, key))
+        {
             found_bytes += key.len();
             found.push(Reply::Bulk(key));
         }

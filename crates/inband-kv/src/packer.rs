@@ -29,7 +29,9 @@ pub struct Part {
 impl Part {
     /// The connection, unless it is gone.
     pub fn connection<'c>(&self, connections: &'c mut Connections) -> Option<&'c mut Connection> {
-        connections.get_mut(self.slot).filter(|c| c.id == self.connection_id)
+        connections
+            .get_mut(self.slot)
+            .filter(|c| c.id == self.connection_id)
     }
 }
 
@@ -42,6 +44,14 @@ pub struct Rejected {
     pub error: SubmitError,
 }
 
+/// A value that is undecided.
+#[derive(Debug)]
+struct InFlight {
+    parts: Vec<Part>,
+    /// The last session under which it was refused; ids ascend.
+    refused_session: u64,
+}
+
 /// Packs commands into values.
 #[derive(Debug)]
 pub struct Packer {
@@ -51,7 +61,7 @@ pub struct Packer {
     parts: Vec<Part>,
     /// Connections with commands to pack.
     ready: VecDeque<usize>,
-    in_flight: HashMap<Ticket, Vec<Part>>,
+    in_flight: HashMap<Ticket, InFlight>,
     spare: Vec<Vec<Part>>,
     /// Values submitted so far.
     pub submitted: u64,
@@ -130,7 +140,9 @@ impl Packer {
     /// Should the connection's commands go into the value being filled? They should not be torn
     /// apart if the next value has room for all: the second half would wait for the first.
     fn is_good_fit(&self, connection: &Connection) -> bool {
-        let room = self.value_len_bytes_max.saturating_sub(self.writer.len_bytes());
+        let room = self
+            .value_len_bytes_max
+            .saturating_sub(self.writer.len_bytes());
         let prefixes = connection.queued_len() * COMMAND_PREFIX_LEN_BYTES;
         let all = connection.encoded_len_bytes() + prefixes;
         let first = connection.front_command().map_or(0, |(c, _)| c.len());
@@ -148,7 +160,12 @@ impl Packer {
             }
             self.writer.push(command);
             connection.pop_command();
-            let first = Part { slot, connection_id: connection.id, count: 0, received };
+            let first = Part {
+                slot,
+                connection_id: connection.id,
+                count: 0,
+                received,
+            };
             part.get_or_insert(first).count += 1;
         }
         connection.has_value_in_flight = part.is_some();
@@ -174,7 +191,13 @@ impl Packer {
         match result {
             Ok(ticket) => {
                 self.submitted += 1;
-                self.in_flight.insert(ticket, parts);
+                self.in_flight.insert(
+                    ticket,
+                    InFlight {
+                        parts,
+                        refused_session: 0,
+                    },
+                );
             }
             Err(error) => rejected.push(Rejected { parts, error }),
         }
@@ -188,13 +211,40 @@ impl Packer {
         }
         let ticket = log.submit(self.writer.finish(wall_ms)).ok()?;
         self.submitted += 1;
-        self.in_flight.insert(ticket, Vec::new());
+        self.in_flight.insert(
+            ticket,
+            InFlight {
+                parts: Vec::new(),
+                refused_session: 0,
+            },
+        );
         Some(ticket)
     }
 
     /// Who waits for a value; it is no longer in flight. `None`: nobody ever did, or was told.
     pub fn take_parts(&mut self, ticket: Ticket) -> Option<Vec<Part>> {
-        self.in_flight.remove(&ticket)
+        self.in_flight.remove(&ticket).map(|value| value.parts)
+    }
+
+    /// Note that a value was refused under `session_id`. Must it be submitted again? Not if it was
+    /// answered meanwhile, nor if this is a further copy under a session that was given up before:
+    /// then it is on its way under a new session, and once more would apply it twice.
+    pub fn note_refused(&mut self, ticket: Ticket, session_id: u64) -> bool {
+        match self.in_flight.get_mut(&ticket) {
+            Some(value) if value.refused_session < session_id => {
+                value.refused_session = session_id;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Take all undecided values.
+    pub fn take_all(&mut self) -> Vec<(Ticket, Vec<Part>)> {
+        self.in_flight
+            .drain()
+            .map(|(ticket, value)| (ticket, value.parts))
+            .collect()
     }
 
     /// Some connection has commands to pack.
@@ -206,7 +256,9 @@ impl Packer {
     pub fn reject_waiting(&mut self, connections: &mut Connections) -> Vec<(usize, usize)> {
         let mut waiting = Vec::new();
         for slot in self.ready.drain(..) {
-            let Some(connection) = connections.get_mut(slot) else { continue };
+            let Some(connection) = connections.get_mut(slot) else {
+                continue;
+            };
             connection.is_in_ready_list = false;
             let mut count = 0;
             while connection.is_ready_to_pack() {

@@ -50,7 +50,10 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         CommandId::IncrBy => Command::IncrBy(key, integer(args.get(2))?),
         CommandId::DecrBy => {
             let delta = integer(args.get(2))?.checked_neg();
-            Command::IncrBy(key, delta.ok_or_else(|| Reply::error("ERR decrement would overflow"))?)
+            Command::IncrBy(
+                key,
+                delta.ok_or_else(|| Reply::error("ERR decrement would overflow"))?,
+            )
         }
         CommandId::Append => Command::Append(key, args.get(2)),
         CommandId::GetDel => Command::GetDel(key),
@@ -59,8 +62,20 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         CommandId::Persist => Command::Persist(key),
         CommandId::Ttl => Command::Ttl(key, TimeUnit::Seconds),
         CommandId::PTtl => Command::Ttl(key, TimeUnit::Milliseconds),
-        CommandId::SetNx => set(key, args.get(2), SetWhen::Missing, Expiry::Never, SetReply::Flag),
-        CommandId::GetSet => set(key, args.get(2), SetWhen::Always, Expiry::Never, SetReply::Old),
+        CommandId::SetNx => set(
+            key,
+            args.get(2),
+            SetWhen::Missing,
+            Expiry::Never,
+            SetReply::Flag,
+        ),
+        CommandId::GetSet => set(
+            key,
+            args.get(2),
+            SetWhen::Always,
+            Expiry::Never,
+            SetReply::Old,
+        ),
         CommandId::SetEx => parse_setex(args, "setex", 1000)?,
         CommandId::PSetEx => parse_setex(args, "psetex", 1)?,
         CommandId::Expire => parse_expire(args, "expire", 1000, Expiry::InMs)?,
@@ -95,14 +110,18 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
 /// `ERR wrong number of arguments`; `name` is `command` or `command|subcommand` in any case.
 pub fn wrong_arity(name: &str) -> Reply {
     let name = name.to_lowercase();
-    Reply::error(format!("ERR wrong number of arguments for '{name}' command"))
+    Reply::error(format!(
+        "ERR wrong number of arguments for '{name}' command"
+    ))
 }
 
 /// `ERR unknown subcommand`.
 pub fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Reply {
     let subcommand = &subcommand[..subcommand.len().min(UNKNOWN_ECHO_BYTES_MAX)];
     let subcommand = String::from_utf8_lossy(subcommand);
-    Reply::error(format!("ERR unknown subcommand '{subcommand}'. Try {command} HELP."))
+    Reply::error(format!(
+        "ERR unknown subcommand '{subcommand}'. Try {command} HELP."
+    ))
 }
 
 fn unknown_command(args: Args<'_>) -> Reply {
@@ -110,10 +129,17 @@ fn unknown_command(args: Args<'_>) -> Reply {
     let name = String::from_utf8_lossy(&name[..name.len().min(UNKNOWN_ECHO_BYTES_MAX)]);
     let mut listed = String::new();
     for arg in args.from(1) {
-        let Some(room @ 1..) = UNKNOWN_ECHO_BYTES_MAX.checked_sub(listed.len()) else { break };
-        listed += &format!("'{}' ", String::from_utf8_lossy(&arg[..arg.len().min(room)]));
+        let Some(room @ 1..) = UNKNOWN_ECHO_BYTES_MAX.checked_sub(listed.len()) else {
+            break;
+        };
+        listed += &format!(
+            "'{}' ",
+            String::from_utf8_lossy(&arg[..arg.len().min(room)])
+        );
     }
-    Reply::error(format!("ERR unknown command '{name}', with args beginning with: {listed}"))
+    Reply::error(format!(
+        "ERR unknown command '{name}', with args beginning with: {listed}"
+    ))
 }
 
 /// An integer exactly as Redis takes it: no plus, no leading zeros, no spaces.
@@ -147,7 +173,13 @@ fn set<'a>(
     expiry: Expiry,
     reply: SetReply,
 ) -> Command<'a> {
-    Command::Set { key, value, when, expiry, reply }
+    Command::Set {
+        key,
+        value,
+        when,
+        expiry,
+        reply,
+    }
 }
 
 fn invalid_expire_time(command: &str) -> Reply {
@@ -198,13 +230,22 @@ fn parse_set(args: Args<'_>) -> Result<Command<'_>, Reply> {
     if let Some((number, unit_ms, kind)) = time {
         expiry = Some(kind(positive_ms(integer(number)?, unit_ms, "set")?));
     }
-    let (when, expiry) = (when.unwrap_or(SetWhen::Always), expiry.unwrap_or(Expiry::Never));
+    let (when, expiry) = (
+        when.unwrap_or(SetWhen::Always),
+        expiry.unwrap_or(Expiry::Never),
+    );
     Ok(set(args.get(1), args.get(2), when, expiry, reply))
 }
 
 fn parse_setex<'a>(args: Args<'a>, name: &str, unit_ms: i64) -> Result<Command<'a>, Reply> {
     let expiry = Expiry::InMs(positive_ms(integer(args.get(2))?, unit_ms, name)?);
-    Ok(set(args.get(1), args.get(3), SetWhen::Always, expiry, SetReply::Status))
+    Ok(set(
+        args.get(1),
+        args.get(3),
+        SetWhen::Always,
+        expiry,
+        SetReply::Status,
+    ))
 }
 
 fn parse_expire<'a>(
@@ -234,7 +275,9 @@ fn parse_expire<'a>(
             ));
         }
         (_, _, true, true) => {
-            return Err(Reply::error("ERR GT and LT options at the same time are not compatible"));
+            return Err(Reply::error(
+                "ERR GT and LT options at the same time are not compatible",
+            ));
         }
         (true, ..) => ExpireWhen::NoExpiry,
         (_, true, true, _) => ExpireWhen::HasExpiryAndLater,
@@ -248,7 +291,11 @@ fn parse_expire<'a>(
         .checked_mul(unit_ms)
         .filter(|ms| (-TIME_MS_MAX..=TIME_MS_MAX).contains(ms))
         .ok_or_else(|| invalid_expire_time(name))?;
-    Ok(Command::Expire { key: args.get(1), expiry: kind(ms), when })
+    Ok(Command::Expire {
+        key: args.get(1),
+        expiry: kind(ms),
+        when,
+    })
 }
 
 fn parse_flush(args: Args<'_>) -> Result<Command<'_>, Reply> {
@@ -302,11 +349,20 @@ mod tests {
     fn errors_are_worded_as_in_redis() {
         let overflow = "9223372036854775807";
         let cases = [
-            ("NOSUCH", "ERR unknown command 'NOSUCH', with args beginning with: "),
-            ("foo bar b", "ERR unknown command 'foo', with args beginning with: 'bar' 'b' "),
+            (
+                "NOSUCH",
+                "ERR unknown command 'NOSUCH', with args beginning with: ",
+            ),
+            (
+                "foo bar b",
+                "ERR unknown command 'foo', with args beginning with: 'bar' 'b' ",
+            ),
             ("get", "ERR wrong number of arguments for 'get' command"),
             ("GET a b", "ERR wrong number of arguments for 'get' command"),
-            ("MSET a 1 b", "ERR wrong number of arguments for 'mset' command"),
+            (
+                "MSET a 1 b",
+                "ERR wrong number of arguments for 'mset' command",
+            ),
             ("SET a", "ERR wrong number of arguments for 'set' command"),
             ("SET a b c", "ERR syntax error"),
             ("SET a b NX XX", "ERR syntax error"),
@@ -321,21 +377,33 @@ mod tests {
             ("SET a b EXAT 0", "ERR invalid expire time in 'set' command"),
             ("SETEX a 0 b", "ERR invalid expire time in 'setex' command"),
             ("SETEX a 1.5 b", NOT_AN_INTEGER),
-            ("PSETEX a 0 b", "ERR invalid expire time in 'psetex' command"),
+            (
+                "PSETEX a 0 b",
+                "ERR invalid expire time in 'psetex' command",
+            ),
             ("INCRBY a +1", NOT_AN_INTEGER),
             ("INCRBY a 01", NOT_AN_INTEGER),
             ("INCRBY a 9223372036854775808", NOT_AN_INTEGER),
-            ("DECRBY a -9223372036854775808", "ERR decrement would overflow"),
+            (
+                "DECRBY a -9223372036854775808",
+                "ERR decrement would overflow",
+            ),
             ("EXPIRE a x", NOT_AN_INTEGER),
             ("EXPIRE a 1 YY", "ERR Unsupported option YY"),
             (
                 "EXPIRE a 1 NX GT",
                 "ERR NX and XX, GT or LT options at the same time are not compatible",
             ),
-            ("EXPIRE a 1 GT LT", "ERR GT and LT options at the same time are not compatible"),
+            (
+                "EXPIRE a 1 GT LT",
+                "ERR GT and LT options at the same time are not compatible",
+            ),
             ("FLUSHALL NOW", "ERR syntax error"),
             ("FLUSHDB ASYNC SYNC", "ERR syntax error"),
-            ("INBAND.SESSION x", "ERR unknown subcommand 'x'. Try INBAND.SESSION HELP."),
+            (
+                "INBAND.SESSION x",
+                "ERR unknown subcommand 'x'. Try INBAND.SESSION HELP.",
+            ),
             ("INBAND.SESSION a 1", NOT_AN_INTEGER),
         ];
         for (line, expected) in cases {

@@ -5,13 +5,15 @@
 //! writes the replies, and only then goes to sleep; before that it asks the log again for a short
 //! while if values of its own are undecided.
 
+mod answers;
+
+use std::collections::HashSet;
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use inband_paxos::log::{Burst, ReplicatedLog, SubmitError, SubmitFailure, Ticket};
-use inband_paxos::session::Verdict;
+use inband_paxos::log::{Burst, ReplicatedLog, SubmitError, Ticket};
 
 use crate::checkpoint_server::CheckpointServer;
 use crate::connection::{Intake, Queued};
@@ -21,9 +23,9 @@ use crate::info::Identity;
 use crate::limits::{READ_BUDGET_BYTES, TICK_BACKLOG_MS, TICK_IDLE_MS, TICK_STAGGER_MS};
 use crate::loader::Loader;
 use crate::local::{self, World};
-use crate::packer::{Packer, Part, Rejected};
+use crate::packer::{Packer, Rejected};
 use crate::reply::Reply;
-use crate::store::{Outcome, Outcomes, Store, StoreError};
+use crate::store::{Outcomes, Store, StoreError};
 
 /// Longest sleep: flags set by other threads are looked at this often at least.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
@@ -46,7 +48,12 @@ pub struct ReplicaConfig {
 
 impl Default for ReplicaConfig {
     fn default() -> Self {
-        Self { name: "inband".into(), replica_index: 0, clients_max: 10_000, spin_us: 50 }
+        Self {
+            name: "inband".into(),
+            replica_index: 0,
+            clients_max: 10_000,
+            spin_us: 50,
+        }
     }
 }
 
@@ -75,6 +82,8 @@ pub struct Replica {
     /// Clients meanwhile get LOADING.
     is_loading: bool,
     tick: Option<Ticket>,
+    /// Values nobody waits for any more, because a checkpoint came in between.
+    orphans: HashSet<Ticket>,
     last_delivery: Instant,
     now: Instant,
     wall_ms: u64,
@@ -104,7 +113,9 @@ impl Replica {
     ) -> Result<Self, ReplicaError> {
         log.reset(store.applied());
         let mut front = Front::new(listeners, &log.wake_fds(), config.clients_max)?;
-        let waker = front.take_waker().ok_or_else(|| std::io::Error::other("no waker"))?;
+        let waker = front
+            .take_waker()
+            .ok_or_else(|| std::io::Error::other("no waker"))?;
         let control = Arc::new(ReplicaControl::new(waker, store.shared()));
         let checkpoint_server = match checkpoint_listener {
             None => None,
@@ -137,6 +148,7 @@ impl Replica {
             clock: Box::new(system_time_ms),
             is_loading: false,
             tick: None,
+            orphans: HashSet::new(),
             last_delivery: now,
             now,
             wall_ms: 0,
@@ -171,7 +183,9 @@ impl Replica {
 
     /// The address on which checkpoints are served.
     pub fn checkpoint_address(&self) -> Option<std::net::SocketAddr> {
-        self.checkpoint_server.as_ref().map(CheckpointServer::address)
+        self.checkpoint_server
+            .as_ref()
+            .map(CheckpointServer::address)
     }
 
     /// Take replicated time from elsewhere than the system's clock.
@@ -227,7 +241,9 @@ impl Replica {
         if self.accepts() {
             let mut accepted = Vec::new();
             self.front.accept(self.now, &mut accepted);
-            accepted.into_iter().for_each(|slot| self.want_attention(slot));
+            accepted
+                .into_iter()
+                .for_each(|slot| self.want_attention(slot));
         }
     }
 
@@ -263,7 +279,9 @@ impl Replica {
             is_draining: self.control.is_draining(),
             now: self.now,
         };
-        let Some(connection) = self.front.connections.get_mut(slot) else { return };
+        let Some(connection) = self.front.connections.get_mut(slot) else {
+            return;
+        };
         if connection.has_input_work() {
             let before = connection.requests;
             match connection.take_requests(intake, &mut self.scratch) {
@@ -273,10 +291,15 @@ impl Replica {
                     return self.close(slot);
                 }
             }
-            add(&self.control.counters.requests_total, connection.requests - before);
+            add(
+                &self.control.counters.requests_total,
+                connection.requests - before,
+            );
         }
         self.answer_local(slot);
-        let Some(connection) = self.front.connections.get_mut(slot) else { return };
+        let Some(connection) = self.front.connections.get_mut(slot) else {
+            return;
+        };
         if connection.is_ready_to_pack() {
             self.packer.push_ready(slot, connection);
         }
@@ -291,7 +314,9 @@ impl Replica {
     fn answer_local(&mut self, slot: usize) {
         loop {
             let connection = self.front.connections.get_mut(slot);
-            let Some(queued) = connection.and_then(|c| c.next_local()) else { return };
+            let Some(queued) = connection.and_then(|c| c.next_local()) else {
+                return;
+            };
             let reply = match queued {
                 Queued::Answered(reply) => reply,
                 Queued::Local(id, args) => {
@@ -375,7 +400,10 @@ impl Replica {
         self.log.applied(self.store.applied());
         self.now = Instant::now();
         self.last_delivery = self.now;
-        add(&self.control.counters.commands_applied_total, self.outcomes.commands);
+        add(
+            &self.control.counters.commands_applied_total,
+            self.outcomes.commands,
+        );
         let outcomes = std::mem::take(&mut self.outcomes);
         for outcome in &outcomes.values {
             self.finish(*outcome, &outcomes.replies);
@@ -384,99 +412,12 @@ impl Replica {
         Ok(true)
     }
 
-    /// Answer those who wait for a decided value.
-    fn finish(&mut self, outcome: Outcome, replies: &[Reply]) {
-        let ticket = outcome.ticket;
-        match outcome.verdict {
-            Verdict::Apply => {
-                self.log.answered(ticket);
-                self.forget_tick(ticket);
-                let Some(parts) = self.packer.take_parts(ticket) else { return };
-                let replies = &replies[outcome.first_reply..][..outcome.reply_count];
-                self.reply_each(parts, replies);
-            }
-            // The log submits it again under the same ticket.
-            Verdict::Refused => self.log.session_refused(ticket),
-            // Its first occurrence was delivered before, unless a checkpoint came in between.
-            Verdict::Duplicate => {
-                if let Some(parts) = self.packer.take_parts(ticket) {
-                    self.log.answered(ticket);
-                    self.forget_tick(ticket);
-                    self.count_unknown(&parts);
-                    let text = "ERR outcome unknown: the command was applied, its reply was lost \
-                                when this replica loaded a checkpoint";
-                    self.reply_all(parts, &Reply::error(text));
-                }
-            }
-            Verdict::Nothing => {}
-        }
-    }
-
-    fn fail(&mut self, ticket: Ticket, failure: SubmitFailure) {
-        self.forget_tick(ticket);
-        let Some(parts) = self.packer.take_parts(ticket) else { return };
-        let reply = match failure {
-            SubmitFailure::OutcomeUnknown(_) => {
-                self.count_unknown(&parts);
-                Reply::error(format!("ERR {failure}"))
-            }
-            SubmitFailure::NotApplied(_) => Reply::error(format!("TRYAGAIN {failure}")),
-        };
-        self.reply_all(parts, &reply);
-    }
-
-    fn count_unknown(&self, parts: &[Part]) {
-        let count: usize = parts.iter().map(|part| part.count).sum();
-        add(&self.control.counters.outcomes_unknown_total, count as u64);
-    }
-
-    fn forget_tick(&mut self, ticket: Ticket) {
-        if self.tick == Some(ticket) {
-            self.tick = None;
-        }
-    }
-
-    /// Give each command of a value its reply.
-    fn reply_each(&mut self, parts: Vec<Part>, replies: &[Reply]) {
-        let mut replies = replies.iter();
-        for part in &parts {
-            let own = replies.by_ref().take(part.count);
-            match part.connection(&mut self.front.connections) {
-                Some(connection) => own.for_each(|reply| connection.reply(reply)),
-                None => own.for_each(drop),
-            }
-        }
-        self.value_done(parts);
-    }
-
-    /// Give all commands of a value the same reply.
-    fn reply_all(&mut self, parts: Vec<Part>, reply: &Reply) {
-        for part in &parts {
-            if let Some(connection) = part.connection(&mut self.front.connections) {
-                (0..part.count).for_each(|_| connection.reply(reply));
-            }
-        }
-        self.value_done(parts);
-    }
-
-    /// The connections of a value may go on.
-    fn value_done(&mut self, parts: Vec<Part>) {
-        for part in &parts {
-            self.waiting_commands -= part.count;
-            let round_trip = self.now.saturating_duration_since(part.received);
-            self.control.counters.add_latency(round_trip, part.count as u64);
-            if let Some(connection) = part.connection(&mut self.front.connections) {
-                connection.has_value_in_flight = false;
-                self.serve(part.slot);
-            }
-        }
-        self.packer.recycle(parts);
-    }
-
     fn write_replies(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {
-            let Some(connection) = self.front.connections.get_mut(slot) else { continue };
+            let Some(connection) = self.front.connections.get_mut(slot) else {
+                continue;
+            };
             let was_full = !connection.output.is_empty();
             if let Err(error) = connection.write_output() {
                 tracing::debug!("writing to {}: {error}", connection.peer);
@@ -523,7 +464,11 @@ impl Replica {
             return;
         }
         let has_backlog = self.store.earliest_expiry_ms() <= self.store.time_ms();
-        let idle_ms = if has_backlog { TICK_BACKLOG_MS } else { TICK_IDLE_MS };
+        let idle_ms = if has_backlog {
+            TICK_BACKLOG_MS
+        } else {
+            TICK_IDLE_MS
+        };
         let idle = Duration::from_millis(idle_ms + TICK_STAGGER_MS * self.config.replica_index);
         if self.now.saturating_duration_since(self.last_delivery) >= idle {
             self.tick = self.packer.submit_tick(&mut *self.log, self.wall_ms);
@@ -532,16 +477,22 @@ impl Replica {
 
     fn start_loading(&mut self) {
         if !self.is_loading {
-            tracing::warn!(applied = self.store.applied(), "peers no longer hold what is missing");
+            tracing::warn!(
+                applied = self.store.applied(),
+                "peers no longer hold what is missing"
+            );
         }
         self.is_loading = true;
         let peers = self.log.checkpoint_peers();
-        self.loader.start(self.now, peers, self.store.applied(), self.store.incoming());
+        self.loader
+            .start(self.now, peers, self.store.applied(), self.store.incoming());
     }
 
     /// Install a checkpoint that has arrived.
     fn finish_loading(&mut self) -> Result<(), ReplicaError> {
-        let Some(result) = self.loader.take_result(self.now) else { return Ok(()) };
+        let Some(result) = self.loader.take_result(self.now) else {
+            return Ok(());
+        };
         let incoming = self.store.incoming();
         match result.map(|_| self.store.install(&incoming)) {
             Ok(Ok(())) => {
@@ -549,6 +500,7 @@ impl Replica {
                 add(&self.control.counters.checkpoints_installed_total, 1);
                 self.log.reset(self.store.applied());
                 self.is_loading = false;
+                self.orphan_values();
             }
             // The log went on meanwhile; if it still needs a checkpoint it says so again.
             Ok(Err(error @ StoreError::CheckpointTooOld { .. })) => {
@@ -575,12 +527,15 @@ impl Replica {
         set(&c.values_in_flight, self.packer.in_flight() as u64);
         c.is_loading.store(self.is_loading, Ordering::Relaxed);
         let is_idle = self.waiting_commands == 0 && self.packer.is_idle();
-        c.is_drained.store(self.control.is_draining() && is_idle, Ordering::Release);
+        c.is_drained
+            .store(self.control.is_draining() && is_idle, Ordering::Release);
     }
 }
 
 /// The system's wall clock.
 fn system_time_ms() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    since_epoch.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    since_epoch.map_or(0, |time| {
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    })
 }

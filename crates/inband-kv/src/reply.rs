@@ -169,7 +169,9 @@ fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
 }
 
 fn take_text(rest: &mut &[u8]) -> Option<Cow<'static, str>> {
-    Some(Cow::Owned(String::from_utf8(take_bytes(rest)?.to_vec()).ok()?))
+    Some(Cow::Owned(
+        String::from_utf8(take_bytes(rest)?.to_vec()).ok()?,
+    ))
 }
 
 fn decode_one(rest: &mut &[u8]) -> Option<Reply> {
@@ -211,8 +213,16 @@ mod tests {
             (Reply::Integer(-7), ":-7\r\n", ":-7\r\n"),
             (Reply::Nil, "$-1\r\n", "_\r\n"),
             (Reply::bulk(""), "$0\r\n\r\n", "$0\r\n\r\n"),
-            (Reply::bulk("ab\r\n"), "$4\r\nab\r\n\r\n", "$4\r\nab\r\n\r\n"),
-            (Reply::error("ERR a\r\n+OK"), "-ERR a  +OK\r\n", "-ERR a  +OK\r\n"),
+            (
+                Reply::bulk("ab\r\n"),
+                "$4\r\nab\r\n\r\n",
+                "$4\r\nab\r\n\r\n",
+            ),
+            (
+                Reply::error("ERR a\r\n+OK"),
+                "-ERR a  +OK\r\n",
+                "-ERR a  +OK\r\n",
+            ),
             (
                 Reply::Array(vec![Reply::Nil, Reply::Integer(1)]),
                 "*2\r\n$-1\r\n:1\r\n",
@@ -231,7 +241,11 @@ mod tests {
             reply.encode(&mut compact);
             assert_eq!(Reply::decode(&compact).as_ref(), Some(&reply));
             for len in 0..compact.len() {
-                assert_eq!(Reply::decode(&compact[..len]), None, "cut at {len}: {reply:?}");
+                assert_eq!(
+                    Reply::decode(&compact[..len]),
+                    None,
+                    "cut at {len}: {reply:?}"
+                );
             }
         }
     }

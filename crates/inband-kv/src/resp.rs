@@ -67,7 +67,9 @@ impl<'a> Args<'a> {
 
     /// The argument at `index`; empty if there is none.
     pub fn get(&self, index: usize) -> &'a [u8] {
-        self.ranges.get(index).map_or(&[], |(start, end)| &self.bytes[*start..*end])
+        self.ranges
+            .get(index)
+            .map_or(&[], |(start, end)| &self.bytes[*start..*end])
     }
 
     /// The arguments from `first` on.
@@ -112,7 +114,10 @@ pub struct RequestParser {
 impl RequestParser {
     /// The arguments of the request just found. `input` is the buffer given to `next`.
     pub fn args<'a>(&'a self, input: &'a BytesMut) -> Args<'a> {
-        Args::new(if self.is_inline { &self.inline } else { input }, &self.ranges)
+        Args::new(
+            if self.is_inline { &self.inline } else { input },
+            &self.ranges,
+        )
     }
 
     /// Drop the request just found from the input.
@@ -133,8 +138,8 @@ impl RequestParser {
                 Some(b'*') => {}
                 Some(_) => return self.next_inline(input),
             }
-            let Some((count, line_len)) = length_line(&input[self.pos..])
-                .map_err(|()| ProtocolError::MultibulkLength)?
+            let Some((count, line_len)) =
+                length_line(&input[self.pos..]).map_err(|()| ProtocolError::MultibulkLength)?
             else {
                 return Ok(Found::Incomplete);
             };
@@ -152,7 +157,11 @@ impl RequestParser {
                 return Ok(Found::Incomplete);
             }
         }
-        Ok(if self.oversize > 0 { Found::Oversize(self.oversize) } else { Found::Request })
+        Ok(if self.oversize > 0 {
+            Found::Oversize(self.oversize)
+        } else {
+            Found::Request
+        })
     }
 
     /// Take one argument; `false` if it is not all there.
@@ -211,7 +220,10 @@ impl RequestParser {
     fn next_inline(&mut self, input: &mut BytesMut) -> Result<Found, ProtocolError> {
         let scanned = std::mem::take(&mut self.line_scanned);
         let unscanned = &input[scanned..input.len().min(INLINE_LEN_BYTES_MAX).max(scanned)];
-        let Some(line_len) = unscanned.iter().position(|b| *b == b'\n').map(|at| scanned + at)
+        let Some(line_len) = unscanned
+            .iter()
+            .position(|b| *b == b'\n')
+            .map(|at| scanned + at)
         else {
             if input.len() >= INLINE_LEN_BYTES_MAX {
                 return Err(ProtocolError::InlineTooLong);
@@ -219,13 +231,17 @@ impl RequestParser {
             self.line_scanned = input.len();
             return Ok(Found::Incomplete);
         };
-        let line = input[..line_len].strip_suffix(b"\r").unwrap_or(&input[..line_len]);
+        let line = input[..line_len]
+            .strip_suffix(b"\r")
+            .unwrap_or(&input[..line_len]);
         self.inline.clear();
         self.ranges.clear();
         split_line(line, &mut self.inline, &mut self.ranges)?;
         self.pos = line_len + 1;
         self.is_inline = true;
-        let Some((start, end)) = self.ranges.first() else { return Ok(Found::Empty) };
+        let Some((start, end)) = self.ranges.first() else {
+            return Ok(Found::Empty);
+        };
         let name = &self.inline[*start..*end];
         if name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:") {
             return Err(ProtocolError::Http);
@@ -238,7 +254,11 @@ impl RequestParser {
 fn length_line(bytes: &[u8]) -> Result<Option<(i64, usize)>, ()> {
     let line = &bytes[..bytes.len().min(LENGTH_LINE_BYTES_MAX)];
     let Some(end) = line.iter().position(|b| *b == b'\r') else {
-        return if line.len() == LENGTH_LINE_BYTES_MAX { Err(()) } else { Ok(None) };
+        return if line.len() == LENGTH_LINE_BYTES_MAX {
+            Err(())
+        } else {
+            Ok(None)
+        };
     };
     match bytes.get(end + 1) {
         None => return Ok(None),
@@ -292,7 +312,11 @@ fn quoted(
         match rest.next().ok_or(ProtocolError::UnbalancedQuotes)? {
             byte if byte == quote => return Ok(()),
             b'\\' if quote == b'\'' => {
-                out.push(if rest.next_if_eq(&b'\'').is_some() { b'\'' } else { b'\\' });
+                out.push(if rest.next_if_eq(&b'\'').is_some() {
+                    b'\''
+                } else {
+                    b'\\'
+                });
             }
             b'\\' => {
                 let escaped = rest.next().ok_or(ProtocolError::UnbalancedQuotes)?;
@@ -352,7 +376,8 @@ mod tests {
 
     #[test]
     fn requests_in_pieces_of_any_length() {
-        let bytes = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n*0\r\n*-1\r\nPING\r\n\r\nECHO \"a b\\x41\" 'c'\n\
+        let bytes =
+            b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n*0\r\n*-1\r\nPING\r\n\r\nECHO \"a b\\x41\" 'c'\n\
             *3\r\n$3\r\nSET\r\n$0\r\n\r\n$4\r\n\r\n\r\n\r\n";
         let expected = vec![
             words(&["GET", "k"]),
@@ -361,7 +386,11 @@ mod tests {
             words(&["SET", "", "\r\n\r\n"]),
         ];
         for piece_len in 1..=bytes.len() {
-            assert_eq!(requests(bytes, piece_len), (expected.clone(), None), "{piece_len}");
+            assert_eq!(
+                requests(bytes, piece_len),
+                (expected.clone(), None),
+                "{piece_len}"
+            );
         }
     }
 
@@ -372,7 +401,10 @@ mod tests {
             (b"*x\r\n".to_vec(), MultibulkLength),
             (b"*+1\r\n".to_vec(), MultibulkLength),
             (b"*1048577\r\n".to_vec(), MultibulkLength),
-            (b"*99999999999999999999999999999999999\r\n".to_vec(), MultibulkLength),
+            (
+                b"*99999999999999999999999999999999999\r\n".to_vec(),
+                MultibulkLength,
+            ),
             (b"*1\r\r".to_vec(), MultibulkLength),
             (b"*1\r\n*1\r\n".to_vec(), ExpectedBulk('*')),
             (b"*1\r\n:1\r\n".to_vec(), ExpectedBulk(':')),
@@ -388,7 +420,12 @@ mod tests {
         for (bytes, error) in cases {
             for piece_len in [1, 7, bytes.len()] {
                 let (_, got) = requests(&bytes, piece_len);
-                assert_eq!(got.as_ref(), Some(&error), "{:?}", String::from_utf8_lossy(&bytes));
+                assert_eq!(
+                    got.as_ref(),
+                    Some(&error),
+                    "{:?}",
+                    String::from_utf8_lossy(&bytes)
+                );
             }
         }
     }

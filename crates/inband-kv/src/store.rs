@@ -4,28 +4,31 @@
 //! replicated time, the number of keys and the applied instance. So a crash of the process neither
 //! loses nor repeats a command, and two replicas at the same instance have equal contents.
 
+mod shared;
+mod state;
+
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use inband_paxos::log::{Decided, Ticket, ValueKind};
 use inband_paxos::session::{SessionTable, Verdict};
-use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{ColumnFamily, Direction, IteratorMode, WriteBatch, DB};
-use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
 use crate::client_sessions::{self, Admission, ClientSessions, Records};
 use crate::command::{Command, SessionStamp};
-use crate::db::{open_database, open_database_to_read, Columns, Directory, COLUMN_FAMILIES, HASH_LEN_BYTES};
+use crate::db::{
+    open_database, open_database_to_read, Columns, Directory, COLUMN_FAMILIES, HASH_LEN_BYTES,
+};
 use crate::engine;
 use crate::keyspace::{self, Burst, Keyspace};
 use crate::limits::{EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX};
 use crate::reply::Reply;
 use crate::value::{ValueError, ValueReader};
 
-/// Version of the stored format.
-const STATE_VERSION: u64 = 1;
-/// Key of the record with the counters.
-const STATE_KEY: &[u8] = b"state";
+use shared::digest;
+pub use shared::SharedDb;
+use state::{State, STATE_KEY, STATE_VERSION};
+
 /// First byte of the stored key of a proposer's session.
 const PROPOSER_KEY: u8 = b's';
 
@@ -77,7 +80,9 @@ pub enum StoreError {
         got: u64,
     },
     /// A checkpoint is not ahead of the store.
-    #[error("the checkpoint is at instance {checkpoint}, the store at {applied}; fetch a newer one")]
+    #[error(
+        "the checkpoint is at instance {checkpoint}, the store at {applied}; fetch a newer one"
+    )]
     CheckpointTooOld {
         /// Last instance applied.
         applied: u64,
@@ -94,6 +99,8 @@ pub enum StoreError {
 pub struct Outcome {
     /// Which value.
     pub ticket: Ticket,
+    /// The proposer's session under which it was decided.
+    pub session_id: u64,
     /// What the session table said.
     pub verdict: Verdict,
     /// Where its replies start in [`Outcomes::replies`].
@@ -119,69 +126,6 @@ impl Outcomes {
         self.values.clear();
         self.replies.clear();
         self.commands = 0;
-    }
-}
-
-/// The database as other threads see it: the server of checkpoints, the digest. While the lock is
-/// held the database is not replaced.
-#[derive(Clone)]
-pub struct SharedDb(Arc<Mutex<Arc<DB>>>);
-
-impl SharedDb {
-    fn lock(&self) -> MutexGuard<'_, Arc<DB>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Write a checkpoint into `dir`, which must not exist; the instance it is at.
-    pub fn checkpoint(&self, dir: &Path) -> Result<u64, StoreError> {
-        let db = self.lock();
-        Checkpoint::new(&**db)?.create_checkpoint(dir)?;
-        drop(db);
-        // Instances may have been applied meanwhile: only the copy knows what is in it.
-        let copy = open_database_to_read(dir)?;
-        Ok(State::load(&copy)?.applied)
-    }
-
-    /// Applied instance and a hash over everything replicated, at one moment.
-    pub fn digest(&self) -> Result<(u64, u64), StoreError> {
-        digest(&self.lock())
-    }
-
-    /// Make everything written so far survive a crash of the host.
-    pub fn sync(&self) -> Result<(), StoreError> {
-        Ok(self.lock().flush_wal(true)?)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct State {
-    applied: u64,
-    time_ms: u64,
-    keys: u64,
-    next_session_id: u64,
-}
-
-impl State {
-    fn load(db: &DB) -> Result<Self, StoreError> {
-        let Some(record) = db.get_cf(Columns::of(db)?.meta, STATE_KEY)? else {
-            return Ok(Self { applied: 0, time_ms: 0, keys: 0, next_session_id: 1 });
-        };
-        let malformed = || StoreError::Malformed(String::from_utf8_lossy(STATE_KEY).into_owned());
-        let words: Vec<u64> = record.chunks(8).map(keyspace::leading_number).collect();
-        match words[..] {
-            [STATE_VERSION, applied, time_ms, keys, next_session_id] => {
-                Ok(Self { applied, time_ms, keys, next_session_id })
-            }
-            [version, ..] if version > STATE_VERSION => Err(StoreError::Version(version)),
-            _ => Err(malformed()),
-        }
-    }
-
-    fn encode(&self) -> Vec<u8> {
-        [STATE_VERSION, self.applied, self.time_ms, self.keys, self.next_session_id]
-            .iter()
-            .flat_map(|word| word.to_be_bytes())
-            .collect()
     }
 }
 
@@ -227,7 +171,10 @@ pub struct Store {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store").field("path", &self.path).field("state", &self.state).finish()
+        f.debug_struct("Store")
+            .field("path", &self.path)
+            .field("state", &self.state)
+            .finish()
     }
 }
 
@@ -254,7 +201,10 @@ impl Store {
         // 'c' sessions sort before their 'r' replies.
         for item in db.iterator_cf(columns.meta, IteratorMode::Start) {
             let (key, record) = item?;
-            let is_good = match (key.first(), key.get(1..).and_then(|id| id.first_chunk::<8>())) {
+            let is_good = match (
+                key.first(),
+                key.get(1..).and_then(|id| id.first_chunk::<8>()),
+            ) {
                 _ if *key == *STATE_KEY => true,
                 (Some(&PROPOSER_KEY), Some(id)) => {
                     proposers.decode_session(u64::from_be_bytes(*id), &record)
@@ -264,7 +214,9 @@ impl Store {
                 _ => false,
             };
             if !is_good {
-                return Err(StoreError::Malformed(String::from_utf8_lossy(&key).into_owned()));
+                return Err(StoreError::Malformed(
+                    String::from_utf8_lossy(&key).into_owned(),
+                ));
             }
         }
         let keyspace = Keyspace::open(&db, columns, state.keys)?;
@@ -374,13 +326,24 @@ impl Store {
                     tracing::warn!(instance = decided.instance, "{}", ValueError::Malformed);
                 }
                 Err(source) => {
-                    return Err(StoreError::Value { instance: decided.instance, source });
+                    return Err(StoreError::Value {
+                        instance: decided.instance,
+                        source,
+                    });
                 }
             }
         }
         if let Some(ticket) = decided.ticket {
             let reply_count = outcomes.replies.len() - first_reply;
-            outcomes.values.push(Outcome { ticket, verdict, first_reply, reply_count });
+            let session_id = decided.origin.client_id;
+            let outcome = Outcome {
+                ticket,
+                session_id,
+                verdict,
+                first_reply,
+                reply_count,
+            };
+            outcomes.values.push(outcome);
         }
         Ok(())
     }
@@ -392,12 +355,14 @@ impl Store {
             ValueKind::Command => decided.origin.client_id,
             ValueKind::OpenSession => decided.instance,
         };
-        let ids_before: Option<Vec<u64>> = (decided.origin.kind == ValueKind::OpenSession)
-            .then(|| self.proposers.ids().collect());
+        let ids_before: Option<Vec<u64>> =
+            (decided.origin.kind == ValueKind::OpenSession).then(|| self.proposers.ids().collect());
         let verdict = self.proposers.admit(decided.instance, &decided.origin);
         if let Some(ids) = ids_before.filter(|ids| ids.len() == self.proposers.len()) {
             // Opening one expired another.
-            let gone = ids.into_iter().find(|id| self.proposers.ids().all(|open| open != *id));
+            let gone = ids
+                .into_iter()
+                .find(|id| self.proposers.ids().all(|open| open != *id));
             self.touched.extend(gone);
         }
         if !self.touched.contains(&touched) && (verdict != Verdict::Refused) {
@@ -417,10 +382,18 @@ impl Store {
     ) -> Result<(), StoreError> {
         self.state.time_ms = self.state.time_ms.max(value.time_ms);
         let now_ms = self.state.time_ms;
-        let mut records = BatchRecords { batch, meta: columns.meta };
+        let mut records = BatchRecords {
+            batch,
+            meta: columns.meta,
+        };
         self.clients.expire(now_ms, &mut records);
         let keyspace = &mut self.keyspace;
-        let mut burst = Burst { db, columns, keyspace, now_ms };
+        let mut burst = Burst {
+            db,
+            columns,
+            keyspace,
+            now_ms,
+        };
         let is_tick = value.count == 0;
         burst.delete_expired(if is_tick {
             EXPIRED_KEYS_PER_TICK_MAX
@@ -434,11 +407,17 @@ impl Store {
                 None => Some(Reply::error("ERR malformed command in a value")),
                 Some((command, Some(stamp))) => {
                     let clients = &mut self.clients;
-                    Some(execute_stamped(&mut burst, clients, &mut records, &command, stamp)?)
+                    Some(execute_stamped(
+                        &mut burst,
+                        clients,
+                        &mut records,
+                        &command,
+                        stamp,
+                    )?)
                 }
-                Some((Command::SessionNew, None)) => {
-                    Some(Reply::Integer(self.clients.open(now_ms, &mut records) as i64))
-                }
+                Some((Command::SessionNew, None)) => Some(Reply::Integer(
+                    self.clients.open(now_ms, &mut records) as i64,
+                )),
                 Some((command, None)) if !is_own && command.only_reads() => None,
                 Some((command, None)) => Some(engine::execute(&mut burst, &command)?),
             };
@@ -458,10 +437,15 @@ impl Store {
         let (mut keys, mut seen, mut last_hash) = (Vec::new(), 0, None);
         for item in self.db.iterator_cf(Columns::of(&self.db)?.data, mode) {
             let (stored_key, record) = item?;
-            let hash = stored_key.first_chunk().map_or(0, |hash| u64::from_be_bytes(*hash));
+            let hash = stored_key
+                .first_chunk()
+                .map_or(0, |hash| u64::from_be_bytes(*hash));
             if let Some(last_hash) = last_hash.filter(|last| seen >= count && *last != hash) {
                 // Not zero: there is a higher hash.
-                return Ok(ScanPage { cursor: last_hash + 1, keys });
+                return Ok(ScanPage {
+                    cursor: last_hash + 1,
+                    keys,
+                });
             }
             last_hash = Some(hash);
             seen += 1;
@@ -504,7 +488,10 @@ impl Store {
         let checkpoint = State::load(&open_database_to_read(incoming)?)?.applied;
         if checkpoint <= self.state.applied {
             let applied = self.state.applied;
-            return Err(StoreError::CheckpointTooOld { applied, checkpoint });
+            return Err(StoreError::CheckpointTooOld {
+                applied,
+                checkpoint,
+            });
         }
         let shared = self.shared.clone();
         let mut in_use = shared.lock();
@@ -539,26 +526,4 @@ fn proposer_key(id: u64) -> [u8; 9] {
     let mut key = [PROPOSER_KEY; 9];
     key[1..].copy_from_slice(&id.to_be_bytes());
     key
-}
-
-/// Applied instance and a hash over all column families, at one moment.
-fn digest(db: &DB) -> Result<(u64, u64), StoreError> {
-    let snapshot = db.snapshot();
-    let mut hash = Xxh3::new();
-    let mut applied = 0;
-    for name in COLUMN_FAMILIES {
-        hash.update(&xxh3_64(name.as_bytes()).to_be_bytes());
-        let family = db.cf_handle(name).ok_or(StoreError::ColumnFamilyMissing(name))?;
-        for item in snapshot.iterator_cf(family, IteratorMode::Start) {
-            let (key, record) = item?;
-            if *key == *STATE_KEY {
-                applied = record.get(8..).map_or(0, keyspace::leading_number);
-            }
-            for bytes in [&key, &record] {
-                hash.update(&(bytes.len() as u64).to_be_bytes());
-                hash.update(bytes);
-            }
-        }
-    }
-    Ok((applied, hash.digest()))
 }

@@ -92,7 +92,13 @@ const fn row(
     flags: &'static [&'static str],
     keys: (i64, i64, i64),
 ) -> CommandSpec {
-    CommandSpec { name, id, arity, flags, keys }
+    CommandSpec {
+        name,
+        id,
+        arity,
+        flags,
+        keys,
+    }
 }
 
 /// All commands, sorted by name.
@@ -151,7 +157,9 @@ pub fn find(name: &[u8]) -> Option<&'static CommandSpec> {
     let upper = upper.get_mut(..name.len())?;
     upper.copy_from_slice(name);
     upper.make_ascii_uppercase();
-    let at = COMMANDS.binary_search_by(|row| row.name.as_bytes().cmp(upper)).ok()?;
+    let at = COMMANDS
+        .binary_search_by(|row| row.name.as_bytes().cmp(upper))
+        .ok()?;
     Some(&COMMANDS[at])
 }
 
@@ -164,7 +172,10 @@ mod tests {
         assert!(COMMANDS.is_sorted_by(|a, b| a.name < b.name));
         for row in COMMANDS {
             assert!(row.name.len() <= NAME_LEN_MAX);
-            assert_eq!(find(row.name.to_lowercase().as_bytes()).unwrap().name, row.name);
+            assert_eq!(
+                find(row.name.to_lowercase().as_bytes()).unwrap().name,
+                row.name
+            );
         }
         assert!(find(b"").is_none());
         assert!(find(b"a name that is longer than any").is_none());

@@ -58,7 +58,12 @@ impl Shared {
     }
 
     fn wake_all_but(&mut self, owner: usize) {
-        for (_, waker) in self.wakers.iter_mut().enumerate().filter(|(i, _)| *i != owner) {
+        for (_, waker) in self
+            .wakers
+            .iter_mut()
+            .enumerate()
+            .filter(|(i, _)| *i != owner)
+        {
             // A full pipe is as good as another byte in it; a closed one has nobody to wake.
             let _ = waker.write(&[0]);
         }
@@ -166,11 +171,20 @@ impl MemoryCluster {
 
     /// Decide holes, as recovery does.
     pub fn decide_noops(&self, count: usize) {
-        let origin =
-            Origin { client_id: 0, client_seq: 0, client_low: 0, kind: ValueKind::Noop };
+        let origin = Origin {
+            client_id: 0,
+            client_seq: 0,
+            client_low: 0,
+            kind: ValueKind::Noop,
+        };
         let mut shared = self.lock();
         for _ in 0..count {
-            shared.decide(Entry { origin, owner: usize::MAX, ticket: None, value: Vec::new() });
+            shared.decide(Entry {
+                origin,
+                owner: usize::MAX,
+                ticket: None,
+                value: Vec::new(),
+            });
         }
         shared.wake_all_but(usize::MAX);
     }
@@ -180,8 +194,18 @@ impl MemoryCluster {
         let mut shared = self.lock();
         for nonce in 0..inband_paxos::session::SESSIONS_MAX as u64 {
             let kind = ValueKind::OpenSession;
-            let origin = Origin { client_id: nonce, client_seq: 0, client_low: 0, kind };
-            shared.decide(Entry { origin, owner: usize::MAX, ticket: None, value: Vec::new() });
+            let origin = Origin {
+                client_id: nonce,
+                client_seq: 0,
+                client_low: 0,
+                kind,
+            };
+            shared.decide(Entry {
+                origin,
+                owner: usize::MAX,
+                ticket: None,
+                value: Vec::new(),
+            });
         }
         shared.wake_all_but(usize::MAX);
     }
@@ -217,9 +241,19 @@ impl MemoryLog {
 
     fn open_session(&mut self) {
         let kind = ValueKind::OpenSession;
-        let origin = Origin { client_id: self.owner as u64, client_seq: 0, client_low: 0, kind };
+        let origin = Origin {
+            client_id: self.owner as u64,
+            client_seq: 0,
+            client_low: 0,
+            kind,
+        };
         let mut shared = self.cluster.lock();
-        shared.decide(Entry { origin, owner: self.owner, ticket: None, value: Vec::new() });
+        shared.decide(Entry {
+            origin,
+            owner: self.owner,
+            ticket: None,
+            value: Vec::new(),
+        });
         self.session = shared.last_instance();
         shared.wake_all_but(self.owner);
         drop(shared);
@@ -237,11 +271,16 @@ impl MemoryLog {
             client_low: self.unanswered.first().copied().unwrap_or(seq),
             kind: ValueKind::Command,
         };
-        let entry =
-            Entry { origin, owner: self.owner, ticket: Some(ticket), value: value.clone() };
+        let entry = Entry {
+            origin,
+            owner: self.owner,
+            ticket: Some(ticket),
+            value: value.clone(),
+        };
         self.submitted.insert(ticket, (seq, value));
         let failure = self.fail_next.take();
-        self.failures.extend(failure.map(|(failure, _)| (ticket, failure)));
+        self.failures
+            .extend(failure.map(|(failure, _)| (ticket, failure)));
         if failure.is_some_and(|(_, decide)| !decide) {
             return;
         }
@@ -302,7 +341,11 @@ impl ReplicatedLog for MemoryLog {
     }
 
     fn applied(&mut self, instance: u64) {
-        assert_eq!(instance + 1, self.next_instance, "applied what was delivered");
+        assert_eq!(
+            instance + 1,
+            self.next_instance,
+            "applied what was delivered"
+        );
     }
 
     fn reset(&mut self, applied: u64) {

@@ -31,7 +31,10 @@ impl Default for ValueWriter {
 impl ValueWriter {
     /// A value without commands.
     pub fn new() -> Self {
-        let mut writer = Self { bytes: Vec::with_capacity(2048), count: 0 };
+        let mut writer = Self {
+            bytes: Vec::with_capacity(2048),
+            count: 0,
+        };
         writer.clear();
         writer
     }
@@ -56,7 +59,8 @@ impl ValueWriter {
 
     /// Append one encoded command.
     pub fn push(&mut self, command: &[u8]) {
-        self.bytes.extend_from_slice(&(command.len() as u16).to_be_bytes());
+        self.bytes
+            .extend_from_slice(&(command.len() as u16).to_be_bytes());
         self.bytes.extend_from_slice(command);
         self.count += 1;
     }
@@ -98,10 +102,15 @@ impl<'a> ValueReader<'a> {
             Some(&VALUE_VERSION) => {}
             Some(&other) => return Err(ValueError::Version(other)),
         }
-        let (header, commands) =
-            value.split_at_checked(VALUE_HEADER_LEN_BYTES).ok_or(ValueError::Malformed)?;
-        let time = header[TIME_AT].try_into().map_err(|_| ValueError::Malformed)?;
-        let count = header[COUNT_AT].try_into().map_err(|_| ValueError::Malformed)?;
+        let (header, commands) = value
+            .split_at_checked(VALUE_HEADER_LEN_BYTES)
+            .ok_or(ValueError::Malformed)?;
+        let time = header[TIME_AT]
+            .try_into()
+            .map_err(|_| ValueError::Malformed)?;
+        let count = header[COUNT_AT]
+            .try_into()
+            .map_err(|_| ValueError::Malformed)?;
         let reader = Self {
             time_ms: u64::from_be_bytes(time),
             count: usize::from(u16::from_be_bytes(count)),
@@ -117,7 +126,10 @@ impl<'a> ValueReader<'a> {
 
     /// The encoded commands in order.
     pub fn commands(&self) -> Commands<'a> {
-        Commands { left: self.count, rest: self.commands }
+        Commands {
+            left: self.count,
+            rest: self.commands,
+        }
     }
 }
 
@@ -147,7 +159,11 @@ mod tests {
     #[test]
     fn round_trip_and_every_cut() {
         let mut writer = ValueWriter::new();
-        assert!(ValueReader::new(writer.finish(5)).unwrap().commands().next().is_none());
+        assert!(ValueReader::new(writer.finish(5))
+            .unwrap()
+            .commands()
+            .next()
+            .is_none());
         writer.push(b"one");
         writer.push(b"");
         writer.push(b"three");
@@ -167,7 +183,10 @@ mod tests {
 
     #[test]
     fn newer_versions_are_told_apart_from_garbage() {
-        assert_eq!(ValueReader::new(&[2; 30]).unwrap_err(), ValueError::Version(2));
+        assert_eq!(
+            ValueReader::new(&[2; 30]).unwrap_err(),
+            ValueError::Version(2)
+        );
         assert_eq!(ValueReader::new(&[]).unwrap_err(), ValueError::Malformed);
     }
 }

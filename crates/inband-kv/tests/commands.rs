@@ -195,10 +195,16 @@ fn append_is_bounded() {
     let mut bench = Bench::default();
     let piece = "x".repeat(1024);
     for i in 1..=64 {
-        assert_eq!(show(&bench.run(&format!("APPEND a {piece}"))), (i * 1024).to_string());
+        assert_eq!(
+            show(&bench.run(&format!("APPEND a {piece}"))),
+            (i * 1024).to_string()
+        );
     }
     let reply = show(&bench.run("APPEND a y"));
-    assert_eq!(reply, "-ERR value of 65537 bytes is over the limit of 65536 bytes");
+    assert_eq!(
+        reply,
+        "-ERR value of 65537 bytes is over the limit of 65536 bytes"
+    );
     assert_eq!(show(&bench.run("STRLEN a")), "65536");
 }
 
@@ -223,18 +229,26 @@ fn expired_keys_are_deleted_in_bounded_steps() {
     let keys = EXPIRED_KEYS_PER_TICK_MAX + EXPIRED_KEYS_PER_ENTRY_MAX + 10;
     let mut bench = Bench::default();
     for i in 0..keys {
-        bench.log.push_lines(T0_MS, &[&format!("SET k{i} v PX {}", 10 + i % 7)]);
+        bench
+            .log
+            .push_lines(T0_MS, &[&format!("SET k{i} v PX {}", 10 + i % 7)]);
     }
     bench.log.apply(&mut bench.store, 100);
     assert_eq!(bench.store.keys(), keys as u64);
     assert_eq!(bench.store.earliest_expiry_ms(), T0_MS + 10);
     bench.now_ms = T0_MS + 100;
     bench.run("GET other");
-    assert_eq!(bench.store.keys(), (keys - EXPIRED_KEYS_PER_ENTRY_MAX) as u64);
+    assert_eq!(
+        bench.store.keys(),
+        (keys - EXPIRED_KEYS_PER_ENTRY_MAX) as u64
+    );
     bench.tick();
     assert_eq!(bench.store.keys(), 10);
     assert!(bench.store.earliest_expiry_ms() <= bench.now_ms);
     assert!(bench.store.scan(0, 100).unwrap().keys.is_empty());
     bench.tick();
-    assert_eq!((bench.store.keys(), bench.store.earliest_expiry_ms()), (0, u64::MAX));
+    assert_eq!(
+        (bench.store.keys(), bench.store.earliest_expiry_ms()),
+        (0, u64::MAX)
+    );
 }

@@ -319,6 +319,19 @@ fn a_host_that_fails_at_its_start_is_reported_with_its_log() {
 #[test]
 fn auto_chooses_xdp_where_it_works() {
     if !common::privileged() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut spec = spec(dir.path(), NetworkChoice::Auto);
+        spec.dataplane = Dataplane::Auto;
+        let supervisor = Supervisor::start(spec.clone()).expect("up without privileges");
+        let why = &supervisor.notices()[0];
+        assert!(why.starts_with("dataplane udp: no privileges"), "{why}");
+        drop(supervisor);
+        spec.acceptors = "xdp:3".parse().expect("acceptors");
+        spec.accept_loss = true;
+        let error = Supervisor::start(spec)
+            .expect_err("xdp was asked for")
+            .to_string();
+        assert!(error.starts_with("no privileges"), "{error}");
         return;
     }
     let dir = tempfile::tempdir().expect("a directory");

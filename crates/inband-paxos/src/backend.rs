@@ -17,10 +17,14 @@ pub fn resolve(config: &Config) -> (Dataplane, String) {
         Ok(probe) if probe.native.works() => {
             (Dataplane::Xdp, format!("native XDP works on {interface}"))
         }
-        Ok(probe) if probe.generic.works() => {
-            (Dataplane::XdpGeneric, format!("native XDP on {interface}: {}", probe.native))
-        }
-        Ok(probe) => (Dataplane::Udp, format!("XDP on {interface}: {}", probe.generic)),
+        Ok(probe) if probe.generic.works() => (
+            Dataplane::XdpGeneric,
+            format!("native XDP on {interface}: {}", probe.native),
+        ),
+        Ok(probe) => (
+            Dataplane::Udp,
+            format!("XDP on {interface}: {}", probe.generic),
+        ),
         Err(error) => (Dataplane::Udp, error.to_string()),
     }
 }

@@ -362,15 +362,17 @@ impl Host {
         self.route(now, &own, out);
     }
 
-    /// When `on_tick` has something to do.
+    /// When `on_tick` has something to do: `now` or later. Stays where it is until that time comes or
+    /// something happens.
     pub fn due(&self, now: Micros) -> Micros {
         let learner = self.learner.as_ref().map_or(Micros::MAX, Learner::due);
-        let leadership = self.leadership.as_ref().map_or(Micros::MAX, |l| l.due(now));
+        let leadership = self.leadership.as_ref().map_or(Micros::MAX, Leadership::due);
         self.proposer
             .due()
             .min(learner)
             .min(leadership)
             .min(self.trim.due())
+            .max(now)
     }
 
     /// The leader's registers of this host, wherever they are.
@@ -489,8 +491,11 @@ impl Host {
                 self.learn(now, &mut own, |l, deliver| {
                     l.on_reply(&header, value, deliver)
                 });
+                if let Some(learner) = &mut self.learner {
+                    learner.ask_on(now, &mut own);
+                }
             }
-            Type::Position if header.has(flag::ANSWER) => self.on_position(now, &header),
+            Type::Position if header.has(flag::ANSWER) => self.on_position(now, &header, &mut own),
             Type::Alive => self.on_alive(now, &header, &mut own),
             // For roles that do not run here: somebody's configuration is out of date.
             Type::Request | Type::Phase1A | Type::Phase2A | Type::Trim | Type::Position => {}
@@ -535,15 +540,22 @@ impl Host {
         }
     }
 
-    fn on_position(&mut self, now: Micros, header: &Header) {
-        if !header.has(flag::LEADER) || header.epoch != self.config.epoch {
+    fn on_position(&mut self, now: Micros, header: &Header, own: &mut Outbox) {
+        let from_self = header.node == u16::from(self.config.node);
+        let of_leader = header.has(flag::LEADER);
+        if header.epoch != self.config.epoch || (of_leader && from_self) {
             return;
         }
         self.rounds.saw(header.round);
-        let from_other = header.node != u16::from(self.config.node);
-        if let (Some(leadership), true) = (&mut self.leadership, from_other) {
-            leadership.on_leader_heard(now, header.round);
-        }
+        let Some(leadership) = &mut self.leadership else {
+            return;
+        };
+        let event = if of_leader {
+            leadership.on_leader_heard(now, header.round)
+        } else {
+            leadership.on_acceptor_heard(now, header, &mut self.rounds, own)
+        };
+        self.lead(now, event);
     }
 
     fn on_alive(&mut self, now: Micros, header: &Header, own: &mut Outbox) {
@@ -559,9 +571,9 @@ impl Host {
         if header.round != 0 && u16::from(leader) == header.node {
             self.proposer.leader_is(now, header.round, own);
             if leader != self.config.node {
-                if let Some(leadership) = &mut self.leadership {
-                    leadership.on_leader_heard(now, header.round);
-                }
+                let leadership = self.leadership.as_mut();
+                let event = leadership.and_then(|l| l.on_leader_heard(now, header.round));
+                self.lead(now, event);
             }
         }
     }

@@ -4,14 +4,18 @@
 //! stalled leader taking over from itself (design, section 4: leader change, stall). Nobody skips
 //! phase 1, not even the first leader: it costs one round trip once.
 //!
+//! A suspicion is sounded first: a majority of acceptors must answer a POSITION before any promise
+//! is raised. So a host that is cut off from them cannot depose a leader that is not.
+//!
 //! Phase 1: promise for the whole partition from a majority; every instance from the highest floor
-//! to the highest vote is then asked for at every acceptor, and a majority must answer for each, "no
-//! vote" included. Phase 2: the highest vote found is proposed again, holes get a no-op, and the
-//! leader's registers are activated behind them.
+//! to the highest vote is then asked for at every acceptor, a window of them at a time, and a majority
+//! must answer for each, "no vote" included. Phase 2: the highest vote found is proposed again, holes
+//! get a no-op, and the leader's registers are activated behind them.
 
 use std::collections::BTreeMap;
 
 use inband_dataplane::registers::LeaderView;
+use inband_dataplane::round;
 use inband_dataplane::wire::{self, flag, Header, Type};
 
 use crate::outbox::{Dest, Outbox};
@@ -21,8 +25,10 @@ use crate::timing::{Micros, Timing};
 
 /// Time between repetitions within a phase.
 const PHASE_RETRY_US: Micros = 10_000;
-/// Repetitions of a phase before giving way.
+/// Repetitions of a phase without progress before giving way.
 const PHASE_TRIES_MAX: u32 = 10;
+/// Instances asked for at once; more would overflow the acceptors' receive buffers.
+const SCAN_WINDOW: usize = 64;
 /// Longest time between two take-overs of a stalled leader from itself.
 const STALL_BACKOFF_MAX_US: Micros = 3_200_000;
 
@@ -49,6 +55,8 @@ pub struct LeadershipConfig {
 enum State {
     /// Another leader is active, or nobody yet.
     Watching,
+    /// The leader is suspected; is a majority of acceptors within reach?
+    Sounding { voters: Votes },
     /// Waiting for the partition's promises.
     Promising {
         voters: Votes,
@@ -59,6 +67,9 @@ enum State {
     Scanning {
         floor: u64,
         highest: u64,
+        /// The next instance to ask for.
+        ask_next: u64,
+        /// Asked for and not answered by a majority yet.
         slots: BTreeMap<u64, SlotPromises>,
     },
     /// Active with this round.
@@ -87,8 +98,14 @@ pub struct Leadership {
     heard_at: Micros,
     heard_round: u64,
     probe_at: Micros,
+    /// When an active leader looks after itself next.
+    watch_at: Micros,
     retry_at: Micros,
     tries: u32,
+    /// Acceptors that have promised the partition to a higher round.
+    refused: Votes,
+    /// A learner's recovery holds a slot with a higher round.
+    outbid: bool,
     /// Highest applied instance of any replica, and since when it has not moved.
     applied: u64,
     applied_at: Micros,
@@ -118,8 +135,11 @@ impl Leadership {
             },
             heard_round: 0,
             probe_at: now,
+            watch_at: 0,
             retry_at: 0,
             tries: 0,
+            refused: Votes::default(),
+            outbid: false,
             applied: 0,
             applied_at: now,
             stall_after: config.timing.stall_us,
@@ -138,6 +158,8 @@ impl Leadership {
     pub fn known_round(&self) -> u64 {
         if self.is_active() {
             self.round
+        } else if round::owner(self.heard_round) == self.config.node {
+            0 // that was this node, and it leads no more
         } else {
             self.heard_round
         }
@@ -164,12 +186,48 @@ impl Leadership {
         }
     }
 
-    /// An active leader of this round was heard of (its answer to a probe).
-    pub fn on_leader_heard(&mut self, now: Micros, round: u64) {
-        if round >= self.heard_round && round != 0 {
-            self.heard_at = now;
-            self.heard_round = round;
+    /// An active leader of this round was heard of: its answer to a probe, or its ALIVE.
+    pub fn on_leader_heard(&mut self, now: Micros, round: u64) -> Option<LeaderEvent> {
+        if round < self.heard_round || round == 0 {
+            return None;
         }
+        self.heard_at = now;
+        self.heard_round = round;
+        match self.state {
+            // A majority has promised a round above this one's: whatever is stamped here is refused.
+            State::Active if round > self.round => {
+                self.give_way(now);
+                Some(LeaderEvent::Deactivate)
+            }
+            State::Promising { .. } | State::Scanning { .. } if round > self.round => {
+                self.give_way(now);
+                None
+            }
+            State::Sounding { .. } => {
+                self.give_way(now);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// An acceptor answered POSITION: it can be reached, and hears us.
+    pub fn on_acceptor_heard(
+        &mut self,
+        now: Micros,
+        header: &Header,
+        rounds: &mut RoundSource,
+        out: &mut Outbox,
+    ) -> Option<LeaderEvent> {
+        let State::Sounding { voters } = &mut self.state else {
+            return None;
+        };
+        if header.has(flag::RECOVERING) {
+            return None;
+        }
+        voters.add(&self.config.acceptors, header.node);
+        let reached = voters.is_majority(&self.config.acceptors);
+        reached.then(|| self.take_over(now, rounds, out))
     }
 
     /// PHASE1B, for the partition or one slot. Values have a checked digest.
@@ -196,18 +254,15 @@ impl Leadership {
                 if !voters.is_majority(acceptors) {
                     return None;
                 }
-                let (floor, highest) = ((*floor).max(self.config.first_instance), *highest);
-                let slots = (floor..=highest)
-                    .map(|i| (i, SlotPromises::default()))
-                    .collect();
+                let floor = (*floor).max(self.config.first_instance);
                 self.state = State::Scanning {
                     floor,
-                    highest,
-                    slots,
+                    highest: *highest,
+                    ask_next: floor,
+                    slots: BTreeMap::new(),
                 };
                 self.tries = 0;
-                self.ask_slots(now, out);
-                self.finish_if_complete(now, out)
+                self.go_on(now, out)
             }
             State::Scanning { slots, .. } if header.has(flag::SLOT) => {
                 let promises = slots.get_mut(&header.instance)?;
@@ -221,65 +276,86 @@ impl Leadership {
                     value: value.to_vec(),
                 });
                 promises.add(acceptors, header.node, vote);
-                self.finish_if_complete(now, out)
+                if !promises.is_majority(acceptors) {
+                    return None;
+                }
+                let best = promises.best().cloned();
+                slots.remove(&header.instance);
+                self.tries = 0;
+                self.propose(header.instance, best, out);
+                self.go_on(now, out)
             }
             _ => None,
         }
     }
 
-    fn ask_slots(&mut self, now: Micros, out: &mut Outbox) {
-        self.retry_at = now + PHASE_RETRY_US;
-        let State::Scanning { slots, .. } = &self.state else {
-            return;
-        };
-        let mut header = self.header(Type::Phase1A);
-        header.flags = flag::SLOT;
-        for (instance, promises) in slots {
-            if !promises.is_majority(&self.config.acceptors) {
-                header.instance = *instance;
+    /// Phase 2 of one instance: the vote of the highest round found, or a no-op.
+    fn propose(&self, instance: u64, best: Option<Vote>, out: &mut Outbox) {
+        let mut header = self.header(Type::Phase2A);
+        header.instance = instance;
+        match best {
+            Some(vote) => {
+                header.flags = vote.value_flags;
+                header.client_id = vote.client_id;
+                header.client_seq = vote.client_seq;
+                header.client_low = vote.client_low;
+                header.digest = vote.digest;
+                out.send(Dest::Acceptors, &header, &vote.value);
+            }
+            None => {
+                header.flags = flag::NOOP;
+                header.digest = wire::digest(&[]);
                 out.send(Dest::Acceptors, &header, &[]);
             }
         }
     }
 
-    fn finish_if_complete(&mut self, now: Micros, out: &mut Outbox) -> Option<LeaderEvent> {
+    fn ask_slot(&self, instance: u64, out: &mut Outbox) {
+        let mut header = self.header(Type::Phase1A);
+        header.flags = flag::SLOT;
+        header.instance = instance;
+        out.send(Dest::Acceptors, &header, &[]);
+    }
+
+    fn ask_slots_again(&mut self, now: Micros, out: &mut Outbox) {
+        self.retry_at = now + PHASE_RETRY_US;
+        if let State::Scanning { slots, .. } = &self.state {
+            for instance in slots.keys() {
+                self.ask_slot(*instance, out);
+            }
+        }
+    }
+
+    /// Ask for further slots as the window allows; behind the last answer, lead.
+    fn go_on(&mut self, now: Micros, out: &mut Outbox) -> Option<LeaderEvent> {
+        self.retry_at = now + PHASE_RETRY_US;
         let State::Scanning {
             floor,
             highest,
+            ask_next,
             slots,
-        } = &self.state
+        } = &mut self.state
         else {
             return None;
         };
-        if !slots
-            .values()
-            .all(|s| s.is_majority(&self.config.acceptors))
-        {
-            return None;
+        let (floor, highest) = (*floor, *highest);
+        let mut ask = Vec::new();
+        while slots.len() < SCAN_WINDOW && *ask_next <= highest {
+            slots.insert(*ask_next, SlotPromises::default());
+            ask.push(*ask_next);
+            *ask_next += 1;
         }
-        for (instance, promises) in slots {
-            let mut header = self.header(Type::Phase2A);
-            header.instance = *instance;
-            match promises.best() {
-                Some(vote) => {
-                    header.flags = vote.value_flags;
-                    header.client_id = vote.client_id;
-                    header.client_seq = vote.client_seq;
-                    header.client_low = vote.client_low;
-                    header.digest = vote.digest;
-                    out.send(Dest::Acceptors, &header, &vote.value);
-                }
-                None => {
-                    header.flags = flag::NOOP;
-                    header.digest = wire::digest(&[]);
-                    out.send(Dest::Acceptors, &header, &[]);
-                }
-            }
+        let is_complete = slots.is_empty();
+        for instance in ask {
+            self.ask_slot(instance, out);
+        }
+        if !is_complete {
+            return None;
         }
         let view = LeaderView {
             round: self.round,
-            next: (highest + 1).max(*floor),
-            floor: *floor,
+            next: (highest + 1).max(floor),
+            floor,
             epoch: u64::from(self.config.epoch),
         };
         self.state = State::Active;
@@ -309,28 +385,44 @@ impl Leadership {
             return None;
         }
         if header.has(flag::BELOW_FLOOR) {
-            let State::Scanning { floor, slots, .. } = &mut self.state else {
+            let State::Scanning {
+                floor,
+                ask_next,
+                slots,
+                ..
+            } = &mut self.state
+            else {
                 return None;
             };
             // Below the quorum's highest floor nothing is ever proposed (schedules.md, 1).
             *floor = (*floor).max(header.floor);
+            *ask_next = (*ask_next).max(*floor);
             *slots = slots.split_off(floor);
-            return self.finish_if_complete(now, out);
+            return self.go_on(now, out);
         }
         rounds.saw(header.round);
         if header.round <= self.round {
             return None;
         }
-        match self.state {
-            State::Promising { .. } | State::Scanning { .. } => {
-                self.give_way(now);
+        match &self.state {
+            State::Scanning { slots, .. } if header.has(flag::SLOT) => {
+                // A learner recovers this instance. Nobody else leads: come back with a higher round.
+                self.outbid |= slots.contains_key(&header.instance);
+                None
+            }
+            State::Promising { .. } | State::Scanning { .. } if !header.has(flag::SLOT) => {
+                // One acceptor may have been told by a host that cannot win. A majority decides.
+                self.refused.add(&self.config.acceptors, header.node);
+                if self.refused.blocks(&self.config.acceptors) {
+                    self.give_way(now);
+                }
                 None
             }
             State::Active if !header.has(flag::SLOT) => {
                 self.give_way(now);
                 Some(LeaderEvent::Deactivate)
             }
-            State::Active | State::Watching => None,
+            _ => None,
         }
     }
 
@@ -359,21 +451,30 @@ impl Leadership {
                     out.send(Dest::Leaders, &header, &[]);
                 }
                 if now >= self.heard_at + timing.suspect_us * (1 + self.rank) {
-                    return Some(self.take_over(now, rounds, out));
+                    self.state = State::Sounding {
+                        voters: Votes::default(),
+                    };
+                    self.tries = 0;
+                    self.sound(now, out);
                 }
                 None
             }
-            State::Promising { .. } | State::Scanning { .. } => {
+            State::Sounding { .. } | State::Promising { .. } | State::Scanning { .. } => {
                 if now < self.retry_at {
                     return None;
                 }
                 self.tries += 1;
                 if self.tries > PHASE_TRIES_MAX {
                     self.give_way(now);
-                } else if matches!(self.state, State::Promising { .. }) {
-                    self.ask_promises(now, out);
-                } else {
-                    self.ask_slots(now, out);
+                    return None;
+                }
+                match self.state {
+                    State::Sounding { .. } => self.sound(now, out),
+                    State::Scanning { .. } if self.outbid => {
+                        self.promise_anew(now, rounds, out);
+                    }
+                    State::Scanning { .. } => self.ask_slots_again(now, out),
+                    _ => self.ask_promises(now, out),
                 }
                 None
             }
@@ -388,6 +489,7 @@ impl Leadership {
         rounds: &mut RoundSource,
         out: &mut Outbox,
     ) -> Option<LeaderEvent> {
+        self.watch_at = now + self.config.timing.probe_us;
         if view.round != self.round {
             // The role deposed itself on an acceptor's NACK.
             self.give_way(now);
@@ -416,16 +518,30 @@ impl Leadership {
         out: &mut Outbox,
     ) -> LeaderEvent {
         self.suspected_at = Some(now);
+        self.tries = 0;
+        self.promise_anew(now, rounds, out);
+        LeaderEvent::Suspected
+    }
+
+    /// Phase 1 from its start, with a round above all seen.
+    fn promise_anew(&mut self, now: Micros, rounds: &mut RoundSource, out: &mut Outbox) {
         rounds.saw(self.heard_round);
         self.round = rounds.make();
-        self.tries = 0;
+        self.refused = Votes::default();
+        self.outbid = false;
         self.state = State::Promising {
             voters: Votes::default(),
             floor: 0,
             highest: 0,
         };
         self.ask_promises(now, out);
-        LeaderEvent::Suspected
+    }
+
+    fn sound(&mut self, now: Micros, out: &mut Outbox) {
+        self.retry_at = now + PHASE_RETRY_US;
+        let mut header = self.header(Type::Position);
+        header.round = 0;
+        out.send(Dest::Acceptors, &header, &[]);
     }
 
     fn ask_promises(&mut self, now: Micros, out: &mut Outbox) {
@@ -434,12 +550,14 @@ impl Leadership {
         out.send(Dest::Acceptors, &header, &[]);
     }
 
-    /// When `on_tick` should run next.
-    pub fn due(&self, now: Micros) -> Micros {
+    /// When `on_tick` has something to do.
+    pub fn due(&self) -> Micros {
         match self.state {
             State::Watching => self.probe_at,
-            State::Promising { .. } | State::Scanning { .. } => self.retry_at,
-            State::Active => now + self.config.timing.probe_us,
+            State::Sounding { .. } | State::Promising { .. } | State::Scanning { .. } => {
+                self.retry_at
+            }
+            State::Active => self.watch_at,
         }
     }
 

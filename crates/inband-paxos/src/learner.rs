@@ -51,6 +51,8 @@ pub struct Learner {
     asked_at: Micros,
     learn_votes: BTreeMap<u64, RoundVotes>,
     recoveries: BTreeMap<u64, Recovery>,
+    /// First instance that peers were not asked for last time.
+    peer_asked_to: u64,
     /// A peer no longer holds `next`, said at this time.
     peer_trimmed_at: Option<Micros>,
     checkpoint_needed: bool,
@@ -119,6 +121,7 @@ impl Learner {
             asked_at: 0,
             learn_votes: BTreeMap::new(),
             recoveries: BTreeMap::new(),
+            peer_asked_to: 0,
             peer_trimmed_at: None,
             checkpoint_needed: false,
             stats: LearnerStats::default(),
@@ -133,7 +136,8 @@ impl Learner {
             "delivery never goes back: {next} after {}",
             self.next
         );
-        self.ahead = self.ahead.split_off(&next);
+        // What lies right behind the checkpoint would count as there and never be delivered: ask again.
+        self.ahead.clear();
         self.learn_votes = self.learn_votes.split_off(&next);
         self.recoveries = self.recoveries.split_off(&next);
         if next != self.next {
@@ -289,7 +293,7 @@ impl Learner {
             self.recoveries
                 .retain(|instance, _| *instance >= self.known_floor);
         } else if let Some(recovery) = self.recoveries.get_mut(&header.instance) {
-            recovery.on_nack(now, header);
+            recovery.on_nack(now, header, Self::context(&self.config));
         }
     }
 
@@ -323,6 +327,14 @@ impl Learner {
             self.stats.from_peers += 1;
         }
         self.on_decided(header, value, deliver);
+    }
+
+    /// After a REPLY: if it completed what was asked for and there is more behind, ask at once. One
+    /// batch a gap time would be slower than a loaded cluster decides, and never catch up.
+    pub fn ask_on(&mut self, now: Micros, out: &mut Outbox) {
+        if self.next >= self.peer_asked_to && self.next < self.known_floor {
+            self.ask_peers(now, out);
+        }
     }
 
     /// Start recovering `instance` with the application's no-op, whether or not it is missing here.
@@ -402,6 +414,8 @@ impl Learner {
         header.flags = flag::PEER;
         header.instance = self.next;
         header.client_seq = PEER_BATCH;
+        self.asked_at = now;
+        self.peer_asked_to = self.next + PEER_BATCH;
         out.send(Dest::Learners, &header, &[]);
         let grace = 4 * self.config.timing.recover_us;
         if self.peer_trimmed_at.is_some_and(|at| now >= at + grace) && self.next < self.known_floor

@@ -206,21 +206,29 @@ impl Library {
     pub fn recover(&mut self, instance: u64, noop: &[u8]) -> Result<(), LibraryRecoverError> {
         let limit_bytes = self.node.max_value_len_bytes();
         if noop.len() > limit_bytes {
-            return Err(LibraryRecoverError::TooLong { len_bytes: noop.len(), limit_bytes });
+            return Err(LibraryRecoverError::TooLong {
+                len_bytes: noop.len(),
+                limit_bytes,
+            });
         }
         if self.replays.len() + self.recovering.len() >= RECOVERIES_OPEN_MAX {
             return Err(LibraryRecoverError::TooMany);
         }
         let mut known = None;
         self.node.recover(instance, noop, &mut |origin, value| {
-            known = Some(Replay { instance, kind: replay_kind(&origin), value: value.to_vec() });
+            known = Some(Replay {
+                instance,
+                kind: replay_kind(&origin),
+                value: value.to_vec(),
+            });
         })?;
         match known {
             // Learned, and handed over: answered from the node's log.
             Some(replay) if instance <= self.applied => self.replays.push_back(replay),
             // Learned, and in a burst not handed over yet, or still to be learned.
             _ => {
-                self.recovering.insert(instance, Instant::now() + self.recover_deadline);
+                self.recovering
+                    .insert(instance, Instant::now() + self.recover_deadline);
             }
         }
         Ok(())
@@ -235,8 +243,9 @@ impl Library {
             if self.has_events() {
                 return true;
             }
-            let left = deadline
-                .map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+            let left = deadline.map_or(Duration::MAX, |at| {
+                at.saturating_duration_since(Instant::now())
+            });
             if left.is_zero() || self.sleep(left.min(self.node.poll_timeout()), wake) {
                 return false;
             }
@@ -283,9 +292,14 @@ impl Library {
         let fds = self.node.wake_fds();
         // Rounded up: a wait of zero while something is due in half a millisecond would spin.
         let timeout_ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
-        let borrowed = fds.iter().filter_map(|fd| inband_dataplane::socket::borrow(*fd));
-        let mut polled: Vec<PollFd<'_>> =
-            wake.into_iter().chain(borrowed).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let borrowed = fds
+            .iter()
+            .filter_map(|fd| inband_dataplane::socket::borrow(*fd));
+        let mut polled: Vec<PollFd<'_>> = wake
+            .into_iter()
+            .chain(borrowed)
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
         // An interrupted wait is a short one.
         let arrived = poll(&mut polled, PollTimeout::from(timeout_ms)).is_ok_and(|count| count > 0);
         arrived && wake.is_some() && polled.first().is_some_and(|fd| fd.any() == Some(true))
@@ -295,9 +309,18 @@ impl Library {
     /// saves its position before the next event, that instance is in it.
     pub fn next_event(&mut self) -> Option<Event<'_>> {
         if let Some(replay) = self.replays.pop_front() {
-            let Replay { instance, kind, value } = self.replayed.insert(replay);
+            let Replay {
+                instance,
+                kind,
+                value,
+            } = self.replayed.insert(replay);
             let (instance, kind) = (*instance, *kind);
-            return Some(Event::Delivery(Delivery { instance, ticket: None, kind, value }));
+            return Some(Event::Delivery(Delivery {
+                instance,
+                ticket: None,
+                kind,
+                value,
+            }));
         }
         while let Some(decided) = self.burst.get(self.taken) {
             let (instance, origin, ticket) = (decided.instance, decided.origin, decided.ticket);
@@ -310,7 +333,12 @@ impl Library {
             if let Some(kind) = self.admit(instance, &origin, ticket) {
                 let value = self.burst.get(at)?.value;
                 let ticket = ticket.filter(|_| kind == DeliveryKind::New);
-                return Some(Event::Delivery(Delivery { instance, ticket, kind, value }));
+                return Some(Event::Delivery(Delivery {
+                    instance,
+                    ticket,
+                    kind,
+                    value,
+                }));
             }
         }
         if self.told != self.applied {
@@ -359,12 +387,13 @@ impl Library {
         let Some(ticket) = ticket else { return };
         self.node.answered(ticket);
         if self.submitted.remove(&ticket) {
-            self.notices.push_back(if self.sessions.is_open(origin.client_id) {
-                Notice::InRestoredState(ticket)
-            } else {
-                let waited_ms = self.recover_deadline.as_millis() as u64;
-                Notice::Failed(ticket, SubmitFailure::OutcomeUnknown(waited_ms))
-            });
+            self.notices
+                .push_back(if self.sessions.is_open(origin.client_id) {
+                    Notice::InRestoredState(ticket)
+                } else {
+                    let waited_ms = self.recover_deadline.as_millis() as u64;
+                    Notice::Failed(ticket, SubmitFailure::OutcomeUnknown(waited_ms))
+                });
         }
     }
 
@@ -391,10 +420,18 @@ impl Library {
     pub fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
         let (applied, sessions) = decode(saved)?;
         if applied < self.applied {
-            return Err(RestoreError::TooOld { saved: applied, delivered: self.applied });
+            return Err(RestoreError::TooOld {
+                saved: applied,
+                delivered: self.applied,
+            });
         }
         // What the node has learned above that position stays; below, it is skipped as it is taken.
-        if self.node.host().learner().is_none_or(|learner| learner.next() <= applied + 1) {
+        if self
+            .node
+            .host()
+            .learner()
+            .is_none_or(|learner| learner.next() <= applied + 1)
+        {
             self.burst.clear();
             self.taken = 0;
             self.node.reset(applied);
@@ -404,9 +441,11 @@ impl Library {
         let above = self.recovering.split_off(&(applied + 1));
         for instance in std::mem::replace(&mut self.recovering, above).into_keys() {
             let failure = RecoverFailure::InRestoredState;
-            self.notices.push_back(Notice::RecoverFailed(instance, failure));
+            self.notices
+                .push_back(Notice::RecoverFailed(instance, failure));
         }
-        self.notices.retain(|notice| !matches!(notice, Notice::StateNeeded));
+        self.notices
+            .retain(|notice| !matches!(notice, Notice::StateNeeded));
         self.state_needed_again = None;
         Ok(())
     }
@@ -452,7 +491,9 @@ fn decode(saved: &[u8]) -> Result<(u64, SessionTable), RestoreError> {
     while at < saved.len() {
         let (id, len_bytes) = (word(at)?, word(at + 8)? as usize);
         let start = at + 16;
-        let end = start.checked_add(len_bytes).ok_or(RestoreError::Damaged(at))?;
+        let end = start
+            .checked_add(len_bytes)
+            .ok_or(RestoreError::Damaged(at))?;
         let record = saved.get(start..end).ok_or(RestoreError::Damaged(start))?;
         if !sessions.decode_session(id, record) {
             return Err(RestoreError::Damaged(start));

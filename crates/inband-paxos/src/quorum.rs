@@ -14,6 +14,11 @@ impl Votes {
         }
     }
 
+    /// So many that the others are no majority?
+    pub fn blocks(self, acceptors: &[u8]) -> bool {
+        (acceptors.len() - self.0.count_ones() as usize) * 2 <= acceptors.len()
+    }
+
     /// More than half of the acceptors?
     pub fn is_majority(self, acceptors: &[u8]) -> bool {
         self.0.count_ones() as usize * 2 > acceptors.len()

@@ -12,6 +12,8 @@ use crate::timing::Micros;
 
 /// First time between repetitions of a recovery's packets; doubles up to 32 times that.
 const RETRY_US: Micros = 20_000;
+/// Learners that were outbid try again in this many different moments.
+const TURNS: Micros = 8;
 
 #[derive(Debug)]
 enum Phase {
@@ -28,6 +30,8 @@ pub struct Recovery {
     phase: Phase,
     retry_at: Micros,
     retry_after: Micros,
+    /// An acceptor has promised a higher round for this instance.
+    outbid: bool,
 }
 
 /// Who recovers, and among whom.
@@ -60,6 +64,7 @@ impl Recovery {
             phase: Phase::One(SlotPromises::default()),
             retry_at: 0,
             retry_after: RETRY_US,
+            outbid: false,
         };
         recovery.phase_1(now, context, rounds, out);
         recovery
@@ -81,6 +86,7 @@ impl Recovery {
         out: &mut Outbox,
     ) {
         self.round = rounds.make();
+        self.outbid = false;
         self.phase = Phase::One(SlotPromises::default());
         self.retry_at = now + self.retry_after;
         self.send(context, out);
@@ -150,10 +156,14 @@ impl Recovery {
         votes.is_majority(context.acceptors).then(|| vote.clone())
     }
 
-    /// Somebody promised a higher round: try again above it, later.
-    pub fn on_nack(&mut self, now: Micros, header: &Header) {
-        if header.round > self.round {
-            self.retry_at = self.retry_at.min(now + RETRY_US / 4);
+    /// Somebody promised a higher round: try again above it, later, and not at the same time as a
+    /// peer that recovers the same instance.
+    pub fn on_nack(&mut self, now: Micros, header: &Header, context: Context<'_>) {
+        if header.round > self.round && !self.outbid {
+            self.outbid = true;
+            let turn = Micros::from(context.node) % TURNS;
+            let after = self.retry_after / 4 + turn * RETRY_US / TURNS;
+            self.retry_at = self.retry_at.min(now + after);
         }
     }
 
@@ -162,7 +172,8 @@ impl Recovery {
         self.retry_at
     }
 
-    /// Repeat: the same phase once if packets were lost, a higher round if that did not help.
+    /// Repeat: the same phase if packets were lost, so that answers add up; a higher round only if an
+    /// acceptor asked for one.
     pub fn on_tick(
         &mut self,
         now: Micros,
@@ -174,7 +185,7 @@ impl Recovery {
             return;
         }
         self.retry_after = (self.retry_after * 2).min(RETRY_US * 32);
-        if rounds.highest_seen() > self.round {
+        if self.outbid {
             self.phase_1(now, context, rounds, out);
         } else {
             self.retry_at = now + self.retry_after;

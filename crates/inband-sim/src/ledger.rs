@@ -169,11 +169,20 @@ impl Ledger {
             .count()
     }
 
+    /// Has every submission of this replica ended?
+    pub fn is_idle(&self, node: u8) -> bool {
+        self.outstanding
+            .range((node, Ticket(0))..=(node, Ticket(u64::MAX)))
+            .next()
+            .is_none()
+    }
+
     /// A submission of this replica that should have ended before `now`.
     pub fn overdue(&self, node: u8, now: Micros) -> Option<String> {
         self.outstanding
             .range((node, Ticket(0))..=(node, Ticket(u64::MAX)))
-            .find(|(_, s)| s.deadline < now)
+            .next() // tickets and deadlines grow together
+            .filter(|(_, s)| s.deadline < now)
             .map(|(_, s)| {
                 let late_us = now - s.deadline;
                 format!("replica {node}: command {} did not end by its deadline, {late_us} us ago", s.command)

@@ -19,7 +19,7 @@ pub const FLUSH_MAX_US: Micros = 4_000;
 /// Time a copy of a peer's state takes, at most.
 pub const CHECKPOINT_COPY_MAX_US: Micros = 5_000;
 /// Length of the phase with faults unless told otherwise.
-pub const FAULTY_PHASE_US: Micros = 1_000_000;
+pub const FAULTY_PHASE_US: Micros = 800_000;
 /// After the last fault everything must be finished within this time.
 pub const LIVENESS_MAX_US: Micros = 10_000_000;
 /// In the phase without faults a replica submits a command this often until all is finished.
@@ -30,6 +30,12 @@ pub const DEADLINE_SLACK_US: Micros = 50_000;
 pub const FAULT_MAX_US: Micros = 250_000;
 /// Values in commands are mostly this long; a few have the full length of a packet.
 pub const COMMAND_LEN_BYTES: usize = 24;
+/// Now and then a client is a crowd: this many commands at once, more than a window takes.
+pub const CROWD: usize = 100;
+/// How many in a million.
+pub const CROWD_PPM: u64 = 2_500;
+/// Mean times between the commands of one replica's clients; a seed has one of them.
+pub const LOADS_US: [Micros; 3] = [700, 2_000, 6_000];
 /// Events kept for the trace of a failure.
 pub const TRACE_EVENTS: usize = 400;
 /// Events after which a run is stopped as runaway.

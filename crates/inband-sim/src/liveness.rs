@@ -2,7 +2,7 @@
 
 use inband_paxos::timing::Micros;
 
-use crate::limits::{LIVENESS_MAX_US, LIVENESS_PROBE_US};
+use crate::limits::{CROWD, CROWD_PPM, LIVENESS_MAX_US, LIVENESS_PROBE_US};
 use crate::queue::Event;
 use crate::world::World;
 
@@ -25,8 +25,8 @@ impl World {
             return;
         }
         // Now and then a whole crowd comes, more than a window takes.
-        let crowd = self.rng.load.chance_ppm(4_000);
-        let count = if crowd { 2 * self.layout.ring_slots } else { 1 };
+        let crowd = self.rng.load.chance_ppm(CROWD_PPM);
+        let count = if crowd { CROWD } else { 1 };
         for _ in 0..count {
             self.submit(node);
         }
@@ -75,7 +75,7 @@ impl World {
                 let state = &self.host(*node).app.live;
                 state.applied == applied
                     && Some(state.hash) == self.ledger.state_after(applied)
-                    && self.ledger.outstanding(*node) == 0
+                    && self.ledger.is_idle(*node)
             })
     }
 
@@ -91,10 +91,9 @@ impl World {
                 let before = self.ledger.ends.success;
                 let submitted = self.submit(node);
                 let probe_until = (self.now + LIVENESS_PROBE_US).min(until);
-                self.run_until(probe_until, |w| w.ledger.outstanding(node) == 0);
-                got_through = submitted && self.ledger.ends.success > before && {
-                    self.ledger.outstanding(node) == 0
-                };
+                self.run_until(probe_until, |w| w.ledger.is_idle(node));
+                let succeeded = self.ledger.ends.success > before;
+                got_through = submitted && succeeded && self.ledger.is_idle(node);
                 if !got_through {
                     self.now = self.now.max(probe_until);
                 }

@@ -94,7 +94,11 @@ impl Observer {
                 self.look_at_slot(at, slot, registers, &view)?;
             }
             None => {
-                for slot in 0..self.ring_slots {
+                // Votes lie between floor and highest.
+                let span = self.ring_slots as u64 - 1;
+                let from = view.floor.max(view.highest.saturating_sub(span));
+                for instance in from..=view.highest {
+                    let slot = instance as usize & (self.ring_slots - 1);
                     self.look_at_slot(at, slot, registers, &view)?;
                 }
             }

@@ -8,7 +8,7 @@ use inband_paxos::timing::Micros;
 use crate::faults::Unkindness;
 use crate::layout::Layout;
 use crate::ledger::Ends;
-use crate::limits::{EVENTS_MAX, FAULTY_PHASE_US, TRACE_EVENTS};
+use crate::limits::{EVENTS_MAX, FAULTY_PHASE_US, LOADS_US, TRACE_EVENTS};
 use crate::mutation::Mutation;
 use crate::network::Rates;
 use crate::rng::Rng;
@@ -124,7 +124,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
     let mut rng = Rng::new(seed, 0);
     let layout = Layout::random(&mut rng);
     let unkind = unkindness(&mut rng);
-    let load_us = [500, 1_500, 5_000][rng.below(3) as usize];
+    let load_us = LOADS_US[rng.below(3) as usize];
     let described = layout.describe();
     let mut world = World::new(seed, layout, options.mutation, options.trace_events);
     let played = catch_unwind(AssertUnwindSafe(|| {

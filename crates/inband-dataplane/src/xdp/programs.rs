@@ -29,6 +29,7 @@ pub(crate) mod objects {
     pub(crate) const COPIES: &[u8] = object!("copies");
     pub(crate) const GENERIC: &[u8] = object!("generic");
     pub(crate) const BARE: &[u8] = object!("bare");
+    pub(crate) const BENCH: &[u8] = object!("bench");
 }
 
 const SETTINGS_MAP: &str = ".rodata.settings";

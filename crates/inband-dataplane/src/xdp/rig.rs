@@ -27,7 +27,7 @@ pub struct TestRun {
 
 /// The programs of a host that has no interface.
 pub struct Rig {
-    programs: Programs,
+    pub(crate) programs: Programs,
     up: Mutex<Option<UpRing>>,
     settings: c::ib_settings,
 }
@@ -96,13 +96,18 @@ impl Rig {
 
     /// Load a test's own program, sharing the maps that it names like ours.
     pub fn beside(&self, object: &[u8]) -> Result<Beside, XdpError> {
+        self.load_beside("beside", object).map(Beside)
+    }
+
+    pub(crate) fn load_beside(
+        &self,
+        name: &'static str,
+        object: &[u8],
+    ) -> Result<Loaded, XdpError> {
         let p = &self.programs;
-        let ours: Vec<&Loaded> =
-            [Some(&p.dispatch), p.leader.as_ref(), p.acceptor.as_ref(), p.quorum.as_ref()]
-                .into_iter()
-                .flatten()
-                .collect();
-        load_object("beside", object, Some(&self.settings), &[], &ours).map(Beside)
+        let roles = [&p.leader, &p.acceptor, &p.quorum].into_iter().flatten();
+        let ours: Vec<&Loaded> = [&p.dispatch].into_iter().chain(roles).collect();
+        load_object(name, object, Some(&self.settings), &[], &ours)
     }
 }
 

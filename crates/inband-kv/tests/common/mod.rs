@@ -46,7 +46,15 @@ pub fn encode(words: &[&[u8]], stamp: Option<SessionStamp>) -> Result<Vec<u8>, R
 
 /// Words of a line; `""` is an empty word.
 pub fn words(line: &str) -> Vec<&[u8]> {
-    line.split(' ').map(|word| if word == "\"\"" { &b""[..] } else { word.as_bytes() }).collect()
+    line.split(' ')
+        .map(|word| {
+            if word == "\"\"" {
+                &b""[..]
+            } else {
+                word.as_bytes()
+            }
+        })
+        .collect()
 }
 
 /// A decided value.
@@ -66,27 +74,77 @@ pub struct Log {
 impl Default for Log {
     fn default() -> Self {
         let kind = ValueKind::OpenSession;
-        let origin = Origin { client_id: 1, client_seq: 0, client_low: 0, kind };
-        Self { values: vec![Value { origin, bytes: Vec::new() }], session: 1, next_seq: 1 }
+        let origin = Origin {
+            client_id: 1,
+            client_seq: 0,
+            client_low: 0,
+            kind,
+        };
+        Self {
+            values: vec![Value {
+                origin,
+                bytes: Vec::new(),
+            }],
+            session: 1,
+            next_seq: 1,
+        }
     }
 }
 
 impl Log {
+    /// A log that starts with holes, so that its proposer's session has another id.
+    pub fn after_holes(holes: usize) -> Self {
+        let mut log = Self::default();
+        let noop = Origin {
+            kind: ValueKind::Noop,
+            ..log.values[0].origin
+        };
+        for _ in 0..holes {
+            log.values.insert(
+                0,
+                Value {
+                    origin: noop,
+                    bytes: Vec::new(),
+                },
+            );
+        }
+        log.session += holes as u64;
+        log
+    }
+
+    /// The first `len` values of this log.
+    pub fn prefix(&self, len: usize) -> Self {
+        Self {
+            values: self.values[..len.min(self.values.len())].to_vec(),
+            ..Self::default()
+        }
+    }
+
     /// Append a value of encoded commands, proposed at `time_ms`.
     pub fn push(&mut self, time_ms: u64, commands: &[Vec<u8>]) {
         let mut writer = ValueWriter::new();
         commands.iter().for_each(|command| writer.push(command));
         let (client_id, client_seq) = (self.session, self.next_seq);
         let kind = ValueKind::Command;
-        let origin = Origin { client_id, client_seq, client_low: client_seq, kind };
+        let origin = Origin {
+            client_id,
+            client_seq,
+            client_low: client_seq,
+            kind,
+        };
         self.next_seq += 1;
-        self.values.push(Value { origin, bytes: writer.finish(time_ms).to_vec() });
+        self.values.push(Value {
+            origin,
+            bytes: writer.finish(time_ms).to_vec(),
+        });
     }
 
     /// Append a value of lines.
     pub fn push_lines(&mut self, time_ms: u64, lines: &[&str]) {
-        let commands: Vec<_> =
-            lines.iter().map(|line| encode(&words(line), None).expect("parses")).collect();
+        let commands: Vec<_> = lines
+            .iter()
+            .map(|line| encode(&words(line), None).expect("parses"))
+            .collect();
         self.push(time_ms, &commands);
     }
 
@@ -122,7 +180,12 @@ impl Default for Bench {
     fn default() -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
         let store = Store::open(dir.path()).expect("store opens");
-        Self { dir, store, log: Log::default(), now_ms: T0_MS }
+        Self {
+            dir,
+            store,
+            log: Log::default(),
+            now_ms: T0_MS,
+        }
     }
 }
 
@@ -141,6 +204,14 @@ impl Bench {
                 self.log.apply(&mut self.store, 1).pop().expect("one reply")
             }
         }
+    }
+
+    /// Close the store and open it again, as a restart does.
+    pub fn reopen(&mut self) {
+        // The database is locked while it is open: something else has to take its place.
+        let elsewhere = tempfile::tempdir().expect("temporary directory");
+        self.store = Store::open(elsewhere.path()).expect("store opens");
+        self.store = Store::open(self.dir.path()).expect("store opens again");
     }
 
     /// A value without commands.
@@ -164,7 +235,10 @@ pub fn show(reply: &Reply) -> String {
         }
         Reply::Map(pairs) => {
             let pair = |(k, v): &(Reply, Reply)| format!("{}:{}", show(k), show(v));
-            format!("{{{}}}", pairs.iter().map(pair).collect::<Vec<_>>().join(" "))
+            format!(
+                "{{{}}}",
+                pairs.iter().map(pair).collect::<Vec<_>>().join(" ")
+            )
         }
     }
 }
@@ -210,11 +284,19 @@ impl Served {
                 since_epoch.as_millis() as u64 + offset.load(Ordering::Relaxed)
             }));
             let checkpoint_address = replica.checkpoint_address().expect("a server");
-            sender.send((replica.control(), checkpoint_address)).expect("somebody waits");
+            sender
+                .send((replica.control(), checkpoint_address))
+                .expect("somebody waits");
             replica.run()
         });
         let (control, checkpoint_address) = receiver.recv().expect("the replica starts");
-        Self { address, checkpoint_address, control, clock_offset_ms, thread: Some(thread) }
+        Self {
+            address,
+            checkpoint_address,
+            control,
+            clock_offset_ms,
+            thread: Some(thread),
+        }
     }
 
     pub fn client(&self) -> Client {
@@ -247,7 +329,9 @@ pub struct Client {
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("connects");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         Self { stream }
     }

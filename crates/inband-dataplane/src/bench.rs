@@ -1,0 +1,202 @@
+//! What the programs cost, measured by test runs on this machine: a program is run many times on a
+//! frame in memory, without an interface. Ratios to the baselines of the same run are meaningful;
+//! absolute figures depend on the machine and on what else it does.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::AsRawFd;
+
+use crate::registers::{AcceptorView, LeaderView};
+use crate::soft::{Geometry, Roles};
+use crate::wire::{digest, emit, Header, Type};
+use crate::xdp::programs::{load_object, objects, test_run, Loaded};
+use crate::xdp::rig::{udp_frame, Rig};
+use crate::xdp::XdpError;
+
+/// Runs in one system call; few enough that a burst of decided values fits the ring buffer.
+const REPEAT: u32 = 2_000;
+/// System calls a figure; their median counts.
+const BATCHES: usize = 21;
+/// Batches before measuring, to warm caches and fill rings.
+const WARM_UP_BATCHES: usize = 4;
+/// Value lengths measured, in bytes.
+const VALUE_LENGTHS: [usize; 3] = [64, 512, 1376];
+const EPOCH: u32 = 1;
+const VOTERS: [u8; 3] = [3, 4, 5];
+/// Room for a frame in `struct ib_bench`.
+const BENCH_FRAME_LEN_BYTES: usize = 1520;
+const GEOMETRY: Geometry = Geometry { partitions: 1, ring_slots: 1024 };
+
+/// What a packet that is not Inband's pays.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PassthroughCost {
+    /// "tcp" or "udp".
+    pub packet: &'static str,
+    /// With a program that passes everything, in ns a packet.
+    pub bare_ns: f64,
+    /// With ours, in ns a packet.
+    pub dispatch_ns: f64,
+}
+
+/// What a role's packet takes, dispatch included.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoleCost {
+    /// "leader", "acceptor" or "quorum" (a third of its packets hands a value up).
+    pub role: &'static str,
+    /// Length of the packets' values in bytes.
+    pub value_len_bytes: usize,
+    /// Slots of the ring.
+    pub ring_slots: usize,
+    /// In ns a packet, without the test's own work.
+    pub ns: f64,
+    /// The test's own work, which was subtracted, in ns a packet.
+    pub driver_ns: f64,
+}
+
+const fn address(last: u8) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, last), 7707)
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+/// Medians of two measurements, taken in turns so that both see the same noise.
+fn paired(
+    mut a: impl FnMut() -> Result<f64, XdpError>,
+    mut b: impl FnMut() -> Result<f64, XdpError>,
+) -> Result<(f64, f64), XdpError> {
+    let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
+    for batch in 0..WARM_UP_BATCHES + BATCHES {
+        let (x, y) = (a()?, b()?);
+        if batch >= WARM_UP_BATCHES {
+            of_a.push(x);
+            of_b.push(y);
+        }
+    }
+    Ok((median(of_a), median(of_b)))
+}
+
+/// Nanoseconds a run.
+fn time(program: &Loaded, frame: &[u8]) -> Result<f64, XdpError> {
+    let run = test_run(&program.program, frame, REPEAT);
+    let run = run.map_err(|source| XdpError::System { what: "a test run".into(), source })?;
+    Ok(run.time.as_nanos() as f64)
+}
+
+/// The cost of a packet that is not Inband's: our program against one that passes everything.
+pub fn passthrough_cost() -> Result<Vec<PassthroughCost>, XdpError> {
+    let roles = Roles { leader: true, acceptor: true, quorum: true };
+    let rig = Rig::load(2, address(2), roles, GEOMETRY, None)?;
+    let bare = load_object("bare", objects::BARE, None, &[], &[])?;
+    let udp = udp_frame(address(9), SocketAddrV4::new(*address(2).ip(), 53), &[0; 64]);
+    let mut tcp = udp.clone();
+    tcp[23] = libc::IPPROTO_TCP as u8;
+    [("tcp", tcp), ("udp", udp)]
+        .into_iter()
+        .map(|(packet, frame)| {
+            let ours = || time(&rig.programs.dispatch, &frame);
+            let (bare_ns, dispatch_ns) = paired(|| time(&bare, &frame), ours)?;
+            Ok(PassthroughCost { packet, bare_ns, dispatch_ns })
+        })
+        .collect()
+}
+
+/// The cost of a packet for each role and several lengths of value.
+pub fn role_costs() -> Result<Vec<RoleCost>, XdpError> {
+    let mut costs = Vec::new();
+    for role in ["leader", "acceptor", "quorum"] {
+        for value_len_bytes in VALUE_LENGTHS {
+            costs.push(role_cost(role, value_len_bytes)?);
+        }
+    }
+    Ok(costs)
+}
+
+fn role_cost(role: &'static str, value_len_bytes: usize) -> Result<RoleCost, XdpError> {
+    let roles = Roles {
+        leader: role == "leader",
+        acceptor: role == "acceptor",
+        quorum: role == "quorum",
+    };
+    let rig = Rig::load(2, address(2), roles, GEOMETRY, None)?;
+    let kind = match role {
+        "leader" => Type::Request,
+        "acceptor" => Type::Phase2A,
+        _ => Type::Phase2B,
+    };
+    prepare(&rig);
+    let value = vec![7u8; value_len_bytes];
+    let mut header = Header::new(kind, u16::from(VOTERS[0]), EPOCH);
+    (header.round, header.digest) = (1, digest(&value));
+    let mut packet = Vec::new();
+    emit(&header, &value, &mut packet);
+    let frame = udp_frame(address(9), address(2), &packet);
+    let per_instance = if roles.quorum { VOTERS.len() } else { 1 };
+    let alone = driver(&rig, &frame, per_instance)?;
+    let driving = driver(&rig, &frame, per_instance)?;
+    let dispatch = rig.programs.dispatch.program.as_raw_fd().to_ne_bytes();
+    driving.set_bytes("ib_measured_map", 0, &dispatch)?;
+    let drive = || {
+        let time = time(&driving, &frame)?;
+        rig.decided(|_| ());
+        Ok(time)
+    };
+    let (driver_ns, total_ns) = paired(|| time(&alone, &frame), drive)?;
+    Ok(RoleCost {
+        role,
+        value_len_bytes,
+        ring_slots: GEOMETRY.ring_slots,
+        ns: total_ns - driver_ns,
+        driver_ns,
+    })
+}
+
+/// Registers with which every packet takes the ordinary way.
+fn prepare(rig: &Rig) {
+    let epoch = u64::from(EPOCH);
+    // A floor out of reach: the window never ends.
+    let leader = LeaderView { round: 1, next: 1, floor: u64::MAX / 2, epoch };
+    rig.registers().leader.restore(0, leader);
+    let acceptor = AcceptorView { promise: 1, floor: 1, highest: 0, epoch, voting: true };
+    rig.registers().acceptor.restore(0, acceptor);
+    rig.registers().quorum.configure(epoch, &VOTERS);
+}
+
+/// Load bench.bpf.c beside the rig's programs and give it its frame (`struct ib_bench`).
+fn driver(rig: &Rig, frame: &[u8], per_instance: usize) -> Result<Loaded, XdpError> {
+    let driver = rig.load_beside("bench", objects::BENCH)?;
+    let mut bench = 0u64.to_ne_bytes().to_vec();
+    for word in [per_instance as u32, u32::from(VOTERS[0]), frame.len() as u32, 0] {
+        bench.extend_from_slice(&word.to_ne_bytes());
+    }
+    let header_len_bytes = bench.len();
+    bench.extend_from_slice(frame);
+    bench.resize(header_len_bytes + BENCH_FRAME_LEN_BYTES, 0);
+    driver.set_bytes("ib_bench_map", 0, &bench)?;
+    Ok(driver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Prints the figures; holds only that they are figures, as machines are noisy.
+    #[test]
+    fn costs_are_measured() {
+        let passthrough = match passthrough_cost() {
+            Err(XdpError::Privilege { what }) => {
+                return eprintln!("cannot be measured: {what} is not allowed");
+            }
+            other => other.unwrap(),
+        };
+        for cost in passthrough {
+            eprintln!("{cost:?}");
+            assert!(cost.dispatch_ns >= 1.0 && cost.bare_ns >= 1.0);
+        }
+        for cost in role_costs().unwrap() {
+            eprintln!("{cost:?}");
+            assert!(cost.ns >= 1.0 && cost.ns < 100_000.0);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! State transfer between replicas, whole and damaged.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::{wait_for, Bench, Served};
+use inband_kv::checkpoint::TransferError;
+use inband_kv::checkpoint_client::Fetch;
+use inband_kv::checkpoint_server::CheckpointServer;
+use inband_kv::replica::ReplicaConfig;
+use inband_kv::store::{Store, StoreError};
+use inband_kv::testing::MemoryCluster;
+
+/// A store with some of everything.
+fn filled() -> Bench {
+    let mut bench = Bench::default();
+    for i in 0..500 {
+        bench
+            .log
+            .push_lines(bench.now_ms, &[&format!("SET k{i} {}", "v".repeat(i))]);
+    }
+    bench.log.apply(&mut bench.store, 50);
+    bench.run("SET t 1 PX 1000");
+    bench.run("INBAND.SESSION NEW");
+    bench
+}
+
+fn serve(bench: &Bench) -> CheckpointServer {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (db, outgoing) = (bench.store.shared(), bench.store.outgoing());
+    CheckpointServer::start(listener, db, outgoing, Default::default()).unwrap()
+}
+
+fn fetch(peers: &[SocketAddr], applied: u64, into: &Path) -> Result<u64, TransferError> {
+    let (received_bytes, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let fetch = Fetch {
+        peers,
+        applied,
+        into,
+        received_bytes: &received_bytes,
+        stop: &stop,
+    };
+    let outcome = fetch.run();
+    assert_eq!(
+        outcome.is_ok(),
+        outcome.is_ok() && received_bytes.load(Ordering::Relaxed) > 0
+    );
+    outcome
+}
+
+#[test]
+fn a_checkpoint_moves_over_loopback() {
+    let mut bench = filled();
+    let server = serve(&bench);
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Store::open(dir.path()).unwrap();
+    bench.log.prefix(20).apply(&mut store, 5);
+    // The first peer is not there.
+    let peers = [SocketAddr::from(([127, 0, 0, 1], 1)), server.address()];
+    let applied = fetch(&peers, store.applied(), &store.incoming()).unwrap();
+    assert_eq!(applied, bench.store.applied());
+    let incoming = store.incoming();
+    store.install(&incoming).unwrap();
+    assert_eq!(store.digest().unwrap(), bench.store.digest().unwrap());
+    assert!(!incoming.exists());
+    // It goes on from there, and is still there after a restart.
+    bench.run("SET after 1");
+    bench.log.apply(&mut store, 1);
+    assert_eq!(store.digest().unwrap(), bench.store.digest().unwrap());
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.digest().unwrap(), bench.store.digest().unwrap());
+    assert_eq!(store.keys(), 502);
+    // A peer that is not ahead says so.
+    let refused = fetch(&[server.address()], store.applied(), &store.incoming());
+    assert!(
+        matches!(refused, Err(TransferError::Refused(_))),
+        "{refused:?}"
+    );
+    assert!(matches!(
+        fetch(&[], 0, &store.incoming()),
+        Err(TransferError::NoPeers)
+    ));
+    wait_for("nothing is left behind", || {
+        std::fs::read_dir(bench.store.outgoing())
+            .unwrap()
+            .next()
+            .is_none()
+    });
+}
+
+/// Record what a server sends.
+fn record(server: &CheckpointServer) -> Vec<u8> {
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.write_all(b"IBCKPT1\n").unwrap();
+    stream.write_all(&0u64.to_be_bytes()).unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// Serve recorded bytes once.
+fn replay(bytes: Vec<u8>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 16]).unwrap();
+        // The client may have seen enough before the end.
+        let _ = stream.write_all(&bytes);
+    });
+    address
+}
+
+#[test]
+fn a_damaged_stream_is_found_out() {
+    let bench = filled();
+    let bytes = record(&serve(&bench));
+    let dir = tempfile::tempdir().unwrap();
+    let into = dir.path().join("incoming");
+    assert!(fetch(&[replay(bytes.clone())], 0, &into).is_ok());
+    let mut damages: Vec<Vec<u8>> = Vec::new();
+    for cut in [0, 5, 20, bytes.len() / 2, bytes.len() - 1] {
+        damages.push(bytes[..cut].to_vec());
+    }
+    // A flipped bit anywhere but in the announced instance is found by the transfer itself.
+    let places = (0..9)
+        .chain(17..60)
+        .chain((60..bytes.len()).step_by(bytes.len() / 30));
+    for at in places {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        damages.push(damaged);
+    }
+    for damaged in damages {
+        let outcome = fetch(&[replay(damaged.clone())], 0, &into);
+        // A file may have got another good name; opening it finds that out.
+        let is_caught = outcome.is_err() || {
+            let mut store = Store::open(&dir.path().join("store")).unwrap();
+            store.install(&into).is_err()
+        };
+        let at = damaged.iter().zip(&bytes).position(|(a, b)| a != b);
+        assert!(is_caught, "damage at {at:?} of {} bytes", damaged.len());
+    }
+    // After all that a good one is fetched and installed.
+    let mut store = Store::open(&dir.path().join("store")).unwrap();
+    assert_eq!(store.applied(), 0);
+    fetch(&[replay(bytes)], 0, &store.incoming()).unwrap();
+    let incoming = store.incoming();
+    store.install(&incoming).unwrap();
+    assert_eq!(store.digest().unwrap(), bench.store.digest().unwrap());
+}
+
+#[test]
+fn a_crash_while_installing_leaves_one_of_the_two() {
+    let bench = filled();
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Store::open(dir.path()).unwrap();
+    bench.log.prefix(20).apply(&mut store, 5);
+    let (old, new) = (store.digest().unwrap(), bench.store.digest().unwrap());
+    // Crash while receiving: an incomplete directory.
+    std::fs::create_dir_all(store.incoming()).unwrap();
+    std::fs::write(store.incoming().join("CURRENT"), b"half").unwrap();
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.digest().unwrap(), old);
+    assert!(!store.incoming().exists());
+    // Crash after the rename, before it is made active.
+    bench.store.checkpoint(&dir.path().join("db-1")).unwrap();
+    drop(store);
+    let mut store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.digest().unwrap(), old);
+    assert!(!dir.path().join("db-1").exists());
+    // Crash after it was made active, before the old one is removed.
+    let incoming = store.incoming();
+    bench.store.checkpoint(&incoming).unwrap();
+    store.install(&incoming).unwrap();
+    std::fs::create_dir_all(dir.path().join("db-0")).unwrap();
+    drop(store);
+    let mut store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.digest().unwrap(), new);
+    assert!(!dir.path().join("db-0").exists());
+    // An older checkpoint is not installed.
+    bench.store.checkpoint(&incoming).unwrap();
+    let refused = store.install(&incoming);
+    assert!(
+        matches!(refused, Err(StoreError::CheckpointTooOld { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(store.digest().unwrap(), new);
+}
+
+#[test]
+fn a_replica_that_is_too_far_behind_catches_up() {
+    let cluster = MemoryCluster::new();
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let one = Served::start(&cluster, dirs[0].path(), ReplicaConfig::default());
+    let mut client = one.client();
+    for i in 0..300 {
+        assert_eq!(client.ask(&format!("SET k{i} v")), "+OK");
+    }
+    cluster.keep_entries(10);
+    assert_eq!(client.ask("INCR n"), ":1");
+    // Nobody serves yet: the late one says that it is loading.
+    let two = Served::start(&cluster, dirs[1].path(), ReplicaConfig::default());
+    wait_for("it is loading", || two.control.status().is_loading);
+    let mut early = two.client();
+    cluster.set_checkpoint_peers(vec![one.checkpoint_address]);
+    wait_for("it is installed", || {
+        two.control.status().checkpoints_installed_total == 1
+    });
+    assert_eq!(early.ask("GET n"), "$1");
+    assert_eq!(early.line(), "1");
+    assert_eq!(early.ask("DBSIZE"), ":301");
+    wait_for("both are equal", || {
+        one.control.digest().unwrap() == two.control.digest().unwrap()
+    });
+    assert_eq!(one.control.status().checkpoints_served_total, 1);
+    assert!(two.control.status().loading_bytes > 0);
+}
+
+#[test]
+fn clients_are_told_while_loading() {
+    let cluster = MemoryCluster::new();
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let one = Served::start(&cluster, dirs[0].path(), ReplicaConfig::default());
+    let mut client = one.client();
+    assert_eq!(client.ask("SET a 1"), "+OK");
+    let mut waiting = one.client();
+    assert_eq!(waiting.ask("PING"), "+PONG");
+    cluster.hold();
+    waiting.send("GET a\r\nGET a\r\nPING\r\n");
+    wait_for("it is held", || cluster.held() == 1);
+    // The values it needs next are gone before it sees them.
+    cluster.keep_entries(1);
+    cluster.decide_noops(50);
+    wait_for("it is loading", || one.control.status().is_loading);
+    for line in ["GET a", "SET a 2", "INCR a", "SCAN 0", "KEYS *", "DBSIZE"] {
+        let reply = client.ask(line);
+        assert!(
+            reply.starts_with("-LOADING Inband is loading a checkpoint"),
+            "{line}: {reply}"
+        );
+    }
+    client.send("GET a\r\n".repeat(2000));
+    for _ in 0..2000 {
+        assert!(client.line().starts_with("-LOADING"));
+    }
+    assert_eq!(client.ask("PING"), "+PONG");
+    // Nobody is accepted; somebody else may be, over the same listener.
+    let mut late = one.client();
+    late.stream
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    late.send("PING\r\n");
+    assert!(late.stream.read(&mut [0; 8]).is_err());
+    // A peer that is up to date appears.
+    let mut peer = Store::open(dirs[1].path()).unwrap();
+    one.control.sync().unwrap();
+    // Our proposer's session is not in its history: it has to open another one.
+    let mut log = common::Log::after_holes(5);
+    for i in 0..200 {
+        log.push_lines(common::T0_MS, &[&format!("SET k{i} v")]);
+    }
+    log.apply(&mut peer, 100);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (db, outgoing) = (peer.shared(), peer.outgoing());
+    let server = CheckpointServer::start(listener, db, outgoing, Default::default()).unwrap();
+    cluster.decide_noops(150);
+    cluster.set_checkpoint_peers(vec![server.address()]);
+    wait_for("it is installed", || {
+        one.control.status().checkpoints_installed_total == 1
+    });
+    cluster.release_reversed();
+    wait_for("it goes on from there", || {
+        one.control.status().applied_instance > 206
+    });
+    for _ in 0..2 {
+        assert!(waiting
+            .line()
+            .starts_with("-ERR outcome unknown: this replica loaded"));
+    }
+    assert_eq!(waiting.line(), "+PONG");
+    assert_eq!(client.ask("STRLEN k0"), ":1");
+    late.stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    assert_eq!(late.line(), "+PONG");
+}

@@ -1,0 +1,270 @@
+//! A replica over a log that does exactly what the test says.
+
+mod common;
+
+use std::cell::RefCell;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::RawFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::Client;
+use inband_kv::replica::{Replica, ReplicaConfig};
+use inband_kv::store::Store;
+use inband_paxos::log::{
+    Burst, Origin, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind,
+};
+
+#[derive(Default)]
+struct Script {
+    submitted: Vec<(Ticket, Vec<u8>)>,
+    /// Session, sequence and ticket of what is delivered next, and the value.
+    deliveries: Vec<(Origin, Option<Ticket>, Vec<u8>)>,
+    failures: Vec<(Ticket, SubmitFailure)>,
+    next_instance: u64,
+    refuse_submit: Option<SubmitError>,
+    room: usize,
+    calls: Vec<String>,
+}
+
+struct ScriptedLog(Rc<RefCell<Script>>);
+
+impl ReplicatedLog for ScriptedLog {
+    fn max_value_len_bytes(&self) -> usize {
+        300
+    }
+    fn submit_room(&self) -> usize {
+        self.0.borrow().room
+    }
+    fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError> {
+        let mut script = self.0.borrow_mut();
+        if let Some(error) = script.refuse_submit.take() {
+            return Err(error);
+        }
+        let ticket = Ticket(script.submitted.len() as u64 + 1);
+        script.submitted.push((ticket, value.to_vec()));
+        Ok(ticket)
+    }
+    fn poll(&mut self, burst: &mut Burst) {
+        let mut script = self.0.borrow_mut();
+        burst.failed.append(&mut script.failures);
+        for (origin, ticket, value) in std::mem::take(&mut script.deliveries) {
+            burst.push(script.next_instance, origin, ticket, &value);
+            script.next_instance += 1;
+        }
+    }
+    fn applied(&mut self, instance: u64) {
+        self.0
+            .borrow_mut()
+            .calls
+            .push(format!("applied {instance}"));
+    }
+    fn reset(&mut self, applied: u64) {
+        self.0.borrow_mut().next_instance = applied + 1;
+    }
+    fn session_refused(&mut self, ticket: Ticket) {
+        self.0
+            .borrow_mut()
+            .calls
+            .push(format!("refused {}", ticket.0));
+    }
+    fn answered(&mut self, ticket: Ticket) {
+        self.0
+            .borrow_mut()
+            .calls
+            .push(format!("answered {}", ticket.0));
+    }
+    fn wake_fds(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+    fn poll_timeout(&self) -> Duration {
+        Duration::from_millis(1)
+    }
+    fn checkpoint_peers(&self) -> Vec<SocketAddr> {
+        Vec::new()
+    }
+}
+
+struct Stage {
+    script: Rc<RefCell<Script>>,
+    replica: Replica,
+    address: SocketAddr,
+    _dir: tempfile::TempDir,
+}
+
+const COMMAND: ValueKind = ValueKind::Command;
+
+impl Stage {
+    fn new() -> Self {
+        let script = Rc::new(RefCell::new(Script {
+            room: 100,
+            ..Script::default()
+        }));
+        let open = Origin {
+            client_id: 7,
+            client_seq: 0,
+            client_low: 0,
+            kind: ValueKind::OpenSession,
+        };
+        script
+            .borrow_mut()
+            .deliveries
+            .push((open, None, Vec::new()));
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let log = Box::new(ScriptedLog(script.clone()));
+        let config = ReplicaConfig {
+            spin_us: 0,
+            ..ReplicaConfig::default()
+        };
+        let replica = Replica::new(config, store, log, vec![listener], None).unwrap();
+        Self {
+            script,
+            replica,
+            address,
+            _dir: dir,
+        }
+    }
+
+    fn turn(&mut self) {
+        for _ in 0..5 {
+            self.replica.poll_once(Duration::from_millis(5)).unwrap();
+        }
+    }
+
+    fn client(&mut self) -> Client {
+        let client = Client::connect(self.address);
+        self.turn();
+        client
+    }
+
+    fn submitted(&self) -> usize {
+        self.script.borrow().submitted.len()
+    }
+
+    /// Deliver what was submitted as `ticket`, as sequence `seq` of session `session`.
+    fn deliver(&mut self, ticket: u64, session: u64, seq: u64) {
+        let origin = Origin {
+            client_id: session,
+            client_seq: seq,
+            client_low: 1,
+            kind: COMMAND,
+        };
+        let value = self.script.borrow().submitted[ticket as usize - 1]
+            .1
+            .clone();
+        self.script
+            .borrow_mut()
+            .deliveries
+            .push((origin, Some(Ticket(ticket)), value));
+    }
+
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.script.borrow_mut().calls)
+    }
+}
+
+#[test]
+fn verdicts_reach_the_log_and_the_client() {
+    let mut stage = Stage::new();
+    let mut client = stage.client();
+    client.send("INCR n\r\n");
+    stage.turn();
+    assert_eq!(stage.submitted(), 1);
+    stage.calls();
+    // The session is not known: the log is told, the client waits.
+    stage.deliver(1, 99, 1);
+    stage.turn();
+    assert_eq!(stage.calls(), ["applied 2", "refused 1"]);
+    // Resubmitted under the same ticket, decided twice.
+    stage.deliver(1, 1, 1);
+    stage.deliver(1, 1, 1);
+    stage.turn();
+    assert_eq!(stage.calls(), ["applied 4", "answered 1"]);
+    assert_eq!(client.line(), ":1");
+    // Decided as a duplicate without a first time here: it was in a checkpoint.
+    client.send("INCR n\r\n");
+    stage.turn();
+    stage.deliver(2, 1, 1);
+    stage.turn();
+    assert_eq!(stage.calls(), ["applied 5", "answered 2"]);
+    assert!(client
+        .line()
+        .starts_with("-ERR outcome unknown: the command was applied"));
+}
+
+#[test]
+fn failures_are_told_apart() {
+    let mut stage = Stage::new();
+    let mut client = stage.client();
+    client.send("INCR n\r\nINCR n\r\nPING\r\n");
+    stage.turn();
+    let failure = SubmitFailure::NotApplied("the leader has stepped down");
+    stage
+        .script
+        .borrow_mut()
+        .failures
+        .push((Ticket(1), failure));
+    stage.turn();
+    assert_eq!(
+        client.line(),
+        "-TRYAGAIN not applied: the leader has stepped down"
+    );
+    assert_eq!(
+        client.line(),
+        "-TRYAGAIN not applied: the leader has stepped down"
+    );
+    assert_eq!(client.line(), "+PONG");
+    client.send("INCR n\r\n");
+    stage.turn();
+    stage
+        .script
+        .borrow_mut()
+        .failures
+        .push((Ticket(2), SubmitFailure::OutcomeUnknown(5)));
+    stage.turn();
+    assert!(client
+        .line()
+        .starts_with("-ERR outcome unknown: no decision within 5 ms"));
+    // It is decided after all: applied, and nobody is answered twice.
+    stage.deliver(2, 1, 9);
+    client.send("PING\r\n");
+    stage.turn();
+    assert_eq!(client.line(), "+PONG");
+    stage.script.borrow_mut().refuse_submit = Some(SubmitError::Closed("shutting down"));
+    client.send("INCR n\r\n");
+    stage.turn();
+    assert_eq!(
+        client.line(),
+        "-TRYAGAIN this node does not accept values: shutting down"
+    );
+    assert_eq!(stage.replica.store().keys(), 1);
+}
+
+#[test]
+fn a_full_window_delays_and_then_fills_values() {
+    let mut stage = Stage::new();
+    stage.script.borrow_mut().room = 0;
+    let mut clients: Vec<Client> = (0..6).map(|_| stage.client()).collect();
+    for (i, client) in clients.iter_mut().enumerate() {
+        client.send(format!("SET k{i} {}\r\n", "v".repeat(60)));
+    }
+    stage.turn();
+    assert_eq!(stage.submitted(), 0);
+    // The log says it has room, and then that it has not.
+    stage.script.borrow_mut().room = 100;
+    stage.script.borrow_mut().refuse_submit = Some(SubmitError::WindowFull(1));
+    stage.turn();
+    assert_eq!(
+        stage.submitted(),
+        2,
+        "six commands of about 70 bytes in two values of 300"
+    );
+    stage.deliver(2, 1, 1);
+    stage.deliver(1, 1, 2);
+    stage.turn();
+    assert!(clients.iter_mut().all(|client| client.line() == "+OK"));
+    assert_eq!(stage.replica.store().keys(), 6);
+}

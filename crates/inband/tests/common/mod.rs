@@ -1,0 +1,298 @@
+//! A cluster in namespaces, and clients that record every reply.
+
+#![allow(dead_code, missing_docs)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use inband_lab::{ClusterSpec, ClusterStatus, Supervisor};
+use inband_paxos::config::Dataplane;
+
+/// One cluster at a time: two cores, and pauses are measured.
+static ONE: Mutex<()> = Mutex::new(());
+static NEXT_PORT: Mutex<u16> = Mutex::new(21_000);
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_inband");
+
+/// Prints why and returns false if namespaces and XDP are not to be had.
+pub fn lab_works(test: &str) -> bool {
+    match inband_lab::preflight::check_lab() {
+        Ok(()) => true,
+        Err(error) => {
+            println!("SKIPPED {test}: {error}");
+            false
+        }
+    }
+}
+
+pub struct Cluster {
+    pub supervisor: Supervisor,
+    pub dir: PathBuf,
+    spec: ClusterSpec,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl Cluster {
+    pub fn start(name: &str, dataplane: Dataplane, change: impl FnOnce(&mut ClusterSpec)) -> Cluster {
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = std::env::temp_dir().join(format!("ib-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let mut spec = ClusterSpec::new(PROGRAM, &dir);
+        spec.dataplane = dataplane;
+        spec.resp = SocketAddr::from(([127, 0, 0, 1], port(8)));
+        spec.metrics_port = port(16);
+        change(&mut spec);
+        let supervisor = Supervisor::start(spec.clone()).expect("the cluster starts");
+        let cluster = Cluster { supervisor, dir, spec, _one: one };
+        cluster.wait_until_it_serves();
+        cluster
+    }
+
+    fn wait_until_it_serves(&self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Client::try_connect(self.supervisor.resp())
+            .and_then(|mut c| c.try_call(&["SET", "warm", "up"]))
+            .as_deref()
+            != Some("+OK")
+        {
+            assert!(Instant::now() < deadline, "the cluster does not serve: {:#?}", self.supervisor.status());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub fn resp(&self) -> SocketAddr {
+        self.supervisor.resp()
+    }
+
+    /// The port of one replica alone.
+    pub fn replica(&self, i: u16) -> SocketAddr {
+        let front = self.supervisor.resp();
+        SocketAddr::new(front.ip(), front.port() + 1 + i)
+    }
+
+    pub fn status(&self) -> ClusterStatus {
+        self.supervisor.status()
+    }
+
+    pub fn counter(&self, host: &str, counter: &str) -> u64 {
+        let status = self.status();
+        let entry = status.hosts.iter().find(|h| h.name == host).expect("a host of this name");
+        let said = entry.status.as_ref().expect("the host answers");
+        said.counters.get(counter).copied().unwrap_or(0)
+    }
+
+    /// Wait for something to become true of the status.
+    pub fn wait_for(&self, what: &str, limit: Duration, mut good: impl FnMut(&ClusterStatus) -> bool) {
+        let deadline = Instant::now() + limit;
+        loop {
+            let status = self.status();
+            if good(&status) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{what}: not within {limit:?}: {status:#?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// All replicas applied the same instance.
+    pub fn wait_until_equal(&self, limit: Duration) {
+        self.wait_for("replicas become equal", limit, |status| {
+            let applied: Vec<Option<u64>> = status
+                .hosts
+                .iter()
+                .filter(|h| h.name.starts_with("replica"))
+                .map(|h| h.status.as_ref().and_then(|s| s.replica).map(|r| r.applied))
+                .collect();
+            applied[0].is_some() && applied.iter().all(|a| *a == applied[0])
+        });
+    }
+
+    /// Stop cleanly and compare everything the replicas hold.
+    pub fn down_and_compare(self) {
+        let report = self.supervisor.down();
+        assert!(report.clean_at.is_some(), "unclean: {:?}", report.unclean_because);
+        let dirs: Vec<PathBuf> = (0..self.spec.replicas)
+            .map(|i| self.dir.join(format!("hosts/replica-{i}")))
+            .collect();
+        drop(self.supervisor);
+        let digests: Vec<String> = dirs.iter().map(|d| inspect(d)).collect();
+        assert!(digests.iter().all(|d| *d == digests[0]), "replicas differ: {digests:#?}");
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// What `inband inspect` says of a replica's store.
+pub fn inspect(host_dir: &Path) -> String {
+    let data = host_dir.join("data");
+    let output = Command::new(PROGRAM).arg("inspect").arg(&data).output().expect("inspect runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+fn port(count: u16) -> u16 {
+    let mut next = NEXT_PORT.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let first = *next;
+        *next += count;
+        let free = (first..first + count)
+            .all(|p| std::net::TcpListener::bind(("127.0.0.1", p)).is_ok());
+        if free {
+            return first;
+        }
+    }
+}
+
+/// A RESP client of simple and bulk replies.
+pub struct Client {
+    stream: TcpStream,
+    reader: BufReader<TcpStream>,
+}
+
+impl Client {
+    pub fn try_connect(address: SocketAddr) -> Option<Client> {
+        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok()?;
+        stream.set_nodelay(true).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(15))).ok()?;
+        Some(Client { reader: BufReader::new(stream.try_clone().ok()?), stream })
+    }
+
+    pub fn connect(address: SocketAddr) -> Client {
+        Client::try_connect(address).expect("the store accepts connections")
+    }
+
+    /// `None`: the connection broke, so the outcome is unknown.
+    pub fn try_call(&mut self, parts: &[&str]) -> Option<String> {
+        let mut request = format!("*{}\r\n", parts.len());
+        for part in parts {
+            request += &format!("${}\r\n{part}\r\n", part.len());
+        }
+        self.stream.write_all(request.as_bytes()).ok()?;
+        let line = self.line()?;
+        match line.strip_prefix('$') {
+            Some("-1") => Some("(nil)".into()),
+            Some(_) => self.line(),
+            None => Some(line),
+        }
+    }
+
+    pub fn call(&mut self, parts: &[&str]) -> String {
+        self.try_call(parts).expect("an answer")
+    }
+
+    fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        match self.reader.read_line(&mut line) {
+            Ok(n) if n > 0 => Some(line.trim_end().to_owned()),
+            _ => None,
+        }
+    }
+}
+
+/// What one client did: every command ended in exactly one of these.
+#[derive(Debug, Default, Clone)]
+pub struct Record {
+    pub acknowledged: Vec<u64>,
+    pub failed: Vec<(u64, String)>,
+    pub unknown: Vec<u64>,
+    pub longest_pause: Duration,
+    pub increments: u64,
+}
+
+/// Clients that write numbered keys and increment a counter, one command at a time each.
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    clients: Vec<JoinHandle<Record>>,
+}
+
+impl Load {
+    /// Start `clients` clients, spread over `addresses`.
+    pub fn start(addresses: &[SocketAddr], clients: usize) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let clients = (0..clients)
+            .map(|i| {
+                let stop = stop.clone();
+                let address = addresses[i % addresses.len()];
+                std::thread::spawn(move || run_client(i, address, &stop))
+            })
+            .collect();
+        Load { stop, clients }
+    }
+
+    pub fn stop(self) -> Vec<Record> {
+        self.stop.store(true, Ordering::Release);
+        self.clients.into_iter().map(|c| c.join().expect("a client does not panic")).collect()
+    }
+}
+
+fn run_client(id: usize, address: SocketAddr, stop: &AtomicBool) -> Record {
+    let mut record = Record::default();
+    let mut client = Client::connect(address);
+    let mut last = Instant::now();
+    let mut number = 0;
+    while !stop.load(Ordering::Acquire) {
+        number += 1;
+        let (key, value) = (format!("client{id}:{number}"), number.to_string());
+        let reply = client.try_call(&["SET", &key, &value]);
+        let counted = client.try_call(&["INCR", &format!("count{id}")]);
+        record.longest_pause = record.longest_pause.max(last.elapsed());
+        last = Instant::now();
+        match reply {
+            Some(reply) if reply == "+OK" => record.acknowledged.push(number),
+            Some(reply) if reply.contains("outcome unknown") => record.unknown.push(number),
+            Some(reply) => record.failed.push((number, reply)),
+            None => {
+                record.unknown.push(number);
+                // The replica died under us: go on at whoever answers.
+                let deadline = Instant::now() + Duration::from_secs(10);
+                loop {
+                    if let Some(fresh) = Client::try_connect(address) {
+                        client = fresh;
+                        break;
+                    }
+                    assert!(Instant::now() < deadline, "nobody accepts connections at {address}");
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                continue;
+            }
+        }
+        if let Some(counted) = counted {
+            record.increments += u64::from(counted.starts_with(':'));
+        }
+    }
+    record
+}
+
+/// Nothing acknowledged is lost, nothing is applied twice. Returns how much was checked.
+pub fn check(address: SocketAddr, records: &[Record]) -> u64 {
+    let mut client = Client::connect(address);
+    let mut checked = 0;
+    for (id, record) in records.iter().enumerate() {
+        for number in &record.acknowledged {
+            let got = client.call(&["GET", &format!("client{id}:{number}")]);
+            assert_eq!(got, number.to_string(), "client {id}: an acknowledged SET is lost");
+            checked += 1;
+        }
+        let count: u64 = client.call(&["GET", &format!("count{id}")]).parse().unwrap_or(0);
+        let most = record.increments + record.unknown.len() as u64 + record.failed.len() as u64 + 1;
+        assert!(
+            (record.increments..=most).contains(&count),
+            "client {id}: {} increments acknowledged, {count} applied",
+            record.increments
+        );
+        if record.unknown.is_empty() && record.failed.is_empty() {
+            assert!(
+                count <= record.increments + 1,
+                "client {id}: applied twice: {} acknowledged, {count} applied",
+                record.increments
+            );
+        }
+    }
+    assert!(checked > 0, "no command was acknowledged at all");
+    checked
+}

@@ -1,0 +1,260 @@
+//! Faults on a real cluster in namespaces, under a client that records every reply.
+
+mod common;
+
+use std::net::{SocketAddrV4, UdpSocket};
+use std::time::{Duration, Instant};
+
+use common::{check, lab_works, Client, Cluster, Load};
+use inband_dataplane::wire::{self, Header, Type};
+use inband_lab::{DropRule, LinkFaults};
+use inband_paxos::config::Dataplane;
+
+/// Time for a cluster on a busy two-core machine to do what takes it milliseconds on a quiet one.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn run_for(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+#[test]
+fn an_acceptor_is_killed_and_no_request_fails() {
+    if !lab_works("an_acceptor_is_killed_and_no_request_fails") {
+        return;
+    }
+    let cluster = Cluster::start("acc", Dataplane::Xdp, |_| {});
+    let load = Load::start(&[cluster.resp()], 4);
+    run_for(500);
+    cluster.supervisor.kill("acceptor/1").unwrap();
+    run_for(1000);
+    let records = load.stop();
+    let pause = records.iter().map(|r| r.longest_pause).max().unwrap();
+    println!("one of three acceptors killed: longest pause {} ms (goal 100)", pause.as_millis());
+    for record in &records {
+        assert!(record.failed.is_empty() && record.unknown.is_empty(), "{:?}", record.failed);
+    }
+    check(cluster.resp(), &records);
+
+    // Restarted with empty memory it must not vote, says so, and the cluster does not need it.
+    cluster.supervisor.restart("acceptor/1").unwrap();
+    cluster.wait_for("the acceptor says that it is recovering", PATIENCE, |status| {
+        let host = status.hosts.iter().find(|h| h.name == "acceptor/1").unwrap();
+        let acceptor = host.status.as_ref().and_then(|s| s.acceptor);
+        acceptor.is_some_and(|a| !a.voting)
+    });
+    assert_eq!(Client::connect(cluster.resp()).call(&["SET", "after", "restart"]), "+OK");
+    assert_eq!(cluster.counter("acceptor/1", "acceptor_voted"), 0);
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn the_leader_is_killed_and_a_backup_takes_over() {
+    if !lab_works("the_leader_is_killed_and_a_backup_takes_over") {
+        return;
+    }
+    let cluster = Cluster::start("lead", Dataplane::Xdp, |_| {});
+    let load = Load::start(&[cluster.replica(0), cluster.replica(1), cluster.replica(2)], 6);
+    run_for(500);
+    cluster.supervisor.kill("leader").unwrap();
+    let killed = Instant::now();
+    cluster.wait_for("a backup leads", PATIENCE, |status| {
+        status.leader.as_deref().is_some_and(|l| l.starts_with("replica"))
+    });
+    println!("leader killed: status shows a new one after {} ms", killed.elapsed().as_millis());
+    run_for(1000);
+    let records = load.stop();
+    let pause = records.iter().map(|r| r.longest_pause).max().unwrap();
+    println!("leader killed: longest pause of a client {} ms", pause.as_millis());
+    let checked = check(cluster.resp(), &records);
+    println!("{checked} acknowledged SETs read back");
+
+    // And again: the backup's backup.
+    let load = Load::start(&[cluster.resp()], 2);
+    cluster.supervisor.restart("leader").unwrap();
+    run_for(500);
+    load.stop();
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn all_2as_of_a_full_window_are_lost() {
+    if !lab_works("all_2as_of_a_full_window_are_lost") {
+        return;
+    }
+    let cluster = Cluster::start("window", Dataplane::Xdp, |spec| spec.ring_slots = 64);
+    let lab = cluster.supervisor.lab().unwrap();
+    let load = Load::start(&[cluster.replica(0), cluster.replica(1), cluster.replica(2)], 12);
+    run_for(300);
+    let rule = DropRule {
+        udp_port: cluster.status().hosts[0].address.port(),
+        message_type: Type::Phase2A as u8,
+        from_hosts: Vec::new(),
+        to_hosts: Vec::new(),
+    };
+    let rule = lab.add_drop_rule(&rule).unwrap();
+    run_for(400);
+    lab.remove_drop_rule(rule).unwrap();
+    let healed = Instant::now();
+    let before = inband_progress(&cluster);
+    cluster.wait_for("decisions go on", PATIENCE, |status| {
+        status.hosts.iter().filter_map(|h| h.status.as_ref()?.replica).any(|r| r.applied > before + 100)
+    });
+    println!("all PHASE2A lost for 400 ms: 100 more instances {} ms after", healed.elapsed().as_millis());
+    run_for(300);
+    let records = load.stop();
+    check(cluster.resp(), &records);
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+fn inband_progress(cluster: &Cluster) -> u64 {
+    let status = cluster.status();
+    let replicas = status.hosts.iter().filter_map(|h| h.status.as_ref()?.replica);
+    replicas.map(|r| r.applied).max().unwrap_or(0)
+}
+
+#[test]
+fn a_killed_replica_catches_up_after_more_than_a_ring() {
+    if !lab_works("a_killed_replica_catches_up_after_more_than_a_ring") {
+        return;
+    }
+    let cluster = Cluster::start("rep", Dataplane::Xdp, |spec| spec.ring_slots = 256);
+    cluster.supervisor.kill("replica/2").unwrap();
+    let before = inband_progress(&cluster);
+    let load = Load::start(&[cluster.replica(0), cluster.replica(1)], 8);
+    cluster.wait_for("more than a ring of instances", PATIENCE, |status| {
+        let replicas = status.hosts.iter().filter_map(|h| h.status.as_ref()?.replica);
+        replicas.map(|r| r.applied).max().unwrap_or(0) > before + 1000
+    });
+    cluster.supervisor.restart("replica/2").unwrap();
+    run_for(500);
+    let records = load.stop();
+    cluster.wait_until_equal(PATIENCE);
+    // It serves what was written while it was dead.
+    check(cluster.replica(2), &records);
+    cluster.down_and_compare();
+}
+
+fn loss(name: &str, percent: u32) {
+    let cluster = Cluster::start(name, Dataplane::Xdp, |_| {});
+    cluster.supervisor.lab().unwrap().set_all_links(LinkFaults::loss(percent * 10_000)).unwrap();
+    let load = Load::start(&[cluster.replica(0), cluster.replica(1), cluster.replica(2)], 6);
+    run_for(2500);
+    let records = load.stop();
+    cluster.supervisor.lab().unwrap().heal().unwrap();
+    for record in &records {
+        assert!(record.failed.is_empty() && record.unknown.is_empty(), "{record:?}");
+    }
+    let checked = check(cluster.resp(), &records);
+    println!("{percent}% loss on every link: all of {checked} SETs finished");
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn one_percent_loss_on_every_link() {
+    if lab_works("one_percent_loss_on_every_link") {
+        loss("loss1", 1);
+    }
+}
+
+#[test]
+fn ten_percent_loss_on_every_link() {
+    if lab_works("ten_percent_loss_on_every_link") {
+        loss("loss10", 10);
+    }
+}
+
+#[test]
+fn two_leaders_at_once() {
+    if !lab_works("two_leaders_at_once") {
+        return;
+    }
+    let cluster = Cluster::start("two", Dataplane::Xdp, |_| {});
+    let load = Load::start(&[cluster.replica(0), cluster.replica(1), cluster.replica(2)], 6);
+    run_for(400);
+    let old = cluster.supervisor.pause("leader").unwrap();
+    cluster.wait_for("a backup leads", PATIENCE, |status| {
+        let leads = |h: &&inband_lab::supervisor::HostEntry| {
+            h.name != old && h.status.as_ref().and_then(|s| s.leader).is_some_and(|l| l.active)
+        };
+        status.hosts.iter().any(|h| leads(&h))
+    });
+    run_for(300);
+    // Everything that was held, requests and votes of the old round, is released at once.
+    cluster.supervisor.resume(&old).unwrap();
+    run_for(800);
+    let records = load.stop();
+    check(cluster.resp(), &records);
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn malformed_packets_of_every_kind_are_counted_and_harmless() {
+    if !lab_works("malformed_packets_of_every_kind_are_counted_and_harmless") {
+        return;
+    }
+    let cluster = Cluster::start("bad", Dataplane::Xdp, |_| {});
+    let load = Load::start(&[cluster.resp()], 2);
+    let hosts = cluster.status().hosts;
+    let lab = cluster.supervisor.lab().unwrap();
+    let from = lab.host("replica/2").unwrap();
+    let targets: Vec<SocketAddrV4> = hosts.iter().map(|h| h.address).collect();
+    let sent = from
+        .namespace()
+        .run(|| Ok::<u64, inband_lab::LabError>(throw(&targets)))
+        .expect("the namespace can be entered");
+    run_for(300);
+    let records = load.stop();
+    for record in &records {
+        assert!(record.failed.is_empty() && record.unknown.is_empty(), "{record:?}");
+    }
+    check(cluster.resp(), &records);
+    for host in hosts.iter().filter(|h| h.name != "replica/2") {
+        for counter in
+            ["bad_truncated", "bad_magic", "bad_version", "bad_type", "bad_length", "bad_partition", "bad_node"]
+        {
+            assert!(cluster.counter(&host.name, counter) > 0, "{}: {counter} is 0", host.name);
+        }
+    }
+    println!("{sent} malformed packets thrown at {} hosts", targets.len());
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+/// Every type, damaged in every way that the parser names, and well-formed nonsense.
+fn throw(targets: &[SocketAddrV4]) -> u64 {
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    let mut sent = 0;
+    for target in targets {
+        let mut send = |bytes: &[u8]| sent += u64::from(socket.send_to(bytes, target).is_ok());
+        for kind in Type::ALL {
+            let mut header = Header::new(kind, 250, 1);
+            header.digest = wire::digest(b"nonsense");
+            let mut good = Vec::new();
+            wire::emit(&header, b"nonsense", &mut good);
+            for (at, byte) in [(0, 0), (4, 0), (4, 99), (5, 0), (5, 200), (8, 0xff), (10, 0xff), (12, 0xff)] {
+                let mut bad = good.clone();
+                bad[at] = byte;
+                send(&bad);
+            }
+            for len_bytes in [0, 1, 41, 95, 96, 97, good.len() - 1] {
+                send(&good[..len_bytes.min(good.len())]);
+            }
+            let mut longer = good.clone();
+            longer.extend_from_slice(&[0; 7]);
+            send(&longer);
+            // Well-formed, from a stranger, about absurd instances, rounds, floors and epochs of others.
+            header.epoch = 77;
+            header.instance = u64::MAX;
+            header.floor = u64::MAX;
+            let mut absurd = Vec::new();
+            wire::emit(&header, b"nonsense", &mut absurd);
+            send(&absurd);
+        }
+    }
+    sent
+}
