@@ -400,6 +400,36 @@ static void check_restore_ends_submissions(struct seen *a, struct seen *b) {
     CHECK(inband_room(a->ctx) == INBAND_WINDOW_VALUES);
 }
 
+/* The same with a state that ends amid what this replica has learned already: the rest of that is
+   delivered. */
+static void check_restore_amid(struct seen *a, struct seen *b) {
+    int delivered_a, delivered_b, failures;
+    char saved[4096];
+    int64_t len_bytes = 0;
+
+    RUN_UNTIL(inband_applied(a->ctx) == inband_applied(b->ctx), a, b);
+    delivered_a = a->delivered;
+    delivered_b = b->delivered;
+    failures = a->failures;
+    for (int i = 0; i < 5; i++)
+        CHECK(inband_submit(a->ctx, "amid", 4, NULL) == INBAND_OK);
+    CHECK(inband_on_deliver(b->ctx, on_deliver_stop, b) == INBAND_OK);
+    for (int i = 1; i <= 5; i++) {
+        CHECK(inband_run(b->ctx) == INBAND_OK && b->delivered == delivered_b + i);
+        if (i == 3)
+            len_bytes = inband_save(b->ctx, saved, sizeof saved);
+    }
+    CHECK(inband_on_deliver(a->ctx, on_deliver_stop, a) == INBAND_OK);
+    CHECK(inband_run(a->ctx) == INBAND_OK);
+    CHECK(inband_restore(a->ctx, saved, (size_t)len_bytes) == INBAND_OK);
+    watch(a);
+    watch(b);
+    RUN_UNTIL(a->failures == failures + 2 && a->delivered == delivered_a + 3, a, b);
+    CHECK(a->last_failure.outcome == INBAND_IN_RESTORED_STATE);
+    CHECK(a->last.ticket > 0 && strcmp(a->last_value, "amid") == 0);
+    CHECK(inband_room(a->ctx) == INBAND_WINDOW_VALUES);
+}
+
 /* Replica 1 once more, from its own saved position, now with a short deadline; then without a
    majority of acceptors. */
 static void check_unknown(struct seen *a, const char *impatient) {
@@ -480,6 +510,7 @@ int main(int argc, char **argv) {
 
     check_restart(&a, &b, argv[1]);
     check_restore_ends_submissions(&a, &b);
+    check_restore_amid(&a, &b);
     inband_free(b.ctx);
     check_unknown(&a, argv[6]);
     inband_free(a.ctx);

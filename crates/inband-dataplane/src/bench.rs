@@ -181,6 +181,32 @@ fn driver(rig: &Rig, frame: &[u8], per_instance: usize) -> Result<Loaded, XdpErr
 mod tests {
     use super::*;
 
+    #[test]
+    fn exp_wake() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let rig = Rig::load(2, address(2), Roles{leader:false,acceptor:false,quorum:true}, GEOMETRY, None).unwrap();
+        prepare(&rig);
+        let value = vec![7u8; 64];
+        let mut header = Header::new(Type::Phase2B, u16::from(VOTERS[0]), EPOCH);
+        (header.round, header.digest) = (1, digest(&value));
+        let mut packet = Vec::new();
+        emit(&header, &value, &mut packet);
+        let frame = udp_frame(address(9), address(2), &packet);
+        let driving = driver(&rig, &frame, 3).unwrap();
+        driving.set_bytes("ib_measured_map", 0, &rig.programs.dispatch.program.as_raw_fd().to_ne_bytes()).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| while !stop.load(Ordering::Relaxed) { rig.decided(|_|()); });
+            for round in 0..6 {
+                rig.set_polling(round % 2 == 1);
+                let v: Vec<f64> = (0..20000).map(|_| { let t = std::time::Instant::now(); test_run(&driving.program, &frame, 3).unwrap(); let e = t.elapsed().as_nanos() as f64; for _ in 0..200 { std::hint::spin_loop(); } e }).collect();
+                eprintln!("polling {} {}", round%2, median(v));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        eprintln!("{:?}", rig.counters());
+    }
+
     /// Prints the figures; holds only that they are figures, as machines are noisy.
     #[test]
     fn costs_are_measured() {

@@ -356,6 +356,12 @@ impl Shared<c::ib_quorum_config> {
 }
 
 impl Shared<u64> {
+    /// Set word `index`; whatever this thread reads afterwards is read after.
+    pub fn set(&self, index: usize, value: u64) {
+        self.word(index, 0).store(value, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
     /// Read word `index`.
     pub fn get(&self, index: usize) -> u64 {
         self.word(index, 0).load(Ordering::Relaxed)

@@ -254,6 +254,15 @@ impl XdpHost {
         self.programs.up.as_mut().map_or(0, |up| up.poll(deliver))
     }
 
+    /// Say whether this process polls [`decided`](Self::decided) in a loop. While it does it is not
+    /// woken through [`decided_fd`](Self::decided_fd), which saves an interrupt a value. After saying
+    /// `false`, call `decided` once more before waiting: what came before it wakes nobody.
+    pub fn set_polling(&self, polling: bool) {
+        if let Some(word) = &self.programs.polling {
+            word.set(0, u64::from(polling));
+        }
+    }
+
     /// A descriptor that is readable when [`decided`](Self::decided) has something; works with
     /// level- and edge-triggered epoll. `None` without the quorum role.
     pub fn decided_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,4 +1,7 @@
 //! Commands that go through the log, and their compact form inside a value.
+//!
+//! A replica that does not know an operation must not skip it: whoever adds one, or changes a form,
+//! raises [`crate::value::VALUE_VERSION`].
 
 use bytes::{BufMut, BytesMut};
 

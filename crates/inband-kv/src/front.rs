@@ -35,6 +35,11 @@ impl Connections {
         self.count
     }
 
+    /// No connection is open.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// The connection at a place.
     pub fn get(&self, slot: usize) -> Option<&Connection> {
         self.slots.get(slot)?.as_ref()
@@ -48,13 +53,6 @@ impl Connections {
     /// All connections.
     pub fn iter(&self) -> impl Iterator<Item = &Connection> {
         self.slots.iter().flatten()
-    }
-
-    /// All places in use.
-    pub fn slots(&self) -> Vec<usize> {
-        (0..self.slots.len())
-            .filter(|slot| self.slots[*slot].is_some())
-            .collect()
     }
 
     fn insert(&mut self, connection: Connection) -> usize {

@@ -194,11 +194,14 @@ fn positive_ms(number: i64, unit_ms: i64, command: &str) -> Result<i64, Reply> {
         .ok_or_else(|| invalid_expire_time(command))
 }
 
+/// Makes an expiry of a number of milliseconds.
+type ExpiryKind = fn(i64) -> Expiry;
+
 fn parse_set(args: Args<'_>) -> Result<Command<'_>, Reply> {
     let (mut when, mut reply) = (None, SetReply::Status);
     let mut expiry: Option<Expiry> = None;
     // The time is looked at after all options, as Redis does: syntax errors come first.
-    let mut time: Option<(&[u8], i64, fn(i64) -> Expiry)> = None;
+    let mut time: Option<(&[u8], i64, ExpiryKind)> = None;
     let mut at = 3;
     while at < args.len() {
         let option = args.get(at);
@@ -213,7 +216,7 @@ fn parse_set(args: Args<'_>) -> Result<Command<'_>, Reply> {
         } else if is(option, "KEEPTTL") && time.is_none() {
             expiry = Some(Expiry::Keep);
         } else if has_argument && no_expiry {
-            let (unit_ms, kind): (i64, fn(i64) -> Expiry) = match option {
+            let (unit_ms, kind): (i64, ExpiryKind) = match option {
                 o if is(o, "EX") => (1000, Expiry::InMs),
                 o if is(o, "PX") => (1, Expiry::InMs),
                 o if is(o, "EXAT") => (1000, Expiry::AtMs),
@@ -252,7 +255,7 @@ fn parse_expire<'a>(
     args: Args<'a>,
     name: &str,
     unit_ms: i64,
-    kind: fn(i64) -> Expiry,
+    kind: ExpiryKind,
 ) -> Result<Command<'a>, Reply> {
     let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
     for option in args.from(3) {

@@ -16,9 +16,7 @@ use rocksdb::{ColumnFamily, Direction, IteratorMode, WriteBatch, DB};
 
 use crate::client_sessions::{self, Admission, ClientSessions, Records};
 use crate::command::{Command, SessionStamp};
-use crate::db::{
-    open_database, open_database_to_read, Columns, Directory, COLUMN_FAMILIES, HASH_LEN_BYTES,
-};
+use crate::db::{open_database, open_database_to_read, Columns, Directory, HASH_LEN_BYTES};
 use crate::engine;
 use crate::keyspace::{self, Burst, Keyspace};
 use crate::limits::{EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX};

@@ -271,11 +271,12 @@ fn clients_are_told_while_loading() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (db, outgoing) = (peer.shared(), peer.outgoing());
     let server = CheckpointServer::start(listener, db, outgoing, Default::default()).unwrap();
-    cluster.decide_noops(150);
+    cluster.decide_noops(154);
     cluster.set_checkpoint_peers(vec![server.address()]);
     wait_for("it is installed", || {
         one.control.status().checkpoints_installed_total == 1
     });
+    cluster.keep_entries(1000);
     cluster.release_reversed();
     wait_for("it goes on from there", || {
         one.control.status().applied_instance > 206

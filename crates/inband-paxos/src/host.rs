@@ -466,7 +466,8 @@ impl Host {
             self.bad_packets += 1;
             return;
         };
-        if usize::from(header.partition) >= self.config.geometry.partitions {
+        let stranger = !self.is_member(header.node);
+        if stranger || usize::from(header.partition) >= self.config.geometry.partitions {
             self.bad_packets += 1;
             return;
         }
@@ -507,6 +508,13 @@ impl Host {
                 self.route_one(dest, packet, out);
             }
         }
+    }
+
+    /// Every sender of packets for state machines is a node of the configuration. A stranger's word
+    /// about far instances would send a learner after them for ever.
+    fn is_member(&self, node: u16) -> bool {
+        let groups = [&self.config.acceptors, &self.config.replicas, &self.config.leaders];
+        groups.iter().any(|group| group.iter().any(|member| u16::from(*member) == node))
     }
 
     fn on_promise(&mut self, now: Micros, header: &Header, value: &[u8], own: &mut Outbox) {

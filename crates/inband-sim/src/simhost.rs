@@ -300,7 +300,7 @@ impl World {
             return;
         }
         sim.flush_is_due = false;
-        if sim.frozen > 0 {
+        if sim.frozen > 0 || self.mutation == Some(Mutation::NotDurable) {
             return;
         }
         sim.app.flush();
@@ -379,6 +379,15 @@ impl World {
             let overdue = self.ledger.overdue(node, self.now - slack_us);
             self.check(overdue.map_or(Ok(()), Err));
         }
+    }
+
+    /// The application of replica `node` wants `instance` recovered, or decided as `noop`.
+    pub fn recover(&mut self, node: u8, instance: u64, noop: &[u8]) {
+        self.with_host(node, None, None, |host, now, out| {
+            let known = &mut |_: inband_paxos::log::Origin, _: &[u8]| {};
+            // Delivered before or too far ahead: then there is nothing to do.
+            let _ = host.recover(now, instance, noop, out, known);
+        });
     }
 
     /// A client of replica `node` submits a command. False if the replica takes none.

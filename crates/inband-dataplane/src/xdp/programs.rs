@@ -13,6 +13,7 @@ use super::error::{Doing, XdpError};
 use super::maps::{map_array, page_bytes, sum_per_cpu, update, update_bytes, UpRing};
 use super::rig::TestRun;
 use crate::c;
+use crate::registers::Shared;
 use crate::soft::{reason_name, Geometry, Registers, Roles};
 
 /// Compiled programs, by the name of their source.
@@ -177,6 +178,8 @@ pub(crate) struct Programs {
     pub generic: Option<Loaded>,
     pub registers: Registers,
     pub up: Option<UpRing>,
+    /// Not 0: the quorum counter need not wake us.
+    pub polling: Option<Shared<u64>>,
     counters: OwnedFd,
     memory_bytes: usize,
 }
@@ -219,7 +222,7 @@ impl Programs {
 
         // Roles that do not run have registers of their own, which nothing uses.
         let mut registers = Registers::new(geometry, Roles::default());
-        let mut up = None;
+        let (mut up, mut polling) = (None, None);
         if let Some(leader) = &leader {
             registers.leader = map_array(leader.map("ib_leader_map")?.as_fd(), geometry.partitions)?;
         }
@@ -231,6 +234,7 @@ impl Programs {
         if let Some(quorum) = &quorum {
             registers.quorum = map_array(quorum.map("ib_config_map")?.as_fd(), 1)?;
             registers.counts = map_array(quorum.map("ib_counts_map")?.as_fd(), slots)?;
+            polling = Some(map_array(quorum.map("ib_polling_map")?.as_fd(), 1)?);
             up = Some(UpRing::new(quorum.map("ib_up_map")?, build.ring_buffer_bytes)?);
         }
         let counters = dispatch.map("ib_counters_map")?;
@@ -246,6 +250,7 @@ impl Programs {
             generic,
             registers,
             up,
+            polling,
             counters,
             memory_bytes,
         };

@@ -94,6 +94,13 @@ impl Rig {
         up.as_mut().map_or(0, |up| up.poll(deliver))
     }
 
+    /// As [`XdpHost::set_polling`](super::XdpHost::set_polling).
+    pub fn set_polling(&self, polling: bool) {
+        if let Some(word) = &self.programs.polling {
+            word.set(0, u64::from(polling));
+        }
+    }
+
     /// Load a test's own program, sharing the maps that it names like ours.
     pub fn beside(&self, object: &[u8]) -> Result<Beside, XdpError> {
         self.load_beside("beside", object).map(Beside)
