@@ -263,6 +263,11 @@ impl XdpHost {
         }
     }
 
+    /// Would [`decided`](Self::decided) hand something over now?
+    pub fn has_decided(&self) -> bool {
+        self.programs.up.as_ref().is_some_and(|up| up.has_record())
+    }
+
     /// A descriptor that is readable when [`decided`](Self::decided) has something; works with
     /// level- and edge-triggered epoll. `None` without the quorum role.
     pub fn decided_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -45,7 +45,7 @@ pub const TICK_STAGGER_MS: u64 = 100;
 pub const RECORD_CACHE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// RocksDB: size of one memtable of the data column family.
-pub const ROCKSDB_WRITE_BUFFER_BYTES: usize = 48 * 1024 * 1024;
+pub const ROCKSDB_WRITE_BUFFER_BYTES: usize = 32 * 1024 * 1024;
 
 /// RocksDB: size of the shared block cache.
 pub const ROCKSDB_BLOCK_CACHE_BYTES: usize = 32 * 1024 * 1024;

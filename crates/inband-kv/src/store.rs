@@ -8,7 +8,7 @@ mod shared;
 mod state;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use inband_paxos::log::{Decided, Ticket, ValueKind};
 use inband_paxos::session::{SessionTable, Verdict};
@@ -23,7 +23,6 @@ use crate::limits::{EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX};
 use crate::reply::Reply;
 use crate::value::{ValueError, ValueReader};
 
-use shared::digest;
 pub use shared::SharedDb;
 use state::{State, STATE_KEY, STATE_VERSION};
 
@@ -182,7 +181,7 @@ impl Store {
         let directory = Directory::new(dir)?;
         let path = directory.active()?;
         let db = Arc::new(open_database(&path)?);
-        let shared = SharedDb(Arc::new(Mutex::new(db.clone())));
+        let shared = SharedDb::new(db.clone());
         Self::load(directory, path, db, shared)
     }
 
@@ -300,7 +299,7 @@ impl Store {
             self.state.keys = self.keyspace.keys;
             self.state.next_session_id = self.clients.next_id();
             batch.put_cf(columns.meta, STATE_KEY, self.state.encode());
-            db.write(batch)?;
+            self.shared.write(&db, batch)?;
             self.keyspace.burst_written();
         }
         self.is_stopped = false;
@@ -457,7 +456,7 @@ impl Store {
     /// A hash over everything replicated, the applied instance included. Equal on every replica
     /// that has applied the same log.
     pub fn digest(&self) -> Result<u64, StoreError> {
-        digest(&self.db).map(|(_, digest)| digest)
+        self.shared.digest().map(|(_, digest)| digest)
     }
 
     /// Make everything applied survive a crash of the host.

@@ -211,7 +211,8 @@ pub trait ReplicatedLog {
     /// File descriptors that become readable when `poll` has something to do.
     fn wake_fds(&self) -> Vec<std::os::fd::RawFd>;
 
-    /// Longest time the caller may sleep before it must call `poll` again.
+    /// Longest time the caller may sleep before it must call `poll` again. To be asked right before
+    /// each sleep: from then on the descriptors of `wake_fds` are made readable.
     fn poll_timeout(&self) -> Duration;
 
     /// The peers that can serve a checkpoint: their TCP addresses.

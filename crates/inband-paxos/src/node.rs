@@ -28,6 +28,11 @@ const RECEIVE_BATCH: usize = 256;
 const NEIGHBOURS_US: Micros = 1_000_000;
 /// The same while a peer is still unresolved.
 const NEIGHBOURS_UNRESOLVED_US: Micros = 20_000;
+/// A host that waits for no value of its own is not woken for each decided one while they come this
+/// close together; it looks by itself.
+const STREAM_GAP_US: Micros = 2_000;
+/// How often it looks then.
+const STREAM_LOOK: Duration = Duration::from_micros(500);
 /// Room for decided values that the learner has not taken yet.
 const RING_BUFFER_BYTES: usize = 16 << 20;
 
@@ -78,6 +83,7 @@ pub struct Node {
     unresolved: Vec<u8>,
     dataplane: Dataplane,
     send_failures: u64,
+    decided_at: Micros,
     events: Vec<(Micros, LeaderEvent)>,
 }
 
@@ -163,6 +169,7 @@ impl Node {
             unresolved: Vec::new(),
             dataplane,
             send_failures: 0,
+            decided_at: 0,
             events: Vec::new(),
         };
         if roles.quorum {
@@ -362,7 +369,11 @@ impl Node {
         let now = self.now();
         let Some(kernel) = &mut self.kernel else { return };
         let (host, out) = (&mut self.host, &mut self.out);
-        kernel.decided(&mut |packet: &[u8]| host.on_decided(now, packet, out));
+        kernel.set_polling(true);
+        let taken = kernel.decided(&mut |packet: &[u8]| host.on_decided(now, packet, out));
+        if taken > 0 {
+            self.decided_at = now;
+        }
         if !self.out.is_empty() {
             self.flush(None);
         }
@@ -453,7 +464,17 @@ impl ReplicatedLog for Node {
     fn poll_timeout(&self) -> Duration {
         let now = self.now();
         let due = self.due.min(self.neighbours_at);
-        Duration::from_micros(due.saturating_sub(now))
+        let timeout = Duration::from_micros(due.saturating_sub(now));
+        let Some(kernel) = &self.kernel else { return timeout };
+        let idle = self.host.proposer().outstanding() == 0;
+        if idle && self.decided_at != 0 && now < self.decided_at + STREAM_GAP_US {
+            return timeout.min(STREAM_LOOK);
+        }
+        kernel.set_polling(false);
+        if kernel.has_decided() {
+            return Duration::ZERO; // it came before we said that we sleep
+        }
+        timeout
     }
 
     fn checkpoint_peers(&self) -> Vec<SocketAddr> {

@@ -2,7 +2,10 @@
 use inband_sim::{run_many, Options};
 
 fn main() {
-    let args: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
+    let args: Vec<u64> = std::env::args()
+        .skip(1)
+        .filter_map(|a| a.parse().ok())
+        .collect();
     let trace = std::env::args().any(|a| a == "trace");
     let verbose = std::env::args().any(|a| a == "all");
     let started = std::time::Instant::now();
@@ -17,5 +20,8 @@ fn main() {
         }
     });
     let seconds = started.elapsed().as_secs_f64();
-    println!("{summary:?} {seconds:.1} s, {:.0} events/s", summary.events as f64 / seconds);
+    println!(
+        "{summary:?} {seconds:.1} s, {:.0} events/s",
+        summary.events as f64 / seconds
+    );
 }

@@ -154,7 +154,8 @@ impl World {
         self.faults.next_id += 1;
         self.faults.active.insert(id, fault);
         self.stats.faults += 1;
-        self.trace.note(self.now, Happened::Fault(name, node, other));
+        self.trace
+            .note(self.now, Happened::Fault(name, node, other));
         self.queue.push(self.now + lasts_us, Event::FaultEnds(id));
     }
 
@@ -203,7 +204,8 @@ impl World {
                 self.hand_off(node, false);
             }
         }
-        self.trace.note(self.now, Happened::Fault("end of fault", 0, 0));
+        self.trace
+            .note(self.now, Happened::Fault("end of fault", 0, 0));
     }
 
     /// End all faults, those of the links first. Hosts that `stay_down` says stay down.

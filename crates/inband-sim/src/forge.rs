@@ -42,7 +42,10 @@ pub(crate) fn besides(mutation: Mutation, layout: &Layout, header: &Header) -> O
     if mutation != Mutation::VoteCountedTwice || header.kind != Type::Phase2B {
         return None;
     }
-    let other = layout.acceptors.iter().find(|a| u16::from(**a) != header.node)?;
+    let other = layout
+        .acceptors
+        .iter()
+        .find(|a| u16::from(**a) != header.node)?;
     let mut forged = *header;
     forged.node = u16::from(*other);
     Some(forged)

@@ -93,18 +93,24 @@ impl Ledger {
             return Ok(());
         }
         if at != self.history.len() {
-            return Err(format!("replica {node} applied {instance}, which leaves a gap in the history"));
+            return Err(format!(
+                "replica {node} applied {instance}, which leaves a gap in the history"
+            ));
         }
         self.history.push(now);
         if verdict != Verdict::Apply {
             return Ok(());
         }
         let Some(command) = command_id(decided.value) else {
-            return Err(format!("replica {node} applied in {instance} what is no command"));
+            return Err(format!(
+                "replica {node} applied in {instance} what is no command"
+            ));
         };
         let fate = self.fate(command)?;
         if let Some(first) = fate.applied_in {
-            return Err(format!("command {command} was applied twice, in {first} and {instance}"));
+            return Err(format!(
+                "command {command} was applied twice, in {first} and {instance}"
+            ));
         }
         if fate.certainly_not {
             return Err(format!(
@@ -185,7 +191,10 @@ impl Ledger {
             .filter(|(_, s)| s.deadline < now)
             .map(|(_, s)| {
                 let late_us = now - s.deadline;
-                format!("replica {node}: command {} did not end by its deadline, {late_us} us ago", s.command)
+                format!(
+                    "replica {node}: command {} did not end by its deadline, {late_us} us ago",
+                    s.command
+                )
             })
     }
 
@@ -201,6 +210,8 @@ impl Ledger {
 
     /// The state's hash after `instance`.
     pub fn state_after(&self, instance: u64) -> Option<u64> {
-        self.history.get((instance as usize).checked_sub(1)?).map(|a| a.state)
+        self.history
+            .get((instance as usize).checked_sub(1)?)
+            .map(|a| a.state)
     }
 }

@@ -143,8 +143,7 @@ impl World {
                     view.floor
                 );
             }
-            if let (true, Some(switch)) =
-                (self.layout.acceptors.contains(&sim.node), host.switch())
+            if let (true, Some(switch)) = (self.layout.acceptors.contains(&sim.node), host.switch())
             {
                 let view = switch.registers().acceptor.acceptor(0);
                 line += &format!(

@@ -125,7 +125,14 @@ impl Network {
     }
 
     /// The copies of this packet that will arrive: none, one or two.
-    pub fn fate(&mut self, rng: &mut Rng, from: u8, to: u8, header: &Header, bytes: &[u8]) -> Vec<Arrival> {
+    pub fn fate(
+        &mut self,
+        rng: &mut Rng,
+        from: u8,
+        to: u8,
+        header: &Header,
+        bytes: &[u8],
+    ) -> Vec<Arrival> {
         let rates = self.rates();
         let full = self.on_the_way.get(&to).copied().unwrap_or(0) >= HOST_QUEUE_PACKETS;
         let dropped = self

@@ -85,9 +85,13 @@ impl Observer {
             || view.highest < before.highest
             || view.epoch < before.epoch
         {
-            return Err(format!("acceptor {node}: registers fell from {before:?} to {view:?}"));
+            return Err(format!(
+                "acceptor {node}: registers fell from {before:?} to {view:?}"
+            ));
         }
-        self.acceptors[at].slots.resize(self.ring_slots, Seen::default());
+        self.acceptors[at]
+            .slots
+            .resize(self.ring_slots, Seen::default());
         match instance {
             Some(instance) => {
                 let slot = instance as usize & (self.ring_slots - 1);
@@ -121,7 +125,13 @@ impl Observer {
             return Err(format!("acceptor {node}: slot {slot} stays taken"));
         };
         let before = self.acceptors[at].slots[slot];
-        let value = value_key(now.digest, now.client_id, now.client_seq, now.client_low, now.flags);
+        let value = value_key(
+            now.digest,
+            now.client_id,
+            now.client_seq,
+            now.client_low,
+            now.flags,
+        );
         let seen = Seen {
             instance: now.instance,
             promise: now.promise,
@@ -129,7 +139,8 @@ impl Observer {
             value,
         };
         let same_vote = now.instance == before.instance && now.vround == before.vround;
-        if same_vote && now.promise == before.promise && (value == before.value || now.vround == 0) {
+        if same_vote && now.promise == before.promise && (value == before.value || now.vround == 0)
+        {
             return Ok(());
         }
         if now.instance < before.instance {
@@ -160,7 +171,11 @@ impl Observer {
         if now.vround == 0 || (same_vote && value == before.value) {
             return Ok(());
         }
-        let promised_slot = if now.instance == before.instance { before.promise } else { 0 };
+        let promised_slot = if now.instance == before.instance {
+            before.promise
+        } else {
+            0
+        };
         let promised = promised_slot.max(self.acceptors[at].promise_ever);
         if now.vround < promised {
             return Err(format!(
@@ -171,7 +186,10 @@ impl Observer {
             ));
         }
         if !view.voting {
-            return Err(format!("acceptor {node} voted for {} while recovering", now.instance));
+            return Err(format!(
+                "acceptor {node} voted for {} while recovering",
+                now.instance
+            ));
         }
         if now.instance > view.highest {
             return Err(format!(
@@ -190,7 +208,9 @@ impl Observer {
 
     fn voted(&mut self, at: usize, instance: u64, round: u64, value: u64) -> Result<(), String> {
         if instance > INSTANCES_MAX {
-            return Err(format!("instance {instance} is beyond anything this run can reach"));
+            return Err(format!(
+                "instance {instance} is beyond anything this run can reach"
+            ));
         }
         let index = instance as usize;
         if self.instances.len() <= index {
@@ -232,7 +252,10 @@ impl Observer {
         let first = known.chosen.map_or(round, |(_, r)| r.min(round));
         known.chosen = Some((value, first));
         self.chosen_highest = self.chosen_highest.max(instance);
-        let against = known.rounds.range(first + 1..).find(|(_, (v, _))| *v != value);
+        let against = known
+            .rounds
+            .range(first + 1..)
+            .find(|(_, (v, _))| *v != value);
         match against {
             Some((round, _)) => Err(format!(
                 "{instance} was chosen in {} although {} carries another value",
@@ -251,7 +274,9 @@ impl Observer {
                 "replica {node} learned another value for {instance} than was chosen in {}",
                 round_name(round)
             )),
-            None => Err(format!("replica {node} learned {instance}, which no majority voted for")),
+            None => Err(format!(
+                "replica {node} learned {instance}, which no majority voted for"
+            )),
         }
     }
 

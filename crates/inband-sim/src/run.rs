@@ -80,7 +80,11 @@ impl fmt::Display for Report {
         match &self.violation {
             None => Ok(()),
             Some(violation) => {
-                write!(f, "\n  VIOLATION at {} us: {}", violation.at_us, violation.what)
+                write!(
+                    f,
+                    "\n  VIOLATION at {} us: {}",
+                    violation.at_us, violation.what
+                )
             }
         }
     }

@@ -323,7 +323,9 @@ impl World {
             .hosts
             .iter()
             .filter(|p| self.layout.replicas.contains(&p.node) && p.is_well() && p.node != node)
-            .filter(|p| self.network.is_linked(node, p.node) && self.network.is_linked(p.node, node))
+            .filter(|p| {
+                self.network.is_linked(node, p.node) && self.network.is_linked(p.node, node)
+            })
             .max_by_key(|p| p.app.live.applied)
             .map(|p| p.app.live.clone());
         let Some(state) = best.filter(|s| s.applied > self.hosts[at].app.live.applied) else {
@@ -331,7 +333,8 @@ impl World {
         };
         self.hosts[at].app.install(&state);
         self.stats.checkpoints += 1;
-        self.trace.note(self.now, Happened::Checkpoint(node, state.applied));
+        self.trace
+            .note(self.now, Happened::Checkpoint(node, state.applied));
         self.with_host(node, None, None, |host, _, _| host.reset(state.applied));
     }
 
@@ -345,7 +348,8 @@ impl World {
                 LeaderEvent::Deactivate => (2, 0),
             };
             self.stats.activations += u64::from(what == 1);
-            self.trace.note(now, Happened::Leader(sim.node, what, round));
+            self.trace
+                .note(now, Happened::Leader(sim.node, what, round));
         }
     }
 
@@ -401,7 +405,8 @@ impl World {
         let longest = inband_dataplane::wire::VALUE_LEN_MAX_BYTES;
         value.resize(if long { longest } else { COMMAND_LEN_BYTES }, 0x5a);
         let deadline = self.now + self.layout.submit_deadline_us();
-        self.trace.note(self.now, Happened::Submitted(node, command));
+        self.trace
+            .note(self.now, Happened::Submitted(node, command));
         let Some(at) = self.index(node) else {
             return false;
         };

@@ -46,7 +46,9 @@ pub struct Trace {
 /// A mixing step of good quality; equal on every machine.
 pub fn mix(hash: u64, word: u64) -> u64 {
     let z = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (z ^ z >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(27)
+    (z ^ z >> 29)
+        .wrapping_mul(0xbf58_476d_1ce4_e5b9)
+        .rotate_left(27)
 }
 
 impl Trace {
@@ -121,7 +123,10 @@ impl Trace {
 
     /// The last events, one a line.
     pub fn lines(&self) -> Vec<String> {
-        self.last.iter().map(|(at, what)| line(*at, *what)).collect()
+        self.last
+            .iter()
+            .map(|(at, what)| line(*at, *what))
+            .collect()
     }
 }
 
@@ -160,7 +165,11 @@ fn packet(h: &Header) -> String {
         let _ = write!(text, " floor={}", h.floor);
     }
     if h.client_id != 0 || h.client_seq != 0 {
-        let _ = write!(text, " client={:x}/{} low={}", h.client_id, h.client_seq, h.client_low);
+        let _ = write!(
+            text,
+            " client={:x}/{} low={}",
+            h.client_id, h.client_seq, h.client_low
+        );
     }
     text
 }

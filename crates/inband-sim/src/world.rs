@@ -106,7 +106,12 @@ pub struct World {
 
 impl World {
     /// A cluster whose hosts have all just started. Nothing goes wrong until it is told to.
-    pub fn new(seed: u64, layout: Layout, mutation: Option<Mutation>, trace_events: usize) -> World {
+    pub fn new(
+        seed: u64,
+        layout: Layout,
+        mutation: Option<Mutation>,
+        trace_events: usize,
+    ) -> World {
         let nodes = layout.nodes();
         let mut world = World {
             now: 1,
@@ -161,7 +166,9 @@ impl World {
     /// # Panics
     /// If the layout has no such node.
     pub fn host(&self, node: u8) -> &SimHost {
-        let at = self.index(node).unwrap_or_else(|| panic!("there is no node {node}"));
+        let at = self
+            .index(node)
+            .unwrap_or_else(|| panic!("there is no node {node}"));
         &self.hosts[at]
     }
 
@@ -236,15 +243,25 @@ impl World {
             to,
             header: *header,
         };
-        match self.network.filter.as_mut().map_or(Fate::Pass, |f| f(&passing)) {
+        match self
+            .network
+            .filter
+            .as_mut()
+            .map_or(Fate::Pass, |f| f(&passing))
+        {
             Fate::Pass => {}
             Fate::Lose => return self.lose(from, to, header),
             Fate::Keep => return self.kept.push((from, to, bytes.to_vec())),
         }
-        if let Some(held) = [from, to].into_iter().find(|n| self.host(*n).links_held > 0) {
+        if let Some(held) = [from, to]
+            .into_iter()
+            .find(|n| self.host(*n).links_held > 0)
+        {
             return self.hold(held, from, to, bytes);
         }
-        let arrivals = self.network.fate(&mut self.rng.network, from, to, header, bytes);
+        let arrivals = self
+            .network
+            .fate(&mut self.rng.network, from, to, header, bytes);
         if arrivals.is_empty() {
             self.lose(from, to, header);
             return;
@@ -254,8 +271,10 @@ impl World {
             self.stats.damaged += u64::from(arrival.damaged);
             *self.network.on_the_way.entry(to).or_default() += 1;
             let bytes = arrival.bytes;
-            self.queue
-                .push(self.now + arrival.delay_us, Event::Packet { from, to, bytes });
+            self.queue.push(
+                self.now + arrival.delay_us,
+                Event::Packet { from, to, bytes },
+            );
         }
     }
 
@@ -313,7 +332,8 @@ impl World {
         if host.host.is_none() {
             return self.lose(from, to, &header);
         }
-        self.trace.note(self.now, Happened::Arrived(to, from, header));
+        self.trace
+            .note(self.now, Happened::Arrived(to, from, header));
         let look_at = Some(header.instance);
         self.with_host(to, Some(from), look_at, |host, now, out| {
             host.on_packet(now, bytes, out);

@@ -1,6 +1,5 @@
 //! The `inband` command line.
 
-mod backend;
 mod bench;
 mod doctor;
 mod inspect;

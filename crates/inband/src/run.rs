@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
+use inband_paxos::backend;
 use inband_paxos::config::{Config, Role};
 use inband_paxos::log::{Burst, ReplicatedLog};
 use inband_paxos::node::Node;
@@ -17,7 +18,7 @@ use nix::sys::signal::{self, SigSet, Signal};
 
 use crate::published::PublishedNode;
 use crate::serve::{self, HostView};
-use crate::{backend, metrics};
+use crate::metrics;
 
 /// Longest sleep of a host without a store; it only has to notice that it is to stop.
 const IDLE_MAX: Duration = Duration::from_millis(100);

@@ -171,6 +171,16 @@ impl UpRing {
         self.size_bytes as usize + 2 * page_bytes()
     }
 
+    /// Is a record there, committed or about to be?
+    pub fn has_record(&self) -> bool {
+        // SAFETY: as in `poll`.
+        let consumer = unsafe { AtomicU64::from_ptr(self.consumer.base.cast()) };
+        // SAFETY: as in `poll`.
+        let producer = unsafe { AtomicU64::from_ptr(self.producer.base.cast()) };
+        fence(Ordering::SeqCst);
+        consumer.load(Ordering::Relaxed) < producer.load(Ordering::Acquire)
+    }
+
     /// Hand every committed record to `deliver`, without waiting. Returns how many.
     pub fn poll(&mut self, mut deliver: impl FnMut(&[u8])) -> usize {
         // SAFETY: the kernel keeps the two positions as aligned words at the start of the pages.

@@ -161,7 +161,7 @@ impl Bench {
     }
 
     fn wait(&self) {
-        use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+        use nix::poll::{ppoll, PollFd, PollFlags};
         let fds: Vec<_> = self
             .node
             .wake_fds()
@@ -170,8 +170,8 @@ impl Bench {
             .collect();
         let mut polled: Vec<PollFd<'_>> =
             fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-        let timeout_ms = self.node.poll_timeout().as_millis().min(20) as u16;
-        let _ = poll(&mut polled, PollTimeout::from(timeout_ms));
+        let timeout = self.node.poll_timeout().min(Duration::from_millis(20));
+        let _ = ppoll(&mut polled, Some(timeout.into()), None);
     }
 
     fn now_ns(&self) -> u64 {

@@ -1,0 +1,636 @@
+//! The schedules of schedules.md that concern Paxos, played one by one.
+//!
+//! Number 12 (a read answered from what the leader stamped) has nothing to play: no read goes past
+//! the log yet.
+
+use inband_dataplane::wire::{flag, Type};
+use inband_sim::{Fate, Layout, Mutation, Passing, World};
+
+const MS: u64 = 1_000;
+
+fn world(layout: Layout, mutation: Option<Mutation>) -> World {
+    World::new(1, layout, mutation, 400)
+}
+
+/// A cluster that decides: sessions are open, a leader is active.
+fn warm(layout: Layout) -> World {
+    let mut world = world(layout, None);
+    for node in world.layout.replicas.clone() {
+        world.submit(node);
+    }
+    world.run_for(300 * MS);
+    assert!(world.is_settled(), "{}", world.explain());
+    world
+}
+
+fn submit(world: &mut World, node: u8, count: usize) {
+    for _ in 0..count {
+        assert!(world.submit(node));
+    }
+}
+
+fn filter(world: &mut World, f: impl FnMut(&Passing) -> Fate + 'static) {
+    world.network.filter = Some(Box::new(f));
+}
+
+fn lose(world: &mut World, mut which: impl FnMut(&Passing) -> bool + 'static) {
+    filter(
+        world,
+        move |p| if which(p) { Fate::Lose } else { Fate::Pass },
+    );
+}
+
+fn settle(world: &mut World) {
+    world.end_all_faults(&[]);
+    world.must_settle();
+    sound(world);
+}
+
+#[track_caller]
+fn sound(world: &World) {
+    if let Some(violation) = world.violation() {
+        panic!("{violation:?}\n{}", world.trace.lines().join("\n"));
+    }
+}
+
+fn active(world: &World) -> Vec<u8> {
+    let leads = |n: &u8| {
+        let host = world.host(*n).host.as_ref();
+        host.and_then(|h| h.leadership())
+            .is_some_and(|l| l.is_active())
+    };
+    world.layout.leaders.iter().copied().filter(leads).collect()
+}
+
+fn acceptor(world: &World, node: u8) -> inband_dataplane::registers::AcceptorView {
+    let host = world.host(node).host.as_ref().expect("it is up");
+    host.switch()
+        .expect("it has roles")
+        .registers()
+        .acceptor
+        .acceptor(0)
+}
+
+fn applied(world: &World, node: u8) -> u64 {
+    world.host(node).app.live.applied
+}
+
+/// Schedule 1: a floor reaches one acceptor only; the next leader hears it and one that never voted.
+#[test]
+fn trim_meets_leader_change() {
+    // Leaders 1, 2; acceptors 3, 4, 5; replicas 6, 7, 8.
+    let mut world = warm(Layout::dedicated(3, 2, 3));
+    let before = acceptor(&world, 3).floor;
+    // Acceptor 4 gets no votes and no floors, 5 no floors.
+    lose(&mut world, |p| {
+        (p.to == 4 && matches!(p.header.kind, Type::Phase2A | Type::Trim))
+            || (p.to == 5 && p.header.kind == Type::Trim)
+    });
+    submit(&mut world, 6, 40);
+    world.run_for(300 * MS);
+    sound(&world);
+    assert!(acceptor(&world, 3).floor > before + 30);
+    assert!(acceptor(&world, 5).floor <= before + 3);
+    // The new leader hears 3 (trimmed) and 4 (never voted) first; 5, which voted, late.
+    world.crash(1);
+    lose(&mut world, |p| {
+        p.to == 4 && matches!(p.header.kind, Type::Trim) || p.to == 5
+    });
+    world.run_for(600 * MS);
+    sound(&world);
+    settle(&mut world);
+    assert!(!active(&world).is_empty());
+}
+
+/// Schedule 2: the same round is made twice, by a learner that recovers, crashes and recovers again.
+fn round_used_twice(mutation: Option<Mutation>) -> World {
+    // Leader 1; acceptors 2, 3, 4; replica 5.
+    let mut world = world(Layout::dedicated(3, 1, 1), mutation);
+    submit(&mut world, 5, 1);
+    world.run_for(300 * MS);
+    let instance = applied(&world, 5) + 1;
+    // The no-op "x" gets the vote of acceptor 2 alone.
+    lose(&mut world, |p| {
+        p.from == 5 && p.to != 2 && p.header.kind == Type::Phase2A
+    });
+    world.recover(5, instance, b"x");
+    world.run_for(2 * MS);
+    world.crash(5);
+    // The restarted process asks the other two, with another no-op.
+    lose(&mut world, |p| p.from == 5 && p.to == 2);
+    world.start(5);
+    world.run_for(150 * MS); // it hears of the leader's round and goes above that, as before
+    world.recover(5, instance, b"y");
+    world.run_for(200 * MS);
+    world
+}
+
+#[test]
+fn an_incarnation_makes_rounds_unique() {
+    let mut kept = round_used_twice(None);
+    settle(&mut kept);
+    let broken = round_used_twice(Some(Mutation::IncarnationReused));
+    let violation = broken.violation().expect("a round used twice is noticed");
+    assert!(violation.what.contains("in one round"), "{violation:?}");
+}
+
+/// Schedule 2, one host: leader and recovering learner share one source of rounds.
+#[test]
+fn leader_and_recoverer_on_one_host() {
+    let mut world = warm(Layout::combined(3));
+    let leader = active(&world)[0];
+    for _ in 0..20 {
+        let next = applied(&world, leader) + 1;
+        world.recover(leader, next, b"n");
+        submit(&mut world, leader, 2);
+        world.run_for(3 * MS);
+        sound(&world);
+    }
+    settle(&mut world);
+}
+
+/// Schedule 3: answers of phase 1 for one slot are lost. Without them nothing is proposed there.
+#[test]
+fn silence_is_not_no_vote() {
+    let mut world = warm(Layout::dedicated(3, 2, 2));
+    let value_at = applied(&world, 6) + 1;
+    // The value is voted for by 3 and 4, and nobody learns it.
+    lose(&mut world, |p| {
+        p.header.kind == Type::Phase2B || (p.to == 5 && p.header.kind == Type::Phase2A)
+    });
+    submit(&mut world, 6, 1);
+    world.run_for(5 * MS);
+    world.crash(1);
+    // 4 and 5 are heard, but 4 not about this slot; 3 is cut off.
+    lose(&mut world, move |p| {
+        p.from == 3
+            || (p.from == 4
+                && p.header.kind == Type::Phase1B
+                && p.header.instance == value_at
+                && p.header.has(flag::SLOT))
+    });
+    world.run_for(150 * MS);
+    sound(&world);
+    assert!(
+        active(&world).is_empty(),
+        "a slot nobody answered for is open"
+    );
+    settle(&mut world);
+    assert_eq!(
+        world.ledger.ends.success, 5,
+        "the value was chosen and is kept"
+    );
+}
+
+/// Schedule 7: votes arrive many times, and a replica that lags far behind asks for old ones.
+#[test]
+fn one_acceptor_two_votes() {
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    world.network.base.duplicate_ppm = 900_000;
+    // Replica 6 gets votes of acceptor 2 only, doubled: it must learn nothing from them.
+    lose(&mut world, |p| {
+        p.to == 6 && p.from != 2 && matches!(p.from, 3 | 4)
+    });
+    let before = applied(&world, 6);
+    submit(&mut world, 5, 10);
+    world.run_for(20 * MS);
+    sound(&world);
+    assert_eq!(applied(&world, 6), before);
+    // Its LEARN answers now meet a quorum slot that has moved on by more than a ring.
+    for _ in 0..10 {
+        submit(&mut world, 5, 10);
+        world.run_for(20 * MS);
+    }
+    settle(&mut world);
+}
+
+/// Schedule 9: every vote request of a full window is lost.
+#[test]
+fn frozen_window() {
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    lose(&mut world, |p| p.header.kind == Type::Phase2A);
+    submit(&mut world, 5, 100);
+    world.run_for(40 * MS);
+    assert!(world.stats.busy > 0, "the window is full");
+    let activations = world.stats.activations;
+    world.network.filter = None;
+    world.run_for(400 * MS);
+    sound(&world);
+    assert!(
+        world.stats.activations > activations,
+        "the leader takes over from itself"
+    );
+    assert!(world.is_settled(), "{}", world.explain());
+    assert_eq!(world.ledger.ends.unknown, 0, "nobody had to give up");
+}
+
+/// Schedule 10: a learner recovers what the leader is about to propose.
+#[test]
+fn recovery_does_not_depose() {
+    let mut world = warm(Layout::dedicated(3, 2, 2));
+    let activations = world.stats.activations;
+    for _ in 0..10 {
+        let next = applied(&world, 6) + 1;
+        world.recover(6, next, b"");
+        submit(&mut world, 7, 3);
+        world.run_for(10 * MS);
+    }
+    settle(&mut world);
+    assert_eq!(world.stats.activations, activations);
+    assert_eq!(active(&world), [1]);
+}
+
+/// Schedules 5 and 11: an acceptor without memory does not vote, and with two of them gone nothing
+/// is decided rather than anything lost.
+#[test]
+fn amnesiac_acceptors_do_not_vote() {
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    world.crash(2);
+    world.start(2);
+    world.run_for(50 * MS);
+    assert!(!acceptor(&world, 2).voting);
+    submit(&mut world, 5, 5);
+    world.run_for(100 * MS);
+    assert!(world.is_settled(), "two of three are a majority");
+    world.crash(3);
+    world.start(3);
+    let before = applied(&world, 5);
+    submit(&mut world, 5, 1);
+    world.run_for(world.layout.submit_deadline_us() + 100 * MS);
+    sound(&world);
+    assert_eq!(applied(&world, 5), before);
+    assert_eq!(world.ledger.ends.unknown, 1, "it ends, and honestly");
+}
+
+/// Schedule 13: values of one session are decided in another order than they were sent.
+#[test]
+fn sequence_4_after_5() {
+    let mut world = warm(Layout::dedicated(3, 1, 1));
+    // The first request of every pair is kept back.
+    let mut odd = false;
+    filter(&mut world, move |p| {
+        odd ^= p.header.kind == Type::Request;
+        if odd && p.header.kind == Type::Request {
+            Fate::Keep
+        } else {
+            Fate::Pass
+        }
+    });
+    submit(&mut world, 5, 10);
+    world.run_for(2 * MS);
+    assert_eq!(world.ledger.ends.success, 1 + 5);
+    world.network.filter = None;
+    world.release();
+    world.run_for(5 * MS);
+    sound(&world);
+    assert_eq!(
+        world.ledger.ends.success,
+        1 + 10,
+        "the overtaken ones are applied too"
+    );
+    settle(&mut world);
+}
+
+/// Two leaders at once: the old one is stopped with packets in hand, replaced, and goes on.
+#[test]
+fn old_leader_paused_and_resumed() {
+    let mut world = warm(Layout::dedicated(3, 2, 3));
+    filter(&mut world, |p| {
+        if p.from == 1 && p.header.kind == Type::Phase2A {
+            Fate::Keep
+        } else {
+            Fate::Pass
+        }
+    });
+    submit(&mut world, 6, 20);
+    world.run_for(MS);
+    assert!(world.kept() > 0);
+    world.freeze(1);
+    world.run_for(500 * MS);
+    assert!(active(&world).contains(&2));
+    submit(&mut world, 7, 20);
+    world.run_for(50 * MS);
+    // Its old vote requests and the host itself come back at the same time.
+    world.network.filter = None;
+    world.release();
+    world.thaw(1);
+    submit(&mut world, 8, 20);
+    world.run_for(400 * MS);
+    sound(&world);
+    assert_eq!(active(&world).len(), 1, "one of them has stepped down");
+    settle(&mut world);
+    assert_eq!(world.ledger.ends.success, world.stats.submitted);
+}
+
+/// A vote is a promise: a delayed PHASE2A of an older round does not replace a newer vote at an
+/// acceptor that the newer leader's PHASE1A never reached.
+#[test]
+fn a_vote_is_a_promise() {
+    // Leaders 1, 2; acceptors 3, 4, 5.
+    let mut world = warm(Layout::dedicated(3, 2, 2));
+    filter(&mut world, |p| {
+        if p.from == 1 && p.header.kind == Type::Phase2A {
+            Fate::Keep
+        } else {
+            Fate::Pass
+        }
+    });
+    submit(&mut world, 6, 1);
+    world.run_for(MS);
+    world.freeze(1);
+    // The new leader's promise comes from 4 and 5; 3 hears it only when it proposes.
+    let kept = |p: &Passing| p.from == 1 && p.header.kind == Type::Phase2A;
+    filter(&mut world, move |p| {
+        if kept(p) {
+            Fate::Keep
+        } else if p.to == 3 && p.header.kind == Type::Phase1A {
+            Fate::Lose
+        } else {
+            Fate::Pass
+        }
+    });
+    world.run_for(400 * MS);
+    assert_eq!(active(&world).last(), Some(&2));
+    submit(&mut world, 7, 1);
+    world.run_for(5 * MS);
+    assert!(acceptor(&world, 3).promise < acceptor(&world, 4).promise);
+    world.release();
+    world.run_for(5 * MS);
+    settle(&mut world);
+}
+
+/// The window ends exactly one ring above the floor, and the first slot used again is the right one.
+#[test]
+fn ring_wraps_to_the_slot() {
+    let mut world = warm(Layout::dedicated(3, 1, 1));
+    let ring = world.layout.ring_slots as u64;
+    // No floor reaches anyone: the ring fills to the last slot and no further.
+    lose(&mut world, |p| p.header.kind == Type::Trim);
+    let floor = acceptor(&world, 2).floor;
+    submit(&mut world, 5, 3 * ring as usize);
+    world.run_for(60 * MS);
+    sound(&world);
+    for node in [2, 3, 4] {
+        let view = acceptor(&world, node);
+        assert_eq!((view.floor, view.highest), (floor, floor + ring - 1));
+    }
+    assert!(world.stats.busy > 0);
+    world.network.filter = None;
+    world.run_for(500 * MS);
+    sound(&world);
+    assert!(world.is_settled(), "{}", world.explain());
+    assert_eq!(world.ledger.ends.success, 1 + 3 * ring);
+}
+
+/// A replica comes back further behind than the ring: its peers' logs have what it misses.
+#[test]
+fn replica_further_behind_than_the_ring() {
+    let mut world = warm(Layout::dedicated(3, 1, 3));
+    world.crash(7);
+    for _ in 0..20 {
+        submit(&mut world, 5, 20);
+        world.run_for(20 * MS);
+    }
+    world.start(7);
+    world.run_for(100 * MS);
+    sound(&world);
+    assert!(world.is_settled(), "{}", world.explain());
+    assert_eq!(world.stats.checkpoints, 0, "the log of a peer is enough");
+}
+
+/// Further behind than its peers' logs, which restarts have emptied: only a checkpoint helps.
+#[test]
+fn replica_further_behind_than_the_logs() {
+    let mut world = warm(Layout::dedicated(3, 1, 3));
+    world.crash(7);
+    for _ in 0..10 {
+        submit(&mut world, 5, 20);
+        world.run_for(20 * MS);
+    }
+    for node in [5, 6] {
+        world.run_for(20 * MS);
+        world.crash(node);
+        world.start(node);
+    }
+    world.start(7);
+    world.run_for(600 * MS);
+    sound(&world);
+    assert_eq!(world.stats.checkpoints, 1);
+    settle(&mut world);
+}
+
+/// A replica that hears nothing for a while and then no traffic at all still catches up.
+#[test]
+fn behind_without_traffic() {
+    let mut world = warm(Layout::dedicated(3, 1, 3));
+    lose(&mut world, |p| p.to == 7);
+    submit(&mut world, 5, 50);
+    world.run_for(100 * MS);
+    world.network.filter = None;
+    world.run_for(100 * MS);
+    sound(&world);
+    assert!(world.is_settled(), "{}", world.explain());
+}
+
+/// A backup that one acceptor only can hear keeps suspecting the leader, which it cannot hear. It
+/// must not depose it again and again.
+#[test]
+fn a_host_cut_off_from_the_majority_deposes_nobody() {
+    // Leaders 1, 2; acceptors 3, 4, 5.
+    let mut world = warm(Layout::dedicated(3, 2, 2));
+    lose(&mut world, |p| {
+        (p.from == 2 || p.to == 2) && p.from != 3 && p.to != 3
+    });
+    let activations = world.stats.activations;
+    for _ in 0..40 {
+        submit(&mut world, 6, 5);
+        world.run_for(50 * MS);
+    }
+    sound(&world);
+    assert_eq!(
+        world.stats.activations, activations,
+        "the leader was left alone"
+    );
+    assert_eq!(active(&world), [1]);
+    settle(&mut world);
+}
+
+/// One acceptor has promised a round that nobody can use any more; the majority has not. A candidate
+/// does not give way to that.
+#[test]
+fn one_refusal_does_not_stop_a_candidate() {
+    // Leaders 1, 2, 3; acceptors 4, 5, 6.
+    let mut world = warm(Layout::dedicated(3, 3, 2));
+    // Leader 2 gets as far as promises of acceptor 4, and dies.
+    world.crash(1);
+    lose(&mut world, |p| {
+        (p.header.kind == Type::Phase1A && p.to != 4) || (p.from == 3 || p.to == 3)
+    });
+    world.run_for(260 * MS);
+    world.crash(2);
+    assert!(acceptor(&world, 4).promise > acceptor(&world, 5).promise);
+    // Leader 3 does not hear of it before it asks for promises.
+    lose(&mut world, |p| {
+        p.from == 4 && p.header.kind == Type::Position
+    });
+    assert!(
+        world.run_until(world.now + 400 * MS, |w| active(w) == [3]),
+        "{}",
+        world.explain()
+    );
+    sound(&world);
+    settle(&mut world);
+}
+
+/// A take-over over a large, full ring asks no more at once than receive buffers hold.
+#[test]
+fn take_over_of_a_large_ring() {
+    let mut layout = Layout::dedicated(3, 2, 1);
+    layout.ring_slots = 4096;
+    layout.timing.submit_deadline_us = 60_000 * MS;
+    let mut world = warm(layout);
+    // Nothing is trimmed, and what is decided fills the ring: phase 1 has all of it to ask for.
+    lose(&mut world, |p| p.header.kind == Type::Trim);
+    for _ in 0..40 {
+        submit(&mut world, 6, 100);
+        world.run_for(20 * MS);
+    }
+    assert!(acceptor(&world, 3).highest > 3_900);
+    world.crash(1);
+    let lost = world.stats.lost;
+    assert!(
+        world.run_until(world.now + 600 * MS, |w| active(w) == [2]),
+        "{}",
+        world.explain()
+    );
+    let trims_and_probes = 200;
+    assert!(
+        world.stats.lost < lost + trims_and_probes,
+        "no buffer ran over"
+    );
+    settle(&mut world);
+}
+
+/// More commands than a window takes, with nothing wrong: BUSY must not become the main traffic.
+#[test]
+fn busy_is_not_asked_for_without_pause() {
+    let mut world = warm(Layout::dedicated(3, 2, 3));
+    for _ in 0..5 {
+        for node in [6, 7, 8] {
+            submit(&mut world, node, 200);
+        }
+        world.run_for(100 * MS);
+    }
+    world.run_for(200 * MS);
+    sound(&world);
+    let done = world.ledger.ends.success;
+    assert_eq!(done, world.stats.submitted, "{}", world.explain());
+    let (busy, packets) = (world.stats.busy, world.stats.packets);
+    assert!(busy < 8 * done, "{busy} BUSY for {done} commands");
+    assert!(
+        packets < 100 * done,
+        "{packets} packets for {done} commands"
+    );
+    let twice = world.ledger.len() - done;
+    assert!(twice < done / 10, "{twice} instances more than commands");
+}
+
+/// What a host that leads no more still says does not send requests to it.
+#[test]
+fn requests_go_to_the_leader_of_the_highest_round() {
+    let mut world = warm(Layout::replicas_lead(3, 3));
+    // Leader 4 decides, is cut off from the acceptors, and its ALIVE still reaches the others.
+    assert_eq!(active(&world), [4]);
+    lose(&mut world, |p| {
+        (p.from == 4 && p.to < 4)
+            || (p.to == 4 && p.from < 4)
+            || p.header.kind == Type::Position && (p.from == 4 || p.to == 4)
+    });
+    submit(&mut world, 6, 20);
+    world.run_for(800 * MS);
+    sound(&world);
+    assert_eq!(active(&world), [5]);
+    assert_eq!(world.ledger.ends.success, 3 + 20);
+    // From now on requests go to 5 alone, whatever 4 says.
+    world.network.filter = None;
+    filter(&mut world, |p| {
+        let strays = p.header.kind == Type::Request && p.to != 5;
+        assert!(!strays, "{p:?}");
+        Fate::Pass
+    });
+    for _ in 0..20 {
+        submit(&mut world, 6, 3);
+        world.run_for(15 * MS);
+    }
+    assert_eq!(active(&world), [5]);
+    settle(&mut world);
+}
+
+/// An old leader whose next instance was filled and trimmed by others burns no instances below the
+/// floor.
+#[test]
+fn nothing_is_proposed_below_the_floor() {
+    let mut world = warm(Layout::dedicated(3, 1, 1));
+    let from = applied(&world, 5) + 1;
+    for instance in from..from + 40 {
+        world.recover(5, instance, b"");
+        world.run_for(2 * MS);
+    }
+    world.run_for(250 * MS);
+    filter(&mut world, |p| {
+        let proposal = p.header.kind == Type::Phase2A && !p.header.has(flag::RECOVERY);
+        assert!(
+            !proposal || p.header.instance >= p.header.floor,
+            "{:?}",
+            p.header
+        );
+        Fate::Pass
+    });
+    let (lost, before) = (world.stats.lost, world.now);
+    submit(&mut world, 5, 1);
+    assert!(
+        world.run_until(before + 10 * MS, |w| w.ledger.is_idle(5)),
+        "{}",
+        world.explain()
+    );
+    assert_eq!(world.stats.lost, lost);
+    settle(&mut world);
+}
+
+/// Two replicas, one dead: decisions go on until the window is full, and again when it is back.
+#[test]
+fn two_replicas_one_dead() {
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    world.crash(6);
+    submit(&mut world, 5, 200);
+    world.run_for(2_000 * MS);
+    sound(&world);
+    let ring = world.layout.ring_slots as u64;
+    let done = world.ledger.ends.success;
+    assert!(
+        (ring - 8..=ring + 2).contains(&done),
+        "{done}: the floor needs both replicas"
+    );
+    world.start(6);
+    world.run_for(500 * MS);
+    assert_eq!(world.ledger.ends.success, 2 + 200, "{}", world.explain());
+    settle(&mut world);
+}
+
+/// Five acceptors, two dead, one link between the leader and the third lossy.
+#[test]
+fn five_acceptors_two_dead() {
+    let mut world = warm(Layout::dedicated(5, 1, 3));
+    world.crash(2);
+    world.crash(3);
+    let mut count = 0u32;
+    lose(&mut world, move |p| {
+        count += u32::from(p.to == 4);
+        p.to == 4 && count.is_multiple_of(3)
+    });
+    submit(&mut world, 7, 60);
+    world.run_for(1_500 * MS);
+    sound(&world);
+    assert_eq!(world.ledger.ends.success, 3 + 60, "{}", world.explain());
+    settle(&mut world);
+}
