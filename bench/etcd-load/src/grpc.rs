@@ -21,7 +21,9 @@ pub struct Channel {
 impl Channel {
     /// Connect. Must be called within a `LocalSet`, which then drives the connection.
     pub async fn connect(address: SocketAddr) -> Result<Channel> {
-        let stream = TcpStream::connect(address).await.with_context(|| format!("etcd at {address}"))?;
+        let stream = TcpStream::connect(address)
+            .await
+            .with_context(|| format!("etcd at {address}"))?;
         stream.set_nodelay(true)?;
         let (sender, connection) = h2::client::handshake(stream).await?;
         // An error of the connection is also an error of every call on it.
@@ -45,7 +47,11 @@ impl Channel {
         framed.extend_from_slice(&message);
         body.send_data(framed.freeze(), true)?;
         let response = response.await?;
-        ensure!(response.status().is_success(), "{path}: HTTP status {}", response.status());
+        ensure!(
+            response.status().is_success(),
+            "{path}: HTTP status {}",
+            response.status()
+        );
         // An error without an answer has its status among the first headers.
         check_status(path, response.headers())?;
         let mut body = response.into_body();
@@ -69,8 +75,17 @@ impl Channel {
 }
 
 fn check_status(path: &str, headers: &HeaderMap) -> Result<()> {
-    let Some(status) = headers.get("grpc-status") else { return Ok(()) };
-    let message = headers.get("grpc-message").and_then(|m| m.to_str().ok()).unwrap_or("");
-    ensure!(status == "0", "{path}: gRPC status {} {message}", status.to_str().unwrap_or("?"));
+    let Some(status) = headers.get("grpc-status") else {
+        return Ok(());
+    };
+    let message = headers
+        .get("grpc-message")
+        .and_then(|m| m.to_str().ok())
+        .unwrap_or("");
+    ensure!(
+        status == "0",
+        "{path}: gRPC status {} {message}",
+        status.to_str().unwrap_or("?")
+    );
     Ok(())
 }

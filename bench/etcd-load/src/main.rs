@@ -97,7 +97,9 @@ fn measure(args: &Args) -> Result<()> {
         args.connections > 0 && args.streams > 0 && args.keys > 0 && args.duration_ms > 0,
         "--connections, --streams, --keys and --duration-ms must be at least 1"
     );
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let report = LocalSet::new().block_on(&runtime, run(args))?;
     println!("{}", serde_json::to_string(&report)?);
     Ok(())
@@ -114,7 +116,10 @@ async fn run(args: &Args) -> Result<Report> {
         latency_ns: Histogram::new_with_bounds(1, 60_000_000_000, 3)?,
     }));
     let from = Instant::now() + Duration::from_millis(args.warm_up_ms);
-    let span = Span { from, until: from + Duration::from_millis(args.duration_ms) };
+    let span = Span {
+        from,
+        until: from + Duration::from_millis(args.duration_ms),
+    };
     let mut loops = Vec::new();
     for (connection, channel) in channels.iter().enumerate() {
         for stream in 0..args.streams {
@@ -181,7 +186,9 @@ async fn request_loop(
         if end >= span.from {
             let mut counted = counted.borrow_mut();
             counted.requests += 1;
-            counted.latency_ns.saturating_record((end - start).as_nanos() as u64);
+            counted
+                .latency_ns
+                .saturating_record((end - start).as_nanos() as u64);
         }
     }
 }

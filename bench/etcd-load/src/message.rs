@@ -89,8 +89,9 @@ fn each_field(
 }
 
 fn take<'a>(message: &mut &'a [u8], len_bytes: usize) -> Result<&'a [u8]> {
-    let (head, rest) =
-        message.split_at_checked(len_bytes).context("an answer of etcd ends within a field")?;
+    let (head, rest) = message
+        .split_at_checked(len_bytes)
+        .context("an answer of etcd ends within a field")?;
     *message = rest;
     Ok(head)
 }
@@ -124,7 +125,10 @@ mod tests {
     fn a_status_is_parsed() {
         // header { cluster_id = 5, member_id = 300 }, version "3", leader = 300
         let message = b"\x0a\x05\x08\x05\x10\xac\x02\x12\x013\x20\xac\x02";
-        let expected = Status { member: 300, leader: 300 };
+        let expected = Status {
+            member: 300,
+            leader: 300,
+        };
         assert_eq!(parse_status(message).expect("a good message"), expected);
         assert!(parse_status(&message[..4]).is_err());
         assert_eq!(parse_status(b"").expect("defaults"), Status::default());

@@ -24,7 +24,10 @@ const EPOCH: u32 = 1;
 const VOTERS: [u8; 3] = [3, 4, 5];
 /// Room for a frame in `struct ib_bench`.
 const BENCH_FRAME_LEN_BYTES: usize = 1520;
-const GEOMETRY: Geometry = Geometry { partitions: 1, ring_slots: 1024 };
+const GEOMETRY: Geometry = Geometry {
+    partitions: 1,
+    ring_slots: 1024,
+};
 
 /// What a packet that is not Inband's pays.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,16 +83,27 @@ fn paired(
 /// Nanoseconds a run.
 fn time(program: &Loaded, frame: &[u8]) -> Result<f64, XdpError> {
     let run = test_run(&program.program, frame, REPEAT);
-    let run = run.map_err(|source| XdpError::System { what: "a test run".into(), source })?;
+    let run = run.map_err(|source| XdpError::System {
+        what: "a test run".into(),
+        source,
+    })?;
     Ok(run.time.as_nanos() as f64)
 }
 
 /// The cost of a packet that is not Inband's: our program against one that passes everything.
 pub fn passthrough_cost() -> Result<Vec<PassthroughCost>, XdpError> {
-    let roles = Roles { leader: true, acceptor: true, quorum: true };
+    let roles = Roles {
+        leader: true,
+        acceptor: true,
+        quorum: true,
+    };
     let rig = Rig::load(2, address(2), roles, GEOMETRY, None)?;
     let bare = load_object("bare", objects::BARE, None, &[], &[])?;
-    let udp = udp_frame(address(9), SocketAddrV4::new(*address(2).ip(), 53), &[0; 64]);
+    let udp = udp_frame(
+        address(9),
+        SocketAddrV4::new(*address(2).ip(), 53),
+        &[0; 64],
+    );
     let mut tcp = udp.clone();
     tcp[23] = libc::IPPROTO_TCP as u8;
     [("tcp", tcp), ("udp", udp)]
@@ -97,7 +111,11 @@ pub fn passthrough_cost() -> Result<Vec<PassthroughCost>, XdpError> {
         .map(|(packet, frame)| {
             let ours = || time(&rig.programs.dispatch, &frame);
             let (bare_ns, dispatch_ns) = paired(|| time(&bare, &frame), ours)?;
-            Ok(PassthroughCost { packet, bare_ns, dispatch_ns })
+            Ok(PassthroughCost {
+                packet,
+                bare_ns,
+                dispatch_ns,
+            })
         })
         .collect()
 }
@@ -156,9 +174,20 @@ fn role_cost(role: &'static str, value_len_bytes: usize) -> Result<RoleCost, Xdp
 fn prepare(rig: &Rig) {
     let epoch = u64::from(EPOCH);
     // A floor out of reach: the window never ends.
-    let leader = LeaderView { round: 1, next: 1, floor: u64::MAX / 2, epoch };
+    let leader = LeaderView {
+        round: 1,
+        next: 1,
+        floor: u64::MAX / 2,
+        epoch,
+    };
     rig.registers().leader.restore(0, leader);
-    let acceptor = AcceptorView { promise: 1, floor: 1, highest: 0, epoch, voting: true };
+    let acceptor = AcceptorView {
+        promise: 1,
+        floor: 1,
+        highest: 0,
+        epoch,
+        voting: true,
+    };
     rig.registers().acceptor.restore(0, acceptor);
     rig.registers().quorum.configure(epoch, &VOTERS);
 }
@@ -167,7 +196,12 @@ fn prepare(rig: &Rig) {
 fn driver(rig: &Rig, frame: &[u8], per_instance: usize) -> Result<Loaded, XdpError> {
     let driver = rig.load_beside("bench", objects::BENCH)?;
     let mut bench = 0u64.to_ne_bytes().to_vec();
-    for word in [per_instance as u32, u32::from(VOTERS[0]), frame.len() as u32, 0] {
+    for word in [
+        per_instance as u32,
+        u32::from(VOTERS[0]),
+        frame.len() as u32,
+        0,
+    ] {
         bench.extend_from_slice(&word.to_ne_bytes());
     }
     let header_len_bytes = bench.len();
@@ -180,32 +214,6 @@ fn driver(rig: &Rig, frame: &[u8], per_instance: usize) -> Result<Loaded, XdpErr
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn exp_wake() {
-        use std::sync::atomic::{AtomicBool, Ordering};
-        let rig = Rig::load(2, address(2), Roles{leader:false,acceptor:false,quorum:true}, GEOMETRY, None).unwrap();
-        prepare(&rig);
-        let value = vec![7u8; 64];
-        let mut header = Header::new(Type::Phase2B, u16::from(VOTERS[0]), EPOCH);
-        (header.round, header.digest) = (1, digest(&value));
-        let mut packet = Vec::new();
-        emit(&header, &value, &mut packet);
-        let frame = udp_frame(address(9), address(2), &packet);
-        let driving = driver(&rig, &frame, 3).unwrap();
-        driving.set_bytes("ib_measured_map", 0, &rig.programs.dispatch.program.as_raw_fd().to_ne_bytes()).unwrap();
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|s| {
-            s.spawn(|| while !stop.load(Ordering::Relaxed) { rig.decided(|_|()); });
-            for round in 0..6 {
-                rig.set_polling(round % 2 == 1);
-                let v: Vec<f64> = (0..20000).map(|_| { let t = std::time::Instant::now(); test_run(&driving.program, &frame, 3).unwrap(); let e = t.elapsed().as_nanos() as f64; for _ in 0..200 { std::hint::spin_loop(); } e }).collect();
-                eprintln!("polling {} {}", round%2, median(v));
-            }
-            stop.store(true, Ordering::Relaxed);
-        });
-        eprintln!("{:?}", rig.counters());
-    }
 
     /// Prints the figures; holds only that they are figures, as machines are noisy.
     #[test]

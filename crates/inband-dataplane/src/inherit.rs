@@ -13,8 +13,12 @@ pub fn listeners(variable: &str) -> Vec<(String, TcpListener)> {
     TAKEN.call_once(|| {
         let names = std::env::var(variable).unwrap_or_default();
         for entry in names.split(',').filter(|e| !e.is_empty()) {
-            let Some((number, usage)) = entry.split_once(':') else { continue };
-            let Ok(fd) = number.parse::<i32>() else { continue };
+            let Some((number, usage)) = entry.split_once(':') else {
+                continue;
+            };
+            let Ok(fd) = number.parse::<i32>() else {
+                continue;
+            };
             // SAFETY: fcntl with F_GETFD only asks whether the number is an open descriptor.
             if fd <= 2 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
                 continue;

@@ -73,7 +73,9 @@ impl<T> Shared<T> {
     /// The words of value `index`, each read whole; of one moment only if nobody writes meanwhile.
     pub fn words(&self, index: usize) -> Vec<u64> {
         let words = (0..size_of::<T>()).step_by(8);
-        words.map(|at| self.word(index, at).load(Ordering::SeqCst)).collect()
+        words
+            .map(|at| self.word(index, at).load(Ordering::SeqCst))
+            .collect()
     }
 
     /// The word at `offset_bytes` of value `index`.
@@ -137,9 +139,18 @@ impl Shared<c::ib_leader_regs> {
     pub fn restore(&self, partition: usize, view: LeaderView) {
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
         write(field!(self, partition, c::ib_leader_regs, next), view.next);
-        write(field!(self, partition, c::ib_leader_regs, floor), view.floor);
-        write(field!(self, partition, c::ib_leader_regs, epoch), view.epoch);
-        write(field!(self, partition, c::ib_leader_regs, round), view.round);
+        write(
+            field!(self, partition, c::ib_leader_regs, floor),
+            view.floor,
+        );
+        write(
+            field!(self, partition, c::ib_leader_regs, epoch),
+            view.epoch,
+        );
+        write(
+            field!(self, partition, c::ib_leader_regs, round),
+            view.round,
+        );
     }
 
     /// Stop stamping. Packets in flight may still leave with the old round.
@@ -193,9 +204,18 @@ impl Shared<c::ib_acceptor_regs> {
     pub fn restore(&self, partition: usize, view: AcceptorView) {
         self.start(partition, view.epoch, view.floor, false);
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
-        write(field!(self, partition, c::ib_acceptor_regs, promise), view.promise);
-        write(field!(self, partition, c::ib_acceptor_regs, highest), view.highest);
-        write(field!(self, partition, c::ib_acceptor_regs, voting), u64::from(view.voting));
+        write(
+            field!(self, partition, c::ib_acceptor_regs, promise),
+            view.promise,
+        );
+        write(
+            field!(self, partition, c::ib_acceptor_regs, highest),
+            view.highest,
+        );
+        write(
+            field!(self, partition, c::ib_acceptor_regs, voting),
+            u64::from(view.voting),
+        );
     }
 
     /// Raise the partition's promise to at least `round`, then fence: slots read afterwards hold
@@ -278,22 +298,44 @@ impl Shared<c::ib_slot> {
     pub fn restore(&self, index: usize, view: &SlotView) {
         assert!(view.value.len() <= c::IB_VALUE_LEN_MAX_BYTES as usize);
         let vote = std::mem::offset_of!(c::ib_slot, vote);
-        let put = |offset: usize, value: u64| self.word(index, offset).store(value, Ordering::SeqCst);
-        put(vote + std::mem::offset_of!(c::ib_vote, instance), view.instance);
-        put(vote + std::mem::offset_of!(c::ib_vote, promise), view.promise);
+        let put =
+            |offset: usize, value: u64| self.word(index, offset).store(value, Ordering::SeqCst);
+        put(
+            vote + std::mem::offset_of!(c::ib_vote, instance),
+            view.instance,
+        );
+        put(
+            vote + std::mem::offset_of!(c::ib_vote, promise),
+            view.promise,
+        );
         put(vote + std::mem::offset_of!(c::ib_vote, vround), view.vround);
         put(vote + std::mem::offset_of!(c::ib_vote, digest), view.digest);
-        put(vote + std::mem::offset_of!(c::ib_vote, client_id), view.client_id);
-        put(vote + std::mem::offset_of!(c::ib_vote, client_seq), view.client_seq);
-        put(vote + std::mem::offset_of!(c::ib_vote, client_low), view.client_low);
+        put(
+            vote + std::mem::offset_of!(c::ib_vote, client_id),
+            view.client_id,
+        );
+        put(
+            vote + std::mem::offset_of!(c::ib_vote, client_seq),
+            view.client_seq,
+        );
+        put(
+            vote + std::mem::offset_of!(c::ib_vote, client_low),
+            view.client_low,
+        );
         let [a, b] = (view.value.len() as u16).to_ne_bytes();
         let [d, e] = view.flags.to_ne_bytes();
         let packed = u64::from_ne_bytes([a, b, d, e, 0, 0, 0, 0]);
-        put(vote + std::mem::offset_of!(c::ib_vote, value_len_bytes), packed);
+        put(
+            vote + std::mem::offset_of!(c::ib_vote, value_len_bytes),
+            packed,
+        );
         for (i, chunk) in view.value.chunks(8).enumerate() {
             let mut word = [0u8; 8];
             word[..chunk.len()].copy_from_slice(chunk);
-            put(std::mem::offset_of!(c::ib_slot, value) + i * 8, u64::from_ne_bytes(word));
+            put(
+                std::mem::offset_of!(c::ib_slot, value) + i * 8,
+                u64::from_ne_bytes(word),
+            );
         }
     }
 }
@@ -325,10 +367,22 @@ impl Shared<c::ib_count_slot> {
     /// Set a count as it is given: for tests, of a slot that gets no packets meanwhile.
     pub fn restore(&self, index: usize, view: CountView) {
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
-        write(field!(self, index, c::ib_count_slot, count.instance), view.instance);
-        write(field!(self, index, c::ib_count_slot, count.round), view.round);
-        write(field!(self, index, c::ib_count_slot, count.members), view.members);
-        write(field!(self, index, c::ib_count_slot, count.done), u64::from(view.done));
+        write(
+            field!(self, index, c::ib_count_slot, count.instance),
+            view.instance,
+        );
+        write(
+            field!(self, index, c::ib_count_slot, count.round),
+            view.round,
+        );
+        write(
+            field!(self, index, c::ib_count_slot, count.members),
+            view.members,
+        );
+        write(
+            field!(self, index, c::ib_count_slot, count.done),
+            u64::from(view.done),
+        );
     }
 }
 

@@ -44,11 +44,17 @@ impl Geometry {
     pub fn validate(self) -> Result<(), String> {
         let partitions = 1..=c::IB_PARTITIONS_MAX as usize;
         if !partitions.contains(&self.partitions) {
-            return Err(format!("{} partitions are not {partitions:?}", self.partitions));
+            return Err(format!(
+                "{} partitions are not {partitions:?}",
+                self.partitions
+            ));
         }
         let slots = c::IB_RING_SLOTS_MIN as usize..=c::IB_RING_SLOTS_MAX as usize;
         if !self.ring_slots.is_power_of_two() || !slots.contains(&self.ring_slots) {
-            return Err(format!("{} ring slots are not a power of two in {slots:?}", self.ring_slots));
+            return Err(format!(
+                "{} ring slots are not a power of two in {slots:?}",
+                self.ring_slots
+            ));
         }
         Ok(())
     }

@@ -126,10 +126,15 @@ impl XdpSpec {
         ];
         for (name, peers, limit) in limits {
             if peers.len() > limit {
-                return no(format!("{} {name} are more than the limit of {limit}", peers.len()));
+                return no(format!(
+                    "{} {name} are more than the limit of {limit}",
+                    peers.len()
+                ));
             }
             if peers.iter().filter(|p| p.local).count() > 1 {
-                return no(format!("more than one of the {name} is local; a host has one of each"));
+                return no(format!(
+                    "more than one of the {name} is local; a host has one of each"
+                ));
             }
         }
         let bytes = self.ring_buffer_bytes;
@@ -170,8 +175,11 @@ impl XdpHost {
         probe::check_kernel(spec.mode)?;
         let netlink = Netlink::open().doing("opening a netlink socket")?;
         let link = attach::find_link(&netlink, &spec.interface)?;
-        let loopback =
-            if spec.needs_loopback() { Some(Loopback::create(&netlink, &spec)?) } else { None };
+        let loopback = if spec.needs_loopback() {
+            Some(Loopback::create(&netlink, &spec)?)
+        } else {
+            None
+        };
         let build = Build {
             roles: spec.roles,
             geometry: spec.geometry,
@@ -188,8 +196,11 @@ impl XdpHost {
             ring_buffer_bytes: spec.ring_buffer_bytes,
         };
         let programs = Programs::load(&build, programs::objects::ACCEPTOR)?;
-        let groups = [(c::IB_XDP_ACCEPTORS, &spec.acceptors), (c::IB_XDP_LEARNERS, &spec.learners)]
-            .map(|(which, peers)| Group::new(which, peers, &spec, &link, loopback.as_ref()));
+        let groups = [
+            (c::IB_XDP_ACCEPTORS, &spec.acceptors),
+            (c::IB_XDP_LEARNERS, &spec.learners),
+        ]
+        .map(|(which, peers)| Group::new(which, peers, &spec, &link, loopback.as_ref()));
         let mut host = XdpHost {
             attachments: Vec::new(),
             programs,
@@ -211,7 +222,11 @@ impl XdpHost {
             if self.spec.mode == XdpMode::Native {
                 let local = group.peers.iter().any(|p| p.local);
                 let near = self.loopback.iter().filter(|_| local).map(|l| l.near.index);
-                let remote = group.peers.iter().filter(|p| !p.local).map(|_| self.link.index);
+                let remote = group
+                    .peers
+                    .iter()
+                    .filter(|p| !p.local)
+                    .map(|_| self.link.index);
                 let devices: Vec<u32> = remote.chain(near).collect();
                 self.programs.set_devices(group.which, &devices)?;
             }
@@ -225,15 +240,20 @@ impl XdpHost {
     fn attach(&mut self) -> Result<(), XdpError> {
         let native = XdpMode::Native;
         let pair = self.loopback.iter().flat_map(|l| {
-            [(&l.near, &l.near_name, native), (&l.far, &l.far_name, native)]
+            [
+                (&l.near, &l.near_name, native),
+                (&l.far, &l.far_name, native),
+            ]
         });
         let links = pair.chain([(&self.link, &self.spec.interface, self.spec.mode)]);
         for (link, name, mode) in links {
             if let Some(generic) = &self.programs.generic {
-                self.attachments.push(Attachment::tc_ingress(&generic.program, link.index, name)?);
+                self.attachments
+                    .push(Attachment::tc_ingress(&generic.program, link.index, name)?);
             }
             let program = &self.programs.dispatch.program;
-            self.attachments.push(Attachment::xdp(program, link.index, name, mode)?);
+            self.attachments
+                .push(Attachment::xdp(program, link.index, name, mode)?);
         }
         Ok(())
     }
@@ -314,7 +334,10 @@ impl XdpHost {
     /// Hand a packet of this process to this host's own roles. Answers come to the UDP socket bound
     /// to [`XdpSpec::address`], as if from itself.
     pub fn send_local(&self, packet: &[u8]) -> Result<(), XdpError> {
-        self.loopback.as_ref().ok_or(XdpError::NoLoopback)?.send(packet)
+        self.loopback
+            .as_ref()
+            .ok_or(XdpError::NoLoopback)?
+            .send(packet)
     }
 }
 
@@ -359,7 +382,11 @@ impl Group {
             current.local.from_mac = pair.near.mac;
             current.local.to_mac = pair.far.mac;
         }
-        Group { which, peers: peers.to_vec(), current }
+        Group {
+            which,
+            peers: peers.to_vec(),
+            current,
+        }
     }
 }
 
@@ -371,9 +398,13 @@ fn resolve(
     peer: Peer,
 ) -> Result<[u8; 6], String> {
     let address = *peer.address.ip();
-    let route = netlink.route(address).map_err(|e| format!("there is no route to it: {e}"))?;
+    let route = netlink
+        .route(address)
+        .map_err(|e| format!("there is no route to it: {e}"))?;
     if route.ifindex != link.index {
-        return Err(format!("the kernel's route to it does not go through {interface}"));
+        return Err(format!(
+            "the kernel's route to it does not go through {interface}"
+        ));
     }
     let known = netlink.neighbour(link.index, route.next_hop);
     netlink

@@ -13,7 +13,10 @@ use inband_dataplane::wire::{
     digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
 };
 
-const GEOMETRY: Geometry = Geometry { partitions: 3, ring_slots: 64 };
+const GEOMETRY: Geometry = Geometry {
+    partitions: 3,
+    ring_slots: 64,
+};
 const PACKETS: usize = 200_000;
 /// Packets between two comparisons of all registers.
 const COMPARE_EVERY: usize = 5_000;
@@ -56,8 +59,12 @@ fn near(prng: &mut Prng, base: u64, spread: u64) -> u64 {
 
 fn random_packet(prng: &mut Prng, registers: &Registers) -> Vec<u8> {
     use Type::*;
-    let common = [Request, Request, Phase2A, Phase2A, Phase2A, Phase2A, Phase1A, Phase2B, Phase2B];
-    let rare = [Phase1A, Nack, Learn, Position, Trim, Phase1B, Busy, Reply, Alive];
+    let common = [
+        Request, Request, Phase2A, Phase2A, Phase2A, Phase2A, Phase1A, Phase2B, Phase2B,
+    ];
+    let rare = [
+        Phase1A, Nack, Learn, Position, Trim, Phase1B, Busy, Reply, Alive,
+    ];
     let kind = if prng.below(3) > 0 {
         common[prng.below(common.len() as u64) as usize]
     } else {
@@ -115,7 +122,11 @@ fn host_step(prng: &mut Prng, both: [&Registers; 2]) {
     let bump = prng.below(3);
     for registers in both {
         match choice {
-            0 => drop(registers.acceptor.raise_promise(partition, now.promise + bump)),
+            0 => drop(
+                registers
+                    .acceptor
+                    .raise_promise(partition, now.promise + bump),
+            ),
             1 => registers.leader.activate(
                 partition,
                 LeaderView {
@@ -125,7 +136,9 @@ fn host_step(prng: &mut Prng, both: [&Registers; 2]) {
                     epoch: u64::from(EPOCH),
                 },
             ),
-            _ => registers.acceptor.start(partition, u64::from(EPOCH), now.floor.max(1), bump > 0),
+            _ => registers
+                .acceptor
+                .start(partition, u64::from(EPOCH), now.floor.max(1), bump > 0),
         }
     }
 }
@@ -133,12 +146,24 @@ fn host_step(prng: &mut Prng, both: [&Registers; 2]) {
 fn compare(native: &Registers, kernel: &Registers, at: &str) {
     let slots = GEOMETRY.partitions * GEOMETRY.ring_slots;
     for p in 0..GEOMETRY.partitions {
-        assert_eq!(native.leader.words(p), kernel.leader.words(p), "leader {p} {at}");
-        assert_eq!(native.acceptor.words(p), kernel.acceptor.words(p), "acceptor {p} {at}");
+        assert_eq!(
+            native.leader.words(p),
+            kernel.leader.words(p),
+            "leader {p} {at}"
+        );
+        assert_eq!(
+            native.acceptor.words(p),
+            kernel.acceptor.words(p),
+            "acceptor {p} {at}"
+        );
     }
     for i in 0..slots {
         assert_eq!(native.ring.words(i), kernel.ring.words(i), "slot {i} {at}");
-        assert_eq!(native.counts.words(i), kernel.counts.words(i), "count {i} {at}");
+        assert_eq!(
+            native.counts.words(i),
+            kernel.counts.words(i),
+            "count {i} {at}"
+        );
     }
 }
 
@@ -150,7 +175,11 @@ fn random_packets_leave_kernel_and_native_equal() {
     let seed = seed();
     eprintln!("INBAND_SEED={seed}");
     let mut prng = Prng(seed);
-    let roles = Roles { leader: true, acceptor: true, quorum: true };
+    let roles = Roles {
+        leader: true,
+        acceptor: true,
+        quorum: true,
+    };
     let switch = SoftSwitch::new(NODE, roles, GEOMETRY);
     let kernel = Kernel::load(roles, GEOMETRY);
     let both = [switch.registers(), kernel.registers()];
@@ -177,7 +206,11 @@ fn random_packets_leave_kernel_and_native_equal() {
         };
         let native = common::native(&switch, &packet);
         let (verdict, out) = kernel.run(&kernel.frame(&packet), &packet);
-        assert_eq!((native.verdict, &native.packet), (verdict, &out), "{packet:?} {at}");
+        assert_eq!(
+            (native.verdict, &native.packet),
+            (verdict, &out),
+            "{packet:?} {at}"
+        );
         if !matches!(verdict, Verdict::Drop | Verdict::Pass) {
             answers.truncate(ANSWERS_KEPT - 1);
             answers.insert(0, out);

@@ -13,11 +13,17 @@ use libbpf_rs::HasSize as _;
 type Layout = (BTreeMap<String, usize>, usize);
 
 fn in_object(btf: &Btf<'_>, name: &str) -> Layout {
-    let found: Struct<'_> =
-        btf.type_by_name(name).unwrap_or_else(|| panic!("no {name} in the object"));
+    let found: Struct<'_> = btf
+        .type_by_name(name)
+        .unwrap_or_else(|| panic!("no {name} in the object"));
     let members = found.iter().map(|member| {
-        let MemberAttr::Normal { offset } = member.attr else { panic!("{name} has bit fields") };
-        (member.name.unwrap().to_string_lossy().into_owned(), offset as usize / 8)
+        let MemberAttr::Normal { offset } = member.attr else {
+            panic!("{name} has bit fields")
+        };
+        (
+            member.name.unwrap().to_string_lossy().into_owned(),
+            offset as usize / 8,
+        )
     });
     (members.collect(), found.size())
 }
@@ -43,7 +49,9 @@ macro_rules! object {
 
 #[test]
 fn the_kernel_and_rust_see_the_same_structs() {
-    let acceptor = Btf::from_raw("acceptor", object!("acceptor")).unwrap().unwrap();
+    let acceptor = Btf::from_raw("acceptor", object!("acceptor"))
+        .unwrap()
+        .unwrap();
     let leader = Btf::from_raw("leader", object!("leader")).unwrap().unwrap();
     let quorum = Btf::from_raw("quorum", object!("quorum")).unwrap().unwrap();
     let copies = Btf::from_raw("copies", object!("copies")).unwrap().unwrap();
@@ -60,15 +68,31 @@ fn the_kernel_and_rust_see_the_same_structs() {
             in_rust!(c::ib_vote: instance, promise, vround, digest, client_id, client_seq,
                 client_low, value_len_bytes, flags, reserved),
         ),
-        (&acceptor, "ib_slot", in_rust!(c::ib_slot: sequence, vote, value)),
-        (&leader, "ib_leader_regs", in_rust!(c::ib_leader_regs: round, next, floor, epoch, reserved)),
+        (
+            &acceptor,
+            "ib_slot",
+            in_rust!(c::ib_slot: sequence, vote, value),
+        ),
+        (
+            &leader,
+            "ib_leader_regs",
+            in_rust!(c::ib_leader_regs: round, next, floor, epoch, reserved),
+        ),
         (
             &quorum,
             "ib_quorum_config",
             in_rust!(c::ib_quorum_config: epoch, majority, member_bit),
         ),
-        (&quorum, "ib_count", in_rust!(c::ib_count: instance, round, members, done)),
-        (&quorum, "ib_count_slot", in_rust!(c::ib_count_slot: sequence, count)),
+        (
+            &quorum,
+            "ib_count",
+            in_rust!(c::ib_count: instance, round, members, done),
+        ),
+        (
+            &quorum,
+            "ib_count_slot",
+            in_rust!(c::ib_count_slot: sequence, count),
+        ),
         (
             &acceptor,
             "ib_settings",
@@ -81,7 +105,11 @@ fn the_kernel_and_rust_see_the_same_structs() {
             in_rust!(c::ib_member: known, ifindex, to_address, from_address, to_port, from_port,
                 to_mac, from_mac),
         ),
-        (&copies, "ib_group", in_rust!(c::ib_group: count, has_local, local, member)),
+        (
+            &copies,
+            "ib_group",
+            in_rust!(c::ib_group: count, has_local, local, member),
+        ),
         (
             &race,
             "ib_header",

@@ -18,7 +18,10 @@ use inband_dataplane::wire::{self, digest, emit, flag, Header, Type, PACKET_LEN_
 use inband_dataplane::xdp::{PassThrough, Peer, XdpHost, XdpMode, XdpSpec};
 
 const PORT: u16 = 7707;
-const GEOMETRY: Geometry = Geometry { partitions: 2, ring_slots: 64 };
+const GEOMETRY: Geometry = Geometry {
+    partitions: 2,
+    ring_slots: 64,
+};
 const EPOCH: u32 = 3;
 const TIMEOUT: Duration = Duration::from_secs(5);
 const NODES: usize = 7;
@@ -31,7 +34,11 @@ struct Net {
 
 fn run(command: &str) {
     let output = Command::new("sh").args(["-c", command]).output().unwrap();
-    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{command}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 fn address(node: usize) -> SocketAddrV4 {
@@ -44,7 +51,10 @@ impl Net {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("ibt{}-{serial}", std::process::id());
-        let mut net = Net { prefix, _pass: Vec::new() };
+        let mut net = Net {
+            prefix,
+            _pass: Vec::new(),
+        };
         let p = &net.prefix;
         run(&format!("ip netns add {p}-sw && ip -n {p}-sw link add br0 type bridge && ip -n {p}-sw link set br0 up"));
         for node in 1..=NODES {
@@ -59,7 +69,9 @@ impl Net {
         }
         let switch = format!("{p}-sw");
         net._pass = in_namespace(&switch, || {
-            (1..=NODES).map(|n| PassThrough::attach(&format!("p{n}")).unwrap()).collect()
+            (1..=NODES)
+                .map(|n| PassThrough::attach(&format!("p{n}")).unwrap())
+                .collect()
         });
         net
     }
@@ -77,7 +89,8 @@ impl Net {
     }
 
     fn host(&self, node: usize, spec: XdpSpec) -> XdpHost {
-        self.on(node, || XdpHost::load(spec)).unwrap_or_else(|e| panic!("node {node}: {e}"))
+        self.on(node, || XdpHost::load(spec))
+            .unwrap_or_else(|e| panic!("node {node}: {e}"))
     }
 }
 
@@ -97,21 +110,49 @@ fn in_namespace<T: Send>(name: &str, f: impl FnOnce() -> T + Send) -> T {
             nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
             f()
         });
-        inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        inside
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
-const LEADER: Roles = Roles { leader: true, acceptor: false, quorum: false };
-const ACCEPTOR: Roles = Roles { leader: false, acceptor: true, quorum: false };
-const QUORUM: Roles = Roles { leader: false, acceptor: false, quorum: true };
-const ALL: Roles = Roles { leader: true, acceptor: true, quorum: true };
+const LEADER: Roles = Roles {
+    leader: true,
+    acceptor: false,
+    quorum: false,
+};
+const ACCEPTOR: Roles = Roles {
+    leader: false,
+    acceptor: true,
+    quorum: false,
+};
+const QUORUM: Roles = Roles {
+    leader: false,
+    acceptor: false,
+    quorum: true,
+};
+const ALL: Roles = Roles {
+    leader: true,
+    acceptor: true,
+    quorum: true,
+};
 
 fn peers(me: usize, nodes: &[usize]) -> Vec<Peer> {
-    let peer = |n: &usize| Peer { node: *n as u8, address: address(*n), local: *n == me };
+    let peer = |n: &usize| Peer {
+        node: *n as u8,
+        address: address(*n),
+        local: *n == me,
+    };
     nodes.iter().map(peer).collect()
 }
 
-fn spec(node: usize, roles: Roles, mode: XdpMode, acceptors: &[usize], learners: &[usize]) -> XdpSpec {
+fn spec(
+    node: usize,
+    roles: Roles,
+    mode: XdpMode,
+    acceptors: &[usize],
+    learners: &[usize],
+) -> XdpSpec {
     XdpSpec {
         node: node as u8,
         roles,
@@ -141,12 +182,19 @@ fn resolve(host: &mut XdpHost) {
 
 fn start_leader(host: &XdpHost) {
     let round = round(1, 1, host.spec().node).unwrap();
-    let view = LeaderView { round, next: 1, floor: 1, epoch: u64::from(EPOCH) };
+    let view = LeaderView {
+        round,
+        next: 1,
+        floor: 1,
+        epoch: u64::from(EPOCH),
+    };
     host.registers().leader.activate(1, view);
 }
 
 fn start_acceptor(host: &XdpHost) {
-    host.registers().acceptor.start(1, u64::from(EPOCH), 1, true);
+    host.registers()
+        .acceptor
+        .start(1, u64::from(EPOCH), 1, true);
 }
 
 fn request(seq: u64, value: &[u8]) -> Vec<u8> {
@@ -185,7 +233,10 @@ fn check(got: &[(Header, Vec<u8>)], first: u64, values: &[Vec<u8>]) {
     assert_eq!(instances, expected, "each instance once, in order");
     for ((header, value), sent) in got.iter().zip(values) {
         assert_eq!((value, header.digest), (sent, digest(sent)));
-        assert_eq!((header.kind, header.client_id, header.partition), (Type::Phase2B, 7, 1));
+        assert_eq!(
+            (header.kind, header.client_id, header.partition),
+            (Type::Phase2B, 7, 1)
+        );
     }
 }
 
@@ -198,32 +249,51 @@ fn values(n: usize) -> Vec<Vec<u8>> {
 fn spread(mode: XdpMode) {
     let net = Net::new();
     let mut leader = net.host(2, spec(2, LEADER, mode, &[3, 4, 5], &[]));
-    let mut acceptors: Vec<XdpHost> =
-        (3..=5).map(|n| net.host(n, spec(n, ACCEPTOR, mode, &[], &[6]))).collect();
+    let mut acceptors: Vec<XdpHost> = (3..=5)
+        .map(|n| net.host(n, spec(n, ACCEPTOR, mode, &[], &[6])))
+        .collect();
     let mut learner = net.host(6, spec(6, QUORUM, mode, &[], &[]));
     for host in acceptors.iter_mut().chain([&mut leader]) {
         resolve(host);
     }
     start_leader(&leader);
     acceptors.iter().for_each(start_acceptor);
-    learner.registers().quorum.configure(u64::from(EPOCH), &[3, 4, 5]);
+    learner
+        .registers()
+        .quorum
+        .configure(u64::from(EPOCH), &[3, 4, 5]);
 
     let client = net.socket(1, PORT);
     let sent = values(48);
     for (i, value) in sent.iter().enumerate() {
-        client.send_to(&request(i as u64, value), address(2)).unwrap();
+        client
+            .send_to(&request(i as u64, value), address(2))
+            .unwrap();
     }
     check(&collect(&mut learner, sent.len()), 1, &sent);
-    for (host, name) in acceptors.iter().chain([&leader, &learner]).zip(["a", "b", "c", "l", "q"]) {
+    for (host, name) in acceptors
+        .iter()
+        .chain([&leader, &learner])
+        .zip(["a", "b", "c", "l", "q"])
+    {
         eprintln!("{mode} {name}: {:?}", host.counters().unwrap());
     }
     for acceptor in &acceptors {
-        assert_eq!(acceptor.counters().unwrap()["acceptor_voted"], sent.len() as u64);
-        assert_eq!(acceptor.registers().acceptor.acceptor(1).highest, sent.len() as u64);
+        assert_eq!(
+            acceptor.counters().unwrap()["acceptor_voted"],
+            sent.len() as u64
+        );
+        assert_eq!(
+            acceptor.registers().acceptor.acceptor(1).highest,
+            sent.len() as u64
+        );
     }
     let counters = learner.counters().unwrap();
     assert_eq!(counters["quorum_reached"], sent.len() as u64);
-    assert_eq!(counters["quorum_late"] + counters["quorum_counted"], 2 * sent.len() as u64);
+    assert_eq!(
+        counters["quorum_late"] + counters["quorum_counted"],
+        2 * sent.len() as u64
+    );
     malformed(&client, &acceptors[0]);
 }
 
@@ -236,9 +306,12 @@ fn malformed(client: &UdpSocket, acceptor: &XdpHost) {
         ("bad_truncated", Vec::new()),
         ("bad_length", good[..good.len() - 1].to_vec()),
     ];
-    for (at, reason) in
-        [(0, "bad_magic"), (4, "bad_version"), (5, "bad_type"), (8, "bad_partition")]
-    {
+    for (at, reason) in [
+        (0, "bad_magic"),
+        (4, "bad_version"),
+        (5, "bad_type"),
+        (8, "bad_partition"),
+    ] {
         let mut packet = good.clone();
         packet[at] = 0xee;
         bad.push((reason, packet));
@@ -269,8 +342,9 @@ fn malformed(client: &UdpSocket, acceptor: &XdpHost) {
 fn together(mode_here: XdpMode, mode_there: XdpMode) {
     let net = Net::new();
     let mut here = net.host(2, spec(2, ALL, mode_here, &[2, 3, 4], &[2, 6]));
-    let mut there: Vec<XdpHost> =
-        (3..=4).map(|n| net.host(n, spec(n, ACCEPTOR, mode_there, &[], &[2, 6]))).collect();
+    let mut there: Vec<XdpHost> = (3..=4)
+        .map(|n| net.host(n, spec(n, ACCEPTOR, mode_there, &[], &[2, 6])))
+        .collect();
     let mut learner = net.host(6, spec(6, QUORUM, mode_there, &[], &[]));
     for host in there.iter_mut().chain([&mut here]) {
         resolve(host);
@@ -278,18 +352,25 @@ fn together(mode_here: XdpMode, mode_there: XdpMode) {
     }
     start_leader(&here);
     for host in [&here, &learner] {
-        host.registers().quorum.configure(u64::from(EPOCH), &[2, 3, 4]);
+        host.registers()
+            .quorum
+            .configure(u64::from(EPOCH), &[2, 3, 4]);
     }
     let client = net.socket(1, PORT);
     let sent = values(24);
     for (i, value) in sent.iter().enumerate() {
-        client.send_to(&request(i as u64, value), address(2)).unwrap();
+        client
+            .send_to(&request(i as u64, value), address(2))
+            .unwrap();
     }
     check(&collect(&mut here, sent.len()), 1, &sent);
     check(&collect(&mut learner, sent.len()), 1, &sent);
     eprintln!("{mode_here}: {:?}", here.counters().unwrap());
     for acceptor in there.iter().chain([&here]) {
-        assert_eq!(acceptor.counters().unwrap()["acceptor_voted"], sent.len() as u64);
+        assert_eq!(
+            acceptor.counters().unwrap()["acceptor_voted"],
+            sent.len() as u64
+        );
     }
 
     // The host's own process talks to its own roles.
@@ -302,7 +383,9 @@ fn together(mode_here: XdpMode, mode_there: XdpMode) {
     check(&collect(&mut learner, sent.len()), first, &sent);
     answers(&own, |packet| here.send_local(packet).unwrap());
     // ... and another host's to them.
-    answers(&client, |packet| drop(client.send_to(packet, address(2)).unwrap()));
+    answers(&client, |packet| {
+        drop(client.send_to(packet, address(2)).unwrap())
+    });
 
     let near = format!("ib{}-loop0", 2);
     let there_is = |name: &str| net.on(2, || nix::net::if_::if_nametoindex(name).is_ok());
@@ -315,8 +398,12 @@ fn together(mode_here: XdpMode, mode_there: XdpMode) {
 fn answers(socket: &UdpSocket, send: impl Fn(&[u8])) {
     let ask = |kind, flags, instance, round| {
         let mut header = Header::new(kind, 99, EPOCH);
-        (header.partition, header.flags, header.instance, header.round) =
-            (1, flags, instance, round);
+        (
+            header.partition,
+            header.flags,
+            header.instance,
+            header.round,
+        ) = (1, flags, instance, round);
         let mut packet = Vec::new();
         emit(&header, b"", &mut packet);
         send(&packet);
@@ -331,7 +418,10 @@ fn answers(socket: &UdpSocket, send: impl Fn(&[u8])) {
     let (acceptor, _) = ask(Type::Position, 0, 0, 0);
     assert_eq!((acceptor.node, acceptor.instance), (2, 48));
     let (learned, value) = ask(Type::Learn, 0, 30, 0);
-    assert_eq!((learned.kind, learned.instance, value), (Type::Phase2B, 30, values(24)[5].clone()));
+    assert_eq!(
+        (learned.kind, learned.instance, value),
+        (Type::Phase2B, 30, values(24)[5].clone())
+    );
     assert!(learned.has(flag::REPEAT));
     let (promised, value) = ask(Type::Phase1A, flag::SLOT, 30, round(2, 1, 9).unwrap());
     assert!(promised.has(flag::SLOT | flag::VOTE) && promised.kind == Type::Phase1B);
@@ -386,7 +476,11 @@ fn other_traffic_is_unaffected() {
         tcp(&net);
         ping(&net);
         for host in &hosts {
-            assert_eq!(host.counters().unwrap().len(), 0, "nothing was taken for ours");
+            assert_eq!(
+                host.counters().unwrap().len(),
+                0,
+                "nothing was taken for ours"
+            );
         }
     }
 }
@@ -439,23 +533,38 @@ fn errors_name_the_cure() {
     let load = |change: &dyn Fn(&mut XdpSpec)| {
         let mut spec = spec(2, ALL, XdpMode::Native, &[2, 3], &[2]);
         change(&mut spec);
-        net.on(2, || XdpHost::load(spec).map(|_| ()).map_err(|e| e.to_string()))
+        net.on(2, || {
+            XdpHost::load(spec).map(|_| ()).map_err(|e| e.to_string())
+        })
     };
     let missing = load(&|s| s.interface = "eth9".into()).unwrap_err();
-    assert!(missing.contains("\"eth9\"") && missing.contains("eth0"), "{missing}");
+    assert!(
+        missing.contains("\"eth9\"") && missing.contains("eth0"),
+        "{missing}"
+    );
     let refused = load(&|s| s.interface = "lo".into()).unwrap_err();
     assert!(refused.contains("lo refuses native XDP"), "{refused}");
-    assert!(load(&|s| s.ring_buffer_bytes = 100).unwrap_err().contains("power of two"));
-    assert!(load(&|s| s.geometry.ring_slots = 100).unwrap_err().contains("power of two"));
+    assert!(load(&|s| s.ring_buffer_bytes = 100)
+        .unwrap_err()
+        .contains("power of two"));
+    assert!(load(&|s| s.geometry.ring_slots = 100)
+        .unwrap_err()
+        .contains("power of two"));
     assert!(load(&|s| s.node = 0).unwrap_err().contains("1..=254"));
     let mut first = net.host(2, spec(2, LEADER, XdpMode::Native, &[3], &[]));
     let busy = load(&|_| {}).unwrap_err();
     assert!(busy.contains("already has an XDP program"), "{busy}");
-    assert!(first.send_local(b"").unwrap_err().to_string().contains("loopback"));
+    assert!(first
+        .send_local(b"")
+        .unwrap_err()
+        .to_string()
+        .contains("loopback"));
     // Nobody answers for a host that is not there.
     drop(first);
     let mut spec = spec(2, LEADER, XdpMode::Native, &[3], &[]);
-    spec.acceptors[0].address.set_ip(Ipv4Addr::new(10, 77, 0, 99));
+    spec.acceptors[0]
+        .address
+        .set_ip(Ipv4Addr::new(10, 77, 0, 99));
     first = net.host(2, spec);
     let unresolved = first.refresh_neighbours().unwrap();
     assert_eq!(unresolved.len(), 1);

@@ -14,12 +14,20 @@ use common::{Prng, EPOCH};
 use inband_dataplane::registers::SlotView;
 use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch};
 use inband_dataplane::wire::{
-    digest, emit, flag, parse, Header, Type, HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
+    digest, emit, flag, parse, Header, Type, HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES,
+    VALUE_LEN_MAX_BYTES,
 };
 use inband_dataplane::xdp::rig::{udp_frame, Beside, Rig};
 
-const GEOMETRY: Geometry = Geometry { partitions: 1, ring_slots: 64 };
-const ROLES: Roles = Roles { leader: false, acceptor: true, quorum: false };
+const GEOMETRY: Geometry = Geometry {
+    partitions: 1,
+    ring_slots: 64,
+};
+const ROLES: Roles = Roles {
+    leader: false,
+    acceptor: true,
+    quorum: false,
+};
 const FRAME_LEN_BYTES: usize = 42;
 /// Packets that the driver picks from (race.bpf.c).
 const PACKETS: usize = 64;
@@ -39,7 +47,11 @@ const HOT_SLOTS: u64 = 10;
 fn packets() -> Vec<Vec<u8>> {
     (0..PACKETS)
         .map(|i| {
-            let len = if i % 4 == 0 { 8 * i } else { VALUE_LEN_MAX_BYTES - i };
+            let len = if i % 4 == 0 {
+                8 * i
+            } else {
+                VALUE_LEN_MAX_BYTES - i
+            };
             let value = vec![i as u8 + 1; len];
             let mut header = Header::new(Type::Phase2A, 9, EPOCH);
             header.client_id = i as u64;
@@ -109,7 +121,9 @@ impl<'a> Observer<'a> {
         self.reads += 1;
         let known = &mut self.known[index];
         if view.vround != 0 && digest(&view.value) != view.digest {
-            return Err(format!("torn: slot {index} holds a value that is not its digest's"));
+            return Err(format!(
+                "torn: slot {index} holds a value that is not its digest's"
+            ));
         }
         if view.instance < known.last.instance {
             return Err(format!(
@@ -121,7 +135,10 @@ impl<'a> Observer<'a> {
             && view.vround != 0
             && (view.digest, &view.value) != (known.last.digest, &known.last.value)
         {
-            return Err(format!("slot {index} replaced the value of round {:#x}", view.vround));
+            return Err(format!(
+                "slot {index} replaced the value of round {:#x}",
+                view.vround
+            ));
         }
         if view.vround != 0 && view.vround < known.promise && vote(&view) != vote(&known.view) {
             return Err(format!(
@@ -147,11 +164,16 @@ impl<'a> Observer<'a> {
         if self.prng.below(4) == 0 {
             let wanted = acceptor.acceptor(0).promise + 1 + self.prng.below(3);
             let raise = if self.prng.below(4) == 0 {
-                let Some(raise) = (self.promise_by_packet)(wanted) else { return Ok(()) };
+                let Some(raise) = (self.promise_by_packet)(wanted) else {
+                    return Ok(());
+                };
                 raise
             } else {
                 let promise = acceptor.raise_promise(0, wanted);
-                Raise { promise, highest: acceptor.acceptor(0).highest }
+                Raise {
+                    promise,
+                    highest: acceptor.acceptor(0).highest,
+                }
             };
             if self.raises.len() == RAISES_KEPT {
                 self.raises.remove(0);
@@ -225,7 +247,9 @@ fn here() -> SocketAddrV4 {
 /// The programs of a build of the acceptor, and the driver beside them.
 fn kernel(acceptor: Option<&[u8]>) -> (Rig, Beside) {
     let rig = Rig::load(1, here(), ROLES, GEOMETRY, acceptor).unwrap();
-    let driver = rig.beside(include_bytes!(concat!(env!("OUT_DIR"), "/race.bpf.o"))).unwrap();
+    let driver = rig
+        .beside(include_bytes!(concat!(env!("OUT_DIR"), "/race.bpf.o")))
+        .unwrap();
     for (i, packet) in packets().iter().enumerate() {
         // struct ib_race_packet
         let mut element = (packet.len() as u64).to_ne_bytes().to_vec();
@@ -244,14 +268,25 @@ fn race_kernel(acceptor: Option<&[u8]>, time: Duration) -> Result<u64, String> {
     let result = race(
         rig.registers(),
         || drop(driver.run(&frame, REPEAT).unwrap()),
-        |floor| drop(rig.run(&udp_frame(here(), here(), &trim_packet(floor)), 1).unwrap()),
+        |floor| {
+            drop(
+                rig.run(&udp_frame(here(), here(), &trim_packet(floor)), 1)
+                    .unwrap(),
+            )
+        },
         &|round| {
-            let run = rig.run(&udp_frame(here(), here(), &promise_packet(round)), 1).unwrap();
+            let run = rig
+                .run(&udp_frame(here(), here(), &promise_packet(round)), 1)
+                .unwrap();
             promised(run.frame.get(FRAME_LEN_BYTES..)?)
         },
         time,
     );
-    eprintln!("{result:?} {:?} {:?}", rig.counters().unwrap(), rig.registers().acceptor.acceptor(0));
+    eprintln!(
+        "{result:?} {:?} {:?}",
+        rig.counters().unwrap(),
+        rig.registers().acceptor.acceptor(0)
+    );
     result
 }
 
@@ -266,7 +301,10 @@ fn promise_packet(round: u64) -> Vec<u8> {
 /// What the answer to a `promise_packet` promises.
 fn promised(answer: &[u8]) -> Option<Raise> {
     let (header, _) = parse(answer).ok()?;
-    let raise = Raise { promise: header.round, highest: header.instance };
+    let raise = Raise {
+        promise: header.round,
+        highest: header.instance,
+    };
     (header.kind == Type::Phase1B).then_some(raise)
 }
 
@@ -300,7 +338,10 @@ fn the_kernel_keeps_its_promises_and_the_mutants_do_not() {
         ("no second read", variant!("no_second_read")),
     ] {
         eprint!("{name}: ");
-        assert!(race_kernel(build, CATCH_WITHIN).is_err(), "{name} was not caught");
+        assert!(
+            race_kernel(build, CATCH_WITHIN).is_err(),
+            "{name} was not caught"
+        );
     }
 }
 
@@ -308,7 +349,10 @@ fn the_kernel_keeps_its_promises_and_the_mutants_do_not() {
 #[test]
 fn the_soft_switch_keeps_its_promises() {
     let switch = SoftSwitch::new(1, ROLES, GEOMETRY);
-    switch.registers().acceptor.start(0, u64::from(EPOCH), 1, true);
+    switch
+        .registers()
+        .acceptor
+        .start(0, u64::from(EPOCH), 1, true);
     switch.registers().acceptor.raise_promise(0, 10);
     let made = packets();
     let seed = AtomicU64::new(1);

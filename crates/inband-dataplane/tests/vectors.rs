@@ -14,7 +14,10 @@ use inband_dataplane::soft::{reason_name, Geometry, Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::{self, digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
 use serde::Deserialize;
 
-const GEOMETRY: Geometry = Geometry { partitions: 2, ring_slots: 64 };
+const GEOMETRY: Geometry = Geometry {
+    partitions: 2,
+    ring_slots: 64,
+};
 /// The partition that cases are about, unless a packet says otherwise.
 const PARTITION: usize = 1;
 /// Who sends the packets of the cases.
@@ -24,9 +27,18 @@ const SENDER: u16 = 9;
 const ELSEWHERE: [(&str, &str); 5] = [
     ("none", "is no reason"),
     ("contended", "tests/race.rs: needs two CPUs at one slot"),
-    ("no_room", "a frame that cannot shrink: no driver is known to refuse"),
-    ("value_io_failed", "a driver without room behind the frame: no test run is like that"),
-    ("copy_unresolved", "tests/network.rs: copies leave by a device"),
+    (
+        "no_room",
+        "a frame that cannot shrink: no driver is known to refuse",
+    ),
+    (
+        "value_io_failed",
+        "a driver without room behind the frame: no test run is like that",
+    ),
+    (
+        "copy_unresolved",
+        "tests/network.rs: copies leave by a device",
+    ),
 ];
 
 #[derive(Deserialize)]
@@ -276,15 +288,30 @@ struct Snapshot {
 }
 
 fn snapshot(registers: &All, roles: Roles) -> Snapshot {
-    let slots = |on: bool| if on { index(0)..index(0) + GEOMETRY.ring_slots } else { 0..0 };
+    let slots = |on: bool| {
+        if on {
+            index(0)..index(0) + GEOMETRY.ring_slots
+        } else {
+            0..0
+        }
+    };
     let mut snapshot = Snapshot {
         leader: registers.leader.leader(PARTITION),
         acceptor: registers.acceptor.acceptor(PARTITION),
-        slots: slots(roles.acceptor).map(|i| registers.ring.slot(i).unwrap()).collect(),
-        counts: slots(roles.quorum).map(|i| registers.counts.counted(i)).collect(),
+        slots: slots(roles.acceptor)
+            .map(|i| registers.ring.slot(i).unwrap())
+            .collect(),
+        counts: slots(roles.quorum)
+            .map(|i| registers.counts.counted(i))
+            .collect(),
     };
     for slot in snapshot.slots.iter_mut().filter(|s| s.vround == 0) {
-        (slot.digest, slot.client_id, slot.client_seq, slot.client_low) = (0, 0, 0, 0);
+        (
+            slot.digest,
+            slot.client_id,
+            slot.client_seq,
+            slot.client_low,
+        ) = (0, 0, 0, 0);
     }
     snapshot
 }
@@ -292,14 +319,24 @@ fn snapshot(registers: &All, roles: Roles) -> Snapshot {
 fn roles_of(names: &[String]) -> Roles {
     let has = |name: &str| names.iter().any(|n| n == name);
     for name in names {
-        assert!(["leader", "acceptor", "quorum"].contains(&name.as_str()), "no role {name}");
+        assert!(
+            ["leader", "acceptor", "quorum"].contains(&name.as_str()),
+            "no role {name}"
+        );
     }
-    Roles { leader: has("leader"), acceptor: has("acceptor"), quorum: has("quorum") }
+    Roles {
+        leader: has("leader"),
+        acceptor: has("acceptor"),
+        quorum: has("quorum"),
+    }
 }
 
 fn cases() -> Vec<(String, Case)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane/vectors");
-    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
     files.retain(|path| path.extension().is_some_and(|e| e == "toml"));
     files.sort();
     assert!(!files.is_empty());
@@ -308,7 +345,11 @@ fn cases() -> Vec<(String, Case)> {
         let file: File = toml::from_str(&fs::read_to_string(&path).unwrap())
             .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
-        cases.extend(file.case.into_iter().map(|case| (format!("{stem}: {}", case.name), case)));
+        cases.extend(
+            file.case
+                .into_iter()
+                .map(|case| (format!("{stem}: {}", case.name), case)),
+        );
     }
     cases
 }
@@ -341,7 +382,12 @@ fn verdict_of(name: &str) -> Verdict {
 /// Hold an outcome against what the step expects.
 fn check(step: &Step, got: &Outcome) {
     let (mut header, mut value, packet) = packet_of(step);
-    assert_eq!(got.verdict, verdict_of(&step.verdict), "reason {}", got.reason);
+    assert_eq!(
+        got.verdict,
+        verdict_of(&step.verdict),
+        "reason {}",
+        got.reason
+    );
     assert_eq!(got.reason, step.reason);
     match got.verdict {
         Verdict::Drop => {}
@@ -376,7 +422,10 @@ fn run(
         let outcome = handle(step, &packet_of(step).2);
         check(step, &outcome);
         step.after.apply(expected.registers());
-        let (now, then) = (snapshot(registers, roles), snapshot(expected.registers(), roles));
+        let (now, then) = (
+            snapshot(registers, roles),
+            snapshot(expected.registers(), roles),
+        );
         assert_eq!(now.leader, then.leader, "{}", context());
         assert_eq!(now.acceptor, then.acceptor, "{}", context());
         assert_eq!(now.counts, then.counts, "{}", context());
@@ -398,7 +447,9 @@ fn every_vector_runs_natively() {
             let mut switch = SoftSwitch::new(common::NODE, roles_of(&case.roles), GEOMETRY);
             // A case either has such a step or not: the first decides for the switch.
             switch.set_hand_off_fails(case.packet.iter().any(|step| step.hand_off_fails));
-            run(&case, switch.registers(), false, &mut |_, packet| common::native(&switch, packet));
+            run(&case, switch.registers(), false, &mut |_, packet| {
+                common::native(&switch, packet)
+            });
         });
     }
 }
@@ -429,11 +480,20 @@ fn every_vector_runs_in_the_kernel() {
 
 #[test]
 fn every_reason_has_a_vector_or_an_exception() {
-    let shown: BTreeSet<String> =
-        cases().into_iter().flat_map(|(_, case)| case.packet).map(|step| step.reason).collect();
+    let shown: BTreeSet<String> = cases()
+        .into_iter()
+        .flat_map(|(_, case)| case.packet)
+        .map(|step| step.reason)
+        .collect();
     let all: BTreeSet<String> = (0..).map_while(reason_name).map(str::to_owned).collect();
-    let excused: BTreeSet<String> = ELSEWHERE.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let missing: Vec<_> = all.iter().filter(|r| !shown.contains(*r) && !excused.contains(*r)).collect();
+    let excused: BTreeSet<String> = ELSEWHERE
+        .iter()
+        .map(|(name, _)| (*name).to_owned())
+        .collect();
+    let missing: Vec<_> = all
+        .iter()
+        .filter(|r| !shown.contains(*r) && !excused.contains(*r))
+        .collect();
     assert!(missing.is_empty(), "no vector shows {missing:?}");
     let needless: Vec<_> = excused.iter().filter(|r| shown.contains(*r)).collect();
     assert!(needless.is_empty(), "{needless:?} need no exception");

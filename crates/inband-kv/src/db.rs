@@ -16,9 +16,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, Options, WriteOptions, DB,
-};
+use rocksdb::{BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, Options, DB};
 
 use crate::limits::{
     ROCKSDB_BACKGROUND_JOBS, ROCKSDB_BLOCK_CACHE_BYTES, ROCKSDB_WAL_BYTES_MAX,
@@ -81,9 +79,6 @@ pub fn open_database(path: &Path) -> Result<DB, StoreError> {
     let mut options = Options::default();
     options.create_if_missing(true);
     options.create_missing_column_families(true);
-    // One thread writes, so there is no order between writers to keep. What it buys is that RocksDB
-    // then uses the hints of `write_options`; see `SharedDb` for the one guarantee it gives up.
-    options.set_unordered_write(true);
     options.set_max_background_jobs(ROCKSDB_BACKGROUND_JOBS);
     options.set_max_total_wal_size(ROCKSDB_WAL_BYTES_MAX);
     options.set_keep_log_file_num(INFO_LOGS_KEPT);
@@ -105,14 +100,6 @@ pub fn open_database(path: &Path) -> Result<DB, StoreError> {
         ColumnFamilyDescriptor::new(name, family)
     });
     Ok(DB::open_cf_descriptors(&options, path, families)?)
-}
-
-/// How bursts are written: not synced, see [`crate::store::Store::sync`]. A burst is sorted by key, so
-/// the place of one key in the memtable is close to the place of the one before.
-pub fn write_options() -> WriteOptions {
-    let mut options = WriteOptions::default();
-    options.set_memtable_insert_hint_per_batch(true);
-    options
 }
 
 /// Open the database in `path` without changing anything in it.

@@ -299,7 +299,7 @@ impl Store {
             self.state.keys = self.keyspace.keys;
             self.state.next_session_id = self.clients.next_id();
             batch.put_cf(columns.meta, STATE_KEY, self.state.encode());
-            self.shared.write(&db, batch)?;
+            db.write(batch)?;
             self.keyspace.burst_written();
         }
         self.is_stopped = false;

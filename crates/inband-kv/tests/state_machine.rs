@@ -428,3 +428,40 @@ fn flushall_within_a_burst_hides_what_is_stored() {
         (0, u64::MAX)
     );
 }
+
+/// Copy a directory, as the disk would be found after the process was killed.
+fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_dir(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), &to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_neither_loses_nor_repeats() {
+    let mut bench = Bench::default();
+    for i in 0..30 {
+        bench.run("INCR n");
+        bench.run(&format!("SET k{i} v PX {}", 100 + i));
+        bench.now_ms += 7;
+        if i % 10 != 9 {
+            continue;
+        }
+        // The store is neither closed nor flushed: all there is is the write-ahead log.
+        let after = tempfile::tempdir().unwrap();
+        copy_dir(bench.dir.path(), after.path());
+        let mut survivor = Store::open(after.path()).unwrap();
+        assert_eq!(survivor.applied(), bench.store.applied());
+        assert_eq!(survivor.digest().unwrap(), bench.store.digest().unwrap());
+        bench.run("INCR n");
+        bench.log.apply(&mut survivor, 10);
+        assert_eq!(survivor.digest().unwrap(), bench.store.digest().unwrap());
+    }
+    assert_eq!(show(&bench.run("GET n")), "'33'");
+}

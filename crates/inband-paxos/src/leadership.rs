@@ -443,23 +443,26 @@ impl Leadership {
         let timing = self.config.timing;
         match self.state {
             State::Watching => {
-                if now >= self.probe_at {
-                    self.probe_at = now + timing.probe_us;
-                    let mut header = self.header(Type::Position);
-                    header.flags = flag::LEADER;
-                    header.round = 0;
-                    out.send(Dest::Leaders, &header, &[]);
-                }
+                self.probe_leaders(now, out);
                 if now >= self.heard_at + timing.suspect_us * (1 + self.rank) {
-                    self.state = State::Sounding {
-                        voters: Votes::default(),
-                    };
-                    self.tries = 0;
-                    self.sound(now, out);
+                    self.sound_anew(now, out);
                 }
                 None
             }
-            State::Sounding { .. } | State::Promising { .. } | State::Scanning { .. } => {
+            State::Sounding { .. } => {
+                // Goes on until acceptors or a leader can be heard: it harms nobody.
+                self.probe_leaders(now, out);
+                if now >= self.retry_at {
+                    self.tries += 1;
+                    if self.tries > PHASE_TRIES_MAX {
+                        self.sound_anew(now, out);
+                    } else {
+                        self.sound(now, out);
+                    }
+                }
+                None
+            }
+            State::Promising { .. } | State::Scanning { .. } => {
                 if now < self.retry_at {
                     return None;
                 }
@@ -469,7 +472,6 @@ impl Leadership {
                     return None;
                 }
                 match self.state {
-                    State::Sounding { .. } => self.sound(now, out),
                     State::Scanning { .. } if self.outbid => {
                         self.promise_anew(now, rounds, out);
                     }
@@ -537,6 +539,26 @@ impl Leadership {
         self.ask_promises(now, out);
     }
 
+    fn probe_leaders(&mut self, now: Micros, out: &mut Outbox) {
+        if now < self.probe_at {
+            return;
+        }
+        self.probe_at = now + self.config.timing.probe_us;
+        let mut header = self.header(Type::Position);
+        header.flags = flag::LEADER;
+        header.round = 0;
+        out.send(Dest::Leaders, &header, &[]);
+    }
+
+    /// Forget who answered long ago: a majority must be within reach at about the same time.
+    fn sound_anew(&mut self, now: Micros, out: &mut Outbox) {
+        self.state = State::Sounding {
+            voters: Votes::default(),
+        };
+        self.tries = 0;
+        self.sound(now, out);
+    }
+
     fn sound(&mut self, now: Micros, out: &mut Outbox) {
         self.retry_at = now + PHASE_RETRY_US;
         let mut header = self.header(Type::Position);
@@ -554,9 +576,8 @@ impl Leadership {
     pub fn due(&self) -> Micros {
         match self.state {
             State::Watching => self.probe_at,
-            State::Sounding { .. } | State::Promising { .. } | State::Scanning { .. } => {
-                self.retry_at
-            }
+            State::Sounding { .. } => self.probe_at.min(self.retry_at),
+            State::Promising { .. } | State::Scanning { .. } => self.retry_at,
             State::Active => self.watch_at,
         }
     }

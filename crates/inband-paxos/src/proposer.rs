@@ -139,7 +139,10 @@ impl Proposer {
             Session::Closed => self.open_session(now, out),
             Session::Opening { .. } => {}
         }
-        self.due = 0;
+        // Not 0: going through everything pending after every submission would cost more than it.
+        let sent = &self.pending[&ticket];
+        let next = if sent.seq == 0 { sent.deadline } else { sent.resend_at.min(sent.deadline) };
+        self.due = self.due.min(next);
         Ok(ticket)
     }
 
@@ -153,6 +156,7 @@ impl Proposer {
                 resend_at: now + self.timing.resend_us,
                 resend_after: self.timing.resend_us,
             };
+            self.due = self.due.min(now + self.timing.resend_us);
             self.send_open(nonce, out);
         }
     }
@@ -473,6 +477,18 @@ mod tests {
         p.on_tick(timing.submit_deadline_us, &mut out);
         let failed: Vec<_> = p.take_failed().collect();
         assert!(matches!(failed[..], [(t, SubmitFailure::NotApplied(_))] if t == ticket));
+    }
+
+    #[test]
+    fn an_older_leader_does_not_get_requests_back() {
+        let round = |counter, node| round::round(counter, 1, node).unwrap();
+        let mut p = Proposer::new(1, 0, 1, 1, Timing::default());
+        open(&mut p);
+        let mut out = Outbox::new();
+        p.leader_is(0, round(8, 5), &mut out);
+        p.leader_is(0, round(3, 4), &mut out);
+        p.submit(0, b"a", &mut out).unwrap();
+        assert_eq!(out.iter().next().unwrap().0, Dest::Node(5));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The `inband` command line.
 
 mod bench;
+mod client;
 mod doctor;
 mod inspect;
 mod metrics;
@@ -9,6 +10,7 @@ mod published;
 mod replica;
 mod run;
 mod serve;
+mod sim;
 mod up;
 
 use std::path::PathBuf;
@@ -43,6 +45,8 @@ enum Command {
     Resume(operate::RoleArgs),
     /// What works on this machine, and the cure for what does not.
     Doctor(doctor::DoctorArgs),
+    /// Play seeded schedules of faults over the real protocol code.
+    Sim(sim::SimArgs),
     /// What a replica's data directory holds.
     Inspect(inspect::InspectArgs),
     /// Run the roles of one host, in the foreground.
@@ -85,6 +89,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Pause(args) => operate::pause(&args),
         Command::Resume(args) => operate::resume(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Sim(args) => sim::sim(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Run { config } => run::run(&config),
         Command::Bench(args) => bench::bench(args),

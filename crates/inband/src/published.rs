@@ -39,6 +39,52 @@ pub struct NodeState {
     pub leader_events: Vec<(u64, LeaderEvent)>,
     /// Take-overs completed here.
     pub takeovers: u64,
+    /// How long the last of them took.
+    pub last_takeover: Takeover,
+}
+
+/// Times of one take-over, from the suspicion of the old leader on.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Takeover {
+    /// Until phase 1 was complete.
+    pub activated_after: Option<Duration>,
+    /// Until this host's learner delivered something decided after that.
+    pub decided_after: Option<Duration>,
+}
+
+/// Watches take-overs go by, from poll to poll.
+#[derive(Default)]
+struct TakeoverWatch {
+    /// By the node's clock in microseconds, and a moment not after it by this thread's.
+    suspected_at: Option<(u64, Instant)>,
+    last: Takeover,
+}
+
+impl TakeoverWatch {
+    /// What a poll that began at `poll_started` brought. On XDP phase 1 may begin and end within one
+    /// poll, so its length is told by the events' own times.
+    fn look(&mut self, poll_started: Instant, events: &[(u64, LeaderEvent)], has_delivered: bool) {
+        // Something delivered in the poll of the activation may have been decided before it, so
+        // only later polls count: the time is at most too long.
+        let awaits_decision =
+            self.last.activated_after.is_some() && self.last.decided_after.is_none();
+        if awaits_decision && has_delivered {
+            self.last.decided_after = self.suspected_at.map(|(_, at)| at.elapsed());
+        }
+        for (at_us, event) in events {
+            match (event, self.suspected_at) {
+                (LeaderEvent::Suspected, _) => {
+                    self.suspected_at = Some((*at_us, poll_started));
+                    self.last = Takeover::default();
+                }
+                (LeaderEvent::Activate(_), Some((suspected_us, _))) => {
+                    let after_us = at_us.saturating_sub(suspected_us);
+                    self.last.activated_after = Some(Duration::from_micros(after_us));
+                }
+                (LeaderEvent::Activate(_), None) | (LeaderEvent::Deactivate, _) => {}
+            }
+        }
+    }
 }
 
 /// Shared between the node's thread and the others.
@@ -46,7 +92,10 @@ pub type Shared = Arc<Mutex<NodeState>>;
 
 /// The state as last published.
 pub fn read(shared: &Shared) -> NodeState {
-    shared.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    shared
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
 }
 
 /// A [`Node`] that publishes its state as it is polled.
@@ -54,14 +103,22 @@ pub struct PublishedNode {
     node: Node,
     shared: Shared,
     publish_at: Instant,
+    takeover: TakeoverWatch,
+    /// Not published yet.
+    events: Vec<(u64, LeaderEvent)>,
 }
 
 impl PublishedNode {
     /// Wrap a node.
     pub fn new(node: Node) -> (PublishedNode, Shared) {
         let shared = Shared::default();
-        let mut published =
-            PublishedNode { node, shared: shared.clone(), publish_at: Instant::now() };
+        let mut published = PublishedNode {
+            node,
+            shared: shared.clone(),
+            publish_at: Instant::now(),
+            takeover: TakeoverWatch::default(),
+            events: Vec::new(),
+        };
         published.publish();
         (published, shared)
     }
@@ -80,14 +137,18 @@ impl PublishedNode {
             unresolved: self.node.unresolved().to_vec(),
             leader_events: Vec::new(),
             takeovers: host.leadership().map_or(0, |l| l.takeovers()),
+            last_takeover: self.takeover.last,
         };
-        let events = self.node.take_leader_events();
+        let events = std::mem::take(&mut self.events);
         let mut state = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = std::mem::take(&mut state.leader_events);
         all.extend(events);
         let surplus = all.len().saturating_sub(EVENTS_MAX);
         all.drain(..surplus);
-        *state = NodeState { leader_events: all, ..fresh };
+        *state = NodeState {
+            leader_events: all,
+            ..fresh
+        };
     }
 }
 
@@ -102,7 +163,10 @@ impl ReplicatedLog for PublishedNode {
         self.node.submit(value)
     }
     fn poll(&mut self, burst: &mut Burst) {
+        let before = burst.decided().len();
         self.node.poll(burst);
+        self.takeover
+            .look(&self.node, burst.decided().len() > before);
         if Instant::now() >= self.publish_at {
             self.publish();
         }

@@ -40,17 +40,42 @@ impl HostView {
         let state = published::read(&self.state);
         let store = self.replica.as_ref().map(|r| r.status());
         let backend = self.dataplane.to_string();
-        let mut counters: std::collections::BTreeMap<String, u64> =
-            state.counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let mut counters: std::collections::BTreeMap<String, u64> = state
+            .counters
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value))
+            .collect();
         counters.insert("leader_takeovers".into(), state.takeovers);
+        let mut add_time = |name: &str, time: Option<Duration>| {
+            if let Some(time) = time {
+                counters.insert(
+                    name.into(),
+                    u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
+                );
+            }
+        };
+        add_time("leader_takeover_us", state.last_takeover.activated_after);
+        add_time(
+            "leader_first_decision_us",
+            state.last_takeover.decided_after,
+        );
         if let Some(store) = &store {
             counters.insert("kv_requests".into(), store.requests_total);
             counters.insert("kv_commands_applied".into(), store.commands_applied_total);
             counters.insert("kv_values_submitted".into(), store.values_submitted_total);
             counters.insert("kv_outcomes_unknown".into(), store.outcomes_unknown_total);
-            counters.insert("kv_checkpoints_installed".into(), store.checkpoints_installed_total);
-            counters.insert("kv_checkpoints_served".into(), store.checkpoints_served_total);
-            counters.insert("kv_connections_refused".into(), store.connections_refused_total);
+            counters.insert(
+                "kv_checkpoints_installed".into(),
+                store.checkpoints_installed_total,
+            );
+            counters.insert(
+                "kv_checkpoints_served".into(),
+                store.checkpoints_served_total,
+            );
+            counters.insert(
+                "kv_connections_refused".into(),
+                store.connections_refused_total,
+            );
         }
         HostStatus {
             name: this.name.clone(),
@@ -58,7 +83,11 @@ impl HostView {
             version: env!("CARGO_PKG_VERSION").into(),
             epoch: self.config.cluster.epoch,
             durability: self.config.cluster.durability.to_string(),
-            backends: this.roles.iter().map(|role| (*role, backend.clone())).collect(),
+            backends: this
+                .roles
+                .iter()
+                .map(|role| (*role, backend.clone()))
+                .collect(),
             leader: state.leader.map(|view| LeaderStatus {
                 active: view.round != 0,
                 round: view.round,
@@ -109,7 +138,9 @@ impl HostView {
                 HostReply::Position(self.position())
             }
             HostRequest::Sync => match self.replica.as_ref().map(|r| r.sync()) {
-                Some(Err(error)) => HostReply::Error { message: error.to_string() },
+                Some(Err(error)) => HostReply::Error {
+                    message: error.to_string(),
+                },
                 Some(Ok(())) | None => HostReply::Position(self.position()),
             },
             HostRequest::Stop => {
@@ -129,6 +160,10 @@ pub fn start(view: HostView) -> Result<Server> {
     if let Some(dir) = path.parent().filter(|d| *d != Path::new("")) {
         std::fs::create_dir_all(dir).with_context(|| format!("host.control: {}", dir.display()))?;
     }
-    Server::start(&path, move |request| view.answer(request), |message| HostReply::Error { message })
-        .with_context(|| format!("host.control: cannot listen at {}", path.display()))
+    Server::start(
+        &path,
+        move |request| view.answer(request),
+        |message| HostReply::Error { message },
+    )
+    .with_context(|| format!("host.control: cannot listen at {}", path.display()))
 }

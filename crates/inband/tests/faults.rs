@@ -29,20 +29,38 @@ fn an_acceptor_is_killed_and_no_request_fails() {
     run_for(1000);
     let records = load.stop();
     let pause = records.iter().map(|r| r.longest_pause).max().unwrap();
-    println!("one of three acceptors killed: longest pause {} ms (goal 100)", pause.as_millis());
+    println!(
+        "one of three acceptors killed: longest pause {} ms (goal 100)",
+        pause.as_millis()
+    );
     for record in &records {
-        assert!(record.failed.is_empty() && record.unknown.is_empty(), "{:?}", record.failed);
+        assert!(
+            record.failed.is_empty() && record.unknown.is_empty(),
+            "{:?}",
+            record.failed
+        );
     }
     check(cluster.resp(), &records);
 
     // Restarted with empty memory it must not vote, says so, and the cluster does not need it.
     cluster.supervisor.restart("acceptor/1").unwrap();
-    cluster.wait_for("the acceptor says that it is recovering", PATIENCE, |status| {
-        let host = status.hosts.iter().find(|h| h.name == "acceptor/1").unwrap();
-        let acceptor = host.status.as_ref().and_then(|s| s.acceptor);
-        acceptor.is_some_and(|a| !a.voting)
-    });
-    assert_eq!(Client::connect(cluster.resp()).call(&["SET", "after", "restart"]), "+OK");
+    cluster.wait_for(
+        "the acceptor says that it is recovering",
+        PATIENCE,
+        |status| {
+            let host = status
+                .hosts
+                .iter()
+                .find(|h| h.name == "acceptor/1")
+                .unwrap();
+            let acceptor = host.status.as_ref().and_then(|s| s.acceptor);
+            acceptor.is_some_and(|a| !a.voting)
+        },
+    );
+    assert_eq!(
+        Client::connect(cluster.resp()).call(&["SET", "after", "restart"]),
+        "+OK"
+    );
     assert_eq!(cluster.counter("acceptor/1", "acceptor_voted"), 0);
     cluster.wait_until_equal(PATIENCE);
     cluster.down_and_compare();
@@ -54,18 +72,30 @@ fn the_leader_is_killed_and_a_backup_takes_over() {
         return;
     }
     let cluster = Cluster::start("lead", Dataplane::Xdp, |_| {});
-    let load = Load::start(&[cluster.replica(0), cluster.replica(1), cluster.replica(2)], 6);
+    let load = Load::start(
+        &[cluster.replica(0), cluster.replica(1), cluster.replica(2)],
+        6,
+    );
     run_for(500);
     cluster.supervisor.kill("leader").unwrap();
     let killed = Instant::now();
     cluster.wait_for("a backup leads", PATIENCE, |status| {
-        status.leader.as_deref().is_some_and(|l| l.starts_with("replica"))
+        status
+            .leader
+            .as_deref()
+            .is_some_and(|l| l.starts_with("replica"))
     });
-    println!("leader killed: status shows a new one after {} ms", killed.elapsed().as_millis());
+    println!(
+        "leader killed: status shows a new one after {} ms",
+        killed.elapsed().as_millis()
+    );
     run_for(1000);
     let records = load.stop();
     let pause = records.iter().map(|r| r.longest_pause).max().unwrap();
-    println!("leader killed: longest pause of a client {} ms", pause.as_millis());
+    println!(
+        "leader killed: longest pause of a client {} ms",
+        pause.as_millis()
+    );
     let checked = check(cluster.resp(), &records);
     println!("{checked} acknowledged SETs read back");
 
@@ -85,7 +115,10 @@ fn all_2as_of_a_full_window_are_lost() {
     }
     let cluster = Cluster::start("window", Dataplane::Xdp, |spec| spec.ring_slots = 64);
     let lab = cluster.supervisor.lab().unwrap();
-    let load = Load::start(&[cluster.replica(0), cluster.replica(1), cluster.replica(2)], 12);
+    let load = Load::start(
+        &[cluster.replica(0), cluster.replica(1), cluster.replica(2)],
+        12,
+    );
     run_for(300);
     let rule = DropRule {
         udp_port: cluster.status().hosts[0].address.port(),
@@ -99,9 +132,16 @@ fn all_2as_of_a_full_window_are_lost() {
     let healed = Instant::now();
     let before = inband_progress(&cluster);
     cluster.wait_for("decisions go on", PATIENCE, |status| {
-        status.hosts.iter().filter_map(|h| h.status.as_ref()?.replica).any(|r| r.applied > before + 100)
+        status
+            .hosts
+            .iter()
+            .filter_map(|h| h.status.as_ref()?.replica)
+            .any(|r| r.applied > before + 100)
     });
-    println!("all PHASE2A lost for 400 ms: 100 more instances {} ms after", healed.elapsed().as_millis());
+    println!(
+        "all PHASE2A lost for 400 ms: 100 more instances {} ms after",
+        healed.elapsed().as_millis()
+    );
     run_for(300);
     let records = load.stop();
     check(cluster.resp(), &records);
@@ -111,7 +151,10 @@ fn all_2as_of_a_full_window_are_lost() {
 
 fn inband_progress(cluster: &Cluster) -> u64 {
     let status = cluster.status();
-    let replicas = status.hosts.iter().filter_map(|h| h.status.as_ref()?.replica);
+    let replicas = status
+        .hosts
+        .iter()
+        .filter_map(|h| h.status.as_ref()?.replica);
     replicas.map(|r| r.applied).max().unwrap_or(0)
 }
 
@@ -125,7 +168,10 @@ fn a_killed_replica_catches_up_after_more_than_a_ring() {
     let before = inband_progress(&cluster);
     let load = Load::start(&[cluster.replica(0), cluster.replica(1)], 8);
     cluster.wait_for("more than a ring of instances", PATIENCE, |status| {
-        let replicas = status.hosts.iter().filter_map(|h| h.status.as_ref()?.replica);
+        let replicas = status
+            .hosts
+            .iter()
+            .filter_map(|h| h.status.as_ref()?.replica);
         replicas.map(|r| r.applied).max().unwrap_or(0) > before + 1000
     });
     cluster.supervisor.restart("replica/2").unwrap();
@@ -139,13 +185,24 @@ fn a_killed_replica_catches_up_after_more_than_a_ring() {
 
 fn loss(name: &str, percent: u32) {
     let cluster = Cluster::start(name, Dataplane::Xdp, |_| {});
-    cluster.supervisor.lab().unwrap().set_all_links(LinkFaults::loss(percent * 10_000)).unwrap();
-    let load = Load::start(&[cluster.replica(0), cluster.replica(1), cluster.replica(2)], 6);
+    cluster
+        .supervisor
+        .lab()
+        .unwrap()
+        .set_all_links(LinkFaults::loss(percent * 10_000))
+        .unwrap();
+    let load = Load::start(
+        &[cluster.replica(0), cluster.replica(1), cluster.replica(2)],
+        6,
+    );
     run_for(2500);
     let records = load.stop();
     cluster.supervisor.lab().unwrap().heal().unwrap();
     for record in &records {
-        assert!(record.failed.is_empty() && record.unknown.is_empty(), "{record:?}");
+        assert!(
+            record.failed.is_empty() && record.unknown.is_empty(),
+            "{record:?}"
+        );
     }
     let checked = check(cluster.resp(), &records);
     println!("{percent}% loss on every link: all of {checked} SETs finished");
@@ -173,12 +230,19 @@ fn two_leaders_at_once() {
         return;
     }
     let cluster = Cluster::start("two", Dataplane::Xdp, |_| {});
-    let load = Load::start(&[cluster.replica(0), cluster.replica(1), cluster.replica(2)], 6);
+    let load = Load::start(
+        &[cluster.replica(0), cluster.replica(1), cluster.replica(2)],
+        6,
+    );
     run_for(400);
     let old = cluster.supervisor.pause("leader").unwrap();
     cluster.wait_for("a backup leads", PATIENCE, |status| {
         let leads = |h: &&inband_lab::supervisor::HostEntry| {
-            h.name != old && h.status.as_ref().and_then(|s| s.leader).is_some_and(|l| l.active)
+            h.name != old
+                && h.status
+                    .as_ref()
+                    .and_then(|s| s.leader)
+                    .is_some_and(|l| l.active)
         };
         status.hosts.iter().any(|h| leads(&h))
     });
@@ -210,14 +274,27 @@ fn malformed_packets_of_every_kind_are_counted_and_harmless() {
     run_for(300);
     let records = load.stop();
     for record in &records {
-        assert!(record.failed.is_empty() && record.unknown.is_empty(), "{record:?}");
+        assert!(
+            record.failed.is_empty() && record.unknown.is_empty(),
+            "{record:?}"
+        );
     }
     check(cluster.resp(), &records);
     for host in hosts.iter().filter(|h| h.name != "replica/2") {
-        for counter in
-            ["bad_truncated", "bad_magic", "bad_version", "bad_type", "bad_length", "bad_partition", "bad_node"]
-        {
-            assert!(cluster.counter(&host.name, counter) > 0, "{}: {counter} is 0", host.name);
+        for counter in [
+            "bad_truncated",
+            "bad_magic",
+            "bad_version",
+            "bad_type",
+            "bad_length",
+            "bad_partition",
+            "bad_node",
+        ] {
+            assert!(
+                cluster.counter(&host.name, counter) > 0,
+                "{}: {counter} is 0",
+                host.name
+            );
         }
     }
     println!("{sent} malformed packets thrown at {} hosts", targets.len());
@@ -236,7 +313,16 @@ fn throw(targets: &[SocketAddrV4]) -> u64 {
             header.digest = wire::digest(b"nonsense");
             let mut good = Vec::new();
             wire::emit(&header, b"nonsense", &mut good);
-            for (at, byte) in [(0, 0), (4, 0), (4, 99), (5, 0), (5, 200), (8, 0xff), (10, 0xff), (12, 0xff)] {
+            for (at, byte) in [
+                (0, 0),
+                (4, 0),
+                (4, 99),
+                (5, 0),
+                (5, 200),
+                (8, 0xff),
+                (10, 0xff),
+                (12, 0xff),
+            ] {
                 let mut bad = good.clone();
                 bad[at] = byte;
                 send(&bad);

@@ -28,7 +28,12 @@ fn link_create(
     options.flags = flags;
     // SAFETY: the options live through the call; descriptors are checked by the kernel.
     let fd = unsafe {
-        libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, &raw const options)
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            ifindex as i32,
+            kind,
+            &raw const options,
+        )
     };
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(-fd));
@@ -51,15 +56,16 @@ impl Attachment {
         match link_create(program, ifindex, libbpf_sys::BPF_XDP, flags) {
             Ok(link) => Ok(Attachment { _link: link }),
             Err(e) => Err(match (e.raw_os_error(), mode) {
-                (Some(libc::EPERM), _) => {
-                    XdpError::Privilege { what: "attaching an XDP program" }
-                }
-                (Some(libc::EBUSY | libc::EEXIST), _) => {
-                    XdpError::Busy { interface: interface.into() }
-                }
-                (_, XdpMode::Native) => {
-                    XdpError::NativeRefused { interface: interface.into(), source: e }
-                }
+                (Some(libc::EPERM), _) => XdpError::Privilege {
+                    what: "attaching an XDP program",
+                },
+                (Some(libc::EBUSY | libc::EEXIST), _) => XdpError::Busy {
+                    interface: interface.into(),
+                },
+                (_, XdpMode::Native) => XdpError::NativeRefused {
+                    interface: interface.into(),
+                    source: e,
+                },
                 (_, XdpMode::Generic) => XdpError::System {
                     what: format!("attaching a generic XDP program to {interface}"),
                     source: e,
@@ -81,13 +87,16 @@ impl Attachment {
 
 /// The interface of that name, or the error that lists those there are.
 pub(crate) fn find_link(netlink: &Netlink, name: &str) -> Result<LinkInfo, XdpError> {
-    netlink.link(name).doing(format!("looking {name} up"))?.ok_or_else(|| XdpError::NoInterface {
-        name: name.into(),
-        there: nix::net::if_::if_nameindex()
-            .map(|list| {
-                let names = list.iter().map(|i| i.name().to_string_lossy().into_owned());
-                names.collect::<Vec<_>>().join(", ")
-            })
-            .unwrap_or_default(),
-    })
+    netlink
+        .link(name)
+        .doing(format!("looking {name} up"))?
+        .ok_or_else(|| XdpError::NoInterface {
+            name: name.into(),
+            there: nix::net::if_::if_nameindex()
+                .map(|list| {
+                    let names = list.iter().map(|i| i.name().to_string_lossy().into_owned());
+                    names.collect::<Vec<_>>().join(", ")
+                })
+                .unwrap_or_default(),
+        })
 }

@@ -93,7 +93,10 @@ pub enum XdpError {
 impl XdpError {
     /// The last system call failed.
     pub(crate) fn last(what: impl Into<String>) -> XdpError {
-        XdpError::System { what: what.into(), source: io::Error::last_os_error() }
+        XdpError::System {
+            what: what.into(),
+            source: io::Error::last_os_error(),
+        }
     }
 }
 
@@ -104,6 +107,9 @@ pub(crate) trait Doing<T> {
 
 impl<T> Doing<T> for io::Result<T> {
     fn doing(self, what: impl Into<String>) -> Result<T, XdpError> {
-        self.map_err(|source| XdpError::System { what: what.into(), source })
+        self.map_err(|source| XdpError::System {
+            what: what.into(),
+            source,
+        })
     }
 }

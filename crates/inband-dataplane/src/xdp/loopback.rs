@@ -37,17 +37,29 @@ impl Loopback {
         }
         let near_name = format!("ib{}-loop0", spec.node);
         let far_name = format!("ib{}-loop1", spec.node);
-        if let Some(old) = netlink.link(&near_name).doing("looking the loopback pair up")? {
+        if let Some(old) = netlink
+            .link(&near_name)
+            .doing("looking the loopback pair up")?
+        {
             if old.xdp_attached {
-                return Err(XdpError::Busy { interface: near_name });
+                return Err(XdpError::Busy {
+                    interface: near_name,
+                });
             }
-            netlink.delete(old.index).doing("removing an old loopback pair")?;
+            netlink
+                .delete(old.index)
+                .doing("removing an old loopback pair")?;
         }
         netlink.add_veth(&near_name, &far_name).map_err(|e| {
             if e.kind() == io::ErrorKind::PermissionDenied {
-                return XdpError::Privilege { what: "making a veth pair" };
+                return XdpError::Privilege {
+                    what: "making a veth pair",
+                };
             }
-            XdpError::System { what: format!("making the veth pair {near_name}"), source: e }
+            XdpError::System {
+                what: format!("making the veth pair {near_name}"),
+                source: e,
+            }
         })?;
         let mut pair = Loopback {
             near: attach::find_link(netlink, &near_name)?,
@@ -58,7 +70,10 @@ impl Loopback {
             socket: packet_socket()?,
             netlink: Netlink::open().doing("opening a netlink socket")?,
         };
-        for (name, link) in [(&pair.near_name, &mut pair.near), (&pair.far_name, &mut pair.far)] {
+        for (name, link) in [
+            (&pair.near_name, &mut pair.near),
+            (&pair.far_name, &mut pair.far),
+        ] {
             // The roles' answers carry this host's own address as their source.
             write_sysctl(&format!("net/ipv4/conf/{name}/accept_local"), "1")
                 .doing(format!("setting accept_local of {name}"))?;
@@ -66,7 +81,9 @@ impl Loopback {
                 .doing(format!("setting rp_filter of {name}"))?;
             // Nothing but our packets belongs here; without IPv6 that is fine as well.
             let _ = write_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1");
-            pair.netlink.set_up(link.index).doing(format!("bringing {name} up"))?;
+            pair.netlink
+                .set_up(link.index)
+                .doing(format!("bringing {name} up"))?;
             *link = attach::find_link(&pair.netlink, name)?;
         }
         Ok(pair)
@@ -80,7 +97,13 @@ impl Loopback {
                 payload.len()
             )));
         }
-        let frame = frame(self.far.mac, self.near.mac, self.address, self.address, payload);
+        let frame = frame(
+            self.far.mac,
+            self.near.mac,
+            self.address,
+            self.address,
+            payload,
+        );
         // SAFETY: all zero is a valid value of this plain C struct.
         let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         to.sll_family = libc::AF_PACKET as u16;
@@ -123,7 +146,12 @@ fn packet_socket() -> Result<OwnedFd, XdpError> {
 }
 
 fn read_sysctl(path: &str) -> Option<String> {
-    Some(fs::read_to_string(format!("/proc/sys/{path}")).ok()?.trim().to_owned())
+    Some(
+        fs::read_to_string(format!("/proc/sys/{path}"))
+            .ok()?
+            .trim()
+            .to_owned(),
+    )
 }
 
 fn write_sysctl(path: &str, value: &str) -> io::Result<()> {
@@ -132,8 +160,10 @@ fn write_sysctl(path: &str, value: &str) -> io::Result<()> {
 
 /// The ones' complement sum of an IPv4 header whose checksum field is zero.
 pub(crate) fn ip_checksum(header: &[u8]) -> [u8; 2] {
-    let mut sum: u32 =
-        header.chunks_exact(2).map(|half| u32::from(u16::from_be_bytes([half[0], half[1]]))).sum();
+    let mut sum: u32 = header
+        .chunks_exact(2)
+        .map(|half| u32::from(u16::from_be_bytes([half[0], half[1]])))
+        .sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -158,7 +188,16 @@ pub(crate) fn frame(
     frame.extend_from_slice(&[0x45, 0]);
     frame.extend_from_slice(&ip_len_bytes.to_be_bytes());
     // No identification, "don't fragment", time to live, UDP, checksum below.
-    frame.extend_from_slice(&[0, 0, 0x40, 0, c::IB_XDP_TTL as u8, libc::IPPROTO_UDP as u8, 0, 0]);
+    frame.extend_from_slice(&[
+        0,
+        0,
+        0x40,
+        0,
+        c::IB_XDP_TTL as u8,
+        libc::IPPROTO_UDP as u8,
+        0,
+        0,
+    ]);
     frame.extend_from_slice(&from.ip().octets());
     frame.extend_from_slice(&to.ip().octets());
     let checksum = ip_checksum(&frame[ip_at..ip_at + IP_LEN_BYTES]);

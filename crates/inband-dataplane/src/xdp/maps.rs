@@ -60,7 +60,12 @@ impl Drop for Mapping {
 
 /// Map an MMAPABLE array of `count` values.
 pub(crate) fn map_array<T>(fd: BorrowedFd<'_>, count: usize) -> Result<Shared<T>, XdpError> {
-    const { assert!(size_of::<T>() % 8 == 0, "the kernel rounds values up to 8 bytes") };
+    const {
+        assert!(
+            size_of::<T>() % 8 == 0,
+            "the kernel rounds values up to 8 bytes"
+        )
+    };
     let len_bytes = (count * size_of::<T>()).next_multiple_of(page_bytes());
     let mapping = Mapping::new(fd, len_bytes, 0, true).doing("mapping registers")?;
     let base = mapping.base.cast::<T>();
@@ -91,9 +96,8 @@ pub(crate) fn update_bytes(map: &OwnedFd, index: u32, value: &[u8]) -> io::Resul
     let mut info: libbpf_sys::bpf_map_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libbpf_sys::bpf_map_info>() as u32;
     // SAFETY: the kernel writes at most `len` bytes of the struct.
-    let result = unsafe {
-        libbpf_sys::bpf_map_get_info_by_fd(map.as_raw_fd(), &raw mut info, &raw mut len)
-    };
+    let result =
+        unsafe { libbpf_sys::bpf_map_get_info_by_fd(map.as_raw_fd(), &raw mut info, &raw mut len) };
     if result < 0 {
         return Err(io::Error::from_raw_os_error(-result));
     }
@@ -159,7 +163,12 @@ impl UpRing {
         // Producer's page, then the data twice, so that a record never wraps.
         let producer = Mapping::new(fd.as_fd(), page + 2 * size_bytes, page, false)
             .doing("mapping the ring buffer")?;
-        Ok(UpRing { fd, consumer, producer, size_bytes: size_bytes as u64 })
+        Ok(UpRing {
+            fd,
+            consumer,
+            producer,
+            size_bytes: size_bytes as u64,
+        })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -200,8 +209,7 @@ impl UpRing {
                 let record = unsafe { self.producer.base.cast::<u8>().add(at) };
                 // SAFETY: a record begins with an aligned 32-bit header that the kernel commits
                 // atomically.
-                let header =
-                    unsafe { AtomicU32::from_ptr(record.cast()) }.load(Ordering::Acquire);
+                let header = unsafe { AtomicU32::from_ptr(record.cast()) }.load(Ordering::Acquire);
                 if header & RECORD_BUSY != 0 {
                     return delivered;
                 }

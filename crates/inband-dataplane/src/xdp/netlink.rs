@@ -123,7 +123,10 @@ impl Netlink {
         }
         // SAFETY: a descriptor that was just made and nobody else owns.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        let timeout = libc::timeval { tv_sec: ANSWER_TIMEOUT_S, tv_usec: 0 };
+        let timeout = libc::timeval {
+            tv_sec: ANSWER_TIMEOUT_S,
+            tv_usec: 0,
+        };
         // SAFETY: the option's value lives through the call and its size is given.
         let set = unsafe {
             libc::setsockopt(
@@ -184,7 +187,9 @@ impl Netlink {
             Err(e) if e.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
             other => other?,
         };
-        let head = body.get(..LINK_HEADER_LEN_BYTES).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let head = body
+            .get(..LINK_HEADER_LEN_BYTES)
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
         let mut link = LinkInfo {
             index: u32_of(&head[4..]).unwrap_or(0),
             mac: [0; 6],
@@ -213,11 +218,12 @@ impl Netlink {
             Message::new(libc::RTM_NEWLINK, flags, &link_header(0, 0, 0))
                 .name(libc::IFLA_IFNAME, name)
                 .nest(libc::IFLA_LINKINFO, |m| {
-                    m.attribute(libc::IFLA_INFO_KIND, b"veth").nest(libc::IFLA_INFO_DATA, |m| {
-                        m.nest(VETH_INFO_PEER, |m| {
-                            m.raw(&link_header(0, 0, 0)).name(libc::IFLA_IFNAME, peer)
+                    m.attribute(libc::IFLA_INFO_KIND, b"veth")
+                        .nest(libc::IFLA_INFO_DATA, |m| {
+                            m.nest(VETH_INFO_PEER, |m| {
+                                m.raw(&link_header(0, 0, 0)).name(libc::IFLA_IFNAME, peer)
+                            })
                         })
-                    })
                 }),
         )
     }
@@ -225,12 +231,20 @@ impl Netlink {
     /// Bring a link up.
     pub fn set_up(&self, index: u32) -> io::Result<()> {
         let up = libc::IFF_UP as u32;
-        self.do_it(Message::new(libc::RTM_NEWLINK, libc::NLM_F_ACK, &link_header(index, up, up)))
+        self.do_it(Message::new(
+            libc::RTM_NEWLINK,
+            libc::NLM_F_ACK,
+            &link_header(index, up, up),
+        ))
     }
 
     /// Remove a link, and its peer with it.
     pub fn delete(&self, index: u32) -> io::Result<()> {
-        self.do_it(Message::new(libc::RTM_DELLINK, libc::NLM_F_ACK, &link_header(index, 0, 0)))
+        self.do_it(Message::new(
+            libc::RTM_DELLINK,
+            libc::NLM_F_ACK,
+            &link_header(index, 0, 0),
+        ))
     }
 
     /// The kernel's own choice of a way to `address`, policy rules included.
@@ -241,7 +255,10 @@ impl Netlink {
         let message = Message::new(libc::RTM_GETROUTE, 0, &header)
             .attribute(libc::RTA_DST, &address.octets());
         let body = self.ask(message)?;
-        let mut route = Route { ifindex: 0, next_hop: address };
+        let mut route = Route {
+            ifindex: 0,
+            next_hop: address,
+        };
         for (kind, value) in attributes(body.get(ROUTE_HEADER_LEN_BYTES..).unwrap_or(&[])) {
             match kind {
                 libc::RTA_OIF => route.ifindex = u32_of(value).unwrap_or(0),
@@ -254,7 +271,13 @@ impl Netlink {
         Ok(route)
     }
 
-    fn neighbour_message(kind: u16, flags: i32, ifindex: u32, use_it: bool, to: Ipv4Addr) -> Message {
+    fn neighbour_message(
+        kind: u16,
+        flags: i32,
+        ifindex: u32,
+        use_it: bool,
+        to: Ipv4Addr,
+    ) -> Message {
         let mut header = [0u8; NEIGHBOUR_HEADER_LEN_BYTES];
         header[0] = libc::AF_INET as u8;
         header[4..8].copy_from_slice(&ifindex.to_ne_bytes());
@@ -264,13 +287,14 @@ impl Netlink {
 
     /// The hardware address of a neighbour, if the kernel knows it.
     pub fn neighbour(&self, ifindex: u32, address: Ipv4Addr) -> io::Result<Option<[u8; 6]>> {
-        let message =
-            Self::neighbour_message(libc::RTM_GETNEIGH, 0, ifindex, false, address);
+        let message = Self::neighbour_message(libc::RTM_GETNEIGH, 0, ifindex, false, address);
         let body = match self.ask(message) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
             other => other?,
         };
-        let head = body.get(..NEIGHBOUR_HEADER_LEN_BYTES).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let head = body
+            .get(..NEIGHBOUR_HEADER_LEN_BYTES)
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
         if u16::from_ne_bytes([head[8], head[9]]) & NUD_VALID == 0 {
             return Ok(None);
         }
@@ -283,7 +307,13 @@ impl Netlink {
     /// Tell the kernel that the neighbour is in use: it resolves or confirms the address.
     pub fn use_neighbour(&self, ifindex: u32, address: Ipv4Addr) -> io::Result<()> {
         let flags = libc::NLM_F_ACK | libc::NLM_F_CREATE;
-        self.do_it(Self::neighbour_message(libc::RTM_NEWNEIGH, flags, ifindex, true, address))
+        self.do_it(Self::neighbour_message(
+            libc::RTM_NEWNEIGH,
+            flags,
+            ifindex,
+            true,
+            address,
+        ))
     }
 }
 

@@ -51,7 +51,9 @@ fn kernel_version() -> (u32, u32) {
     let release = nix::sys::utsname::uname()
         .map(|name| name.release().to_string_lossy().into_owned())
         .unwrap_or_default();
-    let mut parts = release.split(['.', '-']).map_while(|part| part.parse().ok());
+    let mut parts = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse().ok());
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
@@ -81,7 +83,9 @@ pub fn probe(interface: &str) -> Result<Probe, XdpError> {
     let try_mode = |mode| -> Result<(), XdpError> {
         check_kernel(mode)?;
         if link.xdp_attached {
-            return Err(XdpError::Busy { interface: interface.into() });
+            return Err(XdpError::Busy {
+                interface: interface.into(),
+            });
         }
         match &bare {
             Ok(bare) => Attachment::xdp(&bare.program, link.index, interface, mode).map(drop),
@@ -109,10 +113,14 @@ pub struct PassThrough {
 impl PassThrough {
     /// Attach to an interface of the calling thread's network namespace.
     pub fn attach(interface: &str) -> Result<PassThrough, XdpError> {
-        let link = find_link(&Netlink::open().doing("opening a netlink socket")?, interface)?;
+        let link = find_link(
+            &Netlink::open().doing("opening a netlink socket")?,
+            interface,
+        )?;
         let bare = load_object("bare", objects::BARE, None, &[], &[])?;
-        let attachment =
-            Attachment::xdp(&bare.program, link.index, interface, XdpMode::Native)?;
-        Ok(PassThrough { _attachment: attachment })
+        let attachment = Attachment::xdp(&bare.program, link.index, interface, XdpMode::Native)?;
+        Ok(PassThrough {
+            _attachment: attachment,
+        })
     }
 }

@@ -55,7 +55,9 @@ pub(crate) struct Loaded {
 impl Loaded {
     fn map(&self, name: &str) -> Result<OwnedFd, XdpError> {
         let fd = self.maps.get(name).ok_or_else(|| {
-            XdpError::Spec(format!("the XDP programs have no map \"{name}\": rebuild inband"))
+            XdpError::Spec(format!(
+                "the XDP programs have no map \"{name}\": rebuild inband"
+            ))
         })?;
         fd.try_clone().doing("duplicating a descriptor")
     }
@@ -100,13 +102,20 @@ pub(crate) fn load_object(
         // The verifier's refusals are permission errors as well, but have a log.
         let by_verifier = log.contains(VERIFIER_LOG_MARK);
         if error.kind() == libbpf_rs::ErrorKind::PermissionDenied && !by_verifier {
-            return XdpError::Privilege { what: "loading BPF programs" };
+            return XdpError::Privilege {
+                what: "loading BPF programs",
+            };
         }
         let tail: Vec<char> = log.chars().rev().take(LIBBPF_LOG_SHOWN_BYTES).collect();
         let tail: String = tail.into_iter().rev().collect();
-        XdpError::Load { program: name, message: format!("{error}\n{}", tail.trim_end()) }
+        XdpError::Load {
+            program: name,
+            message: format!("{error}\n{}", tail.trim_end()),
+        }
     };
-    let mut object = ObjectBuilder::default().open_memory(bytes).map_err(failed)?;
+    let mut object = ObjectBuilder::default()
+        .open_memory(bytes)
+        .map_err(failed)?;
     for mut map in object.maps_mut() {
         let map_name = map.name().to_string_lossy().into_owned();
         if map_name == SETTINGS_MAP {
@@ -130,13 +139,19 @@ pub(crate) fn load_object(
     let clone = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().doing("duplicating a descriptor");
     let mut maps = HashMap::new();
     for map in object.maps() {
-        maps.insert(map.name().to_string_lossy().into_owned(), clone(map.as_fd())?);
+        maps.insert(
+            map.name().to_string_lossy().into_owned(),
+            clone(map.as_fd())?,
+        );
     }
     let program = object.progs().next().ok_or_else(|| XdpError::Load {
         program: name,
         message: "the object holds no program: rebuild inband".into(),
     })?;
-    Ok(Loaded { program: clone(program.as_fd())?, maps })
+    Ok(Loaded {
+        program: clone(program.as_fd())?,
+        maps,
+    })
 }
 
 /// Room for a frame after a test run.
@@ -196,7 +211,12 @@ const SHARED_TYPES: [c::ib_type; 2] = [c::IB_TRIM, c::IB_POSITION];
 impl Programs {
     /// Load the programs of `build.roles`, with `acceptor` as the acceptor's object.
     pub fn load(build: &Build, acceptor: &[u8]) -> Result<Programs, XdpError> {
-        let Build { roles, geometry, settings, .. } = *build;
+        let Build {
+            roles,
+            geometry,
+            settings,
+            ..
+        } = *build;
         let slots = geometry.partitions * geometry.ring_slots;
         let sizes = [
             ("ib_leader_map", geometry.partitions),
@@ -209,9 +229,8 @@ impl Programs {
             load_object(name, bytes, Some(&settings), &sizes, shared)
         };
         let dispatch = load("dispatch", objects::DISPATCH, &[])?;
-        let role = |on: bool, name, bytes: &[u8]| {
-            on.then(|| load(name, bytes, &[&dispatch])).transpose()
-        };
+        let role =
+            |on: bool, name, bytes: &[u8]| on.then(|| load(name, bytes, &[&dispatch])).transpose();
         let leader = role(roles.leader, "leader", objects::LEADER)?;
         let acceptor = role(roles.acceptor, "acceptor", acceptor)?;
         let quorum = role(roles.quorum, "quorum", objects::QUORUM)?;
@@ -224,23 +243,28 @@ impl Programs {
         let mut registers = Registers::new(geometry, Roles::default());
         let (mut up, mut polling) = (None, None);
         if let Some(leader) = &leader {
-            registers.leader = map_array(leader.map("ib_leader_map")?.as_fd(), geometry.partitions)?;
+            registers.leader =
+                map_array(leader.map("ib_leader_map")?.as_fd(), geometry.partitions)?;
         }
         if let Some(acceptor) = &acceptor {
-            registers.acceptor =
-                map_array(acceptor.map("ib_acceptor_map")?.as_fd(), geometry.partitions)?;
+            registers.acceptor = map_array(
+                acceptor.map("ib_acceptor_map")?.as_fd(),
+                geometry.partitions,
+            )?;
             registers.ring = map_array(acceptor.map("ib_ring_map")?.as_fd(), slots)?;
         }
         if let Some(quorum) = &quorum {
             registers.quorum = map_array(quorum.map("ib_config_map")?.as_fd(), 1)?;
             registers.counts = map_array(quorum.map("ib_counts_map")?.as_fd(), slots)?;
             polling = Some(map_array(quorum.map("ib_polling_map")?.as_fd(), 1)?);
-            up = Some(UpRing::new(quorum.map("ib_up_map")?, build.ring_buffer_bytes)?);
+            up = Some(UpRing::new(
+                quorum.map("ib_up_map")?,
+                build.ring_buffer_bytes,
+            )?);
         }
         let counters = dispatch.map("ib_counters_map")?;
-        let memory_bytes = registers.memory_bytes()
-            + up.as_ref().map_or(0, UpRing::memory_bytes)
-            + page_bytes();
+        let memory_bytes =
+            registers.memory_bytes() + up.as_ref().map_or(0, UpRing::memory_bytes) + page_bytes();
         let programs = Programs {
             dispatch,
             leader,
@@ -261,7 +285,11 @@ impl Programs {
     fn fill_dispatch_table(&self) -> Result<(), XdpError> {
         let table = self.dispatch.map("ib_roles_map")?;
         let set = |kind: c::ib_type, with_leader_flag: bool, program: &Option<Loaded>| {
-            let flag = if with_leader_flag { c::IB_XDP_KEY_LEADER } else { 0 };
+            let flag = if with_leader_flag {
+                c::IB_XDP_KEY_LEADER
+            } else {
+                0
+            };
             let key = kind as u32 | flag as u32;
             match program {
                 Some(program) => update(&table, &key, &program.program.as_raw_fd())
@@ -270,9 +298,15 @@ impl Programs {
             }
         };
         for flag in [false, true] {
-            LEADER_TYPES.into_iter().try_for_each(|kind| set(kind, flag, &self.leader))?;
-            ACCEPTOR_TYPES.into_iter().try_for_each(|kind| set(kind, flag, &self.acceptor))?;
-            QUORUM_TYPES.into_iter().try_for_each(|kind| set(kind, flag, &self.quorum))?;
+            LEADER_TYPES
+                .into_iter()
+                .try_for_each(|kind| set(kind, flag, &self.leader))?;
+            ACCEPTOR_TYPES
+                .into_iter()
+                .try_for_each(|kind| set(kind, flag, &self.acceptor))?;
+            QUORUM_TYPES
+                .into_iter()
+                .try_for_each(|kind| set(kind, flag, &self.quorum))?;
         }
         for kind in SHARED_TYPES {
             set(kind, true, &self.leader)?;
@@ -288,11 +322,7 @@ impl Programs {
     }
 
     /// Set the interfaces, one a copy, that a multicast group's packets leave by (native mode).
-    pub fn set_devices(
-        &self,
-        which: c::ib_xdp_group,
-        ifindexes: &[u32],
-    ) -> Result<(), XdpError> {
+    pub fn set_devices(&self, which: c::ib_xdp_group, ifindexes: &[u32]) -> Result<(), XdpError> {
         let (loaded, map) = if which == c::IB_XDP_ACCEPTORS {
             (&self.leader, "ib_acceptors_map")
         } else {

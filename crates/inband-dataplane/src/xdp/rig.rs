@@ -36,7 +36,7 @@ pub struct Rig {
 pub struct Beside(Loaded);
 
 /// The ring buffer of decided values in bytes.
-const RING_BUFFER_BYTES: usize = 1 << 20;
+const RING_BUFFER_BYTES: usize = 8 << 20;
 
 /// Ethernet, IPv4 and UDP around a payload, between two made-up hardware addresses.
 pub fn udp_frame(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
@@ -70,7 +70,11 @@ impl Rig {
         };
         let mut programs = Programs::load(&build, acceptor.unwrap_or(objects::ACCEPTOR))?;
         let up = Mutex::new(programs.up.take());
-        Ok(Rig { programs, up, settings: build.settings })
+        Ok(Rig {
+            programs,
+            up,
+            settings: build.settings,
+        })
     }
 
     /// Put a frame through the dispatch program.
@@ -90,8 +94,25 @@ impl Rig {
 
     /// Decided packets, as [`XdpHost::decided`](super::XdpHost::decided).
     pub fn decided(&self, deliver: impl FnMut(&[u8])) -> usize {
-        let mut up = self.up.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut up = self
+            .up
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         up.as_mut().map_or(0, |up| up.poll(deliver))
+    }
+
+    /// As [`XdpHost::decided_fd`](super::XdpHost::decided_fd); without the quorum role an error.
+    pub fn decided_fd(&self) -> Result<OwnedFd, XdpError> {
+        let up = self
+            .up
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let up = up
+            .as_ref()
+            .ok_or_else(|| XdpError::Spec("there is no quorum counter".into()))?;
+        up.fd()
+            .try_clone_to_owned()
+            .doing("duplicating a descriptor")
     }
 
     /// As [`XdpHost::set_polling`](super::XdpHost::set_polling).

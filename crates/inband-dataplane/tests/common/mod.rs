@@ -77,8 +77,16 @@ pub fn native(switch: &SoftSwitch, packet: &[u8]) -> Outcome {
     let mut buffer = [0u8; PACKET_LEN_MAX_BYTES];
     buffer[..packet.len()].copy_from_slice(packet);
     let (verdict, reason, len) = switch.handle(&mut buffer, packet.len());
-    let packet = if verdict == Verdict::Drop { Vec::new() } else { buffer[..len].to_vec() };
-    Outcome { verdict, reason: reason_name(reason).unwrap(), packet }
+    let packet = if verdict == Verdict::Drop {
+        Vec::new()
+    } else {
+        buffer[..len].to_vec()
+    };
+    Outcome {
+        verdict,
+        reason: reason_name(reason).unwrap(),
+        packet,
+    }
 }
 
 /// The XDP programs, fed by test runs.
@@ -91,7 +99,10 @@ impl Kernel {
     /// Load the programs of these roles.
     pub fn load(roles: Roles, geometry: Geometry) -> Kernel {
         let rig = Rig::load(NODE, HERE, roles, geometry, None).unwrap_or_else(|e| panic!("{e}"));
-        Kernel { rig, full: Cell::new(false) }
+        Kernel {
+            rig,
+            full: Cell::new(false),
+        }
     }
 
     pub fn registers(&self) -> &Registers {
@@ -117,11 +128,16 @@ impl Kernel {
         let before = self.counters();
         let (verdict, out) = self.run(frame, packet);
         let after = self.counters();
-        let mut counted =
-            after.iter().filter(|(name, n)| before.get(*name).copied().unwrap_or(0) + 1 == **n);
+        let mut counted = after
+            .iter()
+            .filter(|(name, n)| before.get(*name).copied().unwrap_or(0) + 1 == **n);
         let reason = counted.next().map_or("", |(name, _)| *name);
         assert_eq!(counted.next(), None, "one reason a packet");
-        Outcome { verdict, reason, packet: out }
+        Outcome {
+            verdict,
+            reason,
+            packet: out,
+        }
     }
 
     /// Without looking at counters: verdict and packet.
@@ -129,7 +145,8 @@ impl Kernel {
         let run = self.rig.run(frame, 1).unwrap();
         let mut up = None;
         if !self.full.replace(false) {
-            self.rig.decided(|packet| assert_eq!(up.replace(packet.to_vec()), None));
+            self.rig
+                .decided(|packet| assert_eq!(up.replace(packet.to_vec()), None));
         } else {
             self.rig.decided(|_| ()); // the fillers
         }
@@ -149,7 +166,14 @@ impl Kernel {
                 check_sizes(&run.frame);
                 let packet = run.frame[FRAME_LEN_BYTES..].to_vec();
                 let to_acceptors = packet[5] == Type::Phase2A as u8;
-                (if to_acceptors { Verdict::ToAcceptors } else { Verdict::ToLearners }, packet)
+                (
+                    if to_acceptors {
+                        Verdict::ToAcceptors
+                    } else {
+                        Verdict::ToLearners
+                    },
+                    packet,
+                )
             }
             other => panic!("unexpected: {other:?}"),
         }
@@ -193,7 +217,10 @@ fn check_turned(before: &[u8], after: &[u8]) {
         assert_eq!(before[a..a + len], after[b..b + len]);
         assert_eq!(before[b..b + len], after[a..a + len]);
     }
-    let mut sum: u32 = (14..34).step_by(2).map(|at| u32::from(half(after, at))).sum();
+    let mut sum: u32 = (14..34)
+        .step_by(2)
+        .map(|at| u32::from(half(after, at)))
+        .sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

@@ -4,45 +4,26 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rocksdb::checkpoint::Checkpoint;
-use rocksdb::{IteratorMode, Snapshot, WriteBatch, DB};
+use rocksdb::{IteratorMode, DB};
 use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
 use super::state::{State, STATE_KEY};
 use super::StoreError;
-use crate::db::{open_database_to_read, write_options, COLUMN_FAMILIES};
+use crate::db::{open_database_to_read, COLUMN_FAMILIES};
 use crate::keyspace::leading_number;
 
-/// The database as other threads see it: the server of checkpoints, the digest.
+/// The database as other threads see it: the server of checkpoints, the digest. While its lock is
+/// held the database is not replaced.
 #[derive(Clone)]
-pub struct SharedDb {
-    /// While this lock is held the database is not replaced.
-    db: Arc<Mutex<Arc<DB>>>,
-    /// Held while a burst is written and while a snapshot is taken: with unordered writes RocksDB
-    /// alone would let a snapshot see half a burst.
-    write: Arc<Mutex<()>>,
-}
+pub struct SharedDb(Arc<Mutex<Arc<DB>>>);
 
 impl SharedDb {
     pub(super) fn new(db: Arc<DB>) -> Self {
-        Self {
-            db: Arc::new(Mutex::new(db)),
-            write: Arc::default(),
-        }
+        Self(Arc::new(Mutex::new(db)))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Arc<DB>> {
-        self.db.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Write a burst to `db`, which is the shared one.
-    pub(super) fn write(&self, db: &DB, batch: WriteBatch) -> Result<(), rocksdb::Error> {
-        let _whole = self.write.lock().unwrap_or_else(PoisonError::into_inner);
-        db.write_opt(batch, &write_options())
-    }
-
-    fn snapshot<'db>(&self, db: &'db DB) -> Snapshot<'db> {
-        let _whole = self.write.lock().unwrap_or_else(PoisonError::into_inner);
-        db.snapshot()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Write a checkpoint into `dir`, which must not exist; the instance it is at.
@@ -57,9 +38,7 @@ impl SharedDb {
 
     /// Applied instance and a hash over everything replicated, at one moment.
     pub fn digest(&self) -> Result<(u64, u64), StoreError> {
-        let db = self.lock();
-        let snapshot = self.snapshot(&db);
-        digest(&db, &snapshot)
+        digest(&self.lock())
     }
 
     /// Make everything written so far survive a crash of the host.
@@ -69,7 +48,8 @@ impl SharedDb {
 }
 
 /// Applied instance and a hash over all column families, at one moment.
-fn digest(db: &DB, snapshot: &Snapshot<'_>) -> Result<(u64, u64), StoreError> {
+fn digest(db: &DB) -> Result<(u64, u64), StoreError> {
+    let snapshot = db.snapshot();
     let mut hash = Xxh3::new();
     let mut applied = 0;
     for name in COLUMN_FAMILIES {

@@ -16,14 +16,11 @@ use inband_paxos::config::{
 };
 
 use super::node::{Load, Report};
-use super::row::{median, Baseline, Row};
+use super::row::{machine, median, progress, Baseline, Output, Row};
 
 /// Options of `inband bench agreement`.
 #[derive(Debug, Args)]
 pub struct AgreementArgs {
-    /// One JSON object a line.
-    #[arg(long)]
-    json: bool,
     /// Rounds of each measurement; the median is reported.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -124,7 +121,11 @@ impl Bed<'_> {
             let log = fs::File::create(config.with_file_name("log"))?;
             let spec = ProcessSpec::new(&self.program);
             if *role == Role::Replica {
-                let load = if learners.is_empty() { load } else { Load::Learn };
+                let load = if learners.is_empty() {
+                    load
+                } else {
+                    Load::Learn
+                };
                 let load = serde_json::to_string(&load)?;
                 let mut spec = spec.args([
                     "bench-node".into(),
@@ -153,7 +154,10 @@ impl Bed<'_> {
         let limit = Duration::from_millis(args.duration_ms) + Duration::from_secs(20);
         let mut reports = Vec::new();
         for (name, config, mut child) in learners {
-            ensure!(child.wait_for_exit(limit), "{name} did not finish within {limit:?}");
+            ensure!(
+                child.wait_for_exit(limit),
+                "{name} did not finish within {limit:?}"
+            );
             let text = fs::read_to_string(config.with_file_name("log"))?;
             let Some(line) = text.lines().find(|l| l.starts_with('{')) else {
                 bail!("{name} reported nothing; it said: {}", text.trim());
@@ -192,37 +196,49 @@ struct Figures {
 }
 
 /// Run the benchmark and print its rows.
-pub fn run(args: &AgreementArgs) -> Result<()> {
+pub fn run(args: &AgreementArgs, output: &mut Output) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     inband_lab::preflight::check_lab().context("this benchmark needs a lab of namespaces")?;
     let dir = match &args.keep {
         Some(dir) => dir.clone(),
         None => std::env::temp_dir().join(format!("inband-bench-{}", std::process::id())),
     };
-    let result = measure(args, &dir);
+    let result = measure(args, &dir, output);
     if args.keep.is_none() {
         let _ = fs::remove_dir_all(&dir);
     }
     result
 }
 
-fn measure(args: &AgreementArgs, dir: &Path) -> Result<()> {
+fn measure(args: &AgreementArgs, dir: &Path, output: &mut Output) -> Result<()> {
+    let machine = machine();
     let lab = Lab::create(&LabSpec {
         name: format!("bench{}", std::process::id()),
         hosts: hosts().into_iter().map(|h| h.0).collect(),
         seed: 1,
     })?;
     let program = std::env::current_exe()?;
-    let bed = Bed { lab: &lab, dir, ring_slots: args.ring_slots, program };
+    let bed = Bed {
+        lab: &lab,
+        dir,
+        ring_slots: args.ring_slots,
+        program,
+    };
     let mut figures: Vec<Figures> = args.backends.iter().map(|_| Figures::default()).collect();
     let mut number = 0;
     for round in 0..args.rounds {
         for (at, backend) in args.backends.iter().enumerate() {
-            for (load, command_len_bytes) in
-                [(Load::Latency, 64), (Load::Saturate, 64), (Load::Batched, 16)]
-            {
+            for (load, command_len_bytes) in [
+                (Load::Latency, 64),
+                (Load::Saturate, 64),
+                (Load::Batched, 16),
+            ] {
                 number += 1;
-                eprint!("\rround {}/{}: {backend}, {load:?}          ", round + 1, args.rounds);
+                progress(&format!(
+                    "round {}/{}: {backend}, {load:?}",
+                    round + 1,
+                    args.rounds
+                ));
                 let reports = bed.round(number, *backend, load, command_len_bytes, args)?;
                 let figures = &mut figures[at];
                 let per_s = |count: u64| count as f64 * 1e6 / reports[0].duration_us as f64;
@@ -233,7 +249,9 @@ fn measure(args: &AgreementArgs, dir: &Path) -> Result<()> {
                         figures.p99_us.push(reports[0].p99_ns as f64 / 1000.0);
                     }
                     Load::Saturate => {
-                        figures.delivered_per_s.push(per_s(slowest(|r| r.delivered)));
+                        figures
+                            .delivered_per_s
+                            .push(per_s(slowest(|r| r.delivered)));
                         figures.duplicates += reports[0].duplicates;
                     }
                     Load::Batched => figures.commands_per_s.push(per_s(slowest(|r| r.commands))),
@@ -243,23 +261,36 @@ fn measure(args: &AgreementArgs, dir: &Path) -> Result<()> {
             }
         }
     }
-    eprint!("\r{:50}\r", "");
-    print_rows(args, &mut figures);
-    Ok(())
+    progress("");
+    print_rows(args, &machine, &mut figures, output)
 }
 
-fn print_rows(args: &AgreementArgs, figures: &mut [Figures]) {
+fn print_rows(
+    args: &AgreementArgs,
+    machine: &str,
+    figures: &mut [Figures],
+    output: &mut Output,
+) -> Result<()> {
     let machine = format!(
-        "{} cores, veth namespaces on one machine, 3 acceptors, 3 learners, ring {} slots, durability memory, median of {} x {} ms",
-        thread::available_parallelism().map_or(0, usize::from),
+        "{machine}, veth namespaces on one machine, 3 acceptors, 3 learners, ring {} slots, durability memory, median of {} x {} ms",
         args.ring_slots,
         args.rounds,
         args.duration_ms
     );
     type Pick = fn(&mut Figures) -> &mut Vec<f64>;
     let metrics: [(&'static str, &'static str, Pick, &str); 4] = [
-        ("latency_p50_us", "us", |f| &mut f.p50_us, "64 B, one outstanding, submit to deliver"),
-        ("latency_p99_us", "us", |f| &mut f.p99_us, "64 B, one outstanding, submit to deliver"),
+        (
+            "latency_p50_us",
+            "us",
+            |f| &mut f.p50_us,
+            "64 B, one outstanding, submit to deliver",
+        ),
+        (
+            "latency_p99_us",
+            "us",
+            |f| &mut f.p99_us,
+            "64 B, one outstanding, submit to deliver",
+        ),
         (
             "delivered_per_s",
             "values/s",
@@ -281,21 +312,24 @@ fn print_rows(args: &AgreementArgs, figures: &mut [Figures]) {
                 name: "the udp backend in the same run".into(),
                 value: values[udp],
             });
-            Row {
+            let row = Row {
                 bench: "agreement",
                 metric,
                 backend: backend.to_string(),
                 value: values[at],
                 unit,
-                ratio: baseline.as_ref().map(|b| values[at] / b.value),
-                baseline,
+                ratio: None,
+                baseline: None,
                 conditions: format!("{what}; window {}; {machine}", args.window),
-            }
-            .print(args.json);
+            };
+            output.row(&row.beside(baseline))?;
         }
     }
     let duplicates: u64 = figures.iter().map(|f| f.duplicates).sum();
-    if duplicates > 0 && !args.json {
-        println!("    {duplicates} values were decided twice and delivered once");
+    if duplicates > 0 {
+        output.note(&format!(
+            "{duplicates} values were decided twice and delivered once"
+        ));
     }
+    Ok(())
 }

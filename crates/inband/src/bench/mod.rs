@@ -1,8 +1,13 @@
 //! `inband bench`: measurements, each beside a baseline of the same run.
 
 mod agreement;
+mod cluster;
+mod failover;
+mod kv;
+mod neighbour;
 mod node;
 mod row;
+mod scratch;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +18,12 @@ use clap::{Args, Subcommand};
 /// `inband bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
+    /// One JSON object a line.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Append the figures to this file too, one JSON object a line.
+    #[arg(long, global = true, value_name = "FILE")]
+    results: Option<PathBuf>,
     #[command(subcommand)]
     what: What,
 }
@@ -21,6 +32,12 @@ pub struct BenchArgs {
 enum What {
     /// Agreement without a store: latency and throughput, XDP beside the soft switch.
     Agreement(agreement::AgreementArgs),
+    /// The store under redis-benchmark, beside etcd, Redis alone and RocksDB alone.
+    Kv(kv::KvArgs),
+    /// The leader killed under load: how long clients wait.
+    Failover(failover::FailoverArgs),
+    /// What packets cost: those of others, and those of each role.
+    Neighbour(neighbour::NeighbourArgs),
 }
 
 /// `inband bench-node`.
@@ -51,8 +68,12 @@ pub struct BenchNodeArgs {
 
 /// Run a benchmark.
 pub fn bench(args: BenchArgs) -> Result<()> {
+    let mut output = row::Output::new(args.json, args.results.as_deref())?;
     match args.what {
-        What::Agreement(args) => agreement::run(&args),
+        What::Agreement(args) => agreement::run(&args, &mut output),
+        What::Kv(args) => kv::run(&args, &mut output),
+        What::Failover(args) => failover::run(&args, &mut output),
+        What::Neighbour(args) => neighbour::run(&args, &mut output),
     }
 }
 

@@ -35,11 +35,34 @@ pub struct Cluster {
     pub supervisor: Supervisor,
     pub dir: PathBuf,
     spec: ClusterSpec,
-    _one: MutexGuard<'static, ()>,
+    one: MutexGuard<'static, ()>,
+}
+
+/// A cluster that does not run, with its data.
+pub struct Stopped {
+    dir: PathBuf,
+    spec: ClusterSpec,
+    one: MutexGuard<'static, ()>,
+}
+
+impl Stopped {
+    /// Start again on the same data.
+    pub fn up_again(mut self, change: impl FnOnce(&mut ClusterSpec)) -> (Cluster, ClusterSpec) {
+        change(&mut self.spec);
+        let supervisor = Supervisor::start(self.spec.clone()).expect("the cluster starts again");
+        let spec = self.spec.clone();
+        let cluster = Cluster { supervisor, dir: self.dir, spec: self.spec, one: self.one };
+        cluster.wait_until_it_serves();
+        (cluster, spec)
+    }
 }
 
 impl Cluster {
-    pub fn start(name: &str, dataplane: Dataplane, change: impl FnOnce(&mut ClusterSpec)) -> Cluster {
+    pub fn start(
+        name: &str,
+        dataplane: Dataplane,
+        change: impl FnOnce(&mut ClusterSpec),
+    ) -> Cluster {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = std::env::temp_dir().join(format!("ib-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
@@ -49,7 +72,12 @@ impl Cluster {
         spec.metrics_port = port(16);
         change(&mut spec);
         let supervisor = Supervisor::start(spec.clone()).expect("the cluster starts");
-        let cluster = Cluster { supervisor, dir, spec, _one: one };
+        let cluster = Cluster {
+            supervisor,
+            dir,
+            spec,
+            one,
+        };
         cluster.wait_until_it_serves();
         cluster
     }
@@ -61,7 +89,11 @@ impl Cluster {
             .as_deref()
             != Some("+OK")
         {
-            assert!(Instant::now() < deadline, "the cluster does not serve: {:#?}", self.supervisor.status());
+            assert!(
+                Instant::now() < deadline,
+                "the cluster does not serve: {:#?}",
+                self.supervisor.status()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -82,20 +114,32 @@ impl Cluster {
 
     pub fn counter(&self, host: &str, counter: &str) -> u64 {
         let status = self.status();
-        let entry = status.hosts.iter().find(|h| h.name == host).expect("a host of this name");
+        let entry = status
+            .hosts
+            .iter()
+            .find(|h| h.name == host)
+            .expect("a host of this name");
         let said = entry.status.as_ref().expect("the host answers");
         said.counters.get(counter).copied().unwrap_or(0)
     }
 
     /// Wait for something to become true of the status.
-    pub fn wait_for(&self, what: &str, limit: Duration, mut good: impl FnMut(&ClusterStatus) -> bool) {
+    pub fn wait_for(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut good: impl FnMut(&ClusterStatus) -> bool,
+    ) {
         let deadline = Instant::now() + limit;
         loop {
             let status = self.status();
             if good(&status) {
                 return;
             }
-            assert!(Instant::now() < deadline, "{what}: not within {limit:?}: {status:#?}");
+            assert!(
+                Instant::now() < deadline,
+                "{what}: not within {limit:?}: {status:#?}"
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -113,16 +157,36 @@ impl Cluster {
         });
     }
 
+    /// Stop cleanly and start again on the same data.
+    pub fn down_and_up(self, change: impl FnOnce(&mut ClusterSpec)) -> (Cluster, ClusterSpec) {
+        let report = self.supervisor.down();
+        assert!(report.clean_at.is_some(), "unclean: {:?}", report.unclean_because);
+        self.crash().up_again(change)
+    }
+
+    /// Kill everything at once.
+    pub fn crash(self) -> Stopped {
+        drop(self.supervisor);
+        Stopped { dir: self.dir, spec: self.spec, one: self.one }
+    }
+
     /// Stop cleanly and compare everything the replicas hold.
     pub fn down_and_compare(self) {
         let report = self.supervisor.down();
-        assert!(report.clean_at.is_some(), "unclean: {:?}", report.unclean_because);
+        assert!(
+            report.clean_at.is_some(),
+            "unclean: {:?}",
+            report.unclean_because
+        );
         let dirs: Vec<PathBuf> = (0..self.spec.replicas)
             .map(|i| self.dir.join(format!("hosts/replica-{i}")))
             .collect();
         drop(self.supervisor);
         let digests: Vec<String> = dirs.iter().map(|d| inspect(d)).collect();
-        assert!(digests.iter().all(|d| *d == digests[0]), "replicas differ: {digests:#?}");
+        assert!(
+            digests.iter().all(|d| *d == digests[0]),
+            "replicas differ: {digests:#?}"
+        );
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -130,8 +194,16 @@ impl Cluster {
 /// What `inband inspect` says of a replica's store.
 pub fn inspect(host_dir: &Path) -> String {
     let data = host_dir.join("data");
-    let output = Command::new(PROGRAM).arg("inspect").arg(&data).output().expect("inspect runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(PROGRAM)
+        .arg("inspect")
+        .arg(&data)
+        .output()
+        .expect("inspect runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
@@ -140,8 +212,8 @@ fn port(count: u16) -> u16 {
     loop {
         let first = *next;
         *next += count;
-        let free = (first..first + count)
-            .all(|p| std::net::TcpListener::bind(("127.0.0.1", p)).is_ok());
+        let free =
+            (first..first + count).all(|p| std::net::TcpListener::bind(("127.0.0.1", p)).is_ok());
         if free {
             return first;
         }
@@ -158,8 +230,13 @@ impl Client {
     pub fn try_connect(address: SocketAddr) -> Option<Client> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok()?;
         stream.set_nodelay(true).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(15))).ok()?;
-        Some(Client { reader: BufReader::new(stream.try_clone().ok()?), stream })
+        stream
+            .set_read_timeout(Some(Duration::from_secs(15)))
+            .ok()?;
+        Some(Client {
+            reader: BufReader::new(stream.try_clone().ok()?),
+            stream,
+        })
     }
 
     pub fn connect(address: SocketAddr) -> Client {
@@ -226,7 +303,10 @@ impl Load {
 
     pub fn stop(self) -> Vec<Record> {
         self.stop.store(true, Ordering::Release);
-        self.clients.into_iter().map(|c| c.join().expect("a client does not panic")).collect()
+        self.clients
+            .into_iter()
+            .map(|c| c.join().expect("a client does not panic"))
+            .collect()
     }
 }
 
@@ -255,7 +335,10 @@ fn run_client(id: usize, address: SocketAddr, stop: &AtomicBool) -> Record {
                         client = fresh;
                         break;
                     }
-                    assert!(Instant::now() < deadline, "nobody accepts connections at {address}");
+                    assert!(
+                        Instant::now() < deadline,
+                        "nobody accepts connections at {address}"
+                    );
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 continue;
@@ -275,10 +358,17 @@ pub fn check(address: SocketAddr, records: &[Record]) -> u64 {
     for (id, record) in records.iter().enumerate() {
         for number in &record.acknowledged {
             let got = client.call(&["GET", &format!("client{id}:{number}")]);
-            assert_eq!(got, number.to_string(), "client {id}: an acknowledged SET is lost");
+            assert_eq!(
+                got,
+                number.to_string(),
+                "client {id}: an acknowledged SET is lost"
+            );
             checked += 1;
         }
-        let count: u64 = client.call(&["GET", &format!("count{id}")]).parse().unwrap_or(0);
+        let count: u64 = client
+            .call(&["GET", &format!("count{id}")])
+            .parse()
+            .unwrap_or(0);
         let most = record.increments + record.unknown.len() as u64 + record.failed.len() as u64 + 1;
         assert!(
             (record.increments..=most).contains(&count),

@@ -1,0 +1,103 @@
+//! The hand-over of decided values: none is lost, none comes twice, and whoever waits is woken.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Prng, EPOCH, HERE, NODE, THERE};
+use inband_dataplane::soft::{Geometry, Roles};
+use inband_dataplane::wire::{digest, emit, parse, Header, Type};
+use inband_dataplane::xdp::rig::{udp_frame, Rig};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+
+const TIME: Duration = Duration::from_secs(3);
+/// A wait that lasts so long, with something to read, was never woken.
+const WAKE_WITHIN_MS: u16 = 2_000;
+
+fn vote(instance: u64) -> Vec<u8> {
+    let value = vec![instance as u8; (instance % 700) as usize];
+    let mut header = Header::new(Type::Phase2B, 3, EPOCH);
+    (header.instance, header.round, header.digest) = (instance, 1, digest(&value));
+    let mut packet = Vec::new();
+    emit(&header, &value, &mut packet);
+    packet
+}
+
+#[test]
+fn a_host_that_polls_and_sleeps_by_turns_misses_nothing() {
+    if !common::may_load_bpf("ring") {
+        return;
+    }
+    let roles = Roles {
+        leader: false,
+        acceptor: false,
+        quorum: true,
+    };
+    let geometry = Geometry {
+        partitions: 1,
+        ring_slots: 64,
+    };
+    let rig = Rig::load(NODE, HERE, roles, geometry, None).unwrap();
+    rig.registers().quorum.configure(u64::from(EPOCH), &[3]);
+    let fd = rig.decided_fd().unwrap();
+    let (sent, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (mut next, mut waits) = (1, 0u64);
+    thread::scope(|scope| {
+        let _stop_if_we_panic = StopOnDrop(&stop);
+        scope.spawn(|| {
+            let mut prng = Prng(1);
+            for instance in 1.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                rig.run(&udp_frame(THERE, HERE, &vote(instance)), 1)
+                    .unwrap();
+                sent.store(instance, Ordering::SeqCst);
+                // Let the host fall asleep now and then, and be caught falling asleep.
+                for _ in 0..prng.below(3000) {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        let mut take = || {
+            rig.decided(|packet| {
+                let (header, value) = parse(packet).unwrap();
+                assert_eq!((header.instance, header.digest), (next, digest(value)));
+                next += 1;
+            })
+        };
+        let start = Instant::now();
+        while start.elapsed() < TIME {
+            rig.set_polling(true);
+            for _ in 0..20 {
+                take();
+            }
+            rig.set_polling(false);
+            if take() > 0 {
+                continue;
+            }
+            let mut wait = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+            let ready = poll(&mut wait, PollTimeout::from(WAKE_WITHIN_MS)).unwrap();
+            assert_eq!(ready, 1, "sleeping for ever");
+            waits += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    rig.decided(|_| next += 1);
+    eprintln!("{} values, {waits} waits", next - 1);
+    assert_eq!(next - 1, sent.into_inner());
+    assert!(waits > 0);
+}
+
+/// The sender must end even if an assertion fails, or the test would wait for it for ever.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,275 @@
+//! Liveness under faults that never make a majority impossible, played one by one.
+
+mod common;
+
+use common::{acceptor, active, applied, filter, lose, settle, sound, submit, warm, MS};
+use inband_dataplane::round;
+use inband_dataplane::wire::{flag, Type};
+use inband_sim::{Fate, Layout};
+
+/// A backup that one acceptor only can hear keeps suspecting the leader, which it cannot hear. It
+/// must not depose it again and again.
+#[test]
+fn a_host_cut_off_from_the_majority_deposes_nobody() {
+    // Leaders 1, 2; acceptors 3, 4, 5.
+    let mut world = warm(Layout::dedicated(3, 2, 2));
+    lose(&mut world, |p| {
+        (p.from == 2 || p.to == 2) && p.from != 3 && p.to != 3
+    });
+    let activations = world.stats.activations;
+    for _ in 0..40 {
+        submit(&mut world, 6, 5);
+        world.run_for(50 * MS);
+    }
+    sound(&world);
+    assert_eq!(
+        world.stats.activations, activations,
+        "the leader was left alone"
+    );
+    assert_eq!(active(&world), [1]);
+    settle(&mut world);
+}
+
+/// One acceptor has promised a round that nobody can use any more; the majority has not. A candidate
+/// does not give way to that.
+#[test]
+fn one_refusal_does_not_stop_a_candidate() {
+    // Leaders 1, 2, 3; acceptors 4, 5, 6.
+    let mut world = warm(Layout::dedicated(3, 3, 2));
+    // Leader 2 gets as far as promises of acceptor 4, and dies.
+    world.crash(1);
+    lose(&mut world, |p| {
+        (p.header.kind == Type::Phase1A && p.to != 4) || (p.from == 3 || p.to == 3)
+    });
+    world.run_for(900 * MS);
+    world.crash(2);
+    // Higher than what leader 3 makes of the rounds it can have seen.
+    assert!(
+        round::counter(acceptor(&world, 4).promise)
+            > round::counter(acceptor(&world, 5).promise) + 1
+    );
+    // Leader 3 does not hear of it before it asks for promises.
+    lose(&mut world, |p| {
+        p.from == 4 && p.header.kind == Type::Position
+    });
+    assert!(
+        world.run_until(world.now + 60 * MS, |w| active(w) == [3]),
+        "{}",
+        world.explain()
+    );
+    sound(&world);
+    settle(&mut world);
+}
+
+/// A take-over over a large, full ring asks no more at once than receive buffers hold.
+#[test]
+fn take_over_of_a_large_ring() {
+    let mut layout = Layout::dedicated(3, 2, 1);
+    layout.ring_slots = 4096;
+    layout.timing.submit_deadline_us = 60_000 * MS;
+    let mut world = warm(layout);
+    // Nothing is trimmed, and what is decided fills the ring: phase 1 has all of it to ask for.
+    lose(&mut world, |p| p.header.kind == Type::Trim);
+    for _ in 0..40 {
+        submit(&mut world, 6, 100);
+        world.run_for(20 * MS);
+    }
+    assert!(acceptor(&world, 3).highest > 3_900);
+    world.crash(1);
+    let lost = world.stats.lost;
+    assert!(
+        world.run_until(world.now + 600 * MS, |w| active(w) == [2]),
+        "{}",
+        world.explain()
+    );
+    let trims_and_probes = 200;
+    assert!(
+        world.stats.lost < lost + trims_and_probes,
+        "no buffer ran over"
+    );
+    settle(&mut world);
+}
+
+/// More commands than a window takes, with nothing wrong: BUSY must not become the main traffic.
+#[test]
+fn busy_is_not_asked_for_without_pause() {
+    let mut world = warm(Layout::dedicated(3, 2, 3));
+    for _ in 0..5 {
+        for node in [6, 7, 8] {
+            submit(&mut world, node, 200);
+        }
+        world.run_for(100 * MS);
+    }
+    world.run_for(200 * MS);
+    sound(&world);
+    let done = world.ledger.ends.success;
+    assert_eq!(done, world.stats.submitted, "{}", world.explain());
+    let (busy, packets) = (world.stats.busy, world.stats.packets);
+    assert!(busy < 8 * done, "{busy} BUSY for {done} commands");
+    assert!(
+        packets < 100 * done,
+        "{packets} packets for {done} commands"
+    );
+    let twice = world.ledger.len() - done;
+    assert!(twice < done / 10, "{twice} instances more than commands");
+}
+
+/// What a host that leads no more still says does not send requests to it.
+#[test]
+fn requests_go_to_the_leader_of_the_highest_round() {
+    let mut world = warm(Layout::replicas_lead(3, 3));
+    // Leader 4 decides, is cut off from the acceptors, and its ALIVE still reaches the others.
+    assert_eq!(active(&world), [4]);
+    lose(&mut world, |p| {
+        (p.from == 4 && p.to < 4)
+            || (p.to == 4 && p.from < 4)
+            || p.header.kind == Type::Position && (p.from == 4 || p.to == 4)
+    });
+    submit(&mut world, 6, 20);
+    world.run_for(800 * MS);
+    sound(&world);
+    assert_eq!(active(&world), [5]);
+    assert_eq!(world.ledger.ends.success, 3 + 20);
+    // From now on requests go to 5 alone, whatever 4 says.
+    world.network.filter = None;
+    filter(&mut world, |p| {
+        let strays = p.header.kind == Type::Request && p.to != 5;
+        assert!(!strays, "{p:?}");
+        Fate::Pass
+    });
+    for _ in 0..20 {
+        submit(&mut world, 6, 3);
+        world.run_for(15 * MS);
+    }
+    assert_eq!(active(&world), [5]);
+    settle(&mut world);
+}
+
+/// An old leader whose next instance was filled and trimmed by others burns no instances below the
+/// floor.
+#[test]
+fn nothing_is_proposed_below_the_floor() {
+    let mut world = warm(Layout::dedicated(3, 1, 1));
+    let from = applied(&world, 5) + 1;
+    for instance in from..from + 40 {
+        world.recover(5, instance, b"");
+        world.run_for(2 * MS);
+    }
+    world.run_for(250 * MS);
+    filter(&mut world, |p| {
+        let proposal = p.header.kind == Type::Phase2A && !p.header.has(flag::RECOVERY);
+        assert!(
+            !proposal || p.header.instance >= p.header.floor,
+            "{:?}",
+            p.header
+        );
+        Fate::Pass
+    });
+    let (lost, before) = (world.stats.lost, world.now);
+    submit(&mut world, 5, 1);
+    assert!(
+        world.run_until(before + 10 * MS, |w| w.ledger.is_idle(5)),
+        "{}",
+        world.explain()
+    );
+    assert_eq!(world.stats.lost, lost);
+    settle(&mut world);
+}
+
+/// Two replicas, one dead: decisions go on until the window is full, and again when it is back.
+#[test]
+fn two_replicas_one_dead() {
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    world.crash(6);
+    submit(&mut world, 5, 200);
+    world.run_for(2_000 * MS);
+    sound(&world);
+    let ring = world.layout.ring_slots as u64;
+    let done = world.ledger.ends.success;
+    assert!(
+        (ring - 8..=ring + 2).contains(&done),
+        "{done}: the floor needs both replicas"
+    );
+    world.start(6);
+    world.run_for(500 * MS);
+    assert_eq!(world.ledger.ends.success, 2 + 200, "{}", world.explain());
+    settle(&mut world);
+}
+
+/// Five acceptors, two dead, one link between the leader and the third lossy.
+#[test]
+fn five_acceptors_two_dead() {
+    let mut world = warm(Layout::dedicated(5, 1, 3));
+    world.crash(2);
+    world.crash(3);
+    let mut count = 0u32;
+    lose(&mut world, move |p| {
+        count += u32::from(p.to == 4);
+        p.to == 4 && count % 3 == 0
+    });
+    submit(&mut world, 7, 60);
+    world.run_for(1_500 * MS);
+    sound(&world);
+    assert_eq!(world.ledger.ends.success, 3 + 60, "{}", world.explain());
+    settle(&mut world);
+}
+
+/// An old leader that was stopped, and finds nothing to do when it goes on, hears that it was
+/// replaced. Otherwise two leaders announce themselves and requests go to and fro.
+#[test]
+fn an_idle_old_leader_steps_down() {
+    let mut world = warm(Layout::dedicated(3, 2, 2));
+    world.freeze(1);
+    world.run_for(400 * MS);
+    world.thaw(1);
+    world.run_for(200 * MS);
+    assert_eq!(active(&world), [2]);
+    settle(&mut world);
+}
+
+/// With one replica and crowds at its door the window moves as fast as the replica applies, not once
+/// a period.
+#[test]
+fn the_floor_is_told_at_once() {
+    let mut world = warm(Layout::dedicated(3, 1, 1));
+    let before = world.now;
+    let ring = world.layout.ring_slots;
+    submit(&mut world, 5, 8 * ring);
+    assert!(
+        world.run_until(before + 600 * MS, |w| w.ledger.is_idle(5)),
+        "{}",
+        world.explain()
+    );
+    let period_us = world.layout.timing.trim_repeat_us;
+    assert!(world.now - before < period_us, "{} us", world.now - before);
+    settle(&mut world);
+}
+
+/// A value that arrived before the checkpoint it comes right behind is delivered after it.
+#[test]
+fn the_value_right_behind_a_checkpoint() {
+    // Leader 1; acceptors 2, 3, 4; replicas 5, 6, 7.
+    let mut world = warm(Layout::dedicated(3, 1, 3));
+    world.crash(7);
+    submit(&mut world, 5, 40);
+    world.run_for(250 * MS);
+    for node in [5, 6] {
+        world.crash(node);
+        world.start(node);
+        world.run_for(20 * MS);
+    }
+    let checkpoint = applied(&world, 5);
+    // 7 alone hears of the next value; the others learn nothing for a while.
+    lose(&mut world, |p| {
+        p.header.kind == Type::Phase2B && matches!(p.to, 5 | 6)
+    });
+    world.start(7);
+    world.recover(5, checkpoint + 1, b"");
+    submit(&mut world, 7, 1);
+    assert!(world.run_until(world.now + 600 * MS, |w| w.stats.checkpoints > 0));
+    assert_eq!(applied(&world, 7), checkpoint);
+    world.run_for(60 * MS);
+    sound(&world);
+    assert!(applied(&world, 7) > checkpoint, "{}", world.explain());
+    settle(&mut world);
+}

@@ -1,0 +1,108 @@
+//! `inband bench neighbour`: what our program costs packets that are not ours, and what each role
+//! costs packets that are, by test runs of the programs.
+
+use anyhow::{Context, Result};
+use clap::Args;
+use inband_dataplane::bench::{passthrough_cost, role_costs};
+
+use super::row::{machine, Baseline, Output, Row};
+
+/// Options of `inband bench neighbour`.
+#[derive(Debug, Args)]
+pub struct NeighbourArgs {
+    /// Only packets that are not Inband's.
+    #[arg(long)]
+    passthrough_only: bool,
+}
+
+const XDP: &str = "xdp";
+const BENCH: &str = "neighbour";
+/// Packets that one learner's instance takes: a request, three 2As, three 2Bs.
+const PACKETS_PER_INSTANCE: [(&str, f64); 3] =
+    [("leader", 1.0), ("acceptor", 3.0), ("quorum", 3.0)];
+const INSTANCE_VALUE_LEN_BYTES: usize = 64;
+
+/// Run the benchmark and print its rows.
+pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
+    let machine = format!("by test runs, median of 21 paired batches; {}", machine());
+    let passthrough = passthrough_cost().context("loading the packet programs")?;
+    let mut bare_ns = f64::NAN;
+    for cost in passthrough {
+        let metric = match cost.packet {
+            "tcp" => "passthrough_tcp_ns",
+            _ => "passthrough_udp_ns",
+        };
+        bare_ns = cost.bare_ns;
+        let baseline = Baseline {
+            name: "a program that passes everything".into(),
+            value: cost.bare_ns,
+        };
+        let row = Row {
+            bench: BENCH,
+            metric,
+            backend: XDP.into(),
+            value: cost.dispatch_ns,
+            unit: "ns/packet",
+            baseline: None,
+            ratio: None,
+            conditions: format!(
+                "a {} packet to another port, all roles loaded; {machine}",
+                cost.packet
+            ),
+        };
+        output.row(&row.beside(Some(baseline)))?;
+    }
+    if args.passthrough_only {
+        return Ok(());
+    }
+    let mut instance_ns = 0.0;
+    for cost in role_costs().context("loading the packet programs")? {
+        if cost.value_len_bytes == INSTANCE_VALUE_LEN_BYTES {
+            let packets = PACKETS_PER_INSTANCE.iter().find(|p| p.0 == cost.role);
+            instance_ns += cost.ns * packets.map_or(0.0, |p| p.1);
+        }
+        let metric = match cost.role {
+            "leader" => "leader_cost_ns",
+            "acceptor" => "acceptor_cost_ns",
+            _ => "quorum_cost_ns",
+        };
+        let row = Row {
+            bench: BENCH,
+            metric,
+            backend: XDP.into(),
+            value: cost.ns,
+            unit: "ns/packet",
+            baseline: None,
+            ratio: None,
+            conditions: format!(
+                "{} B values, ring {} slots, dispatch included, without the test's own {:.0} ns; \
+                 {machine}",
+                cost.value_len_bytes, cost.ring_slots, cost.driver_ns
+            ),
+        };
+        let name = "a program that passes everything".into();
+        output.row(&row.beside(Some(Baseline {
+            name,
+            value: bare_ns,
+        })))?;
+    }
+    let packets: f64 = PACKETS_PER_INSTANCE.iter().map(|p| p.1).sum();
+    let row = Row {
+        bench: BENCH,
+        metric: "instance_cost_ns",
+        backend: XDP.into(),
+        value: instance_ns,
+        unit: "ns/instance",
+        baseline: None,
+        ratio: None,
+        conditions: format!(
+            "{INSTANCE_VALUE_LEN_BYTES} B value: the programs of a request, three 2As and three 2Bs \
+             added up, without links and copies; {machine}"
+        ),
+    };
+    let name = format!("{packets} packets through a program that passes everything");
+    output.row(&row.beside(Some(Baseline {
+        name,
+        value: packets * bare_ns,
+    })))
+}

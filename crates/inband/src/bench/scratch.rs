@@ -1,0 +1,109 @@
+//! What benchmarks leave behind: nothing. Directories, ports and processes that end with their owner.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+
+/// Where ports are looked for: below those that the kernel gives to clients.
+const PORTS: std::ops::Range<u16> = 22_000..32_000;
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A directory that is removed with everything in it when dropped.
+pub struct ScratchDir(PathBuf);
+
+impl ScratchDir {
+    /// A fresh directory in `parent`.
+    pub fn create(parent: &Path, what: &str) -> Result<ScratchDir> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!(
+            "inband-bench-{}-{number}-{what}",
+            std::process::id()
+        ));
+        fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
+        Ok(ScratchDir(path))
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for ScratchDir {
+    fn drop(&mut self) {
+        // What cannot be removed now lies in a directory of temporary files.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process that is killed when dropped.
+pub struct Server {
+    child: Child,
+    name: String,
+}
+
+impl Server {
+    /// Own a started process.
+    pub fn new(name: impl Into<String>, child: Child) -> Server {
+        Server {
+            child,
+            name: name.into(),
+        }
+    }
+
+    /// An error if it has ended by itself.
+    pub fn check(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => bail!("{} ended: {status}", self.name),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `count` consecutive TCP ports of loopback, free at the moment and not given out before.
+pub fn free_ports(count: u16) -> Result<u16> {
+    static NEXT: AtomicU32 = AtomicU32::new(PORTS.start as u32);
+    loop {
+        let first = NEXT.fetch_add(u32::from(count), Ordering::Relaxed);
+        let end = first + u32::from(count);
+        if end > u32::from(PORTS.end) {
+            bail!("no {count} free TCP ports in {PORTS:?}");
+        }
+        let (first, end) = (first as u16, end as u16);
+        if (first..end).all(|port| TcpListener::bind(loopback(port)).is_ok()) {
+            return Ok(first);
+        }
+    }
+}
+
+/// An address of this host.
+pub fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// Try until it works; after `limit` the last error stands.
+pub fn retry<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match attempt() {
+            Ok(value) => return Ok(value),
+            Err(error) if Instant::now() >= deadline => {
+                return Err(error.context(format!("not within {limit:?}")));
+            }
+            Err(_) => std::thread::sleep(READY_POLL_INTERVAL),
+        }
+    }
+}

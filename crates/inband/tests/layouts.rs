@@ -1,0 +1,142 @@
+//! Roles on every backend, mixed, and together on one host; data that survive; starts that are
+//! refused.
+
+mod common;
+
+use std::process::Command;
+use std::time::Duration;
+
+use common::{check, lab_works, Client, Cluster, Load, PROGRAM};
+use inband_lab::{LeaderLayout, Supervisor};
+use inband_paxos::config::Dataplane;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Load it, kill its leader, and find everything again.
+fn survives_a_leader_change(cluster: Cluster) {
+    let load = Load::start(&[cluster.replica(0), cluster.replica(1), cluster.replica(2)], 3);
+    std::thread::sleep(Duration::from_millis(300));
+    let old = cluster.supervisor.kill("leader").unwrap();
+    cluster.wait_for("another host leads", PATIENCE, |status| {
+        status.leader.as_deref().is_some_and(|l| l != old)
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let records = load.stop();
+    let survivor = if old == "replica/0" { cluster.replica(1) } else { cluster.replica(0) };
+    check(survivor, &records);
+}
+
+#[test]
+fn everything_in_user_space_without_privileges() {
+    let cluster = Cluster::start("udp", Dataplane::Udp, |_| {});
+    assert_eq!(cluster.status().network, "loopback");
+    survives_a_leader_change(cluster);
+}
+
+#[test]
+fn two_acceptors_in_the_kernel_and_one_in_user_space() {
+    if !lab_works("two_acceptors_in_the_kernel_and_one_in_user_space") {
+        return;
+    }
+    let cluster = Cluster::start("mixed", Dataplane::Xdp, |spec| {
+        spec.acceptors = "xdp:2,udp:1".parse().unwrap();
+    });
+    // With one of the kernel's dead, the one in user space is needed for every decision.
+    cluster.supervisor.kill("acceptor/0").unwrap();
+    survives_a_leader_change(cluster);
+}
+
+#[test]
+fn leader_and_acceptor_on_one_host() {
+    if !lab_works("leader_and_acceptor_on_one_host") {
+        return;
+    }
+    let cluster = Cluster::start("shared", Dataplane::Xdp, |spec| {
+        spec.leader = LeaderLayout::WithAcceptor;
+    });
+    // Without acceptor/2 the leader's own acceptor is needed for every decision.
+    cluster.supervisor.kill("acceptor/2").unwrap();
+    let mut client = Client::connect(cluster.resp());
+    for i in 0..200 {
+        assert_eq!(client.call(&["SET", "key", &i.to_string()]), "+OK");
+    }
+    assert!(cluster.counter("acceptor/0", "acceptor_voted") >= 200);
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn generic_xdp() {
+    if !lab_works("generic_xdp") {
+        return;
+    }
+    survives_a_leader_change(Cluster::start("gen", Dataplane::XdpGeneric, |_| {}));
+}
+
+#[test]
+fn a_backup_in_software_takes_over_from_xdp() {
+    if !lab_works("a_backup_in_software_takes_over_from_xdp") {
+        return;
+    }
+    let cluster = Cluster::start("soft", Dataplane::Xdp, |spec| {
+        spec.leader = LeaderLayout::OwnHosts(vec![Dataplane::Xdp, Dataplane::Udp, Dataplane::Xdp]);
+    });
+    cluster.supervisor.kill("leader").unwrap();
+    cluster.wait_for("the software leader leads", PATIENCE, |status| {
+        status.leader.as_deref() == Some("leader/1")
+    });
+    let mut client = Client::connect(cluster.resp());
+    assert_eq!(client.call(&["SET", "key", "soft"]), "+OK");
+    cluster.supervisor.kill("leader").unwrap();
+    cluster.wait_for("the other XDP leader leads", PATIENCE, |status| {
+        status.leader.as_deref() == Some("leader/2")
+    });
+    assert_eq!(client.call(&["GET", "key"]), "soft");
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn data_survive_down_and_up_and_an_unclean_stop_is_refused() {
+    let cluster = Cluster::start("again", Dataplane::Udp, |_| {});
+    let mut client = Client::connect(cluster.resp());
+    for i in 0..300 {
+        assert_eq!(client.call(&["SET", &format!("key{i}"), &i.to_string()]), "+OK");
+    }
+    let (cluster, spec) = cluster.down_and_up(|_| {});
+    assert_eq!(cluster.status().epoch, 2);
+    let mut client = Client::connect(cluster.resp());
+    assert_eq!(client.call(&["GET", "key299"]), "299");
+    assert_eq!(client.call(&["SET", "key0", "new"]), "+OK");
+
+    // Dropped without `down`: a majority of acceptors has lost its memory.
+    let cluster = cluster.crash();
+    let refused = Supervisor::start(spec.clone()).expect_err("an unclean stop is refused");
+    assert!(refused.to_string().contains("--accept-loss"), "{refused}");
+    let (cluster, _) = cluster.up_again(|spec| spec.accept_loss = true);
+    let mut client = Client::connect(cluster.resp());
+    assert_eq!(client.call(&["GET", "key0"]), "new");
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn the_command_line_explains_itself() {
+    let output = Command::new(PROGRAM).arg("--help").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for command in ["up", "down", "status", "kill", "restart", "pause", "resume", "doctor", "bench", "run"] {
+        assert!(text.contains(&format!("  {command}")), "{command} is missing in:\n{text}");
+    }
+    for (args, says) in [
+        (&["up", "--acceptors", "0"][..], "1 to 15"),
+        (&["up", "--dataplane", "dpdk"], "dpdk"),
+        (&["status", "--data", "/nonexistent"], "/nonexistent"),
+        (&["run", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
+        (&["inspect", "/nonexistent"], "/nonexistent"),
+    ] {
+        let output = Command::new(PROGRAM).args(args).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(says), "{args:?}: {text}");
+        assert!(!text.contains("panicked"), "{args:?}: {text}");
+    }
+}
