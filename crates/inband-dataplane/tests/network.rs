@@ -384,7 +384,7 @@ fn together(mode_here: XdpMode, mode_there: XdpMode) {
     answers(&own, |packet| here.send_local(packet).unwrap());
     // ... and another host's to them.
     answers(&client, |packet| {
-        drop(client.send_to(packet, address(2)).unwrap())
+        let _ = client.send_to(packet, address(2)).unwrap();
     });
 
     let near = format!("ib{}-loop0", 2);

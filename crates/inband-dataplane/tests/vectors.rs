@@ -11,7 +11,7 @@ use std::path::Path;
 use common::{Kernel, Outcome, Registers as All, EPOCH};
 use inband_dataplane::registers::{AcceptorView, CountView, LeaderView, SlotView};
 use inband_dataplane::soft::{reason_name, Geometry, Roles, SoftSwitch, Verdict};
-use inband_dataplane::wire::{self, digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_dataplane::wire::{self, digest, emit, flag, Header, Type};
 use serde::Deserialize;
 
 const GEOMETRY: Geometry = Geometry {
@@ -498,5 +498,4 @@ fn every_reason_has_a_vector_or_an_exception() {
     let needless: Vec<_> = excused.iter().filter(|r| shown.contains(*r)).collect();
     assert!(needless.is_empty(), "{needless:?} need no exception");
     assert!(excused.is_subset(&all));
-    assert!(PACKET_LEN_MAX_BYTES < 2048);
 }

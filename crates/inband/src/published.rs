@@ -163,10 +163,12 @@ impl ReplicatedLog for PublishedNode {
         self.node.submit(value)
     }
     fn poll(&mut self, burst: &mut Burst) {
-        let before = burst.decided().len();
+        let (started, before) = (Instant::now(), burst.decided().len());
         self.node.poll(burst);
+        let events = self.node.take_leader_events();
         self.takeover
-            .look(&self.node, burst.decided().len() > before);
+            .look(started, &events, burst.decided().len() > before);
+        self.events.extend(events);
         if Instant::now() >= self.publish_at {
             self.publish();
         }

@@ -290,7 +290,7 @@ impl Programs {
             } else {
                 0
             };
-            let key = kind as u32 | flag as u32;
+            let key = kind | flag;
             match program {
                 Some(program) => update(&table, &key, &program.program.as_raw_fd())
                     .doing("filling the dispatch table"),
@@ -317,8 +317,7 @@ impl Programs {
 
     /// Set a multicast group's addresses.
     pub fn set_group(&self, which: c::ib_xdp_group, group: &c::ib_group) -> Result<(), XdpError> {
-        update(&self.copies.map("ib_groups_map")?, &(which as u32), group)
-            .doing("setting a multicast group")
+        update(&self.copies.map("ib_groups_map")?, &which, group).doing("setting a multicast group")
     }
 
     /// Set the interfaces, one a copy, that a multicast group's packets leave by (native mode).
@@ -341,7 +340,7 @@ impl Programs {
     /// Counters by name, those that are not zero.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
         let mut counters = BTreeMap::new();
-        for reason in 0..c::IB_REASONS_COUNT as u32 {
+        for reason in 0..c::IB_REASONS_COUNT {
             let count = sum_per_cpu(&self.counters, reason).doing("reading a counter")?;
             if let (Some(name), 1..) = (reason_name(reason), count) {
                 counters.insert(name, count);

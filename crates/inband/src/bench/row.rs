@@ -108,7 +108,12 @@ impl Row {
             self.backend
         );
         if let (Some(baseline), Some(ratio)) = (&self.baseline, self.ratio) {
-            text += &format!(" {} x {} ({})", baseline.name, number(baseline.value));
+            text += &format!(
+                " {} x {} ({})",
+                number(ratio),
+                baseline.name,
+                number(baseline.value)
+            );
         }
         text + "\n    " + &self.conditions
     }

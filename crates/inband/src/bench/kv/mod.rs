@@ -100,10 +100,12 @@ impl System {
         Ok(match self {
             System::Inband(dataplane) => {
                 let cluster = BenchCluster::start(*dataplane)?;
-                let load = RedisBenchmark::new(cluster.supervisor.resp());
+                let mut door = cluster.supervisor.resp();
+                // Replica i also listens at the front door's port plus 1 plus i.
+                door.set_port(door.port() + replica.map_or(0, |replica| 1 + replica));
                 Box::new(InbandStore {
-                    _cluster: cluster,
-                    load,
+                    cluster,
+                    load: RedisBenchmark::new(door),
                 })
             }
             System::Etcd { .. } => Box::new(etcd::Cluster::start()?),
@@ -373,6 +375,7 @@ fn measure(
             for metric in &METRICS {
                 if metric.operation == operation && metric.is_pipelined == is_pipelined {
                     figures
+                        .by_metric
                         .entry(metric.name)
                         .or_default()
                         .push((metric.pick)(&sample));
