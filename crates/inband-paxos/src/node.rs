@@ -84,6 +84,7 @@ pub struct Node {
     dataplane: Dataplane,
     send_failures: u64,
     decided_at: Micros,
+    more_to_receive: bool,
     events: Vec<(Micros, LeaderEvent)>,
 }
 
@@ -170,6 +171,7 @@ impl Node {
             dataplane,
             send_failures: 0,
             decided_at: 0,
+            more_to_receive: false,
             events: Vec::new(),
         };
         if roles.quorum {
@@ -354,15 +356,21 @@ impl Node {
     }
 
     fn receive(&mut self) {
+        self.more_to_receive = false;
         for _ in 0..RECEIVE_BATCH {
-            let Ok(Some((len_bytes, from))) = self.socket.receive(&mut self.buffer) else { return };
+            let Ok(Some((len_bytes, from))) = self.socket.receive(&mut self.buffer) else {
+                return;
+            };
             let now = self.now();
-            self.host.on_packet(now, &self.buffer[..len_bytes], &mut self.out);
+            self.host
+                .on_packet(now, &self.buffer[..len_bytes], &mut self.out);
             if !self.out.is_empty() {
                 self.flush(Some(from));
             }
             self.due = self.due.min(self.host.trim().due());
         }
+        // Callers may be woken by edges: what is left would wake nobody.
+        self.more_to_receive = true;
     }
 
     fn take_decided(&mut self) {
@@ -462,6 +470,9 @@ impl ReplicatedLog for Node {
     }
 
     fn poll_timeout(&self) -> Duration {
+        if self.more_to_receive {
+            return Duration::ZERO;
+        }
         let now = self.now();
         let due = self.due.min(self.neighbours_at);
         let timeout = Duration::from_micros(due.saturating_sub(now));
