@@ -54,12 +54,18 @@ struct ib_msg {
     ib_u8 type;
 };
 
-#define IB_GET16(p, field) IB_NET16(*(const ib_wire16 *)((p) + __builtin_offsetof(struct ib_header, field)))
-#define IB_GET32(p, field) IB_NET32(*(const ib_wire32 *)((p) + __builtin_offsetof(struct ib_header, field)))
-#define IB_GET64(p, field) IB_NET64(*(const ib_wire64 *)((p) + __builtin_offsetof(struct ib_header, field)))
-#define IB_PUT16(p, field, v) (*(ib_wire16 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET16(v))
-#define IB_PUT32(p, field, v) (*(ib_wire32 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET32(v))
-#define IB_PUT64(p, field, v) (*(ib_wire64 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET64(v))
+#define IB_GET16(p, field)                                                                         \
+    IB_NET16(*(const ib_wire16 *)((p) + __builtin_offsetof(struct ib_header, field)))
+#define IB_GET32(p, field)                                                                         \
+    IB_NET32(*(const ib_wire32 *)((p) + __builtin_offsetof(struct ib_header, field)))
+#define IB_GET64(p, field)                                                                         \
+    IB_NET64(*(const ib_wire64 *)((p) + __builtin_offsetof(struct ib_header, field)))
+#define IB_PUT16(p, field, v)                                                                      \
+    (*(ib_wire16 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET16(v))
+#define IB_PUT32(p, field, v)                                                                      \
+    (*(ib_wire32 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET32(v))
+#define IB_PUT64(p, field, v)                                                                      \
+    (*(ib_wire64 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET64(v))
 
 /*
  * Requests that are answered with a value the asker does not have are padded to full size, because

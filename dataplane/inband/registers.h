@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * registers.h - what the roles remember. The same structs are BPF map values (mapped into the host's
- * process) and the soft switch's memory. Words are 64 bits, read and written whole.
+ * registers.h - what the roles remember. The same structs are BPF map values (mapped into the
+ * host's process) and the soft switch's memory. Words are 64 bits, read and written whole.
  *
  * Who writes: the packet programs and, through the same atomic steps, the host's own process.
  */

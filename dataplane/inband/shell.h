@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shell.h - what surrounds a role on every backend: take exclusivity, snapshot, role, store, release.
+ * shell.h - what surrounds a role on every backend: take exclusivity, snapshot, role, store,
+ * release.
  *
  * The rules (design, section 4, must 1) and why:
- *  - A slot is taken by compare-and-swap of its sequence to odd, and only THEN are promise, epoch and
- *    floor read. Read earlier, a promise could be raised, and the slot reported as "no vote", between
- *    the read and the vote.
- *  - `highest` is raised before the vote is stored and the registers are read again after it. So either
- *    the voter sees a raised promise and drops the packet, or whoever raised the promise sees `highest`
- *    and asks for the slot. Without the second read a vote could land above the range that the
- *    partition's PHASE1B has just stated.
+ *  - A slot is taken by compare-and-swap of its sequence to odd, and only THEN are promise, epoch
+ * and floor read. Read earlier, a promise could be raised, and the slot reported as "no vote",
+ * between the read and the vote.
+ *  - `highest` is raised before the vote is stored and the registers are read again after it. So
+ * either the voter sees a raised promise and drops the packet, or whoever raised the promise sees
+ * `highest` and asks for the slot. Without the second read a vote could land above the range that
+ * the partition's PHASE1B has just stated.
  *  - Sequence + 2 is published last, as a release: a reader that sees the same even sequence before
  *    and after its copy has a copy of one moment.
  *  - Every loop is bounded; on failure the packet is dropped. Loss is always safe.
@@ -17,11 +18,12 @@
  * Before including this file a backend defines struct ib_frame and three hooks:
  *   int ib_value_save(struct ib_frame *, struct ib_slot *, ib_u32 len)   packet -> slot
  *   int ib_value_load(struct ib_frame *, struct ib_slot *, ib_u32 len)   slot -> packet
- *   int ib_value_up(struct ib_frame *, const struct ib_msg *)            packet -> the host's learner
- * Each returns 0, or not 0 having changed nothing.
+ *   int ib_value_up(struct ib_frame *, const struct ib_msg *)            packet -> the host's
+ * learner Each returns 0, or not 0 having changed nothing.
  *
- * IB_MUTANT_* build deliberately wrong shells, for the tests that must catch them. With IB_RACE_DELAY
- * the backend defines ib_race_wait(), which is called wherever another CPU's step might hurt.
+ * IB_MUTANT_* build deliberately wrong shells, for the tests that must catch them. With
+ * IB_RACE_DELAY the backend defines ib_race_wait(), which is called wherever another CPU's step
+ * might hurt.
  */
 #ifndef INBAND_SHELL_H
 #define INBAND_SHELL_H
@@ -176,7 +178,8 @@ IB_INLINE struct ib_result ib_shell_acceptor_partition(struct ib_msg *m,
 
 /*
  * The leader. `round` is read before `next`, and the host writes `next` before `round`: a packet
- * may pair an old round with the new next (acceptors refuse it), never a new round with an old next.
+ * may pair an old round with the new next (acceptors refuse it), never a new round with an old
+ * next.
  */
 IB_INLINE struct ib_result ib_shell_leader(struct ib_msg *m, struct ib_leader_regs *regs,
                                            ib_u64 ring_slots) {

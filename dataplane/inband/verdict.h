@@ -14,7 +14,8 @@ enum ib_verdict {
     IB_UP = 5,           /* a majority is reached: hand the value up to the host's learner */
 };
 
-/* X(name): IB_R_<name> is the reason, "<name>" the counter. Append only: the order is an interface. */
+/* X(name): IB_R_<name> is the reason, "<name>" the counter. Append only: the order is an interface.
+ */
 #define IB_REASONS(X)                                                                              \
     X(none)                                                                                        \
     /* parsing: the packet never reaches a register */                                             \

@@ -54,18 +54,18 @@ enum ib_type {
 
 /* Flags. The low byte travels with the value and is stored with the vote. */
 enum ib_flags {
-    IB_F_NOOP = 0x0001,         /* the value fills a hole */
-    IB_F_OPEN = 0x0002,         /* the value opens a session */
-    IB_F_VALUE_MASK = 0x00ff,   /* flags stored with the vote */
-    IB_F_SLOT = 0x0100,         /* PHASE1A/1B, NACK: one instance, not the partition */
-    IB_F_VOTE = 0x0200,         /* PHASE1B: `vround` and the value are a vote */
-    IB_F_REPEAT = 0x0400,       /* PHASE2B: answer to LEARN */
-    IB_F_RECOVERY = 0x0800,     /* PHASE2A/2B of a recovering learner: answer the sender only */
-    IB_F_ANSWER = 0x1000,       /* POSITION: this is an answer */
-    IB_F_LEADER = 0x2000,       /* POSITION, TRIM, NACK: meant for, or sent by, the leader role */
-    IB_F_PEER = 0x2000,         /* LEARN: asks a replica's log, not the acceptor on its host */
-    IB_F_RECOVERING = 0x4000,   /* POSITION answer: the acceptor does not vote */
-    IB_F_BELOW_FLOOR = 0x8000,  /* NACK: the instance is trimmed; `floor` says up to where */
+    IB_F_NOOP = 0x0001,        /* the value fills a hole */
+    IB_F_OPEN = 0x0002,        /* the value opens a session */
+    IB_F_VALUE_MASK = 0x00ff,  /* flags stored with the vote */
+    IB_F_SLOT = 0x0100,        /* PHASE1A/1B, NACK: one instance, not the partition */
+    IB_F_VOTE = 0x0200,        /* PHASE1B: `vround` and the value are a vote */
+    IB_F_REPEAT = 0x0400,      /* PHASE2B: answer to LEARN */
+    IB_F_RECOVERY = 0x0800,    /* PHASE2A/2B of a recovering learner: answer the sender only */
+    IB_F_ANSWER = 0x1000,      /* POSITION: this is an answer */
+    IB_F_LEADER = 0x2000,      /* POSITION, TRIM, NACK: meant for, or sent by, the leader role */
+    IB_F_PEER = 0x2000,        /* LEARN: asks a replica's log, not the acceptor on its host */
+    IB_F_RECOVERING = 0x4000,  /* POSITION answer: the acceptor does not vote */
+    IB_F_BELOW_FLOOR = 0x8000, /* NACK: the instance is trimmed; `floor` says up to where */
 };
 
 /*

@@ -20,10 +20,10 @@ enum ib_roles {
  * all access is by the atomic steps of shell.h.
  */
 struct ib_switch {
-    ib_u32 roles;      /* enum ib_roles, or-ed */
-    ib_u32 node;       /* this host's node id */
+    ib_u32 roles; /* enum ib_roles, or-ed */
+    ib_u32 node;  /* this host's node id */
     ib_u32 partitions;
-    ib_u32 ring_slots; /* a power of two */
+    ib_u32 ring_slots;     /* a power of two */
     ib_u32 hand_off_fails; /* tests: 1 makes every hand-off of a value fail */
     ib_u32 reserved;
     struct ib_leader_regs *leader;     /* [partitions] */

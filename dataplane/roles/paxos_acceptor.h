@@ -129,8 +129,9 @@ IB_INLINE struct ib_result ib_acceptor_vote(struct ib_msg *m, const struct ib_ac
         ib_acceptor_show_vote(m, v, io);
         return ib_say(verdict, IB_R_acceptor_vote_repeated);
     }
-    /* A vote is a promise too. Otherwise a delayed PHASE2A of a lower round, whose owner the partition
-     * has not been told to forget, would replace a vote that may have been chosen with. */
+    /* A vote is a promise too. Otherwise a delayed PHASE2A of a lower round, whose owner the
+     * partition has not been told to forget, would replace a vote that may have been chosen with.
+     */
     v->promise = m->round;
     v->vround = m->round;
     v->digest = m->digest;
@@ -224,8 +225,7 @@ IB_INLINE int ib_acceptor_needs_slot(const struct ib_msg *m) {
 }
 
 /* Messages about the whole partition. */
-IB_INLINE struct ib_result ib_acceptor_partition(struct ib_msg *m,
-                                                 const struct ib_acceptor_regs *r,
+IB_INLINE struct ib_result ib_acceptor_partition(struct ib_msg *m, const struct ib_acceptor_regs *r,
                                                  struct ib_acceptor_io *io) {
     if (m->type == IB_PHASE1A)
         return ib_acceptor_promise(m, r, io);

@@ -3,8 +3,8 @@
  * paxos_quorum.h - the quorum counter on a learner's host: of the many PHASE2B packets, exactly one
  * per decided instance goes up.
  *
- * Pure. `c` is a copy of the slot's count. Verdict IB_UP comes with c->done set; the shell stores it
- * only once the value is safely up (design, must 2).
+ * Pure. `c` is a copy of the slot's count. Verdict IB_UP comes with c->done set; the shell stores
+ * it only once the value is safely up (design, must 2).
  */
 #ifndef INBAND_PAXOS_QUORUM_H
 #define INBAND_PAXOS_QUORUM_H
@@ -25,7 +25,8 @@ IB_INLINE ib_u64 ib_quorum_size(ib_u64 members) {
 IB_INLINE struct ib_result ib_quorum(const struct ib_msg *m, const struct ib_quorum_config *config,
                                      struct ib_count *c) {
     if (m->type != IB_PHASE2B || (m->flags & (IB_F_REPEAT | IB_F_RECOVERY)))
-        return ib_say(IB_PASS, IB_R_passed_up); /* answers to LEARN and recovery: user space counts */
+        return ib_say(IB_PASS,
+                      IB_R_passed_up); /* answers to LEARN and recovery: user space counts */
     if (m->epoch != config->epoch)
         return ib_say(IB_DROP, IB_R_wrong_epoch);
     ib_u8 bit = config->member_bit[m->node & 0xff];

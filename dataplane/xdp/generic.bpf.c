@@ -2,8 +2,9 @@
 /*
  * generic - tc ingress program of generic mode: sends what the role programs have rewritten.
  *
- * In generic mode a devmap's copies share one buffer, and an egress program that addresses one of
- * them addresses all. bpf_clone_redirect gives each copy headers of its own.
+ * A devmap's copies are clones in generic mode. Whether an egress program that addresses one then
+ * addresses all of them depends on the kernel: 6.18 was seen to keep them apart, but nothing
+ * promises it. bpf_clone_redirect gives each copy headers of its own on every kernel.
  */
 #include <linux/pkt_cls.h>
 

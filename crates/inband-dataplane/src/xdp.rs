@@ -175,6 +175,7 @@ impl XdpHost {
         probe::check_kernel(spec.mode)?;
         let netlink = Netlink::open().doing("opening a netlink socket")?;
         let link = attach::find_link(&netlink, &spec.interface)?;
+        attach::check_address(&spec.interface, *spec.address.ip())?;
         let loopback = if spec.needs_loopback() {
             Some(Loopback::create(&netlink, &spec)?)
         } else {

@@ -542,8 +542,14 @@ fn errors_name_the_cure() {
         missing.contains("\"eth9\"") && missing.contains("eth0"),
         "{missing}"
     );
-    let refused = load(&|s| s.interface = "lo".into()).unwrap_err();
+    let refused = load(&|s| {
+        s.interface = "lo".into();
+        s.address.set_ip(Ipv4Addr::LOCALHOST);
+    });
+    let refused = refused.unwrap_err();
     assert!(refused.contains("lo refuses native XDP"), "{refused}");
+    let elsewhere = load(&|s| s.interface = "lo".into()).unwrap_err();
+    assert!(elsewhere.contains("it has: 127.0.0.1"), "{elsewhere}");
     assert!(load(&|s| s.ring_buffer_bytes = 100)
         .unwrap_err()
         .contains("power of two"));

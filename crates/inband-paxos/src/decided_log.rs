@@ -4,21 +4,23 @@ use std::collections::VecDeque;
 
 use inband_dataplane::wire::Header;
 
-use crate::timing::{DECIDED_LOG_BYTES_MAX, DECIDED_LOG_VALUES_MAX};
+use crate::timing::DECIDED_LOG_BYTES_MAX;
 
 /// Consecutive decided instances, bounded by count and bytes.
 #[derive(Debug)]
 pub struct DecidedLog {
     first: u64,
+    values_max: usize,
     entries: VecDeque<(Header, Vec<u8>)>,
     bytes: usize,
 }
 
 impl DecidedLog {
-    /// An empty log that continues at `first`.
-    pub fn starting_at(first: u64) -> DecidedLog {
+    /// An empty log that continues at `first` and holds at most `values_max` values.
+    pub fn starting_at(first: u64, values_max: usize) -> DecidedLog {
         DecidedLog {
             first,
+            values_max,
             entries: VecDeque::new(),
             bytes: 0,
         }
@@ -37,7 +39,7 @@ impl DecidedLog {
             "log has no holes"
         );
         self.bytes += value.len();
-        let entry = if self.entries.len() >= DECIDED_LOG_VALUES_MAX {
+        let entry = if self.entries.len() >= self.values_max {
             self.drop_first()
         } else {
             None
@@ -79,9 +81,9 @@ mod tests {
 
     #[test]
     fn the_oldest_go_first() {
-        let mut log = DecidedLog::starting_at(5);
+        let mut log = DecidedLog::starting_at(5, 100);
         let mut header = Header::new(Type::Phase2B, 1, 1);
-        for i in 5..5 + DECIDED_LOG_VALUES_MAX as u64 + 2 {
+        for i in 5..5 + 100 + 2 {
             header.instance = i;
             log.push(header, &i.to_be_bytes());
         }

@@ -46,6 +46,8 @@ pub struct HostConfig {
     pub geometry: Geometry,
     /// Times.
     pub timing: Timing,
+    /// Decided values kept for peers that fell behind.
+    pub log_values_max: usize,
     /// Durable, never used again by this node.
     pub incarnation: u64,
     /// May a soft acceptor vote? `false` if it may have forgotten votes of this epoch.
@@ -127,6 +129,7 @@ impl Host {
                 epoch: config.epoch,
                 acceptors: config.acceptors.clone(),
                 ahead_max: config.geometry.ring_slots as u64,
+                log_values_max: config.log_values_max,
                 timing: config.timing,
             };
             Learner::new(learner, config.applied)

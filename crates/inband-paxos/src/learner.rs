@@ -29,6 +29,8 @@ pub struct LearnerConfig {
     pub acceptors: Vec<u8>,
     /// Instances a learner buffers ahead of a hole: the ring's size.
     pub ahead_max: u64,
+    /// Decided values kept for peers.
+    pub log_values_max: usize,
     /// Times.
     pub timing: Timing,
 }
@@ -110,11 +112,12 @@ fn vote_of(header: &Header, value: &[u8]) -> Vote {
 impl Learner {
     /// A learner that delivers from `applied + 1` on.
     pub fn new(config: LearnerConfig, applied: u64) -> Learner {
+        let log = DecidedLog::starting_at(applied + 1, config.log_values_max);
         Learner {
             config,
             next: applied + 1,
             ahead: BTreeMap::new(),
-            log: DecidedLog::starting_at(applied + 1),
+            log,
             known_highest: applied,
             known_floor: 0,
             hole_since: 0,
@@ -141,7 +144,7 @@ impl Learner {
         self.learn_votes = self.learn_votes.split_off(&next);
         self.recoveries = self.recoveries.split_off(&next);
         if next != self.next {
-            self.log = DecidedLog::starting_at(next);
+            self.log = DecidedLog::starting_at(next, self.config.log_values_max);
         }
         self.next = next;
         self.known_highest = self.known_highest.max(applied);

@@ -143,6 +143,7 @@ impl Node {
             kernel_roles: if in_kernel { roles } else { none },
             geometry,
             timing: timing_of(config),
+            log_values_max: config.host.limits.peer_log_values as usize,
             incarnation,
             voting,
             applied,

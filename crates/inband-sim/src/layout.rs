@@ -108,6 +108,7 @@ impl Layout {
                 ring_slots: self.ring_slots,
             },
             timing: self.timing,
+            log_values_max: inband_paxos::timing::DECIDED_LOG_VALUES_MAX,
             incarnation,
             voting,
             applied,

@@ -183,6 +183,30 @@ fn a_killed_replica_catches_up_after_more_than_a_ring() {
     cluster.down_and_compare();
 }
 
+#[test]
+fn a_replica_further_behind_than_its_peers_logs_copies_a_checkpoint() {
+    if !lab_works("a_replica_further_behind_than_its_peers_logs_copies_a_checkpoint") {
+        return;
+    }
+    let cluster = Cluster::start("check", Dataplane::Xdp, |spec| {
+        spec.ring_slots = 256;
+        spec.limits.peer_log_values = 256;
+    });
+    cluster.supervisor.kill("replica/2").unwrap();
+    let before = inband_progress(&cluster);
+    let load = Load::start(&[cluster.replica(0), cluster.replica(1)], 8);
+    cluster.wait_for("more than a peer's log of instances", PATIENCE, |status| {
+        let replicas = status.hosts.iter().filter_map(|h| h.status.as_ref()?.replica);
+        replicas.map(|r| r.applied).max().unwrap_or(0) > before + 1500
+    });
+    let records = load.stop();
+    cluster.supervisor.restart("replica/2").unwrap();
+    cluster.wait_until_equal(PATIENCE);
+    assert_eq!(cluster.counter("replica/2", "kv_checkpoints_installed"), 1);
+    check(cluster.replica(2), &records);
+    cluster.down_and_compare();
+}
+
 fn loss(name: &str, percent: u32) {
     let cluster = Cluster::start(name, Dataplane::Xdp, |_| {});
     cluster

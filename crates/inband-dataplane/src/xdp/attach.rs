@@ -2,6 +2,7 @@
 //! the process dies.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::error::{Doing, XdpError};
@@ -99,4 +100,24 @@ pub(crate) fn find_link(netlink: &Netlink, name: &str) -> Result<LinkInfo, XdpEr
                 })
                 .unwrap_or_default(),
         })
+}
+
+/// Peers send to `address`, and only packets to it are taken: the interface must have it.
+pub(crate) fn check_address(interface: &str, address: Ipv4Addr) -> Result<(), XdpError> {
+    let all = nix::ifaddrs::getifaddrs()
+        .map_err(io::Error::from)
+        .doing("reading the interfaces' addresses")?;
+    let there: Vec<Ipv4Addr> = all
+        .filter(|entry| entry.interface_name == interface)
+        .filter_map(|entry| Some(entry.address?.as_sockaddr_in()?.ip()))
+        .collect();
+    if there.contains(&address) {
+        return Ok(());
+    }
+    let there: Vec<String> = there.iter().map(Ipv4Addr::to_string).collect();
+    Err(XdpError::NoAddress {
+        interface: interface.into(),
+        address,
+        there: there.join(", "),
+    })
 }

@@ -1,6 +1,7 @@
 //! What can go wrong with XDP, and what to do about it.
 
 use std::io;
+use std::net::Ipv4Addr;
 
 /// The oldest kernel for native mode: `bpf_xdp_load_bytes`.
 pub const KERNEL_MIN_NATIVE: (u32, u32) = (5, 18);
@@ -38,6 +39,16 @@ pub enum XdpError {
         /// The name asked for.
         name: String,
         /// Those there are.
+        there: String,
+    },
+    /// The interface does not have this host's address.
+    #[error("{interface} does not have the address {address}; it has: {there}")]
+    NoAddress {
+        /// The interface.
+        interface: String,
+        /// The address of the specification.
+        address: Ipv4Addr,
+        /// The addresses it has.
         there: String,
     },
     /// The interface's driver has no native XDP, or refuses it as it is set up.

@@ -126,19 +126,19 @@ impl System {
         match self {
             System::Inband(Dataplane::Udp) => {
                 "3 replicas, 3 acceptors, processes on loopback, write-ahead logs on and not \
-                 synced, durability memory, redis-benchmark"
+                 synced, durability memory, redis-benchmark (latencies to 8 us, rounded up)"
                     .into()
             }
             System::Inband(_) => {
                 "3 replicas, 3 acceptors, veth namespaces, write-ahead logs on and not synced, \
-                 durability memory, redis-benchmark"
+                 durability memory, redis-benchmark (latencies to 8 us, rounded up)"
                     .into()
             }
             System::Etcd { version } => format!(
                 "{version}, three nodes on loopback, data on tmpfs, etcd-load over gRPC to the leader"
             ),
             System::Redis { version } => {
-                format!("{version}, not replicated, nothing on disk, redis-benchmark")
+                format!("{version}, not replicated, nothing on disk, redis-benchmark (latencies to 8 us, rounded up)")
             }
         }
     }
