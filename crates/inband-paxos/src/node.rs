@@ -368,7 +368,6 @@ impl Node {
             if !self.out.is_empty() {
                 self.flush(Some(from));
             }
-            self.due = self.due.min(self.host.trim().due());
         }
         // Callers may be woken by edges: what is left would wake nobody.
         self.more_to_receive = true;
@@ -437,6 +436,8 @@ impl ReplicatedLog for Node {
     fn poll(&mut self, burst: &mut Burst) {
         self.receive();
         self.take_decided();
+        // What arrived may have opened a hole, whose clock starts now.
+        self.due = self.due.min(self.host.due(self.now()));
         self.tick();
         self.host.take_burst(burst);
     }
