@@ -6,10 +6,9 @@
 #include <bpf/bpf_helpers.h>
 
 SEC("xdp")
-int lab_pass(struct xdp_md *ctx)
-{
-	(void)ctx;
-	return XDP_PASS;
+int lab_pass(struct xdp_md *ctx) {
+    (void)ctx;
+    return XDP_PASS;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

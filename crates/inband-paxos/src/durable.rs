@@ -15,7 +15,9 @@ const ACCEPTOR_EPOCH_FILE: &str = "acceptor-epoch";
 #[derive(Debug, thiserror::Error)]
 pub enum DurableError {
     /// Reading or writing failed.
-    #[error("state directory: {path}: {source}; check host.state_dir, its permissions and free space")]
+    #[error(
+        "state directory: {path}: {source}; check host.state_dir, its permissions and free space"
+    )]
     Io {
         /// The file.
         path: PathBuf,
@@ -47,7 +49,10 @@ fn read_number(path: &Path) -> Result<u64, DurableError> {
             found: text.trim().chars().take(40).collect(),
         }),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
-        Err(source) => Err(DurableError::Io { path: path.to_owned(), source }),
+        Err(source) => Err(DurableError::Io {
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 
@@ -61,11 +66,17 @@ fn write_number(dir: &Path, name: &str, value: u64) -> Result<(), DurableError> 
         fs::rename(&temporary, &path)?;
         File::open(dir)?.sync_all()
     };
-    write().map_err(|source| DurableError::Io { path: path.clone(), source })
+    write().map_err(|source| DurableError::Io {
+        path: path.clone(),
+        source,
+    })
 }
 
 fn make_dir(dir: &Path) -> Result<(), DurableError> {
-    fs::create_dir_all(dir).map_err(|source| DurableError::Io { path: dir.to_owned(), source })
+    fs::create_dir_all(dir).map_err(|source| DurableError::Io {
+        path: dir.to_owned(),
+        source,
+    })
 }
 
 /// A new incarnation: durable before it is returned, never returned again.
@@ -107,9 +118,15 @@ mod tests {
         assert_eq!(next_incarnation(&dir).unwrap(), 1);
         assert_eq!(next_incarnation(&dir).unwrap(), 2);
         fs::write(dir.join(INCARNATION_FILE), "x").unwrap();
-        assert!(matches!(next_incarnation(&dir), Err(DurableError::Damaged { .. })));
+        assert!(matches!(
+            next_incarnation(&dir),
+            Err(DurableError::Damaged { .. })
+        ));
         fs::write(dir.join(INCARNATION_FILE), INCARNATION_MAX.to_string()).unwrap();
-        assert!(matches!(next_incarnation(&dir), Err(DurableError::IncarnationsUsedUp { .. })));
+        assert!(matches!(
+            next_incarnation(&dir),
+            Err(DurableError::IncarnationsUsedUp { .. })
+        ));
         fs::remove_dir_all(dir).unwrap();
     }
 

@@ -369,7 +369,10 @@ impl Host {
     /// something happens.
     pub fn due(&self, now: Micros) -> Micros {
         let learner = self.learner.as_ref().map_or(Micros::MAX, Learner::due);
-        let leadership = self.leadership.as_ref().map_or(Micros::MAX, Leadership::due);
+        let leadership = self
+            .leadership
+            .as_ref()
+            .map_or(Micros::MAX, Leadership::due);
         self.proposer
             .due()
             .min(learner)
@@ -516,8 +519,14 @@ impl Host {
     /// Every sender of packets for state machines is a node of the configuration. A stranger's word
     /// about far instances would send a learner after them for ever.
     fn is_member(&self, node: u16) -> bool {
-        let groups = [&self.config.acceptors, &self.config.replicas, &self.config.leaders];
-        groups.iter().any(|group| group.iter().any(|member| u16::from(*member) == node))
+        let groups = [
+            &self.config.acceptors,
+            &self.config.replicas,
+            &self.config.leaders,
+        ];
+        groups
+            .iter()
+            .any(|group| group.iter().any(|member| u16::from(*member) == node))
     }
 
     fn on_promise(&mut self, now: Micros, header: &Header, value: &[u8], own: &mut Outbox) {

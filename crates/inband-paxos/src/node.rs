@@ -128,7 +128,9 @@ impl Node {
         };
         let in_kernel = dataplane != Dataplane::Udp;
         let kernel = if in_kernel {
-            Some(Self::load_kernel(config, dataplane, roles, geometry, voting)?)
+            Some(Self::load_kernel(
+                config, dataplane, roles, geometry, voting,
+            )?)
         } else {
             None
         };
@@ -191,8 +193,11 @@ impl Node {
         voting: bool,
     ) -> Result<XdpHost, NodeError> {
         let this = config.this();
-        let interface =
-            config.host.interface.clone().ok_or(NodeError::NoInterface(dataplane))?;
+        let interface = config
+            .host
+            .interface
+            .clone()
+            .ok_or(NodeError::NoInterface(dataplane))?;
         let peer = |n: &crate::config::NodeConfig| Peer {
             node: n.id,
             address: n.address,
@@ -217,7 +222,9 @@ impl Node {
         let registers = kernel.registers();
         let epoch = u64::from(config.cluster.epoch);
         if roles.acceptor {
-            registers.acceptor.start(0, epoch, config.cluster.first_instance, voting);
+            registers
+                .acceptor
+                .start(0, epoch, config.cluster.first_instance, voting);
         }
         if roles.quorum {
             let members: Vec<u8> = config.acceptors().map(|n| n.id).collect();
@@ -245,9 +252,10 @@ impl Node {
         let own = self.host.config().node;
         for (dest, packet) in self.out.iter() {
             let sent = match dest {
-                Dest::Node(node) if node == own => {
-                    self.kernel.as_ref().is_some_and(|kernel| kernel.send_local(packet).is_ok())
-                }
+                Dest::Node(node) if node == own => self
+                    .kernel
+                    .as_ref()
+                    .is_some_and(|kernel| kernel.send_local(packet).is_ok()),
                 Dest::Node(node) => match self.addresses[usize::from(node)] {
                     Some(address) => self.socket.send(packet, address),
                     None => false,
@@ -279,7 +287,9 @@ impl Node {
     pub fn acceptor_view(&self) -> Option<AcceptorView> {
         let config = self.host.config();
         let has = config.soft_roles.acceptor || config.kernel_roles.acceptor;
-        self.registers().filter(|_| has).map(|r| r.acceptor.acceptor(0))
+        self.registers()
+            .filter(|_| has)
+            .map(|r| r.acceptor.acceptor(0))
     }
 
     /// The leader's registers, if this host has the role.
@@ -321,7 +331,10 @@ impl Node {
     pub fn memory_bytes(&self) -> u64 {
         let registers = match &self.kernel {
             Some(kernel) => kernel.memory_bytes(),
-            None => self.host.switch().map_or(0, |s| s.registers().memory_bytes()),
+            None => self
+                .host
+                .switch()
+                .map_or(0, |s| s.registers().memory_bytes()),
         };
         let log = self.host.learner().map_or(0, |l| l.log().memory_bytes());
         (registers + log) as u64
@@ -375,7 +388,9 @@ impl Node {
 
     fn take_decided(&mut self) {
         let now = self.now();
-        let Some(kernel) = &mut self.kernel else { return };
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
         let (host, out) = (&mut self.host, &mut self.out);
         kernel.set_polling(true);
         let taken = kernel.decided(&mut |packet: &[u8]| host.on_decided(now, packet, out));
@@ -400,8 +415,12 @@ impl Node {
                 }
             }
             let resolved = self.unresolved.is_empty();
-            self.neighbours_at =
-                now + if resolved { NEIGHBOURS_US } else { NEIGHBOURS_UNRESOLVED_US };
+            self.neighbours_at = now
+                + if resolved {
+                    NEIGHBOURS_US
+                } else {
+                    NEIGHBOURS_UNRESOLVED_US
+                };
         }
         if now < self.due {
             return;
@@ -478,7 +497,9 @@ impl ReplicatedLog for Node {
         let now = self.now();
         let due = self.due.min(self.neighbours_at);
         let timeout = Duration::from_micros(due.saturating_sub(now));
-        let Some(kernel) = &self.kernel else { return timeout };
+        let Some(kernel) = &self.kernel else {
+            return timeout;
+        };
         let idle = self.host.proposer().outstanding() == 0;
         if idle && self.decided_at != 0 && now < self.decided_at + STREAM_GAP_US {
             return timeout.min(STREAM_LOOK);

@@ -141,7 +141,11 @@ impl Proposer {
         }
         // Not 0: going through everything pending after every submission would cost more than it.
         let sent = &self.pending[&ticket];
-        let next = if sent.seq == 0 { sent.deadline } else { sent.resend_at.min(sent.deadline) };
+        let next = if sent.seq == 0 {
+            sent.deadline
+        } else {
+            sent.resend_at.min(sent.deadline)
+        };
         self.due = self.due.min(next);
         Ok(ticket)
     }
