@@ -426,6 +426,22 @@ impl Leadership {
         }
     }
 
+    /// How long to wait for the leader: the next in order behind the one last heard goes first, the
+    /// others follow at half the time each, so that seldom two try at once.
+    fn suspect_after_us(&self) -> Micros {
+        let suspect_us = self.config.timing.suspect_us;
+        let leaders = &self.config.leaders;
+        let last = round::owner(self.heard_round);
+        let count = leaders.len() as u64;
+        match leaders.iter().position(|l| *l == last) {
+            Some(place) if last != self.config.node => {
+                let behind = (self.rank + count - place as u64) % count;
+                suspect_us + (behind - 1) * suspect_us / 2
+            }
+            _ => suspect_us * (1 + self.rank),
+        }
+    }
+
     /// Somebody else is at it: watch, and come back later, the later the lower in rank.
     fn give_way(&mut self, now: Micros) {
         self.state = State::Watching;
@@ -440,11 +456,10 @@ impl Leadership {
         rounds: &mut RoundSource,
         out: &mut Outbox,
     ) -> Option<LeaderEvent> {
-        let timing = self.config.timing;
         match self.state {
             State::Watching => {
                 self.probe_leaders(now, out);
-                if now >= self.heard_at + timing.suspect_us * (1 + self.rank) {
+                if now >= self.heard_at + self.suspect_after_us() {
                     self.sound_anew(now, out);
                 }
                 None

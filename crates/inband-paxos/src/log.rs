@@ -186,7 +186,7 @@ pub trait ReplicatedLog {
     /// How many more values may be submitted now.
     fn submit_room(&self) -> usize;
 
-    /// Submit a value. It will appear in a burst with this ticket, or as a failure, within the
+    /// Submit a value; the next `poll` sends it. It will appear in a burst with this ticket, or as a failure, within the
     /// configured deadline. Values submitted later may be decided earlier.
     fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError>;
 

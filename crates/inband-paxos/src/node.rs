@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use inband_dataplane::registers::{AcceptorView, LeaderView};
-use inband_dataplane::socket::HostSocket;
+use inband_dataplane::socket::{HostSocket, BATCH_MAX};
 use inband_dataplane::soft::{Geometry, Registers, Roles};
 use inband_dataplane::wire::{PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES};
 use inband_dataplane::xdp::{Peer, XdpError, XdpHost, XdpMode, XdpSpec};
@@ -250,22 +250,27 @@ impl Node {
         }
         self.events.extend(self.host.take_leader_events());
         let own = self.host.config().node;
-        for (dest, packet) in self.out.iter() {
-            let sent = match dest {
-                Dest::Node(node) if node == own => self
-                    .kernel
-                    .as_ref()
-                    .is_some_and(|kernel| kernel.send_local(packet).is_ok()),
-                Dest::Node(node) => match self.addresses[usize::from(node)] {
-                    Some(address) => self.socket.send(packet, address),
-                    None => false,
-                },
-                Dest::Sender => sender.is_some_and(|address| self.socket.send(packet, address)),
+        for (dest, packet_len_bytes, packets) in self.out.runs(BATCH_MAX) {
+            let address = match dest {
+                Dest::Node(node) if node == own => {
+                    let kernel = self.kernel.as_ref();
+                    for packet in packets.chunks(packet_len_bytes) {
+                        let sent = kernel.is_some_and(|kernel| kernel.send_local(packet).is_ok());
+                        self.send_failures += u64::from(!sent);
+                    }
+                    continue;
+                }
+                Dest::Node(node) => self.addresses[usize::from(node)],
+                Dest::Sender => sender,
                 Dest::Acceptors | Dest::Learners | Dest::Leaders => {
                     unreachable!("the host expands groups into nodes")
                 }
             };
-            self.send_failures += u64::from(!sent);
+            let lost = match address {
+                Some(to) => self.socket.send_batch(packets, packet_len_bytes, to),
+                None => packets.len() / packet_len_bytes,
+            };
+            self.send_failures += lost as u64;
         }
         self.out.clear();
     }
@@ -446,13 +451,16 @@ impl ReplicatedLog for Node {
 
     fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError> {
         let now = self.now();
+        // Sent by the next poll, together with what else is submitted until then.
         let result = self.host.submit(now, value, &mut self.out);
-        self.flush(None);
         self.due = self.due.min(self.host.due(now));
         result
     }
 
     fn poll(&mut self, burst: &mut Burst) {
+        if !self.out.is_empty() {
+            self.flush(None);
+        }
         self.receive();
         self.take_decided();
         // What arrived may have opened a hole, whose clock starts now.
@@ -491,7 +499,7 @@ impl ReplicatedLog for Node {
     }
 
     fn poll_timeout(&self) -> Duration {
-        if self.more_to_receive {
+        if self.more_to_receive || !self.out.is_empty() {
             return Duration::ZERO;
         }
         let now = self.now();
