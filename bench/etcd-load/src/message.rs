@@ -68,10 +68,7 @@ pub fn parse_status(message: &[u8]) -> Result<Status> {
 type Visit<'a> = dyn FnMut(u64, u64, &[u8]) -> Result<()> + 'a;
 
 /// Calls `visit` with number, integer value (0 for others) and bytes (empty for others) of each field.
-fn each_field(
-    mut message: &[u8],
-    visit: &mut Visit<'_>,
-) -> Result<()> {
+fn each_field(mut message: &[u8], visit: &mut Visit<'_>) -> Result<()> {
     while !message.is_empty() {
         let tag = take_varint(&mut message)?;
         let (mut number, mut bytes): (u64, &[u8]) = (0, &[]);

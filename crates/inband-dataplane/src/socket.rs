@@ -63,7 +63,11 @@ impl HostSocket {
                 set_option(fd, plain, SOCKET_BUFFER_BYTES)?;
             }
         }
-        Ok(HostSocket { socket, no_check: Cell::new(true), batches: Cell::new(true) })
+        Ok(HostSocket {
+            socket,
+            no_check: Cell::new(true),
+            batches: Cell::new(true),
+        })
     }
 
     /// The next packet, if one is there. Longer ones arrive cut off and fail to parse.
@@ -105,7 +109,10 @@ impl HostSocket {
                 return 0;
             }
         }
-        packets.chunks(packet_len_bytes).filter(|packet| !self.send(packet, to)).count()
+        packets
+            .chunks(packet_len_bytes)
+            .filter(|packet| !self.send(packet, to))
+            .count()
     }
 
     fn send_segments(&self, packets: &[u8], packet_len_bytes: u16, to: SocketAddrV4) -> bool {
@@ -127,7 +134,8 @@ impl HostSocket {
     fn set_no_check(&self, no_check: bool) {
         if self.no_check.get() != no_check {
             let set = set_option(self.fd(), libc::SO_NO_CHECK, libc::c_int::from(no_check));
-            self.no_check.set(if set.is_ok() { no_check } else { !no_check });
+            self.no_check
+                .set(if set.is_ok() { no_check } else { !no_check });
         }
     }
 

@@ -87,14 +87,26 @@ mod tests {
     fn runs_are_of_one_size_and_destination_and_bounded() {
         let mut out = Outbox::new();
         let header = Header::new(Type::Request, 1, 1);
-        let dests = [Dest::Node(1), Dest::Node(1), Dest::Node(1), Dest::Node(2), Dest::Node(2)];
+        let dests = [
+            Dest::Node(1),
+            Dest::Node(1),
+            Dest::Node(1),
+            Dest::Node(2),
+            Dest::Node(2),
+        ];
         for (i, dest) in dests.into_iter().enumerate() {
             out.send(dest, &header, if i == 4 { b"longer" } else { b"same" });
         }
-        let runs: Vec<(Dest, usize, usize)> =
-            out.runs(2).map(|(dest, len, bytes)| (dest, len, bytes.len() / len)).collect();
-        let expected =
-            [(Dest::Node(1), 100, 2), (Dest::Node(1), 100, 1), (Dest::Node(2), 100, 1), (Dest::Node(2), 102, 1)];
+        let runs: Vec<(Dest, usize, usize)> = out
+            .runs(2)
+            .map(|(dest, len, bytes)| (dest, len, bytes.len() / len))
+            .collect();
+        let expected = [
+            (Dest::Node(1), 100, 2),
+            (Dest::Node(1), 100, 1),
+            (Dest::Node(2), 100, 1),
+            (Dest::Node(2), 102, 1),
+        ];
         assert_eq!(runs, expected);
         let bytes: Vec<u8> = out.runs(2).flat_map(|run| run.2.to_vec()).collect();
         assert_eq!(bytes, out.bytes);

@@ -3,14 +3,14 @@
 //! Sans-I/O: takes (now, event), pushes packets to an [`Outbox`]. Every value ends as decided or,
 //! at its deadline, as a failure (design, *must* 9).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use inband_dataplane::round;
 use inband_dataplane::wire::{self, flag, Header, Type, VALUE_LEN_MAX_BYTES};
 
 use crate::log::{Origin, SubmitError, SubmitFailure, Ticket, ValueKind};
 use crate::outbox::{Dest, Outbox};
-use crate::timing::{Micros, Timing, PROPOSER_WINDOW};
+use crate::timing::{Micros, Timing, PROPOSER_WINDOW, SEND_WINDOW};
 
 #[derive(Debug)]
 struct Pending {
@@ -54,6 +54,10 @@ pub struct Proposer {
     next_ticket: u64,
     pending: BTreeMap<Ticket, Pending>,
     by_seq: HashMap<u64, Ticket>,
+    /// Not sent in this session yet, in order; some may be given up already.
+    unsent: VecDeque<Ticket>,
+    /// Sent and not decided.
+    in_flight: usize,
     /// The leader that requests go to; `None`: ask all.
     leader: Option<u8>,
     /// The highest round that a leader was heard of with.
@@ -80,6 +84,8 @@ impl Proposer {
             next_ticket: 1,
             pending: BTreeMap::new(),
             by_seq: HashMap::new(),
+            unsent: VecDeque::new(),
+            in_flight: 0,
             leader: None,
             leader_round: 0,
             failed: Vec::new(),
@@ -134,8 +140,9 @@ impl Proposer {
             deadline: now + self.timing.submit_deadline_us,
         };
         self.pending.insert(ticket, pending);
+        self.unsent.push_back(ticket);
         match self.session {
-            Session::Open(_) => self.send(now, ticket, out),
+            Session::Open(_) => self.send_unsent(now, out),
             Session::Closed => self.open_session(now, out),
             Session::Opening { .. } => {}
         }
@@ -192,6 +199,28 @@ impl Proposer {
             .map_or(self.next_seq, |p| p.seq)
     }
 
+    /// Send what the window has room for.
+    fn send_unsent(&mut self, now: Micros, out: &mut Outbox) {
+        if !matches!(self.session, Session::Open(_)) {
+            return;
+        }
+        while self.in_flight < SEND_WINDOW {
+            let Some(ticket) = self.unsent.pop_front() else {
+                return;
+            };
+            if self.pending.contains_key(&ticket) {
+                self.in_flight += 1;
+                self.send(now, ticket, out);
+            }
+        }
+    }
+
+    /// After changes to many values at once.
+    fn recount(&mut self) {
+        let is_in_flight = |p: &&Pending| p.seq != 0 && !p.decided;
+        self.in_flight = self.pending.values().filter(is_in_flight).count();
+    }
+
     fn send(&mut self, now: Micros, ticket: Ticket, out: &mut Outbox) {
         let Session::Open(client_id) = self.session else {
             return;
@@ -234,10 +263,7 @@ impl Proposer {
             {
                 self.session = Session::Open(instance);
                 self.next_seq = 1;
-                let waiting: Vec<Ticket> = self.pending.keys().copied().collect();
-                for ticket in waiting {
-                    self.send(now, ticket, out);
-                }
+                self.send_unsent(now, out);
                 self.due = 0;
                 None
             }
@@ -247,6 +273,11 @@ impl Proposer {
                 // A value may be decided in several instances, and a burst may hold them all before
                 // the application answers: its ticket is given once.
                 let is_first = !std::mem::replace(&mut pending.decided, true);
+                if is_first {
+                    self.in_flight -= 1;
+                    self.due = self.due.min(now + self.timing.resend_us);
+                    self.send_unsent(now, out);
+                }
                 is_first.then_some(ticket)
             }
             _ => None,
@@ -257,6 +288,7 @@ impl Proposer {
     pub fn answered(&mut self, ticket: Ticket) {
         if let Some(pending) = self.pending.remove(&ticket) {
             self.by_seq.remove(&pending.seq);
+            self.in_flight -= usize::from(pending.seq != 0 && !pending.decided);
         }
     }
 
@@ -283,6 +315,8 @@ impl Proposer {
             pending.resend_after = self.timing.resend_us;
             pending.busy_after = self.timing.busy_us;
         }
+        self.unsent = self.pending.keys().copied().collect();
+        self.recount();
         self.session = Session::Closed;
         self.open_session(now, out);
         self.due = 0;
@@ -295,6 +329,7 @@ impl Proposer {
             pending.decided = false;
             pending.unseen |= pending.seq != 0;
         }
+        self.recount();
         self.due = 0;
     }
 
@@ -317,7 +352,7 @@ impl Proposer {
         let undecided: Vec<Ticket> = self
             .pending
             .iter()
-            .filter(|(_, p)| !p.decided)
+            .filter(|(_, p)| p.seq != 0 && !p.decided)
             .map(|(t, _)| *t)
             .collect();
         for ticket in undecided {
@@ -389,8 +424,10 @@ impl Proposer {
             } else {
                 SubmitFailure::OutcomeUnknown(self.timing.submit_deadline_us / 1000)
             };
+            self.in_flight -= usize::from(pending.seq != 0);
             self.failed.push((ticket, failure));
         }
+        self.send_unsent(now, out);
         let repeat: Vec<Ticket> = self
             .pending
             .iter()
@@ -493,6 +530,24 @@ mod tests {
         p.leader_is(0, round(3, 4), &mut out);
         p.submit(0, b"a", &mut out).unwrap();
         assert_eq!(out.iter().next().unwrap().0, Dest::Node(5));
+    }
+
+    #[test]
+    fn no_more_than_the_window_is_in_flight_and_all_are_sent() {
+        let mut p = Proposer::new(1, 0, 1, 1, Timing::default());
+        open(&mut p);
+        let mut out = Outbox::new();
+        let count = 3 * SEND_WINDOW;
+        for _ in 0..count {
+            p.submit(0, b"a", &mut out).unwrap();
+        }
+        assert_eq!(out.iter().count(), SEND_WINDOW);
+        for seq in 1..=count as u64 {
+            let ticket = p.delivered(0, 10 + seq, &command(seq), &mut out).unwrap();
+            p.answered(ticket);
+        }
+        assert_eq!(out.iter().count(), count);
+        assert_eq!((p.outstanding(), p.in_flight), (0, 0));
     }
 
     #[test]

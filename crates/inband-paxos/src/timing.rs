@@ -5,6 +5,10 @@ pub type Micros = u64;
 
 /// Values a proposer keeps undecided at once.
 pub const PROPOSER_WINDOW: usize = 1024;
+/// Of these, values a proposer has sent and not seen decided. More makes nothing faster (at 10 us a
+/// round trip it allows millions a second), but overflows queues on the way: a veth's holds 256
+/// frames, and each value makes three copies for each of three learners.
+pub const SEND_WINDOW: usize = 48;
 /// Instances a learner asks for with one round of LEARN.
 pub const LEARN_BATCH: usize = 64;
 /// Instances a learner asks a peer's log for at once.

@@ -15,35 +15,70 @@ fn encode(view: &HostView) -> Result<Vec<u8>> {
     let labels = [status.name.as_str()];
     let gauge = |name: &str, help: &str, value: u64| -> Result<()> {
         let gauge = IntGaugeVec::new(Opts::new(format!("inband_{name}"), help), &["node"])?;
-        gauge.with_label_values(&labels).set(i64::try_from(value).unwrap_or(i64::MAX));
+        gauge
+            .with_label_values(&labels)
+            .set(i64::try_from(value).unwrap_or(i64::MAX));
         registry.register(Box::new(gauge))?;
         Ok(())
     };
     gauge("epoch", "Configuration epoch", u64::from(status.epoch))?;
-    gauge("memory_bytes", "Registers, rings and log of decided values", status.memory_bytes)?;
+    gauge(
+        "memory_bytes",
+        "Registers, rings and log of decided values",
+        status.memory_bytes,
+    )?;
     if let Some(leader) = status.leader {
-        gauge("leader_active", "1 if this host leads", u64::from(leader.active))?;
-        gauge("leader_next_instance", "Instance of the next request", leader.next_instance)?;
-        gauge("leader_floor", "Trim floor known to the leader", leader.floor)?;
+        gauge(
+            "leader_active",
+            "1 if this host leads",
+            u64::from(leader.active),
+        )?;
+        gauge(
+            "leader_next_instance",
+            "Instance of the next request",
+            leader.next_instance,
+        )?;
+        gauge(
+            "leader_floor",
+            "Trim floor known to the leader",
+            leader.floor,
+        )?;
     }
     if let Some(acceptor) = status.acceptor {
-        gauge("acceptor_voting", "0 if recovering", u64::from(acceptor.voting))?;
-        gauge("acceptor_highest_voted", "Highest instance voted", acceptor.highest_voted)?;
+        gauge(
+            "acceptor_voting",
+            "0 if recovering",
+            u64::from(acceptor.voting),
+        )?;
+        gauge(
+            "acceptor_highest_voted",
+            "Highest instance voted",
+            acceptor.highest_voted,
+        )?;
         gauge("acceptor_floor", "Trim floor", acceptor.floor)?;
     }
     if let Some(replica) = status.replica {
         gauge("replica_applied", "Last instance applied", replica.applied)?;
         gauge("replica_keys", "Keys in the store", replica.keys)?;
         gauge("replica_clients", "Connected clients", replica.clients)?;
-        gauge("replica_outstanding", "Values submitted and undecided", replica.outstanding)?;
+        gauge(
+            "replica_outstanding",
+            "Values submitted and undecided",
+            replica.outstanding,
+        )?;
     }
     let events = IntGaugeVec::new(
-        Opts::new("inband_events_total", "Packets and events by outcome, since the start"),
+        Opts::new(
+            "inband_events_total",
+            "Packets and events by outcome, since the start",
+        ),
         &["node", "event"],
     )?;
     for (name, value) in &status.counters {
         let value = i64::try_from(*value).unwrap_or(i64::MAX);
-        events.with_label_values(&[labels[0], name.as_str()]).set(value);
+        events
+            .with_label_values(&[labels[0], name.as_str()])
+            .set(value);
     }
     registry.register(Box::new(events))?;
     let mut text = Vec::new();
@@ -73,6 +108,9 @@ pub fn start(listener: TcpListener, view: HostView) -> Result<()> {
             }
         }
     };
-    std::thread::Builder::new().name("metrics".into()).spawn(serve).context("metrics thread")?;
+    std::thread::Builder::new()
+        .name("metrics".into())
+        .spawn(serve)
+        .context("metrics thread")?;
     Ok(())
 }

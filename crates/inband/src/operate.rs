@@ -45,7 +45,11 @@ pub fn progress(status: &ClusterStatus) -> (u64, u64) {
     let hosts = status.hosts.iter().filter_map(|h| h.status.as_ref());
     hosts.fold((0, 0), |(applied, commands), host| {
         let replica = host.replica.map_or(0, |r| r.applied);
-        let count = host.counters.get("kv_commands_applied").copied().unwrap_or(0);
+        let count = host
+            .counters
+            .get("kv_commands_applied")
+            .copied()
+            .unwrap_or(0);
         (applied.max(replica), commands.max(count))
     })
 }
@@ -91,7 +95,11 @@ pub fn print_hosts(status: &ClusterStatus) {
         );
         if let Some(said) = &host.status {
             if let Some(acceptor) = said.acceptor {
-                let mode = if acceptor.voting { "voting" } else { "recovering, not voting" };
+                let mode = if acceptor.voting {
+                    "voting"
+                } else {
+                    "recovering, not voting"
+                };
                 line += &format!("  {mode}, highest vote {}", acceptor.highest_voted);
             }
             if let Some(replica) = said.replica {
@@ -149,19 +157,27 @@ pub fn kill(args: &RoleArgs) -> Result<()> {
 
 /// `inband restart`.
 pub fn restart(args: &RoleArgs) -> Result<()> {
-    act(args, "restarted", |role| SupervisorRequest::Restart { role })?;
+    act(args, "restarted", |role| SupervisorRequest::Restart {
+        role,
+    })?;
     if args.role.starts_with("acceptor/") {
-        println!("it has forgotten its votes and does not vote until the next `inband down` and `up`");
+        println!(
+            "it has forgotten its votes and does not vote until the next `inband down` and `up`"
+        );
     }
     Ok(())
 }
 
 /// `inband pause`.
 pub fn pause(args: &RoleArgs) -> Result<()> {
-    act(args, "paused: its packets are held", |role| SupervisorRequest::Pause { role })
+    act(args, "paused: its packets are held", |role| {
+        SupervisorRequest::Pause { role }
+    })
 }
 
 /// `inband resume`.
 pub fn resume(args: &RoleArgs) -> Result<()> {
-    act(args, "resumed: its packets are released", |role| SupervisorRequest::Resume { role })
+    act(args, "resumed: its packets are released", |role| {
+        SupervisorRequest::Resume { role }
+    })
 }

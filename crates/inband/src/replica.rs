@@ -11,9 +11,9 @@ use inband_kv::store::Store;
 use inband_paxos::config::{Config, Dataplane};
 use inband_paxos::node::Node;
 
+use crate::metrics;
 use crate::published::PublishedNode;
 use crate::serve::{self, HostView};
-use crate::metrics;
 
 /// How soon a signal is noticed.
 const STOP_POLL: Duration = Duration::from_millis(20);
@@ -47,8 +47,13 @@ pub fn run(
         clients_max: config.host.limits.max_clients as usize,
         spin_us: config.host.timing.spin_us,
     };
-    let mut replica =
-        Replica::new(replica_config, store, Box::new(node), resp, Some(checkpoints))?;
+    let mut replica = Replica::new(
+        replica_config,
+        store,
+        Box::new(node),
+        resp,
+        Some(checkpoints),
+    )?;
     let view = HostView {
         config: config.clone(),
         dataplane,
@@ -61,12 +66,14 @@ pub fn run(
     }
     let _control = serve::start(view)?;
     let control = replica.control();
-    std::thread::Builder::new().name("stop".into()).spawn(move || {
-        while !stop.load(Ordering::Acquire) {
-            std::thread::sleep(STOP_POLL);
-        }
-        control.stop();
-    })?;
+    std::thread::Builder::new()
+        .name("stop".into())
+        .spawn(move || {
+            while !stop.load(Ordering::Acquire) {
+                std::thread::sleep(STOP_POLL);
+            }
+            control.stop();
+        })?;
     replica.run()?;
     tracing::info!("{}: stopped", this.name);
     Ok(())

@@ -16,9 +16,9 @@ use inband_paxos::node::Node;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{self, SigSet, Signal};
 
+use crate::metrics;
 use crate::published::PublishedNode;
 use crate::serve::{self, HostView};
-use crate::metrics;
 
 /// Longest sleep of a host without a store; it only has to notice that it is to stop.
 const IDLE_MAX: Duration = Duration::from_millis(100);
@@ -34,7 +34,9 @@ pub fn run(config_path: &Path) -> Result<()> {
 
     let mut inherited = inband_dataplane::inherit::listeners(LISTEN_FDS_ENV);
     let mut take = |usage: &str| -> Vec<TcpListener> {
-        let (mine, rest) = std::mem::take(&mut inherited).into_iter().partition(|l| l.0 == usage);
+        let (mine, rest) = std::mem::take(&mut inherited)
+            .into_iter()
+            .partition(|l| l.0 == usage);
         inherited = rest;
         let mine: Vec<(String, TcpListener)> = mine;
         mine.into_iter().map(|l| l.1).collect()
@@ -47,7 +49,13 @@ pub fn run(config_path: &Path) -> Result<()> {
     }
     let applied = config.cluster.first_instance - 1;
     let (mut node, state) = PublishedNode::new(Node::open(&config, dataplane, applied)?);
-    let view = HostView { config: config.clone(), dataplane, state, replica: None, stop };
+    let view = HostView {
+        config: config.clone(),
+        dataplane,
+        state,
+        replica: None,
+        stop,
+    };
     for listener in metrics_listeners {
         metrics::start(listener, view.clone())?;
     }
@@ -56,10 +64,15 @@ pub fn run(config_path: &Path) -> Result<()> {
     while !view.stop.load(Ordering::Acquire) {
         node.poll(&mut burst);
         burst.clear();
-        let fds: Vec<_> =
-            node.wake_fds().into_iter().filter_map(inband_dataplane::socket::borrow).collect();
-        let mut polled: Vec<PollFd<'_>> =
-            fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+        let fds: Vec<_> = node
+            .wake_fds()
+            .into_iter()
+            .filter_map(inband_dataplane::socket::borrow)
+            .collect();
+        let mut polled: Vec<PollFd<'_>> = fds
+            .iter()
+            .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
+            .collect();
         let timeout = node.poll_timeout().min(IDLE_MAX);
         let timeout_ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
         // An interrupted wait is a short one.
@@ -76,8 +89,9 @@ fn listeners(
     option: &str,
 ) -> Result<Vec<TcpListener>> {
     for address in addresses {
-        let listener = TcpListener::bind(address)
-            .with_context(|| format!("{option}: cannot listen at {address}; is the port in use?"))?;
+        let listener = TcpListener::bind(address).with_context(|| {
+            format!("{option}: cannot listen at {address}; is the port in use?")
+        })?;
         inherited.push(listener);
     }
     Ok(inherited)
@@ -91,23 +105,27 @@ fn stop_on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
     signals.add(Signal::SIGTERM);
     signals.thread_block().context("blocking signals")?;
     let flag = stop.clone();
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        let _ = signals.wait();
-        flag.store(true, Ordering::Release);
-        // A second one ends the process at once.
-        let _ = signals.wait();
-        std::process::exit(130);
-    })?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let _ = signals.wait();
+            flag.store(true, Ordering::Release);
+            // A second one ends the process at once.
+            let _ = signals.wait();
+            std::process::exit(130);
+        })?;
     if std::env::var_os(SUPERVISED_ENV).is_some() {
         let flag = stop.clone();
-        std::thread::Builder::new().name("supervisor".into()).spawn(move || {
-            let mut sink = [0; 64];
-            while matches!(std::io::stdin().read(&mut sink), Ok(n) if n > 0) {}
-            flag.store(true, Ordering::Release);
-            // The store is synced at the end of its loop; give it that time, then go in any case.
-            std::thread::sleep(Duration::from_secs(2));
-            let _ = signal::raise(Signal::SIGKILL);
-        })?;
+        std::thread::Builder::new()
+            .name("supervisor".into())
+            .spawn(move || {
+                let mut sink = [0; 64];
+                while matches!(std::io::stdin().read(&mut sink), Ok(n) if n > 0) {}
+                flag.store(true, Ordering::Release);
+                // The store is synced at the end of its loop; give it that time, then go in any case.
+                std::thread::sleep(Duration::from_secs(2));
+                let _ = signal::raise(Signal::SIGKILL);
+            })?;
     }
     Ok(())
 }

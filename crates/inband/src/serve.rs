@@ -46,7 +46,10 @@ impl HostView {
             .map(|(name, value)| ((*name).to_owned(), *value))
             .collect();
         counters.insert("leader_takeovers".into(), state.takeovers);
-        counters.insert("host_unresolved_peers".into(), state.unresolved.len() as u64);
+        counters.insert(
+            "host_unresolved_peers".into(),
+            state.unresolved.len() as u64,
+        );
         if let Some(next) = state.next_delivery {
             counters.insert("learner_next_instance".into(), next);
             counters.insert("learner_known_highest".into(), state.known_highest);

@@ -27,7 +27,10 @@ pub struct SimArgs {
 /// Play, report, and fail if a seed violates a rule.
 pub fn sim(args: &SimArgs) -> Result<()> {
     if args.trace {
-        let options = Options { trace_events: TRACE_EVENTS, ..Options::default() };
+        let options = Options {
+            trace_events: TRACE_EVENTS,
+            ..Options::default()
+        };
         let report = run(args.seed, &options);
         for line in &report.trace {
             println!("{line}");
@@ -63,7 +66,10 @@ pub fn sim(args: &SimArgs) -> Result<()> {
         summary.events as f64 / started.elapsed().as_secs_f64()
     );
     if summary.failures > 0 {
-        bail!("{} seeds violate a rule; look at one with --seed X --trace", summary.failures);
+        bail!(
+            "{} seeds violate a rule; look at one with --seed X --trace",
+            summary.failures
+        );
     }
     Ok(())
 }

@@ -10,7 +10,9 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use inband_lab::signals::StopSignals;
 use inband_lab::supervisor::remote;
-use inband_lab::{AcceptorChoice, ClusterSpec, ClusterStatus, DownReport, LeaderLayout, Supervisor};
+use inband_lab::{
+    AcceptorChoice, ClusterSpec, ClusterStatus, DownReport, LeaderLayout, Supervisor,
+};
 use inband_paxos::config::{Dataplane, DEFAULT_RING_SLOTS};
 
 use crate::operate;
@@ -106,9 +108,14 @@ pub fn up(args: &UpArgs) -> Result<()> {
 fn up_detached(args: &UpArgs) -> Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     // The same options, but in the background process.
-    command.args(std::env::args_os().skip(1).filter(|a| a != "--detach")).arg("--detached");
+    command
+        .args(std::env::args_os().skip(1).filter(|a| a != "--detach"))
+        .arg("--detached");
     let status = remote::spawn_detached(command, &args.data)?;
-    for line in std::fs::read_to_string(args.data.join("up.log")).unwrap_or_default().lines() {
+    for line in std::fs::read_to_string(args.data.join("up.log"))
+        .unwrap_or_default()
+        .lines()
+    {
         println!("{line}");
     }
     show_start(&status, args)?;
@@ -124,8 +131,14 @@ fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
         median.as_nanos() as f64 / 1000.0,
         args.replicas
     );
-    println!("ready: redis-cli -h {} -p {}", status.resp.ip(), status.resp.port());
-    println!("try:   inband status | inband kill leader | inband kill acceptor/1 | inband bench kv");
+    println!(
+        "ready: redis-cli -h {} -p {}",
+        status.resp.ip(),
+        status.resp.port()
+    );
+    println!(
+        "try:   inband status | inband kill leader | inband kill acceptor/1 | inband bench kv"
+    );
     Ok(())
 }
 
@@ -184,7 +197,10 @@ fn self_check(resp: SocketAddr) -> Result<Duration> {
     let stream = TcpStream::connect_timeout(&resp, SELF_CHECK_LIMIT)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SELF_CHECK_LIMIT))?;
-    let mut client = Client { reader: BufReader::new(stream.try_clone()?), stream };
+    let mut client = Client {
+        reader: BufReader::new(stream.try_clone()?),
+        stream,
+    };
     // A cluster that has just started may still be electing its leader.
     loop {
         let reply = client.call(&["SET", SELF_CHECK_KEY, "0"])?;
@@ -204,7 +220,10 @@ fn self_check(resp: SocketAddr) -> Result<Duration> {
     }
     let reply = client.call(&["GET", SELF_CHECK_KEY])?;
     let last = (SELF_CHECK_SETS - 1).to_string();
-    ensure!(reply == format!("${}", last.len()), "GET answered {reply:?}");
+    ensure!(
+        reply == format!("${}", last.len()),
+        "GET answered {reply:?}"
+    );
     let value = client.line()?;
     ensure!(value == last, "GET answered {value:?}, {last:?} was set");
     client.call(&["DEL", SELF_CHECK_KEY])?;
@@ -229,7 +248,10 @@ impl Client {
 
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
-        ensure!(self.reader.read_line(&mut line)? > 0, "the connection was closed");
+        ensure!(
+            self.reader.read_line(&mut line)? > 0,
+            "the connection was closed"
+        );
         Ok(line.trim_end().to_owned())
     }
 }

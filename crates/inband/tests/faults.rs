@@ -196,7 +196,10 @@ fn a_replica_further_behind_than_its_peers_logs_copies_a_checkpoint() {
     let before = inband_progress(&cluster);
     let load = Load::start(&[cluster.replica(0), cluster.replica(1)], 8);
     cluster.wait_for("more than a peer's log of instances", PATIENCE, |status| {
-        let replicas = status.hosts.iter().filter_map(|h| h.status.as_ref()?.replica);
+        let replicas = status
+            .hosts
+            .iter()
+            .filter_map(|h| h.status.as_ref()?.replica);
         replicas.map(|r| r.applied).max().unwrap_or(0) > before + 1500
     });
     let records = load.stop();

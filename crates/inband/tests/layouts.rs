@@ -14,7 +14,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Load it, kill its leader, and find everything again.
 fn survives_a_leader_change(cluster: Cluster) {
-    let load = Load::start(&[cluster.replica(0), cluster.replica(1), cluster.replica(2)], 3);
+    let load = Load::start(
+        &[cluster.replica(0), cluster.replica(1), cluster.replica(2)],
+        3,
+    );
     std::thread::sleep(Duration::from_millis(300));
     let old = cluster.supervisor.kill("leader").unwrap();
     cluster.wait_for("another host leads", PATIENCE, |status| {
@@ -22,7 +25,11 @@ fn survives_a_leader_change(cluster: Cluster) {
     });
     std::thread::sleep(Duration::from_millis(300));
     let records = load.stop();
-    let survivor = if old == "replica/0" { cluster.replica(1) } else { cluster.replica(0) };
+    let survivor = if old == "replica/0" {
+        cluster.replica(1)
+    } else {
+        cluster.replica(0)
+    };
     check(survivor, &records);
 }
 
@@ -60,9 +67,11 @@ fn leader_and_acceptor_on_one_host() {
     for i in 0..200 {
         assert_eq!(client.call(&["SET", "key", &i.to_string()]), "+OK");
     }
-    cluster.wait_for("the leader's own acceptor has voted for all", PATIENCE, |_| {
-        cluster.counter("acceptor/0", "acceptor_voted") >= 200
-    });
+    cluster.wait_for(
+        "the leader's own acceptor has voted for all",
+        PATIENCE,
+        |_| cluster.counter("acceptor/0", "acceptor_voted") >= 200,
+    );
     cluster.wait_until_equal(PATIENCE);
     cluster.down_and_compare();
 }
@@ -101,8 +110,14 @@ fn leaders_in_software_and_in_xdp_take_over_from_each_other() {
         }
     }
     println!("took over in turn: {seen:?}");
-    assert!(seen.iter().any(|l| l == "leader/1"), "software never took over: {seen:?}");
-    assert!(seen.iter().any(|l| l != "leader/1"), "XDP never took over: {seen:?}");
+    assert!(
+        seen.iter().any(|l| l == "leader/1"),
+        "software never took over: {seen:?}"
+    );
+    assert!(
+        seen.iter().any(|l| l != "leader/1"),
+        "XDP never took over: {seen:?}"
+    );
     cluster.wait_until_equal(PATIENCE);
     cluster.down_and_compare();
 }
@@ -112,7 +127,10 @@ fn data_survive_down_and_up_and_an_unclean_stop_is_refused() {
     let cluster = Cluster::start("again", Dataplane::Udp, |_| {});
     let mut client = Client::connect(cluster.resp());
     for i in 0..300 {
-        assert_eq!(client.call(&["SET", &format!("key{i}"), &i.to_string()]), "+OK");
+        assert_eq!(
+            client.call(&["SET", &format!("key{i}"), &i.to_string()]),
+            "+OK"
+        );
     }
     let (cluster, spec) = cluster.down_and_up(|_| {});
     assert_eq!(cluster.status().epoch, 2);
@@ -135,19 +153,30 @@ fn data_survive_down_and_up_and_an_unclean_stop_is_refused() {
 fn the_command_line_explains_itself() {
     let output = Command::new(PROGRAM).arg("--help").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    for command in ["up", "down", "status", "kill", "restart", "pause", "resume", "doctor", "bench", "run"] {
-        assert!(text.contains(&format!("  {command}")), "{command} is missing in:\n{text}");
+    for command in [
+        "up", "down", "status", "kill", "restart", "pause", "resume", "doctor", "bench", "run",
+    ] {
+        assert!(
+            text.contains(&format!("  {command}")),
+            "{command} is missing in:\n{text}"
+        );
     }
     for (args, says) in [
         (&["up", "--acceptors", "0"][..], "1 to 15"),
         (&["up", "--dataplane", "dpdk"], "dpdk"),
         (&["status", "--data", "/nonexistent"], "/nonexistent"),
-        (&["run", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
+        (
+            &["run", "--config", "/nonexistent.toml"],
+            "/nonexistent.toml",
+        ),
         (&["inspect", "/nonexistent"], "/nonexistent"),
     ] {
         let output = Command::new(PROGRAM).args(args).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && text.contains(says), "{args:?}: {text}");
+        assert!(
+            !output.status.success() && text.contains(says),
+            "{args:?}: {text}"
+        );
         assert!(!text.contains("panicked"), "{args:?}: {text}");
     }
 }

@@ -1,11 +1,13 @@
 //! `inband bench-node`: what a benchmark runs on a replica's host in place of the store: a learner
 //! that checks order, and on one of the hosts also a proposer. Prints one JSON object when done.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use hdrhistogram::Histogram;
+use inband_dataplane::socket::BATCH_MAX;
 use inband_paxos::config::Config;
 use inband_paxos::log::{Burst, ReplicatedLog, ValueKind};
 use inband_paxos::node::Node;
@@ -81,7 +83,8 @@ struct Bench {
     report: Report,
     next: u64,
     outstanding: usize,
-    last_seen: u64,
+    /// Highest number seen of each proposer.
+    last_seen: BTreeMap<u64, u64>,
     value: Vec<u8>,
 }
 
@@ -121,7 +124,7 @@ pub fn run(config_path: &Path, dataplane: &str, options: Options) -> Result<()> 
         },
         next: 1,
         outstanding: 0,
-        last_seen: 0,
+        last_seen: BTreeMap::new(),
         value: vec![0; options.command_len_bytes * per_value],
         options,
     };
@@ -151,7 +154,10 @@ impl Bench {
             burst.clear();
         }
         if self.report.failed > 0 {
-            bail!("{} submissions failed: the cluster did not keep up", self.report.failed);
+            bail!(
+                "{} submissions failed: the cluster did not keep up",
+                self.report.failed
+            );
         }
         self.report.duration_us = self.options.duration.as_micros() as u64;
         self.report.samples = self.latency_ns.len();
@@ -168,8 +174,10 @@ impl Bench {
             .into_iter()
             .filter_map(inband_dataplane::socket::borrow)
             .collect();
-        let mut polled: Vec<PollFd<'_>> =
-            fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+        let mut polled: Vec<PollFd<'_>> = fds
+            .iter()
+            .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
+            .collect();
         let timeout = self.node.poll_timeout().min(Duration::from_millis(20));
         let _ = ppoll(&mut polled, Some(timeout.into()), None);
     }
@@ -185,7 +193,7 @@ impl Bench {
             Load::Saturate | Load::Batched => self.options.window,
         };
         // A few at a time, so that deliveries are taken in between.
-        for _ in 0..16 {
+        for _ in 0..BATCH_MAX {
             if self.outstanding >= window || self.node.submit_room() == 0 {
                 return Ok(());
             }
@@ -222,14 +230,17 @@ impl Bench {
                 u64::from_be_bytes(word)
             };
             let (number, sent_ns) = (stamp(0), stamp(8));
-            self.report.out_of_order += u64::from(number < self.last_seen);
-            self.last_seen = self.last_seen.max(number);
-            let mixed = self.report.checksum.rotate_left(5) ^ number;
+            let proposer = decided.origin.client_id;
+            let last_seen = self.last_seen.entry(proposer).or_default();
+            self.report.out_of_order += u64::from(number < *last_seen);
+            *last_seen = (*last_seen).max(number);
+            let mixed = self.report.checksum.rotate_left(5) ^ number ^ (proposer << 40);
             self.report.checksum = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             if decided.ticket.is_some() {
                 self.outstanding -= 1;
                 if (from..until).contains(&sent_ns) {
-                    self.latency_ns.saturating_record(now.saturating_sub(sent_ns));
+                    self.latency_ns
+                        .saturating_record(now.saturating_sub(sent_ns));
                 }
             }
             if (from..until).contains(&now) {

@@ -51,7 +51,12 @@ impl Stopped {
         change(&mut self.spec);
         let supervisor = Supervisor::start(self.spec.clone()).expect("the cluster starts again");
         let spec = self.spec.clone();
-        let cluster = Cluster { supervisor, dir: self.dir, spec: self.spec, one: self.one };
+        let cluster = Cluster {
+            supervisor,
+            dir: self.dir,
+            spec: self.spec,
+            one: self.one,
+        };
         cluster.wait_until_it_serves();
         (cluster, spec)
     }
@@ -160,14 +165,22 @@ impl Cluster {
     /// Stop cleanly and start again on the same data.
     pub fn down_and_up(self, change: impl FnOnce(&mut ClusterSpec)) -> (Cluster, ClusterSpec) {
         let report = self.supervisor.down();
-        assert!(report.clean_at.is_some(), "unclean: {:?}", report.unclean_because);
+        assert!(
+            report.clean_at.is_some(),
+            "unclean: {:?}",
+            report.unclean_because
+        );
         self.crash().up_again(change)
     }
 
     /// Kill everything at once.
     pub fn crash(self) -> Stopped {
         drop(self.supervisor);
-        Stopped { dir: self.dir, spec: self.spec, one: self.one }
+        Stopped {
+            dir: self.dir,
+            spec: self.spec,
+            one: self.one,
+        }
     }
 
     /// Stop cleanly and compare everything the replicas hold.
