@@ -5,7 +5,7 @@ ARGS ?=
 export CARGO_TERM_COLOR ?= auto
 
 build: setup
-	@cargo build --release --quiet --locked --bins --lib
+	@cargo build --release --locked --bins --lib
 
 setup:
 	@scripts/setup

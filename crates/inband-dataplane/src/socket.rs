@@ -99,7 +99,7 @@ impl HostSocket {
     /// Send packets of `packet_len_bytes` each, which lie one behind the other in `packets`, at most
     /// [`BATCH_MAX`] of them. Returns how many were lost.
     pub fn send_batch(&self, packets: &[u8], packet_len_bytes: usize, to: SocketAddrV4) -> usize {
-        assert!(packet_len_bytes > 0 && packets.len().is_multiple_of(packet_len_bytes));
+        assert!(packet_len_bytes > 0 && packets.len() % packet_len_bytes == 0);
         let count = packets.len() / packet_len_bytes;
         assert!(count <= BATCH_MAX, "{count} packets in a batch");
         if count > 1 && self.batches.get() {
