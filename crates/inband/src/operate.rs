@@ -1,6 +1,7 @@
 //! `inband status`, `down`, `kill`, `restart`, `pause`, `resume`: talk to a running `inband up`.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 use clap::Args;
@@ -9,6 +10,9 @@ use inband_lab::supervisor::ProcessState;
 use inband_lab::ClusterStatus;
 
 use crate::up::DEFAULT_DATA;
+
+/// How long the supervisor may take to remove what it made after a stop.
+const SUPERVISOR_END_LIMIT: Duration = Duration::from_secs(10);
 
 /// Options of commands about the whole cluster.
 #[derive(Debug, Args)]
@@ -128,7 +132,14 @@ pub fn print_hosts(status: &ClusterStatus) {
 
 /// `inband down`.
 pub fn down(args: &ClusterArgs) -> Result<()> {
+    let supervisor = remote::status(&args.data)?.supervisor_pid;
     let report = remote::down(&args.data)?;
+    // Only when the supervisor is gone are namespaces and ports free for the next `up`.
+    let process = PathBuf::from(format!("/proc/{supervisor}"));
+    let deadline = Instant::now() + SUPERVISOR_END_LIMIT;
+    while process.exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     match (report.clean_at, report.unclean_because) {
         (Some(instance), _) => println!("stopped cleanly at instance {instance}"),
         (None, why) => bail!(

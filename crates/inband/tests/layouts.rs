@@ -150,6 +150,38 @@ fn data_survive_down_and_up_and_an_unclean_stop_is_refused() {
 }
 
 #[test]
+fn up_right_after_down_finds_everything_free() {
+    let cluster = Cluster::start("cli", Dataplane::Udp, |_| {});
+    let resp = cluster.resp().to_string();
+    let stopped = cluster.crash();
+    let data = std::env::temp_dir().join(format!("ib-cli-at-once-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&data);
+    let inband = |args: &[&str]| {
+        let output = Command::new(PROGRAM)
+            .args(args)
+            .arg("--data")
+            .arg(&data)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {said}");
+        said
+    };
+    for turn in 0..3 {
+        let said = inband(&["up", "--detach", "--dataplane", "udp", "--resp", &resp]);
+        assert!(
+            said.contains("self-check: SET and GET agree"),
+            "turn {turn}: {said}"
+        );
+        let said = inband(&["down"]);
+        assert!(said.contains("stopped cleanly"), "turn {turn}: {said}");
+    }
+    let _ = std::fs::remove_dir_all(&data);
+    drop(stopped);
+}
+
+#[test]
 fn the_command_line_explains_itself() {
     let output = Command::new(PROGRAM).arg("--help").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

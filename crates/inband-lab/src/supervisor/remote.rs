@@ -139,10 +139,16 @@ fn unexpected(reply: &SupervisorReply) -> SupervisorError {
 pub fn spawn_detached(mut command: Command, data: &Path) -> Result<ClusterStatus, SupervisorError> {
     std::fs::create_dir_all(data).map_err(SupervisorError::file("create", data))?;
     let log_path = data.join("up.log");
+    // A new file: an earlier supervisor that is just ending may still write to the old one.
+    match std::fs::remove_file(&log_path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(SupervisorError::file("replace", &log_path)(error));
+        }
+        _ => {}
+    }
     let log = OpenOptions::new()
         .create(true)
-        .write(true)
-        .truncate(true)
+        .append(true)
         .open(&log_path)
         .map_err(SupervisorError::file("open", &log_path))?;
     let copy = log
@@ -165,7 +171,7 @@ pub fn spawn_detached(mut command: Command, data: &Path) -> Result<ClusterStatus
             let text = std::fs::read_to_string(&log_path).unwrap_or_default();
             let last = text.lines().rfind(|l| !l.trim().is_empty());
             return Err(SupervisorError::Refused(match last {
-                Some(line) => line.trim_start_matches("error: ").to_owned(),
+                Some(line) => line.trim_start_matches("inband: ").to_owned(),
                 None => format!("the supervisor ended ({how}) and said nothing"),
             }));
         }
