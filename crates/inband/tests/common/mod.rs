@@ -307,8 +307,8 @@ impl Load {
         let clients = (0..clients)
             .map(|i| {
                 let stop = stop.clone();
-                let address = addresses[i % addresses.len()];
-                std::thread::spawn(move || run_client(i, address, &stop))
+                let addresses = addresses.to_vec();
+                std::thread::spawn(move || run_client(i, &addresses, &stop))
             })
             .collect();
         Load { stop, clients }
@@ -323,9 +323,10 @@ impl Load {
     }
 }
 
-fn run_client(id: usize, address: SocketAddr, stop: &AtomicBool) -> Record {
+fn run_client(id: usize, addresses: &[SocketAddr], stop: &AtomicBool) -> Record {
     let mut record = Record::default();
-    let mut client = Client::connect(address);
+    let mut turn = id;
+    let mut client = Client::connect(addresses[turn % addresses.len()]);
     let mut last = Instant::now();
     let mut number = 0;
     while !stop.load(Ordering::Acquire) {
@@ -344,13 +345,14 @@ fn run_client(id: usize, address: SocketAddr, stop: &AtomicBool) -> Record {
                 // The replica died under us: go on at whoever answers.
                 let deadline = Instant::now() + Duration::from_secs(10);
                 loop {
-                    if let Some(fresh) = Client::try_connect(address) {
+                    turn += 1;
+                    if let Some(fresh) = Client::try_connect(addresses[turn % addresses.len()]) {
                         client = fresh;
                         break;
                     }
                     assert!(
                         Instant::now() < deadline,
-                        "nobody accepts connections at {address}"
+                        "nobody accepts connections at {addresses:?}"
                     );
                     std::thread::sleep(Duration::from_millis(20));
                 }
