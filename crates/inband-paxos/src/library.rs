@@ -194,6 +194,8 @@ impl Library {
     /// earlier.
     pub fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError> {
         let ticket = self.node.submit(value)?;
+        // The caller may not run this library soon.
+        self.node.send_submitted();
         self.submitted.insert(ticket);
         Ok(ticket)
     }

@@ -374,6 +374,13 @@ impl Node {
         result
     }
 
+    /// Send now what was submitted, without waiting for the next poll.
+    pub fn send_submitted(&mut self) {
+        if !self.out.is_empty() {
+            self.flush(None);
+        }
+    }
+
     fn receive(&mut self) {
         self.more_to_receive = false;
         for _ in 0..RECEIVE_BATCH {
@@ -458,9 +465,7 @@ impl ReplicatedLog for Node {
     }
 
     fn poll(&mut self, burst: &mut Burst) {
-        if !self.out.is_empty() {
-            self.flush(None);
-        }
+        self.send_submitted();
         self.receive();
         self.take_decided();
         // What arrived may have opened a hole, whose clock starts now.
