@@ -9,6 +9,8 @@ use crate::c;
 
 /// Tries to read a slot of one moment before giving up.
 const SLOT_READ_TRIES_MAX: u32 = 1_000_000;
+/// After so many looks at a taken slot, let its holder have the CPU.
+const SLOT_READ_SPINS: u32 = 1_000;
 
 /// Memory of `count` values of `T`, shared with packet programs. `T` is one of the register structs:
 /// plain words, any bit pattern valid.
@@ -248,10 +250,16 @@ impl Shared<c::ib_slot> {
     /// `None` if it stayed taken for the bounded number of tries.
     pub fn slot(&self, index: usize) -> Option<SlotView> {
         let sequence = field!(self, index, c::ib_slot, sequence);
-        for _ in 0..SLOT_READ_TRIES_MAX {
+        for attempt in 0..SLOT_READ_TRIES_MAX {
             let before = sequence.load(Ordering::Acquire);
             if before & 1 == 1 {
-                std::hint::spin_loop();
+                // A packet program holds a slot for nanoseconds, but a soft switch's thread may have
+                // lost its CPU to us.
+                if attempt < SLOT_READ_SPINS {
+                    std::hint::spin_loop();
+                } else {
+                    std::thread::yield_now();
+                }
                 continue;
             }
             let view = self.copy_slot(index);

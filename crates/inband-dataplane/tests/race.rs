@@ -41,6 +41,8 @@ const WATCH: Duration = Duration::from_secs(4);
 const CATCH_WITHIN: Duration = Duration::from_secs(15);
 /// Promises that an observer remembers.
 const RAISES_KEPT: usize = 32;
+/// A slot that is taken for so long will never be released.
+const SLOT_TAKEN_AT_MOST: Duration = Duration::from_secs(10);
 /// Slots around the end of the log that an observer reads after a promise.
 const HOT_SLOTS: u64 = 10;
 
@@ -116,8 +118,15 @@ impl<'a> Observer<'a> {
 
     /// Read a slot and hold it against everything known.
     fn read(&mut self, index: usize) -> Result<(), String> {
-        let Some(view) = self.registers.ring.slot(index) else {
-            return Err(format!("slot {index} stayed taken"));
+        let start = Instant::now();
+        let view = loop {
+            if let Some(view) = self.registers.ring.slot(index) {
+                break view;
+            }
+            // A holder in user space may wait long for a CPU of a loaded machine, but not for ever.
+            if start.elapsed() > SLOT_TAKEN_AT_MOST {
+                return Err(format!("slot {index} stayed taken"));
+            }
         };
         self.reads += 1;
         let known = &mut self.known[index];
