@@ -388,7 +388,7 @@ fn detached() {
             assert!(supervisor.wait_for_end(Duration::from_secs(60)).is_some());
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("inband: {error}");
             // Past the test harness, which would write more.
             std::process::exit(1);
         }
