@@ -164,7 +164,7 @@ impl Context {
     }
 
     pub fn room(&self) -> Result<usize, Error> {
-        Ok(self.lock()?.library.node().submit_room())
+        Ok(self.lock()?.library.node().submit_room(0))
     }
 
     pub fn recover(&self, instance: u64, noop: &[u8]) -> Result<(), Error> {

@@ -179,10 +179,10 @@ impl Packer {
         wall_ms: u64,
         rejected: &mut Vec<Rejected>,
     ) -> bool {
-        if self.in_flight.len() >= VALUES_IN_FLIGHT_MAX || log.submit_room() == 0 {
+        if self.in_flight.len() >= VALUES_IN_FLIGHT_MAX || log.submit_room(0) == 0 {
             return false;
         }
-        let result = log.submit(self.writer.finish(wall_ms));
+        let result = log.submit(0, self.writer.finish(wall_ms));
         if matches!(result, Err(SubmitError::WindowFull(_))) {
             return false;
         }
@@ -206,10 +206,10 @@ impl Packer {
 
     /// Submit a tick: a value without commands. `None`: not now.
     pub fn submit_tick(&mut self, log: &mut dyn ReplicatedLog, wall_ms: u64) -> Option<Ticket> {
-        if !self.writer.is_empty() || log.submit_room() == 0 {
+        if !self.writer.is_empty() || log.submit_room(0) == 0 {
             return None;
         }
-        let ticket = log.submit(self.writer.finish(wall_ms)).ok()?;
+        let ticket = log.submit(0, self.writer.finish(wall_ms)).ok()?;
         self.submitted += 1;
         self.in_flight.insert(
             ticket,

@@ -111,7 +111,7 @@ impl Replica {
         listeners: Vec<TcpListener>,
         checkpoint_listener: Option<TcpListener>,
     ) -> Result<Self, ReplicaError> {
-        log.reset(store.applied());
+        log.reset(0, store.applied());
         let mut front = Front::new(listeners, &log.wake_fds(), config.clients_max)?;
         let waker = front
             .take_waker()
@@ -385,7 +385,7 @@ impl Replica {
     /// Ask the log what was decided, apply it and append the replies; was there anything?
     fn apply_burst(&mut self) -> Result<bool, ReplicaError> {
         self.burst.clear();
-        self.log.poll(&mut self.burst);
+        self.log.poll(std::slice::from_mut(&mut self.burst));
         if self.burst.checkpoint_needed {
             self.start_loading();
         }
@@ -397,7 +397,7 @@ impl Replica {
         }
         self.outcomes.clear();
         self.store.apply(self.burst.decided(), &mut self.outcomes)?;
-        self.log.applied(self.store.applied());
+        self.log.applied(0, self.store.applied());
         self.now = Instant::now();
         self.last_delivery = self.now;
         add(
@@ -498,7 +498,7 @@ impl Replica {
             Ok(Ok(())) => {
                 tracing::info!(applied = self.store.applied(), "installed a checkpoint");
                 add(&self.control.counters.checkpoints_installed_total, 1);
-                self.log.reset(self.store.applied());
+                self.log.reset(0, self.store.applied());
                 self.is_loading = false;
                 self.orphan_values();
             }

@@ -294,16 +294,20 @@ impl MemoryLog {
 }
 
 impl ReplicatedLog for MemoryLog {
+    fn partitions(&self) -> usize {
+        1
+    }
+
     fn max_value_len_bytes(&self) -> usize {
         MEMORY_VALUE_LEN_BYTES_MAX
     }
 
-    fn submit_room(&self) -> usize {
+    fn submit_room(&self, _partition: usize) -> usize {
         self.window.saturating_sub(self.submitted.len())
     }
 
-    fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError> {
-        if self.submit_room() == 0 {
+    fn submit(&mut self, partition: usize, value: &[u8]) -> Result<Ticket, SubmitError> {
+        if self.submit_room(partition) == 0 {
             return Err(SubmitError::WindowFull(self.window));
         }
         if value.len() > MEMORY_VALUE_LEN_BYTES_MAX {
@@ -312,13 +316,14 @@ impl ReplicatedLog for MemoryLog {
                 limit_bytes: MEMORY_VALUE_LEN_BYTES_MAX,
             });
         }
-        let ticket = Ticket(self.next_ticket);
+        let ticket = Ticket::new(partition, self.next_ticket);
         self.next_ticket += 1;
         self.send(ticket, value.to_vec());
         Ok(ticket)
     }
 
-    fn poll(&mut self, burst: &mut Burst) {
+    fn poll(&mut self, bursts: &mut [Burst]) {
+        let burst = &mut bursts[0];
         let mut drained = [0u8; 256];
         while matches!(self.reader.read(&mut drained), Ok(1..)) {}
         for (ticket, failure) in self.failures.drain(..) {
@@ -340,7 +345,7 @@ impl ReplicatedLog for MemoryLog {
         }
     }
 
-    fn applied(&mut self, instance: u64) {
+    fn applied(&mut self, _partition: usize, instance: u64) {
         assert_eq!(
             instance + 1,
             self.next_instance,
@@ -348,7 +353,7 @@ impl ReplicatedLog for MemoryLog {
         );
     }
 
-    fn reset(&mut self, applied: u64) {
+    fn reset(&mut self, _partition: usize, applied: u64) {
         self.next_instance = applied + 1;
     }
 

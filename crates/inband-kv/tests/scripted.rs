@@ -30,13 +30,16 @@ struct Script {
 struct ScriptedLog(Rc<RefCell<Script>>);
 
 impl ReplicatedLog for ScriptedLog {
+    fn partitions(&self) -> usize {
+        1
+    }
     fn max_value_len_bytes(&self) -> usize {
         300
     }
-    fn submit_room(&self) -> usize {
+    fn submit_room(&self, _partition: usize) -> usize {
         self.0.borrow().room
     }
-    fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError> {
+    fn submit(&mut self, _partition: usize, value: &[u8]) -> Result<Ticket, SubmitError> {
         let mut script = self.0.borrow_mut();
         if let Some(error) = script.refuse_submit.take() {
             return Err(error);
@@ -45,7 +48,8 @@ impl ReplicatedLog for ScriptedLog {
         script.submitted.push((ticket, value.to_vec()));
         Ok(ticket)
     }
-    fn poll(&mut self, burst: &mut Burst) {
+    fn poll(&mut self, bursts: &mut [Burst]) {
+        let burst = &mut bursts[0];
         let mut script = self.0.borrow_mut();
         burst.failed.append(&mut script.failures);
         for (origin, ticket, value) in std::mem::take(&mut script.deliveries) {
@@ -53,13 +57,13 @@ impl ReplicatedLog for ScriptedLog {
             script.next_instance += 1;
         }
     }
-    fn applied(&mut self, instance: u64) {
+    fn applied(&mut self, _partition: usize, instance: u64) {
         self.0
             .borrow_mut()
             .calls
             .push(format!("applied {instance}"));
     }
-    fn reset(&mut self, applied: u64) {
+    fn reset(&mut self, _partition: usize, applied: u64) {
         self.0.borrow_mut().next_instance = applied + 1;
     }
     fn session_refused(&mut self, ticket: Ticket) {

@@ -405,7 +405,7 @@ fn outcomes_that_are_not_known() {
     let address = listener.local_addr().unwrap();
     let mut log = cluster.join(0).unwrap();
     log.fail_next(SubmitFailure::OutcomeUnknown(250), true);
-    assert!(log.submit_room() > 0);
+    assert!(log.submit_room(0) > 0);
     let config = ReplicaConfig::default();
     let mut replica =
         inband_kv::replica::Replica::new(config, store, Box::new(log), vec![listener], None)

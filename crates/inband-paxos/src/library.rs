@@ -19,6 +19,9 @@ use crate::log::{Burst, Origin, ReplicatedLog, SubmitError, SubmitFailure, Ticke
 use crate::node::{Node, NodeError};
 use crate::session::{SessionTable, Verdict};
 
+/// The library has one log.
+const PARTITION: usize = 0;
+
 /// Answers to [`Library::recover`] that the application has not taken yet, at most.
 pub const RECOVERIES_OPEN_MAX: usize = 1024;
 
@@ -193,7 +196,7 @@ impl Library {
     /// deadline an event with its ticket says how it ended. Values submitted later may be decided
     /// earlier.
     pub fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError> {
-        let ticket = self.node.submit(value)?;
+        let ticket = self.node.submit(PARTITION, value)?;
         // The caller may not run this library soon.
         self.node.send_submitted();
         self.submitted.insert(ticket);
@@ -260,7 +263,7 @@ impl Library {
             self.burst.clear();
             self.taken = 0;
         }
-        self.node.poll(&mut self.burst);
+        self.node.poll(std::slice::from_mut(&mut self.burst));
         for (ticket, failure) in self.burst.failed.drain(..) {
             self.submitted.remove(&ticket);
             self.notices.push_back(Notice::Failed(ticket, failure));
@@ -345,7 +348,7 @@ impl Library {
         }
         if self.told != self.applied {
             self.told = self.applied;
-            self.node.applied(self.applied);
+            self.node.applied(PARTITION, self.applied);
         }
         Some(match self.notices.pop_front()? {
             Notice::Failed(ticket, failure) => Event::Failed(ticket, failure),
@@ -436,7 +439,7 @@ impl Library {
         {
             self.burst.clear();
             self.taken = 0;
-            self.node.reset(applied);
+            self.node.reset(PARTITION, applied);
             self.told = applied;
         }
         (self.applied, self.sessions) = (applied, sessions);

@@ -8,12 +8,39 @@
 //! proposer repeats what it has no answer for. Instances are handed over in order, each once;
 //! whether the value in it is *new* is decided by the application's [`crate::session::SessionTable`],
 //! which is part of the replicated state and so of every snapshot.
+//!
+//! There are several logs, one a partition, each with instances, sessions and a window of its own.
+//! Nothing orders one against another.
 
 use std::time::Duration;
 
-/// Names one submitted value at the proposer that submitted it. Never reused within a process.
+/// Bits of a ticket's number; the partition is above them.
+const TICKET_NUMBER_BITS: u32 = 48;
+
+fn numbered(partition: usize, number: u64) -> u64 {
+    assert!(partition <= usize::from(u16::MAX) && number >> TICKET_NUMBER_BITS == 0);
+    (partition as u64) << TICKET_NUMBER_BITS | number
+}
+
+/// Names one submitted value at the proposer that submitted it: partition (16 bits) | number
+/// (48 bits). Never reused within a process; within a partition they ascend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
+
+impl Ticket {
+    /// The ticket of this number, submitted to this partition.
+    ///
+    /// # Panics
+    /// If the partition has more than 16 bits or the number more than 48.
+    pub fn new(partition: usize, number: u64) -> Ticket {
+        Ticket(numbered(partition, number))
+    }
+
+    /// The partition the value was submitted to.
+    pub fn partition(self) -> usize {
+        (self.0 >> TICKET_NUMBER_BITS) as usize
+    }
+}
 
 /// What a decided value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +137,11 @@ impl Burst {
         Self::default()
     }
 
+    /// Empty bursts, one for each of so many logs.
+    pub fn for_logs(partitions: usize) -> Vec<Burst> {
+        (0..partitions).map(|_| Burst::new()).collect()
+    }
+
     /// Forget everything, keep the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
@@ -178,27 +210,35 @@ impl Burst {
     }
 }
 
-/// A replicated log as one process sees it. Not thread-safe: one thread owns it and calls `poll`.
+/// Replicated logs as one process sees them. Not thread-safe: one thread owns them and calls `poll`.
+///
+/// # Panics
+/// Every method that takes a partition panics if there is no such log.
 pub trait ReplicatedLog {
+    /// How many logs there are; partitions are counted from 0.
+    fn partitions(&self) -> usize;
+
     /// Longest value in bytes that [`submit`](Self::submit) takes.
     fn max_value_len_bytes(&self) -> usize;
 
-    /// How many more values may be submitted now.
-    fn submit_room(&self) -> usize;
+    /// How many more values may be submitted to this log now.
+    fn submit_room(&self, partition: usize) -> usize;
 
-    /// Submit a value; the next `poll` sends it. It will appear in a burst with this ticket, or as a failure, within the
-    /// configured deadline. Values submitted later may be decided earlier.
-    fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError>;
+    /// Submit a value; the next `poll` sends it. It will appear in a burst with this ticket, or as a
+    /// failure, within the configured deadline. Values submitted later may be decided earlier.
+    fn submit(&mut self, partition: usize, value: &[u8]) -> Result<Ticket, SubmitError>;
 
-    /// Do everything that is ready, without blocking, and append what it produced to `burst`.
-    fn poll(&mut self, burst: &mut Burst);
+    /// Do everything that is ready, without blocking, and append what it produced to the burst of
+    /// its partition. There are as many bursts as logs.
+    fn poll(&mut self, bursts: &mut [Burst]);
 
-    /// Everything up to and including `instance` is applied and survives a crash of this process.
-    /// Drives trimming of the acceptors' rings.
-    fn applied(&mut self, instance: u64);
+    /// Everything of this log up to and including `instance` is applied and survives a crash of this
+    /// process. Drives trimming of the acceptors' rings.
+    fn applied(&mut self, partition: usize, instance: u64);
 
-    /// A checkpoint was installed (or the process starts with state): deliver from `applied + 1`.
-    fn reset(&mut self, applied: u64);
+    /// A checkpoint of this partition was installed (or the process starts with state): deliver from
+    /// `applied + 1`.
+    fn reset(&mut self, partition: usize, applied: u64);
 
     /// The session table refused a value of this process's own session (it expired). The log opens
     /// a new session and submits the value again under the same ticket.
@@ -217,4 +257,17 @@ pub trait ReplicatedLog {
 
     /// The peers that can serve a checkpoint: their TCP addresses.
     fn checkpoint_peers(&self) -> Vec<std::net::SocketAddr>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_names_its_partition() {
+        let ticket = Ticket::new(3, 7);
+        assert_eq!((ticket.partition(), ticket.0 & 0xffff), (3, 7));
+        assert_eq!(Ticket::new(0, 9), Ticket(9));
+        assert!(std::panic::catch_unwind(|| Ticket::new(0, 1 << 48)).is_err());
+    }
 }

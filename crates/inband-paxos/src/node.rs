@@ -448,15 +448,19 @@ impl Node {
 }
 
 impl ReplicatedLog for Node {
+    fn partitions(&self) -> usize {
+        self.host.config().geometry.partitions
+    }
+
     fn max_value_len_bytes(&self) -> usize {
         VALUE_LEN_MAX_BYTES
     }
 
-    fn submit_room(&self) -> usize {
+    fn submit_room(&self, _partition: usize) -> usize {
         self.host.proposer().room()
     }
 
-    fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError> {
+    fn submit(&mut self, _partition: usize, value: &[u8]) -> Result<Ticket, SubmitError> {
         let now = self.now();
         // Sent by the next poll, together with what else is submitted until then.
         let result = self.host.submit(now, value, &mut self.out);
@@ -464,23 +468,23 @@ impl ReplicatedLog for Node {
         result
     }
 
-    fn poll(&mut self, burst: &mut Burst) {
+    fn poll(&mut self, bursts: &mut [Burst]) {
         self.send_submitted();
         self.receive();
         self.take_decided();
         // What arrived may have opened a hole, whose clock starts now.
         self.due = self.due.min(self.host.due(self.now()));
         self.tick();
-        self.host.take_burst(burst);
+        self.host.take_burst(&mut bursts[0]);
     }
 
-    fn applied(&mut self, instance: u64) {
+    fn applied(&mut self, _partition: usize, instance: u64) {
         self.host.applied(instance);
         // A floor that has moved by a step is told at once: the leader's window waits for it.
         self.due = self.due.min(self.host.trim().due());
     }
 
-    fn reset(&mut self, applied: u64) {
+    fn reset(&mut self, _partition: usize, applied: u64) {
         self.host.reset(applied);
         self.due = 0;
     }

@@ -126,7 +126,7 @@ impl Proposer {
         if self.pending.len() >= PROPOSER_WINDOW {
             return Err(SubmitError::WindowFull(PROPOSER_WINDOW));
         }
-        let ticket = Ticket(self.next_ticket);
+        let ticket = Ticket::new(usize::from(self.partition), self.next_ticket);
         self.next_ticket += 1;
         let pending = Pending {
             value: value.to_vec(),

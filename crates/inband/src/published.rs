@@ -153,31 +153,34 @@ impl PublishedNode {
 }
 
 impl ReplicatedLog for PublishedNode {
+    fn partitions(&self) -> usize {
+        self.node.partitions()
+    }
     fn max_value_len_bytes(&self) -> usize {
         self.node.max_value_len_bytes()
     }
-    fn submit_room(&self) -> usize {
-        self.node.submit_room()
+    fn submit_room(&self, partition: usize) -> usize {
+        self.node.submit_room(partition)
     }
-    fn submit(&mut self, value: &[u8]) -> Result<Ticket, SubmitError> {
-        self.node.submit(value)
+    fn submit(&mut self, partition: usize, value: &[u8]) -> Result<Ticket, SubmitError> {
+        self.node.submit(partition, value)
     }
-    fn poll(&mut self, burst: &mut Burst) {
-        let (started, before) = (Instant::now(), burst.decided().len());
-        self.node.poll(burst);
+    fn poll(&mut self, bursts: &mut [Burst]) {
+        let count = |bursts: &[Burst]| bursts.iter().map(|b| b.decided().len()).sum::<usize>();
+        let (started, before) = (Instant::now(), count(bursts));
+        self.node.poll(bursts);
         let events = self.node.take_leader_events();
-        self.takeover
-            .look(started, &events, burst.decided().len() > before);
+        self.takeover.look(started, &events, count(bursts) > before);
         self.events.extend(events);
         if Instant::now() >= self.publish_at {
             self.publish();
         }
     }
-    fn applied(&mut self, instance: u64) {
-        self.node.applied(instance);
+    fn applied(&mut self, partition: usize, instance: u64) {
+        self.node.applied(partition, instance);
     }
-    fn reset(&mut self, applied: u64) {
-        self.node.reset(applied);
+    fn reset(&mut self, partition: usize, applied: u64) {
+        self.node.reset(partition, applied);
     }
     fn session_refused(&mut self, ticket: Ticket) {
         self.node.session_refused(ticket);

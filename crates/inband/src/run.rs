@@ -60,10 +60,10 @@ pub fn run(config_path: &Path) -> Result<()> {
         metrics::start(listener, view.clone())?;
     }
     let _control = serve::start(view.clone())?;
-    let mut burst = Burst::new();
+    let mut bursts = Burst::for_logs(node.partitions());
     while !view.stop.load(Ordering::Acquire) {
-        node.poll(&mut burst);
-        burst.clear();
+        node.poll(&mut bursts);
+        bursts.iter_mut().for_each(Burst::clear);
         let fds: Vec<_> = node
             .wake_fds()
             .into_iter()

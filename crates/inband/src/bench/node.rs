@@ -145,7 +145,7 @@ impl Bench {
             if elapsed < total {
                 self.submit()?;
             }
-            self.node.poll(&mut burst);
+            self.node.poll(std::slice::from_mut(&mut burst));
             if burst.is_empty() && self.outstanding == 0 && self.options.load == Load::Learn {
                 // A learner that only learns gives way: cores are fewer than hosts here.
                 self.wait();
@@ -194,13 +194,13 @@ impl Bench {
         };
         // A few at a time, so that deliveries are taken in between.
         for _ in 0..BATCH_MAX {
-            if self.outstanding >= window || self.node.submit_room() == 0 {
+            if self.outstanding >= window || self.node.submit_room(0) == 0 {
                 return Ok(());
             }
             let now = self.now_ns();
             self.value[..8].copy_from_slice(&self.next.to_be_bytes());
             self.value[8..16].copy_from_slice(&now.to_be_bytes());
-            self.node.submit(&self.value)?;
+            self.node.submit(0, &self.value)?;
             self.next += 1;
             self.outstanding += 1;
         }
@@ -250,7 +250,7 @@ impl Bench {
             }
         }
         if burst.decided().len() > 0 {
-            self.node.applied(self.report.last_instance);
+            self.node.applied(0, self.report.last_instance);
         }
         self.report.failed += burst.failed.len() as u64;
         self.outstanding -= burst.failed.len();

@@ -1,0 +1,13 @@
+//! What a host must not forget, and how it survives a power cut.
+//!
+//! [`Storage`] is a flat directory of files, as little of a file system as a journal needs. It has two
+//! implementations: [`Disk`], the real one, and [`SimulatedDisk`], which keeps what was synced apart
+//! from what was not and can have its power cut at any operation.
+
+mod disk;
+mod simulated;
+mod storage;
+
+pub use disk::Disk;
+pub use simulated::{Cut, Failure, SimulatedDisk};
+pub use storage::{Storage, StorageError};
