@@ -1,17 +1,9 @@
 //! The disk, the simulated disk, and that both mean the same.
 
-use inband_storage::{Cut, Disk, Failure, SimulatedDisk, Storage, StorageError};
+mod chooser;
 
-/// The smallest generator that will do: splitmix64.
-fn chooser(seed: u64) -> impl FnMut(u64) -> u64 {
-    let mut state = seed;
-    move |bound| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % bound
-    }
-}
+use chooser::chooser;
+use inband_storage::{Cut, Disk, Failure, SimulatedDisk, Storage, StorageError};
 
 /// What every storage does.
 fn exercise(storage: &mut dyn Storage) {
