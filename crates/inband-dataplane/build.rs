@@ -8,28 +8,46 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Older ones emit code that the verifier of a supported kernel may refuse.
-const CLANG_OLDEST: u32 = 19;
-/// Versioned names up to this one are tried.
-const CLANG_NEWEST_TRIED: u32 = 30;
+mod clang;
+use clang::{fail_to_compile, fail_to_run, find_clang};
 
 /// XDP programs: `dataplane/xdp/<name>.bpf.c`.
-const PROGRAMS: [&str; 9] = [
-    "dispatch", "leader", "acceptor", "quorum", "copies", "generic", "bare", "race", "bench",
+const PROGRAMS: [&str; 11] = [
+    "dispatch",
+    "leader",
+    "acceptor",
+    "quorum",
+    "copies",
+    "generic",
+    "bare",
+    "race",
+    "bench",
+    "bench_feed",
+    "bench_plain",
 ];
 
-/// Variants of the acceptor for the race test: object name, definitions.
-const VARIANTS: [(&str, &[&str]); 4] = [
-    ("acceptor_slow", &["IB_RACE_DELAY"]),
-    ("acceptor_no_exclusivity", &["IB_MUTANT_NO_EXCLUSIVITY"]),
+/// Variants of the acceptor for the race test, and the bare roles for measurements: object name,
+/// source, definitions.
+const VARIANTS: [(&str, &str, &[&str]); 7] = [
+    ("acceptor_slow", "acceptor", &["IB_RACE_DELAY"]),
+    (
+        "acceptor_no_exclusivity",
+        "acceptor",
+        &["IB_MUTANT_NO_EXCLUSIVITY"],
+    ),
     (
         "acceptor_promise_before_slot",
+        "acceptor",
         &["IB_RACE_DELAY", "IB_MUTANT_PROMISE_BEFORE_SLOT"],
     ),
     (
         "acceptor_no_second_read",
+        "acceptor",
         &["IB_RACE_DELAY", "IB_MUTANT_NO_SECOND_READ"],
     ),
+    ("bench_bare_leader", "bench_bare", &["IB_BARE_LEADER"]),
+    ("bench_bare_acceptor", "bench_bare", &["IB_BARE_ACCEPTOR"]),
+    ("bench_bare_quorum", "bench_bare", &["IB_BARE_QUORUM"]),
 ];
 
 fn main() {
@@ -41,6 +59,7 @@ fn main() {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());
     }
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=clang.rs");
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
 
     cc::Build::new()
@@ -53,6 +72,7 @@ fn main() {
     bindgen::Builder::default()
         .header(root.join("native/switch.h").to_string_lossy())
         .header(root.join("xdp/settings.h").to_string_lossy())
+        .header(root.join("xdp/bench.h").to_string_lossy())
         .allowlist_type("ib_.*")
         .allowlist_var("IB_.*")
         .allowlist_function("ib_switch_handle|ib_reason_name")
@@ -71,53 +91,15 @@ fn main() {
     for name in PROGRAMS {
         compile(&clang, &root, name, &out.join(format!("{name}.bpf.o")), &[]);
     }
-    for (object, definitions) in VARIANTS {
+    for (object, source, definitions) in VARIANTS {
         compile(
             &clang,
             &root,
-            "acceptor",
+            source,
             &out.join(format!("{object}.bpf.o")),
             definitions,
         );
     }
-}
-
-fn fail(message: &str) -> ! {
-    eprintln!("error: {message}");
-    std::process::exit(1);
-}
-
-fn clang_version(clang: &str) -> Option<u32> {
-    let output = Command::new(clang)
-        .arg("-dumpversion")
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
-    String::from_utf8(output.stdout)
-        .ok()?
-        .trim()
-        .split('.')
-        .next()?
-        .parse()
-        .ok()
-}
-
-/// $CLANG, or the first of clang-19, clang-20, ..., clang that is new enough.
-fn find_clang() -> String {
-    println!("cargo::rerun-if-env-changed=CLANG");
-    if let Ok(clang) = env::var("CLANG") {
-        return clang;
-    }
-    let versioned = (CLANG_OLDEST..=CLANG_NEWEST_TRIED).map(|v| format!("clang-{v}"));
-    versioned
-        .chain(["clang".to_owned()])
-        .find(|clang| clang_version(clang).is_some_and(|v| v >= CLANG_OLDEST))
-        .unwrap_or_else(|| {
-            fail(&format!(
-                "no clang {CLANG_OLDEST} or newer found: run `apt-get install \
-                 clang-{CLANG_OLDEST}`, or set CLANG to one"
-            ))
-        })
 }
 
 fn compile(clang: &str, root: &Path, name: &str, object: &Path, definitions: &[&str]) {
@@ -148,21 +130,9 @@ fn compile(clang: &str, root: &Path, name: &str, object: &Path, definitions: &[&
         Ok(output) if output.status.success() => {}
         Ok(output) => {
             let message = String::from_utf8_lossy(&output.stderr);
-            let hint = if message.contains("bpf_helpers.h") {
-                "\nhint: run `apt-get install libbpf-dev`"
-            } else if message.contains("'asm/") || message.contains("'linux/") {
-                "\nhint: run `apt-get install linux-libc-dev`"
-            } else {
-                ""
-            };
-            fail(&format!(
-                "{clang} could not compile {}:\n{message}{hint}",
-                source.display()
-            ));
+            fail_to_compile(clang, &source.to_string_lossy(), &message)
         }
-        Err(error) => fail(&format!(
-            "{clang}: {error}; run `apt-get install clang-{CLANG_OLDEST}`"
-        )),
+        Err(error) => fail_to_run(clang, &error),
     }
     // DWARF is of no use in the loaded program and most of the object; BTF stays. Without
     // llvm-strip the object is merely larger.

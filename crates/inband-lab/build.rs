@@ -2,50 +2,17 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+
+#[path = "../inband-dataplane/clang.rs"]
+mod clang;
+use clang::{fail_to_compile, fail_to_run, find_clang};
 
 const PROGRAMS: [&str; 2] = ["switch", "pass"];
-/// Older ones emit code that the verifier of a supported kernel may refuse.
-const OLDEST_CLANG: u32 = 19;
-const NEWEST_CLANG_TRIED: u32 = 30;
-
-fn major_version(clang: &str) -> Option<u32> {
-    let output = Command::new(clang)
-        .arg("-dumpversion")
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
-    String::from_utf8(output.stdout)
-        .ok()?
-        .trim()
-        .split('.')
-        .next()?
-        .parse()
-        .ok()
-}
-
-fn clang() -> String {
-    println!("cargo::rerun-if-env-changed=CLANG");
-    if let Ok(clang) = env::var("CLANG") {
-        return clang;
-    }
-    let versioned = (OLDEST_CLANG..=NEWEST_CLANG_TRIED).map(|v| format!("clang-{v}"));
-    // The version that everything was tested with comes first.
-    for clang in versioned.chain(["clang".to_owned()]) {
-        if major_version(&clang).is_some_and(|v| v >= OLDEST_CLANG) {
-            return clang;
-        }
-    }
-    eprintln!(
-        "error: no clang {OLDEST_CLANG} or newer found; run `apt-get install clang-{OLDEST_CLANG}` \
-         or set CLANG to one"
-    );
-    std::process::exit(1);
-}
-
 fn main() {
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it"));
-    let clang = clang();
+    println!("cargo::rerun-if-changed=../inband-dataplane/clang.rs");
+    let clang = find_clang();
     for program in PROGRAMS {
         compile(
             &clang,
@@ -69,19 +36,7 @@ fn compile(clang: &str, source: &str, object: &Path) {
         .output();
     match output {
         Ok(output) if output.status.success() => {}
-        Ok(output) => {
-            let message = String::from_utf8_lossy(&output.stderr);
-            eprintln!("error: {clang} could not compile {source}:\n{message}");
-            if message.contains("bpf/bpf_helpers.h") {
-                eprintln!("hint: run `apt-get install libbpf-dev`");
-            } else if message.contains("asm/types.h") {
-                eprintln!("hint: run `apt-get install linux-libc-dev`");
-            }
-            std::process::exit(1);
-        }
-        Err(error) => {
-            eprintln!("error: {clang}: {error}; run `apt-get install clang-{OLDEST_CLANG}`");
-            std::process::exit(1);
-        }
+        Ok(output) => fail_to_compile(clang, source, &String::from_utf8_lossy(&output.stderr)),
+        Err(error) => fail_to_run(clang, &error),
     }
 }

@@ -205,15 +205,24 @@ IB_INLINE struct ib_result ib_shell_leader(struct ib_msg *m, struct ib_leader_re
     return ib_say(IB_DROP, IB_R_contended);
 }
 
-/* The quorum counter. The count is stored only if the value, when due, is safely up. */
+/*
+ * The quorum counter. The count is stored only if the value, when due, is safely up. The members of an
+ * epoch are set while packets come, with the epoch's number at 0 meanwhile: if it is the same before and
+ * after the role has read them, they were of that epoch.
+ */
 IB_INLINE struct ib_result ib_shell_quorum(struct ib_msg *m, const struct ib_quorum_config *config,
                                            struct ib_count_slot *slot, struct ib_frame *frame) {
     ib_u64 odd = ib_take(&slot->sequence);
     if (!odd)
         return ib_say(IB_DROP, IB_R_contended);
     struct ib_count c = slot->count;
+    ib_u64 epoch = IB_LOAD(&config->epoch);
+    IB_COMPILER_BARRIER();
     struct ib_result result = ib_quorum(m, config, &c);
-    if (result.verdict == IB_UP && ib_value_up(frame, m))
+    IB_COMPILER_BARRIER();
+    if (result.verdict != IB_PASS && IB_LOAD(&config->epoch) != epoch)
+        result = ib_say(IB_DROP, IB_R_wrong_epoch);
+    else if (result.verdict == IB_UP && ib_value_up(frame, m))
         result = ib_say(IB_DROP, IB_R_quorum_hand_off_failed);
     else
         slot->count = c;

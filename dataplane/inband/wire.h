@@ -49,7 +49,8 @@ enum ib_type {
     IB_POSITION = 9, /* [anyone -> acceptor or leader] where are you; answers carry IB_F_ANSWER */
     IB_TRIM = 10,    /* [replica -> acceptor or leader] everything below `floor` is held durably */
     IB_REPLY = 11,   /* [replica -> replica] answer to LEARN: a decided value */
-    IB_ALIVE = 12,   /* [host -> host] applied position (`instance`) and known round */
+    IB_ALIVE = 12,   /* [host -> host] applied position (`instance`) and known round; in the value
+                        both, 8 bytes each, of the partitions behind the header's */
 };
 
 /* Flags. The low byte travels with the value and is stored with the vote. */

@@ -7,6 +7,8 @@
  * whenever another packet begins, and modulo the number of members in case the same packet is sent
  * twice in a row. If the kernel failed to make a copy, some members miss one: loss is always safe.
  *
+ * Members may also have links of their own, on interfaces of their own; then the interface says it.
+ *
  * A device's queue remembers a single egress program per flush, so this one serves both groups and
  * picks by message type.
  */
@@ -36,6 +38,14 @@ IB_INLINE ib_u32 ib_copy_number(struct ib_rotation *r, const ib_u8 *payload, ib_
     return r->next++;
 }
 
+/* The first member behind an interface, or NULL. */
+IB_INLINE const struct ib_member *ib_member_behind(const struct ib_group *group, ib_u32 ifindex) {
+    for (ib_u32 i = 0; i < IB_XDP_MEMBERS && i < group->count; i++)
+        if (group->member[i].ifindex == ifindex)
+            return &group->member[i];
+    return NULL;
+}
+
 SEC("xdp/devmap")
 int ib_copies(struct xdp_md *ctx) {
     ib_u8 *data = (ib_u8 *)(long)ctx->data;
@@ -54,8 +64,10 @@ int ib_copies(struct xdp_md *ctx) {
     if (ctx->egress_ifindex != ib_settings.loop_ifindex) {
         ib_u32 number = ib_copy_number(rotation, payload, group->count);
         member = &group->member[number & (IB_XDP_MEMBERS - 1)];
+        if (member->ifindex != ctx->egress_ifindex)
+            member = ib_member_behind(group, ctx->egress_ifindex);
     }
-    if (!member->known) {
+    if (!member || !member->known) {
         ib_count_reason(IB_R_copy_unresolved);
         return XDP_DROP;
     }

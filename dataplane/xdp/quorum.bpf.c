@@ -1,70 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quorum - the XDP program around paxos_quorum.h: decided values go up through a ring buffer. */
 #include "role.h"
-
-/* A record is the UDP payload as received, in a room of one of the sizes of ib_value_up. */
-struct {
-    __uint(type, BPF_MAP_TYPE_RINGBUF);
-    __uint(max_entries, 4096); /* bytes, set by the loader */
-} ib_up_map SEC(".maps");
-
-/* Not 0: the host is polling the ring buffer and needs no waking. */
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1);
-    __type(key, ib_u32);
-    __type(value, ib_u64);
-} ib_polling_map SEC(".maps");
-
-#define IB_WAKE_ROOM_BYTES 8
-
-/*
- * Waking costs an interrupt to ourselves, even if nobody sleeps. So while the host polls it is not
- * woken. It says that it stops, then looks once more, then sleeps; and we commit, then look whether
- * it has stopped: one of the two sees the other.
- */
-IB_INLINE void ib_up_submit(void *record) {
-    ib_u32 zero = 0;
-    ib_u64 *polling = bpf_map_lookup_elem(&ib_polling_map, &zero);
-    if (!polling || !*(volatile ib_u64 *)polling) {
-        bpf_ringbuf_submit(record, 0);
-        return;
-    }
-    bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP); /* a full barrier */
-    if (*(volatile ib_u64 *)polling)
-        return;
-    void *wake = bpf_ringbuf_reserve(&ib_up_map, IB_WAKE_ROOM_BYTES, 0);
-    if (wake)
-        bpf_ringbuf_discard(wake, BPF_RB_FORCE_WAKEUP);
-}
-
-/* bpf_ringbuf_reserve wants a constant size: use the smallest that is enough. */
-#define IB_UP_IF_FITS(room_bytes)                                                                  \
-    if (len_bytes <= (room_bytes)) {                                                               \
-        void *record = bpf_ringbuf_reserve(&ib_up_map, (room_bytes), 0);                           \
-        if (!record)                                                                               \
-            return -1;                                                                             \
-        if (bpf_xdp_load_bytes(frame->ctx, IB_XDP_FRAME_LEN_BYTES, record, len_bytes)) {           \
-            bpf_ringbuf_discard(record, 0);                                                        \
-            return -1;                                                                             \
-        }                                                                                          \
-        ib_up_submit(record);                                                                      \
-        return 0;                                                                                  \
-    }
-
-/* Hook of shell.h. Fails, and the instance stays undecided here, when the ring buffer is full. */
-IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_msg *m) {
-    ib_u32 len_bytes = IB_HEADER_LEN_BYTES + (ib_u32)m->value_len_bytes;
-    IB_HIDE(len_bytes);
-    IB_UP_IF_FITS(128)
-    IB_UP_IF_FITS(192)
-    IB_UP_IF_FITS(320)
-    IB_UP_IF_FITS(576)
-    IB_UP_IF_FITS(1024)
-    IB_UP_IF_FITS(IB_HEADER_LEN_BYTES + IB_VALUE_LEN_MAX_BYTES)
-    return -1;
-}
+#include "up.h"
 
 #include "../inband/shell.h"
 

@@ -2,6 +2,9 @@
 //! frame in memory, without an interface. Ratios to the baselines of the same run are meaningful;
 //! absolute figures depend on the machine and on what else it does.
 
+pub mod capacity;
+mod live;
+
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsRawFd;
 

@@ -202,7 +202,7 @@ impl Shared<c::ib_acceptor_regs> {
         );
     }
 
-    /// Set the registers as they are given: for tests, of an acceptor that gets no packets meanwhile.
+    /// Set the registers as they are given: of an acceptor that gets no packets meanwhile.
     pub fn restore(&self, partition: usize, view: AcceptorView) {
         self.start(partition, view.epoch, view.floor, false);
         let write = |word: &AtomicU64, value| word.store(value, Ordering::SeqCst);
@@ -218,6 +218,33 @@ impl Shared<c::ib_acceptor_regs> {
             field!(self, partition, c::ib_acceptor_regs, voting),
             u64::from(view.voting),
         );
+    }
+
+    /// Stop voting and raise the epoch to at least `epoch`, then fence: slots read afterwards hold
+    /// every vote of a lower epoch that will ever be cast. A packet program that read the registers
+    /// before this has its slot taken, or sees the change when it reads them again.
+    pub fn seal(&self, partition: usize, epoch: u64) {
+        field!(self, partition, c::ib_acceptor_regs, voting).store(0, Ordering::SeqCst);
+        field!(self, partition, c::ib_acceptor_regs, epoch).fetch_max(epoch, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Before slots of a sealed acceptor are replaced by merged ones: whoever reads it in between finds
+    /// no slot taken away from above its floor.
+    pub fn adopt(&self, partition: usize, promise: u64, floor: u64, highest: u64) {
+        field!(self, partition, c::ib_acceptor_regs, promise).fetch_max(promise, Ordering::SeqCst);
+        field!(self, partition, c::ib_acceptor_regs, floor).fetch_max(floor, Ordering::SeqCst);
+        field!(self, partition, c::ib_acceptor_regs, highest).fetch_max(highest, Ordering::SeqCst);
+    }
+
+    /// After slots of a sealed acceptor were replaced: no vote lies above `highest` any more.
+    pub fn adopted(&self, partition: usize, highest: u64) {
+        field!(self, partition, c::ib_acceptor_regs, highest).store(highest, Ordering::SeqCst);
+    }
+
+    /// Vote in the epoch that the acceptor was sealed for.
+    pub fn open(&self, partition: usize) {
+        field!(self, partition, c::ib_acceptor_regs, voting).store(1, Ordering::SeqCst);
     }
 
     /// Raise the partition's promise to at least `round`, then fence: slots read afterwards hold
@@ -271,6 +298,17 @@ impl Shared<c::ib_slot> {
         None
     }
 
+    /// Instance of a slot, round promised for it and round of its vote: any change of the slot changes
+    /// one of them. Of one moment only if it gets no packets meanwhile.
+    pub fn rounds(&self, index: usize) -> [u64; 3] {
+        let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        [
+            read(field!(self, index, c::ib_slot, vote.instance)),
+            read(field!(self, index, c::ib_slot, vote.promise)),
+            read(field!(self, index, c::ib_slot, vote.vround)),
+        ]
+    }
+
     fn copy_slot(&self, index: usize) -> SlotView {
         let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let vote = std::mem::offset_of!(c::ib_slot, vote);
@@ -299,7 +337,34 @@ impl Shared<c::ib_slot> {
 }
 
 impl Shared<c::ib_slot> {
-    /// Set a slot as it is given: for tests, of a slot that gets no packets meanwhile.
+    /// Set a slot of a sealed acceptor, taking it like a packet program: one that took it before the
+    /// seal finishes first. False if it stayed taken for the bounded number of tries.
+    ///
+    /// # Panics
+    /// If the value is longer than a slot's room.
+    pub fn replace(&self, index: usize, view: &SlotView) -> bool {
+        let sequence = field!(self, index, c::ib_slot, sequence);
+        for attempt in 0..SLOT_READ_TRIES_MAX {
+            let even = sequence.load(Ordering::SeqCst);
+            let taken = even & 1 == 0
+                && sequence
+                    .compare_exchange(even, even + 1, Ordering::SeqCst, Ordering::SeqCst)
+                    .is_ok();
+            if taken {
+                self.restore(index, view);
+                sequence.store(even + 2, Ordering::SeqCst);
+                return true;
+            }
+            if attempt < SLOT_READ_SPINS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        false
+    }
+
+    /// Set a slot as it is given: of a slot that gets no packets meanwhile.
     ///
     /// # Panics
     /// If the value is longer than a slot's room.

@@ -10,6 +10,11 @@ use crate::c;
 use crate::registers::Shared;
 use crate::wire::PACKET_LEN_MAX_BYTES;
 
+/// Bytes of a slot of an acceptor's ring.
+pub const ACCEPTOR_SLOT_LEN_BYTES: usize = size_of::<c::ib_slot>();
+/// Bytes of a slot of a quorum counter's ring.
+pub const COUNT_SLOT_LEN_BYTES: usize = size_of::<c::ib_count_slot>();
+
 /// Which roles a host runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Roles {

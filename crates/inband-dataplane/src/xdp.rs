@@ -7,10 +7,10 @@
 //! Packets that the roles do not handle reach the host's ordinary UDP socket, bound to
 //! [`XdpSpec::address`].
 
-mod attach;
-mod error;
+pub(crate) mod attach;
+pub(crate) mod error;
 mod loopback;
-mod maps;
+pub(crate) mod maps;
 mod netlink;
 mod probe;
 pub(crate) mod programs;
@@ -158,12 +158,12 @@ impl XdpSpec {
 }
 
 /// An IPv4 address as it lies in a packet.
-fn wire_address(address: SocketAddrV4) -> u32 {
+pub(crate) fn wire_address(address: SocketAddrV4) -> u32 {
     u32::from_ne_bytes(address.ip().octets())
 }
 
 /// A port as it lies in a packet.
-fn wire_port(address: SocketAddrV4) -> u16 {
+pub(crate) fn wire_port(address: SocketAddrV4) -> u16 {
     address.port().to_be()
 }
 
@@ -232,6 +232,35 @@ impl XdpHost {
                 self.programs.set_devices(group.which, &devices)?;
             }
         }
+        Ok(())
+    }
+
+    /// Send to other members from now on. What is sent while this changes may miss some of them; a
+    /// member whose hardware address was known is addressed without a break.
+    pub fn set_groups(
+        &mut self,
+        acceptors: Vec<Peer>,
+        learners: Vec<Peer>,
+    ) -> Result<(), XdpError> {
+        let mut spec = self.spec.clone();
+        (spec.acceptors, spec.learners) = (acceptors, learners);
+        spec.check()?;
+        if spec.needs_loopback() && self.loopback.is_none() {
+            return Err(XdpError::NoLoopback);
+        }
+        let known: Vec<c::ib_member> = self.groups.iter().flat_map(Group::known).collect();
+        let members = [
+            (c::IB_XDP_ACCEPTORS, &spec.acceptors),
+            (c::IB_XDP_LEARNERS, &spec.learners),
+        ];
+        let groups = members.map(|(which, peers)| {
+            let mut group = Group::new(which, peers, &spec, &self.link, self.loopback.as_ref());
+            group.take_addresses(&known);
+            group
+        });
+        (self.groups, self.spec) = (groups.into(), spec);
+        self.fill_groups()?;
+        self.refresh_neighbours()?;
         Ok(())
     }
 
@@ -387,6 +416,25 @@ impl Group {
             which,
             peers: peers.to_vec(),
             current,
+        }
+    }
+}
+
+impl Group {
+    /// Remote members whose hardware addresses are known.
+    fn known(&self) -> Vec<c::ib_member> {
+        let remote = &self.current.member[..self.current.count as usize];
+        remote.iter().filter(|m| m.known == 1).copied().collect()
+    }
+
+    /// Members that were known before have their hardware addresses at once.
+    fn take_addresses(&mut self, known: &[c::ib_member]) {
+        for member in &mut self.current.member[..self.current.count as usize] {
+            let before = known.iter().find(|k| k.to_address == member.to_address);
+            if let Some(before) = before {
+                member.to_mac = before.to_mac;
+                member.known = 1;
+            }
         }
     }
 }

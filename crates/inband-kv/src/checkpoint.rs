@@ -1,22 +1,26 @@
 //! Checkpoint transfer between replicas over TCP: what both ends agree on.
 //!
 //! ```text
-//! client:  magic | applied instance of the client
-//! server:  magic | 0 | applied instance | file count | total bytes
-//!          then per file: name length u16 | name | length | contents | xxh3 of the contents
+//! client:  magic | count of logs | positions of the client
+//! server:  magic | 0 | count of logs | positions | file count | total bytes
+//!          then per file: log | name length u16 | name | length | contents | xxh3 of the contents
 //!          then: end magic | xxh3 over all the files' hashes
 //!      or  magic | 1 | length u16 | text: why not
 //! ```
 //!
-//! Numbers are 64 bits, big-endian, unless said otherwise. The server makes a fresh checkpoint for
-//! each request. The client trusts nothing before the end mark: it writes into a directory that is
-//! no part of its store. The connection is neither encrypted nor authenticated; it belongs on the
-//! replicas' own network.
+//! Numbers are 64 bits, big-endian, unless said otherwise. A position is an applied instance and the
+//! last command over several partitions executed at its marker. The server makes fresh checkpoints of all
+//! logs for each request, and sends those that are ahead of the client. The client trusts nothing
+//! before the end mark: it writes into directories that are no part of its stores. The connection
+//! is neither encrypted nor authenticated; it belongs on the replicas' own network.
 
 use std::io::{self, Read, Write};
 
+use crate::partition::{logs_of, PARTITIONS_MAX};
+use crate::store::Position;
+
 /// Start of both directions; the digit is the version.
-pub const MAGIC: [u8; 8] = *b"IBCKPT1\n";
+pub const MAGIC: [u8; 8] = *b"IBCKPT2\n";
 /// Start of the end mark.
 pub const END_MAGIC: [u8; 8] = *b"IBCKEND\n";
 /// The server serves a checkpoint.
@@ -49,6 +53,30 @@ pub enum TransferError {
 /// Write a number.
 pub fn write_u64(to: &mut impl Write, number: u64) -> io::Result<()> {
     to.write_all(&number.to_be_bytes())
+}
+
+/// Write positions, one a log.
+pub fn write_positions(to: &mut impl Write, positions: &[Position]) -> io::Result<()> {
+    write_u64(to, positions.len() as u64)?;
+    for position in positions {
+        write_u64(to, position.applied)?;
+        write_u64(to, position.entry)?;
+    }
+    Ok(())
+}
+
+/// Read positions.
+pub fn read_positions(from: &mut impl Read) -> Result<Vec<Position>, TransferError> {
+    let count = read_u64(from)?;
+    if count > logs_of(PARTITIONS_MAX) as u64 {
+        return Err(TransferError::Damaged("too many logs"));
+    }
+    let mut position = || {
+        let applied = read_u64(from)?;
+        let entry = read_u64(from)?;
+        Ok(Position { applied, entry })
+    };
+    (0..count).map(|_| position()).collect()
 }
 
 /// Write a short string.

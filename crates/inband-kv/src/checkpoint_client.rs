@@ -3,19 +3,20 @@
 use std::fs;
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::checkpoint::{
-    read_array, read_text, read_u64, write_u64, TransferError, ANSWER_OK, ANSWER_REFUSED,
+    read_array, read_positions, read_text, read_u64, write_positions, TransferError, ANSWER_OK, ANSWER_REFUSED,
     CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
 };
 use crate::limits::{
     CHECKPOINT_FILES_MAX, CHECKPOINT_FILE_NAME_LEN_BYTES_MAX, CHECKPOINT_IO_TIMEOUT_MS,
 };
+use crate::store::Position;
 
 /// Time between lines about the progress in the log.
 const PROGRESS_LOG_PERIOD: Duration = Duration::from_secs(2);
@@ -25,26 +26,28 @@ const PROGRESS_LOG_PERIOD: Duration = Duration::from_secs(2);
 pub struct Fetch<'a> {
     /// Peers to ask, in order.
     pub peers: &'a [SocketAddr],
-    /// Only a checkpoint beyond this instance is of use.
-    pub applied: u64,
-    /// Where to put it; emptied first.
-    pub into: &'a Path,
+    /// Only checkpoints beyond these positions are of use, one a log.
+    pub positions: &'a [Position],
+    /// Where to put them, one directory a log; emptied first.
+    pub into: &'a [PathBuf],
     /// Set to the number of bytes received so far.
     pub received_bytes: &'a AtomicU64,
+    /// Set to the number of bytes there are.
+    pub total_bytes: &'a AtomicU64,
     /// Give up when this is set.
     pub stop: &'a AtomicBool,
 }
 
 impl Fetch<'_> {
-    /// Fetch from the first peer that delivers a complete checkpoint; the instance it is at.
-    pub fn run(&self) -> Result<u64, TransferError> {
+    /// Fetch from the first peer that delivers a complete checkpoint.
+    pub fn run(&self) -> Result<(), TransferError> {
         let mut last_error = TransferError::NoPeers;
         for peer in self.peers {
             if self.stop.load(Ordering::Acquire) {
                 return Err(TransferError::Stopping);
             }
             match self.fetch_from(*peer) {
-                Ok(applied) => return Ok(applied),
+                Ok(()) => return Ok(()),
                 Err(TransferError::Stopping) => return Err(TransferError::Stopping),
                 Err(error) => {
                     tracing::warn!("fetching a checkpoint from {peer}: {error}");
@@ -55,18 +58,18 @@ impl Fetch<'_> {
         Err(last_error)
     }
 
-    fn fetch_from(&self, peer: SocketAddr) -> Result<u64, TransferError> {
+    fn fetch_from(&self, peer: SocketAddr) -> Result<(), TransferError> {
         self.received_bytes.store(0, Ordering::Relaxed);
-        if self.into.exists() {
-            fs::remove_dir_all(self.into)?;
+        self.total_bytes.store(0, Ordering::Relaxed);
+        for into in self.into.iter().filter(|into| into.exists()) {
+            fs::remove_dir_all(into)?;
         }
-        fs::create_dir_all(self.into)?;
         let timeout = Duration::from_millis(CHECKPOINT_IO_TIMEOUT_MS);
         let mut stream = TcpStream::connect_timeout(&peer, timeout)?;
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         stream.write_all(&MAGIC)?;
-        write_u64(&mut stream, self.applied)?;
+        write_positions(&mut stream, self.positions)?;
         let mut from = BufReader::with_capacity(CHUNK_LEN_BYTES, stream);
         if read_array(&mut from)? != MAGIC {
             return Err(TransferError::Damaged("the peer speaks another version"));
@@ -76,14 +79,16 @@ impl Fetch<'_> {
             [ANSWER_REFUSED] => return Err(TransferError::Refused(read_text(&mut from)?)),
             _ => return Err(TransferError::Damaged("unknown answer")),
         }
-        let applied = read_u64(&mut from)?;
-        if applied <= self.applied {
+        let theirs = read_positions(&mut from)?;
+        if theirs.len() != self.positions.len() {
+            return Err(TransferError::Damaged("another number of logs"));
+        }
+        if theirs.iter().zip(self.positions).all(|(theirs, ours)| theirs <= ours) {
             return Err(TransferError::Damaged(
                 "the checkpoint is not ahead of this replica",
             ));
         }
-        self.receive_files(&mut from, peer)?;
-        Ok(applied)
+        self.receive_files(&mut from, peer)
     }
 
     fn receive_files(&self, from: &mut impl Read, peer: SocketAddr) -> Result<(), TransferError> {
@@ -92,11 +97,16 @@ impl Fetch<'_> {
         if files > u64::from(CHECKPOINT_FILES_MAX) {
             return Err(TransferError::Damaged("too many files"));
         }
+        self.total_bytes.store(total_bytes, Ordering::Relaxed);
         let mut received_bytes = 0u64;
         let mut last_log = Instant::now();
         let mut all = Xxh3::new();
         let mut chunk = vec![0; CHUNK_LEN_BYTES];
         for _ in 0..files {
+            let log = usize::try_from(read_u64(from)?).ok();
+            let into = log.and_then(|log| self.into.get(log));
+            let into = into.ok_or(TransferError::Damaged("a log that there is not"))?;
+            fs::create_dir_all(into)?;
             let name = read_text(from)?;
             if !is_plain_name(&name) {
                 return Err(TransferError::Damaged("a file name that is none"));
@@ -108,7 +118,7 @@ impl Fetch<'_> {
             let mut file = fs::File::options()
                 .write(true)
                 .create_new(true)
-                .open(self.into.join(&name))?;
+                .open(into.join(&name))?;
             let (mut hash, mut left) = (Xxh3::new(), len);
             while left > 0 {
                 if self.stop.load(Ordering::Acquire) {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, BufWriter, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,11 +12,11 @@ use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::checkpoint::{
-    read_array, read_u64, write_text, write_u64, TransferError, ANSWER_OK, ANSWER_REFUSED,
+    read_array, read_positions, write_positions, write_text, write_u64, TransferError, ANSWER_OK, ANSWER_REFUSED,
     CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
 };
 use crate::limits::{CHECKPOINT_IO_TIMEOUT_MS, CHECKPOINT_TRANSFERS_MAX};
-use crate::store::SharedDb;
+use crate::store::{Position, SharedDbs};
 
 /// Files of a checkpoint that the receiver makes for itself.
 const NOT_SENT: [&str; 2] = ["LOG", "LOCK"];
@@ -25,9 +25,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Shared between the threads of a server.
 struct Shared {
-    db: SharedDb,
-    /// Where checkpoints are made; on the disk of the store, so that they are hard links.
-    outgoing: PathBuf,
+    dbs: SharedDbs,
+    /// Where checkpoints are made, one directory a log; on the disks of the stores, so that they are
+    /// hard links.
+    outgoing: Vec<PathBuf>,
     stop: AtomicBool,
     transfers: AtomicUsize,
     next_number: AtomicU64,
@@ -42,18 +43,18 @@ pub struct CheckpointServer {
 }
 
 impl CheckpointServer {
-    /// Serve checkpoints of `db` on `listener`; `outgoing` is a directory for its use. Adds to
-    /// `served` for each checkpoint sent.
+    /// Serve checkpoints of `dbs` on `listener`; `outgoing` are directories for its use, one a log.
+    /// Adds to `served` for each checkpoint sent.
     pub fn start(
         listener: TcpListener,
-        db: SharedDb,
-        outgoing: PathBuf,
+        dbs: SharedDbs,
+        outgoing: Vec<PathBuf>,
         served: Arc<AtomicU64>,
     ) -> io::Result<Self> {
         listener.set_nonblocking(false)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            db,
+            dbs,
             outgoing,
             stop: AtomicBool::new(false),
             transfers: AtomicUsize::new(0),
@@ -134,18 +135,48 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// Removes its directory when done, however that ends.
-struct TemporaryDir(PathBuf);
+/// Removes its directories when done, however that ends.
+struct TemporaryDirs(Vec<PathBuf>);
 
-impl Drop for TemporaryDir {
+impl Drop for TemporaryDirs {
     fn drop(&mut self) {
-        match fs::remove_dir_all(&self.0) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("removing {}: {error}", self.0.display());
+        for dir in &self.0 {
+            match fs::remove_dir_all(dir) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!("removing {}: {error}", dir.display());
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
+}
+
+/// Make checkpoints of all logs.
+fn make(shared: &Shared, dirs: &TemporaryDirs) -> Result<Vec<Position>, String> {
+    for outgoing in &shared.outgoing {
+        fs::create_dir_all(outgoing).map_err(|error| error.to_string())?;
+    }
+    let made = shared.dbs.checkpoint(&dirs.0);
+    made.map_err(|error| error.to_string())
+}
+
+/// The logs that a client at `wanted_above` can use.
+fn useful(positions: &[Position], wanted_above: &[Position]) -> Result<Vec<usize>, String> {
+    if positions.len() != wanted_above.len() {
+        return Err(format!(
+            "it has {} logs, {} are asked for: the numbers of partitions differ",
+            positions.len(),
+            wanted_above.len()
+        ));
+    }
+    let ahead: Vec<usize> = (0..positions.len())
+        .filter(|log| positions[*log] > wanted_above[*log])
+        .collect();
+    if ahead.is_empty() {
+        let applied: Vec<u64> = positions.iter().map(|p| p.applied).collect();
+        return Err(format!("it is itself at instances {applied:?} only"));
+    }
+    Ok(ahead)
 }
 
 fn serve(mut stream: &TcpStream, shared: &Shared) -> Result<u64, TransferError> {
@@ -155,27 +186,19 @@ fn serve(mut stream: &TcpStream, shared: &Shared) -> Result<u64, TransferError> 
     if read_array(&mut stream)? != MAGIC {
         return Err(TransferError::Damaged("no request for a checkpoint"));
     }
-    let wanted_above = read_u64(&mut stream)?;
+    let wanted_above = read_positions(&mut stream)?;
     let mut to = BufWriter::with_capacity(CHUNK_LEN_BYTES, stream);
     to.write_all(&MAGIC)?;
     let number = shared.next_number.fetch_add(1, Ordering::Relaxed);
-    let directory = TemporaryDir(shared.outgoing.join(number.to_string()));
-    let made = fs::create_dir_all(&shared.outgoing)
-        .map_err(|error| error.to_string())
-        .and_then(|()| {
-            shared
-                .db
-                .checkpoint(&directory.0)
-                .map_err(|error| error.to_string())
-        });
-    let is_useful = |applied: u64| match applied > wanted_above {
-        true => Ok(applied),
-        false => Err(format!("it is itself at instance {applied} only")),
-    };
-    match made.and_then(is_useful) {
-        Ok(applied) => {
+    let outgoing = shared.outgoing.iter();
+    let dirs = TemporaryDirs(outgoing.map(|dir| dir.join(number.to_string())).collect());
+    let made = make(shared, &dirs)
+        .and_then(|positions| Ok((useful(&positions, &wanted_above)?, positions)));
+    let logs = match made {
+        Ok((logs, positions)) => {
             to.write_all(&[ANSWER_OK])?;
-            write_u64(&mut to, applied)?;
+            write_positions(&mut to, &positions)?;
+            logs
         }
         Err(text) => {
             to.write_all(&[ANSWER_REFUSED])?;
@@ -183,34 +206,38 @@ fn serve(mut stream: &TcpStream, shared: &Shared) -> Result<u64, TransferError> 
             to.flush()?;
             return Err(TransferError::Refused(text));
         }
-    }
-    let bytes = send_files(&directory.0, &mut to, &shared.stop)?;
+    };
+    let bytes = send_files(&dirs.0, &logs, &mut to, &shared.stop)?;
     shared.served.fetch_add(1, Ordering::Relaxed);
     Ok(bytes)
 }
 
 fn send_files(
-    directory: &Path,
+    dirs: &[PathBuf],
+    logs: &[usize],
     to: &mut impl Write,
     stop: &AtomicBool,
 ) -> Result<u64, TransferError> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if entry.file_type()?.is_file() && !NOT_SENT.iter().any(|no| name.starts_with(no)) {
-            files.push((name, entry.metadata()?.len()));
+    for log in logs {
+        for entry in fs::read_dir(&dirs[*log])? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.file_type()?.is_file() && !NOT_SENT.iter().any(|no| name.starts_with(no)) {
+                files.push((*log, name, entry.metadata()?.len()));
+            }
         }
     }
-    let total_bytes = files.iter().map(|(_, len)| len).sum();
+    let total_bytes = files.iter().map(|(.., len)| len).sum();
     write_u64(to, files.len() as u64)?;
     write_u64(to, total_bytes)?;
     let mut all = Xxh3::new();
     let mut chunk = vec![0; CHUNK_LEN_BYTES];
-    for (name, len) in files {
+    for (log, name, len) in files {
+        write_u64(to, log as u64)?;
         write_text(to, &name)?;
         write_u64(to, len)?;
-        let mut file = fs::File::open(directory.join(&name))?.take(len);
+        let mut file = fs::File::open(dirs[log].join(&name))?.take(len);
         let (mut hash, mut left) = (Xxh3::new(), len);
         while left > 0 {
             if stop.load(Ordering::Acquire) {

@@ -84,15 +84,21 @@ impl ClientSessions {
         self.sessions.is_empty()
     }
 
-    /// Open a session.
+    /// Open a session under the next id.
     pub fn open(&mut self, now_ms: u64, records: &mut dyn Records) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.open_as(id, now_ms, records);
+        id
+    }
+
+    /// Open a session under an id that was never used before.
+    pub fn open_as(&mut self, id: u64, now_ms: u64, records: &mut dyn Records) {
         if self.sessions.len() >= CLIENT_SESSIONS_MAX {
             if let Some((_, oldest)) = self.by_age.first().copied() {
                 self.remove(oldest, records);
             }
         }
-        let id = self.next_id;
-        self.next_id += 1;
         self.sessions.insert(
             id,
             Session {
@@ -103,7 +109,6 @@ impl ClientSessions {
         );
         self.by_age.insert((now_ms, id));
         self.put_session(id, records);
-        id
     }
 
     /// Expire sessions that were idle for too long, a bounded number.

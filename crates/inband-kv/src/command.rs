@@ -5,6 +5,7 @@
 
 use bytes::{BufMut, BytesMut};
 
+use crate::partition::partition_of;
 use crate::resp::Args;
 
 /// When a `SET` takes effect.
@@ -125,6 +126,104 @@ impl PartialEq for Strings<'_> {
     }
 }
 
+/// Keys that a transaction watches, each with the version it had.
+#[derive(Debug, Clone, Copy)]
+pub struct Watched<'a> {
+    count: usize,
+    /// `count` times a string and a number, known to be well-formed.
+    bytes: &'a [u8],
+}
+
+impl<'a> Watched<'a> {
+    /// So many keys, appended to `bytes` by [`push`](Self::push).
+    pub fn new(count: usize, bytes: &'a [u8]) -> Self {
+        Self { count, bytes }
+    }
+
+    /// Append a watched key to `bytes`.
+    pub fn push(bytes: &mut BytesMut, key: &[u8], version: u64) {
+        put_string(bytes, key);
+        put_varint(bytes, version);
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The keys with their versions.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], u64)> + use<'a> {
+        let mut reader = Reader(self.bytes);
+        (0..self.count).map_while(move |_| Some((reader.string()?, reader.varint()?)))
+    }
+}
+
+impl PartialEq for Watched<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+/// The commands of a transaction.
+#[derive(Debug, Clone, Copy)]
+pub struct Queue<'a> {
+    count: usize,
+    /// `count` length-prefixed encoded commands, known to be well-formed.
+    bytes: &'a [u8],
+}
+
+impl<'a> Queue<'a> {
+    /// So many commands, appended to `bytes` by [`push`](Self::push).
+    pub fn new(count: usize, bytes: &'a [u8]) -> Self {
+        Self { count, bytes }
+    }
+
+    /// Append a command to `bytes`.
+    pub fn push(bytes: &mut BytesMut, command: &Command<'_>) {
+        let mut encoded = BytesMut::new();
+        command.encode(None, &mut encoded);
+        put_string(bytes, &encoded);
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The commands in order.
+    pub fn iter(&self) -> impl Iterator<Item = Command<'a>> + use<'a> {
+        let mut reader = Reader(self.bytes);
+        (0..self.count).map_while(move |_| queued(reader.string()?))
+    }
+}
+
+impl PartialEq for Queue<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+/// A command that may stand in a transaction.
+fn queued(encoded: &[u8]) -> Option<Command<'_>> {
+    // Looked at first, or nested ones would be decoded as deep as they go.
+    if encoded.first().is_none_or(|op| op & !STAMPED == OP_EXEC) {
+        return None;
+    }
+    match Command::decode(encoded)? {
+        (Command::Watch(_) | Command::SessionNew, _) | (_, Some(_)) => None,
+        (command, None) => Some(command),
+    }
+}
+
+/// Where a command is decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// In the log of this partition, the only one that it concerns.
+    Partition(usize),
+    /// In the log of commands over several partitions.
+    Several,
+}
+
 /// One command that goes through the log.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs)] // the fields are the arguments of the Redis commands of these names
@@ -164,6 +263,15 @@ pub enum Command<'a> {
     FlushAll,
     /// `INBAND.SESSION NEW`.
     SessionNew,
+    /// `KEYS` with its pattern.
+    Keys(&'a [u8]),
+    /// `WATCH`: the versions of some keys.
+    Watch(Strings<'a>),
+    /// `EXEC` with all that was queued.
+    Exec {
+        watched: Watched<'a>,
+        commands: Queue<'a>,
+    },
 }
 
 /// Set in the operation byte when a session stamp follows.
@@ -186,6 +294,10 @@ const OP_EXISTS: u8 = 14;
 const OP_DB_SIZE: u8 = 15;
 const OP_FLUSH_ALL: u8 = 16;
 const OP_SESSION_NEW: u8 = 17;
+/// The first operation of version 2.
+const OP_KEYS: u8 = 18;
+const OP_WATCH: u8 = 19;
+const OP_EXEC: u8 = 20;
 
 const EXPIRY_NEVER: u8 = 0;
 const EXPIRY_KEEP: u8 = 1;
@@ -210,9 +322,17 @@ fn place<T: PartialEq>(all: &[T], value: &T) -> u8 {
     all.iter().position(|v| v == value).unwrap_or(0) as u8
 }
 
+/// Does a program that knows only the first version not understand this encoded command?
+pub fn is_of_version_2(encoded: &[u8]) -> bool {
+    encoded.first().is_some_and(|op| op & !STAMPED >= OP_KEYS)
+}
+
 impl<'a> Command<'a> {
     /// Changes nothing: it need not be executed where nobody waits for its reply.
     pub fn only_reads(&self) -> bool {
+        if let Command::Exec { commands, .. } = self {
+            return commands.iter().all(|command| command.only_reads());
+        }
         matches!(
             self,
             Command::Get(_)
@@ -222,7 +342,79 @@ impl<'a> Command<'a> {
                 | Command::MGet(_)
                 | Command::Exists(_)
                 | Command::DbSize
+                | Command::Keys(_)
+                | Command::Watch(_)
         )
+    }
+
+    /// The one key that the command is about, if it is about one.
+    fn single_key(&self) -> Option<&'a [u8]> {
+        match self {
+            Command::Get(key)
+            | Command::GetDel(key)
+            | Command::StrLen(key)
+            | Command::Type(key)
+            | Command::Persist(key)
+            | Command::Ttl(key, _)
+            | Command::Set { key, .. }
+            | Command::IncrBy(key, _)
+            | Command::Append(key, _)
+            | Command::Expire { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Call `visit` with every key that the command names; `false` if it is about all keys there
+    /// are.
+    fn each_key(&self, visit: &mut dyn FnMut(&[u8])) -> bool {
+        match self {
+            Command::MGet(keys)
+            | Command::Del(keys)
+            | Command::Exists(keys)
+            | Command::Watch(keys) => keys.iter().for_each(visit),
+            Command::MSet(pairs) => pairs.iter().step_by(2).for_each(visit),
+            Command::Exec { watched, commands } => {
+                watched.iter().for_each(|(key, _)| visit(key));
+                return commands.iter().all(|command| command.each_key(visit));
+            }
+            _ => match self.single_key() {
+                Some(key) => visit(key),
+                None => return false,
+            },
+        }
+        true
+    }
+
+    /// Where the command is decided, the same for every retry of it.
+    pub fn route(&self, partitions: usize) -> Route {
+        if partitions == 1 {
+            return Route::Partition(0);
+        }
+        if let Some(key) = self.single_key() {
+            return Route::Partition(partition_of(key, partitions));
+        }
+        match self.involved(partitions)[..] {
+            // Watching or executing nothing is no matter of any partition.
+            [] => Route::Partition(0),
+            [only] => Route::Partition(only),
+            _ => Route::Several,
+        }
+    }
+
+    /// The partitions that the command concerns, ascending.
+    pub fn involved(&self, partitions: usize) -> Vec<usize> {
+        let mut involved = Vec::new();
+        let names_all = self.each_key(&mut |key| {
+            let partition = partition_of(key, partitions);
+            if let Err(place) = involved.binary_search(&partition) {
+                involved.insert(place, partition);
+            }
+        });
+        if names_all {
+            involved
+        } else {
+            (0..partitions).collect()
+        }
     }
 
     /// Length of the value a command stores, if it stores one: the part worth naming when the
@@ -254,6 +446,9 @@ impl<'a> Command<'a> {
             Command::DbSize => OP_DB_SIZE,
             Command::FlushAll => OP_FLUSH_ALL,
             Command::SessionNew => OP_SESSION_NEW,
+            Command::Keys(_) => OP_KEYS,
+            Command::Watch(_) => OP_WATCH,
+            Command::Exec { .. } => OP_EXEC,
         };
         match stamp {
             None => out.put_u8(op),
@@ -269,7 +464,8 @@ impl<'a> Command<'a> {
             | Command::GetDel(key)
             | Command::StrLen(key)
             | Command::Type(key)
-            | Command::Persist(key) => put_string(out, key),
+            | Command::Persist(key)
+            | Command::Keys(key) => put_string(out, key),
             Command::Ttl(key, unit) => {
                 out.put_u8(place(&TIME_UNIT, unit));
                 put_string(out, key);
@@ -303,9 +499,18 @@ impl<'a> Command<'a> {
             Command::MGet(strings)
             | Command::MSet(strings)
             | Command::Del(strings)
-            | Command::Exists(strings) => {
+            | Command::Exists(strings)
+            | Command::Watch(strings) => {
                 put_varint(out, strings.len() as u64);
                 strings.iter().for_each(|string| put_string(out, string));
+            }
+            Command::Exec { watched, commands } => {
+                put_varint(out, watched.count as u64);
+                for (key, version) in watched.iter() {
+                    Watched::push(out, key, version);
+                }
+                put_varint(out, commands.count as u64);
+                commands.iter().for_each(|c| Queue::push(out, &c));
             }
             Command::DbSize | Command::FlushAll | Command::SessionNew => {}
         }
@@ -365,6 +570,12 @@ impl<'a> Command<'a> {
             OP_DB_SIZE => Command::DbSize,
             OP_FLUSH_ALL => Command::FlushAll,
             OP_SESSION_NEW => Command::SessionNew,
+            OP_KEYS => Command::Keys(reader.string()?),
+            OP_WATCH => Command::Watch(reader.strings()?),
+            OP_EXEC => Command::Exec {
+                watched: reader.watched()?,
+                commands: reader.queue()?,
+            },
             _ => return None,
         };
         reader.0.is_empty().then_some((command, stamp))
@@ -450,6 +661,24 @@ impl<'a> Reader<'a> {
         Some(Strings::Encoded(count, all))
     }
 
+    fn watched(&mut self) -> Option<Watched<'a>> {
+        let count = usize::try_from(self.varint()?).ok()?;
+        let bytes = self.0;
+        for _ in 0..count {
+            (self.string()?, self.varint()?);
+        }
+        Some(Watched { count, bytes })
+    }
+
+    fn queue(&mut self) -> Option<Queue<'a>> {
+        let count = usize::try_from(self.varint()?).ok()?;
+        let bytes = self.0;
+        for _ in 0..count {
+            queued(self.string()?)?;
+        }
+        Some(Queue { count, bytes })
+    }
+
     fn choice<T: Copy>(&mut self, all: &[T]) -> Option<T> {
         all.get(usize::from(self.byte()?)).copied()
     }
@@ -474,6 +703,11 @@ mod tests {
         let bytes = b"k1v1k2";
         let ranges = [(0, 2), (2, 4), (4, 6), (0, 0)];
         let strings = Strings::Args(Args::new(bytes, &ranges), 0);
+        let (mut watched, mut queue) = (BytesMut::new(), BytesMut::new());
+        Watched::push(&mut watched, b"k", 1 << 40);
+        Watched::push(&mut watched, b"", 0);
+        Queue::push(&mut queue, &Command::Get(b"k"));
+        Queue::push(&mut queue, &Command::MSet(strings));
         let mut commands = vec![
             Command::Get(b"k"),
             Command::GetDel(b""),
@@ -493,6 +727,16 @@ mod tests {
             Command::DbSize,
             Command::FlushAll,
             Command::SessionNew,
+            Command::Keys(b"k*"),
+            Command::Watch(strings),
+            Command::Exec {
+                watched: Watched::new(2, &watched),
+                commands: Queue::new(2, &queue),
+            },
+            Command::Exec {
+                watched: Watched::new(0, &[]),
+                commands: Queue::new(0, &[]),
+            },
         ];
         for expiry in [
             Expiry::Never,
@@ -560,5 +804,45 @@ mod tests {
         );
         assert_eq!(Command::decode(&[OP_MSET, 1, 1, b'a']), None);
         assert_eq!(Command::decode(&[OP_TTL, 2, 1, b'a']), None);
+        // No transaction within a transaction, no session either.
+        assert_eq!(Command::decode(&[OP_EXEC, 0, 1, 3, OP_EXEC, 0, 0]), None);
+        assert_eq!(
+            Command::decode(&[OP_EXEC, 0, 1, 1, OP_SESSION_NEW]),
+            None
+        );
+    }
+
+    #[test]
+    fn routes() {
+        // Slots modulo 4: foo 12182 -> 2, bar 5061 -> 1, hello 866 -> 2.
+        let bytes = b"foobarhello";
+        let args = |ranges: &'static [(usize, usize)]| Strings::Args(Args::new(bytes, ranges), 0);
+        let both = args(&[(0, 3), (3, 6)]);
+        assert_eq!(Command::Get(b"foo").route(4), Route::Partition(2));
+        assert_eq!(Command::MGet(both).route(4), Route::Several);
+        assert_eq!(Command::MGet(both).route(1), Route::Partition(0));
+        assert_eq!(Command::MGet(both).involved(4), [1, 2]);
+        assert_eq!(
+            Command::Del(args(&[(0, 3), (6, 11)])).route(4),
+            Route::Partition(2)
+        );
+        // Values are no keys.
+        assert_eq!(
+            Command::MSet(args(&[(0, 3), (3, 6)])).route(4),
+            Route::Partition(2)
+        );
+        assert_eq!(Command::FlushAll.involved(3), [0, 1, 2]);
+        let (mut watched, mut queue) = (BytesMut::new(), BytesMut::new());
+        Watched::push(&mut watched, b"bar", 1);
+        Queue::push(&mut queue, &Command::Get(b"foo"));
+        Queue::push(&mut queue, &Command::DbSize);
+        let exec = |watches, commands| Command::Exec {
+            watched: Watched::new(watches, &watched),
+            commands: Queue::new(commands, &queue),
+        };
+        assert_eq!(exec(1, 0).route(4), Route::Partition(1));
+        assert_eq!(exec(1, 1).involved(4), [1, 2]);
+        assert_eq!(exec(0, 2).involved(3), [0, 1, 2]);
+        assert!(exec(1, 2).only_reads());
     }
 }

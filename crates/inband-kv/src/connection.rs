@@ -1,4 +1,12 @@
-//! One client's connection: its buffers, its queue of commands, its settings.
+//! One client's connection: its buffers, its unanswered requests, its settings.
+//!
+//! Requests are numbered as they are read, and answered in that order. Those for the logs wait in
+//! *lanes*, one a log: within a lane they keep their order, and at most one value of them is
+//! undecided. Lanes of different partitions go on side by side. A request that concerns more than
+//! one partition, or that is answered by this replica, waits until all before it are answered; only
+//! requests over several partitions go on together, in their lane.
+
+mod transaction;
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -8,18 +16,21 @@ use std::time::Instant;
 use bytes::{Buf, BytesMut};
 use mio::net::TcpStream;
 
-use crate::command::{Command, SessionStamp};
+use crate::command::{Command, Route, SessionStamp};
 use crate::limits::{
     OUTPUT_HARD_BYTES_MAX, OUTPUT_SOFT_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_COMMAND_BYTES_MAX,
     READ_BUDGET_BYTES, REQUEST_LEN_BYTES_MAX,
 };
 use crate::parse::{parse, Request};
+use crate::partition::logs_of;
 use crate::reply::{Protocol, Reply};
 use crate::resp::{Args, Found, RequestParser};
 use crate::table::CommandId;
+pub use transaction::Item;
+use transaction::{Transaction, Watches};
 
 /// Arguments that outlive the input buffer.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedArgs {
     bytes: Vec<u8>,
     ranges: Vec<(usize, usize)>,
@@ -41,20 +52,60 @@ impl OwnedArgs {
     }
 }
 
-/// A request that waits for those before it.
+/// What [`Connection::next`] found.
 #[derive(Debug)]
-pub enum Queued {
-    /// Goes through the log; its encoded form is in the connection's `encoded`.
-    Replicated {
-        /// Length of the encoded form.
-        len_bytes: usize,
-        /// When it was read.
-        received: Instant,
-    },
-    /// To be answered by this replica.
+pub enum Next {
+    /// Nothing that could be taken now.
+    Nothing,
+    /// A command that now waits in this lane.
+    Command(usize),
+    /// To be answered by this replica, at once.
     Local(CommandId, OwnedArgs),
+    /// A transaction in which nothing goes through a log, to be answered at once.
+    LocalTransaction(Vec<Item>),
     /// Answered already.
-    Answered(Reply),
+    Answered,
+}
+
+/// A command that waits in a lane.
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    len_bytes: usize,
+    received: Instant,
+}
+
+/// The commands of one connection for one log.
+#[derive(Debug, Default)]
+struct Lane {
+    waiting: VecDeque<Waiting>,
+    /// The encoded forms of those that wait.
+    encoded: BytesMut,
+    /// Numbers of those in the undecided value.
+    in_flight: VecDeque<u64>,
+    /// How many of those that were in a value are not answered.
+    unanswered: usize,
+    is_in_ready_list: bool,
+}
+
+/// What the unanswered requests are: other kinds wait until all are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Each for one partition.
+    Partitions,
+    /// Over several partitions.
+    Several,
+    /// One that goes alone.
+    Alone,
+}
+
+/// A request that goes alone because something is to be done with its reply.
+#[derive(Debug)]
+enum Alone {
+    /// `WATCH` of these keys; the reply holds their versions.
+    Watch(Vec<Vec<u8>>),
+    /// `EXEC` of these items, some of which did not go through a log.
+    Exec(Vec<Item>),
 }
 
 /// `INBAND.SESSION id seq` as declared on a connection.
@@ -65,13 +116,27 @@ struct SessionCursor {
     next_seq: u64,
 }
 
+impl SessionCursor {
+    fn stamp(&mut self) -> SessionStamp {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        SessionStamp {
+            id: self.id,
+            seq,
+            low: self.low,
+        }
+    }
+}
+
 /// What a connection must know to take requests.
 #[derive(Debug, Clone, Copy)]
-pub struct Intake {
-    /// Longest encoded command that fits a value.
+pub struct Intake<'a> {
+    /// Number of partitions.
+    pub partitions: usize,
+    /// Longest encoded command that is taken.
     pub command_len_bytes_max: usize,
-    /// Refuse new commands for the log.
-    pub is_draining: bool,
+    /// Refuse commands for the logs with this reply.
+    pub refusal: Option<&'a Reply>,
     /// Now.
     pub now: Instant,
 }
@@ -101,10 +166,6 @@ pub struct Connection {
     pub is_read_closed: bool,
     /// The socket may take something.
     pub is_writable: bool,
-    /// A value with commands of this connection is undecided.
-    pub has_value_in_flight: bool,
-    /// It is in the list of those with commands to pack.
-    pub is_in_ready_list: bool,
     /// It is in the list of those to be looked at.
     pub is_in_attention_list: bool,
     /// To be closed as soon as the output is written.
@@ -115,18 +176,37 @@ pub struct Connection {
     pub output: BytesMut,
     input: BytesMut,
     parser: RequestParser,
-    queue: VecDeque<Queued>,
-    encoded: BytesMut,
+    /// Replies to the unanswered requests, as far as there are any; the first is missing.
+    replies: VecDeque<Option<Reply>>,
+    /// Number of the oldest unanswered request.
+    first_number: u64,
+    mode: Mode,
+    alone: Option<(Alone, Option<Reply>)>,
+    lanes: Vec<Lane>,
+    /// Bytes of all encoded commands that wait.
+    encoded_len_bytes: usize,
     session: Option<SessionCursor>,
+    transaction: Option<Transaction>,
+    watches: Watches,
+    /// Bytes that may still be read in this turn.
+    read_budget_bytes: usize,
     /// The client sends no more, or is not listened to any more.
     is_input_over: bool,
     /// There are requests in the input for which there was no room.
     is_parser_blocked: bool,
+    /// The parser has found a request that must wait until all before it are answered.
+    is_held: bool,
 }
 
 impl Connection {
     /// A fresh connection.
-    pub fn new(id: u64, stream: TcpStream, peer: SocketAddr, now: Instant) -> Self {
+    pub fn new(
+        id: u64,
+        stream: TcpStream,
+        peer: SocketAddr,
+        partitions: usize,
+        now: Instant,
+    ) -> Self {
         Self {
             id,
             stream,
@@ -139,33 +219,85 @@ impl Connection {
             is_readable: true,
             is_read_closed: false,
             is_writable: true,
-            has_value_in_flight: false,
-            is_in_ready_list: false,
             is_in_attention_list: false,
             is_closing: false,
             requests: 0,
             output: BytesMut::new(),
             input: BytesMut::new(),
             parser: RequestParser::default(),
-            queue: VecDeque::new(),
-            encoded: BytesMut::new(),
+            replies: VecDeque::new(),
+            first_number: 0,
+            mode: Mode::Partitions,
+            alone: None,
+            lanes: (0..logs_of(partitions)).map(|_| Lane::default()).collect(),
+            encoded_len_bytes: 0,
             session: None,
+            transaction: None,
+            watches: Watches::default(),
+            read_budget_bytes: 0,
             is_input_over: false,
             is_parser_blocked: false,
+            is_held: false,
         }
     }
 
-    /// Read and understand requests as far as the bounds allow. `scratch` is where the socket is
-    /// read into. Returns the number of commands queued for the log, or the error of the socket.
-    pub fn take_requests(&mut self, intake: Intake, scratch: &mut [u8]) -> io::Result<usize> {
-        let mut replicated = 0;
-        let mut budget = READ_BUDGET_BYTES;
+    /// A new turn: the connection may read from its socket again.
+    pub fn start_turn(&mut self) {
+        self.read_budget_bytes = READ_BUDGET_BYTES;
+    }
+
+    /// Take the next request, reading as far as the bounds allow. `scratch` is where the socket is
+    /// read into.
+    pub fn next(&mut self, intake: &Intake<'_>, scratch: &mut [u8]) -> io::Result<Next> {
         loop {
-            replicated += self.parse_input(intake);
-            if !self.is_readable || self.is_input_over || !self.has_room() || budget == 0 {
-                return Ok(replicated);
+            self.is_parser_blocked = false;
+            if !self.has_room() {
+                self.is_parser_blocked = !self.input.is_empty();
+                return Ok(Next::Nothing);
             }
-            let room = scratch.len().min(budget);
+            if !self.is_held {
+                match self.parser.next(&mut self.input) {
+                    Ok(Found::Request) => {}
+                    Ok(Found::Incomplete) => {
+                        if !self.read(scratch)? {
+                            return Ok(Next::Nothing);
+                        }
+                        continue;
+                    }
+                    Ok(Found::Empty) => {
+                        self.parser.consume(&mut self.input);
+                        continue;
+                    }
+                    Ok(Found::Oversize(len)) => {
+                        self.parser.consume(&mut self.input);
+                        return Ok(self.refuse(format!(
+                            "ERR request of {len} bytes is over the limit of \
+                             {REQUEST_LEN_BYTES_MAX} bytes"
+                        )));
+                    }
+                    Err(error) => {
+                        self.end_input();
+                        self.is_closing = true;
+                        return Ok(self.refuse(format!("ERR {error}")));
+                    }
+                }
+            }
+            let next = self.take_request(intake);
+            self.is_held = next.is_none();
+            let Some(next) = next else {
+                return Ok(Next::Nothing);
+            };
+            self.requests += 1;
+            self.last_request = intake.now;
+            self.parser.consume(&mut self.input);
+            return Ok(next);
+        }
+    }
+
+    /// Read once from the socket; was there anything?
+    fn read(&mut self, scratch: &mut [u8]) -> io::Result<bool> {
+        while self.is_readable && !self.is_input_over && self.read_budget_bytes > 0 {
+            let room = scratch.len().min(self.read_budget_bytes);
             match self.stream.read(&mut scratch[..room]) {
                 Ok(0) => {
                     self.is_readable = false;
@@ -173,12 +305,13 @@ impl Connection {
                 }
                 Ok(len) => {
                     self.input.extend_from_slice(&scratch[..len]);
-                    budget -= len;
+                    self.read_budget_bytes -= len;
                     if len < room && !self.is_read_closed {
                         // Edge-triggered readiness: what comes from now on makes a new event. The
                         // end of the stream makes none if it was there before.
                         self.is_readable = false;
                     }
+                    return Ok(true);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.is_readable = false;
@@ -187,52 +320,40 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
+        Ok(false)
     }
 
-    /// May further requests be queued?
+    /// May further requests be taken?
     fn has_room(&self) -> bool {
-        self.queue.len() < PENDING_COMMANDS_MAX
-            && self.encoded.len() < PENDING_COMMAND_BYTES_MAX
+        self.replies.len() < PENDING_COMMANDS_MAX
+            && self.encoded_len_bytes < PENDING_COMMAND_BYTES_MAX
             && self.output.len() < OUTPUT_SOFT_BYTES_MAX
     }
 
-    /// Would [`take_requests`](Self::take_requests) do something?
+    /// Would [`next`](Self::next) find something?
     pub fn has_input_work(&self) -> bool {
+        if self.is_held {
+            return self.replies.is_empty() && self.has_room();
+        }
         self.has_room() && ((self.is_readable && !self.is_input_over) || self.is_parser_blocked)
     }
 
-    fn parse_input(&mut self, intake: Intake) -> usize {
-        let mut replicated = 0;
-        self.is_parser_blocked = false;
-        while !self.input.is_empty() {
-            if !self.has_room() {
-                self.is_parser_blocked = true;
-                break;
-            }
-            match self.parser.next(&mut self.input) {
-                Ok(Found::Incomplete) => break,
-                Ok(Found::Request) => replicated += self.take_request(intake),
-                Ok(Found::Oversize(len)) => self.refuse(format!(
-                    "ERR request of {len} bytes is over the limit of {REQUEST_LEN_BYTES_MAX} bytes; \
-                     one command must fit {} bytes in this release",
-                    intake.command_len_bytes_max
-                )),
-                Ok(Found::Empty) => {}
-                Err(error) => {
-                    self.refuse(format!("ERR {error}"));
-                    self.end_input();
-                    self.is_closing = true;
-                    break;
-                }
-            }
-            self.parser.consume(&mut self.input);
-        }
-        replicated
+    fn refuse(&mut self, text: String) -> Next {
+        self.requests += 1;
+        self.answered(Reply::error(text))
     }
 
-    fn refuse(&mut self, text: String) {
-        self.requests += 1;
-        self.queue.push_back(Queued::Answered(Reply::error(text)));
+    /// Give a new request its reply.
+    fn answered(&mut self, reply: Reply) -> Next {
+        let number = self.number();
+        self.answer(number, reply);
+        Next::Answered
+    }
+
+    /// Number a new request.
+    fn number(&mut self) -> u64 {
+        self.replies.push_back(None);
+        self.first_number + self.replies.len() as u64 - 1
     }
 
     fn end_input(&mut self) {
@@ -241,128 +362,223 @@ impl Connection {
         self.parser = RequestParser::default();
     }
 
-    /// Queue the request just found; 1 if it goes through the log.
-    fn take_request(&mut self, intake: Intake) -> usize {
-        self.requests += 1;
-        self.last_request = intake.now;
-        let args = self.parser.args(&self.input);
-        let queued = match parse(args) {
-            Err(reply) => Queued::Answered(reply),
-            Ok(Request::Local(spec)) => {
-                let queued = Queued::Local(spec.id, OwnedArgs::new(args));
-                if spec.id == CommandId::Quit {
-                    self.queue.push_back(queued);
-                    // What is pipelined after a QUIT is not executed. The parser still owes the
-                    // request it found; it is replaced, so there is nothing to consume.
-                    self.end_input();
-                    return 0;
-                }
-                queued
+    /// Take the request just found; `None` if it must wait.
+    fn take_request(&mut self, intake: &Intake<'_>) -> Option<Next> {
+        // Taken out, so that the arguments do not borrow the rest of the connection.
+        let input = std::mem::take(&mut self.input);
+        let parser = std::mem::take(&mut self.parser);
+        let next = self.take(parser.args(&input), intake);
+        if !self.is_input_over || !self.is_closing {
+            (self.input, self.parser) = (input, parser);
+        }
+        next
+    }
+
+    fn take(&mut self, args: Args<'_>, intake: &Intake<'_>) -> Option<Next> {
+        if self.alone.is_some() {
+            return None;
+        }
+        if self.transaction.is_some() {
+            if let Some(next) = self.take_queued(args, intake) {
+                return Some(next);
             }
+        }
+        match parse(args) {
+            Err(reply) => Some(self.answered(reply)),
+            Ok(Request::Local(spec)) => self.replies.is_empty().then(|| {
+                if spec.id == CommandId::Quit {
+                    // What is pipelined after a QUIT is not executed.
+                    self.end_input();
+                    self.is_closing = true;
+                }
+                Next::Local(spec.id, OwnedArgs::new(args))
+            }),
             Ok(Request::UseSession { id, seq }) => {
                 self.session = Some(SessionCursor {
                     id,
                     low: seq,
                     next_seq: seq,
                 });
-                Queued::Answered(Reply::Ok)
+                Some(self.answered(Reply::Ok))
             }
-            Ok(Request::Replicated(_)) if intake.is_draining => {
-                Queued::Answered(Reply::error("ERR shutting down; use another replica"))
-            }
-            Ok(Request::Replicated(command)) => {
-                let before = self.encoded.len();
-                let stamp = self
-                    .session
-                    .filter(|_| command != Command::SessionNew)
-                    .map(|s| SessionStamp {
-                        id: s.id,
-                        seq: s.next_seq,
-                        low: s.low,
-                    });
-                command.encode(stamp, &mut self.encoded);
-                let len_bytes = self.encoded.len() - before;
-                let limit = intake.command_len_bytes_max;
-                if len_bytes > limit {
-                    self.encoded.truncate(before);
-                    Queued::Answered(over_limit(&command, len_bytes, limit))
-                } else {
-                    if let (Some(session), Some(_)) = (&mut self.session, stamp) {
-                        session.next_seq += 1;
-                    }
-                    Queued::Replicated {
-                        len_bytes,
-                        received: intake.now,
-                    }
-                }
-            }
-        };
-        let replicated = matches!(queued, Queued::Replicated { .. });
-        self.queue.push_back(queued);
-        usize::from(replicated)
+            Ok(Request::Multi) => Some(self.multi()),
+            Ok(Request::Exec) => self.exec(intake),
+            Ok(Request::Discard) => Some(self.discard()),
+            Ok(Request::Unwatch) => Some(self.unwatch()),
+            Ok(Request::Replicated(command)) => self.take_command(&command, intake),
+        }
     }
 
-    /// The next request, if it is this replica's turn to answer it.
-    pub fn next_local(&mut self) -> Option<Queued> {
-        if self.has_value_in_flight || self.output.len() >= OUTPUT_SOFT_BYTES_MAX {
+    /// Put a command into its lane; `None` if it must wait.
+    fn take_command(&mut self, command: &Command<'_>, intake: &Intake<'_>) -> Option<Next> {
+        if let Some(refusal) = intake.refusal {
+            return Some(self.answered(refusal.clone()));
+        }
+        let (lane, mode) = match command.route(intake.partitions) {
+            _ if matches!(command, Command::Watch(_)) && !self.replies.is_empty() => return None,
+            Route::Partition(partition) => (partition, Mode::Partitions),
+            Route::Several => (intake.partitions, Mode::Several),
+        };
+        if !self.replies.is_empty() && self.mode != mode {
             return None;
         }
-        match self.queue.front() {
-            Some(Queued::Local(..) | Queued::Answered(_)) => self.queue.pop_front(),
-            _ => None,
+        let stamp = match command {
+            Command::SessionNew | Command::Watch(_) => None,
+            _ => self.session.as_mut().map(SessionCursor::stamp),
+        };
+        let before = self.lanes[lane].encoded.len();
+        command.encode(stamp, &mut self.lanes[lane].encoded);
+        let len_bytes = self.lanes[lane].encoded.len() - before;
+        if len_bytes > intake.command_len_bytes_max {
+            self.lanes[lane].encoded.truncate(before);
+            let reply = over_limit(command, len_bytes, intake.command_len_bytes_max);
+            return Some(self.answered(reply));
         }
+        self.mode = mode;
+        if let Command::Watch(keys) = command {
+            self.mode = Mode::Alone;
+            let keys = keys.iter().map(<[u8]>::to_vec).collect();
+            self.alone = Some((Alone::Watch(keys), None));
+        }
+        self.encoded_len_bytes += len_bytes;
+        let number = self.number();
+        self.lanes[lane].waiting.push_back(Waiting {
+            number,
+            len_bytes,
+            received: intake.now,
+        });
+        Some(Next::Command(lane))
     }
 
-    /// Is there a request whose turn it is?
-    pub fn has_turn(&self) -> bool {
-        !self.queue.is_empty()
-            && !self.has_value_in_flight
+    /// Put it into the ready list of a lane; `false` if it is there already or has nothing for it.
+    pub fn enter_ready_list(&mut self, lane: usize) -> bool {
+        let is_ready = self.is_ready_to_pack(lane) && !self.lanes[lane].is_in_ready_list;
+        self.lanes[lane].is_in_ready_list |= is_ready;
+        is_ready
+    }
+
+    /// It is no longer in the ready list of a lane.
+    pub fn leave_ready_list(&mut self, lane: usize) {
+        self.lanes[lane].is_in_ready_list = false;
+    }
+
+    /// Are there commands in a lane, and is it their turn?
+    pub fn is_ready_to_pack(&self, lane: usize) -> bool {
+        let lane = &self.lanes[lane];
+        lane.unanswered == 0
+            && !lane.waiting.is_empty()
             && self.output.len() < OUTPUT_SOFT_BYTES_MAX
-            && !self.is_in_ready_list
     }
 
-    /// Is the next request one for the log, with nothing before it?
-    pub fn is_ready_to_pack(&self) -> bool {
-        !self.has_value_in_flight
-            && self.output.len() < OUTPUT_SOFT_BYTES_MAX
-            && matches!(self.queue.front(), Some(Queued::Replicated { .. }))
+    /// Lanes, for those who go through all of them.
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
     }
 
-    /// Requests that wait, of all kinds.
-    pub fn queued_len(&self) -> usize {
-        self.queue.len()
+    /// Commands that wait, in all lanes.
+    pub fn waiting_commands(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.waiting.len()).sum()
+    }
+
+    /// Commands that wait in a lane.
+    pub fn waiting_len(&self, lane: usize) -> usize {
+        self.lanes[lane].waiting.len()
+    }
+
+    /// Bytes of the encoded commands that wait in a lane.
+    pub fn waiting_len_bytes(&self, lane: usize) -> usize {
+        self.lanes[lane].encoded.len()
     }
 
     /// Bytes of all encoded commands that wait.
     pub fn encoded_len_bytes(&self) -> usize {
-        self.encoded.len()
+        self.encoded_len_bytes
     }
 
-    /// The next command for the log: its encoded form and when it was read.
-    pub fn front_command(&self) -> Option<(&[u8], Instant)> {
-        match self.queue.front() {
-            Some(Queued::Replicated {
-                len_bytes,
-                received,
-            }) => Some((&self.encoded[..*len_bytes], *received)),
-            _ => None,
+    /// The next command of a lane: its encoded form and when it was read.
+    pub fn front_command(&self, lane: usize) -> Option<(&[u8], Instant)> {
+        let lane = &self.lanes[lane];
+        let front = lane.waiting.front()?;
+        Some((&lane.encoded[..front.len_bytes], front.received))
+    }
+
+    /// The next command of a lane is in a value now.
+    pub fn pop_command(&mut self, lane: usize) {
+        let lane = &mut self.lanes[lane];
+        if let Some(front) = lane.waiting.pop_front() {
+            lane.encoded.advance(front.len_bytes);
+            self.encoded_len_bytes -= front.len_bytes;
+            lane.in_flight.push_back(front.number);
+            lane.unanswered += 1;
         }
     }
 
-    /// Drop the next command for the log from the queue.
-    pub fn pop_command(&mut self) {
-        if let Some(Queued::Replicated { len_bytes, .. }) = self.queue.front() {
-            self.encoded.advance(*len_bytes);
-            self.queue.pop_front();
+    /// Answer the oldest request of the undecided value of a lane.
+    pub fn answer_next(&mut self, lane: usize, reply: Reply) {
+        if let Some(number) = self.take_in_flight(lane) {
+            self.answer_taken(lane, number, reply);
         }
     }
 
-    /// Commands for the log that wait.
-    pub fn queued_commands(&self) -> usize {
-        self.queue
-            .iter()
-            .filter(|q| matches!(q, Queued::Replicated { .. }))
-            .count()
+    /// Take the oldest request of the undecided value of a lane, to be answered by
+    /// [`answer_taken`](Self::answer_taken).
+    pub fn take_in_flight(&mut self, lane: usize) -> Option<u64> {
+        self.lanes[lane].in_flight.pop_front()
+    }
+
+    /// Answer a request of a lane.
+    pub fn answer_taken(&mut self, lane: usize, number: u64, reply: Reply) {
+        self.lanes[lane].unanswered -= 1;
+        match &mut self.alone {
+            Some((_, place)) => *place = Some(reply),
+            None => self.answer(number, reply),
+        }
+    }
+
+    /// Answer a request: its reply is sent when all before it are.
+    fn answer(&mut self, number: u64, reply: Reply) {
+        let place = (number - self.first_number) as usize;
+        if place > 0 {
+            self.replies[place] = Some(reply);
+            return;
+        }
+        self.reply(&reply);
+        self.pop_reply();
+        while let Some(Some(reply)) = self.replies.front_mut().map(Option::take) {
+            self.reply(&reply);
+            self.pop_reply();
+        }
+    }
+
+    fn pop_reply(&mut self) {
+        self.replies.pop_front();
+        self.first_number += 1;
+    }
+
+    /// Answer a request that was found to be [`Next::Local`] or [`Next::LocalTransaction`].
+    pub fn answer_local(&mut self, reply: Reply) {
+        self.answered(reply);
+    }
+
+    /// A request that went alone has its reply: the items of its transaction, some of which are
+    /// still to be answered here, and the replies of the others. [`answer_alone`] ends it.
+    ///
+    /// [`answer_alone`]: Self::answer_alone
+    pub fn take_alone(&mut self) -> Option<(Vec<Item>, Reply)> {
+        let (_, reply) = self.alone.as_mut()?;
+        let reply = reply.take()?;
+        match self.alone.take()?.0 {
+            Alone::Watch(keys) => {
+                let reply = self.watches.add(keys, reply);
+                Some((Vec::new(), reply))
+            }
+            Alone::Exec(items) => Some((items, reply)),
+        }
+    }
+
+    /// Answer a request that went alone.
+    pub fn answer_alone(&mut self, reply: Reply) {
+        self.answer(self.first_number, reply);
     }
 
     /// Forget everything that `RESET` resets.
@@ -370,10 +586,11 @@ impl Connection {
         self.protocol = Protocol::Resp2;
         self.name.clear();
         self.session = None;
+        self.transaction = None;
+        self.watches = Watches::default();
     }
 
-    /// Append a reply to the output.
-    pub fn reply(&mut self, reply: &Reply) {
+    fn reply(&mut self, reply: &Reply) {
         reply.write_resp(&mut self.output, self.protocol);
     }
 
@@ -398,7 +615,7 @@ impl Connection {
 
     /// Nothing is left to do for this client.
     pub fn is_finished(&self) -> bool {
-        let is_answered = self.queue.is_empty() && !self.has_value_in_flight;
+        let is_answered = self.replies.is_empty() && !self.is_held && !self.is_parser_blocked;
         self.output.is_empty() && is_answered && (self.is_closing || self.is_input_over)
     }
 }
@@ -407,13 +624,12 @@ fn over_limit(command: &Command<'_>, len_bytes: usize, limit: usize) -> Reply {
     let over = len_bytes - limit;
     Reply::error(match command.value_len_bytes() {
         Some(value_len) if value_len > over => format!(
-            "ERR value of {value_len} bytes is over the limit of {} bytes (one command must fit in \
-             one packet in this release)",
+            "ERR value of {value_len} bytes is over the limit of {} bytes",
             value_len - over
         ),
         _ => format!(
-            "ERR command of {len_bytes} bytes is over the limit of {limit} bytes (one command must \
-             fit in one packet in this release); use shorter or fewer keys"
+            "ERR command of {len_bytes} bytes is over the limit of {limit} bytes; use shorter or \
+             fewer keys"
         ),
     })
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mio::Waker;
 
-use crate::store::{SharedDb, StoreError};
+use crate::store::{SharedDbs, StoreError};
 
 /// Buckets of the latency histogram; bucket `i` counts round trips below `2^i` microseconds that
 /// are in no lower bucket, the last one all others.
@@ -18,9 +18,11 @@ const WAIT_STEP: Duration = Duration::from_millis(2);
 /// What a replica is doing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Last instance applied.
+    /// Last instances applied, of all logs together.
     pub applied_instance: u64,
-    /// Replicated time.
+    /// Last instance applied, by log.
+    pub applied_instances: Vec<u64>,
+    /// Replicated time, the highest of all partitions.
     pub time_ms: u64,
     /// Number of keys.
     pub keys: u64,
@@ -46,6 +48,8 @@ pub struct Status {
     pub is_loading: bool,
     /// Bytes of it received so far.
     pub loading_bytes: u64,
+    /// Bytes there are to be received.
+    pub loading_bytes_total: u64,
     /// Checkpoints installed.
     pub checkpoints_installed_total: u64,
     /// Checkpoints served to peers.
@@ -61,7 +65,8 @@ pub struct Status {
 /// Counters that the replica's thread writes and anybody reads.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub applied_instance: AtomicU64,
+    /// One a log.
+    pub applied_instances: Vec<AtomicU64>,
     pub time_ms: AtomicU64,
     pub keys: AtomicU64,
     pub client_sessions: AtomicU64,
@@ -107,11 +112,12 @@ impl Counters {
 pub struct ReplicaControl {
     pub(crate) counters: Counters,
     pub(crate) loading_bytes: Arc<AtomicU64>,
+    pub(crate) loading_bytes_total: Arc<AtomicU64>,
     pub(crate) checkpoints_served: Arc<AtomicU64>,
     stop: AtomicBool,
     drain: AtomicBool,
     waker: Waker,
-    db: SharedDb,
+    dbs: SharedDbs,
 }
 
 impl std::fmt::Debug for ReplicaControl {
@@ -123,23 +129,30 @@ impl std::fmt::Debug for ReplicaControl {
 }
 
 impl ReplicaControl {
-    pub(crate) fn new(waker: Waker, db: SharedDb) -> Self {
+    pub(crate) fn new(waker: Waker, dbs: SharedDbs) -> Self {
+        let counters = Counters {
+            applied_instances: (0..dbs.logs()).map(|_| AtomicU64::new(0)).collect(),
+            ..Counters::default()
+        };
         Self {
-            counters: Counters::default(),
+            counters,
             loading_bytes: Arc::default(),
+            loading_bytes_total: Arc::default(),
             checkpoints_served: Arc::default(),
             stop: AtomicBool::new(false),
             drain: AtomicBool::new(false),
             waker,
-            db,
+            dbs,
         }
     }
 
     /// A snapshot of what the replica is doing.
     pub fn status(&self) -> Status {
         let c = &self.counters;
+        let applied_instances: Vec<u64> = c.applied_instances.iter().map(get).collect();
         Status {
-            applied_instance: get(&c.applied_instance),
+            applied_instance: applied_instances.iter().sum(),
+            applied_instances,
             time_ms: get(&c.time_ms),
             keys: get(&c.keys),
             client_sessions: get(&c.client_sessions),
@@ -153,6 +166,7 @@ impl ReplicaControl {
             outcomes_unknown_total: get(&c.outcomes_unknown_total),
             is_loading: c.is_loading.load(Ordering::Relaxed),
             loading_bytes: get(&self.loading_bytes),
+            loading_bytes_total: get(&self.loading_bytes_total),
             checkpoints_installed_total: get(&c.checkpoints_installed_total),
             checkpoints_served_total: get(&self.checkpoints_served),
             is_draining: self.is_draining(),
@@ -188,13 +202,13 @@ impl ReplicaControl {
 
     /// Make everything applied so far survive a crash of the host.
     pub fn sync(&self) -> Result<(), StoreError> {
-        self.db.sync()
+        self.dbs.sync()
     }
 
-    /// Applied instance and a hash over everything replicated, at one moment. Reads the whole
-    /// store, on the calling thread.
-    pub fn digest(&self) -> Result<(u64, u64), StoreError> {
-        self.db.digest()
+    /// Applied instances, one a log, and a hash over everything replicated, at one moment. Reads all
+    /// stores, on the calling thread.
+    pub fn digest(&self) -> Result<(Vec<u64>, u64), StoreError> {
+        self.dbs.digest()
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -4,8 +4,9 @@
 use std::borrow::Cow;
 
 use crate::command::{Command, ExpireWhen, Expiry, SetReply, SetWhen, TimeUnit};
-use crate::keyspace::Burst;
-use crate::limits::STORED_VALUE_LEN_BYTES_MAX;
+use crate::glob;
+use crate::keyspace::Keys;
+use crate::limits::KEYS_REPLY_BYTES_MAX;
 use crate::parse::{strict_integer, NOT_AN_INTEGER};
 use crate::reply::Reply;
 
@@ -19,73 +20,113 @@ const TTL_NO_EXPIRY: i64 = -1;
 type Result<T> = std::result::Result<T, rocksdb::Error>;
 
 /// Execute one command. `INBAND.SESSION NEW` is not one: sessions are not in the keyspace.
-pub fn execute(burst: &mut Burst<'_>, command: &Command<'_>) -> Result<Reply> {
+pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
     Ok(match command {
-        Command::Get(key) => bulk_or_nil(burst, key)?,
+        Command::Get(key) => bulk_or_nil(keys, key)?,
         Command::GetDel(key) => {
-            let reply = bulk_or_nil(burst, key)?;
+            let reply = bulk_or_nil(keys, key)?;
             if reply != Reply::Nil {
-                burst.delete(key)?;
+                keys.delete(key)?;
             }
             reply
         }
-        Command::StrLen(key) => Reply::Integer(burst.get(key)?.map_or(0, |r| r.value.len()) as i64),
+        Command::StrLen(key) => Reply::Integer(keys.get(key)?.map_or(0, |r| r.value.len()) as i64),
         Command::Type(key) => {
-            let name = if burst.get(key)?.is_some() {
+            let name = if keys.get(key)?.is_some() {
                 "string"
             } else {
                 "none"
             };
             Reply::Status(Cow::Borrowed(name))
         }
-        Command::Persist(key) => persist(burst, key)?,
-        Command::Ttl(key, unit) => ttl(burst, key, *unit)?,
+        Command::Persist(key) => persist(keys, key)?,
+        Command::Ttl(key, unit) => ttl(keys, key, *unit)?,
         Command::Set {
             key,
             value,
             when,
             expiry,
             reply,
-        } => set(burst, key, value, *when, *expiry, *reply)?,
-        Command::IncrBy(key, delta) => incr_by(burst, key, *delta)?,
-        Command::Append(key, tail) => append(burst, key, tail)?,
-        Command::Expire { key, expiry, when } => expire(burst, key, *expiry, *when)?,
-        Command::MGet(keys) => {
-            let values = keys.iter().map(|key| bulk_or_nil(burst, key));
+        } => set(keys, key, value, *when, *expiry, *reply)?,
+        Command::IncrBy(key, delta) => incr_by(keys, key, *delta)?,
+        Command::Append(key, tail) => append(keys, key, tail)?,
+        Command::Expire { key, expiry, when } => expire(keys, key, *expiry, *when)?,
+        Command::MGet(names) => {
+            let values = names.iter().map(|key| bulk_or_nil(keys, key));
             Reply::Array(values.collect::<Result<_>>()?)
         }
         Command::MSet(pairs) => {
             let mut strings = pairs.iter();
             while let (Some(key), Some(value)) = (strings.next(), strings.next()) {
-                burst.put(key, 0, value)?;
+                keys.put(key, 0, value)?;
             }
             Reply::Ok
         }
-        Command::Del(keys) => {
+        Command::Del(names) => {
             let mut deleted = 0;
-            for key in keys.iter() {
-                deleted += i64::from(burst.delete(key)?);
+            for key in names.iter() {
+                deleted += i64::from(keys.delete(key)?);
             }
             Reply::Integer(deleted)
         }
-        Command::Exists(keys) => {
+        Command::Exists(names) => {
             let mut found = 0;
-            for key in keys.iter() {
-                found += i64::from(burst.get(key)?.is_some());
+            for key in names.iter() {
+                found += i64::from(keys.get(key)?.is_some());
             }
             Reply::Integer(found)
         }
-        Command::DbSize => Reply::Integer(burst.keyspace.keys as i64),
+        Command::DbSize => Reply::Integer(keys.count() as i64),
         Command::FlushAll => {
-            burst.flush();
+            keys.flush();
             Reply::Ok
         }
         Command::SessionNew => Reply::error("ERR a session cannot be opened here"),
+        Command::Keys(pattern) => matching_keys(keys, pattern)?,
+        Command::Watch(names) => {
+            let versions = names.iter().map(|key| {
+                let version = version_of(keys, key)?;
+                Ok(Reply::Integer(version as i64))
+            });
+            Reply::Array(versions.collect::<Result<_>>()?)
+        }
+        Command::Exec { watched, commands } => {
+            for (key, version) in watched.iter() {
+                if version_of(keys, key)? != version {
+                    return Ok(Reply::NilArray);
+                }
+            }
+            let replies = commands.iter().map(|command| execute(keys, &command));
+            Reply::Array(replies.collect::<Result<_>>()?)
+        }
     })
 }
 
-fn bulk_or_nil(burst: &mut Burst<'_>, key: &[u8]) -> Result<Reply> {
-    Ok(burst.get(key)?.map_or(Reply::Nil, |r| Reply::bulk(r.value)))
+/// What `WATCH` compares: the version of the record; of a key that is not there, 0, and of one that
+/// was written before there were versions, 1.
+fn version_of(keys: &mut impl Keys, key: &[u8]) -> Result<u64> {
+    Ok(keys.get(key)?.map_or(0, |record| record.version.max(1)))
+}
+
+fn matching_keys(keys: &mut impl Keys, pattern: &[u8]) -> Result<Reply> {
+    let (mut found, mut found_bytes) = (Vec::new(), 0);
+    keys.each(&mut |key| {
+        if glob::matches(pattern, key) {
+            found_bytes += key.len();
+            found.push(Reply::bulk(key));
+        }
+        found_bytes <= KEYS_REPLY_BYTES_MAX
+    })?;
+    if found_bytes > KEYS_REPLY_BYTES_MAX {
+        return Ok(Reply::error(format!(
+            "ERR the keys are over the limit of {KEYS_REPLY_BYTES_MAX} bytes; use SCAN"
+        )));
+    }
+    Ok(Reply::Array(found))
+}
+
+fn bulk_or_nil(keys: &mut impl Keys, key: &[u8]) -> Result<Reply> {
+    Ok(keys.get(key)?.map_or(Reply::Nil, |r| Reply::bulk(r.value)))
 }
 
 /// When `expiry` is, as a Unix time in milliseconds; 0 if never.
@@ -102,27 +143,27 @@ fn expire_at_ms(expiry: Expiry, now_ms: u64, before_ms: u64) -> u64 {
 }
 
 /// Store a value, or delete the key if its time is over already.
-fn put_or_expire(burst: &mut Burst<'_>, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<()> {
-    if expire_at_ms != 0 && expire_at_ms <= burst.now_ms {
-        burst.delete(key)?;
+fn put_or_expire(keys: &mut impl Keys, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<()> {
+    if expire_at_ms != 0 && expire_at_ms <= keys.now_ms() {
+        keys.delete(key)?;
         return Ok(());
     }
-    burst.put(key, expire_at_ms, value)
+    keys.put(key, expire_at_ms, value)
 }
 
 fn set(
-    burst: &mut Burst<'_>,
+    keys: &mut impl Keys,
     key: &[u8],
     value: &[u8],
     when: SetWhen,
     expiry: Expiry,
     reply: SetReply,
 ) -> Result<Reply> {
-    let now_ms = burst.now_ms;
+    let now_ms = keys.now_ms();
     let plain = when == SetWhen::Always && reply == SetReply::Status && expiry != Expiry::Keep;
     let (mut exists, mut before_ms, mut old) = (false, 0, Reply::Nil);
     if !plain {
-        if let Some(record) = burst.get(key)? {
+        if let Some(record) = keys.get(key)? {
             (exists, before_ms) = (true, record.expire_at_ms);
             if reply == SetReply::Old {
                 old = Reply::bulk(record.value);
@@ -135,7 +176,7 @@ fn set(
         SetWhen::Exists => exists,
     };
     if takes_effect {
-        put_or_expire(burst, key, expire_at_ms(expiry, now_ms, before_ms), value)?;
+        put_or_expire(keys, key, expire_at_ms(expiry, now_ms, before_ms), value)?;
     }
     Ok(match reply {
         SetReply::Status if takes_effect => Reply::Ok,
@@ -145,8 +186,8 @@ fn set(
     })
 }
 
-fn incr_by(burst: &mut Burst<'_>, key: &[u8], delta: i64) -> Result<Reply> {
-    let (number, expire_at_ms) = match burst.get(key)? {
+fn incr_by(keys: &mut impl Keys, key: &[u8], delta: i64) -> Result<Reply> {
+    let (number, expire_at_ms) = match keys.get(key)? {
         None => (Some(0), 0),
         Some(record) => (strict_integer(record.value), record.expire_at_ms),
     };
@@ -156,29 +197,30 @@ fn incr_by(burst: &mut Burst<'_>, key: &[u8], delta: i64) -> Result<Reply> {
     let Some(number) = number.checked_add(delta) else {
         return Ok(Reply::error("ERR increment or decrement would overflow"));
     };
-    burst.put(key, expire_at_ms, number.to_string().as_bytes())?;
+    keys.put(key, expire_at_ms, number.to_string().as_bytes())?;
     Ok(Reply::Integer(number))
 }
 
-fn append(burst: &mut Burst<'_>, key: &[u8], tail: &[u8]) -> Result<Reply> {
-    let (mut value, expire_at_ms) = match burst.get(key)? {
+fn append(keys: &mut impl Keys, key: &[u8], tail: &[u8]) -> Result<Reply> {
+    let (mut value, expire_at_ms) = match keys.get(key)? {
         None => (Vec::new(), 0),
         Some(record) => (record.value.to_vec(), record.expire_at_ms),
     };
     value.extend_from_slice(tail);
-    if value.len() > STORED_VALUE_LEN_BYTES_MAX {
+    let limit = keys.grown_len_bytes_max();
+    if value.len() > limit {
         return Ok(Reply::error(format!(
-            "ERR value of {} bytes is over the limit of {STORED_VALUE_LEN_BYTES_MAX} bytes",
+            "ERR value of {} bytes is over the limit of {limit} bytes",
             value.len()
         )));
     }
-    burst.put(key, expire_at_ms, &value)?;
+    keys.put(key, expire_at_ms, &value)?;
     Ok(Reply::Integer(value.len() as i64))
 }
 
-fn expire(burst: &mut Burst<'_>, key: &[u8], expiry: Expiry, when: ExpireWhen) -> Result<Reply> {
-    let now_ms = burst.now_ms;
-    let Some(record) = burst.get(key)? else {
+fn expire(keys: &mut impl Keys, key: &[u8], expiry: Expiry, when: ExpireWhen) -> Result<Reply> {
+    let now_ms = keys.now_ms();
+    let Some(record) = keys.get(key)? else {
         return Ok(Reply::Integer(0));
     };
     let before_ms = record.expire_at_ms;
@@ -195,29 +237,31 @@ fn expire(burst: &mut Burst<'_>, key: &[u8], expiry: Expiry, when: ExpireWhen) -
     };
     if takes_effect {
         let value = record.value.to_vec();
-        put_or_expire(burst, key, at_ms, &value)?;
+        put_or_expire(keys, key, at_ms, &value)?;
     }
     Ok(Reply::Integer(i64::from(takes_effect)))
 }
 
-fn persist(burst: &mut Burst<'_>, key: &[u8]) -> Result<Reply> {
-    match burst.get(key)? {
+fn persist(keys: &mut impl Keys, key: &[u8]) -> Result<Reply> {
+    match keys.get(key)? {
         Some(record) if record.expire_at_ms != 0 => {
             let value = record.value.to_vec();
-            burst.put(key, 0, &value)?;
+            keys.put(key, 0, &value)?;
             Ok(Reply::Integer(1))
         }
         _ => Ok(Reply::Integer(0)),
     }
 }
 
-fn ttl(burst: &mut Burst<'_>, key: &[u8], unit: TimeUnit) -> Result<Reply> {
-    let now_ms = burst.now_ms;
-    Ok(Reply::Integer(match burst.get(key)? {
+fn ttl(keys: &mut impl Keys, key: &[u8], unit: TimeUnit) -> Result<Reply> {
+    let now_ms = keys.now_ms();
+    Ok(Reply::Integer(match keys.get(key)? {
         None => TTL_NO_KEY,
         Some(record) if record.expire_at_ms == 0 => TTL_NO_EXPIRY,
         Some(record) => {
-            let left_ms = i64::try_from(record.expire_at_ms - now_ms).unwrap_or(i64::MAX);
+            // Within a command over several partitions some times may be a little behind `now_ms`.
+            let left_ms = record.expire_at_ms.saturating_sub(now_ms);
+            let left_ms = i64::try_from(left_ms).unwrap_or(i64::MAX);
             match unit {
                 TimeUnit::Milliseconds => left_ms,
                 TimeUnit::Seconds => left_ms.saturating_add(MS_PER_S / 2) / MS_PER_S,

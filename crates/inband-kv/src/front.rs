@@ -90,17 +90,20 @@ pub struct Front {
     /// The open connections.
     pub connections: Connections,
     clients_max: usize,
+    partitions: usize,
     next_id: u64,
     /// Connections refused so far.
     pub refused: u64,
 }
 
 impl Front {
-    /// Serve `listeners`, and wake up when one of `wake_fds` becomes readable.
+    /// Serve `listeners` for a store of so many partitions, and wake up when one of `wake_fds`
+    /// becomes readable.
     pub fn new(
         listeners: Vec<StdListener>,
         wake_fds: &[RawFd],
         clients_max: usize,
+        partitions: usize,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
@@ -129,6 +132,7 @@ impl Front {
             accept_after: None,
             connections: Connections::default(),
             clients_max,
+            partitions,
             next_id: 1,
             refused: 0,
         })
@@ -223,9 +227,8 @@ impl Front {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!("TCP_NODELAY of {peer}: {error}");
         }
-        let slot = self
-            .connections
-            .insert(Connection::new(self.next_id, stream, peer, now));
+        let connection = Connection::new(self.next_id, stream, peer, self.partitions, now);
+        let slot = self.connections.insert(connection);
         self.next_id += 1;
         let interest = Interest::READABLE | Interest::WRITABLE;
         let token = Token(FIRST_CONNECTION + slot);

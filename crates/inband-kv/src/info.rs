@@ -14,6 +14,8 @@ pub struct Identity {
     pub name: String,
     /// Its number among the replicas, from 0.
     pub replica_index: u64,
+    /// Number of partitions.
+    pub partitions: usize,
     /// Most clients at a time.
     pub clients_max: usize,
     /// When it started.
@@ -119,6 +121,7 @@ fn inband(status: &Status, identity: &Identity) -> String {
     let s = status;
     let fields = [
         ("replica_index", identity.replica_index),
+        ("partitions", identity.partitions as u64),
         ("applied_instance", s.applied_instance),
         ("replicated_time_ms", s.time_ms),
         ("client_sessions", s.client_sessions),
@@ -129,11 +132,19 @@ fn inband(status: &Status, identity: &Identity) -> String {
         ("command_bytes_max", identity.command_len_bytes_max as u64),
         ("loading", u64::from(s.is_loading)),
         ("loading_bytes", s.loading_bytes),
+        ("loading_bytes_total", s.loading_bytes_total),
         ("checkpoints_installed", s.checkpoints_installed_total),
         ("checkpoints_served", s.checkpoints_served_total),
         ("draining", u64::from(s.is_draining)),
     ];
     let mut text = format!("name:{}\r\n", identity.name);
+    for (log, applied) in s.applied_instances.iter().enumerate() {
+        let name = match log == identity.partitions {
+            true => "m".to_owned(),
+            false => format!("p{log}"),
+        };
+        text += &format!("applied_instance_{name}:{applied}\r\n");
+    }
     for (name, value) in fields {
         text += &format!("{name}:{value}\r\n");
     }

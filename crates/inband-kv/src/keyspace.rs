@@ -4,17 +4,22 @@
 //! at its end into the burst's batch. After that the same cache serves hot keys without asking
 //! RocksDB.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use rocksdb::{Direction, IteratorMode, WriteBatch, DB};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::db::{Columns, HASH_LEN_BYTES};
-use crate::limits::RECORD_CACHE_BYTES_MAX;
+use crate::limits::{APPENDED_LEN_BYTES_MAX_V1, STORED_VALUE_LEN_BYTES_MAX};
 
-/// Length of the expiry time in front of a value, and in front of a key in the expiry index.
+/// Length of the expiry time in front of a record, and in front of a key in the expiry index.
 pub const TIME_LEN_BYTES: usize = 8;
+
+/// Set in the time of a record that has a version behind it.
+const HAS_VERSION: u64 = 1 << 63;
+/// Length of what stands before the value of a record that has a version.
+const HEADER_LEN_BYTES: usize = 16;
 
 /// Above every key: longer than any and all ones.
 const ABOVE_ALL_KEYS: [u8; 4096] = [0xff; 4096];
@@ -49,6 +54,8 @@ struct RecordCache {
     young: RecordMap,
     old: RecordMap,
     young_bytes: usize,
+    /// Bytes of both generations together.
+    bytes_max: usize,
 }
 
 impl RecordCache {
@@ -79,14 +86,17 @@ impl RecordCache {
 
     /// Between bursts only: within one, the cache is the only place that knows its writes.
     fn trim(&mut self) {
-        if self.young_bytes > RECORD_CACHE_BYTES_MAX / 2 {
+        if self.young_bytes > self.bytes_max / 2 {
             self.old = std::mem::take(&mut self.young);
             self.young_bytes = 0;
         }
     }
 
     fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self {
+            bytes_max: self.bytes_max,
+            ..Self::default()
+        };
     }
 }
 
@@ -107,6 +117,10 @@ impl DirtyKeys {
     fn clear(&mut self) {
         self.bytes.clear();
         self.ranges.clear();
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.ranges.iter().map(|(start, end)| &self.bytes[*start..*end])
     }
 
     /// Each key once, in order.
@@ -140,6 +154,10 @@ pub struct Keyspace {
     /// Everything in RocksDB is deleted by this burst; only the cache counts.
     flushed: bool,
     stored_key: Vec<u8>,
+    /// Records get versions: a program that does not know them cannot follow this log any more.
+    pub has_versions: bool,
+    /// Records written with a version so far.
+    pub writes: u64,
 }
 
 /// A live record.
@@ -147,19 +165,50 @@ pub struct Keyspace {
 pub struct Record<'a> {
     /// When it expires; 0: never.
     pub expire_at_ms: u64,
+    /// Changes whenever the record is written; 0 if it was written before there were versions.
+    pub version: u64,
     /// Its value.
     pub value: &'a [u8],
 }
 
+/// What a command may do with the keys and values that it concerns.
+pub trait Keys {
+    /// Replicated time.
+    fn now_ms(&self) -> u64;
+    /// The record of `key`, if it has not expired.
+    fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error>;
+    /// Store a record; `expire_at_ms` 0: it does not expire.
+    fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error>;
+    /// Delete a key; was it there and alive?
+    fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error>;
+    /// Number of keys, expired ones that are not yet deleted included (as in Redis).
+    fn count(&self) -> u64;
+    /// Delete all keys.
+    fn flush(&mut self);
+    /// Call `visit` with every live key until it returns `false`.
+    fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error>;
+    /// Longest value that a command may make a value grow to.
+    fn grown_len_bytes_max(&self) -> usize;
+}
+
 impl Keyspace {
-    /// The keys of `db`, of which there are `keys`.
-    pub fn open(db: &DB, columns: Columns<'_>, keys: u64) -> Result<Self, rocksdb::Error> {
+    /// The keys of `db`, of which there are `keys`, with at most `cache_bytes_max` of records in
+    /// memory.
+    pub fn open(
+        db: &DB,
+        columns: Columns<'_>,
+        keys: u64,
+        cache_bytes_max: usize,
+    ) -> Result<Self, rocksdb::Error> {
         let first = db
             .iterator_cf(columns.expiry, IteratorMode::Start)
             .next()
             .transpose()?;
         Ok(Self {
-            cache: RecordCache::default(),
+            cache: RecordCache {
+                bytes_max: cache_bytes_max,
+                ..RecordCache::default()
+            },
             dirty: DirtyKeys::default(),
             keys,
             earliest_expiry_ms: first.map_or(u64::MAX, |(key, _)| leading_number(&key)),
@@ -167,7 +216,23 @@ impl Keyspace {
             index_start: Vec::new(),
             flushed: false,
             stored_key: Vec::new(),
+            has_versions: false,
+            writes: 0,
         })
+    }
+
+    /// The first bytes of a record that is written now.
+    fn header(&self, expire_at_ms: u64) -> ([u8; HEADER_LEN_BYTES], usize) {
+        let mut header = [0; HEADER_LEN_BYTES];
+        if !self.has_versions {
+            header[..TIME_LEN_BYTES].copy_from_slice(&expire_at_ms.to_be_bytes());
+            return (header, TIME_LEN_BYTES);
+        }
+        let time = expire_at_ms | HAS_VERSION;
+        header[..TIME_LEN_BYTES].copy_from_slice(&time.to_be_bytes());
+        // 0 and 1 are taken, see `engine::version_of`.
+        header[TIME_LEN_BYTES..].copy_from_slice(&(self.writes + 1).to_be_bytes());
+        (header, HEADER_LEN_BYTES)
     }
 
     /// Put everything that the burst changed into `batch`, each key once. In the order of the
@@ -216,9 +281,18 @@ pub fn leading_number(bytes: &[u8]) -> u64 {
 
 /// Split a stored record.
 pub fn record(bytes: &[u8]) -> Record<'_> {
-    let value = bytes.get(TIME_LEN_BYTES..).unwrap_or(&[]);
+    let time = leading_number(bytes);
+    let has_version = time & HAS_VERSION != 0;
+    let rest = bytes.get(TIME_LEN_BYTES..).unwrap_or(&[]);
+    let (version, value) = if has_version {
+        let value = rest.get(HEADER_LEN_BYTES - TIME_LEN_BYTES..);
+        (leading_number(rest), value.unwrap_or(&[]))
+    } else {
+        (0, rest)
+    };
     Record {
-        expire_at_ms: leading_number(bytes),
+        expire_at_ms: time & !HAS_VERSION,
+        version,
         value,
     }
 }
@@ -229,7 +303,7 @@ pub fn is_live(expire_at_ms: u64, now_ms: u64) -> bool {
 }
 
 /// The keyspace while one burst is applied.
-pub struct Burst<'a> {
+pub struct View<'a> {
     /// The database before the burst.
     pub db: &'a DB,
     /// Its column families.
@@ -240,7 +314,93 @@ pub struct Burst<'a> {
     pub now_ms: u64,
 }
 
-impl Burst<'_> {
+impl Keys for View<'_> {
+    fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error> {
+        stored_key(key, &mut self.keyspace.stored_key);
+        let now_ms = self.now_ms;
+        let record = self.place()?.as_deref().map(record);
+        Ok(record.filter(|r| is_live(r.expire_at_ms, now_ms)))
+    }
+
+    fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error> {
+        stored_key(key, &mut self.keyspace.stored_key);
+        self.keyspace.writes += u64::from(self.keyspace.has_versions);
+        let (header, header_len) = self.keyspace.header(expire_at_ms);
+        let header = &header[..header_len];
+        let place = self.place()?;
+        let before = place.as_deref().map(|r| (record(r).expire_at_ms, r.len()));
+        let len = header_len + value.len();
+        match place {
+            Some(bytes) if bytes.len() == len => {
+                bytes[..header_len].copy_from_slice(header);
+                bytes[header_len..].copy_from_slice(value);
+            }
+            _ => *place = Some([header, value].concat().into()),
+        }
+        let (before_ms, before_len) = before.unwrap_or((0, 0));
+        self.move_expiry(before_ms, expire_at_ms);
+        let keyspace = &mut *self.keyspace;
+        keyspace.keys += u64::from(before.is_none());
+        keyspace.cache.young_bytes = (keyspace.cache.young_bytes + len).saturating_sub(before_len);
+        keyspace.dirty.push(&keyspace.stored_key);
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error> {
+        stored_key(key, &mut self.keyspace.stored_key);
+        self.delete_stored()
+    }
+
+    fn count(&self) -> u64 {
+        self.keyspace.keys
+    }
+
+    fn flush(&mut self) {
+        self.keyspace.cache.clear();
+        self.keyspace.dirty.clear();
+        self.keyspace.index_changes.clear();
+        self.keyspace.flushed = true;
+        self.keyspace.keys = 0;
+        self.keyspace.earliest_expiry_ms = u64::MAX;
+    }
+
+    fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error> {
+        let keyspace = &*self.keyspace;
+        let is_alive = |bytes: &[u8]| is_live(record(bytes).expire_at_ms, self.now_ms);
+        let dirty: HashSet<&[u8]> = keyspace.dirty.iter().collect();
+        for stored_key in &dirty {
+            let is_there = keyspace.cache.get(stored_key).is_some_and(is_alive);
+            if is_there && !visit(&stored_key[HASH_LEN_BYTES..]) {
+                return Ok(());
+            }
+        }
+        if keyspace.flushed {
+            return Ok(());
+        }
+        for item in self.db.iterator_cf(self.columns.data, IteratorMode::Start) {
+            let (stored_key, bytes) = item?;
+            let is_there = !dirty.contains(&*stored_key) && is_alive(&bytes);
+            if is_there && !visit(&stored_key[HASH_LEN_BYTES..]) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn grown_len_bytes_max(&self) -> usize {
+        if self.keyspace.has_versions {
+            STORED_VALUE_LEN_BYTES_MAX
+        } else {
+            APPENDED_LEN_BYTES_MAX_V1
+        }
+    }
+}
+
+impl View<'_> {
     /// The place of the record of the key in `keyspace.stored_key`, dead or alive.
     fn place(&mut self) -> Result<&mut Option<Box<[u8]>>, rocksdb::Error> {
         let keyspace = &mut *self.keyspace;
@@ -256,47 +416,6 @@ impl Burst<'_> {
         })
     }
 
-    /// The record of `key`, if it has not expired.
-    pub fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error> {
-        stored_key(key, &mut self.keyspace.stored_key);
-        let now_ms = self.now_ms;
-        let record = self.place()?.as_deref().map(record);
-        Ok(record.filter(|r| is_live(r.expire_at_ms, now_ms)))
-    }
-
-    /// Store a record; `expire_at_ms` 0: it does not expire.
-    pub fn put(
-        &mut self,
-        key: &[u8],
-        expire_at_ms: u64,
-        value: &[u8],
-    ) -> Result<(), rocksdb::Error> {
-        stored_key(key, &mut self.keyspace.stored_key);
-        let place = self.place()?;
-        let before = place.as_deref().map(|r| (record(r).expire_at_ms, r.len()));
-        let len = TIME_LEN_BYTES + value.len();
-        match place {
-            Some(bytes) if bytes.len() == len => {
-                bytes[..TIME_LEN_BYTES].copy_from_slice(&expire_at_ms.to_be_bytes());
-                bytes[TIME_LEN_BYTES..].copy_from_slice(value);
-            }
-            _ => *place = Some([&expire_at_ms.to_be_bytes()[..], value].concat().into()),
-        }
-        let (before_ms, before_len) = before.unwrap_or((0, 0));
-        self.move_expiry(before_ms, expire_at_ms);
-        let keyspace = &mut *self.keyspace;
-        keyspace.keys += u64::from(before.is_none());
-        keyspace.cache.young_bytes = (keyspace.cache.young_bytes + len).saturating_sub(before_len);
-        keyspace.dirty.push(&keyspace.stored_key);
-        Ok(())
-    }
-
-    /// Delete a key; was it there and alive?
-    pub fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error> {
-        stored_key(key, &mut self.keyspace.stored_key);
-        self.delete_stored()
-    }
-
     /// Delete the key in `keyspace.stored_key`.
     fn delete_stored(&mut self) -> Result<bool, rocksdb::Error> {
         let Some(bytes) = self.place()?.take() else {
@@ -309,16 +428,6 @@ impl Burst<'_> {
         keyspace.cache.young_bytes = keyspace.cache.young_bytes.saturating_sub(bytes.len());
         keyspace.dirty.push(&keyspace.stored_key);
         Ok(is_live(expire_at_ms, self.now_ms))
-    }
-
-    /// Delete all keys.
-    pub fn flush(&mut self) {
-        self.keyspace.cache.clear();
-        self.keyspace.dirty.clear();
-        self.keyspace.index_changes.clear();
-        self.keyspace.flushed = true;
-        self.keyspace.keys = 0;
-        self.keyspace.earliest_expiry_ms = u64::MAX;
     }
 
     /// Delete up to `limit` expired keys, the longest expired first.

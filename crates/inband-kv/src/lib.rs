@@ -1,12 +1,14 @@
 //! A replicated key-value store over RocksDB, spoken to in RESP.
 //!
 //! [`replica::Replica`] is the whole of it: clients' sockets, a [`inband_paxos::log::ReplicatedLog`]
-//! and a [`store::Store`] in one thread. From the outside in:
+//! and a [`machine::Machine`] in one thread. From the outside in:
 //!
 //! * [`front`], [`connection`], [`resp`], [`reply`]: sockets, requests and replies;
 //! * [`table`], [`parse`], [`local`], [`info`]: which commands there are, and those answered here;
 //! * [`command`], [`value`], [`packer`]: commands for the log, many in one value;
-//! * [`store`], [`client_sessions`]: the replicated state machine;
+//! * [`partition`], [`machine`]: which partition a key belongs to, and the replicated state machine
+//!   over all partitions;
+//! * [`store`], [`client_sessions`]: the part of it that one log drives;
 //! * [`checkpoint`], [`checkpoint_server`], [`checkpoint_client`], [`loader`]: state transfer;
 //! * [`control`]: watching and directing a replica from other threads;
 //! * [`limits`]: every limit.
@@ -24,11 +26,14 @@ pub mod front;
 pub mod glob;
 pub mod info;
 mod keyspace;
+mod layout;
 pub mod limits;
 pub mod loader;
 pub mod local;
+pub mod machine;
 pub mod packer;
 pub mod parse;
+pub mod partition;
 pub mod replica;
 pub mod reply;
 pub mod resp;

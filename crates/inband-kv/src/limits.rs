@@ -4,7 +4,10 @@
 //! with the same number, so they are constants and not configuration.
 
 /// Longest string a key may grow to by `APPEND`. *Replicated.*
-pub const STORED_VALUE_LEN_BYTES_MAX: usize = 64 * 1024;
+pub const STORED_VALUE_LEN_BYTES_MAX: usize = 1024 * 1024;
+
+/// The same in a log that programs of value version 1 can still follow. *Replicated.*
+pub const APPENDED_LEN_BYTES_MAX_V1: usize = 64 * 1024;
 
 /// Most named client sessions (`INBAND.SESSION`); opening one more expires the one that has been
 /// idle for longest. *Replicated.*
@@ -41,7 +44,8 @@ pub const TICK_BACKLOG_MS: u64 = 20;
 /// How much later each further replica proposes a tick, so that one of them does it for all.
 pub const TICK_STAGGER_MS: u64 = 100;
 
-/// Bytes of recently used records kept in memory beside RocksDB's own caches.
+/// Bytes of recently used records kept in memory beside RocksDB's own caches, all partitions
+/// together.
 pub const RECORD_CACHE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// RocksDB: size of one memtable of the data column family.
@@ -117,3 +121,16 @@ pub const CHECKPOINT_FILE_NAME_LEN_BYTES_MAX: usize = 255;
 
 /// Checkpoint transfer: pause after every peer has failed once.
 pub const CHECKPOINT_RETRY_MS: u64 = 500;
+
+/// Most commands of one transaction.
+pub const TRANSACTION_COMMANDS_MAX: usize = 16 * 1024;
+
+/// Most keys that one connection watches.
+pub const WATCHED_KEYS_MAX: usize = 1024;
+
+/// A marker that another replica's client needs is submitted by this one as well when it was not
+/// seen for this long.
+pub const MARKER_REPEAT_MS: u64 = 100;
+
+/// How much later each further replica does so, so that one of them does it for all.
+pub const MARKER_STAGGER_MS: u64 = 50;

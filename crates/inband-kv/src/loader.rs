@@ -11,8 +11,9 @@ use crate::checkpoint::TransferError;
 use crate::checkpoint_client::Fetch;
 use crate::control::ReplicaControl;
 use crate::limits::CHECKPOINT_RETRY_MS;
+use crate::store::Position;
 
-type Outcome = Result<u64, TransferError>;
+type Outcome = Result<(), TransferError>;
 
 /// Fetches one checkpoint at a time.
 pub struct Loader {
@@ -34,18 +35,24 @@ impl Loader {
     }
 
     /// Start to fetch, unless that is going on already or failed a moment ago.
-    pub fn start(&mut self, now: Instant, peers: Vec<SocketAddr>, applied: u64, into: PathBuf) {
+    pub fn start(
+        &mut self,
+        now: Instant,
+        peers: Vec<SocketAddr>,
+        positions: Vec<Position>,
+        into: Vec<PathBuf>,
+    ) {
         if self.thread.is_some() || self.retry_after.is_some_and(|after| now < after) {
             return;
         }
         let (control, stop) = (self.control.clone(), self.stop.clone());
         let fetch = move || {
-            let received_bytes = &control.loading_bytes;
             let fetch = Fetch {
                 peers: &peers,
-                applied,
+                positions: &positions,
                 into: &into,
-                received_bytes,
+                received_bytes: &control.loading_bytes,
+                total_bytes: &control.loading_bytes_total,
                 stop: &stop,
             };
             let outcome = fetch.run();

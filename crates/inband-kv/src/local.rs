@@ -1,5 +1,5 @@
-//! Commands that a replica answers without the log: about the connection, the server, and the two
-//! that read the local copy, `SCAN` and `KEYS`.
+//! Commands that a replica answers without the log: about the connection, the server, and `SCAN`,
+//! which reads the local copy.
 
 use std::time::Instant;
 
@@ -8,24 +8,23 @@ use crate::control::Status;
 use crate::front::Connections;
 use crate::glob;
 use crate::info;
-use crate::limits::{CLIENT_NAME_LEN_BYTES_MAX, KEYS_REPLY_BYTES_MAX, SCAN_COUNT_MAX};
+use crate::limits::{CLIENT_NAME_LEN_BYTES_MAX, SCAN_COUNT_MAX};
+use crate::machine::Machine;
 use crate::parse::{integer, unknown_subcommand, wrong_arity, SYNTAX_ERROR};
 use crate::reply::{Protocol, Reply};
 use crate::resp::Args;
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
 use crate::table::{self, CommandId, CommandSpec, COMMANDS};
 
 /// Version of Redis whose behaviour is imitated.
 const REDIS_VERSION: &str = "7.2.0";
 /// Page size of `SCAN` without `COUNT`.
 const SCAN_COUNT_DEFAULT: usize = 10;
-/// Keys looked at in one step of `KEYS`.
-const KEYS_STEP: usize = 10_000;
 
 /// What a local command may look at.
 pub struct World<'a> {
     /// The local copy.
-    pub store: &'a Store,
+    pub machine: &'a Machine,
     /// All connections, the asking one included.
     pub connections: &'a mut Connections,
     /// Place of the asking connection.
@@ -84,20 +83,18 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
                 world.now,
             ))
         }
-        CommandId::Scan | CommandId::Keys if world.status.is_loading => {
-            Reply::error(loading_error(world.status.loading_bytes))
-        }
-        CommandId::Scan => scan(args, world.store).unwrap_or_else(|reply| reply),
-        CommandId::Keys => keys(args.get(1), world.store).unwrap_or_else(|e| store_error(&e)),
+        CommandId::Scan if world.status.is_loading => Reply::error(loading_error(&world.status)),
+        CommandId::Scan => scan(args, world.machine).unwrap_or_else(|reply| reply),
         _ => Reply::error("ERR this command goes through the log"),
     }
 }
 
 /// What data commands are answered with while a checkpoint is fetched.
-pub fn loading_error(received_bytes: u64) -> String {
+pub fn loading_error(status: &Status) -> String {
     format!(
-        "LOADING Inband is loading a checkpoint from another replica ({received_bytes} bytes so \
-         far); try again or use another replica"
+        "LOADING Inband is loading a checkpoint from another replica ({} of {} bytes so far); try \
+         again or use another replica",
+        status.loading_bytes, status.loading_bytes_total
     )
 }
 
@@ -343,7 +340,7 @@ fn config(args: Args<'_>, identity: &info::Identity) -> Reply {
     }
 }
 
-fn scan(args: Args<'_>, store: &Store) -> Result<Reply, Reply> {
+fn scan(args: Args<'_>, machine: &Machine) -> Result<Reply, Reply> {
     let cursor = std::str::from_utf8(args.get(1))
         .ok()
         .and_then(|text| text.parse::<u64>().ok());
@@ -366,7 +363,7 @@ fn scan(args: Args<'_>, store: &Store) -> Result<Reply, Reply> {
         }
         at += 2;
     }
-    let page = store
+    let page = machine
         .scan(cursor, count.min(SCAN_COUNT_MAX))
         .map_err(|e| store_error(&e))?;
     let keys = page
@@ -378,28 +375,4 @@ fn scan(args: Args<'_>, store: &Store) -> Result<Reply, Reply> {
         Reply::bulk(page.cursor.to_string()),
         keys,
     ]))
-}
-
-fn keys(pattern: &[u8], store: &Store) -> Result<Reply, StoreError> {
-    let (mut found, mut found_bytes, mut cursor) = (Vec::new(), 0, 0);
-    loop {
-        let page = store.scan(cursor, KEYS_STEP)?;
-        for key in page
-            .keys
-            .into_iter()
-            .filter(|key| glob::matches(pattern, key))
-        {
-            found_bytes += key.len();
-            found.push(Reply::Bulk(key));
-        }
-        if found_bytes > KEYS_REPLY_BYTES_MAX {
-            return Ok(Reply::error(format!(
-                "ERR the keys are over the limit of {KEYS_REPLY_BYTES_MAX} bytes; use SCAN"
-            )));
-        }
-        cursor = page.cursor;
-        if cursor == 0 {
-            return Ok(Reply::Array(found));
-        }
-    }
 }

@@ -1,17 +1,17 @@
-//! Packs the commands of many connections into values and remembers who waits for which.
+//! Packs the commands of many connections for one log into values and remembers who waits for which.
 //!
-//! Order (design, *must* 8): a connection has at most one undecided value, because values submitted
-//! later may be decided earlier. Within a value its commands stand in their order.
+//! Order (design, *must* 8): a connection has at most one undecided value in a log, because values
+//! submitted later may be decided earlier. Within a value its commands stand in their order.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use inband_paxos::log::{ReplicatedLog, SubmitError, Ticket};
 
 use crate::connection::Connection;
 use crate::front::Connections;
 use crate::limits::{VALUES_IN_FLIGHT_BEFORE_FILLING, VALUES_IN_FLIGHT_MAX};
-use crate::value::{ValueWriter, COMMAND_PREFIX_LEN_BYTES, VALUE_HEADER_LEN_BYTES};
+use crate::value::{self, ValueWriter, COMMAND_PREFIX_LEN_BYTES, VALUE_HEADER_LEN_BYTES};
 
 /// The commands of one connection within a value.
 #[derive(Debug, Clone, Copy)]
@@ -38,16 +38,19 @@ impl Part {
 /// A value that the log refused for good, with the parts that wait for it.
 #[derive(Debug)]
 pub struct Rejected {
+    /// The log.
+    pub log: usize,
     /// Who waits.
     pub parts: Vec<Part>,
     /// Why it was refused.
     pub error: SubmitError,
 }
 
-/// A value that is undecided.
+/// A value that is undecided, or decided and not yet applied here.
 #[derive(Debug)]
 struct InFlight {
     parts: Vec<Part>,
+    submitted: Instant,
     /// The last session under which it was refused; ids ascend.
     refused_session: u64,
 }
@@ -55,6 +58,8 @@ struct InFlight {
 /// Packs commands into values.
 #[derive(Debug)]
 pub struct Packer {
+    /// The log that the values go to, and so the connections' lane.
+    log: usize,
     value_len_bytes_max: usize,
     writer: ValueWriter,
     /// Who has commands in the value being filled.
@@ -67,10 +72,23 @@ pub struct Packer {
     pub submitted: u64,
 }
 
+/// What the packer needs of its surroundings to submit values.
+pub struct Submission<'a> {
+    /// All connections.
+    pub connections: &'a mut Connections,
+    /// All logs.
+    pub log: &'a mut dyn ReplicatedLog,
+    /// Wall clock.
+    pub wall_ms: u64,
+    /// Now.
+    pub now: Instant,
+}
+
 impl Packer {
-    /// Pack into values of at most `value_len_bytes_max`.
-    pub fn new(value_len_bytes_max: usize) -> Self {
+    /// Pack for `log` into values of at most `value_len_bytes_max`.
+    pub fn new(log: usize, value_len_bytes_max: usize) -> Self {
         Self {
+            log,
             value_len_bytes_max,
             writer: ValueWriter::new(),
             parts: Vec::new(),
@@ -81,10 +99,10 @@ impl Packer {
         }
     }
 
-    /// Longest encoded command that fits a value.
-    pub fn command_len_bytes_max(&self) -> usize {
+    /// Longest encoded command that fits a value of this length.
+    pub fn command_len_bytes_max(value_len_bytes_max: usize) -> usize {
         let overhead = VALUE_HEADER_LEN_BYTES + COMMAND_PREFIX_LEN_BYTES;
-        self.value_len_bytes_max.saturating_sub(overhead)
+        value_len_bytes_max.saturating_sub(overhead)
     }
 
     /// Number of undecided values.
@@ -97,43 +115,37 @@ impl Packer {
         self.in_flight.is_empty() && self.writer.is_empty() && self.ready.is_empty()
     }
 
-    /// A connection has commands to pack.
+    /// A connection may have commands to pack.
     pub fn push_ready(&mut self, slot: usize, connection: &mut Connection) {
-        if !connection.is_in_ready_list {
-            connection.is_in_ready_list = true;
+        if connection.enter_ready_list(self.log) {
             self.ready.push_back(slot);
         }
     }
 
     /// Pack and submit as much as the policy and the log allow.
-    pub fn pack(
-        &mut self,
-        connections: &mut Connections,
-        log: &mut dyn ReplicatedLog,
-        wall_ms: u64,
-        rejected: &mut Vec<Rejected>,
-    ) {
+    pub fn pack(&mut self, to: &mut Submission<'_>, rejected: &mut Vec<Rejected>) {
         while let Some(slot) = self.ready.front().copied() {
-            let connection = connections.get_mut(slot).filter(|c| c.is_in_ready_list);
-            let Some(connection) = connection.filter(|c| c.is_ready_to_pack()) else {
-                if let Some(connection) = connections.get_mut(slot) {
-                    connection.is_in_ready_list = false;
+            let log = self.log;
+            let connection = to.connections.get_mut(slot);
+            let Some(connection) = connection.filter(|c| c.is_ready_to_pack(log)) else {
+                if let Some(connection) = to.connections.get_mut(slot) {
+                    connection.leave_ready_list(log);
                 }
                 self.ready.pop_front();
                 continue;
             };
             if !self.is_good_fit(connection) {
-                if !self.submit(log, wall_ms, rejected) {
+                if !self.submit(to, rejected) {
                     return;
                 }
                 continue;
             }
             self.take_commands(slot, connection);
-            connection.is_in_ready_list = false;
+            connection.leave_ready_list(log);
             self.ready.pop_front();
         }
         if !self.writer.is_empty() && self.in_flight.len() < VALUES_IN_FLIGHT_BEFORE_FILLING {
-            self.submit(log, wall_ms, rejected);
+            self.submit(to, rejected);
         }
     }
 
@@ -143,9 +155,11 @@ impl Packer {
         let room = self
             .value_len_bytes_max
             .saturating_sub(self.writer.len_bytes());
-        let prefixes = connection.queued_len() * COMMAND_PREFIX_LEN_BYTES;
-        let all = connection.encoded_len_bytes() + prefixes;
-        let first = connection.front_command().map_or(0, |(c, _)| c.len());
+        let prefixes = connection.waiting_len(self.log) * COMMAND_PREFIX_LEN_BYTES;
+        let all = connection.waiting_len_bytes(self.log) + prefixes;
+        let first = connection
+            .front_command(self.log)
+            .map_or(0, |(c, _)| c.len());
         let first = first + COMMAND_PREFIX_LEN_BYTES;
         let empty_room = self.value_len_bytes_max - VALUE_HEADER_LEN_BYTES;
         self.writer.is_empty() || all <= room || (first <= room && all > empty_room)
@@ -153,13 +167,13 @@ impl Packer {
 
     fn take_commands(&mut self, slot: usize, connection: &mut Connection) {
         let mut part: Option<Part> = None;
-        while let Some((command, received)) = connection.front_command() {
+        while let Some((command, received)) = connection.front_command(self.log) {
             let len = self.writer.len_bytes() + command.len() + COMMAND_PREFIX_LEN_BYTES;
             if len > self.value_len_bytes_max {
                 break;
             }
             self.writer.push(command);
-            connection.pop_command();
+            connection.pop_command(self.log);
             let first = Part {
                 slot,
                 connection_id: connection.id,
@@ -168,56 +182,60 @@ impl Packer {
             };
             part.get_or_insert(first).count += 1;
         }
-        connection.has_value_in_flight = part.is_some();
         self.parts.extend(part);
     }
 
     /// Submit the value being filled; `false` if the log has no room for it now.
-    fn submit(
-        &mut self,
-        log: &mut dyn ReplicatedLog,
-        wall_ms: u64,
-        rejected: &mut Vec<Rejected>,
-    ) -> bool {
-        if self.in_flight.len() >= VALUES_IN_FLIGHT_MAX || log.submit_room(0) == 0 {
+    fn submit(&mut self, to: &mut Submission<'_>, rejected: &mut Vec<Rejected>) -> bool {
+        if self.in_flight.len() >= VALUES_IN_FLIGHT_MAX || to.log.submit_room(self.log) == 0 {
             return false;
         }
-        let result = log.submit(0, self.writer.finish(wall_ms));
+        let result = to.log.submit(self.log, self.writer.finish(to.wall_ms));
         if matches!(result, Err(SubmitError::WindowFull(_))) {
             return false;
         }
         let parts = std::mem::replace(&mut self.parts, self.spare.pop().unwrap_or_default());
         self.writer.clear();
         match result {
-            Ok(ticket) => {
-                self.submitted += 1;
-                self.in_flight.insert(
-                    ticket,
-                    InFlight {
-                        parts,
-                        refused_session: 0,
-                    },
-                );
-            }
-            Err(error) => rejected.push(Rejected { parts, error }),
+            Ok(ticket) => self.submitted(ticket, parts, to.now),
+            Err(error) => rejected.push(Rejected {
+                log: self.log,
+                parts,
+                error,
+            }),
         }
         true
     }
 
-    /// Submit a tick: a value without commands. `None`: not now.
-    pub fn submit_tick(&mut self, log: &mut dyn ReplicatedLog, wall_ms: u64) -> Option<Ticket> {
-        if !self.writer.is_empty() || log.submit_room(0) == 0 {
-            return None;
-        }
-        let ticket = log.submit(0, self.writer.finish(wall_ms)).ok()?;
+    fn submitted(&mut self, ticket: Ticket, parts: Vec<Part>, now: Instant) {
         self.submitted += 1;
         self.in_flight.insert(
             ticket,
             InFlight {
-                parts: Vec::new(),
+                parts,
+                submitted: now,
                 refused_session: 0,
             },
         );
+    }
+
+    /// Submit a tick: a value without commands. `None`: not now.
+    pub fn submit_tick(&mut self, to: &mut Submission<'_>) -> Option<Ticket> {
+        if !self.writer.is_empty() || to.log.submit_room(self.log) == 0 {
+            return None;
+        }
+        let ticket = to.log.submit(self.log, self.writer.finish(to.wall_ms));
+        self.submitted(ticket.ok()?, Vec::new(), to.now);
+        ticket.ok()
+    }
+
+    /// Submit a marker. `None`: not now.
+    pub fn submit_marker(&mut self, entry: u64, to: &mut Submission<'_>) -> Option<Ticket> {
+        if to.log.submit_room(self.log) == 0 {
+            return None;
+        }
+        let ticket = to.log.submit(self.log, &value::marker(entry)).ok()?;
+        self.submitted(ticket, Vec::new(), to.now);
         Some(ticket)
     }
 
@@ -247,9 +265,16 @@ impl Packer {
             .collect()
     }
 
-    /// Some connection has commands to pack.
-    pub fn has_waiting(&self) -> bool {
-        !self.ready.is_empty()
+    /// Take the values that were submitted longer ago than `age`.
+    pub fn take_overdue(&mut self, now: Instant, age: Duration) -> Vec<(Ticket, Vec<Part>)> {
+        let is_overdue = |value: &InFlight| now.saturating_duration_since(value.submitted) > age;
+        let overdue: Vec<Ticket> = self
+            .in_flight
+            .iter()
+            .filter_map(|(ticket, value)| is_overdue(value).then_some(*ticket))
+            .collect();
+        let take = |ticket| Some((ticket, self.in_flight.remove(&ticket)?.parts));
+        overdue.into_iter().filter_map(take).collect()
     }
 
     /// Take everything that waits to be packed out of the queues: who waits for how many replies.
@@ -259,10 +284,13 @@ impl Packer {
             let Some(connection) = connections.get_mut(slot) else {
                 continue;
             };
-            connection.is_in_ready_list = false;
+            connection.leave_ready_list(self.log);
+            if !connection.is_ready_to_pack(self.log) {
+                continue;
+            }
             let mut count = 0;
-            while connection.is_ready_to_pack() {
-                connection.pop_command();
+            while connection.front_command(self.log).is_some() {
+                connection.pop_command(self.log);
                 count += 1;
             }
             waiting.push((slot, count));

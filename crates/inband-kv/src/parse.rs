@@ -23,6 +23,14 @@ pub enum Request<'a> {
     Replicated(Command<'a>),
     /// Answered by this replica, see [`crate::local`].
     Local(&'static CommandSpec),
+    /// `MULTI`.
+    Multi,
+    /// `EXEC`.
+    Exec,
+    /// `DISCARD`.
+    Discard,
+    /// `UNWATCH`.
+    Unwatch,
     /// `INBAND.SESSION id seq`: what the connection's next data commands are called.
     UseSession {
         /// The session.
@@ -90,6 +98,12 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         CommandId::DbSize => Command::DbSize,
         CommandId::FlushAll => parse_flush(args)?,
         CommandId::Session => return parse_session(args),
+        CommandId::Keys => Command::Keys(key),
+        CommandId::Watch => Command::Watch(strings),
+        CommandId::Multi => return Ok(Request::Multi),
+        CommandId::Exec => return Ok(Request::Exec),
+        CommandId::Discard => return Ok(Request::Discard),
+        CommandId::Unwatch => return Ok(Request::Unwatch),
         CommandId::Auth
         | CommandId::Client
         | CommandId::Command
@@ -97,7 +111,6 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         | CommandId::Echo
         | CommandId::Hello
         | CommandId::Info
-        | CommandId::Keys
         | CommandId::Ping
         | CommandId::Quit
         | CommandId::Reset

@@ -1,11 +1,13 @@
 //! The runtime of a replica: one thread, one loop, owning its sockets, its log and its store.
 //!
-//! A turn of the loop reads what clients sent, packs and submits it, and asks the log at once what
-//! was decided: on the fast path the decision is there when `submit` returns. It applies the burst,
-//! writes the replies, and only then goes to sleep; before that it asks the log again for a short
+//! A turn of the loop reads what clients sent, packs and submits it, and asks the logs at once what
+//! was decided: on the fast path the decision is there when `submit` returns. It applies the bursts,
+//! writes the replies, and only then goes to sleep; before that it asks the logs again for a short
 //! while if values of its own are undecided.
 
 mod answers;
+mod markers;
+mod several;
 
 use std::collections::HashSet;
 use std::net::TcpListener;
@@ -13,22 +15,29 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use inband_paxos::log::{Burst, ReplicatedLog, SubmitError, Ticket};
+use inband_paxos::log::{ReplicatedLog, SubmitError, Ticket};
 
 use crate::checkpoint_server::CheckpointServer;
-use crate::connection::{Intake, Queued};
+use crate::connection::{Intake, Item, Next};
 use crate::control::{add, set, ReplicaControl};
 use crate::front::{Front, Ready};
 use crate::info::Identity;
 use crate::limits::{READ_BUDGET_BYTES, TICK_BACKLOG_MS, TICK_IDLE_MS, TICK_STAGGER_MS};
 use crate::loader::Loader;
 use crate::local::{self, World};
-use crate::packer::{Packer, Rejected};
+use crate::machine::Machine;
+use crate::packer::{Packer, Rejected, Submission};
 use crate::reply::Reply;
-use crate::store::{Outcomes, Store, StoreError};
+use crate::resp::Args;
+use crate::store::{Outcomes, StoreError};
+use crate::table::CommandId;
+use markers::Marker;
+use several::Several;
 
 /// Longest sleep: flags set by other threads are looked at this often at least.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// Time between looks for commands that are overdue.
+const OVERDUE_PERIOD: Duration = Duration::from_millis(100);
 
 /// Where replicated time comes from: a wall clock in milliseconds.
 pub type WallClock = Box<dyn FnMut() -> u64>;
@@ -44,6 +53,9 @@ pub struct ReplicaConfig {
     pub clients_max: usize,
     /// How long to ask the log again and again, while own values are undecided, before sleeping.
     pub spin_us: u64,
+    /// How long a command may take; then its outcome is unknown. To be longer than the log's own
+    /// deadline, which covers everything up to the decision.
+    pub deadline_ms: u64,
 }
 
 impl Default for ReplicaConfig {
@@ -53,6 +65,7 @@ impl Default for ReplicaConfig {
             replica_index: 0,
             clients_max: 10_000,
             spin_us: 50,
+            deadline_ms: 7_000,
         }
     }
 }
@@ -66,6 +79,24 @@ pub enum ReplicaError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The log and the store were made for different clusters.
+    #[error("there are {log_count} logs, and the store of {partitions} partition(s) needs {needed}; configure the same number of partitions for both")]
+    Logs {
+        /// Logs there are.
+        log_count: usize,
+        /// Partitions of the store.
+        partitions: usize,
+        /// Logs that they need.
+        needed: usize,
+    },
+}
+
+/// What a replica keeps for one log.
+struct Lane {
+    packer: Packer,
+    tick: Option<Ticket>,
+    last_delivery: Instant,
+    marker: Marker,
 }
 
 /// A replica.
@@ -75,23 +106,25 @@ pub struct Replica {
     control: Arc<ReplicaControl>,
     front: Front,
     log: Box<dyn ReplicatedLog>,
-    store: Store,
-    packer: Packer,
+    machine: Machine,
+    /// One a log.
+    lanes: Vec<Lane>,
+    several: Several,
     loader: Loader,
     clock: WallClock,
     /// Clients meanwhile get LOADING.
     is_loading: bool,
-    tick: Option<Ticket>,
-    /// Values nobody waits for any more, because a checkpoint came in between.
+    /// Logs that need it.
+    loading_logs: Vec<usize>,
+    /// Values nobody waits for any more: a checkpoint came in between, or their time is over.
     orphans: HashSet<Ticket>,
-    last_delivery: Instant,
+    overdue_looked_at: Instant,
     now: Instant,
     wall_ms: u64,
     // Reused between turns.
     ready: Ready,
     attention: Vec<usize>,
     dirty: Vec<usize>,
-    burst: Burst,
     outcomes: Outcomes,
     rejected: Vec<Rejected>,
     scratch: Vec<u8>,
@@ -102,39 +135,58 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// A replica of `log` with its copy in `store`. Clients come over `listeners`, peers that need
-    /// a checkpoint over `checkpoint_listener`.
+    /// A replica of `log` with its copy in `machine`. Clients come over `listeners`, peers that
+    /// need a checkpoint over `checkpoint_listener`.
     pub fn new(
         config: ReplicaConfig,
-        store: Store,
+        machine: Machine,
         mut log: Box<dyn ReplicatedLog>,
         listeners: Vec<TcpListener>,
         checkpoint_listener: Option<TcpListener>,
     ) -> Result<Self, ReplicaError> {
-        log.reset(0, store.applied());
-        let mut front = Front::new(listeners, &log.wake_fds(), config.clients_max)?;
+        let (log_count, needed) = (log.partitions(), machine.logs());
+        if log_count != needed {
+            return Err(ReplicaError::Logs {
+                log_count,
+                partitions: machine.partitions(),
+                needed,
+            });
+        }
+        for (partition, applied) in machine.applied().into_iter().enumerate() {
+            log.reset(partition, applied);
+        }
+        let wake_fds = log.wake_fds();
+        let partitions = machine.partitions();
+        let mut front = Front::new(listeners, &wake_fds, config.clients_max, partitions)?;
         let waker = front
             .take_waker()
             .ok_or_else(|| std::io::Error::other("no waker"))?;
-        let control = Arc::new(ReplicaControl::new(waker, store.shared()));
+        let control = Arc::new(ReplicaControl::new(waker, machine.shared()));
         let checkpoint_server = match checkpoint_listener {
             None => None,
             Some(listener) => Some(CheckpointServer::start(
                 listener,
-                store.shared(),
-                store.outgoing(),
+                machine.shared(),
+                machine.outgoing(),
                 control.checkpoints_served.clone(),
             )?),
         };
-        let packer = Packer::new(log.max_value_len_bytes());
         let now = Instant::now();
+        let value_len_bytes_max = log.max_value_len_bytes();
+        let lane = |log| Lane {
+            packer: Packer::new(log, value_len_bytes_max),
+            tick: None,
+            last_delivery: now,
+            marker: Marker::default(),
+        };
         let identity = Identity {
             name: config.name.clone(),
             replica_index: config.replica_index,
+            partitions,
             clients_max: config.clients_max,
             started: now,
             addresses: front.local_addrs(),
-            command_len_bytes_max: packer.command_len_bytes_max(),
+            command_len_bytes_max: Packer::command_len_bytes_max(value_len_bytes_max),
         };
         let replica = Self {
             config,
@@ -143,19 +195,19 @@ impl Replica {
             control,
             front,
             log,
-            store,
-            packer,
+            lanes: (0..log_count).map(lane).collect(),
+            several: Several::default(),
+            machine,
             clock: Box::new(system_time_ms),
             is_loading: false,
-            tick: None,
+            loading_logs: Vec::new(),
             orphans: HashSet::new(),
-            last_delivery: now,
+            overdue_looked_at: now,
             now,
             wall_ms: 0,
             ready: Ready::default(),
             attention: Vec::new(),
             dirty: Vec::new(),
-            burst: Burst::new(),
             outcomes: Outcomes::default(),
             rejected: Vec::new(),
             scratch: vec![0; READ_BUDGET_BYTES],
@@ -172,8 +224,8 @@ impl Replica {
     }
 
     /// The replica's copy.
-    pub fn store(&self) -> &Store {
-        &self.store
+    pub fn machine(&self) -> &Machine {
+        &self.machine
     }
 
     /// The replica's log.
@@ -198,7 +250,7 @@ impl Replica {
         while !self.control.is_stopping() {
             self.poll_once(SLEEP_MAX)?;
         }
-        self.store.sync()?;
+        self.machine.sync()?;
         Ok(())
     }
 
@@ -213,6 +265,7 @@ impl Replica {
         }
         self.accept();
         self.finish_loading()?;
+        self.give_up_overdue();
         self.tick_if_due();
         self.serve_attention();
         self.decide_and_apply()?;
@@ -272,78 +325,117 @@ impl Replica {
         }
     }
 
-    /// Take a connection's requests and answer those whose turn it is.
+    /// Take a connection's requests, and answer those that this replica answers by itself.
     fn serve(&mut self, slot: usize) {
-        let intake = Intake {
-            command_len_bytes_max: self.packer.command_len_bytes_max(),
-            is_draining: self.control.is_draining(),
-            now: self.now,
-        };
-        let Some(connection) = self.front.connections.get_mut(slot) else {
-            return;
-        };
-        if connection.has_input_work() {
+        if let Some(connection) = self.front.connections.get_mut(slot) {
+            connection.start_turn();
+        }
+        self.finish_alone(slot);
+        let refusal = self.refusal();
+        let mut requests = 0;
+        loop {
+            let intake = Intake {
+                partitions: self.identity.partitions,
+                command_len_bytes_max: self.identity.command_len_bytes_max,
+                refusal: refusal.as_ref(),
+                now: self.now,
+            };
+            let Some(connection) = self.front.connections.get_mut(slot) else {
+                return;
+            };
             let before = connection.requests;
-            match connection.take_requests(intake, &mut self.scratch) {
-                Ok(commands) => self.waiting_commands += commands,
+            let next = connection.next(&intake, &mut self.scratch);
+            requests += connection.requests - before;
+            match next {
+                Ok(Next::Nothing) => break,
+                Ok(Next::Answered) => {}
+                Ok(Next::Command(lane)) => {
+                    self.waiting_commands += 1;
+                    self.lanes[lane].packer.push_ready(slot, connection);
+                }
+                Ok(Next::Local(id, args)) => {
+                    let reply = self.execute_local(slot, id, args.args());
+                    self.answer_local(slot, reply);
+                }
+                Ok(Next::LocalTransaction(items)) => {
+                    let reply = self.complete(slot, items, Vec::new());
+                    self.answer_local(slot, reply);
+                }
                 Err(error) => {
                     tracing::debug!("reading from {}: {error}", connection.peer);
-                    return self.close(slot);
+                    self.close(slot);
+                    break;
                 }
             }
-            add(
-                &self.control.counters.requests_total,
-                connection.requests - before,
-            );
         }
-        self.answer_local(slot);
-        let Some(connection) = self.front.connections.get_mut(slot) else {
-            return;
-        };
-        if connection.is_ready_to_pack() {
-            self.packer.push_ready(slot, connection);
-        }
-        let has_more = connection.has_input_work();
+        add(&self.control.counters.requests_total, requests);
         self.dirty.push(slot);
-        if has_more {
+        let has_more = self.front.connections.get(slot).map(|c| c.has_input_work());
+        if has_more == Some(true) {
             self.want_attention(slot);
         }
     }
 
-    /// Answer the requests at the front of a connection's queue that do not need the log.
-    fn answer_local(&mut self, slot: usize) {
-        loop {
-            let connection = self.front.connections.get_mut(slot);
-            let Some(queued) = connection.and_then(|c| c.next_local()) else {
-                return;
-            };
-            let reply = match queued {
-                Queued::Answered(reply) => reply,
-                Queued::Local(id, args) => {
-                    self.publish();
-                    let mut world = World {
-                        store: &self.store,
-                        status: self.control.status(),
-                        connections: &mut self.front.connections,
-                        slot,
-                        identity: &self.identity,
-                        now: self.now,
-                    };
-                    local::execute(id, args.args(), &mut world)
-                }
-                Queued::Replicated { .. } => return,
-            };
-            if let Some(connection) = self.front.connections.get_mut(slot) {
-                connection.reply(&reply);
-            }
+    /// What commands for the logs are answered with now, if they are not taken.
+    fn refusal(&self) -> Option<Reply> {
+        if self.is_loading {
+            self.publish();
+            return Some(Reply::error(local::loading_error(&self.control.status())));
         }
+        let is_draining = self.control.is_draining();
+        is_draining.then(|| Reply::error("ERR shutting down; use another replica"))
+    }
+
+    fn answer_local(&mut self, slot: usize, reply: Reply) {
+        if let Some(connection) = self.front.connections.get_mut(slot) {
+            connection.answer_local(reply);
+        }
+    }
+
+    fn execute_local(&mut self, slot: usize, id: CommandId, args: Args<'_>) -> Reply {
+        self.publish();
+        let mut world = World {
+            machine: &self.machine,
+            status: self.control.status(),
+            connections: &mut self.front.connections,
+            slot,
+            identity: &self.identity,
+            now: self.now,
+        };
+        local::execute(id, args, &mut world)
+    }
+
+    /// Do what is to be done with the reply of a request that went alone.
+    fn finish_alone(&mut self, slot: usize) {
+        let connection = self.front.connections.get_mut(slot);
+        let Some((items, reply)) = connection.and_then(|c| c.take_alone()) else {
+            return;
+        };
+        let reply = match reply {
+            Reply::Array(replies) if !items.is_empty() => self.complete(slot, items, replies),
+            other => other,
+        };
+        if let Some(connection) = self.front.connections.get_mut(slot) {
+            connection.answer_alone(reply);
+        }
+    }
+
+    /// The reply of a transaction, of which `replies` went through the log.
+    fn complete(&mut self, slot: usize, items: Vec<Item>, replies: Vec<Reply>) -> Reply {
+        let mut replies = replies.into_iter();
+        let all = items.into_iter().map(|item| match item {
+            Item::Replicated => replies.next().unwrap_or(Reply::Nil),
+            Item::Local(id, args) => self.execute_local(slot, id, args.args()),
+            Item::Answered(reply) => reply,
+        });
+        Reply::Array(all.collect())
     }
 
     /// Pack, submit, ask the log, apply and reply until nothing more comes of it.
     fn decide_and_apply(&mut self) -> Result<(), ReplicaError> {
         loop {
             self.pack();
-            let has_progress = self.apply_burst()?;
+            let has_progress = self.apply_bursts()?;
             self.write_replies();
             if !has_progress {
                 return Ok(());
@@ -353,63 +445,97 @@ impl Replica {
 
     fn pack(&mut self) {
         if self.is_loading {
-            let text = local::loading_error(self.control.loading_bytes.load(Ordering::Relaxed));
-            let reply = Reply::error(text);
-            // Answering makes room for requests that were read already: until there are none.
-            while self.packer.has_waiting() {
-                for (slot, count) in self.packer.reject_waiting(&mut self.front.connections) {
-                    self.waiting_commands -= count;
-                    if let Some(connection) = self.front.connections.get_mut(slot) {
-                        (0..count).for_each(|_| connection.reply(&reply));
-                    }
-                    self.serve(slot);
-                }
-            }
-            return;
+            return self.reject_waiting();
         }
-        self.packer.pack(
-            &mut self.front.connections,
-            &mut *self.log,
-            self.wall_ms,
-            &mut self.rejected,
-        );
+        self.submit_markers();
+        for lane in &mut self.lanes {
+            let mut to = Submission {
+                connections: &mut self.front.connections,
+                log: &mut *self.log,
+                wall_ms: self.wall_ms,
+                now: self.now,
+            };
+            lane.packer.pack(&mut to, &mut self.rejected);
+        }
         for rejected in std::mem::take(&mut self.rejected) {
             let reply = Reply::error(match rejected.error {
                 SubmitError::Closed(_) => format!("TRYAGAIN {}", rejected.error),
                 _ => format!("ERR {}", rejected.error),
             });
-            self.reply_all(rejected.parts, &reply);
+            self.reply_all(rejected.log, rejected.parts, &reply);
         }
     }
 
-    /// Ask the log what was decided, apply it and append the replies; was there anything?
-    fn apply_burst(&mut self) -> Result<bool, ReplicaError> {
-        self.burst.clear();
-        self.log.poll(std::slice::from_mut(&mut self.burst));
-        if self.burst.checkpoint_needed {
-            self.start_loading();
+    /// Answer what waited already when loading began.
+    fn reject_waiting(&mut self) {
+        let Some(reply) = self.refusal() else {
+            return;
+        };
+        for log in 0..self.lanes.len() {
+            let waiting = self.lanes[log]
+                .packer
+                .reject_waiting(&mut self.front.connections);
+            for (slot, count) in waiting {
+                self.waiting_commands -= count;
+                if let Some(connection) = self.front.connections.get_mut(slot) {
+                    (0..count).for_each(|_| connection.answer_next(log, reply.clone()));
+                }
+                self.serve(slot);
+            }
         }
-        for (ticket, failure) in std::mem::take(&mut self.burst.failed) {
-            self.fail(ticket, failure);
-        }
-        if self.burst.decided().len() == 0 {
+    }
+
+    /// Ask the logs what was decided, apply it and append the replies; was there anything?
+    fn apply_bursts(&mut self) -> Result<bool, ReplicaError> {
+        self.log.poll(self.machine.bursts());
+        self.take_reports();
+        self.outcomes.clear();
+        if !self.machine.run(&mut self.outcomes)? {
             return Ok(false);
         }
-        self.outcomes.clear();
-        self.store.apply(self.burst.decided(), &mut self.outcomes)?;
-        self.log.applied(0, self.store.applied());
         self.now = Instant::now();
-        self.last_delivery = self.now;
-        add(
-            &self.control.counters.commands_applied_total,
-            self.outcomes.commands,
-        );
-        let outcomes = std::mem::take(&mut self.outcomes);
+        self.report_applied();
+        let commands = self.outcomes.commands;
+        add(&self.control.counters.commands_applied_total, commands);
+        let mut outcomes = std::mem::take(&mut self.outcomes);
         for outcome in &outcomes.values {
-            self.finish(*outcome, &outcomes.replies);
+            self.finish(*outcome, &mut outcomes.replies);
+        }
+        for (entry, reply) in outcomes.entries.drain(..) {
+            self.finish_entry(entry, reply);
         }
         self.outcomes = outcomes;
         Ok(true)
+    }
+
+    /// Take from the bursts what is not a decided value.
+    fn take_reports(&mut self) {
+        let mut failed = Vec::new();
+        let mut needy = Vec::new();
+        for (log, burst) in self.machine.bursts().iter_mut().enumerate() {
+            failed.append(&mut burst.failed);
+            if std::mem::take(&mut burst.checkpoint_needed) {
+                needy.push(log);
+            }
+        }
+        for (ticket, failure) in failed {
+            self.fail(ticket, failure);
+        }
+        if !needy.is_empty() {
+            self.start_loading(needy);
+        }
+    }
+
+    /// Tell the logs how far their values are applied.
+    fn report_applied(&mut self) {
+        for (log, applied) in self.machine.applied().into_iter().enumerate() {
+            let counter = &self.control.counters.applied_instances[log];
+            if counter.load(Ordering::Relaxed) != applied {
+                set(counter, applied);
+                self.log.applied(log, applied);
+                self.lanes[log].last_delivery = self.now;
+            }
+        }
     }
 
     fn write_replies(&mut self) {
@@ -426,9 +552,16 @@ impl Replica {
             }
             if connection.is_finished() {
                 self.close(slot);
-            } else if was_full && (connection.has_input_work() || connection.has_turn()) {
-                // There was no room for its replies; now there is.
-                self.want_attention(slot);
+            } else if was_full {
+                // There was no room for its replies; now there may be.
+                for (log, lane) in self.lanes.iter_mut().enumerate() {
+                    if connection.is_ready_to_pack(log) {
+                        lane.packer.push_ready(slot, connection);
+                    }
+                }
+                if connection.has_input_work() {
+                    self.want_attention(slot);
+                }
             }
         }
         self.dirty = dirty;
@@ -436,18 +569,24 @@ impl Replica {
 
     fn close(&mut self, slot: usize) {
         if let Some(connection) = self.front.close(slot) {
-            self.waiting_commands -= connection.queued_commands();
+            self.waiting_commands -= connection.waiting_commands();
         }
     }
 
-    /// Ask the log again for a short while: a decision is often only microseconds away.
+    /// Values of this replica that are undecided or not applied, and commands that wait for others.
+    fn in_flight(&self) -> usize {
+        let values: usize = self.lanes.iter().map(|l| l.packer.in_flight()).sum();
+        values + self.several.len()
+    }
+
+    /// Ask the logs again for a short while: a decision is often only microseconds away.
     fn spin(&mut self) -> Result<(), ReplicaError> {
-        if self.config.spin_us == 0 || self.packer.in_flight() == 0 || !self.attention.is_empty() {
+        if self.config.spin_us == 0 || self.in_flight() == 0 || !self.attention.is_empty() {
             return Ok(());
         }
         let deadline = Instant::now() + Duration::from_micros(self.config.spin_us);
-        while self.packer.in_flight() > 0 && Instant::now() < deadline {
-            if self.apply_burst()? {
+        while self.in_flight() > 0 && Instant::now() < deadline {
+            if self.apply_bursts()? {
                 self.write_replies();
                 return self.decide_and_apply();
             }
@@ -459,33 +598,41 @@ impl Replica {
 
     /// Let replicated time go on when nobody else does and a key is due to expire.
     fn tick_if_due(&mut self) {
-        let is_due = self.store.earliest_expiry_ms() <= self.wall_ms;
-        if !is_due || self.tick.is_some() || self.is_loading || self.control.is_draining() {
+        if self.is_loading || self.control.is_draining() {
             return;
         }
-        let has_backlog = self.store.earliest_expiry_ms() <= self.store.time_ms();
-        let idle_ms = if has_backlog {
-            TICK_BACKLOG_MS
-        } else {
-            TICK_IDLE_MS
-        };
-        let idle = Duration::from_millis(idle_ms + TICK_STAGGER_MS * self.config.replica_index);
-        if self.now.saturating_duration_since(self.last_delivery) >= idle {
-            self.tick = self.packer.submit_tick(&mut *self.log, self.wall_ms);
+        for (lane, store) in self.lanes.iter_mut().zip(self.machine.stores()) {
+            if store.earliest_expiry_ms() > self.wall_ms || lane.tick.is_some() {
+                continue;
+            }
+            let has_backlog = store.earliest_expiry_ms() <= store.time_ms();
+            let idle_ms = if has_backlog {
+                TICK_BACKLOG_MS
+            } else {
+                TICK_IDLE_MS
+            };
+            let idle = Duration::from_millis(idle_ms + TICK_STAGGER_MS * self.config.replica_index);
+            if self.now.saturating_duration_since(lane.last_delivery) >= idle {
+                lane.tick = lane.packer.submit_tick(&mut Submission {
+                    connections: &mut self.front.connections,
+                    log: &mut *self.log,
+                    wall_ms: self.wall_ms,
+                    now: self.now,
+                });
+            }
         }
     }
 
-    fn start_loading(&mut self) {
+    fn start_loading(&mut self, logs: Vec<usize>) {
         if !self.is_loading {
-            tracing::warn!(
-                applied = self.store.applied(),
-                "peers no longer hold what is missing"
-            );
+            let applied = self.machine.applied();
+            tracing::warn!(?logs, ?applied, "peers no longer hold what is missing");
         }
         self.is_loading = true;
+        self.loading_logs = logs;
         let peers = self.log.checkpoint_peers();
-        self.loader
-            .start(self.now, peers, self.store.applied(), self.store.incoming());
+        let (positions, incoming) = (self.machine.positions(), self.machine.incoming());
+        self.loader.start(self.now, peers, positions, incoming);
     }
 
     /// Install a checkpoint that has arrived.
@@ -493,12 +640,13 @@ impl Replica {
         let Some(result) = self.loader.take_result(self.now) else {
             return Ok(());
         };
-        let incoming = self.store.incoming();
-        match result.map(|_| self.store.install(&incoming)) {
-            Ok(Ok(())) => {
-                tracing::info!(applied = self.store.applied(), "installed a checkpoint");
+        match result.map(|()| self.machine.install()) {
+            Ok(Ok(beyond)) => {
+                tracing::info!(applied = ?self.machine.applied(), "installed a checkpoint");
                 add(&self.control.counters.checkpoints_installed_total, 1);
-                self.log.reset(0, self.store.applied());
+                for (log, applied) in beyond {
+                    self.log.reset(log, applied);
+                }
                 self.is_loading = false;
                 self.orphan_values();
             }
@@ -516,17 +664,25 @@ impl Replica {
     /// Tell other threads.
     fn publish(&self) {
         let c = &self.control.counters;
-        set(&c.applied_instance, self.store.applied());
-        set(&c.time_ms, self.store.time_ms());
-        set(&c.keys, self.store.keys());
-        set(&c.client_sessions, self.store.client_sessions() as u64);
+        for (counter, applied) in c.applied_instances.iter().zip(self.machine.applied()) {
+            set(counter, applied);
+        }
+        let stores = || self.machine.stores();
+        let time_ms = stores().map(|store| store.time_ms()).max();
+        set(&c.time_ms, time_ms.unwrap_or(0));
+        set(&c.keys, self.machine.keys());
+        let sessions = stores().map(|store| store.client_sessions()).max();
+        set(&c.client_sessions, sessions.unwrap_or(0) as u64);
         set(&c.connected_clients, self.front.connections.len() as u64);
         set(&c.connections_total, self.front.accepted());
         set(&c.connections_refused_total, self.front.refused);
-        set(&c.values_submitted_total, self.packer.submitted);
-        set(&c.values_in_flight, self.packer.in_flight() as u64);
+        let submitted = self.lanes.iter().map(|lane| lane.packer.submitted).sum();
+        set(&c.values_submitted_total, submitted);
+        set(&c.values_in_flight, self.in_flight() as u64);
         c.is_loading.store(self.is_loading, Ordering::Relaxed);
-        let is_idle = self.waiting_commands == 0 && self.packer.is_idle();
+        let is_idle = self.waiting_commands == 0
+            && self.several.is_empty()
+            && self.lanes.iter().all(|lane| lane.packer.is_idle());
         c.is_drained
             .store(self.control.is_draining() && is_idle, Ordering::Release);
     }

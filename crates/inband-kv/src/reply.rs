@@ -37,6 +37,8 @@ pub enum Reply {
     Array(Vec<Reply>),
     /// Pairs; a flat array in RESP2.
     Map(Vec<(Reply, Reply)>),
+    /// Instead of an array: nothing (`EXEC` that was not executed).
+    NilArray,
 }
 
 const TAG_OK: u8 = 0;
@@ -47,6 +49,7 @@ const TAG_BULK: u8 = 4;
 const TAG_ERROR: u8 = 5;
 const TAG_ARRAY: u8 = 6;
 const TAG_MAP: u8 = 7;
+const TAG_NIL_ARRAY: u8 = 8;
 
 impl Reply {
     /// An error with text made at run time.
@@ -72,6 +75,10 @@ impl Reply {
             Reply::Integer(number) => leaf(out, &BorrowedFrame::Integer(*number)),
             Reply::Nil => out.extend_from_slice(match protocol {
                 Protocol::Resp2 => b"$-1\r\n",
+                Protocol::Resp3 => b"_\r\n",
+            }),
+            Reply::NilArray => out.extend_from_slice(match protocol {
+                Protocol::Resp2 => b"*-1\r\n",
                 Protocol::Resp3 => b"_\r\n",
             }),
             Reply::Bulk(bytes) => leaf(out, &BorrowedFrame::BulkString(bytes)),
@@ -109,6 +116,7 @@ impl Reply {
                 out.extend_from_slice(&number.to_be_bytes());
             }
             Reply::Nil => out.push(TAG_NIL),
+            Reply::NilArray => out.push(TAG_NIL_ARRAY),
             Reply::Bulk(bytes) => encode_bytes(out, TAG_BULK, bytes),
             Reply::Error(text) => encode_bytes(out, TAG_ERROR, text.as_bytes()),
             Reply::Array(items) => {
@@ -180,6 +188,7 @@ fn decode_one(rest: &mut &[u8]) -> Option<Reply> {
         TAG_STATUS => Reply::Status(take_text(rest)?),
         TAG_INTEGER => Reply::Integer(i64::from_be_bytes(take(rest, 8)?.try_into().ok()?)),
         TAG_NIL => Reply::Nil,
+        TAG_NIL_ARRAY => Reply::NilArray,
         TAG_BULK => Reply::Bulk(take_bytes(rest)?.to_vec()),
         TAG_ERROR => Reply::Error(take_text(rest)?),
         TAG_ARRAY => {
@@ -212,6 +221,7 @@ mod tests {
             (Reply::Status("PONG".into()), "+PONG\r\n", "+PONG\r\n"),
             (Reply::Integer(-7), ":-7\r\n", ":-7\r\n"),
             (Reply::Nil, "$-1\r\n", "_\r\n"),
+            (Reply::NilArray, "*-1\r\n", "_\r\n"),
             (Reply::bulk(""), "$0\r\n\r\n", "$0\r\n\r\n"),
             (
                 Reply::bulk("ab\r\n"),

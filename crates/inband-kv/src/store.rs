@@ -1,9 +1,13 @@
-//! The replicated state machine: a log of values applied to RocksDB.
+//! The replicated state machine of one log: values applied to RocksDB.
 //!
 //! One delivered burst becomes one write batch that holds its data, its session records, the
 //! replicated time, the number of keys and the applied instance. So a crash of the process neither
 //! loses nor repeats a command, and two replicas at the same instance have equal contents.
+//!
+//! The store of the log of commands over several partitions holds no keys: applying a value there
+//! appends its commands to a queue, from which [`crate::machine`] executes them.
 
+mod local;
 mod shared;
 mod state;
 
@@ -12,18 +16,22 @@ use std::sync::Arc;
 
 use inband_paxos::log::{Decided, Ticket, ValueKind};
 use inband_paxos::session::{SessionTable, Verdict};
-use rocksdb::{ColumnFamily, Direction, IteratorMode, WriteBatch, DB};
+use rocksdb::{
+    Cache, ColumnFamily, Direction, IteratorMode, WriteBatch, WriteOptions, DB,
+};
 
 use crate::client_sessions::{self, Admission, ClientSessions, Records};
 use crate::command::{Command, SessionStamp};
-use crate::db::{open_database, open_database_to_read, Columns, Directory, HASH_LEN_BYTES};
+use crate::db::{open_database, open_database_to_read, Columns, HASH_LEN_BYTES};
 use crate::engine;
-use crate::keyspace::{self, Burst, Keyspace};
-use crate::limits::{EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX};
+use crate::keyspace::{self, Keys, Keyspace, View};
+use crate::limits::{EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX, RECORD_CACHE_BYTES_MAX};
 use crate::reply::Reply;
-use crate::value::{ValueError, ValueReader};
+use crate::value::{self, ValueError, ValueReader};
 
-pub use shared::SharedDb;
+pub use local::QueueEntry;
+use local::Removals;
+pub use shared::SharedDbs;
 use state::{State, STATE_KEY, STATE_VERSION};
 
 /// First byte of the stored key of a proposer's session.
@@ -43,13 +51,66 @@ pub enum StoreError {
         /// Why.
         source: std::io::Error,
     },
-    /// The file that names the database in use is damaged.
-    #[error("{path} names {name:?}, which is no database; write the name of the db-<n> directory in use into it")]
+    /// There is nowhere to put the data.
+    #[error("no data directory is given; name at least one")]
+    NoDirectory,
+    /// Not a number of partitions.
+    #[error("{0} partitions are not possible; choose 1 to {max}", max = crate::partition::PARTITIONS_MAX)]
+    PartitionCount(usize),
+    /// The data were written with another number of partitions.
+    #[error(
+        "{path} holds the data of {found} partition(s), and {asked} are asked for; start with {found}, \
+         or export the data and import them into a cluster of {asked}"
+    )]
+    Partitions {
+        /// Where the data are.
+        path: PathBuf,
+        /// Partitions of the data.
+        found: usize,
+        /// Partitions asked for.
+        asked: usize,
+    },
+    /// A store is not where it belongs.
+    #[error("{path} is missing; is its disk mounted, and are the data directories given in the same order as before? If it is lost, remove all data of this replica, and it starts from a peer's checkpoint")]
+    Missing {
+        /// The database.
+        path: PathBuf,
+    },
+    /// There are data, but nothing says which are in use.
+    #[error("{path} holds data up to instance {applied}, but the first data directory has no file ACTIVE; is its disk mounted, and are the data directories given in the same order as before?")]
+    NotActive {
+        /// The database.
+        path: PathBuf,
+        /// Its applied instance.
+        applied: u64,
+    },
+    /// A store of another log or another number of partitions.
+    #[error("{path} belongs to log {found_log} of {found_partitions} partition(s), not to log {log} of {partitions}; were directories exchanged?")]
+    WrongPlace {
+        /// The database.
+        path: PathBuf,
+        /// Log that it belongs to.
+        found_log: u64,
+        /// Its number of partitions.
+        found_partitions: u64,
+        /// Log that belongs here.
+        log: usize,
+        /// Number of partitions here.
+        partitions: usize,
+    },
+    /// The stores of this replica do not fit each other: its host lost power.
+    #[error("the stores of the partitions do not fit each other (command {entry} over several partitions is half applied and its record lost), as after a power cut without durability \"sync\"; remove all data of this replica, and it starts from a peer's checkpoint")]
+    Torn {
+        /// The entry.
+        entry: u64,
+    },
+    /// The file that names the databases in use is damaged.
+    #[error("{path} names {text:?}, which are no databases; write the names of the db-<n> directories in use into it, one line a log")]
     ActiveFile {
         /// The file.
         path: PathBuf,
         /// What is in it.
-        name: String,
+        text: String,
     },
     /// The database was not written by this program.
     #[error("column family {0} is missing; is this the directory of an Inband store?")]
@@ -76,19 +137,51 @@ pub enum StoreError {
         /// Instance delivered.
         got: u64,
     },
-    /// A checkpoint is not ahead of the store.
-    #[error(
-        "the checkpoint is at instance {checkpoint}, the store at {applied}; fetch a newer one"
-    )]
+    /// A checkpoint is nowhere ahead of the stores.
+    #[error("the checkpoint is nowhere ahead of the stores, which are at instances {applied:?}; fetch a newer one")]
     CheckpointTooOld {
-        /// Last instance applied.
-        applied: u64,
-        /// Instance of the checkpoint.
-        checkpoint: u64,
+        /// Last instances applied, one a log.
+        applied: Vec<u64>,
     },
     /// An earlier error left memory and disk apart.
     #[error("an earlier error stopped this store; restart the replica")]
     Stopped,
+    /// A test asked for it.
+    #[cfg(any(test, feature = "testing"))]
+    #[error("a write failed because a test asked for it")]
+    Fault,
+}
+
+/// Which log a store is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRole {
+    /// Its number.
+    pub log: usize,
+    /// Number of partitions.
+    pub partitions: usize,
+}
+
+impl LogRole {
+    /// The only log of a single partition.
+    pub const ONLY: LogRole = LogRole {
+        log: 0,
+        partitions: 1,
+    };
+
+    /// Is it the log of commands over several partitions?
+    pub fn is_queue(&self) -> bool {
+        self.log == self.partitions
+    }
+}
+
+/// How far a store has come. Later in the same log compares as greater.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Last instance applied; 0: none.
+    pub applied: u64,
+    /// Last command over several partitions that was executed here: at one marker there may be
+    /// several.
+    pub entry: u64,
 }
 
 /// What became of a value of this process.
@@ -104,15 +197,20 @@ pub struct Outcome {
     pub first_reply: usize,
     /// How many replies there are: one a command if the verdict was [`Verdict::Apply`], else none.
     pub reply_count: usize,
+    /// Its first command's entry, if it went to the log of commands over several partitions; the
+    /// others follow.
+    pub first_entry: Option<u64>,
 }
 
 /// What became of the own values of a burst. Reused between bursts.
 #[derive(Debug, Default)]
 pub struct Outcomes {
-    /// The own values in the order in which they were decided.
+    /// The own values in the order in which they were decided, log by log.
     pub values: Vec<Outcome>,
     /// Their replies.
     pub replies: Vec<Reply>,
+    /// Own entries of the log of commands over several partitions that were executed.
+    pub entries: Vec<(u64, Reply)>,
     /// Commands applied, of all proposers.
     pub commands: u64,
 }
@@ -122,14 +220,15 @@ impl Outcomes {
     pub fn clear(&mut self) {
         self.values.clear();
         self.replies.clear();
+        self.entries.clear();
         self.commands = 0;
     }
 }
 
 /// Records of client sessions go into the burst's batch.
-struct BatchRecords<'a> {
-    batch: &'a mut WriteBatch,
-    meta: &'a ColumnFamily,
+pub(crate) struct BatchRecords<'a> {
+    pub(crate) batch: &'a mut WriteBatch,
+    pub(crate) meta: &'a ColumnFamily,
 }
 
 impl Records for BatchRecords<'_> {
@@ -151,18 +250,21 @@ pub struct ScanPage {
     pub keys: Vec<Vec<u8>>,
 }
 
-/// One replica's copy of the replicated state.
+/// One replica's copy of the replicated state of one log.
 pub struct Store {
-    directory: Directory,
+    role: LogRole,
     path: PathBuf,
     db: Arc<DB>,
-    shared: SharedDb,
+    shared: SharedDbs,
     state: State,
     keyspace: Keyspace,
     proposers: SessionTable,
     clients: ClientSessions,
     /// Proposer sessions to be stored with this burst.
     touched: Vec<u64>,
+    /// Entries queued by this burst.
+    queued: Vec<QueueEntry>,
+    removals: Removals,
     is_stopped: bool,
 }
 
@@ -175,25 +277,52 @@ impl std::fmt::Debug for Store {
     }
 }
 
+/// What one command may work on in a store while it is executed.
+pub(crate) struct Work<'a> {
+    pub(crate) view: View<'a>,
+    pub(crate) clients: &'a mut ClientSessions,
+    pub(crate) meta: &'a ColumnFamily,
+}
+
 impl Store {
-    /// Open the store in `dir`, creating it if there is none.
-    pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let directory = Directory::new(dir)?;
-        let path = directory.active()?;
-        let db = Arc::new(open_database(&path)?);
-        let shared = SharedDb::new(db.clone());
-        Self::load(directory, path, db, shared)
+    /// Open the database in `path`; `create` it if there is none.
+    pub(crate) fn open(
+        path: &Path,
+        role: LogRole,
+        cache: &Cache,
+        shared: SharedDbs,
+        create: bool,
+    ) -> Result<Self, StoreError> {
+        let db = open_database(path, cache, create)?;
+        let state = match State::load(&db)? {
+            Some(state) => state,
+            None => {
+                let state = State::new(role);
+                db.put_cf(Columns::of(&db)?.meta, STATE_KEY, state.encode())?;
+                state
+            }
+        };
+        if (state.log, state.partitions) != (role.log as u64, role.partitions as u64) {
+            return Err(StoreError::WrongPlace {
+                path: path.to_path_buf(),
+                found_log: state.log,
+                found_partitions: state.partitions,
+                log: role.log,
+                partitions: role.partitions,
+            });
+        }
+        Self::load(role, path.to_path_buf(), Arc::new(db), shared)
     }
 
     fn load(
-        directory: Directory,
+        role: LogRole,
         path: PathBuf,
         db: Arc<DB>,
-        shared: SharedDb,
+        shared: SharedDbs,
     ) -> Result<Self, StoreError> {
-        let state = State::load(&db)?;
+        let state = State::load(&db)?.unwrap_or(State::new(role));
         let mut proposers = SessionTable::new();
-        let mut clients = ClientSessions::new(state.next_session_id);
+        let mut clients = ClientSessions::new(state.next_id);
         let columns = Columns::of(&db)?;
         // 'c' sessions sort before their 'r' replies.
         for item in db.iterator_cf(columns.meta, IteratorMode::Start) {
@@ -216,9 +345,12 @@ impl Store {
                 ));
             }
         }
-        let keyspace = Keyspace::open(&db, columns, state.keys)?;
+        let cache_bytes_max = RECORD_CACHE_BYTES_MAX / role.partitions;
+        let mut keyspace = Keyspace::open(&db, columns, state.keys, cache_bytes_max)?;
+        (keyspace.has_versions, keyspace.writes) = (state.has_versions, state.writes);
+        let removals = Removals::load(&db, columns, role)?;
         Ok(Self {
-            directory,
+            role,
             path,
             db,
             shared,
@@ -227,13 +359,31 @@ impl Store {
             proposers,
             clients,
             touched: Vec::new(),
+            queued: Vec::new(),
+            removals,
             is_stopped: false,
         })
+    }
+
+    /// How far the database in `path` has come, which nobody has open.
+    pub(crate) fn position_in(path: &Path) -> Result<Position, StoreError> {
+        let state = State::load(&open_database_to_read(path)?)?;
+        Ok(state.map_or(Position::default(), |state| state.position()))
+    }
+
+    /// Where the database is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Last instance applied; 0: none.
     pub fn applied(&self) -> u64 {
         self.state.applied
+    }
+
+    /// How far this store has come.
+    pub fn position(&self) -> Position {
+        self.state.position()
     }
 
     /// Replicated time.
@@ -256,53 +406,107 @@ impl Store {
         self.clients.len()
     }
 
-    /// A handle for other threads.
-    pub fn shared(&self) -> SharedDb {
-        self.shared.clone()
+    /// Last command over several partitions that was executed here.
+    pub fn done_entry(&self) -> u64 {
+        self.state.done_entry
     }
 
-    /// Apply a burst. Instances at or below the applied one are skipped. After an error the store
-    /// is stopped: memory and disk may differ.
+    /// Last entry queued, if this is the log of commands over several partitions.
+    pub(crate) fn last_entry(&self) -> u64 {
+        self.state.next_id - 1
+    }
+
+    pub(crate) fn db(&self) -> &Arc<DB> {
+        &self.db
+    }
+
+    /// Apply a burst as far as the first marker that must not be passed yet; how many of its
+    /// instances are applied now. Those at or below the applied one are skipped. After an error
+    /// the store is stopped: memory and disk may differ.
     pub fn apply<'d>(
         &mut self,
         decided: impl IntoIterator<Item = Decided<'d>>,
+        may_pass: &dyn Fn(u64) -> bool,
         outcomes: &mut Outcomes,
-    ) -> Result<(), StoreError> {
+    ) -> Result<usize, StoreError> {
+        self.start()?;
+        let applied_before = self.state.applied;
+        let db = self.db.clone();
+        let columns = Columns::of(&db)?;
+        let (mut batch, mut taken) = (WriteBatch::default(), 0);
+        for decided in decided {
+            if decided.instance > self.state.applied {
+                self.check_order(&decided)?;
+                if value::marker_entry(decided.value).is_some_and(|entry| !may_pass(entry)) {
+                    break;
+                }
+                self.apply_one(&db, columns, &mut batch, &decided, outcomes)?;
+                self.state.applied = decided.instance;
+            }
+            taken += 1;
+        }
+        if self.state.applied != applied_before {
+            self.fill(&mut batch)?;
+            self.write(batch, false)?;
+        }
+        self.is_stopped = false;
+        Ok(taken)
+    }
+
+    fn check_order(&self, decided: &Decided<'_>) -> Result<(), StoreError> {
+        if decided.instance != self.state.applied + 1 {
+            let (applied, got) = (self.state.applied, decided.instance);
+            return Err(StoreError::OutOfOrder { applied, got });
+        }
+        Ok(())
+    }
+
+    /// From here on memory and disk differ until [`write`](Self::write) has succeeded.
+    pub(crate) fn start(&mut self) -> Result<(), StoreError> {
         if self.is_stopped {
             return Err(StoreError::Stopped);
         }
         self.is_stopped = true;
-        let applied_before = self.state.applied;
+        Ok(())
+    }
+
+    /// Nothing was changed since [`start`](Self::start), or it was written.
+    pub(crate) fn finish(&mut self) {
+        self.is_stopped = false;
+    }
+
+    /// Put everything that was changed since the last write into `batch`.
+    pub(crate) fn fill(&mut self, batch: &mut WriteBatch) -> Result<(), StoreError> {
         let db = self.db.clone();
         let columns = Columns::of(&db)?;
-        let mut batch = WriteBatch::default();
-        for decided in decided {
-            if decided.instance <= self.state.applied {
-                continue;
+        for id in self.touched.drain(..) {
+            let key = proposer_key(id);
+            match self.proposers.encode_session(id) {
+                Some(record) => batch.put_cf(columns.meta, key, record),
+                None => batch.delete_cf(columns.meta, key),
             }
-            if decided.instance != self.state.applied + 1 {
-                let (applied, got) = (self.state.applied, decided.instance);
-                return Err(StoreError::OutOfOrder { applied, got });
-            }
-            self.apply_one(&db, columns, &mut batch, &decided, outcomes)?;
-            self.state.applied = decided.instance;
         }
-        if self.state.applied != applied_before {
-            for id in self.touched.drain(..) {
-                let key = proposer_key(id);
-                match self.proposers.encode_session(id) {
-                    Some(record) => batch.put_cf(columns.meta, key, record),
-                    None => batch.delete_cf(columns.meta, key),
-                }
-            }
-            self.keyspace.write(columns, &mut batch);
-            self.state.keys = self.keyspace.keys;
-            self.state.next_session_id = self.clients.next_id();
-            batch.put_cf(columns.meta, STATE_KEY, self.state.encode());
-            db.write(batch)?;
-            self.keyspace.burst_written();
+        self.keyspace.write(columns, batch);
+        self.state.keys = self.keyspace.keys;
+        self.state.writes = self.keyspace.writes;
+        if self.role.partitions == 1 {
+            self.state.next_id = self.clients.next_id();
         }
-        self.is_stopped = false;
+        batch.put_cf(columns.meta, STATE_KEY, self.state.encode());
+        if !self.shared.is_being_cut() {
+            self.removals.write(columns, batch);
+        }
+        Ok(())
+    }
+
+    /// Write a batch; `sync`: it survives a power cut.
+    pub(crate) fn write(&mut self, batch: WriteBatch, sync: bool) -> Result<(), StoreError> {
+        #[cfg(any(test, feature = "testing"))]
+        self.shared.faults().pass()?;
+        let mut options = WriteOptions::default();
+        options.set_sync(sync);
+        self.db.write_opt(batch, &options)?;
+        self.keyspace.burst_written();
         Ok(())
     }
 
@@ -315,9 +519,12 @@ impl Store {
         outcomes: &mut Outcomes,
     ) -> Result<(), StoreError> {
         let verdict = self.admit(decided);
-        let first_reply = outcomes.replies.len();
-        if verdict == Verdict::Apply {
+        let (first_reply, next_entry) = (outcomes.replies.len(), self.state.next_id);
+        if verdict == Verdict::Apply && value::marker_entry(decided.value).is_none() {
             match ValueReader::new(decided.value) {
+                Ok(value) if self.role.is_queue() => {
+                    self.queue_value(columns, batch, decided, value);
+                }
                 Ok(value) => self.apply_value(db, columns, batch, decided, value, outcomes)?,
                 Err(ValueError::Malformed) => {
                     tracing::warn!(instance = decided.instance, "{}", ValueError::Malformed);
@@ -331,17 +538,29 @@ impl Store {
             }
         }
         if let Some(ticket) = decided.ticket {
-            let reply_count = outcomes.replies.len() - first_reply;
-            let session_id = decided.origin.client_id;
-            let outcome = Outcome {
+            outcomes.values.push(Outcome {
                 ticket,
-                session_id,
+                session_id: decided.origin.client_id,
                 verdict,
                 first_reply,
-                reply_count,
-            };
-            outcomes.values.push(outcome);
+                reply_count: outcomes.replies.len() - first_reply,
+                first_entry: self.role.is_queue().then_some(next_entry),
+            });
         }
+        Ok(())
+    }
+
+    /// Pass a marker whose entries are executed; to be written with what they changed.
+    pub(crate) fn pass_marker(
+        &mut self,
+        decided: &Decided<'_>,
+        outcomes: &mut Outcomes,
+    ) -> Result<(), StoreError> {
+        self.check_order(decided)?;
+        let db = self.db.clone();
+        let (columns, mut nothing) = (Columns::of(&db)?, WriteBatch::default());
+        self.apply_one(&db, columns, &mut nothing, decided, outcomes)?;
+        self.state.applied = decided.instance;
         Ok(())
     }
 
@@ -378,6 +597,8 @@ impl Store {
         outcomes: &mut Outcomes,
     ) -> Result<(), StoreError> {
         self.state.time_ms = self.state.time_ms.max(value.time_ms);
+        self.state.has_versions |= value.is_version_2;
+        self.keyspace.has_versions = self.state.has_versions;
         let now_ms = self.state.time_ms;
         let mut records = BatchRecords {
             batch,
@@ -385,14 +606,14 @@ impl Store {
         };
         self.clients.expire(now_ms, &mut records);
         let keyspace = &mut self.keyspace;
-        let mut burst = Burst {
+        let mut view = View {
             db,
             columns,
             keyspace,
             now_ms,
         };
         let is_tick = value.count == 0;
-        burst.delete_expired(if is_tick {
+        view.delete_expired(if is_tick {
             EXPIRED_KEYS_PER_TICK_MAX
         } else {
             EXPIRED_KEYS_PER_ENTRY_MAX
@@ -405,18 +626,18 @@ impl Store {
                 Some((command, Some(stamp))) => {
                     let clients = &mut self.clients;
                     Some(execute_stamped(
-                        &mut burst,
+                        &mut view,
                         clients,
                         &mut records,
                         &command,
                         stamp,
                     )?)
                 }
-                Some((Command::SessionNew, None)) => Some(Reply::Integer(
-                    self.clients.open(now_ms, &mut records) as i64,
-                )),
+                Some((Command::SessionNew, None)) if self.role.partitions == 1 => Some(
+                    Reply::Integer(self.clients.open(now_ms, &mut records) as i64),
+                ),
                 Some((command, None)) if !is_own && command.only_reads() => None,
-                Some((command, None)) => Some(engine::execute(&mut burst, &command)?),
+                Some((command, None)) => Some(engine::execute(&mut view, &command)?),
             };
             if is_own {
                 outcomes.replies.extend(reply);
@@ -425,95 +646,86 @@ impl Store {
         Ok(())
     }
 
+    /// What the execution of a command over several partitions needs of this one, at `now_ms`.
+    pub(crate) fn work(&mut self, now_ms: u64) -> Result<Work<'_>, StoreError> {
+        let columns = Columns::of(&self.db)?;
+        Ok(Work {
+            view: View {
+                db: &self.db,
+                columns,
+                keyspace: &mut self.keyspace,
+                now_ms,
+            },
+            clients: &mut self.clients,
+            meta: columns.meta,
+        })
+    }
+
+    /// An entry was executed here at `now_ms`; to be written with what it changed.
+    pub(crate) fn entry_done(&mut self, entry: u64, now_ms: u64) {
+        self.state.done_entry = entry;
+        self.state.time_ms = self.state.time_ms.max(now_ms);
+    }
+
+    /// Write what an earlier execution of an entry had recorded for this store, and start from it.
+    pub(crate) fn restore(&mut self, batch: WriteBatch) -> Result<(), StoreError> {
+        self.start()?;
+        self.write(batch, false)?;
+        let (path, db, shared) = (self.path.clone(), self.db.clone(), self.shared.clone());
+        let removals = std::mem::take(&mut self.removals);
+        *self = Self::load(self.role, path, db, shared)?;
+        self.removals = removals;
+        Ok(())
+    }
+
     /// Keys from hash position `cursor` on, at least `count` records looked at unless the end is
-    /// reached first. A hash position means the same on every replica. Keys of one hash come
-    /// together, so a key that is there throughout a scan is returned.
-    pub fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, StoreError> {
+    /// reached first. A hash position means the same on every replica. Keys whose hashes differ in
+    /// the lowest `fine_bits` only come together, so a key that is there throughout a scan is
+    /// returned.
+    pub fn scan(
+        &self,
+        cursor: u64,
+        count: usize,
+        fine_bits: u32,
+    ) -> Result<ScanPage, StoreError> {
         let start = cursor.to_be_bytes();
         let mode = IteratorMode::From(&start, Direction::Forward);
-        let (mut keys, mut seen, mut last_hash) = (Vec::new(), 0, None);
+        let (mut keys, mut seen, mut last_place) = (Vec::new(), 0, None);
         for item in self.db.iterator_cf(Columns::of(&self.db)?.data, mode) {
             let (stored_key, record) = item?;
             let hash = stored_key
                 .first_chunk()
                 .map_or(0, |hash| u64::from_be_bytes(*hash));
-            if let Some(last_hash) = last_hash.filter(|last| seen >= count && *last != hash) {
-                // Not zero: there is a higher hash.
+            let place = hash >> fine_bits;
+            if let Some(last) = last_place.filter(|last| seen >= count && *last != place) {
+                // Not zero: there is a higher place.
                 return Ok(ScanPage {
-                    cursor: last_hash + 1,
+                    cursor: (last + 1) << fine_bits,
                     keys,
                 });
             }
-            last_hash = Some(hash);
+            last_place = Some(place);
             seen += 1;
-            if keyspace::is_live(keyspace::leading_number(&record), self.state.time_ms) {
+            if keyspace::is_live(keyspace::record(&record).expire_at_ms, self.state.time_ms) {
                 keys.push(stored_key[HASH_LEN_BYTES..].to_vec());
             }
         }
         Ok(ScanPage { cursor: 0, keys })
     }
-
-    /// A hash over everything replicated, the applied instance included. Equal on every replica
-    /// that has applied the same log.
-    pub fn digest(&self) -> Result<u64, StoreError> {
-        self.shared.digest().map(|(_, digest)| digest)
-    }
-
-    /// Make everything applied survive a crash of the host.
-    pub fn sync(&self) -> Result<(), StoreError> {
-        Ok(self.db.flush_wal(true)?)
-    }
-
-    /// Write a checkpoint into `dir`, which must not exist; the instance it is at.
-    pub fn checkpoint(&self, dir: &Path) -> Result<u64, StoreError> {
-        self.shared.checkpoint(dir)
-    }
-
-    /// Where to receive a checkpoint for [`install`](Self::install).
-    pub fn incoming(&self) -> PathBuf {
-        self.directory.incoming()
-    }
-
-    /// Where checkpoints for peers are made, see [`crate::checkpoint_server`].
-    pub fn outgoing(&self) -> PathBuf {
-        self.directory.outgoing()
-    }
-
-    /// Replace the contents with the complete checkpoint in `incoming`. The old contents are
-    /// removed after the new ones are in use; a crash at any moment leaves one of the two.
-    pub fn install(&mut self, incoming: &Path) -> Result<(), StoreError> {
-        let checkpoint = State::load(&open_database_to_read(incoming)?)?.applied;
-        if checkpoint <= self.state.applied {
-            let applied = self.state.applied;
-            return Err(StoreError::CheckpointTooOld {
-                applied,
-                checkpoint,
-            });
-        }
-        let shared = self.shared.clone();
-        let mut in_use = shared.lock();
-        let place = self.directory.install(incoming, &self.path)?;
-        let db = Arc::new(open_database(&place)?);
-        *in_use = db.clone();
-        drop(in_use);
-        let old_path = self.path.clone();
-        *self = Self::load(self.directory.clone(), place, db, shared)?;
-        std::fs::remove_dir_all(&old_path).map_err(|e| crate::db::io_error(&old_path, e))
-    }
 }
 
 /// Execute a command of a named client session, once.
-fn execute_stamped(
-    burst: &mut Burst<'_>,
+pub(crate) fn execute_stamped(
+    keys: &mut impl Keys,
     clients: &mut ClientSessions,
     records: &mut dyn Records,
     command: &Command<'_>,
     stamp: SessionStamp,
 ) -> Result<Reply, StoreError> {
-    let reply = match clients.admit(stamp, burst.now_ms, records) {
+    let reply = match clients.admit(stamp, keys.now_ms(), records) {
         Admission::Answer(reply) => return Ok(reply),
-        Admission::ReadAgain => return Ok(engine::execute(burst, command)?),
-        Admission::Execute => engine::execute(burst, command)?,
+        Admission::ReadAgain => return Ok(engine::execute(keys, command)?),
+        Admission::Execute => engine::execute(keys, command)?,
     };
     clients.store_reply(stamp, &reply, command.only_reads(), records);
     Ok(reply)

@@ -31,6 +31,12 @@ pub enum CommandId {
     StrLen,
     Ttl,
     Type,
+    Keys,
+    Watch,
+    Unwatch,
+    Multi,
+    Exec,
+    Discard,
     Session,
     Auth,
     Client,
@@ -39,7 +45,6 @@ pub enum CommandId {
     Echo,
     Hello,
     Info,
-    Keys,
     Ping,
     Quit,
     Reset,
@@ -79,6 +84,7 @@ const WRITE: &[&str] = &["write", "denyoom", "fast"];
 const SHRINK: &[&str] = &["write", "fast"];
 const ADMIN: &[&str] = &["loading", "stale", "fast"];
 const SCAN: &[&str] = &["readonly"];
+const TRANSACTION: &[&str] = &["noscript", "fast"];
 
 const NONE: (i64, i64, i64) = (0, 0, 0);
 const ONE: (i64, i64, i64) = (1, 1, 1);
@@ -112,7 +118,9 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("DECR", CommandId::Decr, 2, WRITE, ONE),
     row("DECRBY", CommandId::DecrBy, 3, WRITE, ONE),
     row("DEL", CommandId::Del, -2, SHRINK, ALL),
+    row("DISCARD", CommandId::Discard, 1, TRANSACTION, NONE),
     row("ECHO", CommandId::Echo, 2, ADMIN, NONE),
+    row("EXEC", CommandId::Exec, 1, TRANSACTION, NONE),
     row("EXISTS", CommandId::Exists, -2, READ, ALL),
     row("EXPIRE", CommandId::Expire, -3, SHRINK, ONE),
     row("EXPIREAT", CommandId::ExpireAt, -3, SHRINK, ONE),
@@ -129,6 +137,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("KEYS", CommandId::Keys, 2, SCAN, NONE),
     row("MGET", CommandId::MGet, -2, READ, ALL),
     row("MSET", CommandId::MSet, -3, WRITE, PAIRS),
+    row("MULTI", CommandId::Multi, 1, TRANSACTION, NONE),
     row("PERSIST", CommandId::Persist, 2, SHRINK, ONE),
     row("PEXPIRE", CommandId::PExpire, -3, SHRINK, ONE),
     row("PEXPIREAT", CommandId::PExpireAt, -3, SHRINK, ONE),
@@ -146,6 +155,8 @@ pub static COMMANDS: &[CommandSpec] = &[
     row("TTL", CommandId::Ttl, 2, READ, ONE),
     row("TYPE", CommandId::Type, 2, READ, ONE),
     row("UNLINK", CommandId::Del, -2, SHRINK, ALL),
+    row("UNWATCH", CommandId::Unwatch, 1, TRANSACTION, NONE),
+    row("WATCH", CommandId::Watch, -2, TRANSACTION, ALL),
 ];
 
 /// Longest name in the table.

@@ -1,6 +1,6 @@
-//! A replicated log in memory, for tests and for measuring everything but the network.
+//! Replicated logs in memory, for tests and for measuring everything but the network.
 //!
-//! All handles of one [`MemoryCluster`] see the same log. A value is decided the moment it is
+//! All handles of one [`MemoryCluster`] see the same logs. A value is decided the moment it is
 //! submitted, unless the test holds decisions back. Faults are asked for by the test.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,8 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use inband_paxos::log::{
-    Burst, Origin, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind,
+    Burst, Origin, ReadTicket, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind,
 };
+
+use crate::store::StoreError;
 
 /// What fits one Ethernet frame after the headers, about.
 pub const MEMORY_VALUE_LEN_BYTES_MAX: usize = 1376;
@@ -21,6 +23,32 @@ pub const MEMORY_VALUE_LEN_BYTES_MAX: usize = 1376;
 const BURST_VALUES_MAX: usize = 256;
 const WINDOW_DEFAULT: usize = 1024;
 const IDLE_POLL_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Lets writes of a store fail, as a crash would end them.
+#[derive(Debug, Default)]
+pub struct Faults(Mutex<Option<u64>>);
+
+impl Faults {
+    fn left(&self) -> MutexGuard<'_, Option<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Let so many more writes succeed, and all others fail.
+    pub fn fail_after(&self, writes: u64) {
+        *self.left() = Some(writes);
+    }
+
+    pub(crate) fn pass(&self) -> Result<(), StoreError> {
+        match &mut *self.left() {
+            None => Ok(()),
+            Some(0) => Err(StoreError::Fault),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+        }
+    }
+}
 
 #[derive(Clone)]
 struct Entry {
@@ -30,20 +58,44 @@ struct Entry {
     value: Vec<u8>,
 }
 
-struct Shared {
+impl Entry {
+    /// One that nobody waits for.
+    fn unowned(kind: ValueKind, client_id: u64) -> Self {
+        Self {
+            origin: Origin {
+                client_id,
+                client_seq: 0,
+                client_low: 0,
+                kind,
+            },
+            owner: usize::MAX,
+            ticket: None,
+            value: Vec::new(),
+        }
+    }
+}
+
+/// One log.
+struct Log {
     /// Decided entries; the first is instance `first_instance`.
     entries: VecDeque<Entry>,
     first_instance: u64,
     held: Option<Vec<Entry>>,
-    decide_twice: bool,
     entries_kept_max: usize,
-    wakers: Vec<UnixStream>,
-    peers: Vec<SocketAddr>,
 }
 
-impl Shared {
-    fn decide(&mut self, entry: Entry) {
-        if self.decide_twice && entry.origin.kind == ValueKind::Command {
+impl Log {
+    fn new() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            first_instance: 1,
+            held: None,
+            entries_kept_max: usize::MAX,
+        }
+    }
+
+    fn decide(&mut self, entry: Entry, twice: bool) {
+        if twice && entry.origin.kind == ValueKind::Command {
             self.entries.push_back(entry.clone());
         }
         self.entries.push_back(entry);
@@ -56,7 +108,18 @@ impl Shared {
     fn last_instance(&self) -> u64 {
         self.first_instance + self.entries.len() as u64 - 1
     }
+}
 
+struct Shared {
+    logs: Vec<Log>,
+    decide_twice: bool,
+    /// By handle and log: how many values may still be delivered. `None`: all.
+    allowed: Option<BTreeMap<(usize, usize), usize>>,
+    wakers: Vec<UnixStream>,
+    peers: Vec<SocketAddr>,
+}
+
+impl Shared {
     fn wake_all_but(&mut self, owner: usize) {
         for (_, waker) in self
             .wakers
@@ -68,9 +131,14 @@ impl Shared {
             let _ = waker.write(&[0]);
         }
     }
+
+    fn decide(&mut self, log: usize, entry: Entry) {
+        let twice = self.decide_twice;
+        self.logs[log].decide(entry, twice);
+    }
 }
 
-/// The log that all handles share.
+/// The logs that all handles share.
 #[derive(Clone)]
 pub struct MemoryCluster(Arc<Mutex<Shared>>);
 
@@ -81,14 +149,18 @@ impl Default for MemoryCluster {
 }
 
 impl MemoryCluster {
-    /// An empty log.
+    /// One empty log.
     pub fn new() -> Self {
+        Self::with_partitions(1)
+    }
+
+    /// The empty logs of so many partitions.
+    pub fn with_partitions(partitions: usize) -> Self {
+        let logs = (0..crate::partition::logs_of(partitions)).map(|_| Log::new());
         Self(Arc::new(Mutex::new(Shared {
-            entries: VecDeque::new(),
-            first_instance: 1,
-            held: None,
+            logs: logs.collect(),
             decide_twice: false,
-            entries_kept_max: usize::MAX,
+            allowed: None,
             wakers: Vec::new(),
             peers: Vec::new(),
         })))
@@ -98,8 +170,13 @@ impl MemoryCluster {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A further process on the log; it has applied everything up to `applied`.
-    pub fn join(&self, applied: u64) -> std::io::Result<MemoryLog> {
+    /// Number of partitions.
+    pub fn partitions(&self) -> usize {
+        crate::partition::partitions_of_logs(self.lock().logs.len())
+    }
+
+    /// A further process on the logs; it has applied everything up to these instances.
+    pub fn join(&self, applied: &[u64]) -> std::io::Result<MemoryLog> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
         writer.set_nonblocking(true)?;
@@ -107,46 +184,64 @@ impl MemoryCluster {
         let owner = shared.wakers.len();
         shared.wakers.push(writer);
         drop(shared);
+        let lane = |applied: &u64| Lane {
+            next_instance: applied + 1,
+            session: 0,
+            next_seq: 1,
+            unanswered: BTreeSet::new(),
+        };
         let mut log = MemoryLog {
             cluster: self.clone(),
             owner,
             reader,
-            next_instance: applied + 1,
-            session: 0,
-            next_seq: 1,
+            lanes: applied.iter().map(lane).collect(),
             next_ticket: 1,
-            unanswered: BTreeSet::new(),
             submitted: BTreeMap::new(),
             failures: Vec::new(),
+            reads: Vec::new(),
             window: WINDOW_DEFAULT,
             fail_next: None,
+            fail_next_read: None,
+            failed_reads: Vec::new(),
         };
-        log.open_session();
+        (0..applied.len()).for_each(|partition| log.open_session(partition));
         Ok(log)
     }
 
     /// From now on decide nothing.
     pub fn hold(&self) {
-        self.lock().held.get_or_insert_with(Vec::new);
+        (0..self.lock().logs.len()).for_each(|log| self.hold_log(log));
     }
 
-    /// Decide what was held back, the last submitted first.
+    /// From now on decide nothing in this log.
+    pub fn hold_log(&self, log: usize) {
+        self.lock().logs[log].held.get_or_insert_with(Vec::new);
+    }
+
+    /// Decide what was held back, in each log the last submitted first.
     pub fn release_reversed(&self) {
+        (0..self.lock().logs.len()).for_each(|log| self.release_log_reversed(log));
+    }
+
+    /// Decide what was held back in this log, the last submitted first.
+    pub fn release_log_reversed(&self, log: usize) {
         let mut shared = self.lock();
-        for entry in shared.held.take().into_iter().flatten().rev() {
-            shared.decide(entry);
+        let held = shared.logs[log].held.take();
+        for entry in held.into_iter().flatten().rev() {
+            shared.decide(log, entry);
         }
         shared.wake_all_but(usize::MAX);
     }
 
     /// Lose what was held back, for ever.
     pub fn lose_held(&self) {
-        self.lock().held = None;
+        self.lock().logs.iter_mut().for_each(|log| log.held = None);
     }
 
     /// How many values are held back.
     pub fn held(&self) -> usize {
-        self.lock().held.as_ref().map_or(0, Vec::len)
+        let held = |log: &Log| log.held.as_ref().map_or(0, Vec::len);
+        self.lock().logs.iter().map(held).sum()
     }
 
     /// Decide every value in two instances, as a proposer that repeats itself does.
@@ -154,14 +249,40 @@ impl MemoryCluster {
         self.lock().decide_twice = true;
     }
 
-    /// Keep no more than so many decided values; who is further behind needs a checkpoint.
+    /// Keep no more than so many decided values a log; who is further behind needs a checkpoint.
     pub fn keep_entries(&self, entries_max: usize) {
-        self.lock().entries_kept_max = entries_max;
+        for log in &mut self.lock().logs {
+            log.entries_kept_max = entries_max;
+        }
     }
 
-    /// Number of the last decided instance.
+    /// Number of the last decided instance of a log.
+    pub fn last_instance_of(&self, log: usize) -> u64 {
+        self.lock().logs[log].last_instance()
+    }
+
+    /// Number of the last decided instance of the first log.
     pub fn last_instance(&self) -> u64 {
-        self.lock().last_instance()
+        self.last_instance_of(0)
+    }
+
+    /// From now on deliver only what is [allowed](Self::allow).
+    pub fn pace(&self) {
+        self.lock().allowed = Some(BTreeMap::new());
+    }
+
+    /// Let a handle have so many more values of a log.
+    pub fn allow(&self, owner: usize, log: usize, values: usize) {
+        if let Some(allowed) = &mut self.lock().allowed {
+            *allowed.entry((owner, log)).or_default() += values;
+        }
+    }
+
+    /// Deliver everything again.
+    pub fn unpace(&self) {
+        let mut shared = self.lock();
+        shared.allowed = None;
+        shared.wake_all_but(usize::MAX);
     }
 
     /// Who serves checkpoints.
@@ -169,106 +290,102 @@ impl MemoryCluster {
         self.lock().peers = peers;
     }
 
-    /// Decide holes, as recovery does.
+    /// Decide holes in all logs, as recovery does.
     pub fn decide_noops(&self, count: usize) {
-        let origin = Origin {
-            client_id: 0,
-            client_seq: 0,
-            client_low: 0,
-            kind: ValueKind::Noop,
-        };
-        let mut shared = self.lock();
-        for _ in 0..count {
-            shared.decide(Entry {
-                origin,
-                owner: usize::MAX,
-                ticket: None,
-                value: Vec::new(),
-            });
-        }
-        shared.wake_all_but(usize::MAX);
+        self.decide_unowned(|log, shared| {
+            for _ in 0..count {
+                shared.decide(log, Entry::unowned(ValueKind::Noop, 0));
+            }
+        });
     }
 
     /// Expire all sessions of proposers, by opening as many as a table holds.
     pub fn expire_proposer_sessions(&self) {
+        self.decide_unowned(|log, shared| {
+            for nonce in 0..inband_paxos::session::SESSIONS_MAX as u64 {
+                shared.decide(log, Entry::unowned(ValueKind::OpenSession, nonce));
+            }
+        });
+    }
+
+    fn decide_unowned(&self, mut decide: impl FnMut(usize, &mut Shared)) {
         let mut shared = self.lock();
-        for nonce in 0..inband_paxos::session::SESSIONS_MAX as u64 {
-            let kind = ValueKind::OpenSession;
-            let origin = Origin {
-                client_id: nonce,
-                client_seq: 0,
-                client_low: 0,
-                kind,
-            };
-            shared.decide(Entry {
-                origin,
-                owner: usize::MAX,
-                ticket: None,
-                value: Vec::new(),
-            });
-        }
+        (0..shared.logs.len()).for_each(|log| decide(log, &mut shared));
         shared.wake_all_but(usize::MAX);
     }
 }
 
-/// The log as one process sees it.
+/// What a handle knows of one log.
+struct Lane {
+    next_instance: u64,
+    session: u64,
+    next_seq: u64,
+    unanswered: BTreeSet<u64>,
+}
+
+/// The logs as one process sees them.
 pub struct MemoryLog {
     cluster: MemoryCluster,
     owner: usize,
     reader: UnixStream,
-    next_instance: u64,
-    session: u64,
-    next_seq: u64,
+    lanes: Vec<Lane>,
     next_ticket: u64,
-    unanswered: BTreeSet<u64>,
     /// Sequence and value of what is not answered, by ticket.
     submitted: BTreeMap<Ticket, (u64, Vec<u8>)>,
     failures: Vec<(Ticket, SubmitFailure)>,
+    /// Reads and the instance that each has to wait for.
+    reads: Vec<(ReadTicket, u64)>,
     window: usize,
     fail_next: Option<(SubmitFailure, bool)>,
+    fail_next_read: Option<SubmitFailure>,
+    failed_reads: Vec<(ReadTicket, SubmitFailure)>,
 }
 
 impl MemoryLog {
+    /// Number of this handle.
+    pub fn owner(&self) -> usize {
+        self.owner
+    }
+
     /// Let the next value fail with `failure`; if `decide`, it is decided nevertheless.
     pub fn fail_next(&mut self, failure: SubmitFailure, decide: bool) {
         self.fail_next = Some((failure, decide));
     }
 
-    /// Allow so many undecided values.
+    /// Let the next read fail.
+    pub fn fail_next_read(&mut self, failure: SubmitFailure) {
+        self.fail_next_read = Some(failure);
+    }
+
+    /// Allow so many undecided values a log.
     pub fn set_window(&mut self, window: usize) {
         self.window = window;
     }
 
-    fn open_session(&mut self) {
-        let kind = ValueKind::OpenSession;
-        let origin = Origin {
-            client_id: self.owner as u64,
-            client_seq: 0,
-            client_low: 0,
-            kind,
-        };
+    fn open_session(&mut self, partition: usize) {
+        let mut entry = Entry::unowned(ValueKind::OpenSession, self.owner as u64);
+        entry.owner = self.owner;
         let mut shared = self.cluster.lock();
-        shared.decide(Entry {
-            origin,
-            owner: self.owner,
-            ticket: None,
-            value: Vec::new(),
-        });
-        self.session = shared.last_instance();
+        shared.decide(partition, entry);
+        let session = shared.logs[partition].last_instance();
         shared.wake_all_but(self.owner);
         drop(shared);
-        self.next_seq = 1;
-        self.unanswered.clear();
+        let lane = &mut self.lanes[partition];
+        lane.session = session;
+        lane.next_seq = 1;
+        lane.unanswered.clear();
     }
 
     fn send(&mut self, ticket: Ticket, value: Vec<u8>) {
-        let seq = self.next_seq;
-        self.next_seq += 1;
-        self.unanswered.insert(seq);
+        let partition = ticket.partition();
+        let lane = &mut self.lanes[partition];
+        let seq = lane.next_seq;
+        lane.next_seq += 1;
+        lane.unanswered.insert(seq);
         let origin = Origin {
-            client_id: self.session,
+            client_id: lane.session,
             client_seq: seq,
-            client_low: self.unanswered.first().copied().unwrap_or(seq),
+            client_low: lane.unanswered.first().copied().unwrap_or(seq),
             kind: ValueKind::Command,
         };
         let entry = Entry {
@@ -285,25 +402,33 @@ impl MemoryLog {
             return;
         }
         let mut shared = self.cluster.lock();
-        match &mut shared.held {
+        match &mut shared.logs[partition].held {
             Some(held) => held.push(entry),
-            None => shared.decide(entry),
+            None => shared.decide(partition, entry),
         }
         shared.wake_all_but(self.owner);
+    }
+
+    fn forget(&mut self, ticket: Ticket) -> Option<Vec<u8>> {
+        let (seq, value) = self.submitted.remove(&ticket)?;
+        self.lanes[ticket.partition()].unanswered.remove(&seq);
+        Some(value)
     }
 }
 
 impl ReplicatedLog for MemoryLog {
     fn partitions(&self) -> usize {
-        1
+        self.lanes.len()
     }
 
     fn max_value_len_bytes(&self) -> usize {
         MEMORY_VALUE_LEN_BYTES_MAX
     }
 
-    fn submit_room(&self, _partition: usize) -> usize {
-        self.window.saturating_sub(self.submitted.len())
+    fn submit_room(&self, partition: usize) -> usize {
+        let of = |p: usize| Ticket::new(p, 0)..Ticket::new(p + 1, 0);
+        let submitted = self.submitted.range(of(partition)).count();
+        self.window.saturating_sub(submitted)
     }
 
     fn submit(&mut self, partition: usize, value: &[u8]) -> Result<Ticket, SubmitError> {
@@ -323,51 +448,86 @@ impl ReplicatedLog for MemoryLog {
     }
 
     fn poll(&mut self, bursts: &mut [Burst]) {
-        let burst = &mut bursts[0];
         let mut drained = [0u8; 256];
         while matches!(self.reader.read(&mut drained), Ok(1..)) {}
-        for (ticket, failure) in self.failures.drain(..) {
-            if let Some((seq, _)) = self.submitted.remove(&ticket) {
-                self.unanswered.remove(&seq);
+        for (ticket, failure) in std::mem::take(&mut self.failures) {
+            self.forget(ticket);
+            bursts[ticket.partition()].failed.push((ticket, failure));
+        }
+        for (ticket, failure) in std::mem::take(&mut self.failed_reads) {
+            bursts[ticket.partition()].reads_failed.push((ticket, failure));
+        }
+        let mut shared = self.cluster.lock();
+        let Shared { logs, allowed, .. } = &mut *shared;
+        for (partition, (lane, log)) in self.lanes.iter_mut().zip(logs).enumerate() {
+            let burst = &mut bursts[partition];
+            if lane.next_instance < log.first_instance {
+                burst.checkpoint_needed = true;
+                continue;
             }
-            burst.failed.push((ticket, failure));
+            let mut none = 0;
+            let allowed = match allowed {
+                None => &mut BURST_VALUES_MAX.clone(),
+                Some(allowed) => allowed
+                    .get_mut(&(self.owner, partition))
+                    .unwrap_or(&mut none),
+            };
+            let skip = (lane.next_instance - log.first_instance) as usize;
+            for entry in log.entries.iter().skip(skip).take(*allowed) {
+                let ticket = entry.ticket.filter(|_| entry.owner == self.owner);
+                burst.push(lane.next_instance, entry.origin, ticket, &entry.value);
+                lane.next_instance += 1;
+                *allowed -= 1;
+            }
         }
-        let shared = self.cluster.lock();
-        if self.next_instance < shared.first_instance {
-            burst.checkpoint_needed = true;
-            return;
-        }
-        let skip = (self.next_instance - shared.first_instance) as usize;
-        for entry in shared.entries.iter().skip(skip).take(BURST_VALUES_MAX) {
-            let ticket = entry.ticket.filter(|_| entry.owner == self.owner);
-            burst.push(self.next_instance, entry.origin, ticket, &entry.value);
-            self.next_instance += 1;
-        }
+        drop(shared);
+        let lanes = &self.lanes;
+        self.reads.retain(|(ticket, instance)| {
+            let partition = ticket.partition();
+            let is_delivered = lanes[partition].next_instance > *instance;
+            if is_delivered {
+                bursts[partition].confirmed.push((*ticket, *instance));
+            }
+            !is_delivered
+        });
     }
 
-    fn applied(&mut self, _partition: usize, instance: u64) {
-        assert_eq!(
-            instance + 1,
-            self.next_instance,
+    fn applied(&mut self, partition: usize, instance: u64) {
+        assert!(
+            instance < self.lanes[partition].next_instance,
             "applied what was delivered"
         );
     }
 
-    fn reset(&mut self, _partition: usize, applied: u64) {
-        self.next_instance = applied + 1;
+    fn reset(&mut self, partition: usize, applied: u64) {
+        let next = applied + 1;
+        let lane = &mut self.lanes[partition];
+        assert!(next >= lane.next_instance, "delivery never goes back");
+        lane.next_instance = next;
     }
 
     fn session_refused(&mut self, ticket: Ticket) {
-        self.open_session();
+        self.open_session(ticket.partition());
         if let Some((_, value)) = self.submitted.remove(&ticket) {
             self.send(ticket, value);
         }
     }
 
     fn answered(&mut self, ticket: Ticket) {
-        if let Some((seq, _)) = self.submitted.remove(&ticket) {
-            self.unanswered.remove(&seq);
+        self.forget(ticket);
+    }
+
+    fn confirm_read(&mut self, partition: usize) -> ReadTicket {
+        let ticket = ReadTicket::new(partition, self.next_ticket);
+        self.next_ticket += 1;
+        match self.fail_next_read.take() {
+            Some(failure) => self.failed_reads.push((ticket, failure)),
+            None => {
+                let instance = self.cluster.last_instance_of(partition);
+                self.reads.push((ticket, instance));
+            }
         }
+        ticket
     }
 
     fn wake_fds(&self) -> Vec<RawFd> {
@@ -375,7 +535,7 @@ impl ReplicatedLog for MemoryLog {
     }
 
     fn poll_timeout(&self) -> Duration {
-        if self.failures.is_empty() {
+        if self.failures.is_empty() && self.failed_reads.is_empty() && self.reads.is_empty() {
             IDLE_POLL_TIMEOUT
         } else {
             Duration::ZERO

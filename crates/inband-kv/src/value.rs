@@ -1,12 +1,26 @@
-//! A value of the log: many commands under one header.
+//! A value of the log. Its first byte says what it is; numbers are big-endian.
 //!
-//! `version u8 | time_ms u64 | count u16 | count x (len u16 | command)`, numbers big-endian. A value
-//! without commands is a *tick*: it only moves the replicated time.
+//! | first byte | then |
+//! |---|---|
+//! | 1 | commands: `time_ms u64, count u16, count x (len u16, command)` |
+//! | 2 | the same, with commands that programs knowing only 1 do not understand |
+//! | 3 | a *marker*: `entry u64`; see [`crate::machine`] |
+//!
+//! A value without commands is a *tick*: it only moves the replicated time.
 
-/// Version of the format that this program writes.
-pub const VALUE_VERSION: u8 = 1;
+use crate::command;
 
-/// Length of the header of a value.
+/// Highest first byte that this program knows.
+pub const VALUE_VERSION: u8 = 3;
+
+/// First byte of commands that every program knows.
+const COMMANDS: u8 = 1;
+/// First byte of commands of which some came later.
+const COMMANDS_2: u8 = 2;
+/// First byte of a marker.
+const MARKER: u8 = 3;
+
+/// Length of the header of a value of commands.
 pub const VALUE_HEADER_LEN_BYTES: usize = 11;
 
 /// Length of the prefix of each command.
@@ -15,7 +29,7 @@ pub const COMMAND_PREFIX_LEN_BYTES: usize = 2;
 const TIME_AT: std::ops::Range<usize> = 1..9;
 const COUNT_AT: std::ops::Range<usize> = 9..11;
 
-/// Fills values.
+/// Fills values with commands.
 #[derive(Debug)]
 pub struct ValueWriter {
     bytes: Vec<u8>,
@@ -43,7 +57,7 @@ impl ValueWriter {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.resize(VALUE_HEADER_LEN_BYTES, 0);
-        self.bytes[0] = VALUE_VERSION;
+        self.bytes[0] = COMMANDS;
         self.count = 0;
     }
 
@@ -59,6 +73,9 @@ impl ValueWriter {
 
     /// Append one encoded command.
     pub fn push(&mut self, command: &[u8]) {
+        if command::is_of_version_2(command) {
+            self.bytes[0] = COMMANDS_2;
+        }
         self.bytes
             .extend_from_slice(&(command.len() as u16).to_be_bytes());
         self.bytes.extend_from_slice(command);
@@ -73,6 +90,22 @@ impl ValueWriter {
     }
 }
 
+/// A value that says: execute everything up to this entry of the log of commands over several
+/// partitions.
+pub fn marker(entry: u64) -> [u8; 9] {
+    let mut value = [MARKER; 9];
+    value[1..].copy_from_slice(&entry.to_be_bytes());
+    value
+}
+
+/// The entry of a marker; `None` if the value is none.
+pub fn marker_entry(value: &[u8]) -> Option<u64> {
+    let (first, entry) = value.split_first()?;
+    Some(u64::from_be_bytes(
+        entry.try_into().ok().filter(|_| *first == MARKER)?,
+    ))
+}
+
 /// Why a value cannot be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
@@ -84,13 +117,15 @@ pub enum ValueError {
     Malformed,
 }
 
-/// Reads a value.
+/// Reads a value of commands.
 #[derive(Debug, Clone, Copy)]
 pub struct ValueReader<'a> {
     /// Wall clock of the proposer.
     pub time_ms: u64,
     /// Number of commands.
     pub count: usize,
+    /// Some programs would not understand it.
+    pub is_version_2: bool,
     commands: &'a [u8],
 }
 
@@ -98,8 +133,8 @@ impl<'a> ValueReader<'a> {
     /// Check the frame of a value.
     pub fn new(value: &'a [u8]) -> Result<Self, ValueError> {
         match value.first() {
-            None => return Err(ValueError::Malformed),
-            Some(&VALUE_VERSION) => {}
+            Some(&(COMMANDS | COMMANDS_2)) => {}
+            None | Some(&(0 | MARKER)) => return Err(ValueError::Malformed),
             Some(&other) => return Err(ValueError::Version(other)),
         }
         let (header, commands) = value
@@ -114,6 +149,7 @@ impl<'a> ValueReader<'a> {
         let reader = Self {
             time_ms: u64::from_be_bytes(time),
             count: usize::from(u16::from_be_bytes(count)),
+            is_version_2: header[0] == COMMANDS_2,
             commands,
         };
         // All or nothing: a value that lies about its length must not be applied by half.
@@ -184,9 +220,22 @@ mod tests {
     #[test]
     fn newer_versions_are_told_apart_from_garbage() {
         assert_eq!(
-            ValueReader::new(&[2; 30]).unwrap_err(),
-            ValueError::Version(2)
+            ValueReader::new(&[9; 30]).unwrap_err(),
+            ValueError::Version(9)
         );
         assert_eq!(ValueReader::new(&[]).unwrap_err(), ValueError::Malformed);
+    }
+
+    #[test]
+    fn markers_are_no_commands() {
+        assert_eq!(marker_entry(&marker(77)), Some(77));
+        assert_eq!(marker_entry(&marker(77)[..8]), None);
+        assert_eq!(marker_entry(&[]), None);
+        let mut writer = ValueWriter::new();
+        assert_eq!(marker_entry(writer.finish(1)), None);
+        assert_eq!(
+            ValueReader::new(&marker(7)).unwrap_err(),
+            ValueError::Malformed
+        );
     }
 }

@@ -4,16 +4,16 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{wait_for, Bench, Served};
+use common::{open, wait_for, Bench, Served};
 use inband_kv::checkpoint::TransferError;
 use inband_kv::checkpoint_client::Fetch;
 use inband_kv::checkpoint_server::CheckpointServer;
 use inband_kv::replica::ReplicaConfig;
-use inband_kv::store::{Store, StoreError};
+use inband_kv::store::{Position, StoreError};
 use inband_kv::testing::MemoryCluster;
 
 /// A store with some of everything.
@@ -24,7 +24,7 @@ fn filled() -> Bench {
             .log
             .push_lines(bench.now_ms, &[&format!("SET k{i} {}", "v".repeat(i))]);
     }
-    bench.log.apply(&mut bench.store, 50);
+    bench.log.apply(&mut bench.machine, 50);
     bench.run("SET t 1 PX 1000");
     bench.run("INBAND.SESSION NEW");
     bench
@@ -32,24 +32,26 @@ fn filled() -> Bench {
 
 fn serve(bench: &Bench) -> CheckpointServer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (db, outgoing) = (bench.store.shared(), bench.store.outgoing());
-    CheckpointServer::start(listener, db, outgoing, Default::default()).unwrap()
+    let (dbs, outgoing) = (bench.machine.shared(), bench.machine.outgoing());
+    CheckpointServer::start(listener, dbs, outgoing, Default::default()).unwrap()
 }
 
-fn fetch(peers: &[SocketAddr], applied: u64, into: &Path) -> Result<u64, TransferError> {
-    let (received_bytes, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+fn fetch(peers: &[SocketAddr], applied: u64, into: &[PathBuf]) -> Result<(), TransferError> {
+    let (received_bytes, total_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
     let fetch = Fetch {
         peers,
-        applied,
+        positions: &[Position { applied, entry: 0 }],
         into,
         received_bytes: &received_bytes,
-        stop: &stop,
+        total_bytes: &total_bytes,
+        stop: &AtomicBool::new(false),
     };
     let outcome = fetch.run();
-    assert_eq!(
-        outcome.is_ok(),
-        outcome.is_ok() && received_bytes.load(Ordering::Relaxed) > 0
-    );
+    if outcome.is_ok() {
+        let received_bytes = received_bytes.load(Ordering::Relaxed);
+        assert!(received_bytes > 0);
+        assert_eq!(received_bytes, total_bytes.load(Ordering::Relaxed));
+    }
     outcome
 }
 
@@ -58,26 +60,25 @@ fn a_checkpoint_moves_over_loopback() {
     let mut bench = filled();
     let server = serve(&bench);
     let dir = tempfile::tempdir().unwrap();
-    let mut store = Store::open(dir.path()).unwrap();
+    let mut store = open(dir.path());
     bench.log.prefix(20).apply(&mut store, 5);
     // The first peer is not there.
     let peers = [SocketAddr::from(([127, 0, 0, 1], 1)), server.address()];
-    let applied = fetch(&peers, store.applied(), &store.incoming()).unwrap();
-    assert_eq!(applied, bench.store.applied());
-    let incoming = store.incoming();
-    store.install(&incoming).unwrap();
-    assert_eq!(store.digest().unwrap(), bench.store.digest().unwrap());
-    assert!(!incoming.exists());
+    fetch(&peers, store.store(0).applied(), &store.incoming()).unwrap();
+    let applied = bench.store().applied();
+    assert_eq!(store.install().unwrap(), [(0, applied)]);
+    assert_eq!(store.digest().unwrap(), bench.machine.digest().unwrap());
+    assert!(!store.incoming()[0].exists());
     // It goes on from there, and is still there after a restart.
     bench.run("SET after 1");
     bench.log.apply(&mut store, 1);
-    assert_eq!(store.digest().unwrap(), bench.store.digest().unwrap());
+    assert_eq!(store.digest().unwrap(), bench.machine.digest().unwrap());
     drop(store);
-    let store = Store::open(dir.path()).unwrap();
-    assert_eq!(store.digest().unwrap(), bench.store.digest().unwrap());
-    assert_eq!(store.keys(), 502);
+    let store = open(dir.path());
+    assert_eq!(store.digest().unwrap(), bench.machine.digest().unwrap());
+    assert_eq!(store.store(0).keys(), 502);
     // A peer that is not ahead says so.
-    let refused = fetch(&[server.address()], store.applied(), &store.incoming());
+    let refused = fetch(&[server.address()], store.store(0).applied(), &store.incoming());
     assert!(
         matches!(refused, Err(TransferError::Refused(_))),
         "{refused:?}"
@@ -87,7 +88,7 @@ fn a_checkpoint_moves_over_loopback() {
         Err(TransferError::NoPeers)
     ));
     wait_for("nothing is left behind", || {
-        std::fs::read_dir(bench.store.outgoing())
+        std::fs::read_dir(&bench.machine.outgoing()[0])
             .unwrap()
             .next()
             .is_none()
@@ -97,8 +98,10 @@ fn a_checkpoint_moves_over_loopback() {
 /// Record what a server sends.
 fn record(server: &CheckpointServer) -> Vec<u8> {
     let mut stream = TcpStream::connect(server.address()).unwrap();
-    stream.write_all(b"IBCKPT1\n").unwrap();
-    stream.write_all(&0u64.to_be_bytes()).unwrap();
+    stream.write_all(b"IBCKPT2\n").unwrap();
+    for number in [1u64, 0, 0] {
+        stream.write_all(&number.to_be_bytes()).unwrap();
+    }
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
     bytes
@@ -110,7 +113,7 @@ fn replay(bytes: Vec<u8>) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.read_exact(&mut [0; 16]).unwrap();
+        stream.read_exact(&mut [0; 32]).unwrap();
         // The client may have seen enough before the end.
         let _ = stream.write_all(&bytes);
     });
@@ -122,7 +125,7 @@ fn a_damaged_stream_is_found_out() {
     let bench = filled();
     let bytes = record(&serve(&bench));
     let dir = tempfile::tempdir().unwrap();
-    let into = dir.path().join("incoming");
+    let into = open(dir.path()).incoming();
     assert!(fetch(&[replay(bytes.clone())], 0, &into).is_ok());
     let mut damages: Vec<Vec<u8>> = Vec::new();
     for cut in [0, 5, 20, bytes.len() / 2, bytes.len() - 1] {
@@ -130,8 +133,8 @@ fn a_damaged_stream_is_found_out() {
     }
     // A flipped bit anywhere but in the announced instance is found by the transfer itself.
     let places = (0..9)
-        .chain(17..60)
-        .chain((60..bytes.len()).step_by(bytes.len() / 30));
+        .chain(33..76)
+        .chain((76..bytes.len()).step_by(bytes.len() / 30));
     for at in places {
         let mut damaged = bytes.clone();
         damaged[at] ^= 0x10;
@@ -141,53 +144,55 @@ fn a_damaged_stream_is_found_out() {
         let outcome = fetch(&[replay(damaged.clone())], 0, &into);
         // A file may have got another good name; opening it finds that out.
         let is_caught = outcome.is_err() || {
-            let mut store = Store::open(&dir.path().join("store")).unwrap();
-            store.install(&into).is_err()
+            let elsewhere = tempfile::tempdir().unwrap();
+            let mut store = open(elsewhere.path());
+            std::fs::rename(&into[0], &store.incoming()[0]).unwrap();
+            store.install().is_err()
         };
         let at = damaged.iter().zip(&bytes).position(|(a, b)| a != b);
         assert!(is_caught, "damage at {at:?} of {} bytes", damaged.len());
     }
     // After all that a good one is fetched and installed.
-    let mut store = Store::open(&dir.path().join("store")).unwrap();
-    assert_eq!(store.applied(), 0);
+    let mut store = open(dir.path());
+    assert_eq!(store.store(0).applied(), 0);
     fetch(&[replay(bytes)], 0, &store.incoming()).unwrap();
-    let incoming = store.incoming();
-    store.install(&incoming).unwrap();
-    assert_eq!(store.digest().unwrap(), bench.store.digest().unwrap());
+    store.install().unwrap();
+    assert_eq!(store.digest().unwrap(), bench.machine.digest().unwrap());
 }
 
 #[test]
 fn a_crash_while_installing_leaves_one_of_the_two() {
     let bench = filled();
     let dir = tempfile::tempdir().unwrap();
-    let mut store = Store::open(dir.path()).unwrap();
+    let mut store = open(dir.path());
     bench.log.prefix(20).apply(&mut store, 5);
-    let (old, new) = (store.digest().unwrap(), bench.store.digest().unwrap());
+    let (old, new) = (store.digest().unwrap(), bench.machine.digest().unwrap());
     // Crash while receiving: an incomplete directory.
-    std::fs::create_dir_all(store.incoming()).unwrap();
-    std::fs::write(store.incoming().join("CURRENT"), b"half").unwrap();
+    std::fs::create_dir_all(&store.incoming()[0]).unwrap();
+    std::fs::write(store.incoming()[0].join("CURRENT"), b"half").unwrap();
     drop(store);
-    let store = Store::open(dir.path()).unwrap();
+    let store = open(dir.path());
     assert_eq!(store.digest().unwrap(), old);
-    assert!(!store.incoming().exists());
+    assert!(!store.incoming()[0].exists());
     // Crash after the rename, before it is made active.
-    bench.store.checkpoint(&dir.path().join("db-1")).unwrap();
+    let shared = bench.machine.shared();
+    shared.checkpoint(&[dir.path().join("db-1")]).unwrap();
     drop(store);
-    let mut store = Store::open(dir.path()).unwrap();
+    let mut store = open(dir.path());
     assert_eq!(store.digest().unwrap(), old);
     assert!(!dir.path().join("db-1").exists());
     // Crash after it was made active, before the old one is removed.
     let incoming = store.incoming();
-    bench.store.checkpoint(&incoming).unwrap();
-    store.install(&incoming).unwrap();
+    shared.checkpoint(&incoming).unwrap();
+    store.install().unwrap();
     std::fs::create_dir_all(dir.path().join("db-0")).unwrap();
     drop(store);
-    let mut store = Store::open(dir.path()).unwrap();
+    let mut store = open(dir.path());
     assert_eq!(store.digest().unwrap(), new);
     assert!(!dir.path().join("db-0").exists());
     // An older checkpoint is not installed.
-    bench.store.checkpoint(&incoming).unwrap();
-    let refused = store.install(&incoming);
+    shared.checkpoint(&incoming).unwrap();
+    let refused = store.install();
     assert!(
         matches!(refused, Err(StoreError::CheckpointTooOld { .. })),
         "{refused:?}"
@@ -260,7 +265,7 @@ fn clients_are_told_while_loading() {
     late.send("PING\r\n");
     assert!(late.stream.read(&mut [0; 8]).is_err());
     // A peer that is up to date appears.
-    let mut peer = Store::open(dirs[1].path()).unwrap();
+    let mut peer = open(dirs[1].path());
     one.control.sync().unwrap();
     // Our proposer's session is not in its history: it has to open another one.
     let mut log = common::Log::after_holes(5);
@@ -269,8 +274,8 @@ fn clients_are_told_while_loading() {
     }
     log.apply(&mut peer, 100);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (db, outgoing) = (peer.shared(), peer.outgoing());
-    let server = CheckpointServer::start(listener, db, outgoing, Default::default()).unwrap();
+    let (dbs, outgoing) = (peer.shared(), peer.outgoing());
+    let server = CheckpointServer::start(listener, dbs, outgoing, Default::default()).unwrap();
     cluster.decide_noops(154);
     cluster.set_checkpoint_peers(vec![server.address()]);
     wait_for("it is installed", || {

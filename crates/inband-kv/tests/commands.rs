@@ -220,7 +220,7 @@ fn time_does_not_go_backwards() {
     assert_eq!(show(&bench.run("PTTL a")), "500");
     bench.now_ms = T0_MS;
     assert_eq!(show(&bench.run("GET b")), "nil");
-    assert_eq!(bench.store.time_ms(), T0_MS + 500);
+    assert_eq!(bench.store().time_ms(), T0_MS + 500);
 }
 
 #[test]
@@ -233,22 +233,22 @@ fn expired_keys_are_deleted_in_bounded_steps() {
             .log
             .push_lines(T0_MS, &[&format!("SET k{i} v PX {}", 10 + i % 7)]);
     }
-    bench.log.apply(&mut bench.store, 100);
-    assert_eq!(bench.store.keys(), keys as u64);
-    assert_eq!(bench.store.earliest_expiry_ms(), T0_MS + 10);
+    bench.log.apply(&mut bench.machine, 100);
+    assert_eq!(bench.store().keys(), keys as u64);
+    assert_eq!(bench.store().earliest_expiry_ms(), T0_MS + 10);
     bench.now_ms = T0_MS + 100;
     bench.run("GET other");
     assert_eq!(
-        bench.store.keys(),
+        bench.store().keys(),
         (keys - EXPIRED_KEYS_PER_ENTRY_MAX) as u64
     );
     bench.tick();
-    assert_eq!(bench.store.keys(), 10);
-    assert!(bench.store.earliest_expiry_ms() <= bench.now_ms);
-    assert!(bench.store.scan(0, 100).unwrap().keys.is_empty());
+    assert_eq!(bench.store().keys(), 10);
+    assert!(bench.store().earliest_expiry_ms() <= bench.now_ms);
+    assert!(bench.machine.scan(0, 100).unwrap().keys.is_empty());
     bench.tick();
     assert_eq!(
-        (bench.store.keys(), bench.store.earliest_expiry_ms()),
+        (bench.store().keys(), bench.store().earliest_expiry_ms()),
         (0, u64::MAX)
     );
 }

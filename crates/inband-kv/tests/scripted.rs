@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use common::Client;
 use inband_kv::replica::{Replica, ReplicaConfig};
-use inband_kv::store::Store;
 use inband_paxos::log::{
-    Burst, Origin, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind,
+    Burst, Origin, ReadTicket, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind,
 };
 
 #[derive(Default)]
@@ -78,6 +77,10 @@ impl ReplicatedLog for ScriptedLog {
             .calls
             .push(format!("answered {}", ticket.0));
     }
+    fn confirm_read(&mut self, partition: usize) -> ReadTicket {
+        self.0.borrow_mut().calls.push("read".into());
+        ReadTicket::new(partition, 1)
+    }
     fn wake_fds(&self) -> Vec<RawFd> {
         Vec::new()
     }
@@ -115,7 +118,7 @@ impl Stage {
             .deliveries
             .push((open, None, Vec::new()));
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let machine = common::open(dir.path());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let log = Box::new(ScriptedLog(script.clone()));
@@ -123,7 +126,7 @@ impl Stage {
             spin_us: 0,
             ..ReplicaConfig::default()
         };
-        let replica = Replica::new(config, store, log, vec![listener], None).unwrap();
+        let replica = Replica::new(config, machine, log, vec![listener], None).unwrap();
         Self {
             script,
             replica,
@@ -244,7 +247,7 @@ fn failures_are_told_apart() {
         client.line(),
         "-TRYAGAIN this node does not accept values: shutting down"
     );
-    assert_eq!(stage.replica.store().keys(), 1);
+    assert_eq!(stage.replica.machine().keys(), 1);
 }
 
 #[test]
@@ -270,5 +273,5 @@ fn a_full_window_delays_and_then_fills_values() {
     stage.deliver(1, 1, 2);
     stage.turn();
     assert!(clients.iter_mut().all(|client| client.line() == "+OK"));
-    assert_eq!(stage.replica.store().keys(), 6);
+    assert_eq!(stage.replica.machine().keys(), 6);
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{wait_for, Client, Served};
+use common::{resp, wait_for, Client, Served};
 use inband_kv::limits::{PENDING_COMMANDS_MAX, REQUEST_LEN_BYTES_MAX};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
@@ -29,15 +29,6 @@ fn one_with(config: ReplicaConfig) -> One {
 
 fn one() -> One {
     one_with(ReplicaConfig::default())
-}
-
-/// `*2\r\n$3\r\nGET\r\n...` of a line.
-fn resp(line: &str) -> String {
-    let words: Vec<&str> = line.split(' ').collect();
-    let words = words
-        .iter()
-        .map(|word| format!("${}\r\n{word}\r\n", word.len()));
-    format!("*{}\r\n{}", words.len(), words.collect::<String>())
 }
 
 #[test]
@@ -75,7 +66,7 @@ fn commands_answered_here() {
             "CLIENT SETNAME",
             "-ERR wrong number of arguments for 'client|setname' command\r\n",
         ),
-        ("COMMAND COUNT", ":43\r\n"),
+        ("COMMAND COUNT", ":48\r\n"),
         ("COMMAND INFO nosuch", "*1\r\n$-1\r\n"),
         ("COMMAND DOCS nosuch", "*0\r\n"),
         ("CONFIG GET save", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n"),
@@ -400,15 +391,15 @@ fn outcomes_that_are_not_known() {
     use inband_paxos::log::{ReplicatedLog, SubmitFailure};
     // Driven by hand, because the log is asked for failures between the turns.
     let (cluster, dir) = (MemoryCluster::new(), tempfile::tempdir().unwrap());
-    let store = inband_kv::store::Store::open(dir.path()).unwrap();
+    let machine = common::open(dir.path());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let mut log = cluster.join(0).unwrap();
+    let mut log = cluster.join(&[0]).unwrap();
     log.fail_next(SubmitFailure::OutcomeUnknown(250), true);
     assert!(log.submit_room(0) > 0);
     let config = ReplicaConfig::default();
     let mut replica =
-        inband_kv::replica::Replica::new(config, store, Box::new(log), vec![listener], None)
+        inband_kv::replica::Replica::new(config, machine, Box::new(log), vec![listener], None)
             .unwrap();
     let mut client = Client::connect(address);
     client.send("INCR n\r\n");
@@ -422,7 +413,7 @@ fn outcomes_that_are_not_known() {
         "{reply}"
     );
     client.send("INCR n\r\n");
-    while replica.store().applied() < 3 {
+    while replica.machine().store(0).applied() < 3 {
         replica.poll_once(Duration::from_millis(10)).unwrap();
     }
     assert_eq!(client.line(), ":2");

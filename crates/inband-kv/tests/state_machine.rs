@@ -4,10 +4,10 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{encode, show, words, Bench, Log, T0_MS};
+use common::{deliver, encode, open, show, words, Bench, Log, T0_MS};
 use inband_kv::command::SessionStamp;
 use inband_kv::reply::Reply;
-use inband_kv::store::{Outcomes, Store, StoreError};
+use inband_kv::store::{Outcomes, StoreError};
 use inband_paxos::log::{Decided, Origin, Ticket, ValueKind};
 use inband_paxos::session::Verdict;
 use proptest::prelude::*;
@@ -149,24 +149,24 @@ proptest! {
             log.push(model.now_ms, &commands);
         }
         let (one, two) = (tempfile::tempdir()?, tempfile::tempdir()?);
-        let mut store = Store::open(one.path())?;
+        let mut store = open(one.path());
         let replies: Vec<String> = log.apply(&mut store, 1).iter().map(show).collect();
         prop_assert_eq!(&replies, &expected);
 
-        let mut other = Store::open(two.path())?;
+        let mut other = open(two.path());
         let start = log.prefix(restart_at);
         let mut replies: Vec<String> = start.apply(&mut other, burst_len).iter().map(show).collect();
         drop(other);
-        let mut other = Store::open(two.path())?;
+        let mut other = open(two.path());
         replies.extend(log.apply(&mut other, burst_len).iter().map(show));
         prop_assert_eq!(&replies, &expected);
         prop_assert_eq!(other.digest()?, store.digest()?);
-        prop_assert_eq!(other.keys(), store.keys());
+        prop_assert_eq!(other.store(0).keys(), store.store(0).keys());
 
         // Nothing that should be gone is there, and all that should be there is.
         let mut keys = store.scan(0, 100)?.keys;
         keys.sort();
-        let now_ms = store.time_ms();
+        let now_ms = store.store(0).time_ms();
         model.keys.retain(|_, (_, at)| at.is_none_or(|at| at > now_ms));
         let expected: Vec<Vec<u8>> = model.keys.keys().map(|k| k.clone().into_bytes()).collect();
         prop_assert_eq!(keys, expected);
@@ -178,7 +178,7 @@ fn a_replayed_instance_is_skipped_and_a_gap_refused() {
     let mut bench = Bench::default();
     bench.run("INCR n");
     bench.run("INCR n");
-    let applied = bench.store.applied();
+    let applied = bench.store().applied();
     let value = bench.log.values.last().unwrap().clone();
     let decided = |instance, origin| Decided {
         instance,
@@ -187,28 +187,20 @@ fn a_replayed_instance_is_skipped_and_a_gap_refused() {
         value: &value.bytes,
     };
     let mut outcomes = Outcomes::default();
-    bench
-        .store
-        .apply([decided(applied, value.origin)], &mut outcomes)
+    deliver(&mut bench.machine, decided(applied, value.origin), &mut outcomes)
         .unwrap();
     assert!(outcomes.values.is_empty());
     // The same value in a further instance is a duplicate.
-    bench
-        .store
-        .apply([decided(applied + 1, value.origin)], &mut outcomes)
+    deliver(&mut bench.machine, decided(applied + 1, value.origin), &mut outcomes)
         .unwrap();
     assert_eq!(outcomes.values[0].verdict, Verdict::Duplicate);
     assert_eq!(
-        (outcomes.values[0].reply_count, bench.store.applied()),
+        (outcomes.values[0].reply_count, bench.store().applied()),
         (0, applied + 1)
     );
-    let gap = bench
-        .store
-        .apply([decided(applied + 9, value.origin)], &mut outcomes);
+    let gap = deliver(&mut bench.machine, decided(applied + 9, value.origin), &mut outcomes);
     assert!(matches!(gap, Err(StoreError::OutOfOrder { .. })));
-    let after = bench
-        .store
-        .apply([decided(applied + 2, value.origin)], &mut outcomes);
+    let after = bench.machine.run(&mut outcomes);
     assert!(matches!(after, Err(StoreError::Stopped)));
 }
 
@@ -216,7 +208,7 @@ fn a_replayed_instance_is_skipped_and_a_gap_refused() {
 fn refused_noop_and_malformed_values_only_advance() {
     let mut bench = Bench::default();
     bench.run("SET a 1");
-    let at = |bench: &Bench| bench.store.applied() + 1;
+    let at = |bench: &Bench| bench.store().applied() + 1;
     let command = ValueKind::Command;
     let stranger = Origin {
         client_id: 999,
@@ -252,10 +244,10 @@ fn refused_noop_and_malformed_values_only_advance() {
             ticket: Some(Ticket(3)),
             value,
         };
-        bench.store.apply([decided], &mut outcomes).unwrap();
+        deliver(&mut bench.machine, decided, &mut outcomes).unwrap();
         assert_eq!(outcomes.values[0].verdict, verdict);
         assert_eq!(
-            (bench.store.applied(), bench.store.time_ms()),
+            (bench.store().applied(), bench.store().time_ms()),
             (instance, T0_MS)
         );
     }
@@ -272,7 +264,7 @@ fn refused_noop_and_malformed_values_only_advance() {
         ticket: None,
         value: &newer,
     };
-    let result = bench.store.apply([decided], &mut Outcomes::default());
+    let result = deliver(&mut bench.machine, decided, &mut Outcomes::default());
     assert!(
         matches!(result, Err(StoreError::Value { .. })),
         "{result:?}"
@@ -312,15 +304,15 @@ fn proposer_sessions_survive_a_restart_and_expire() {
         }
     };
     bench.log.values.push(late);
-    bench.log.apply(&mut bench.store, 500);
-    let digest = bench.store.digest().unwrap();
+    bench.log.apply(&mut bench.machine, 500);
+    let digest = bench.machine.digest().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let mut other = Store::open(dir.path()).unwrap();
+    let mut other = open(dir.path());
     for _ in 0..3 {
-        let part = bench.log.prefix(other.applied() as usize + 1500);
+        let part = bench.log.prefix(other.store(0).applied() as usize + 1500);
         part.apply(&mut other, 7);
         drop(other);
-        other = Store::open(dir.path()).unwrap();
+        other = open(dir.path());
     }
     bench.log.apply(&mut other, 7);
     assert_eq!(other.digest().unwrap(), digest);
@@ -354,15 +346,15 @@ fn a_session_command_is_applied_once() {
     assert!(show(&bench.run_stamped("INCR n", unknown)).starts_with("-NOSESSION"));
     assert_eq!(show(&bench.run("GET n")), "'1'");
     // The state survives a restart.
-    let digest = bench.store.digest().unwrap();
+    let digest = bench.machine.digest().unwrap();
     bench.reopen();
-    assert_eq!(bench.store.digest().unwrap(), digest);
+    assert_eq!(bench.machine.digest().unwrap(), digest);
     assert_eq!(show(&bench.run_stamped("FLUSHALL", stamp(3, 3))), "OK");
     assert_eq!(show(&bench.run("GET n")), "'1'");
     // An idle session expires by replicated time.
     bench.now_ms += inband_kv::limits::CLIENT_SESSION_IDLE_MS_MAX + 1;
     bench.tick();
-    assert_eq!(bench.store.client_sessions(), 0);
+    assert_eq!(bench.store().client_sessions(), 0);
     assert!(show(&bench.run_stamped("INCR n", stamp(9, 9))).starts_with("-NOSESSION"));
     assert_eq!(show(&bench.run("INBAND.SESSION NEW")), (id + 1).to_string());
 }
@@ -374,10 +366,10 @@ fn a_scan_over_changing_keys_returns_those_that_stay() {
     for line in &lines {
         bench.log.push_lines(T0_MS, &[line]);
     }
-    bench.log.apply(&mut bench.store, 50);
+    bench.log.apply(&mut bench.machine, 50);
     let (mut found, mut cursor, mut round) = (Vec::new(), 0, 0);
     loop {
-        let page = bench.store.scan(cursor, 7).unwrap();
+        let page = bench.machine.scan(cursor, 7).unwrap();
         found.extend(page.keys);
         for i in 0..5 {
             bench
@@ -387,7 +379,7 @@ fn a_scan_over_changing_keys_returns_those_that_stay() {
                 .log
                 .push_lines(T0_MS, &[&format!("DEL come{}-{i}", round / 2)]);
         }
-        bench.log.apply(&mut bench.store, 50);
+        bench.log.apply(&mut bench.machine, 50);
         round += 1;
         cursor = page.cursor;
         if cursor == 0 {
@@ -415,16 +407,16 @@ fn flushall_within_a_burst_hides_what_is_stored() {
     bench
         .log
         .push_lines(T0_MS + 60, &["DBSIZE", "GET z", "GET b"]);
-    let replies = bench.log.apply(&mut bench.store, 10);
+    let replies = bench.log.apply(&mut bench.machine, 10);
     let shown: Vec<_> = replies.iter().map(show).collect();
     let expected = [
         "OK", "OK", "nil", "1", "1", "OK", "OK", "OK", "0", "nil", "nil",
     ];
     assert_eq!(shown, expected);
-    assert!(bench.store.scan(0, 10).unwrap().keys.is_empty());
+    assert!(bench.machine.scan(0, 10).unwrap().keys.is_empty());
     bench.reopen();
     assert_eq!(
-        (bench.store.keys(), bench.store.earliest_expiry_ms()),
+        (bench.store().keys(), bench.store().earliest_expiry_ms()),
         (0, u64::MAX)
     );
 }
@@ -456,12 +448,12 @@ fn a_killed_process_neither_loses_nor_repeats() {
         // The store is neither closed nor flushed: all there is is the write-ahead log.
         let after = tempfile::tempdir().unwrap();
         copy_dir(bench.dir.path(), after.path());
-        let mut survivor = Store::open(after.path()).unwrap();
-        assert_eq!(survivor.applied(), bench.store.applied());
-        assert_eq!(survivor.digest().unwrap(), bench.store.digest().unwrap());
+        let mut survivor = open(after.path());
+        assert_eq!(survivor.store(0).applied(), bench.store().applied());
+        assert_eq!(survivor.digest().unwrap(), bench.machine.digest().unwrap());
         bench.run("INCR n");
         bench.log.apply(&mut survivor, 10);
-        assert_eq!(survivor.digest().unwrap(), bench.store.digest().unwrap());
+        assert_eq!(survivor.digest().unwrap(), bench.machine.digest().unwrap());
     }
     assert_eq!(show(&bench.run("GET n")), "'33'");
 }

@@ -8,13 +8,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
+use inband_paxos::config::logs_of;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
+use crate::control::instances;
 use crate::layout::ClusterSpec;
 use crate::supervisor::SupervisorError;
 
-const RECORD_FORMAT: u32 = 1;
+const RECORD_FORMAT: u32 = 2;
 /// A cluster's name: what fits of the directory's name, a dash, and digits of a hash of its path.
 const NAME_STEM_MAX_BYTES: usize = 20;
 
@@ -28,15 +30,78 @@ pub struct ClusterRecord {
     pub name: String,
     /// The last epoch in which an acceptor may have voted.
     pub epoch: u32,
-    /// First instance of that epoch.
-    pub first_instance: u64,
+    /// First instance of that epoch, of every log.
+    pub first_instances: Vec<u64>,
+    /// Partitions of the key space.
+    pub partitions: u32,
+    /// Directories over which the partitions are spread.
+    pub data_dirs: usize,
     /// Number of replicas.
     pub replicas: usize,
     /// Number of acceptors.
     pub acceptors: usize,
-    /// The clean-stop marker: everything decided, ever, is at or below this instance and applied
-    /// at every replica that was alive. Absent while the cluster runs.
-    pub clean_at: Option<u64>,
+    /// The clean-stop marker: everything decided in each log, ever, is at or below this instance
+    /// and applied at every replica that was alive. Absent while the cluster runs.
+    pub clean_at: Option<Vec<u64>>,
+}
+
+/// The first format: of clusters with one log.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordOfOneLog {
+    #[serde(rename = "format")]
+    _format: u32,
+    name: String,
+    epoch: u32,
+    first_instance: u64,
+    replicas: usize,
+    acceptors: usize,
+    clean_at: Option<u64>,
+}
+
+impl From<RecordOfOneLog> for ClusterRecord {
+    fn from(old: RecordOfOneLog) -> Self {
+        Self {
+            format: RECORD_FORMAT,
+            name: old.name,
+            epoch: old.epoch,
+            first_instances: vec![old.first_instance],
+            partitions: 1,
+            data_dirs: 1,
+            replicas: old.replicas,
+            acceptors: old.acceptors,
+            clean_at: old.clean_at.map(|at| vec![at]),
+        }
+    }
+}
+
+impl ClusterRecord {
+    fn parse(text: &str) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct AnyRecord {
+            format: u32,
+        }
+        let in_words = |e: serde_json::Error| e.to_string();
+        let any: AnyRecord = serde_json::from_str(text).map_err(in_words)?;
+        let record: Self = match any.format {
+            1 => serde_json::from_str::<RecordOfOneLog>(text).map(Self::from),
+            RECORD_FORMAT => serde_json::from_str(text),
+            other => return Err(format!("format {other}, this is {RECORD_FORMAT}")),
+        }
+        .map_err(in_words)?;
+        let logs = logs_of(record.partitions);
+        let is_whole = |positions: &Vec<u64>| positions.len() == logs;
+        if !is_whole(&record.first_instances)
+            || record.first_instances.contains(&0)
+            || !record.clean_at.as_ref().is_none_or(is_whole)
+        {
+            return Err(format!(
+                "{} partitions have {logs} logs, and the instances are of others",
+                record.partitions
+            ));
+        }
+        Ok(record)
+    }
 }
 
 /// How the next start goes.
@@ -48,41 +113,41 @@ pub struct StartPlan {
     pub notices: Vec<String>,
 }
 
-/// A cluster's directory, locked for as long as this lives.
+/// Reads the position in every log out of the data directories of a replica of this index.
+pub type AppliedAt<'a> = dyn Fn(usize, &[PathBuf]) -> Result<Vec<u64>, SupervisorError> + 'a;
+
+/// A cluster's directories, locked for as long as this lives.
 #[derive(Debug)]
 pub struct ClusterDir {
     path: PathBuf,
-    _lock: Flock<File>,
+    more_data: Vec<PathBuf>,
+    _locks: Vec<Flock<File>>,
 }
 
 impl ClusterDir {
-    /// Create it if need be, and lock it.
-    pub fn open(path: &Path) -> Result<Self, SupervisorError> {
+    /// Create and lock the directory of a cluster, and the further ones for its data.
+    pub fn open(path: &Path, more_data: &[PathBuf]) -> Result<Self, SupervisorError> {
         fs::create_dir_all(path.join("hosts")).map_err(SupervisorError::file("create", path))?;
-        let path = path
-            .canonicalize()
-            .map_err(SupervisorError::file("open", path))?;
-        let lock_path = path.join("supervisor.lock");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&lock_path)
-            .map_err(SupervisorError::file("open", &lock_path))?;
-        let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => lock,
-            Err((mut file, _)) => {
-                let mut owner = String::new();
-                let _ = file.read_to_string(&mut owner);
-                return Err(SupervisorError::AlreadyRunning { dir: path, owner });
+        let path = absolute(path)?;
+        let mut locks = vec![lock(&path)?];
+        let mut more = Vec::with_capacity(more_data.len());
+        for data in more_data {
+            fs::create_dir_all(data).map_err(SupervisorError::file("create", data))?;
+            let data = absolute(data)?;
+            if data == path || more.contains(&data) {
+                return Err(SupervisorError::BadSpec(format!(
+                    "--data names {} twice",
+                    data.display()
+                )));
             }
-        };
-        lock.set_len(0)
-            .and_then(|()| lock.rewind())
-            .and_then(|()| write!(&mut *lock, "{}", std::process::id()))
-            .map_err(SupervisorError::file("write", &lock_path))?;
-        Ok(Self { path, _lock: lock })
+            locks.push(lock(&data)?);
+            more.push(data);
+        }
+        Ok(Self {
+            path,
+            more_data: more,
+            _locks: locks,
+        })
     }
 
     /// Where it is, absolute.
@@ -95,9 +160,42 @@ impl ClusterDir {
         self.path.join("hosts").join(dir_name)
     }
 
-    /// Data directory of a replica.
-    pub fn replica_data(&self, index: usize) -> PathBuf {
-        self.host(&format!("replica-{index}")).join("data")
+    /// All directories: the cluster's own, and the further ones for its data.
+    pub fn roots(&self) -> impl Iterator<Item = &Path> {
+        [&self.path]
+            .into_iter()
+            .chain(&self.more_data)
+            .map(PathBuf::as_path)
+    }
+
+    /// Data directories of the replica whose host's directory has this name.
+    pub fn data_dirs(&self, dir_name: &str) -> Vec<PathBuf> {
+        let more = self.more_data.iter().map(|root| root.join(dir_name));
+        [self.host(dir_name).join("data")]
+            .into_iter()
+            .chain(more)
+            .collect()
+    }
+
+    /// Data directories of a replica.
+    pub fn replica_data(&self, index: usize) -> Vec<PathBuf> {
+        self.data_dirs(&format!("replica-{index}"))
+    }
+
+    /// Whether a replica has data; an error if it has only some of its directories.
+    fn has_data(&self, index: usize) -> Result<bool, SupervisorError> {
+        let (there, gone): (Vec<PathBuf>, Vec<PathBuf>) = self
+            .replica_data(index)
+            .into_iter()
+            .partition(|dir| dir.exists());
+        match (there.first(), gone.first()) {
+            (Some(there), Some(gone)) => Err(SupervisorError::ReplicaInPieces {
+                replica: format!("replica/{index}"),
+                gone: gone.clone(),
+                there: there.clone(),
+            }),
+            (there, _) => Ok(there.is_some()),
+        }
     }
 
     /// The control socket of the supervisor of a cluster's directory.
@@ -136,15 +234,7 @@ impl ClusterDir {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(SupervisorError::file("read", &path)(error)),
         };
-        let record: ClusterRecord =
-            serde_json::from_str(&text).map_err(|e| damaged(e.to_string()))?;
-        if record.format != RECORD_FORMAT {
-            return Err(damaged(format!(
-                "format {}, this is {RECORD_FORMAT}",
-                record.format
-            )));
-        }
-        Ok(Some(record))
+        ClusterRecord::parse(&text).map(Some).map_err(damaged)
     }
 
     /// Replace the record; on return it is on disk.
@@ -162,23 +252,33 @@ impl ClusterDir {
         write().map_err(SupervisorError::file("write", &path))
     }
 
-    /// Decide how to start. `applied_at` reads the position out of a replica's data directory.
+    /// Decide how to start.
     pub fn plan(
         &self,
         spec: &ClusterSpec,
-        applied_at: &dyn Fn(usize, &Path) -> Result<u64, SupervisorError>,
+        applied_at: &AppliedAt<'_>,
     ) -> Result<StartPlan, SupervisorError> {
+        let logs = logs_of(spec.partitions);
         let mut record = ClusterRecord {
             format: RECORD_FORMAT,
             name: self.cluster_name(),
             epoch: 1,
-            first_instance: 1,
+            first_instances: vec![1; logs],
+            partitions: spec.partitions,
+            data_dirs: 1 + self.more_data.len(),
             replicas: spec.replicas,
             acceptors: spec.acceptors.0.len(),
             clean_at: None,
         };
-        let (present, missing): (Vec<usize>, Vec<usize>) =
-            (0..spec.replicas).partition(|&i| self.replica_data(i).exists());
+        let (mut present, mut missing) = (Vec::new(), Vec::new());
+        for i in 0..spec.replicas {
+            let list = if self.has_data(i)? {
+                &mut present
+            } else {
+                &mut missing
+            };
+            list.push(i);
+        }
         let Some(last) = self.record()? else {
             if let Some(&i) = present.first() {
                 return Err(SupervisorError::DamagedRecord {
@@ -191,17 +291,7 @@ impl ClusterDir {
                 notices: Vec::new(),
             });
         };
-        if last.replicas != spec.replicas {
-            return Err(SupervisorError::LayoutChanged(format!(
-                "the cluster in {} has {} replicas and --replicas {} was asked for; the number of \
-                 replicas of a cluster cannot be changed yet: use --replicas {}, or another --data \
-                 directory",
-                self.path.display(),
-                last.replicas,
-                spec.replicas,
-                last.replicas
-            )));
-        }
+        self.check_shape(&last, &record)?;
         record.epoch = last.epoch.checked_add(1).ok_or_else(|| {
             SupervisorError::BadSpec("all 4294967295 epochs of this cluster are used up".into())
         })?;
@@ -217,9 +307,9 @@ impl ClusterDir {
             missing: names(&missing),
         };
         if let Some(applied) = last.clean_at {
-            record.first_instance = applied + 1;
+            record.first_instances = behind(&applied);
             let mut notices = Vec::new();
-            if applied > 0 && !missing.is_empty() {
+            if applied.iter().any(|&at| at > 0) && !missing.is_empty() {
                 // One that is left is enough: all that were alive were equal.
                 if present.is_empty() {
                     return Err(gone());
@@ -240,24 +330,33 @@ impl ClusterDir {
         if !missing.is_empty() && !spec.accept_missing_replicas {
             return Err(gone());
         }
-        let positions = present
-            .iter()
-            .map(|&i| Ok((i, applied_at(i, &self.replica_data(i))?)))
-            .collect::<Result<Vec<_>, SupervisorError>>()?;
         // What an earlier clean stop or continuation counted as applied is not given out again,
         // even if the data that hold it are gone.
-        let floor = last.first_instance - 1;
-        let best = positions.iter().map(|p| p.1).max().unwrap_or(0).max(floor);
-        record.first_instance = best + 1;
-        let found: Vec<String> = positions
-            .iter()
-            .map(|(i, applied)| format!("replica/{i} up to {applied}"))
-            .collect();
+        let mut best: Vec<u64> = last.first_instances.iter().map(|first| first - 1).collect();
+        let mut found = Vec::new();
+        for &i in &present {
+            let applied = applied_at(i, &self.replica_data(i))?;
+            if applied.len() != logs {
+                return Err(SupervisorError::Inspect {
+                    replica: format!("replica/{i}"),
+                    reason: format!("it tells of {} logs, the cluster has {logs}", applied.len()),
+                });
+            }
+            best.iter_mut()
+                .zip(&applied)
+                .for_each(|(best, &applied)| *best = applied.max(*best));
+            found.push(format!("replica/{i} up to {}", instances(&applied)));
+        }
+        record.first_instances = behind(&best);
+        let best = instances(&best);
         let mut notices = vec![
-            format!("continuing after an unclean stop from instance {best}: {}", found.join(", ")),
             format!(
-                "may be missing: what epoch {} decided after instance {best} and no replica had on \
-                 its disk; clients may hold replies to some of it if a power cut took the replicas' \
+                "continuing after an unclean stop from {best}: {}",
+                found.join(", ")
+            ),
+            format!(
+                "may be missing: what epoch {} decided after {best} and no replica had on its \
+                 disk; clients may hold replies to some of it if a power cut took the replicas' \
                  last writes",
                 last.epoch
             ),
@@ -271,9 +370,83 @@ impl ClusterDir {
         Ok(StartPlan { record, notices })
     }
 
+    /// Refuse to continue a cluster as one of another shape.
+    fn check_shape(
+        &self,
+        is: &ClusterRecord,
+        asked: &ClusterRecord,
+    ) -> Result<(), SupervisorError> {
+        let refuse = |why: String| {
+            let dir = self.path.display();
+            Err(SupervisorError::LayoutChanged(format!(
+                "the cluster in {dir} {why}, or another --data directory"
+            )))
+        };
+        if is.replicas != asked.replicas {
+            return refuse(format!(
+                "has {} replicas and --replicas {} was asked for; the number of replicas of a \
+                 cluster cannot be changed yet: use --replicas {}",
+                is.replicas, asked.replicas, is.replicas
+            ));
+        }
+        if is.partitions != asked.partitions {
+            return refuse(format!(
+                "has {} partitions and --partitions {} was asked for; a key is kept in the \
+                 partition that its hash names among {}: use --partitions {}",
+                is.partitions, asked.partitions, is.partitions, is.partitions
+            ));
+        }
+        if is.data_dirs != asked.data_dirs {
+            return refuse(format!(
+                "has its partitions in {} directories and --data names {}; partition k is in \
+                 directory k mod {}: name the same ones, in their order",
+                is.data_dirs, asked.data_dirs, is.data_dirs
+            ));
+        }
+        Ok(())
+    }
+
     fn record_path(&self) -> PathBuf {
         self.path.join("cluster.json")
     }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, SupervisorError> {
+    path.canonicalize()
+        .map_err(SupervisorError::file("open", path))
+}
+
+/// Lock a directory, or say who has it.
+fn lock(dir: &Path) -> Result<Flock<File>, SupervisorError> {
+    let path = dir.join("supervisor.lock");
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(SupervisorError::file("open", &path))?;
+    let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => lock,
+        Err((mut file, _)) => {
+            let mut owner = String::new();
+            let _ = file.read_to_string(&mut owner);
+            return Err(SupervisorError::AlreadyRunning {
+                dir: dir.to_owned(),
+                owner,
+            });
+        }
+    };
+    lock.set_len(0)
+        .and_then(|()| lock.rewind())
+        .and_then(|()| write!(&mut *lock, "{}", std::process::id()))
+        .map_err(SupervisorError::file("write", &path))?;
+    Ok(lock)
+}
+
+/// The instances right behind these.
+fn behind(applied: &[u64]) -> Vec<u64> {
+    applied.iter().map(|at| at + 1).collect()
 }
 
 fn fnv1a(bytes: &[u8]) -> u64 {
@@ -288,21 +461,22 @@ mod tests {
 
     fn setup() -> (tempfile::TempDir, ClusterDir, ClusterSpec) {
         let temporary = tempfile::tempdir().expect("a directory");
-        let dir = ClusterDir::open(&temporary.path().join("c")).expect("lock");
+        let dir = ClusterDir::open(&temporary.path().join("c"), &[]).expect("lock");
         let spec = ClusterSpec::new("inband", dir.path());
         (temporary, dir, spec)
     }
 
     fn add_data(dir: &ClusterDir, replicas: std::ops::Range<usize>) {
-        replicas.for_each(|i| fs::create_dir_all(dir.replica_data(i)).expect("data"));
+        let dirs = replicas.flat_map(|i| dir.replica_data(i));
+        dirs.for_each(|dir| fs::create_dir_all(dir).expect("data"));
     }
 
     /// Replica i has applied 100 + 10 i.
-    fn applied(index: usize, _: &Path) -> Result<u64, SupervisorError> {
-        Ok(100 + 10 * index as u64)
+    fn applied(index: usize, _: &[PathBuf]) -> Result<Vec<u64>, SupervisorError> {
+        Ok(vec![100 + 10 * index as u64])
     }
 
-    fn never(_: usize, _: &Path) -> Result<u64, SupervisorError> {
+    fn never(_: usize, _: &[PathBuf]) -> Result<Vec<u64>, SupervisorError> {
         panic!("nothing to inspect")
     }
 
@@ -310,7 +484,8 @@ mod tests {
     fn a_fresh_directory_starts_with_epoch_1() {
         let (_t, dir, spec) = setup();
         let plan = dir.plan(&spec, &never).expect("plan");
-        assert_eq!((plan.record.epoch, plan.record.first_instance), (1, 1));
+        assert_eq!(plan.record.epoch, 1);
+        assert_eq!(plan.record.first_instances, [1]);
         assert!(plan.record.name.starts_with("c-") && plan.record.name.len() == 8);
     }
 
@@ -318,11 +493,12 @@ mod tests {
     fn a_clean_stop_is_continued_in_the_next_epoch() {
         let (_t, dir, spec) = setup();
         let mut record = dir.plan(&spec, &never).expect("plan").record;
-        record.clean_at = Some(41);
+        record.clean_at = Some(vec![41]);
         dir.write_record(&record).expect("write");
         add_data(&dir, 0..2);
         let plan = dir.plan(&spec, &never).expect("plan");
-        assert_eq!((plan.record.epoch, plan.record.first_instance), (2, 42));
+        assert_eq!(plan.record.epoch, 2);
+        assert_eq!(plan.record.first_instances, [42]);
         assert_eq!(
             plan.record.clean_at, None,
             "the marker goes before anything starts"
@@ -338,7 +514,7 @@ mod tests {
     fn a_clean_stop_without_any_data_is_not_continued() {
         let (_t, dir, spec) = setup();
         let mut record = dir.plan(&spec, &never).expect("plan").record;
-        record.clean_at = Some(41);
+        record.clean_at = Some(vec![41]);
         dir.write_record(&record).expect("write");
         let error = dir
             .plan(&spec, &never)
@@ -366,8 +542,10 @@ mod tests {
         assert!(error.contains("data of replica/2 are missing"), "{error}");
         spec.accept_missing_replicas = true;
         let plan = dir.plan(&spec, &applied).expect("plan");
-        assert_eq!((plan.record.epoch, plan.record.first_instance), (2, 111));
-        assert!(plan.notices[0].contains("replica/0 up to 100, replica/1 up to 110"));
+        assert_eq!(plan.record.epoch, 2);
+        assert_eq!(plan.record.first_instances, [111]);
+        let found = "replica/0 up to instance 100, replica/1 up to instance 110";
+        assert!(plan.notices[0].contains(found), "{}", plan.notices[0]);
         assert!(plan.notices[1].contains("after instance 110"));
         assert!(plan.notices[2].contains("replica/2"));
     }
@@ -376,23 +554,104 @@ mod tests {
     fn instances_are_never_given_out_twice() {
         let (_t, dir, mut spec) = setup();
         let mut record = dir.plan(&spec, &never).expect("plan").record;
-        record.first_instance = 500;
+        record.first_instances = vec![500];
         dir.write_record(&record).expect("write");
         add_data(&dir, 0..3);
         spec.accept_loss = true;
         let plan = dir.plan(&spec, &applied).expect("plan");
-        assert_eq!(plan.record.first_instance, 500);
+        assert_eq!(plan.record.first_instances, [500]);
+    }
+
+    #[test]
+    fn each_log_continues_from_the_replica_that_is_most_advanced_in_it() {
+        let (_t, dir, mut spec) = setup();
+        spec.partitions = 2;
+        let mut record = dir.plan(&spec, &never).expect("plan").record;
+        assert_eq!(record.first_instances, [1, 1, 1]);
+        record.first_instances = vec![1, 1, 31];
+        dir.write_record(&record).expect("write");
+        add_data(&dir, 0..3);
+        spec.accept_loss = true;
+        let at = |i: usize, _: &[PathBuf]| {
+            Ok([vec![7, 20, 30], vec![9, 4, 30], vec![8, 5, 29]][i].clone())
+        };
+        let plan = dir.plan(&spec, &at).expect("plan");
+        assert_eq!(plan.record.first_instances, [10, 21, 31]);
+        assert!(plan.notices[0].contains("from instances 9, 20, 30"));
+        let error = dir.plan(&spec, &applied).expect_err("too few").to_string();
+        assert!(
+            error.contains("tells of 1 logs, the cluster has 3"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_record_of_the_time_of_one_log_is_read() {
+        let (_t, dir, mut spec) = setup();
+        let old = r#"{"format": 1, "name": "old-c0ffee", "epoch": 3, "first_instance": 7,
+            "replicas": 3, "acceptors": 3, "clean_at": 41}"#;
+        fs::write(dir.path().join("cluster.json"), old).expect("write");
+        add_data(&dir, 0..3);
+        let record = dir.record().expect("read").expect("there");
+        assert_eq!(record.first_instances, [7]);
+        assert_eq!(record.clean_at, Some(vec![41]));
+        let plan = dir.plan(&spec, &never).expect("plan");
+        assert_eq!((plan.record.epoch, plan.record.format), (4, RECORD_FORMAT));
+        assert_eq!(plan.record.first_instances, [42]);
+        spec.partitions = 4;
+        let error = dir.plan(&spec, &never).expect_err("layout").to_string();
+        assert!(
+            error.contains("has 1 partitions and --partitions 4"),
+            "{error}"
+        );
     }
 
     #[test]
     fn another_number_of_replicas_is_refused() {
         let (_t, dir, mut spec) = setup();
         let mut record = dir.plan(&spec, &never).expect("plan").record;
-        record.clean_at = Some(0);
+        record.clean_at = Some(vec![0]);
         dir.write_record(&record).expect("write");
         spec.replicas = 5;
         let error = dir.plan(&spec, &never).expect_err("layout").to_string();
         assert!(error.contains("has 3 replicas and --replicas 5"), "{error}");
+    }
+
+    #[test]
+    fn partitions_are_spread_over_directories_and_found_again() {
+        let (temporary, dir, mut spec) = setup();
+        drop(dir);
+        spec.partitions = 4;
+        let disk = temporary.path().join("disk");
+        let open = |more: &[PathBuf]| ClusterDir::open(&temporary.path().join("c"), more);
+        let dir = open(std::slice::from_ref(&disk)).expect("lock");
+        let error = ClusterDir::open(&temporary.path().join("other"), std::slice::from_ref(&disk));
+        let error = error.expect_err("another cluster's").to_string();
+        assert!(error.contains("disk is running already"), "{error}");
+        let mut record = dir.plan(&spec, &never).expect("plan").record;
+        record.clean_at = Some(vec![9; 5]);
+        dir.write_record(&record).expect("write");
+        add_data(&dir, 0..3);
+        dir.plan(&spec, &never).expect("all there");
+
+        // A disk that is not mounted.
+        fs::remove_dir_all(disk.join("replica-1")).expect("remove");
+        let error = dir.plan(&spec, &never).expect_err("in pieces").to_string();
+        assert!(error.contains("disk/replica-1 is gone"), "{error}");
+        fs::remove_dir_all(&dir.replica_data(1)[0]).expect("remove");
+        let plan = dir.plan(&spec, &never).expect("copies");
+        assert!(plan.notices[0].contains("replica/1 starts empty"));
+
+        drop(dir);
+        let fewer = open(&[]).expect("lock");
+        let error = fewer.plan(&spec, &never).expect_err("fewer").to_string();
+        assert!(
+            error.contains("in 2 directories and --data names 1"),
+            "{error}"
+        );
+        drop(fewer);
+        let error = open(&[disk.clone(), disk]).expect_err("twice").to_string();
+        assert!(error.contains("twice"), "{error}");
     }
 
     #[test]
@@ -401,7 +660,20 @@ mod tests {
         fs::write(dir.path().join("cluster.json"), "{").expect("write");
         let error = dir.plan(&spec, &never).expect_err("damaged").to_string();
         assert!(error.contains("cluster.json is damaged"), "{error}");
-        fs::remove_file(dir.path().join("cluster.json")).expect("remove");
+        let record = dir.path().join("cluster.json");
+        for (text, says) in [
+            (r#"{"format": 3}"#, "format 3, this is 2"),
+            (
+                r#"{"format": 2, "name": "c", "epoch": 1, "first_instances": [1, 1], "partitions": 1,
+                    "data_dirs": 1, "replicas": 3, "acceptors": 3, "clean_at": null}"#,
+                "1 partitions have 1 logs",
+            ),
+        ] {
+            fs::write(&record, text).expect("write");
+            let error = dir.plan(&spec, &never).expect_err("damaged").to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        fs::remove_file(record).expect("remove");
         add_data(&dir, 0..1);
         let error = dir.plan(&spec, &never).expect_err("gone").to_string();
         assert!(error.contains("replica/0 has data"), "{error}");
@@ -410,7 +682,7 @@ mod tests {
     #[test]
     fn a_directory_has_one_supervisor() {
         let (_t, dir, _) = setup();
-        let error = ClusterDir::open(dir.path())
+        let error = ClusterDir::open(dir.path(), &[])
             .expect_err("locked")
             .to_string();
         assert!(

@@ -1,4 +1,7 @@
 //! What a host answers on its control socket. `inband run` is the server, the supervisor a client.
+//!
+//! Whatever is said of every log is a list: the partitions' logs in their order, then, with more
+//! than one partition, the log of the commands that span several.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -44,12 +47,43 @@ pub enum HostReply {
 }
 
 /// How far a replica is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// Last instance applied to the store; first_instance - 1 if none yet.
-    pub applied: u64,
+    /// Last instance of every log applied to the store; its first instance - 1 if none yet.
+    pub applied: Vec<u64>,
     /// Values submitted here that are neither decided nor given up.
     pub outstanding: u64,
+}
+
+/// A log's short name: `0`, `1`, ... for the partitions', and `M` for the one behind them.
+pub fn log_label(log: usize, logs: usize) -> String {
+    if is_log_m(log, logs) {
+        "M".to_owned()
+    } else {
+        log.to_string()
+    }
+}
+
+/// A log's name in a sentence: `partition 0`, ..., `log M`.
+pub fn log_name(log: usize, logs: usize) -> String {
+    let kind = if is_log_m(log, logs) {
+        "log"
+    } else {
+        "partition"
+    };
+    format!("{kind} {}", log_label(log, logs))
+}
+
+/// Whether it is the log of the commands that span several partitions.
+fn is_log_m(log: usize, logs: usize) -> bool {
+    logs > 1 && log + 1 == logs
+}
+
+/// Positions in all logs, for people: `instance 7`, or `instances 7, 12, 3`.
+pub fn instances(at: &[u64]) -> String {
+    let list: Vec<String> = at.iter().map(u64::to_string).collect();
+    let plural = if at.len() == 1 { "" } else { "s" };
+    format!("instance{plural} {}", list.join(", "))
 }
 
 /// Everything a host says of itself.
@@ -67,10 +101,10 @@ pub struct HostStatus {
     pub durability: String,
     /// Where each role runs: `xdp`, `xdp-generic` or `udp`.
     pub backends: BTreeMap<Role, String>,
-    /// If it may lead.
-    pub leader: Option<LeaderStatus>,
-    /// If it votes.
-    pub acceptor: Option<AcceptorStatus>,
+    /// If it may lead: as leader of every log. Empty if not.
+    pub leaders: Vec<LeaderStatus>,
+    /// If it votes: as acceptor of every log. Empty if not.
+    pub acceptors: Vec<AcceptorStatus>,
     /// If it holds a store.
     pub replica: Option<ReplicaStatus>,
     /// Everything counted, dropped packets among them, by name.
@@ -79,7 +113,7 @@ pub struct HostStatus {
     pub memory_bytes: u64,
 }
 
-/// A host as leader.
+/// A host as leader of one log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LeaderStatus {
     /// Whether it leads now.
@@ -92,12 +126,12 @@ pub struct LeaderStatus {
     pub floor: u64,
 }
 
-/// A host as acceptor.
+/// A host as acceptor of one log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AcceptorStatus {
     /// Votes; or is recovering and does not.
     pub voting: bool,
-    /// Promised for the whole partition.
+    /// Promised for the whole log.
     pub round: u64,
     /// Trim floor.
     pub floor: u64,
@@ -106,10 +140,10 @@ pub struct AcceptorStatus {
 }
 
 /// A host as replica.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReplicaStatus {
-    /// Last instance applied.
-    pub applied: u64,
+    /// Last instance applied, of every log.
+    pub applied: Vec<u64>,
     /// Values submitted here that are undecided.
     pub outstanding: u64,
     /// Takes no more client commands.

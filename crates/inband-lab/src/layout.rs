@@ -1,10 +1,14 @@
 //! Which hosts a cluster has, and what a user may call them.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use inband_paxos::config::{bounds, Dataplane, Limits, Role, Timing, DEFAULT_RING_SLOTS};
+
+/// Hosts that lead and do nothing else.
+pub const LEADER_HOSTS: RangeInclusive<usize> = 1..=16;
 
 /// Where the acceptors run, in their order; [`Dataplane::Auto`] means "as the cluster". Parses from
 /// `3` and from `xdp:2,udp:1`.
@@ -42,7 +46,8 @@ impl FromStr for AcceptorChoice {
     }
 }
 
-/// Where the leader that starts the cluster runs. The replicas' hosts are backups in any case.
+/// Where the leaders run that come first in the order of take-over. The replicas' hosts follow.
+/// Each log begins the order at another host, so that leaders of several logs are spread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaderLayout {
     /// On hosts of their own: `leader`, then `leader/1`, ... as further candidates, on these
@@ -77,12 +82,17 @@ pub struct ClusterSpec {
     pub program: PathBuf,
     /// Directory of the cluster.
     pub data: PathBuf,
+    /// Further directories for the replicas' stores, on other disks perhaps: with `n` of them,
+    /// partition `k` is in directory `k mod (n + 1)`, `data` being the first.
+    pub more_data: Vec<PathBuf>,
     /// Where the roles run.
     pub dataplane: Dataplane,
     /// The acceptors.
     pub acceptors: AcceptorChoice,
     /// How many replicas.
     pub replicas: usize,
+    /// Partitions of the key space.
+    pub partitions: u32,
     /// The leader.
     pub leader: LeaderLayout,
     /// How hosts are connected.
@@ -93,6 +103,9 @@ pub struct ClusterSpec {
     pub metrics_port: u16,
     /// Slots of each acceptor's ring.
     pub ring_slots: u32,
+    /// Memory that a replica's store takes, roughly; counted when it is checked whether the cluster
+    /// fits.
+    pub store_memory_bytes: u64,
     /// Limits of every host.
     pub limits: Limits,
     /// Timing of every host.
@@ -109,14 +122,17 @@ impl ClusterSpec {
         Self {
             program: program.into(),
             data: data.into(),
+            more_data: Vec::new(),
             dataplane: Dataplane::Auto,
             acceptors: AcceptorChoice::default(),
             replicas: 3,
+            partitions: 1,
             leader: LeaderLayout::default(),
             network: NetworkChoice::Auto,
             resp: SocketAddr::from(([127, 0, 0, 1], 6379)),
             metrics_port: 9464,
             ring_slots: DEFAULT_RING_SLOTS,
+            store_memory_bytes: 0,
             limits: Limits::default(),
             timing: Timing::default(),
             accept_loss: false,
@@ -187,6 +203,14 @@ impl ClusterSpec {
                 self.acceptors.0.len()
             ));
         }
+        if !bounds::PARTITIONS.contains(&u64::from(self.partitions)) {
+            return Err(format!(
+                "--partitions {}: a cluster has {} to {} partitions",
+                self.partitions,
+                bounds::PARTITIONS.start(),
+                bounds::PARTITIONS.end()
+            ));
+        }
         if !bounds::RING_SLOTS.contains(&u64::from(self.ring_slots))
             || !self.ring_slots.is_power_of_two()
         {
@@ -195,6 +219,14 @@ impl ClusterSpec {
                 self.ring_slots,
                 bounds::RING_SLOTS.start(),
                 bounds::RING_SLOTS.end()
+            ));
+        }
+        if self.more_data.len() >= self.partitions as usize {
+            return Err(format!(
+                "--data names {} directories and there are {} partitions; one directory a \
+                 partition is the most that is of use",
+                self.more_data.len() + 1,
+                self.partitions
             ));
         }
         let last_port = usize::from(self.resp.port()) + self.replicas;
@@ -207,8 +239,15 @@ impl ClusterSpec {
         if self.network == NetworkChoice::Loopback && self.demands_xdp() {
             return Err("XDP needs namespaces, and loopback was asked for; use udp".into());
         }
-        if matches!(&self.leader, LeaderLayout::OwnHosts(hosts) if hosts.is_empty()) {
-            return Err("a cluster needs a leader".into());
+        if let LeaderLayout::OwnHosts(hosts) = &self.leader {
+            if !LEADER_HOSTS.contains(&hosts.len()) {
+                return Err(format!(
+                    "--leaders {}: a cluster has {} to {} hosts that only lead",
+                    hosts.len(),
+                    LEADER_HOSTS.start(),
+                    LEADER_HOSTS.end()
+                ));
+            }
         }
         Ok(())
     }
@@ -298,6 +337,19 @@ mod tests {
             .expect_err("no replicas")
             .contains("--replicas 0"));
         spec.replicas = 3;
+        spec.leader = LeaderLayout::OwnHosts(Vec::new());
+        assert!(spec.check().expect_err("leaders").contains("--leaders 0"));
+        spec.leader = LeaderLayout::default();
+        spec.partitions = 65;
+        assert!(spec.check().expect_err("65").contains("--partitions 65"));
+        spec.partitions = 2;
+        spec.more_data = vec!["/a".into(), "/b".into()];
+        let error = spec.check().expect_err("directories");
+        assert!(
+            error.contains("3 directories and there are 2 partitions"),
+            "{error}"
+        );
+        spec.more_data.pop();
         spec.resp.set_port(65_534);
         assert!(spec.check().expect_err("ports").contains("--resp"));
     }

@@ -3,12 +3,14 @@
 
 pub mod cluster_dir;
 pub mod control;
+pub mod direct;
 pub mod error;
 pub mod faults;
 mod injector;
 pub mod lab;
 pub mod layout;
 pub mod line_json;
+pub mod memory;
 pub mod netns;
 mod owner;
 mod pass;

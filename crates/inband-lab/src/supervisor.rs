@@ -30,6 +30,7 @@ use crate::faults::LinkCounters;
 use crate::lab::Lab;
 use crate::layout::{ClusterSpec, HostPlan};
 use crate::line_json::Server;
+use crate::memory::MemoryNeed;
 use crate::process::SupervisedChild;
 
 /// How long a host may take to answer a status request before it counts as silent.
@@ -89,20 +90,33 @@ pub struct ClusterStatus {
     pub supervisor_pid: u32,
     /// Configuration epoch.
     pub epoch: u32,
-    /// First instance of the epoch.
-    pub first_instance: u64,
+    /// Partitions of the key space.
+    pub partitions: u32,
+    /// First instance of the epoch, of every log.
+    pub first_instances: Vec<u64>,
     /// Where roles run unless said otherwise.
     pub dataplane: Dataplane,
     /// `namespaces` or `loopback`.
     pub network: String,
     /// What a vote survives.
     pub durability: String,
+    /// Slots of each acceptor's ring, in every log.
+    pub ring_slots: u32,
+    /// Memory that the rings of one acceptor take.
+    pub acceptor_rings_bytes: u64,
     /// Where clients connect.
     pub resp: SocketAddr,
-    /// The host that leads now.
-    pub leader: Option<String>,
+    /// The host that leads now, of every log.
+    pub leaders: Vec<Option<String>>,
     /// All hosts, in the order of their ids.
     pub hosts: Vec<HostEntry>,
+}
+
+impl ClusterStatus {
+    /// The host that leads a log now.
+    pub fn leader(&self, log: usize) -> Option<&str> {
+        self.leaders.get(log)?.as_deref()
+    }
 }
 
 /// A running cluster. Everything is killed and removed when it is dropped; call
@@ -125,8 +139,8 @@ struct Shared {
     slots: Mutex<Vec<Slot>>,
     /// One kill, restart, ... or down at a time.
     operation: Mutex<()>,
-    /// The host that `leader` last meant in a kill or pause.
-    last_leader: Mutex<Option<usize>>,
+    /// The host that the leader of a log last meant in a kill or pause.
+    last_leaders: Mutex<BTreeMap<usize, usize>>,
     front_door: Mutex<Option<TcpListener>>,
     record: Mutex<ClusterRecord>,
     ended: Mutex<Option<DownReport>>,
@@ -206,7 +220,8 @@ impl Supervisor {
         self.shared.status()
     }
 
-    /// The host that a role names, `leader` being the one that leads now.
+    /// The host that a role names, `leader` being the one that leads now, `leader:2` the one that leads
+    /// partition 2, `leader:M` the one that leads log M.
     pub fn host_of(&self, role: &str) -> Result<String, SupervisorError> {
         let index = self.shared.resolve(role)?;
         Ok(self.shared.hosts[index].plan.name.clone())
@@ -259,20 +274,22 @@ impl Drop for Supervisor {
 }
 
 impl Shared {
-    /// Index of the host that leads now: of several that think so, the one of the highest round.
-    fn leader_among(statuses: &[Option<HostStatus>]) -> Option<usize> {
+    /// Index of the host that leads a log: of several that think so, the one of the highest round.
+    fn leader_among(statuses: &[Option<HostStatus>], log: usize) -> Option<usize> {
         let round_of = |status: &Option<HostStatus>| {
-            status
-                .as_ref()?
-                .leader
-                .filter(|leader| leader.active)
-                .map(|leader| leader.round)
+            let leader = status.as_ref()?.leaders.get(log)?;
+            leader.active.then_some(leader.round)
         };
         let rounds = statuses
             .iter()
             .enumerate()
             .filter_map(|(i, s)| Some((round_of(s)?, i)));
         rounds.max().map(|(_, i)| i)
+    }
+
+    /// How many logs the cluster has.
+    fn logs(&self) -> usize {
+        lock(&self.record).first_instances.len()
     }
 
     /// Ask all hosts at once.
@@ -303,7 +320,10 @@ impl Shared {
 
     fn status(&self) -> ClusterStatus {
         let statuses = self.host_statuses();
-        let leader = Self::leader_among(&statuses).map(|i| self.hosts[i].plan.name.clone());
+        let leaders = (0..self.logs())
+            .map(|log| Self::leader_among(&statuses, log))
+            .map(|index| index.map(|i| self.hosts[i].plan.name.clone()))
+            .collect();
         let links: BTreeMap<&str, LinkCounters> = self
             .lab
             .iter()
@@ -339,7 +359,8 @@ impl Shared {
             data: self.dir.path().to_owned(),
             supervisor_pid: std::process::id(),
             epoch: record.epoch,
-            first_instance: record.first_instance,
+            partitions: record.partitions,
+            first_instances: record.first_instances.clone(),
             dataplane: self.dataplane,
             network: if self.lab.is_some() {
                 "namespaces"
@@ -348,8 +369,10 @@ impl Shared {
             }
             .to_owned(),
             durability: inband_paxos::config::Durability::Memory.to_string(),
+            ring_slots: self.spec.ring_slots,
+            acceptor_rings_bytes: MemoryNeed::of(&self.spec).acceptor_rings_bytes,
             resp: self.spec.resp,
-            leader,
+            leaders,
             hosts,
         }
     }

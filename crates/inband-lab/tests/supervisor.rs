@@ -71,7 +71,7 @@ fn applied(status: &ClusterStatus) -> Vec<Option<u64>> {
         .iter()
         .filter(|h| h.name.starts_with("replica"));
     replicas
-        .map(|h| Some(h.status.as_ref()?.replica?.applied))
+        .map(|h| Some(h.status.as_ref()?.replica.as_ref()?.applied[0]))
         .collect()
 }
 
@@ -105,8 +105,8 @@ fn hosts_are_killed_restarted_paused_and_resumed() {
         let supervisor = Supervisor::start(spec(dir.path(), network)).expect("up");
         println!("{network:?}: 7 hosts serve after {:?}", started.elapsed());
         let status = supervisor.status();
-        assert_eq!((status.epoch, status.first_instance), (1, 1));
-        assert_eq!(status.leader.as_deref(), Some("leader"));
+        assert_eq!((status.epoch, &status.first_instances[..]), (1, &[1][..]));
+        assert_eq!(status.leader(0), Some("leader"));
         assert!(status
             .hosts
             .iter()
@@ -142,11 +142,11 @@ fn hosts_are_killed_restarted_paused_and_resumed() {
 
         assert_eq!(supervisor.kill("leader").expect("kill"), "leader");
         until(&supervisor, "a backup leads", |s| {
-            s.leader.as_deref() == Some("replica/0")
+            s.leader(0) == Some("replica/0")
         });
         assert_eq!(supervisor.kill("leader").expect("kill"), "replica/0");
         until(&supervisor, "the next leads", |s| {
-            s.leader.as_deref() == Some("replica/1")
+            s.leader(0) == Some("replica/1")
         });
         assert_eq!(
             supervisor.restart("leader").expect("the last killed"),
@@ -190,14 +190,17 @@ fn a_clean_stop_is_continued() {
             });
         }
         let report = supervisor.down();
-        assert_eq!((report.clean_at, &report.unclean_because), (Some(5), &None));
+        assert_eq!(
+            (&report.clean_at, &report.unclean_because),
+            (&Some(vec![5]), &None)
+        );
         assert_eq!(supervisor.wait_for_end(PATIENCE), Some(report));
         drop(supervisor);
         TcpListener::bind(spec.resp).expect("the port is free again");
 
         let supervisor = Supervisor::start(spec.clone()).expect("up again");
         let status = supervisor.status();
-        assert_eq!((status.epoch, status.first_instance), (2, 6));
+        assert_eq!((status.epoch, &status.first_instances[..]), (2, &[6][..]));
         assert_eq!(applied(&status), [Some(5); 3]);
         drop(supervisor);
 
@@ -220,7 +223,7 @@ fn a_clean_stop_is_continued() {
         supervisor.kill("acceptor/0").expect("a minority");
         assert_eq!(
             supervisor.down().clean_at,
-            Some(5),
+            Some(vec![5]),
             "a majority knows what was decided"
         );
         drop(supervisor);
@@ -230,6 +233,63 @@ fn a_clean_stop_is_continued() {
             .to_string();
         assert!(error.contains("has 3 replicas"), "{error}");
     }
+}
+
+#[test]
+fn several_partitions_have_leaders_and_directories_of_their_own() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut spec = spec(dir.path(), NetworkChoice::Loopback);
+    spec.partitions = 2;
+    spec.more_data = vec![dir.path().join("disk")];
+    let supervisor = Supervisor::start(spec.clone()).expect("up");
+    let status = supervisor.status();
+    assert_eq!(
+        (status.partitions, &status.first_instances[..]),
+        (2, &[1, 1, 1][..])
+    );
+    assert_eq!(status.leaders, vec![Some("leader".to_owned()); 3]);
+    for replica in 0..3 {
+        assert!(dir.path().join(format!("disk/replica-{replica}")).is_dir());
+    }
+    assert_eq!(supervisor.kill("leader:M").expect("kill"), "leader");
+    until(&supervisor, "a backup leads all", |s| {
+        s.leaders == vec![Some("replica/0".to_owned()); 3]
+    });
+    assert_eq!(supervisor.kill("leader:1").expect("kill"), "replica/0");
+    assert_eq!(
+        supervisor.restart("leader:1").expect("it is known"),
+        "replica/0"
+    );
+    assert_eq!(
+        supervisor.restart("leader:M").expect("it is known"),
+        "leader"
+    );
+    let error = supervisor
+        .kill("leader:2")
+        .expect_err("unknown")
+        .to_string();
+    assert!(
+        error.contains("leader:0 to leader:1 and leader:M"),
+        "{error}"
+    );
+
+    put(supervisor.resp()).expect("put");
+    until(&supervisor, "all apply it", |s| applied(s) == [Some(1); 3]);
+    assert_eq!(supervisor.down().clean_at, Some(vec![1, 0, 0]));
+    drop(supervisor);
+    let supervisor = Supervisor::start(spec.clone()).expect("up again");
+    assert_eq!(supervisor.status().first_instances, [2, 1, 1]);
+    drop(supervisor);
+    spec.accept_loss = true;
+    let supervisor = Supervisor::start(spec.clone()).expect("up after a crash");
+    assert_eq!(supervisor.status().first_instances, [2, 1, 1]);
+    drop(supervisor);
+    spec.partitions = 4;
+    let error = Supervisor::start(spec).expect_err("other keys").to_string();
+    assert!(
+        error.contains("has 2 partitions and --partitions 4"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -261,7 +321,10 @@ fn another_process_can_ask() {
         .expect_err("it runs")
         .to_string();
     assert!(error.contains("is running already"), "{error}");
-    assert_eq!(remote::down(&spec.data).expect("down").clean_at, Some(0));
+    assert_eq!(
+        remote::down(&spec.data).expect("down").clean_at,
+        Some(vec![0])
+    );
     assert!(supervisor.wait_for_end(PATIENCE).is_some());
     drop(supervisor);
     remote::status(&spec.data).expect_err("nothing runs");
@@ -313,7 +376,7 @@ fn a_host_that_fails_at_its_start_is_reported_with_its_log() {
     }
     let supervisor = Supervisor::start(spec).expect("no loss has to be accepted");
     let status = supervisor.status();
-    assert_eq!((status.epoch, status.first_instance), (3, 1));
+    assert_eq!((status.epoch, &status.first_instances[..]), (3, &[1][..]));
 }
 
 #[test]
@@ -417,12 +480,15 @@ fn a_detached_supervisor_is_waited_for_and_its_error_is_passed_on() {
     );
     drop(taken);
     let status = remote::spawn_detached(command(), &spec.data).expect("up");
-    assert_eq!(status.leader.as_deref(), Some("leader"));
+    assert_eq!(status.leader(0), Some("leader"));
     let error = remote::spawn_detached(command(), &spec.data)
         .expect_err("it runs")
         .to_string();
     assert!(error.contains("is running already"), "{error}");
-    assert_eq!(remote::down(&spec.data).expect("down").clean_at, Some(0));
+    assert_eq!(
+        remote::down(&spec.data).expect("down").clean_at,
+        Some(vec![0])
+    );
 }
 
 // ---- An owner that is killed ----
@@ -524,7 +590,7 @@ fn what_a_killed_owner_leaves_is_removed() {
     spec.accept_loss = true;
     let supervisor = Supervisor::start(spec).expect("up after the crash");
     let status = supervisor.status();
-    assert_eq!((status.epoch, status.first_instance), (2, 2));
+    assert_eq!((status.epoch, &status.first_instances[..]), (2, &[2][..]));
     drop(supervisor);
     assert_eq!(namespaces_of(&before.name), Vec::<String>::new());
 }

@@ -12,6 +12,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use inband_dataplane::soft::{ACCEPTOR_SLOT_LEN_BYTES, COUNT_SLOT_LEN_BYTES};
 use serde::{Deserialize, Serialize};
 
 /// What a value in the file may be. The documentation and every error message quote these.
@@ -25,7 +26,7 @@ pub mod bounds {
     /// First instance of an epoch; instance 0 means "none". TOML integers are signed 64 bit.
     pub const FIRST_INSTANCE: RangeInclusive<u64> = 1..=i64::MAX as u64;
     /// Partitions of one cluster.
-    pub const PARTITIONS: RangeInclusive<u64> = 1..=1;
+    pub const PARTITIONS: RangeInclusive<u64> = 1..=64;
     /// Slots of an acceptor's ring; also a power of two.
     pub const RING_SLOTS: RangeInclusive<u64> = 64..=65_536;
     /// UDP and TCP ports.
@@ -50,6 +51,8 @@ pub mod bounds {
     pub const SPIN_US: RangeInclusive<u64> = 0..=10_000;
     /// `host.limits.max_clients`
     pub const MAX_CLIENTS: RangeInclusive<u64> = 1..=65_536;
+    /// `host.limits.ring_memory_mib`
+    pub const RING_MEMORY_MIB: RangeInclusive<u64> = 1..=1_048_576;
     /// `host.limits.peer_log_values`
     pub const PEER_LOG_VALUES: RangeInclusive<u64> = 64..=16_777_216;
 }
@@ -69,6 +72,20 @@ pub enum ConfigError {
         file: String,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// The rings of this host's roles are too large: logs times slots times the size of a slot.
+    #[error("config {file}: the rings of {logs} logs with {ring_slots} slots each need {needed_bytes} bytes on this host, over the limit of {limit_bytes} bytes; lower cluster.partitions or cluster.ring_slots, or raise host.limits.ring_memory_mib")]
+    RingMemory {
+        /// The file as it was named.
+        file: String,
+        /// Logs of the cluster.
+        logs: usize,
+        /// Slots of each ring.
+        ring_slots: u32,
+        /// Memory that they need.
+        needed_bytes: u64,
+        /// Memory that they may take.
+        limit_bytes: u64,
     },
     /// A line of the file is wrong.
     #[error("config {file} line {line}: {message}")]
@@ -181,16 +198,44 @@ pub struct ClusterConfig {
     pub name: String,
     /// Configuration epoch.
     pub epoch: u32,
-    /// First instance of this epoch; everything below is in the replicas' state.
-    pub first_instance: u64,
-    /// Partitions of the key space.
+    /// First instance of this epoch, one for each log; everything below is in the replicas' state. The
+    /// file may say `first_instance = N` for "N in all of them".
+    pub first_instances: Vec<u64>,
+    /// Partitions of the key space. Each is a log; several have one log more, see [`Config::logs`].
     pub partitions: u32,
+    /// Each log has another first leader in take-over order, so that leaders share the load.
+    pub leader_balance: bool,
     /// Slots of each acceptor's ring.
     pub ring_slots: u32,
     /// Port of node addresses that name none.
     pub port: u16,
     /// What a vote survives.
     pub durability: Durability,
+}
+
+impl ClusterConfig {
+    /// See [`Config::logs`].
+    pub fn logs(&self) -> usize {
+        logs_of(self.partitions)
+    }
+}
+
+/// Logs of a cluster of so many partitions: see [`Config::logs`].
+pub fn logs_of(partitions: u32) -> usize {
+    partitions as usize + usize::from(partitions > 1)
+}
+
+/// Bytes of memory that the rings of a host with these roles take.
+pub fn ring_memory_bytes(roles: &[Role], partitions: u32, ring_slots: u32) -> u64 {
+    let slots = logs_of(partitions) as u64 * u64::from(ring_slots);
+    let of = |role, slot_len_bytes: usize| {
+        if roles.contains(&role) {
+            slots * slot_len_bytes as u64
+        } else {
+            0
+        }
+    };
+    of(Role::Acceptor, ACCEPTOR_SLOT_LEN_BYTES) + of(Role::Replica, COUNT_SLOT_LEN_BYTES)
 }
 
 /// `[host.limits]`: how much this host keeps.
@@ -200,6 +245,8 @@ pub struct Limits {
     pub max_clients: u32,
     /// Decided values kept for peers that fell behind; one further behind takes a checkpoint.
     pub peer_log_values: u32,
+    /// Memory that the rings of this host's roles may take, in MiB.
+    pub ring_memory_mib: u32,
 }
 
 impl Default for Limits {
@@ -207,6 +254,7 @@ impl Default for Limits {
         Self {
             max_clients: 4096,
             peer_log_values: 65_536,
+            ring_memory_mib: 1024,
         }
     }
 }
@@ -242,8 +290,9 @@ pub struct HostConfig {
     pub node: u8,
     /// Markers, incarnation, control socket.
     pub state_dir: PathBuf,
-    /// The store of a replica.
-    pub data_dir: PathBuf,
+    /// The store of a replica: partition `k` is in `data_dirs[k % data_dirs.len()]`. The file may say
+    /// `data_dir = DIR` for one.
+    pub data_dirs: Vec<PathBuf>,
     /// Where the packet roles run.
     pub dataplane: Dataplane,
     /// Interface that the packet programs are attached to.
@@ -314,8 +363,21 @@ impl Config {
         };
         let raw: file::RawConfig = toml::from_str(text)
             .map_err(|e| located(e.span().map_or(0, |s| s.start), one_line(e.message())))?;
-        raw.check()
-            .map_err(|mistake| located(mistake.at, mistake.message))
+        let config = raw
+            .check()
+            .map_err(|mistake| located(mistake.at, mistake.message))?;
+        let needed_bytes = config.ring_memory_bytes();
+        let limit_bytes = u64::from(config.host.limits.ring_memory_mib) << 20;
+        if needed_bytes > limit_bytes {
+            return Err(ConfigError::RingMemory {
+                file: file_name.to_owned(),
+                logs: config.logs(),
+                ring_slots: config.cluster.ring_slots,
+                needed_bytes,
+                limit_bytes,
+            });
+        }
+        Ok(config)
     }
 
     /// The text of a file that parses to this configuration.
@@ -348,6 +410,18 @@ impl Config {
     /// The nodes that may lead, in the order of take-over.
     pub fn leaders(&self) -> impl Iterator<Item = &NodeConfig> {
         self.with_role(Role::Leader)
+    }
+
+    /// Number of logs: one for each partition and, if there are several, one more for the commands
+    /// that concern several. That one has the index `partitions`.
+    pub fn logs(&self) -> usize {
+        self.cluster.logs()
+    }
+
+    /// Bytes of memory that the rings of this host's roles take.
+    pub fn ring_memory_bytes(&self) -> u64 {
+        let cluster = &self.cluster;
+        ring_memory_bytes(&self.this().roles, cluster.partitions, cluster.ring_slots)
     }
 
     /// Acceptors that make a decision.

@@ -4,23 +4,30 @@ use std::collections::VecDeque;
 
 use inband_dataplane::wire::Header;
 
-use crate::timing::DECIDED_LOG_BYTES_MAX;
+/// How much is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogLimit {
+    /// Values.
+    pub values_max: usize,
+    /// Bytes of values.
+    pub bytes_max: usize,
+}
 
 /// Consecutive decided instances, bounded by count and bytes.
 #[derive(Debug)]
 pub struct DecidedLog {
     first: u64,
-    values_max: usize,
+    limit: LogLimit,
     entries: VecDeque<(Header, Vec<u8>)>,
     bytes: usize,
 }
 
 impl DecidedLog {
-    /// An empty log that continues at `first` and holds at most `values_max` values.
-    pub fn starting_at(first: u64, values_max: usize) -> DecidedLog {
+    /// An empty log that continues at `first`.
+    pub fn starting_at(first: u64, limit: LogLimit) -> DecidedLog {
         DecidedLog {
             first,
-            values_max,
+            limit,
             entries: VecDeque::new(),
             bytes: 0,
         }
@@ -39,7 +46,7 @@ impl DecidedLog {
             "log has no holes"
         );
         self.bytes += value.len();
-        let entry = if self.entries.len() >= self.values_max {
+        let entry = if self.entries.len() >= self.limit.values_max {
             self.drop_first()
         } else {
             None
@@ -48,7 +55,7 @@ impl DecidedLog {
         memory.clear();
         memory.extend_from_slice(value);
         self.entries.push_back((header, memory));
-        while self.bytes > DECIDED_LOG_BYTES_MAX {
+        while self.bytes > self.limit.bytes_max {
             self.drop_first();
         }
     }
@@ -81,7 +88,11 @@ mod tests {
 
     #[test]
     fn the_oldest_go_first() {
-        let mut log = DecidedLog::starting_at(5, 100);
+        let limit = LogLimit {
+            values_max: 100,
+            bytes_max: 1 << 20,
+        };
+        let mut log = DecidedLog::starting_at(5, limit);
         let mut header = Header::new(Type::Phase2B, 1, 1);
         for i in 5..5 + 100 + 2 {
             header.instance = i;

@@ -3,13 +3,15 @@
 //! Files of one number each, replaced by rename after a sync, in the host's `state_dir`.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use inband_dataplane::round::INCARNATION_MAX;
+use nix::fcntl::{Flock, FlockArg};
 
 const INCARNATION_FILE: &str = "incarnation";
 const ACCEPTOR_EPOCH_FILE: &str = "acceptor-epoch";
+const LOCK_FILE: &str = "lock";
 
 /// Why a host's durable state cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +33,14 @@ pub enum DurableError {
         path: PathBuf,
         /// Its content.
         found: String,
+    },
+    /// Another process has it.
+    #[error("state directory {dir} is in use by process {owner}; stop that host, or give this one a host.state_dir of its own")]
+    InUse {
+        /// The directory.
+        dir: PathBuf,
+        /// The process, as it wrote its id.
+        owner: String,
     },
     /// Every incarnation has been used.
     #[error("state file {path}: incarnation {value} is over the limit of {INCARNATION_MAX}; start this node under a new id")]
@@ -79,6 +89,46 @@ fn make_dir(dir: &Path) -> Result<(), DurableError> {
     })
 }
 
+/// A state directory that no other process uses as long as this lives, however the process ends.
+#[derive(Debug)]
+pub struct StateLock {
+    _lock: Flock<File>,
+}
+
+impl StateLock {
+    /// Take it, or say who has it. To be taken before anything in the directory is read.
+    pub fn take(state_dir: &Path) -> Result<StateLock, DurableError> {
+        make_dir(state_dir)?;
+        let path = state_dir.join(LOCK_FILE);
+        let at_path = |source| DurableError::Io {
+            path: path.clone(),
+            source,
+        };
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(at_path)?;
+        let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
+                let mut owner = String::new();
+                let _ = file.read_to_string(&mut owner);
+                let dir = state_dir.to_owned();
+                return Err(DurableError::InUse { dir, owner });
+            }
+            Err((_, errno)) => return Err(at_path(errno.into())),
+        };
+        lock.set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| write!(&mut *lock, "{}", std::process::id()))
+            .map_err(at_path)?;
+        Ok(StateLock { _lock: lock })
+    }
+}
+
 /// A new incarnation: durable before it is returned, never returned again.
 pub fn next_incarnation(state_dir: &Path) -> Result<u64, DurableError> {
     make_dir(state_dir)?;
@@ -110,6 +160,18 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("inband-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         dir
+    }
+
+    #[test]
+    fn a_state_directory_has_one_process() {
+        let dir = dir("lock");
+        let lock = StateLock::take(&dir).unwrap();
+        let refused = StateLock::take(&dir).unwrap_err().to_string();
+        let own = format!("in use by process {};", std::process::id());
+        assert!(refused.contains(&own), "{refused}");
+        drop(lock);
+        StateLock::take(&dir).unwrap();
+        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]

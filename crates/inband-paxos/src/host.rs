@@ -1,5 +1,5 @@
 //! All protocol state of one host, sans-I/O: the roles that run in user space, and the state
-//! machines beside them.
+//! machines beside them, one set for each log.
 //!
 //! A driver gives it packets, time and decided values, and sends what it puts into an [`Outbox`].
 //! The simulator is such a driver, so what it torments is what runs.
@@ -7,21 +7,31 @@
 use std::collections::VecDeque;
 
 use inband_dataplane::registers::LeaderView;
-use inband_dataplane::round;
-use inband_dataplane::soft::{Geometry, Roles, SoftSwitch, Verdict};
+use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
 
-use crate::leadership::{LeaderEvent, Leadership, LeadershipConfig};
-use crate::learner::{origin_of, Learner, LearnerConfig};
-use crate::log::{Burst, Origin, SubmitError, Ticket};
+use crate::decided_log::LogLimit;
+use crate::journal::{AcceptorJournal, Restored};
+use crate::leadership::LeaderEvent;
+use crate::log::{Burst, Origin, ReadTicket, SubmitError, Ticket};
 use crate::outbox::{Dest, Outbox};
-use crate::proposer::Proposer;
+use crate::partition::{Partition, Shared};
 use crate::rounds::RoundSource;
-use crate::timing::{Micros, Timing};
-use crate::trim::Trim;
+use crate::timing::{next_beat, Micros, Timing, DECIDED_LOG_BYTES_MAX, DECIDED_LOG_BYTES_MIN};
 
 /// Packets of a host to itself handled in one go; more than any exchange of roles can cause.
 const LOCAL_PACKETS_MAX: usize = 100_000;
+/// Bytes that an ALIVE says of one log, in its value: applied instance, round of the leader.
+const ALIVE_LOG_LEN_BYTES: usize = 16;
+
+/// Where a log starts on a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogStart {
+    /// First instance of this epoch; everything below is in the replicas' state.
+    pub first_instance: u64,
+    /// Last instance the application has applied.
+    pub applied: u64,
+}
 
 /// What a host is.
 #[derive(Debug, Clone)]
@@ -30,14 +40,16 @@ pub struct HostConfig {
     pub node: u8,
     /// Configuration epoch.
     pub epoch: u32,
-    /// First instance of this epoch; everything below is in the replicas' state.
-    pub first_instance: u64,
+    /// One for each log; as many as `geometry.partitions`.
+    pub logs: Vec<LogStart>,
     /// Acceptors' node ids.
     pub acceptors: Vec<u8>,
     /// Replicas' node ids: hosts with a quorum counter and a learner.
     pub replicas: Vec<u8>,
     /// Ids of nodes with a leader role, in take-over order.
     pub leaders: Vec<u8>,
+    /// The first in take-over order is another one for each log, so that leaders share the load.
+    pub leader_balance: bool,
     /// Roles this host runs in user space.
     pub soft_roles: Roles,
     /// Roles this host runs in the kernel.
@@ -46,14 +58,55 @@ pub struct HostConfig {
     pub geometry: Geometry,
     /// Times.
     pub timing: Timing,
-    /// Decided values kept for peers that fell behind.
+    /// Decided values kept for peers that fell behind, of all logs together.
     pub log_values_max: usize,
     /// Durable, never used again by this node.
     pub incarnation: u64,
     /// May a soft acceptor vote? `false` if it may have forgotten votes of this epoch.
     pub voting: bool,
-    /// Last instance the application has applied.
-    pub applied: u64,
+}
+
+/// The members of a configuration epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EpochConfig {
+    /// Its number.
+    pub epoch: u32,
+    /// Acceptors' node ids.
+    pub acceptors: Vec<u8>,
+    /// Replicas' node ids.
+    pub replicas: Vec<u8>,
+    /// Ids of nodes with a leader role, in take-over order.
+    pub leaders: Vec<u8>,
+}
+
+impl HostConfig {
+    /// Every replica and every leader, once.
+    fn peers(&self) -> Vec<u8> {
+        let mut peers = [&self.replicas[..], &self.leaders].concat();
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+
+    /// Take-over order of a log's leaders.
+    pub fn leaders_of(&self, partition: usize) -> Vec<u8> {
+        let mut leaders = self.leaders.clone();
+        if self.leader_balance && !leaders.is_empty() {
+            let first = partition % leaders.len();
+            leaders.rotate_left(first);
+        }
+        leaders
+    }
+
+    /// What each log may keep for peers: its share, but no less than a ring, or every replica that
+    /// misses a little would need a checkpoint.
+    pub fn peer_log_limit(&self) -> LogLimit {
+        let logs = self.geometry.partitions;
+        LogLimit {
+            values_max: (self.log_values_max / logs).max(self.geometry.ring_slots),
+            bytes_max: (DECIDED_LOG_BYTES_MAX / logs).max(DECIDED_LOG_BYTES_MIN),
+        }
+    }
 }
 
 /// Why an instance cannot be recovered.
@@ -82,176 +135,221 @@ pub enum RecoverError {
     },
 }
 
-/// See the module. One partition for now; state machines carry their partition already.
+/// See the module.
 pub struct Host {
-    config: HostConfig,
-    switch: Option<SoftSwitch>,
-    rounds: RoundSource,
-    proposer: Proposer,
-    learner: Option<Learner>,
-    leadership: Option<Leadership>,
-    trim: Trim,
-    burst: Burst,
+    shared: Shared,
+    partitions: Vec<Partition>,
+    /// When each partition has something to do, and the first of these times.
+    dues: Vec<Micros>,
+    due: Micros,
+    /// Partitions that something happened to since bursts were taken.
+    touched: Vec<usize>,
+    is_touched: Vec<bool>,
+    /// Every learner and every leader, once.
+    peers: Vec<u8>,
+    /// When they are told next what this host has applied; [`Micros::MAX`]: it has nothing to tell.
+    alive_at: Micros,
+    highest_epoch_seen: u32,
     local: VecDeque<Vec<u8>>,
-    kernel_leader: LeaderView,
-    kernel_command: Option<LeaderEvent>,
-    events: Vec<(Micros, LeaderEvent)>,
-    bad_packets: u64,
+    /// In `sync` mode, of the acceptor.
+    journal: Option<AcceptorJournal>,
+    /// Packets that a state machine has just made; here to keep its memory.
+    own: Outbox,
+    value: Vec<u8>,
 }
-
-const PARTITION: usize = 0;
 
 impl Host {
     /// A host that starts at `now`.
+    ///
+    /// # Panics
+    /// If there are not as many `logs` as `geometry.partitions`.
     pub fn new(now: Micros, config: HostConfig) -> Host {
+        let logs = config.geometry.partitions;
+        assert_eq!(config.logs.len(), logs, "a start for each log");
         let soft = config.soft_roles;
         let switch = (soft.leader || soft.acceptor || soft.quorum).then(|| {
             let switch = SoftSwitch::new(config.node, soft, config.geometry);
             let registers = switch.registers();
-            if soft.acceptor {
-                let epoch = u64::from(config.epoch);
-                registers
-                    .acceptor
-                    .start(PARTITION, epoch, config.first_instance, config.voting);
+            let epoch = u64::from(config.epoch);
+            for (partition, start) in config.logs.iter().enumerate().filter(|_| soft.acceptor) {
+                let acceptor = &registers.acceptor;
+                acceptor.start(partition, epoch, start.first_instance, config.voting);
             }
             if soft.quorum {
-                registers
-                    .quorum
-                    .configure(u64::from(config.epoch), &config.acceptors);
+                registers.quorum.configure(epoch, &config.acceptors);
             }
             switch
         });
-        let has_learner = config.replicas.contains(&config.node);
-        let learner = has_learner.then(|| {
-            let learner = LearnerConfig {
-                node: config.node,
-                partition: PARTITION as u16,
-                epoch: config.epoch,
-                acceptors: config.acceptors.clone(),
-                ahead_max: config.geometry.ring_slots as u64,
-                log_values_max: config.log_values_max,
-                timing: config.timing,
-            };
-            Learner::new(learner, config.applied)
-        });
-        let leads = soft.leader || config.kernel_roles.leader;
-        let leadership = leads.then(|| {
-            let leadership = LeadershipConfig {
-                node: config.node,
-                partition: PARTITION as u16,
-                epoch: config.epoch,
-                acceptors: config.acceptors.clone(),
-                leaders: config.leaders.clone(),
-                first_instance: config.first_instance,
-                timing: config.timing,
-            };
-            Leadership::new(now, leadership)
-        });
-        let partition = PARTITION as u16;
-        let mut trim = Trim::new(
-            config.node,
-            partition,
-            config.epoch,
-            config.replicas.clone(),
-            config.geometry.ring_slots as u64,
-            config.timing,
-        );
-        trim.applied(config.applied);
+        let partitions: Vec<Partition> = (0..logs)
+            .map(|partition| Partition::new(now, partition, &config))
+            .collect();
+        let peers = config.peers();
+        let tells = peers.contains(&config.node);
         Host {
-            rounds: RoundSource::new(config.node, config.incarnation),
-            proposer: Proposer::new(
-                config.node,
-                partition,
-                config.epoch,
-                config.incarnation,
-                config.timing,
-            ),
-            switch,
-            learner,
-            leadership,
-            trim,
-            burst: Burst::new(),
+            peers,
+            dues: partitions.iter().map(Partition::due).collect(),
+            due: 0,
+            touched: Vec::with_capacity(logs),
+            is_touched: vec![false; logs],
+            alive_at: if tells { now } else { Micros::MAX },
             local: VecDeque::new(),
-            kernel_leader: LeaderView::default(),
-            kernel_command: None,
-            events: Vec::new(),
-            bad_packets: 0,
-            config,
+            journal: None,
+            own: Outbox::new(),
+            value: Vec::new(),
+            partitions,
+            highest_epoch_seen: config.epoch,
+            shared: Shared {
+                rounds: RoundSource::new(config.node, config.incarnation),
+                switch,
+                events: Vec::new(),
+                kernel_commands: Vec::new(),
+                bad_packets: 0,
+                config,
+            },
         }
+    }
+
+    /// Let the acceptor, which runs in user space, keep a journal from now on (`sync` mode). `restored`:
+    /// what it knew when the process ended; without it, it starts as the configuration says.
+    ///
+    /// # Panics
+    /// If there is no such acceptor.
+    pub fn keep_journal(&mut self, restored: Option<&Restored>) {
+        let geometry = self.shared.config.geometry;
+        assert!(self.shared.config.soft_roles.acceptor, "an acceptor");
+        if let (Some(restored), Some(switch)) = (restored, &self.shared.switch) {
+            restored.install(geometry, switch.registers());
+        }
+        self.journal = Some(AcceptorJournal::new(geometry));
+    }
+
+    /// The acceptor's journal, if it keeps one, and the registers that it is about.
+    pub fn journal(&self) -> Option<(&AcceptorJournal, &Registers)> {
+        Some((
+            self.journal.as_ref()?,
+            self.shared.switch.as_ref()?.registers(),
+        ))
+    }
+
+    /// The same, for a driver that writes it to the disk; see [`Host::release`].
+    pub fn journal_mut(&mut self) -> Option<(&mut AcceptorJournal, &Registers)> {
+        Some((
+            self.journal.as_mut()?,
+            self.shared.switch.as_ref()?.registers(),
+        ))
+    }
+
+    /// Send the acceptor's answers that may leave, now that more of the journal is synced.
+    pub fn release(&mut self, now: Micros, out: &mut Outbox) {
+        self.drain_local(now, out);
     }
 
     /// What this host is.
     pub fn config(&self) -> &HostConfig {
-        &self.config
+        &self.shared.config
     }
 
     /// The soft switch, if any role runs in user space.
     pub fn switch(&self) -> Option<&SoftSwitch> {
-        self.switch.as_ref()
+        self.shared.switch.as_ref()
     }
 
-    /// The soft switch, for faults that tests inject.
+    /// The same, to be changed: for tests and the simulator.
     pub fn switch_mut(&mut self) -> Option<&mut SoftSwitch> {
-        self.switch.as_mut()
+        self.shared.switch.as_mut()
     }
 
-    /// The learner, if this host is a replica.
-    pub fn learner(&self) -> Option<&Learner> {
-        self.learner.as_ref()
+    /// The logs, by partition.
+    pub fn partitions(&self) -> &[Partition] {
+        &self.partitions
     }
 
-    /// The leadership, if this host has a leader role.
-    pub fn leadership(&self) -> Option<&Leadership> {
-        self.leadership.as_ref()
+    /// One log.
+    ///
+    /// # Panics
+    /// If there is none of this number.
+    pub fn partition(&self, partition: usize) -> &Partition {
+        &self.partitions[partition]
     }
 
-    /// The proposer.
-    pub fn proposer(&self) -> &Proposer {
-        &self.proposer
+    /// Go on in a later epoch, with its members. The quorum counter counts for it from now on; what is
+    /// undecided is asked for and proposed again. The acceptor's own registers are not touched: whoever
+    /// reconfigures seals, fills and opens them. An epoch that is not later changes nothing.
+    pub fn enter_epoch(&mut self, now: Micros, entered: &EpochConfig, out: &mut Outbox) {
+        let config = &mut self.shared.config;
+        if entered.epoch <= config.epoch {
+            return;
+        }
+        config.epoch = entered.epoch;
+        config.acceptors.clone_from(&entered.acceptors);
+        config.replicas.clone_from(&entered.replicas);
+        config.leaders.clone_from(&entered.leaders);
+        self.highest_epoch_seen = self.highest_epoch_seen.max(entered.epoch);
+        self.peers = config.peers();
+        let tells = self.peers.contains(&config.node);
+        self.alive_at = if tells { now } else { Micros::MAX };
+        let counts = config.soft_roles.quorum;
+        if let Some(switch) = self.shared.switch.as_ref().filter(|_| counts) {
+            let epoch = u64::from(config.epoch);
+            let quorum = &switch.registers().quorum;
+            quorum.configure(epoch, &config.acceptors);
+        }
+        for partition in 0..self.partitions.len() {
+            self.ask(now, partition, out, |p, shared, own| {
+                p.enter_epoch(now, shared, own);
+            });
+        }
+        self.find_due();
     }
 
-    /// What replicas have applied, as known here.
-    pub fn trim(&self) -> &Trim {
-        &self.trim
+    /// The highest epoch that any packet for this host's state machines came from. If it is above this
+    /// host's own, there is a configuration that it has not heard of.
+    pub fn highest_epoch_seen(&self) -> u32 {
+        self.highest_epoch_seen
     }
 
     /// Packets for this host's state machines that were malformed.
     pub fn bad_packets(&self) -> u64 {
-        self.bad_packets
+        self.shared.bad_packets
     }
 
-    /// Leader changes since the last call, with their times.
-    pub fn take_leader_events(&mut self) -> Vec<(Micros, LeaderEvent)> {
-        std::mem::take(&mut self.events)
+    /// Leader changes since the last call: when, of which partition, and what.
+    pub fn take_leader_events(&mut self) -> std::vec::Drain<'_, (Micros, usize, LeaderEvent)> {
+        self.shared.events.drain(..)
     }
 
-    /// What the leader's registers in the kernel hold now; to be set before `on_tick`.
-    pub fn set_kernel_leader(&mut self, view: LeaderView) {
-        self.kernel_leader = view;
+    /// Is the view of this partition's leader registers in the kernel to be set before `on_tick`?
+    pub fn wants_leader_view(&self, now: Micros, partition: usize) -> bool {
+        self.shared.config.kernel_roles.leader && self.dues[partition] <= now
     }
 
-    /// A change of the leader's registers in the kernel that the driver is to carry out, before it
-    /// sends anything.
-    pub fn take_kernel_command(&mut self) -> Option<LeaderEvent> {
-        self.kernel_command.take()
+    /// What a partition's leader registers in the kernel hold now; to be set before `on_tick`.
+    pub fn set_kernel_leader(&mut self, partition: usize, view: LeaderView) {
+        self.partitions[partition].set_kernel_leader(view);
+    }
+
+    /// Changes of leader registers in the kernel that the driver is to carry out, in this order,
+    /// before it sends anything.
+    pub fn take_kernel_commands(&mut self) -> std::vec::Drain<'_, (usize, LeaderEvent)> {
+        self.shared.kernel_commands.drain(..)
+    }
+
+    /// The leader's registers of this host, wherever they are.
+    pub fn leader_view(&self, partition: usize) -> LeaderView {
+        self.partitions[partition].leader_view(&self.shared)
     }
 
     /// Submit a value; see [`crate::log::ReplicatedLog::submit`].
     pub fn submit(
         &mut self,
         now: Micros,
+        partition: usize,
         value: &[u8],
         out: &mut Outbox,
     ) -> Result<Ticket, SubmitError> {
-        if self.learner.is_none() {
-            return Err(SubmitError::Closed(
-                "it is no replica and would not learn the outcome",
-            ));
-        }
-        let mut own = Outbox::new();
-        let ticket = self.proposer.submit(now, value, &mut own)?;
-        self.route(now, &own, out);
-        Ok(ticket)
+        self.ask(now, partition, out, |p, shared, own| {
+            p.submit(now, value, shared, own)
+        })
     }
 
     /// Find out what was decided in `instance`, or decide `noop` there (CAANS, Figure 4). The value
@@ -259,75 +357,76 @@ impl Host {
     pub fn recover(
         &mut self,
         now: Micros,
+        partition: usize,
         instance: u64,
         noop: &[u8],
         out: &mut Outbox,
         known: &mut dyn FnMut(Origin, &[u8]),
     ) -> Result<(), RecoverError> {
-        let Some(learner) = &mut self.learner else {
-            return Err(RecoverError::NoLearner);
-        };
-        if instance < learner.next() {
-            let held = learner.log().get(instance).ok_or(RecoverError::Trimmed {
-                instance,
-                first: learner.log().first(),
-            })?;
-            known(origin_of(held.0), held.1);
-            return Ok(());
-        }
-        let limit = learner.next() + self.config.geometry.ring_slots as u64;
-        if instance >= limit {
-            return Err(RecoverError::TooFarAhead { instance, limit });
-        }
-        let mut own = Outbox::new();
-        learner.recover(now, instance, noop.to_vec(), &mut self.rounds, &mut own);
-        self.route(now, &own, out);
-        Ok(())
+        self.ask(now, partition, out, |p, shared, own| {
+            p.recover(now, instance, noop, shared, own, known)
+        })
     }
 
     /// See [`crate::log::ReplicatedLog::applied`].
-    pub fn applied(&mut self, instance: u64) {
-        self.trim.applied(instance);
+    pub fn applied(&mut self, partition: usize, instance: u64) {
+        self.partitions[partition].trim.applied(instance);
+        // A floor that has moved by a step is told at once: the leader's window waits for it.
+        self.due_again(partition);
     }
 
     /// See [`crate::log::ReplicatedLog::reset`].
-    pub fn reset(&mut self, applied: u64) {
-        if let Some(learner) = &mut self.learner {
-            learner.reset(applied);
-        }
-        // What was decided and not yet taken is part of the state that was installed.
-        self.burst.clear();
-        self.proposer.reset();
-        self.trim.applied(applied);
+    pub fn reset(&mut self, partition: usize, applied: u64) {
+        self.partitions[partition].reset(applied);
+        self.touch(partition);
     }
 
     /// See [`crate::log::ReplicatedLog::session_refused`].
-    pub fn session_refused(&mut self, now: Micros, out: &mut Outbox) {
-        let mut own = Outbox::new();
-        self.proposer.session_refused(now, &mut own);
-        self.route(now, &own, out);
+    pub fn session_refused(&mut self, now: Micros, ticket: Ticket, out: &mut Outbox) {
+        self.ask(now, ticket.partition(), out, |p, _, own| {
+            p.proposer.session_refused(now, own);
+        });
     }
 
     /// See [`crate::log::ReplicatedLog::answered`].
     pub fn answered(&mut self, ticket: Ticket) {
-        self.proposer.answered(ticket);
+        self.partitions[ticket.partition()]
+            .proposer
+            .answered(ticket);
     }
 
-    /// Open the proposer's session ahead of the first value.
-    pub fn open_session(&mut self, now: Micros, out: &mut Outbox) {
-        let mut own = Outbox::new();
-        self.proposer.open_session(now, &mut own);
-        self.route(now, &own, out);
+    /// See [`crate::log::ReplicatedLog::confirm_read`].
+    pub fn confirm_read(&mut self, now: Micros, partition: usize) -> ReadTicket {
+        let ticket = self.partitions[partition].confirm_read(now, &self.shared);
+        self.touch(partition);
+        ticket
     }
 
-    /// Move what was decided and what failed since the last call to the end of `burst`.
-    pub fn take_burst(&mut self, burst: &mut Burst) {
-        burst.append(&mut self.burst);
-        burst.failed.extend(self.proposer.take_failed());
-        burst.checkpoint_needed |= self
-            .learner
-            .as_ref()
-            .is_some_and(Learner::checkpoint_needed);
+    /// No value of this host is undecided, and no read unanswered.
+    pub fn is_idle(&self) -> bool {
+        let mut partitions = self.partitions.iter();
+        partitions.all(|p| p.proposer.outstanding() == 0 && p.reader().outstanding() == 0)
+    }
+
+    /// Open the proposer's sessions ahead of the first values.
+    pub fn open_sessions(&mut self, now: Micros, out: &mut Outbox) {
+        for partition in 0..self.partitions.len() {
+            self.ask(now, partition, out, |p, _, own| {
+                p.proposer.open_session(now, own);
+            });
+        }
+    }
+
+    /// Move what was decided and what failed since the last call to the end of the partitions'
+    /// bursts.
+    pub fn take_bursts(&mut self, bursts: &mut [Burst]) {
+        assert_eq!(bursts.len(), self.partitions.len(), "a burst for each log");
+        let (partitions, is_touched) = (&mut self.partitions, &mut self.is_touched);
+        self.touched.retain(|&partition| {
+            let again = partitions[partition].take_burst(&mut bursts[partition]);
+            is_touched[partition] = again;
+            again
+        });
     }
 
     /// A packet for this host arrived: no role in the kernel took it.
@@ -338,87 +437,113 @@ impl Host {
 
     /// The quorum counter in the kernel handed a decided value over.
     pub fn on_decided(&mut self, now: Micros, packet: &[u8], out: &mut Outbox) {
-        match wire::parse(packet) {
-            Ok((header, value)) => self.decided(now, &header, value, out),
-            Err(_) => self.bad_packets += 1,
-        }
+        self.decided(now, packet, out);
         self.drain_local(now, out);
     }
 
     /// Time passed. To be called at least when [`Host::due`] says.
     pub fn on_tick(&mut self, now: Micros, out: &mut Outbox) {
-        let mut own = Outbox::new();
-        self.proposer.on_tick(now, &mut own);
-        if let Some(learner) = &mut self.learner {
-            learner.on_tick(now, &mut self.rounds, &mut own);
+        for partition in 0..self.partitions.len() {
+            if self.dues[partition] <= now {
+                self.ask(now, partition, out, |p, shared, own| {
+                    p.on_tick(now, shared, own);
+                });
+            }
         }
-        let view = self.leader_view();
-        let applied = self.trim.highest_applied();
-        let mut round = 0;
-        if let Some(leadership) = &mut self.leadership {
-            leadership.on_applied(now, applied);
-            let event = leadership.on_tick(now, view, &mut self.rounds, &mut own);
-            round = leadership.known_round();
-            self.lead(now, event);
+        if now >= self.alive_at {
+            self.alive_at = next_beat(now, self.shared.config.timing.alive_us);
+            self.tell_alive(out);
+            self.drain_local(now, out);
         }
-        self.trim.on_tick(now, round, &mut own);
-        self.route(now, &own, out);
+        self.find_due();
     }
 
     /// When `on_tick` has something to do: `now` or later. Stays where it is until that time comes or
     /// something happens.
     pub fn due(&self, now: Micros) -> Micros {
-        let learner = self.learner.as_ref().map_or(Micros::MAX, Learner::due);
-        let leadership = self
-            .leadership
-            .as_ref()
-            .map_or(Micros::MAX, Leadership::due);
-        self.proposer
-            .due()
-            .min(learner)
-            .min(leadership)
-            .min(self.trim.due())
-            .max(now)
+        self.due.max(now)
     }
 
-    /// The leader's registers of this host, wherever they are.
-    pub fn leader_view(&self) -> LeaderView {
-        match &self.switch {
-            Some(switch) if self.config.soft_roles.leader => {
-                switch.registers().leader.leader(PARTITION)
+    fn find_due(&mut self) {
+        let first = self.dues.iter().copied().min();
+        self.due = first.unwrap_or(Micros::MAX).min(self.alive_at);
+    }
+
+    fn due_again(&mut self, partition: usize) {
+        let due = self.partitions[partition].due();
+        let before = std::mem::replace(&mut self.dues[partition], due);
+        if due <= self.due {
+            self.due = due;
+        } else if before <= self.due {
+            self.find_due();
+        }
+    }
+
+    /// Something has happened to a partition.
+    fn touch(&mut self, partition: usize) {
+        self.due_again(partition);
+        if !std::mem::replace(&mut self.is_touched[partition], true) {
+            self.touched.push(partition);
+        }
+    }
+
+    /// Let a partition do something and send what it wants sent. `from_self`: about a packet of this
+    /// very host.
+    fn act<R>(
+        &mut self,
+        partition: usize,
+        from_self: bool,
+        out: &mut Outbox,
+        act: impl FnOnce(&mut Partition, &mut Shared, &mut Outbox) -> R,
+    ) -> R {
+        let mut own = std::mem::take(&mut self.own);
+        own.clear();
+        let result = act(&mut self.partitions[partition], &mut self.shared, &mut own);
+        self.touch(partition);
+        for (dest, packet) in own.iter() {
+            if dest == Dest::Sender && from_self {
+                self.local.push_back(packet.to_vec());
+            } else {
+                self.route_one(dest, packet, out);
             }
-            _ => self.kernel_leader,
         }
+        self.own = own;
+        result
     }
 
-    fn lead(&mut self, now: Micros, event: Option<LeaderEvent>) {
-        let Some(event) = event else { return };
-        self.events.push((now, event));
-        if self.config.kernel_roles.leader {
-            self.kernel_command = Some(event);
-            return;
-        }
-        let Some(switch) = &self.switch else { return };
-        let registers = &switch.registers().leader;
-        match event {
-            LeaderEvent::Activate(view) => registers.activate(PARTITION, view),
-            // A leader that takes over from itself stops stamping in its old round first.
-            LeaderEvent::Deactivate | LeaderEvent::Suspected => registers.deactivate(PARTITION),
-        }
+    /// The same at the wish of the driver, with all that follows from it.
+    fn ask<R>(
+        &mut self,
+        now: Micros,
+        partition: usize,
+        out: &mut Outbox,
+        act: impl FnOnce(&mut Partition, &mut Shared, &mut Outbox) -> R,
+    ) -> R {
+        let result = self.act(partition, false, out, act);
+        self.drain_local(now, out);
+        result
     }
 
     /// Handle one packet: the soft roles first, then the state machines.
     fn handle(&mut self, now: Micros, packet: &[u8], from_self: bool, out: &mut Outbox) {
         if packet.len() > PACKET_LEN_MAX_BYTES {
-            self.bad_packets += 1;
+            self.shared.bad_packets += 1;
             return;
         }
-        let Some(switch) = &self.switch else {
+        let Some(switch) = &self.shared.switch else {
             self.host_packet(now, packet, from_self, out);
             return;
         };
         let mut buffer = [0u8; PACKET_LEN_MAX_BYTES];
         buffer[..packet.len()].copy_from_slice(packet);
+        if let (Some(journal), Ok((header, _))) = (&mut self.journal, wire::parse(packet)) {
+            if AcceptorJournal::is_for_acceptor(&header) {
+                if journal.handle(switch, &header, &mut buffer, packet.len()) {
+                    self.host_packet(now, packet, from_self, out);
+                }
+                return;
+            }
+        }
         let (verdict, _reason, len_bytes) = switch.handle(&mut buffer, packet.len());
         let packet = &buffer[..len_bytes];
         match verdict {
@@ -428,178 +553,114 @@ impl Host {
             Verdict::Back => out.send_raw(Dest::Sender, packet),
             Verdict::ToAcceptors => self.route_one(Dest::Acceptors, packet, out),
             Verdict::ToLearners => self.route_one(Dest::Learners, packet, out),
-            Verdict::Up => match wire::parse(packet) {
-                Ok((header, value)) => self.decided(now, &header, value, out),
-                Err(_) => self.bad_packets += 1,
-            },
+            Verdict::Up => self.decided(now, packet, out),
         }
     }
 
-    fn decided(&mut self, now: Micros, header: &Header, value: &[u8], out: &mut Outbox) {
-        let mut own = Outbox::new();
-        let leader = round::owner(header.round);
-        if self.config.leaders.contains(&leader) && !header.has(flag::RECOVERY) {
-            self.proposer.leader_is(now, header.round, &mut own);
-        }
-        self.rounds.saw(header.round);
-        self.learn(now, &mut own, |learner, deliver| {
-            learner.on_decided(header, value, deliver)
-        });
-        self.route(now, &own, out);
-    }
-
-    /// Run the learner; what it delivers goes to the burst, with our ticket if it is ours.
-    fn learn(
-        &mut self,
-        now: Micros,
-        own: &mut Outbox,
-        event: impl FnOnce(&mut Learner, &mut crate::learner::Deliver<'_>),
-    ) {
-        let Some(learner) = &mut self.learner else {
+    fn decided(&mut self, now: Micros, packet: &[u8], out: &mut Outbox) {
+        let Some((header, value)) = self.parse(packet) else {
             return;
         };
-        let (burst, proposer) = (&mut self.burst, &mut self.proposer);
-        let mut deliver = |instance: u64, origin: Origin, value: &[u8]| {
-            let ticket = proposer.delivered(now, instance, &origin, own);
-            burst.push(instance, origin, ticket, value);
-        };
-        event(learner, &mut deliver);
+        let partition = usize::from(header.partition);
+        self.act(partition, false, out, |p, shared, own| {
+            p.on_decided(now, &header, value, shared, own);
+        });
+    }
+
+    /// A packet of a partition that there is.
+    fn parse<'p>(&mut self, packet: &'p [u8]) -> Option<(Header, &'p [u8])> {
+        let parsed = wire::parse(packet).ok();
+        let good =
+            parsed.filter(|(header, _)| usize::from(header.partition) < self.partitions.len());
+        self.shared.bad_packets += u64::from(good.is_none());
+        good
     }
 
     /// A packet for the state machines.
     fn host_packet(&mut self, now: Micros, packet: &[u8], from_self: bool, out: &mut Outbox) {
-        let Ok((header, value)) = wire::parse(packet) else {
-            self.bad_packets += 1;
+        let Some((header, value)) = self.parse(packet) else {
             return;
         };
-        let stranger = !self.is_member(header.node);
-        if stranger || usize::from(header.partition) >= self.config.geometry.partitions {
-            self.bad_packets += 1;
+        if !self.is_member(header.node) {
+            self.shared.bad_packets += 1;
             return;
         }
-        let mut own = Outbox::new();
-        match header.kind {
-            Type::Phase1B => self.on_promise(now, &header, value, &mut own),
-            Type::Phase2B => {
-                if header.has(flag::REPEAT) || header.has(flag::RECOVERY) {
-                    self.learn(now, &mut own, |l, deliver| {
-                        l.on_vote(&header, value, deliver)
-                    });
-                }
-            }
-            Type::Nack => self.on_nack(now, &header, &mut own),
-            Type::Busy => self.proposer.on_refusal(now, &header),
-            Type::Learn => {
-                if let Some(learner) = &self.learner {
-                    learner.on_learn(&header, &mut own);
-                }
-            }
-            Type::Reply => {
-                self.learn(now, &mut own, |l, deliver| {
-                    l.on_reply(&header, value, deliver)
-                });
-                if let Some(learner) = &mut self.learner {
-                    learner.ask_on(now, &mut own);
-                }
-            }
-            Type::Position if header.has(flag::ANSWER) => self.on_position(now, &header, &mut own),
-            Type::Alive => self.on_alive(now, &header, &mut own),
-            // For roles that do not run here: somebody's configuration is out of date.
-            Type::Request | Type::Phase1A | Type::Phase2A | Type::Trim | Type::Position => {}
+        self.highest_epoch_seen = self.highest_epoch_seen.max(header.epoch);
+        if header.kind == Type::Alive {
+            self.on_alive(now, &header, value, out);
+            return;
         }
-        for (dest, packet) in own.iter() {
-            if dest == Dest::Sender && from_self {
-                self.local.push_back(packet.to_vec());
-            } else {
-                self.route_one(dest, packet, out);
-            }
-        }
+        let partition = usize::from(header.partition);
+        self.act(partition, from_self, out, |p, shared, own| {
+            p.on_packet(now, &header, value, shared, own);
+        });
     }
 
     /// Every sender of packets for state machines is a node of the configuration. A stranger's word
     /// about far instances would send a learner after them for ever.
     fn is_member(&self, node: u16) -> bool {
-        let groups = [
-            &self.config.acceptors,
-            &self.config.replicas,
-            &self.config.leaders,
-        ];
+        let config = &self.shared.config;
+        let groups = [&config.acceptors, &config.replicas, &config.leaders];
         groups
             .iter()
             .any(|group| group.iter().any(|member| u16::from(*member) == node))
     }
 
-    fn on_promise(&mut self, now: Micros, header: &Header, value: &[u8], own: &mut Outbox) {
-        if header.has(flag::VOTE) && wire::digest(value) != header.digest {
-            self.bad_packets += 1;
-            return; // a damaged vote is no answer, least of all "no vote"
-        }
-        let event = match &mut self.leadership {
-            Some(leadership) => leadership.on_promise(now, header, value, own),
-            None => None,
-        };
-        self.lead(now, event);
-        if let Some(learner) = &mut self.learner {
-            learner.on_promise(now, header, value, own);
-        }
-    }
-
-    fn on_nack(&mut self, now: Micros, header: &Header, own: &mut Outbox) {
-        if header.has(flag::LEADER) {
-            self.proposer.on_refusal(now, header);
-            return;
-        }
-        self.rounds.saw(header.round);
-        let event = match &mut self.leadership {
-            Some(leadership) => leadership.on_nack(now, header, &mut self.rounds, own),
-            None => None,
-        };
-        self.lead(now, event);
-        if let Some(learner) = &mut self.learner {
-            learner.on_nack(now, header);
-        }
-    }
-
-    fn on_position(&mut self, now: Micros, header: &Header, own: &mut Outbox) {
-        let from_self = header.node == u16::from(self.config.node);
-        let of_leader = header.has(flag::LEADER);
-        if header.epoch != self.config.epoch || (of_leader && from_self) {
-            return;
-        }
-        self.rounds.saw(header.round);
-        let Some(leadership) = &mut self.leadership else {
-            return;
-        };
-        let event = if of_leader {
-            leadership.on_leader_heard(now, header.round)
-        } else {
-            leadership.on_acceptor_heard(now, header, &mut self.rounds, own)
-        };
-        self.lead(now, event);
-    }
-
-    fn on_alive(&mut self, now: Micros, header: &Header, own: &mut Outbox) {
-        if header.epoch != self.config.epoch {
-            return;
-        }
-        self.trim.on_alive(header);
-        self.rounds.saw(header.round);
-        if let Some(learner) = &mut self.learner {
-            learner.heard_of(header.instance);
-        }
-        let leader = round::owner(header.round);
-        if header.round != 0 && u16::from(leader) == header.node {
-            self.proposer.leader_is(now, header.round, own);
-            if leader != self.config.node {
-                let leadership = self.leadership.as_mut();
-                let event = leadership.and_then(|l| l.on_leader_heard(now, header.round));
-                self.lead(now, event);
+    /// Tell peers what this host has applied and who leads: one packet for all logs, or many idle
+    /// ones would cost more than a busy one.
+    fn tell_alive(&mut self, out: &mut Outbox) {
+        let config = &self.shared.config;
+        let mut header = Header::new(Type::Alive, u16::from(config.node), config.epoch);
+        let (mut own, mut value) = (
+            std::mem::take(&mut self.own),
+            std::mem::take(&mut self.value),
+        );
+        own.clear();
+        value.clear();
+        for partition in 0..self.partitions.len() {
+            let (applied, round) = self.partitions[partition].alive();
+            if partition == 0 {
+                (header.instance, header.round) = (applied, round);
+            } else {
+                value.extend_from_slice(&applied.to_be_bytes());
+                value.extend_from_slice(&round.to_be_bytes());
             }
+            self.due_again(partition);
+        }
+        own.send(Dest::Peers, &header, &value);
+        for (dest, packet) in own.iter() {
+            self.route_one(dest, packet, out);
+        }
+        (self.own, self.value) = (own, value);
+    }
+
+    /// An ALIVE: the header speaks of its partition, the value of those behind it, if of any.
+    fn on_alive(&mut self, now: Micros, header: &Header, value: &[u8], out: &mut Outbox) {
+        if header.epoch != self.shared.config.epoch {
+            return;
+        }
+        let said = value.chunks_exact(ALIVE_LOG_LEN_BYTES).map(|said| {
+            let word = |at: usize| {
+                let mut word = [0; 8];
+                word.copy_from_slice(&said[at..at + 8]);
+                u64::from_be_bytes(word)
+            };
+            (word(0), word(8))
+        });
+        let first = usize::from(header.partition);
+        let all = std::iter::once((header.instance, header.round)).chain(said);
+        for (partition, (applied, round)) in (first..self.partitions.len()).zip(all) {
+            self.act(partition, false, out, |p, shared, own| {
+                p.on_alive(now, header.node, applied, round, shared, own);
+            });
         }
     }
 
     fn drain_local(&mut self, now: Micros, out: &mut Outbox) {
         for _ in 0..LOCAL_PACKETS_MAX {
+            if self.local.is_empty() {
+                self.release_answers(out);
+            }
             let Some(packet) = self.local.pop_front() else {
                 return;
             };
@@ -608,20 +669,26 @@ impl Host {
         panic!("roles of one host keep answering each other");
     }
 
-    fn route(&mut self, now: Micros, own: &Outbox, out: &mut Outbox) {
-        for (dest, packet) in own.iter() {
-            self.route_one(dest, packet, out);
-        }
-        self.drain_local(now, out);
+    fn release_answers(&mut self, out: &mut Outbox) {
+        let Some(mut journal) = self.journal.take() else {
+            return;
+        };
+        journal.release(&mut |dest, packet| match dest {
+            // Whom to answer was read from a packet that may have been damaged.
+            Dest::Node(node) if !self.is_member(u16::from(node)) => self.shared.bad_packets += 1,
+            _ => self.route_one(dest, packet, out),
+        });
+        self.journal = Some(journal);
     }
 
     /// Send a packet; what is for this host itself is handled here, unless a role in the kernel
     /// is to handle it: then the driver hands it there.
     fn route_one(&mut self, dest: Dest, packet: &[u8], out: &mut Outbox) {
         let nodes: &[u8] = match dest {
-            Dest::Acceptors => &self.config.acceptors,
-            Dest::Learners => &self.config.replicas,
-            Dest::Leaders => &self.config.leaders,
+            Dest::Acceptors => &self.shared.config.acceptors,
+            Dest::Learners => &self.shared.config.replicas,
+            Dest::Leaders => &self.shared.config.leaders,
+            Dest::Peers => &self.peers,
             Dest::Node(node) => &[node],
             Dest::Sender => {
                 out.send_raw(dest, packet);
@@ -629,7 +696,7 @@ impl Host {
             }
         };
         for node in nodes {
-            if *node != self.config.node || self.is_for_kernel(packet) {
+            if *node != self.shared.config.node || self.is_for_kernel(packet) {
                 out.send_raw(Dest::Node(*node), packet);
             } else {
                 self.local.push_back(packet.to_vec());
@@ -638,7 +705,7 @@ impl Host {
     }
 
     fn is_for_kernel(&self, packet: &[u8]) -> bool {
-        let roles = self.config.kernel_roles;
+        let roles = self.shared.config.kernel_roles;
         let Ok((header, _)) = wire::parse(packet) else {
             return false;
         };

@@ -21,7 +21,7 @@ use inband_dataplane::wire::{self, flag, Header, Type};
 use crate::outbox::{Dest, Outbox};
 use crate::quorum::{SlotPromises, Vote, Votes};
 use crate::rounds::RoundSource;
-use crate::timing::{Micros, Timing};
+use crate::timing::{next_beat, Micros, Timing};
 
 /// Time between repetitions within a phase.
 const PHASE_RETRY_US: Micros = 10_000;
@@ -43,7 +43,7 @@ pub struct LeadershipConfig {
     pub epoch: u32,
     /// The acceptors.
     pub acceptors: Vec<u8>,
-    /// Nodes with a leader role, in take-over order.
+    /// Nodes with a leader role, in take-over order for this partition.
     pub leaders: Vec<u8>,
     /// First instance of the epoch.
     pub first_instance: u64,
@@ -114,16 +114,17 @@ pub struct Leadership {
     takeovers: u64,
 }
 
+/// The first in order need not wait at the start: its probe tells whether somebody leads.
+fn head_start_us(timing: &Timing) -> Micros {
+    timing.suspect_us.saturating_sub(3 * timing.probe_us)
+}
+
 impl Leadership {
     /// Start watching at `now`.
     pub fn new(now: Micros, config: LeadershipConfig) -> Leadership {
         let rank = config.leaders.iter().position(|l| *l == config.node);
         let rank = rank.expect("a host with a leader role is among the leaders") as u64;
-        // The first in order need not wait at the start: its probe tells whether somebody leads.
-        let head_start = config
-            .timing
-            .suspect_us
-            .saturating_sub(3 * config.timing.probe_us);
+        let head_start = head_start_us(&config.timing);
         Leadership {
             rank,
             state: State::Watching,
@@ -147,6 +148,39 @@ impl Leadership {
             takeovers: 0,
             config,
         }
+    }
+
+    /// Go on in a later epoch, in which nobody leads yet: with a new round and a majority of its
+    /// acceptors. Who led, or was about to, begins at once; the others give it the usual time.
+    pub fn enter_epoch(
+        &mut self,
+        now: Micros,
+        epoch: u32,
+        acceptors: &[u8],
+        leaders: Vec<u8>,
+        out: &mut Outbox,
+    ) -> Option<LeaderEvent> {
+        let was_active = self.is_active();
+        let begins = !matches!(self.state, State::Watching);
+        let rank = leaders.iter().position(|l| *l == self.config.node);
+        self.rank = rank.expect("a leader is among the leaders of the epoch") as u64;
+        let last = round::owner(self.heard_round);
+        let is_awaited = last != self.config.node && leaders.contains(&last);
+        self.config.epoch = epoch;
+        self.config.acceptors = acceptors.to_vec();
+        self.config.leaders = leaders;
+        self.probe_at = now;
+        self.heard_at = if self.rank == 0 && !is_awaited {
+            now.saturating_sub(head_start_us(&self.config.timing))
+        } else {
+            now
+        };
+        if begins {
+            self.sound_anew(now, out);
+        } else {
+            self.state = State::Watching;
+        }
+        was_active.then_some(LeaderEvent::Deactivate)
     }
 
     /// This node's leader is active.
@@ -193,6 +227,7 @@ impl Leadership {
         }
         self.heard_at = now;
         self.heard_round = round;
+        self.probe_at = self.probe_at.max(now + self.quiet_us());
         match self.state {
             // A majority has promised a round above this one's: whatever is stamped here is refused.
             State::Active if round > self.round => {
@@ -368,9 +403,7 @@ impl Leadership {
 
     /// Tell everyone who leads, so that requests come here at once.
     fn announce(&self, out: &mut Outbox) {
-        let header = self.header(Type::Alive);
-        out.send(Dest::Learners, &header, &[]);
-        out.send(Dest::Leaders, &header, &[]);
+        out.send(Dest::Peers, &self.header(Type::Alive), &[]);
     }
 
     /// NACK of an acceptor: a higher round was promised, or a slot is trimmed.
@@ -424,6 +457,14 @@ impl Leadership {
             }
             _ => None,
         }
+    }
+
+    /// A leader that was just heard of need not be probed for so long: its next ALIVE comes in that
+    /// time. If it does not, several probes fit in before the leader is suspected.
+    fn quiet_us(&self) -> Micros {
+        let timing = &self.config.timing;
+        let latest_us = timing.suspect_us.saturating_sub(3 * timing.probe_us);
+        (timing.alive_us + timing.probe_us).min(latest_us)
     }
 
     /// How long to wait for the leader: the next in order behind the one last heard goes first, the
@@ -506,15 +547,11 @@ impl Leadership {
         rounds: &mut RoundSource,
         out: &mut Outbox,
     ) -> Option<LeaderEvent> {
-        self.watch_at = now + self.config.timing.probe_us;
+        self.watch_at = next_beat(now, self.config.timing.probe_us);
         if view.round != self.round {
             // The role deposed itself on an acceptor's NACK.
             self.give_way(now);
             return Some(LeaderEvent::Deactivate);
-        }
-        if now >= self.probe_at {
-            self.probe_at = now + 10 * self.config.timing.probe_us;
-            self.announce(out);
         }
         if view.next <= self.applied + 1 {
             self.applied_at = now; // nothing is outstanding

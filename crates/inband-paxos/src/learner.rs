@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use inband_dataplane::wire::{self, flag, Header, Type};
 
-use crate::decided_log::DecidedLog;
+use crate::decided_log::{DecidedLog, LogLimit};
 use crate::log::{Origin, ValueKind};
 use crate::outbox::{Dest, Outbox};
 use crate::quorum::{RoundVotes, Vote};
@@ -30,7 +30,7 @@ pub struct LearnerConfig {
     /// Instances a learner buffers ahead of a hole: the ring's size.
     pub ahead_max: u64,
     /// Decided values kept for peers.
-    pub log_values_max: usize,
+    pub log_limit: LogLimit,
     /// Times.
     pub timing: Timing,
 }
@@ -112,7 +112,7 @@ fn vote_of(header: &Header, value: &[u8]) -> Vote {
 impl Learner {
     /// A learner that delivers from `applied + 1` on.
     pub fn new(config: LearnerConfig, applied: u64) -> Learner {
-        let log = DecidedLog::starting_at(applied + 1, config.log_values_max);
+        let log = DecidedLog::starting_at(applied + 1, config.log_limit);
         Learner {
             config,
             next: applied + 1,
@@ -144,13 +144,33 @@ impl Learner {
         self.learn_votes = self.learn_votes.split_off(&next);
         self.recoveries = self.recoveries.split_off(&next);
         if next != self.next {
-            self.log = DecidedLog::starting_at(next, self.config.log_values_max);
+            self.log = DecidedLog::starting_at(next, self.config.log_limit);
         }
         self.next = next;
         self.known_highest = self.known_highest.max(applied);
         self.peer_trimmed_at = None;
         self.checkpoint_needed = false;
         self.hole_since = 0;
+    }
+
+    /// Go on in a later epoch: what is decided stays so; votes and answers of the earlier epoch's
+    /// acceptors are counted no more.
+    pub fn enter_epoch(
+        &mut self,
+        now: Micros,
+        epoch: u32,
+        acceptors: &[u8],
+        rounds: &mut RoundSource,
+        out: &mut Outbox,
+    ) {
+        self.config.epoch = epoch;
+        self.config.acceptors = acceptors.to_vec();
+        self.learn_votes.clear();
+        self.hole_since = 0;
+        let context = Self::context(&self.config);
+        for recovery in self.recoveries.values_mut() {
+            recovery.enter_epoch(now, context, rounds, out);
+        }
     }
 
     /// The next instance to deliver.

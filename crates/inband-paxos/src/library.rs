@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 use crate::config::{bounds, Config, Dataplane};
+use crate::durable::StateLock;
 use crate::host::RecoverError;
 use crate::log::{Burst, Origin, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind};
 use crate::node::{Node, NodeError};
@@ -138,6 +139,8 @@ enum Notice {
 /// See the module. Owned and driven by one thread.
 pub struct Library {
     node: Node,
+    // Released after the node has ended.
+    _state_lock: StateLock,
     sessions: SessionTable,
     /// Last instance handed over.
     applied: u64,
@@ -174,9 +177,14 @@ impl Library {
             Some(saved) => decode(saved)?,
             None => (0, SessionTable::new()),
         };
-        let node = Node::open(config, dataplane, applied)?;
+        if config.logs() != 1 {
+            return Err(LibraryError::Partitions(config.cluster.partitions));
+        }
+        let state_lock = StateLock::take(&config.host.state_dir).map_err(NodeError::from)?;
+        let node = Node::open(config, dataplane, &[applied])?;
         Ok(Library {
             node,
+            _state_lock: state_lock,
             sessions,
             applied,
             told: applied,
@@ -220,13 +228,14 @@ impl Library {
             return Err(LibraryRecoverError::TooMany);
         }
         let mut known = None;
-        self.node.recover(instance, noop, &mut |origin, value| {
-            known = Some(Replay {
-                instance,
-                kind: replay_kind(&origin),
-                value: value.to_vec(),
-            });
-        })?;
+        self.node
+            .recover(PARTITION, instance, noop, &mut |origin, value| {
+                known = Some(Replay {
+                    instance,
+                    kind: replay_kind(&origin),
+                    value: value.to_vec(),
+                });
+            })?;
         match known {
             // Learned, and handed over: answered from the node's log.
             Some(replay) if instance <= self.applied => self.replays.push_back(replay),
@@ -434,6 +443,7 @@ impl Library {
         if self
             .node
             .host()
+            .partition(PARTITION)
             .learner()
             .is_none_or(|learner| learner.next() <= applied + 1)
         {
@@ -478,6 +488,9 @@ pub enum LibraryError {
     /// The saved position.
     #[error(transparent)]
     Restore(#[from] RestoreError),
+    /// Several logs.
+    #[error("cluster.partitions = {0}: the library has one log; give it a cluster of its own with partitions = 1")]
+    Partitions(u32),
 }
 
 fn decode(saved: &[u8]) -> Result<(u64, SessionTable), RestoreError> {

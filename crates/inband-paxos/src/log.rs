@@ -42,6 +42,25 @@ impl Ticket {
     }
 }
 
+/// Names one read at the process that asked for it, as a [`Ticket`] names a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReadTicket(pub u64);
+
+impl ReadTicket {
+    /// The ticket of this number, for a read of this partition.
+    ///
+    /// # Panics
+    /// If the partition has more than 16 bits or the number more than 48.
+    pub fn new(partition: usize, number: u64) -> ReadTicket {
+        ReadTicket(numbered(partition, number))
+    }
+
+    /// The partition that is read.
+    pub fn partition(self) -> usize {
+        (self.0 >> TICKET_NUMBER_BITS) as usize
+    }
+}
+
 /// What a decided value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueKind {
@@ -125,6 +144,11 @@ pub struct Burst {
     entries: Vec<Entry>,
     /// Submissions that ended without a delivery.
     pub failed: Vec<(Ticket, SubmitFailure)>,
+    /// Reads that may be answered once all bursts of this log up to and including this one are
+    /// applied, and the instance up to which they see everything.
+    pub confirmed: Vec<(ReadTicket, u64)>,
+    /// Reads that cannot be answered; nothing has happened.
+    pub reads_failed: Vec<(ReadTicket, SubmitFailure)>,
     /// Set when the log needs a checkpoint to go on: peers no longer hold the values behind the
     /// applied position. Fetch one from a peer, install it and call [`ReplicatedLog::reset`].
     /// Repeated in every burst until then.
@@ -147,6 +171,8 @@ impl Burst {
         self.bytes.clear();
         self.entries.clear();
         self.failed.clear();
+        self.confirmed.clear();
+        self.reads_failed.clear();
         self.checkpoint_needed = false;
     }
 
@@ -172,6 +198,11 @@ impl Burst {
 
     /// Move everything from `other` behind what is here.
     pub fn append(&mut self, other: &mut Burst) {
+        if self.is_empty() {
+            self.clear();
+            std::mem::swap(self, other);
+            return;
+        }
         for decided in other.decided() {
             self.push(
                 decided.instance,
@@ -181,6 +212,8 @@ impl Burst {
             );
         }
         self.failed.append(&mut other.failed);
+        self.confirmed.append(&mut other.confirmed);
+        self.reads_failed.append(&mut other.reads_failed);
         self.checkpoint_needed |= other.checkpoint_needed;
         other.clear();
     }
@@ -204,9 +237,13 @@ impl Burst {
         self.entries.iter().map(|e| self.view(e))
     }
 
-    /// Nothing decided, nothing failed, no checkpoint needed.
+    /// Nothing decided, failed or confirmed, no checkpoint needed.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.failed.is_empty() && !self.checkpoint_needed
+        self.entries.is_empty()
+            && self.failed.is_empty()
+            && self.confirmed.is_empty()
+            && self.reads_failed.is_empty()
+            && !self.checkpoint_needed
     }
 }
 
@@ -247,6 +284,11 @@ pub trait ReplicatedLog {
     /// Sequence numbers below this are answered; called by the application when a value with
     /// `ticket` was applied (first occurrence) so that the low-water mark can move.
     fn answered(&mut self, ticket: Ticket);
+
+    /// A client reads from this log. The ticket appears in the `confirmed` of a burst; an answer from a
+    /// state that has applied everything up to there sees every value that was decided before this
+    /// call. Or it appears in `reads_failed` within the deadline of submissions.
+    fn confirm_read(&mut self, partition: usize) -> ReadTicket;
 
     /// File descriptors that become readable when `poll` has something to do.
     fn wake_fds(&self) -> Vec<std::os::fd::RawFd>;

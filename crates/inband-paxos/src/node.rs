@@ -16,9 +16,9 @@ use inband_dataplane::xdp::{Peer, XdpError, XdpHost, XdpMode, XdpSpec};
 
 use crate::config::{Config, Dataplane, Role};
 use crate::durable::{self, DurableError};
-use crate::host::{Host, HostConfig, RecoverError};
+use crate::host::{Host, HostConfig, LogStart, RecoverError};
 use crate::leadership::LeaderEvent;
-use crate::log::{Burst, Origin, ReplicatedLog, SubmitError, Ticket};
+use crate::log::{Burst, Origin, ReadTicket, ReplicatedLog, SubmitError, Ticket};
 use crate::outbox::{Dest, Outbox};
 use crate::timing::{Micros, Timing};
 
@@ -58,6 +58,14 @@ pub enum NodeError {
     /// `auto` was not resolved, or no interface was given.
     #[error("dataplane {0} needs host.interface in the configuration")]
     NoInterface(Dataplane),
+    /// Positions and logs do not match.
+    #[error("positions in {given} logs were given, the configuration has {logs}; has cluster.partitions been changed? data keeps the number it was made with")]
+    Positions {
+        /// Given.
+        given: usize,
+        /// In the configuration.
+        logs: usize,
+    },
     /// State directory unusable in another way.
     #[error("state directory {path}: {source}")]
     StateDir {
@@ -78,14 +86,13 @@ pub struct Node {
     started: Instant,
     out: Outbox,
     buffer: Box<[u8; PACKET_LEN_MAX_BYTES + 1]>,
-    due: Micros,
     neighbours_at: Micros,
     unresolved: Vec<u8>,
     dataplane: Dataplane,
     send_failures: u64,
     decided_at: Micros,
     more_to_receive: bool,
-    events: Vec<(Micros, LeaderEvent)>,
+    events: Vec<(Micros, usize, LeaderEvent)>,
 }
 
 fn roles_of(config: &Config) -> Roles {
@@ -108,10 +115,14 @@ fn timing_of(config: &Config) -> Timing {
 }
 
 impl Node {
-    /// Start a host. `dataplane` is what `auto` was resolved to; `applied` is the last instance in
-    /// the application's state.
-    pub fn open(config: &Config, dataplane: Dataplane, applied: u64) -> Result<Node, NodeError> {
+    /// Start a host. `dataplane` is what `auto` was resolved to; `applied` is the last instance of
+    /// each log in the application's state.
+    pub fn open(config: &Config, dataplane: Dataplane, applied: &[u64]) -> Result<Node, NodeError> {
         let this = config.this();
+        let (given, logs) = (applied.len(), config.logs());
+        if given != logs {
+            return Err(NodeError::Positions { given, logs });
+        }
         let incarnation = durable::next_incarnation(&config.host.state_dir)?;
         let voting = this.has(Role::Acceptor)
             && durable::enter_epoch(&config.host.state_dir, config.cluster.epoch)?;
@@ -123,7 +134,7 @@ impl Node {
         let roles = roles_of(config);
         let none = Roles::default();
         let geometry = Geometry {
-            partitions: config.cluster.partitions as usize,
+            partitions: logs,
             ring_slots: config.cluster.ring_slots as usize,
         };
         let in_kernel = dataplane != Dataplane::Udp;
@@ -137,10 +148,16 @@ impl Node {
         let host = HostConfig {
             node: this.id,
             epoch: config.cluster.epoch,
-            first_instance: config.cluster.first_instance,
+            logs: std::iter::zip(&config.cluster.first_instances, applied)
+                .map(|(first_instance, applied)| LogStart {
+                    first_instance: *first_instance,
+                    applied: *applied,
+                })
+                .collect(),
             acceptors: config.acceptors().map(|n| n.id).collect(),
             replicas: config.replicas().map(|n| n.id).collect(),
             leaders: config.leaders().map(|n| n.id).collect(),
+            leader_balance: config.cluster.leader_balance,
             soft_roles: if in_kernel { none } else { roles },
             kernel_roles: if in_kernel { roles } else { none },
             geometry,
@@ -148,7 +165,6 @@ impl Node {
             log_values_max: config.host.limits.peer_log_values as usize,
             incarnation,
             voting,
-            applied,
         };
         let mut addresses = vec![None; 256];
         for node in &config.nodes {
@@ -168,7 +184,6 @@ impl Node {
             started: Instant::now(),
             out: Outbox::new(),
             buffer: Box::new([0; PACKET_LEN_MAX_BYTES + 1]),
-            due: 0,
             neighbours_at: 0,
             unresolved: Vec::new(),
             dataplane,
@@ -179,7 +194,7 @@ impl Node {
         };
         if roles.quorum {
             let now = node.now();
-            node.host.open_session(now, &mut node.out);
+            node.host.open_sessions(now, &mut node.out);
             node.flush(None);
         }
         Ok(node)
@@ -222,9 +237,9 @@ impl Node {
         let registers = kernel.registers();
         let epoch = u64::from(config.cluster.epoch);
         if roles.acceptor {
-            registers
-                .acceptor
-                .start(0, epoch, config.cluster.first_instance, voting);
+            for (partition, first) in config.cluster.first_instances.iter().enumerate() {
+                registers.acceptor.start(partition, epoch, *first, voting);
+            }
         }
         if roles.quorum {
             let members: Vec<u8> = config.acceptors().map(|n| n.id).collect();
@@ -239,12 +254,14 @@ impl Node {
 
     /// Send what the state machines pushed. `sender`: where the packet being handled came from.
     fn flush(&mut self, sender: Option<SocketAddrV4>) {
-        if let Some(command) = self.host.take_kernel_command() {
+        for (partition, command) in self.host.take_kernel_commands() {
             if let Some(kernel) = &self.kernel {
                 let registers = &kernel.registers().leader;
                 match command {
-                    LeaderEvent::Activate(view) => registers.activate(0, view),
-                    LeaderEvent::Deactivate | LeaderEvent::Suspected => registers.deactivate(0),
+                    LeaderEvent::Activate(view) => registers.activate(partition, view),
+                    LeaderEvent::Deactivate | LeaderEvent::Suspected => {
+                        registers.deactivate(partition);
+                    }
                 }
             }
         }
@@ -262,7 +279,7 @@ impl Node {
                 }
                 Dest::Node(node) => self.addresses[usize::from(node)],
                 Dest::Sender => sender,
-                Dest::Acceptors | Dest::Learners | Dest::Leaders => {
+                Dest::Acceptors | Dest::Learners | Dest::Leaders | Dest::Peers => {
                     unreachable!("the host expands groups into nodes")
                 }
             };
@@ -288,20 +305,22 @@ impl Node {
         }
     }
 
-    /// The acceptor's registers, if this host has the role.
-    pub fn acceptor_view(&self) -> Option<AcceptorView> {
+    /// The acceptor's registers of a partition, if this host has the role.
+    pub fn acceptor_view(&self, partition: usize) -> Option<AcceptorView> {
         let config = self.host.config();
         let has = config.soft_roles.acceptor || config.kernel_roles.acceptor;
         self.registers()
             .filter(|_| has)
-            .map(|r| r.acceptor.acceptor(0))
+            .map(|r| r.acceptor.acceptor(partition))
     }
 
-    /// The leader's registers, if this host has the role.
-    pub fn leader_view(&self) -> Option<LeaderView> {
+    /// The leader's registers of a partition, if this host has the role.
+    pub fn leader_view(&self, partition: usize) -> Option<LeaderView> {
         let config = self.host.config();
         let has = config.soft_roles.leader || config.kernel_roles.leader;
-        self.registers().filter(|_| has).map(|r| r.leader.leader(0))
+        self.registers()
+            .filter(|_| has)
+            .map(|r| r.leader.leader(partition))
     }
 
     /// Counters by name.
@@ -313,21 +332,26 @@ impl Node {
         };
         let mut add = |name, value: u64| {
             if value != 0 {
-                counters.insert(name, value);
+                *counters.entry(name).or_default() += value;
             }
         };
         add("host_bad_packets", self.host.bad_packets());
         add("host_send_failures", self.send_failures);
-        let (sent, repeated) = self.host.proposer().requests();
-        add("proposer_requests", sent);
-        add("proposer_requests_repeated", repeated);
-        if let Some(learner) = self.host.learner() {
-            let stats = learner.stats();
-            add("learner_digest_mismatch", stats.digest_mismatch);
-            add("learner_learn_asked", stats.learn_asked);
-            add("learner_recoveries", stats.recoveries);
-            add("learner_from_peers", stats.from_peers);
-            add("learner_noops", stats.noops);
+        for partition in self.host.partitions() {
+            let (sent, repeated) = partition.proposer().requests();
+            add("proposer_requests", sent);
+            add("proposer_requests_repeated", repeated);
+            let reads = partition.reader().stats();
+            add("reads", reads.reads);
+            add("read_rounds", reads.rounds);
+            if let Some(learner) = partition.learner() {
+                let stats = learner.stats();
+                add("learner_digest_mismatch", stats.digest_mismatch);
+                add("learner_learn_asked", stats.learn_asked);
+                add("learner_recoveries", stats.recoveries);
+                add("learner_from_peers", stats.from_peers);
+                add("learner_noops", stats.noops);
+            }
         }
         counters
     }
@@ -341,8 +365,9 @@ impl Node {
                 .switch()
                 .map_or(0, |s| s.registers().memory_bytes()),
         };
-        let log = self.host.learner().map_or(0, |l| l.log().memory_bytes());
-        (registers + log) as u64
+        let learners = self.host.partitions().iter().filter_map(|p| p.learner());
+        let logs: usize = learners.map(|l| l.log().memory_bytes()).sum();
+        (registers + logs) as u64
     }
 
     /// Where the roles run.
@@ -355,22 +380,26 @@ impl Node {
         &self.unresolved
     }
 
-    /// Leader changes since the last call: time since the start in microseconds, and what happened.
-    pub fn take_leader_events(&mut self) -> Vec<(Micros, LeaderEvent)> {
+    /// Leader changes since the last call: time since the start in microseconds, partition, and what
+    /// happened.
+    pub fn take_leader_events(&mut self) -> Vec<(Micros, usize, LeaderEvent)> {
         std::mem::take(&mut self.events)
     }
 
     /// See [`Host::recover`].
     pub fn recover(
         &mut self,
+        partition: usize,
         instance: u64,
         noop: &[u8],
         known: &mut dyn FnMut(Origin, &[u8]),
     ) -> Result<(), RecoverError> {
         let now = self.now();
-        let result = self.host.recover(now, instance, noop, &mut self.out, known);
+        let out = &mut self.out;
+        let result = self
+            .host
+            .recover(now, partition, instance, noop, out, known);
         self.flush(None);
-        self.due = self.due.min(self.host.due(now));
         result
     }
 
@@ -434,16 +463,19 @@ impl Node {
                     NEIGHBOURS_UNRESOLVED_US
                 };
         }
-        if now < self.due {
+        if now < self.host.due(now) {
             return;
         }
         if let Some(kernel) = &self.kernel {
-            let view = kernel.registers().leader.leader(0);
-            self.host.set_kernel_leader(view);
+            for partition in 0..self.host.partitions().len() {
+                if self.host.wants_leader_view(now, partition) {
+                    let view = kernel.registers().leader.leader(partition);
+                    self.host.set_kernel_leader(partition, view);
+                }
+            }
         }
         self.host.on_tick(now, &mut self.out);
         self.flush(None);
-        self.due = self.host.due(now);
     }
 }
 
@@ -456,48 +488,45 @@ impl ReplicatedLog for Node {
         VALUE_LEN_MAX_BYTES
     }
 
-    fn submit_room(&self, _partition: usize) -> usize {
-        self.host.proposer().room()
+    fn submit_room(&self, partition: usize) -> usize {
+        self.host.partition(partition).proposer().room()
     }
 
-    fn submit(&mut self, _partition: usize, value: &[u8]) -> Result<Ticket, SubmitError> {
-        let now = self.now();
+    fn submit(&mut self, partition: usize, value: &[u8]) -> Result<Ticket, SubmitError> {
         // Sent by the next poll, together with what else is submitted until then.
-        let result = self.host.submit(now, value, &mut self.out);
-        self.due = self.due.min(self.host.due(now));
-        result
+        self.host
+            .submit(self.now(), partition, value, &mut self.out)
     }
 
     fn poll(&mut self, bursts: &mut [Burst]) {
         self.send_submitted();
         self.receive();
         self.take_decided();
-        // What arrived may have opened a hole, whose clock starts now.
-        self.due = self.due.min(self.host.due(self.now()));
         self.tick();
-        self.host.take_burst(&mut bursts[0]);
+        self.host.take_bursts(bursts);
     }
 
-    fn applied(&mut self, _partition: usize, instance: u64) {
-        self.host.applied(instance);
-        // A floor that has moved by a step is told at once: the leader's window waits for it.
-        self.due = self.due.min(self.host.trim().due());
+    fn applied(&mut self, partition: usize, instance: u64) {
+        self.host.applied(partition, instance);
     }
 
-    fn reset(&mut self, _partition: usize, applied: u64) {
-        self.host.reset(applied);
-        self.due = 0;
+    fn reset(&mut self, partition: usize, applied: u64) {
+        self.host.reset(partition, applied);
     }
 
-    fn session_refused(&mut self, _ticket: Ticket) {
+    fn session_refused(&mut self, ticket: Ticket) {
         let now = self.now();
-        self.host.session_refused(now, &mut self.out);
+        self.host.session_refused(now, ticket, &mut self.out);
         self.flush(None);
-        self.due = 0;
     }
 
     fn answered(&mut self, ticket: Ticket) {
         self.host.answered(ticket);
+    }
+
+    fn confirm_read(&mut self, partition: usize) -> ReadTicket {
+        // Asked for by the next poll, together with what else is read until then.
+        self.host.confirm_read(self.now(), partition)
     }
 
     fn wake_fds(&self) -> Vec<RawFd> {
@@ -512,12 +541,12 @@ impl ReplicatedLog for Node {
             return Duration::ZERO;
         }
         let now = self.now();
-        let due = self.due.min(self.neighbours_at);
+        let due = self.host.due(now).min(self.neighbours_at);
         let timeout = Duration::from_micros(due.saturating_sub(now));
         let Some(kernel) = &self.kernel else {
             return timeout;
         };
-        let idle = self.host.proposer().outstanding() == 0;
+        let idle = self.host.is_idle();
         if idle && self.decided_at != 0 && now < self.decided_at + STREAM_GAP_US {
             return timeout.min(STREAM_LOOK);
         }

@@ -16,6 +16,8 @@ pub enum Dest {
     Learners,
     /// Every host with a leader role, active or not.
     Leaders,
+    /// Every learner and every leader, each once.
+    Peers,
 }
 
 /// Packets to send, in order. Reused between calls.

@@ -360,6 +360,19 @@ impl Proposer {
         }
     }
 
+    /// Go on in a later epoch: whoever leads in it, what is undecided goes out again.
+    pub fn enter_epoch(&mut self, now: Micros, epoch: u32) {
+        self.epoch = epoch;
+        self.leader = None;
+        if let Session::Opening { resend_at, .. } = &mut self.session {
+            *resend_at = now;
+        }
+        for pending in self.pending.values_mut().filter(|p| !p.decided) {
+            pending.resend_at = now;
+        }
+        self.due = 0;
+    }
+
     /// NACK of a leader that is not active, or BUSY of one whose window is full.
     pub fn on_refusal(&mut self, now: Micros, header: &Header) {
         if header.kind == Type::Nack {

@@ -70,6 +70,19 @@ impl Recovery {
         recovery
     }
 
+    /// Ask the acceptors of a later epoch, from the start: what those of the earlier one answered
+    /// counts no more.
+    pub fn enter_epoch(
+        &mut self,
+        now: Micros,
+        context: Context<'_>,
+        rounds: &mut RoundSource,
+        out: &mut Outbox,
+    ) {
+        self.retry_after = RETRY_US;
+        self.phase_1(now, context, rounds, out);
+    }
+
     fn header(&self, kind: Type, context: Context<'_>) -> Header {
         let mut header = Header::new(kind, u16::from(context.node), context.epoch);
         header.partition = context.partition;

@@ -15,10 +15,18 @@ pub const LEARN_BATCH: usize = 64;
 pub const PEER_BATCH: u64 = 128;
 /// Instances a learner recovers by phase 1 at once.
 pub const RECOVERIES_MAX: usize = 32;
-/// Decided values kept for peers: count.
+/// Decided values kept for peers: count, of all logs of a host.
 pub const DECIDED_LOG_VALUES_MAX: usize = 65_536;
-/// Decided values kept for peers: bytes.
+/// Decided values kept for peers: bytes, of all logs of a host.
 pub const DECIDED_LOG_BYTES_MAX: usize = 64 << 20;
+/// The same of one log among many: not less than this.
+pub const DECIDED_LOG_BYTES_MIN: usize = 4 << 20;
+
+/// The next multiple of `period` after `now`. What is done periodically for many logs is done at such
+/// times, so that a host wakes up once for all of them.
+pub fn next_beat(now: Micros, period: Micros) -> Micros {
+    (now / period + 1) * period
+}
 
 /// The times that drive the state machines. All in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +51,8 @@ pub struct Timing {
     pub stall_us: Micros,
     /// Time between ALIVE messages of a host with nothing new to say.
     pub alive_us: Micros,
-    /// Time after which an unchanged floor is repeated to acceptors and leaders.
+    /// Time after which an unchanged floor is repeated to acceptors and leaders; doubles up to 16
+    /// times that.
     pub trim_repeat_us: Micros,
 }
 

@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 use inband_dataplane::wire::{flag, Header, Type};
 
 use crate::outbox::{Dest, Outbox};
-use crate::timing::{Micros, Timing};
+use crate::timing::{next_beat, Micros, Timing};
+
+/// A floor that does not move is repeated this seldom at last.
+const REPEAT_AFTER_BEATS_MAX: u32 = 16;
 
 /// See the module.
 #[derive(Debug)]
@@ -26,8 +29,10 @@ pub struct Trim {
     floor: u64,
     told_applied: u64,
     told_floor: u64,
-    alive_at: Micros,
-    trim_at: Micros,
+    beat_at: Micros,
+    /// Beats since the floor was told, and after how many it is repeated.
+    beats: u32,
+    repeat_after_beats: u32,
 }
 
 impl Trim {
@@ -52,26 +57,39 @@ impl Trim {
             floor: 0,
             told_applied: 0,
             told_floor: 0,
-            alive_at: 0,
-            trim_at: 0,
+            beat_at: 0,
+            beats: 0,
+            repeat_after_beats: 1,
         }
+    }
+
+    /// Go on in a later epoch. What a majority of the earlier epoch's replicas holds stays below the
+    /// floor.
+    pub fn enter_epoch(&mut self, epoch: u32, replicas: &[u8]) {
+        self.epoch = epoch;
+        self.replicas = replicas.to_vec();
+        self.peers.retain(|peer, _| replicas.contains(peer));
+        self.floor = self.floor.max(self.majority_holds());
+        // The epoch's acceptors and leaders may not have heard of it.
+        self.told_floor = 0;
+        self.beat_at = 0;
     }
 
     /// This replica has durably applied everything up to `instance`.
     pub fn applied(&mut self, instance: u64) {
         self.applied = self.applied.max(instance);
-        self.floor = self.majority_holds();
+        self.floor = self.floor.max(self.majority_holds());
     }
 
-    /// A peer's ALIVE.
-    pub fn on_alive(&mut self, header: &Header) {
-        let Ok(node) = u8::try_from(header.node) else {
+    /// A peer has applied everything up to `applied`, and holds it durably.
+    pub fn on_alive(&mut self, node: u16, applied: u64) {
+        let Ok(node) = u8::try_from(node) else {
             return;
         };
         if node != self.node && self.replicas.contains(&node) {
             let known = self.peers.entry(node).or_default();
-            *known = (*known).max(header.instance);
-            self.floor = self.majority_holds();
+            *known = (*known).max(applied);
+            self.floor = self.floor.max(self.majority_holds());
         }
     }
 
@@ -111,24 +129,47 @@ impl Trim {
         &self.peers
     }
 
-    /// Tell what has changed. `round` is the highest active round known here.
+    fn is_replica(&self) -> bool {
+        self.replicas.contains(&self.node)
+    }
+
+    /// What this replica tells its peers that it has applied; 0 if it is none. It counts as told.
+    pub fn tell_applied(&mut self) -> u64 {
+        if !self.is_replica() {
+            return 0;
+        }
+        self.told_applied = self.applied;
+        self.applied
+    }
+
+    /// Tell at once what has changed by a step, and repeat the floor: floors that nothing has happened
+    /// to less and less often. `round` is the highest active round known here.
     pub fn on_tick(&mut self, now: Micros, round: u64, out: &mut Outbox) {
-        if !self.replicas.contains(&self.node) {
+        if !self.is_replica() {
             return;
         }
-        if now >= self.alive_at || self.applied >= self.told_applied + self.step {
-            self.alive_at = now + self.timing.alive_us;
-            self.told_applied = self.applied;
+        if self.applied >= self.told_applied + self.step {
             let mut header = self.header(Type::Alive);
-            header.instance = self.applied;
+            header.instance = self.tell_applied();
             header.round = round;
-            out.send(Dest::Learners, &header, &[]);
-            out.send(Dest::Leaders, &header, &[]);
+            out.send(Dest::Peers, &header, &[]);
+        }
+        let is_beat = now >= self.beat_at;
+        if is_beat {
+            self.beat_at = next_beat(now, self.timing.trim_repeat_us);
+            self.beats += 1;
         }
         let floor = self.floor;
-        if floor >= self.told_floor + self.step || now >= self.trim_at {
+        let is_new = floor != self.told_floor;
+        let is_repeat = self.beats >= self.repeat_after_beats;
+        if floor >= self.told_floor + self.step || (is_beat && (is_new || is_repeat)) {
+            self.repeat_after_beats = if is_new {
+                1
+            } else {
+                (self.repeat_after_beats * 2).min(REPEAT_AFTER_BEATS_MAX)
+            };
+            self.beats = 0;
             self.told_floor = floor;
-            self.trim_at = now + self.timing.trim_repeat_us;
             let mut header = self.header(Type::Trim);
             header.floor = floor;
             out.send(Dest::Acceptors, &header, &[]);
@@ -145,7 +186,7 @@ impl Trim {
 
     /// When `on_tick` should run next.
     pub fn due(&self) -> Micros {
-        if !self.replicas.contains(&self.node) {
+        if !self.is_replica() {
             return Micros::MAX;
         }
         let step_done = self.applied >= self.told_applied + self.step
@@ -153,7 +194,7 @@ impl Trim {
         if step_done {
             return 0;
         }
-        self.alive_at.min(self.trim_at)
+        self.beat_at
     }
 }
 
@@ -166,13 +207,40 @@ mod tests {
         let mut trim = Trim::new(1, 0, 1, vec![1, 2, 3], 64, Timing::default());
         trim.applied(100);
         assert_eq!(trim.floor(), 1);
-        let mut header = Header::new(Type::Alive, 2, 1);
-        header.instance = 70;
-        trim.on_alive(&header);
+        trim.on_alive(2, 70);
         assert_eq!(trim.floor(), 71);
-        header.node = 9; // no replica
-        header.instance = 90;
-        trim.on_alive(&header);
+        trim.on_alive(9, 90); // no replica
         assert_eq!(trim.floor(), 71);
+    }
+
+    #[test]
+    fn a_floor_stays_when_replicas_change() {
+        let mut trim = Trim::new(1, 0, 1, vec![1, 2, 3], 64, Timing::default());
+        trim.applied(100);
+        trim.on_alive(2, 70);
+        trim.enter_epoch(2, &[1, 3, 4]);
+        assert_eq!(trim.floor(), 71);
+        trim.on_alive(2, 90); // no replica any more
+        assert_eq!((trim.floor(), trim.highest_applied()), (71, 100));
+        trim.on_alive(4, 80);
+        assert_eq!(trim.floor(), 81);
+    }
+
+    #[test]
+    fn a_floor_that_stays_is_told_less_and_less_often() {
+        let timing = Timing::default();
+        let mut trim = Trim::new(1, 0, 1, vec![1], 64, timing);
+        let mut out = Outbox::new();
+        let mut told_at = |trim: &mut Trim, beats: std::ops::Range<u64>| {
+            let told = |beat: &u64| {
+                out.clear();
+                trim.on_tick(beat * timing.trim_repeat_us, 0, &mut out);
+                !out.is_empty()
+            };
+            beats.filter(told).collect::<Vec<u64>>()
+        };
+        assert_eq!(told_at(&mut trim, 0..40), [0, 2, 6, 14, 30]);
+        trim.applied(1);
+        assert_eq!(told_at(&mut trim, 40..50), [40, 41, 43, 47]);
     }
 }

@@ -132,10 +132,105 @@ fn what_is_left_out_has_defaults() {
     let config = Config::parse(text, "x.toml").expect("good");
     assert_eq!(config.cluster.ring_slots, 4096);
     assert_eq!(config.host.dataplane, Dataplane::Auto);
-    assert_eq!(config.host.data_dir, Path::new("/s/data"));
+    assert_eq!(config.host.data_dirs, [Path::new("/s/data")]);
     assert_eq!(config.host.control, Path::new("/s/control.sock"));
     assert!(config.host.resp.is_empty() && config.host.metrics.is_none());
     assert_eq!(config.this().address.port(), 7400);
+}
+
+#[test]
+fn several_partitions_have_one_log_more() {
+    let text = GOOD.replace("partitions = 1", "partitions = 3\nleader_balance = false");
+    let config = Config::parse(&text, "x.toml").expect("good");
+    assert_eq!((config.cluster.partitions, config.logs()), (3, 4));
+    assert_eq!(config.cluster.first_instances, [1, 1, 1, 1]);
+    assert!(!config.cluster.leader_balance);
+    let text = text.replace("first_instance = 1", "first_instances = [5, 6, 7, 8]");
+    let config = Config::parse(&text, "x.toml").expect("good");
+    assert_eq!(config.cluster.first_instances, [5, 6, 7, 8]);
+    let again = Config::parse(&config.to_toml(), "generated").expect("generated text is good");
+    assert_eq!(config, again);
+}
+
+#[test]
+fn partitions_are_spread_over_data_directories() {
+    let one = "data_dir = \"/var/lib/inband/data\"";
+    let text = GOOD.replace(one, "data_dirs = [\"/a\", \"/b\"]");
+    let config = Config::parse(&text, "x.toml").expect("good");
+    assert_eq!(config.host.data_dirs, [Path::new("/a"), Path::new("/b")]);
+    let again = Config::parse(&config.to_toml(), "generated").expect("generated text is good");
+    assert_eq!(config, again);
+    wrong_value(one, "data_dirs = []", &["names no directory"]);
+    wrong_value(one, "data_dirs = [\"/a\", \"/a\"]", &["\"/a\" twice"]);
+    mistake(
+        one,
+        &format!("{one}\ndata_dirs = [\"/a\"]"),
+        one,
+        &["both set"],
+    );
+}
+
+#[test]
+fn first_instances_go_with_the_logs() {
+    wrong_value(
+        "first_instance = 1",
+        "first_instances = [1, 2]",
+        &["2 entries", "1 logs"],
+    );
+    wrong_value(
+        "first_instance = 1",
+        "first_instances = [0]",
+        &["first_instances = 0", "1 to"],
+    );
+    mistake(
+        "first_instance = 1",
+        "first_instance = 1\nfirst_instances = [1]",
+        "first_instance = 1",
+        &["both"],
+    );
+    mistake(
+        "first_instance = 1\n",
+        "",
+        "epoch = 1",
+        &["first_instance", "first_instances"],
+    );
+}
+
+#[test]
+fn rings_that_do_not_fit_are_refused() {
+    let acceptor = GOOD
+        .replace("node = 3", "node = 2")
+        .replace("resp = [\"127.0.0.1:6379\"]\n", "")
+        .replace("partitions = 1", "partitions = 64")
+        .replace("max_clients = 100", "ring_memory_mib = 365");
+    let slots = 65 * 4096;
+    let error = Config::parse(&acceptor, "x.toml").expect_err("too large");
+    match &error {
+        ConfigError::RingMemory {
+            logs,
+            needed_bytes,
+            limit_bytes,
+            ..
+        } => assert_eq!(
+            (*logs, *needed_bytes, *limit_bytes),
+            (65, slots * 1448, 365 << 20)
+        ),
+        other => panic!("expected RingMemory, got {other:?}"),
+    }
+    assert!(
+        error.to_string().contains("host.limits.ring_memory_mib"),
+        "{error}"
+    );
+    let enough = acceptor.replace("ring_memory_mib = 365", "ring_memory_mib = 369");
+    Config::parse(&enough, "x.toml").expect("fits");
+    // A leader alone has no rings.
+    let leader = acceptor.replace("node = 2", "node = 1");
+    assert_eq!(
+        Config::parse(&leader, "x.toml")
+            .expect("fits")
+            .ring_memory_bytes(),
+        0
+    );
 }
 
 #[test]
@@ -220,8 +315,8 @@ fn cluster_values() {
     );
     wrong_value(
         "partitions = 1",
-        "partitions = 2",
-        &["partitions = 2", "one partition"],
+        "partitions = 65",
+        &["partitions = 65", "1 to 64"],
     );
     wrong_value(
         "ring_slots = 4096",

@@ -1,4 +1,4 @@
-//! The application on a replica: a counter with a session table, following the contract of
+//! The application of one log on a replica: a counter with a session table, following the contract of
 //! [`inband_paxos::log::ReplicatedLog`].
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub struct State {
     highest_sequence: BTreeMap<u64, u64>,
 }
 
-/// A replica's state in memory and what of it is on its disk.
+/// A replica's state of one log in memory and what of it is on its disk.
 #[derive(Debug, Default)]
 pub struct App {
     /// In memory.

@@ -8,6 +8,7 @@ use inband_paxos::timing::Micros;
 use crate::limits::FAULT_MAX_US;
 use crate::network::{DropRule, Rates};
 use crate::queue::Event;
+use crate::simhost::SimHost;
 use crate::trace::Happened;
 use crate::world::World;
 
@@ -21,6 +22,9 @@ enum Fault {
     Frozen(u8),
     Down(u8),
     HandOff(u8),
+    PowerCut(Vec<u8>),
+    DiskFull(u8),
+    DiskFails,
 }
 
 /// The faults under way.
@@ -54,7 +58,8 @@ impl World {
 
     /// Acceptors that may still lose their memory without taking the majority with them.
     fn acceptors_to_spare(&self) -> usize {
-        let lost = self.hosts.iter().filter(|h| h.memory_lost).count();
+        let has_lost = |h: &&SimHost| h.memory_lost || h.power.is_damaged;
+        let lost = self.hosts.iter().filter(has_lost).count();
         self.layout.acceptor_failures_max().saturating_sub(lost)
     }
 
@@ -62,7 +67,8 @@ impl World {
     pub fn may_crash(&self, node: u8) -> bool {
         let sim = self.host(node);
         let is_acceptor = self.layout.acceptors.contains(&node);
-        sim.host.is_some() && (!is_acceptor || sim.memory_lost || self.acceptors_to_spare() > 0)
+        let forgets = is_acceptor && !sim.memory_lost && !self.keeps_journal(node);
+        sim.host.is_some() && (!forgets || self.acceptors_to_spare() > 0)
     }
 
     /// The next fault strikes.
@@ -144,6 +150,7 @@ impl World {
                 ("process stopped", Fault::Frozen(node))
             }
             12 if self.hand_off(node, true) => ("hand-off fails", Fault::HandOff(node)),
+            13..=15 if self.layout.sync && self.rng.disks.below(2) == 0 => self.strike_disk(node),
             13..=15 if self.may_crash(node) => {
                 self.crash(node);
                 ("crash", Fault::Down(node))
@@ -157,6 +164,36 @@ impl World {
         self.trace
             .note(self.now, Happened::Fault(name, node, other));
         self.queue.push(self.now + lasts_us, Event::FaultEnds(id));
+    }
+
+    /// A fault of a disk, or of the power under all of them.
+    fn strike_disk(&mut self, node: u8) -> (&'static str, Fault) {
+        match self.rng.disks.below(5) {
+            0 => {
+                let nodes = self.layout.nodes();
+                let up = nodes.into_iter().filter(|n| self.host(*n).host.is_some());
+                let up: Vec<u8> = up.collect();
+                self.power_cut();
+                ("power cut of everything", Fault::PowerCut(up))
+            }
+            1 => {
+                self.fill_disk(node, true);
+                ("disk full", Fault::DiskFull(node))
+            }
+            2 => {
+                self.fail_disk(node);
+                ("disk fails", Fault::DiskFails)
+            }
+            3 if self.acceptors_to_spare() > 0 && !self.host(node).memory_lost => {
+                self.crash(node);
+                self.damage_journal(node);
+                ("journal damaged", Fault::Down(node))
+            }
+            _ => {
+                self.crash(node);
+                ("crash", Fault::Down(node))
+            }
+        }
     }
 
     fn cut_pairs(&mut self, pairs: Vec<(u8, u8)>) -> Fault {
@@ -200,6 +237,9 @@ impl World {
             Fault::LinksHeld(node) => self.release_links(node),
             Fault::Frozen(node) => self.thaw(node),
             Fault::Down(node) => self.start(node),
+            Fault::PowerCut(nodes) => nodes.into_iter().for_each(|node| self.start(node)),
+            Fault::DiskFull(node) => self.fill_disk(node, false),
+            Fault::DiskFails => {}
             Fault::HandOff(node) => {
                 self.hand_off(node, false);
             }

@@ -33,13 +33,46 @@ pub(crate) fn instead(
             forged.floor += TRIM_TOO_FAR;
             Some((forged, value.to_vec()))
         }
+        (Mutation::ReadOfRecovering, Type::Position) if is_for_read(header) => {
+            forged.flags &= !flag::RECOVERING;
+            Some((forged, Vec::new()))
+        }
         _ => None,
     }
 }
 
+/// A question for a read, or the answer to one.
+fn is_for_read(header: &Header) -> bool {
+    header.kind == Type::Position && header.client_seq != 0
+}
+
+/// A question for a read.
+pub(crate) fn asks_for_read(header: &Header) -> bool {
+    is_for_read(header) && !header.has(flag::ANSWER)
+}
+
+/// The answer to a question for a read.
+pub(crate) fn answers_read(header: &Header) -> bool {
+    is_for_read(header) && header.has(flag::ANSWER)
+}
+
+/// The answer that is made up: an acceptor has voted up to `highest`.
+pub(crate) fn read_answer(question: &Header, acceptor: u8, highest: u64) -> Header {
+    let mut answer = *question;
+    answer.flags |= flag::ANSWER;
+    answer.node = u16::from(acceptor);
+    answer.instance = highest;
+    answer
+}
+
 /// What is sent in addition.
 pub(crate) fn besides(mutation: Mutation, layout: &Layout, header: &Header) -> Option<Header> {
-    if mutation != Mutation::VoteCountedTwice || header.kind != Type::Phase2B {
+    let is_doubled = match mutation {
+        Mutation::VoteCountedTwice => header.kind == Type::Phase2B,
+        Mutation::ReadOfOneAcceptor => answers_read(header),
+        _ => false,
+    };
+    if !is_doubled {
         return None;
     }
     let other = layout

@@ -1,10 +1,10 @@
 //! Which hosts there are and what runs on each.
 
 use inband_dataplane::soft::{Geometry, Roles};
-use inband_paxos::host::HostConfig;
+use inband_paxos::host::{HostConfig, LogStart};
 use inband_paxos::timing::{Micros, Timing};
 
-use crate::limits::RING_SLOTS;
+use crate::limits::{RING_SLOTS, SEVERAL_LOGS, SEVERAL_LOGS_PPM};
 use crate::rng::Rng;
 
 /// Configuration epoch of every simulated cluster.
@@ -19,8 +19,12 @@ pub struct Layout {
     pub replicas: Vec<u8>,
     /// Nodes with a leader role, in take-over order.
     pub leaders: Vec<u8>,
+    /// Logs, each with a ring of its own at every acceptor.
+    pub partitions: usize,
     /// Slots of a ring.
     pub ring_slots: usize,
+    /// Acceptors keep a journal and forget nothing (`sync` mode).
+    pub sync: bool,
     /// Times of the state machines.
     pub timing: Timing,
 }
@@ -33,7 +37,9 @@ impl Layout {
             leaders: range(1, leaders),
             acceptors: range(1 + leaders, acceptors),
             replicas: range(1 + leaders + acceptors, replicas),
+            partitions: 1,
             ring_slots: RING_SLOTS,
+            sync: false,
             timing: Timing::default(),
         }
     }
@@ -45,7 +51,9 @@ impl Layout {
             acceptors: all.clone(),
             replicas: all.clone(),
             leaders: all,
+            partitions: 1,
             ring_slots: RING_SLOTS,
+            sync: false,
             timing: Timing::default(),
         }
     }
@@ -67,6 +75,9 @@ impl Layout {
             _ => Layout::dedicated(acceptors, rng.between(1, 3) as u8, replicas),
         };
         layout.timing.submit_deadline_us = rng.between(200, 1_500) * 1_000;
+        if rng.chance_ppm(SEVERAL_LOGS_PPM) {
+            layout.partitions = SEVERAL_LOGS;
+        }
         layout
     }
 
@@ -88,30 +99,45 @@ impl Layout {
         (self.replicas.len() - 1) / 2
     }
 
-    /// What the host `node` is told at its start.
-    pub fn host(&self, node: u8, incarnation: u64, applied: u64, voting: bool) -> HostConfig {
+    /// What the host `node` is told at its start; `applied` for each log.
+    pub fn host(
+        &self,
+        node: u8,
+        incarnation: u64,
+        applied: impl Iterator<Item = u64>,
+        voting: bool,
+    ) -> HostConfig {
+        let start = |applied| LogStart {
+            first_instance: 1,
+            applied,
+        };
         HostConfig {
             node,
             epoch: EPOCH,
-            first_instance: 1,
+            logs: applied.map(start).collect(),
             acceptors: self.acceptors.clone(),
             replicas: self.replicas.clone(),
             leaders: self.leaders.clone(),
+            leader_balance: true,
             soft_roles: Roles {
                 leader: self.leaders.contains(&node),
                 acceptor: self.acceptors.contains(&node),
                 quorum: self.replicas.contains(&node),
             },
             kernel_roles: Roles::default(),
-            geometry: Geometry {
-                partitions: 1,
-                ring_slots: self.ring_slots,
-            },
+            geometry: self.geometry(),
             timing: self.timing,
             log_values_max: inband_paxos::timing::DECIDED_LOG_VALUES_MAX,
             incarnation,
             voting,
-            applied,
+        }
+    }
+
+    /// Sizes of a host's registers.
+    pub fn geometry(&self) -> Geometry {
+        Geometry {
+            partitions: self.partitions,
+            ring_slots: self.ring_slots,
         }
     }
 
@@ -123,11 +149,13 @@ impl Layout {
     /// One line for people.
     pub fn describe(&self) -> String {
         format!(
-            "acceptors {:?}, leaders {:?}, replicas {:?}, {} slots, deadline {} ms",
+            "acceptors {:?}, leaders {:?}, replicas {:?}, {} logs, {} slots, {}, deadline {} ms",
             self.acceptors,
             self.leaders,
             self.replicas,
+            self.partitions,
             self.ring_slots,
+            if self.sync { "sync" } else { "memory" },
             self.timing.submit_deadline_us / 1000
         )
     }

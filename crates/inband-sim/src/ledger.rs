@@ -1,8 +1,9 @@
-//! What replicas and their clients saw: one history for all replicas, and the end of every command.
+//! What replicas and their clients saw: one history of each log for all replicas, and the end of
+//! every command.
 
 use std::collections::BTreeMap;
 
-use inband_paxos::log::{Decided, SubmitFailure, Ticket};
+use inband_paxos::log::{Decided, ReadTicket, SubmitFailure, Ticket};
 use inband_paxos::session::Verdict;
 use inband_paxos::timing::Micros;
 
@@ -18,7 +19,8 @@ struct Applied {
 /// What became of a command.
 #[derive(Debug, Clone, Copy, Default)]
 struct Fate {
-    applied_in: Option<u64>,
+    /// Partition and instance.
+    applied_in: Option<(usize, u64)>,
     certainly_not: bool,
 }
 
@@ -29,7 +31,15 @@ struct Submission {
     deadline: Micros,
 }
 
-/// How many submissions ended how.
+/// A read under way.
+#[derive(Debug, Clone, Copy)]
+struct Read {
+    /// What clients knew of when it began: an instance whose value was acknowledged, or seen by a read.
+    must_see: u64,
+    deadline: Micros,
+}
+
+/// How many submissions and reads ended how.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ends {
     /// Applied, and said so.
@@ -40,19 +50,39 @@ pub struct Ends {
     pub not_applied: u64,
     /// The replica crashed with them under way: its clients know nothing.
     pub lost_with_replica: u64,
+    /// Reads that were answered.
+    pub reads: u64,
+    /// Reads that ended in failure.
+    pub reads_failed: u64,
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ledger {
-    history: Vec<Applied>,
+    /// Of each log.
+    histories: Vec<Vec<Applied>>,
     fates: Vec<Fate>,
     outstanding: BTreeMap<(u8, Ticket), Submission>,
+    reads: BTreeMap<(u8, ReadTicket), Read>,
+    /// The highest instance of each log whose effect any client knows of.
+    known: Vec<u64>,
     /// How submissions ended.
     pub ends: Ends,
 }
 
 impl Ledger {
+    /// Nothing has happened yet in so many logs.
+    pub fn new(partitions: usize) -> Ledger {
+        Ledger {
+            histories: vec![Vec::new(); partitions],
+            fates: Vec::new(),
+            outstanding: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            known: vec![0; partitions],
+            ends: Ends::default(),
+        }
+    }
+
     /// The number of a new command.
     pub fn new_command(&mut self) -> u64 {
         self.fates.push(Fate::default());
@@ -76,15 +106,17 @@ impl Ledger {
     pub fn applied(
         &mut self,
         node: u8,
+        partition: usize,
         decided: &Decided<'_>,
         verdict: Verdict,
         state: u64,
     ) -> Result<(), String> {
+        let history = &mut self.histories[partition];
         let instance = decided.instance;
         let value = decided_key(decided);
         let now = Applied { value, state };
         let at = instance as usize - 1;
-        if let Some(before) = self.history.get(at) {
+        if let Some(before) = history.get(at) {
             if *before != now {
                 return Err(format!(
                     "replica {node} applied another value or state in {instance}: {now:x?} after {before:x?}"
@@ -92,12 +124,12 @@ impl Ledger {
             }
             return Ok(());
         }
-        if at != self.history.len() {
+        if at != history.len() {
             return Err(format!(
                 "replica {node} applied {instance}, which leaves a gap in the history"
             ));
         }
-        self.history.push(now);
+        history.push(now);
         if verdict != Verdict::Apply {
             return Ok(());
         }
@@ -109,7 +141,7 @@ impl Ledger {
         let fate = self.fate(command)?;
         if let Some(first) = fate.applied_in {
             return Err(format!(
-                "command {command} was applied twice, in {first} and {instance}"
+                "command {command} was applied twice, in {first:?} and {instance} of {partition}"
             ));
         }
         if fate.certainly_not {
@@ -117,7 +149,7 @@ impl Ledger {
                 "command {command} was applied in {instance} after its client was told it never would be"
             ));
         }
-        fate.applied_in = Some(instance);
+        fate.applied_in = Some((partition, instance));
         Ok(())
     }
 
@@ -130,7 +162,12 @@ impl Ledger {
             .ok_or_else(|| format!("replica {node} ended {ticket:?} twice or never had it"))?;
         self.ends.success += 1;
         match self.fate(submission.command)?.applied_in {
-            Some(instance) if instance <= applied => Ok(submission.command),
+            Some((partition, instance))
+                if partition == ticket.partition() && instance <= applied =>
+            {
+                self.known[partition] = self.known[partition].max(instance);
+                Ok(submission.command)
+            }
             other => Err(format!(
                 "replica {node} at {applied} acknowledged command {}, applied in {other:?}",
                 submission.command
@@ -151,9 +188,9 @@ impl Ledger {
                 self.ends.not_applied += 1;
                 let fate = self.fate(command)?;
                 fate.certainly_not = true;
-                if let Some(instance) = fate.applied_in {
+                if let Some(place) = fate.applied_in {
                     return Err(format!(
-                        "replica {node} told that command {command} was not applied; it was, in {instance}"
+                        "replica {node} told that command {command} was not applied; it was, in {place:?}"
                     ));
                 }
             }
@@ -161,34 +198,96 @@ impl Ledger {
         Ok(command)
     }
 
+    /// A client begins to read at a replica.
+    pub fn read_begun(&mut self, node: u8, ticket: ReadTicket, deadline: Micros) {
+        let must_see = self.known[ticket.partition()];
+        let read = Read { must_see, deadline };
+        self.reads.insert((node, ticket), read);
+    }
+
+    /// A replica that has applied everything up to `applied` answers a read whose index is `index`:
+    /// whatever clients knew of when it began must lie at or below that.
+    pub fn read_answered(
+        &mut self,
+        node: u8,
+        ticket: ReadTicket,
+        index: u64,
+        applied: u64,
+    ) -> Result<(), String> {
+        let read = self
+            .reads
+            .remove(&(node, ticket))
+            .ok_or_else(|| format!("replica {node} ended {ticket:?} twice or never had it"))?;
+        if index > applied {
+            return Err(format!(
+                "replica {node} was told to answer a read of {index} at {applied}"
+            ));
+        }
+        if index < read.must_see {
+            return Err(format!(
+                "replica {node} read at {index} and misses {}, of which a client knew before",
+                read.must_see
+            ));
+        }
+        self.ends.reads += 1;
+        let known = &mut self.known[ticket.partition()];
+        *known = (*known).max(applied);
+        Ok(())
+    }
+
+    /// A read ended in failure.
+    pub fn read_failed(&mut self, node: u8, ticket: ReadTicket) -> Result<(), String> {
+        self.ends.reads_failed += 1;
+        let had = self.reads.remove(&(node, ticket)).is_some();
+        had.then_some(())
+            .ok_or_else(|| format!("replica {node} failed {ticket:?} twice or never had it"))
+    }
+
     /// A replica crashed: its clients will never hear.
     pub fn crashed(&mut self, node: u8) {
         let before = self.outstanding.len();
         self.outstanding.retain(|(of, _), _| *of != node);
         self.ends.lost_with_replica += (before - self.outstanding.len()) as u64;
+        self.reads.retain(|(of, _), _| *of != node);
     }
 
-    /// Submissions of a replica under way.
+    /// Submissions and reads of a replica under way.
     pub fn outstanding(&self, node: u8) -> usize {
-        self.outstanding
-            .range((node, Ticket(0))..=(node, Ticket(u64::MAX)))
-            .count()
+        let submissions = (node, Ticket(0))..=(node, Ticket(u64::MAX));
+        let reads = (node, ReadTicket(0))..=(node, ReadTicket(u64::MAX));
+        self.outstanding.range(submissions).count() + self.reads.range(reads).count()
     }
 
-    /// Has every submission of this replica ended?
+    /// Has every submission and read of this replica ended?
     pub fn is_idle(&self, node: u8) -> bool {
-        self.outstanding
-            .range((node, Ticket(0))..=(node, Ticket(u64::MAX)))
-            .next()
-            .is_none()
+        self.outstanding(node) == 0
     }
 
-    /// A submission of this replica that should have ended before `now`.
+    /// A submission or read of this replica that should have ended before `now`.
     pub fn overdue(&self, node: u8, now: Micros) -> Option<String> {
-        self.outstanding
-            .range((node, Ticket(0))..=(node, Ticket(u64::MAX)))
-            .next() // tickets and deadlines grow together
-            .filter(|(_, s)| s.deadline < now)
+        let first_read = |partition| {
+            let from = ReadTicket::new(partition, 0);
+            let mut rest = self.reads.range((node, from)..);
+            rest.next()
+                .filter(|((of, ticket), _)| *of == node && ticket.partition() == partition)
+        };
+        let mut reads = (0..self.histories.len()).filter_map(first_read);
+        if let Some(((_, ticket), read)) = reads.find(|(_, read)| read.deadline < now) {
+            let late_us = now - read.deadline;
+            return Some(format!(
+                "replica {node}: {ticket:?} did not end by its deadline, {late_us} us ago"
+            ));
+        }
+        let first = |partition| {
+            // Tickets and deadlines of a partition grow together.
+            let from = Ticket::new(partition, 0);
+            let mut rest = self.outstanding.range((node, from)..);
+            rest.next()
+                .filter(|((of, ticket), _)| *of == node && ticket.partition() == partition)
+        };
+        (0..self.histories.len())
+            .filter_map(first)
+            .find(|(_, s)| s.deadline < now)
             .map(|(_, s)| {
                 let late_us = now - s.deadline;
                 format!(
@@ -198,19 +297,24 @@ impl Ledger {
             })
     }
 
-    /// Instances applied by any replica.
+    /// Instances applied by any replica, of all logs.
     pub fn len(&self) -> u64 {
-        self.history.len() as u64
+        self.histories.iter().map(|h| h.len() as u64).sum()
     }
 
     /// Nothing was applied yet.
     pub fn is_empty(&self) -> bool {
-        self.history.is_empty()
+        self.len() == 0
     }
 
-    /// The state's hash after `instance`.
-    pub fn state_after(&self, instance: u64) -> Option<u64> {
-        self.history
+    /// The last instance of a log that any replica applied.
+    pub fn last(&self, partition: usize) -> u64 {
+        self.histories[partition].len() as u64
+    }
+
+    /// The hash of a log's state after `instance`.
+    pub fn state_after(&self, partition: usize, instance: u64) -> Option<u64> {
+        self.histories[partition]
             .get((instance as usize).checked_sub(1)?)
             .map(|a| a.state)
     }

@@ -15,6 +15,7 @@ mod liveness;
 mod mutation;
 mod network;
 mod observer;
+mod power;
 mod queue;
 mod rng;
 mod run;

@@ -4,6 +4,10 @@ use inband_paxos::timing::Micros;
 
 /// Slots of the acceptors' rings: the smallest allowed, so that rings wrap, fill and are trimmed.
 pub const RING_SLOTS: usize = 64;
+/// Logs of a cluster that has more than one.
+pub const SEVERAL_LOGS: usize = 3;
+/// How many of a million clusters have.
+pub const SEVERAL_LOGS_PPM: u64 = 300_000;
 /// Shortest delay of a packet on a link.
 pub const LINK_DELAY_MIN_US: Micros = 15;
 /// Usual spread of delays above the shortest; more than the time between packets, so they overtake.
@@ -18,6 +22,18 @@ pub const TICK_LATE_MAX_US: Micros = 300;
 pub const FLUSH_MAX_US: Micros = 4_000;
 /// Time a copy of a peer's state takes, at most.
 pub const CHECKPOINT_COPY_MAX_US: Micros = 5_000;
+/// How many of a million clusters keep journals (`sync` mode).
+pub const SYNC_PPM: u64 = 400_000;
+/// A sync takes up to this long.
+pub const SYNC_MAX_US: Micros = 400;
+/// A sync is this many operations of a disk, or not many more.
+pub const SYNC_OPERATIONS_MAX: u64 = 6;
+/// A journal's file is about this long.
+pub const SEGMENT_BYTES: u64 = 48 << 10;
+/// And is made longer by this much at a time.
+pub const EXTEND_BYTES: u64 = 8 << 10;
+/// A journal longer than this is written anew.
+pub const COMPACT_MIN_BYTES: u64 = 96 << 10;
 /// Length of the phase with faults unless told otherwise.
 pub const FAULTY_PHASE_US: Micros = 800_000;
 /// After the last fault everything must be finished within this time.
@@ -34,6 +50,8 @@ pub const COMMAND_LEN_BYTES: usize = 24;
 pub const CROWD: usize = 100;
 /// How many in a million.
 pub const CROWD_PPM: u64 = 2_500;
+/// How many of a million commands come with a read.
+pub const READS_PPM: u64 = 500_000;
 /// Mean times between the commands of one replica's clients; a seed has one of them.
 pub const LOADS_US: [Micros; 3] = [700, 2_000, 6_000];
 /// Events kept for the trace of a failure.

@@ -1,10 +1,17 @@
 //! The second phase of a run: faults end, and everything must finish.
 
+use inband_paxos::host::Host;
 use inband_paxos::timing::Micros;
 
-use crate::limits::{CROWD, CROWD_PPM, LIVENESS_MAX_US, LIVENESS_PROBE_US};
+use crate::limits::{CROWD, CROWD_PPM, LIVENESS_MAX_US, LIVENESS_PROBE_US, READS_PPM};
 use crate::queue::Event;
 use crate::world::World;
+
+/// Recoveries of single instances that a host has begun.
+pub(crate) fn recoveries(host: &Host) -> u64 {
+    let learners = host.partitions().iter().filter_map(|p| p.learner());
+    learners.map(|l| l.stats().recoveries).sum()
+}
 
 impl World {
     /// Clients of every replica submit a command this often on average; 0: they rest.
@@ -29,6 +36,9 @@ impl World {
         let count = if crowd { CROWD } else { 1 };
         for _ in 0..count {
             self.submit(node);
+            if self.rng.load.chance_ppm(READS_PPM) {
+                self.read(node);
+            }
         }
         let wait_us = self.rng.load.wait(self.load_us);
         self.queue.push(self.now + wait_us, Event::Submit(node));
@@ -69,37 +79,44 @@ impl World {
     /// Is everything finished, and are all living replicas equal?
     pub fn is_settled(&self) -> bool {
         let replicas = self.living_replicas();
-        let applied = self.ledger.len();
-        applied >= self.observer.chosen_highest()
-            && replicas.iter().all(|node| {
-                let state = &self.host(*node).app.live;
-                state.applied == applied
-                    && Some(state.hash) == self.ledger.state_after(applied)
-                    && self.ledger.is_idle(*node)
-            })
+        let is_equal = |partition: usize| {
+            let applied = self.ledger.last(partition);
+            let hash = self.ledger.state_after(partition, applied);
+            applied >= self.observers[partition].chosen_highest()
+                && replicas.iter().all(|node| {
+                    let state = &self.host(*node).apps[partition].live;
+                    state.applied == applied && (applied == 0 || Some(state.hash) == hash)
+                })
+        };
+        replicas.iter().all(|node| self.ledger.is_idle(*node))
+            && (0..self.layout.partitions).all(is_equal)
     }
 
-    /// Nothing goes wrong any more: every living replica gets a command through, everything
-    /// outstanding ends, and all living replicas end equal, in bounded time.
+    /// Nothing goes wrong any more: every living replica gets a command and a read through in each
+    /// log, everything outstanding ends, and all living replicas end equal, in bounded time.
     pub fn must_settle(&mut self) {
         let started = self.now;
         let until = started + LIVENESS_MAX_US;
         self.load_us = 0;
-        for node in self.living_replicas() {
+        let living = self.living_replicas();
+        let logs = 0..self.layout.partitions;
+        for (node, partition) in living.iter().flat_map(|n| logs.clone().map(|p| (*n, p))) {
             let mut got_through = false;
             while !got_through && self.now < until && self.violation.is_none() {
-                let before = self.ledger.ends.success;
-                let submitted = self.submit(node);
+                let before = self.ledger.ends;
+                let asked = self.submit_to(node, partition) && self.read_from(node, partition);
                 let probe_until = (self.now + LIVENESS_PROBE_US).min(until);
                 self.run_until(probe_until, |w| w.ledger.is_idle(node));
-                let succeeded = self.ledger.ends.success > before;
-                got_through = submitted && succeeded && self.ledger.is_idle(node);
+                let after = self.ledger.ends;
+                let succeeded = after.success > before.success && after.reads > before.reads;
+                got_through = asked && succeeded && self.ledger.is_idle(node);
                 if !got_through {
                     self.now = self.now.max(probe_until);
                 }
             }
             if !got_through {
-                let late = format!("replica {node} gets no command through: {}", self.explain());
+                let why = self.explain();
+                let late = format!("replica {node} gets no command through to {partition}: {why}");
                 self.check(Err(late));
             }
         }
@@ -109,32 +126,40 @@ impl World {
         }
         self.stats.settled_after_us = self.now - started;
         for sim in &self.hosts {
-            let learner = sim.host.as_ref().and_then(|h| h.learner());
-            self.stats.recoveries += learner.map_or(0, |l| l.stats().recoveries);
+            self.stats.recoveries += sim.host.as_ref().map_or(0, recoveries);
         }
     }
 
     /// Where everybody stands, for the report of a failure.
     pub fn explain(&self) -> String {
-        let mut lines = vec![format!("chosen up to {}", self.observer.chosen_highest())];
+        let logs = 0..self.layout.partitions;
+        logs.map(|partition| self.explain_log(partition))
+            .collect::<Vec<String>>()
+            .join("\n  ")
+    }
+
+    fn explain_log(&self, partition: usize) -> String {
+        let chosen = self.observers[partition].chosen_highest();
+        let mut lines = vec![format!("log {partition}: chosen up to {chosen}")];
         for sim in &self.hosts {
             let Some(host) = &sim.host else {
                 lines.push(format!("node {} is down", sim.node));
                 continue;
             };
+            let log = host.partition(partition);
             let mut line = format!("node {}", sim.node);
-            if let Some(learner) = host.learner() {
+            if let Some(learner) = log.learner() {
                 line += &format!(
                     ": replica applied {}, next {}, known {}, outstanding {}, floor {}",
-                    sim.app.live.applied,
+                    sim.apps[partition].live.applied,
                     learner.next(),
                     learner.known_highest(),
                     self.ledger.outstanding(sim.node),
-                    host.trim().floor(),
+                    log.trim().floor(),
                 );
             }
-            if let Some(leadership) = host.leadership() {
-                let view = host.leader_view();
+            if let Some(leadership) = log.leadership() {
+                let view = host.leader_view(partition);
                 line += &format!(
                     ": leader active {} round {} next {} floor {}",
                     leadership.is_active(),
@@ -145,7 +170,7 @@ impl World {
             }
             if let (true, Some(switch)) = (self.layout.acceptors.contains(&sim.node), host.switch())
             {
-                let view = switch.registers().acceptor.acceptor(0);
+                let view = switch.registers().acceptor.acceptor(partition);
                 line += &format!(
                     ": acceptor voting {} promise {} floor {} highest {}",
                     view.voting,

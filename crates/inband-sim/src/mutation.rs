@@ -22,11 +22,21 @@ pub enum Mutation {
     HighestSequenceOnly,
     /// Replicas tell that they hold durably what a crash makes them forget (design, must 7).
     NotDurable,
+    /// A read's index is what a leader has stamped (schedules.md, 12).
+    ReadOfStamped,
+    /// One acceptor's answer is enough for a read (design, must 11).
+    ReadOfOneAcceptor,
+    /// A read joins the round of questions that is under way (design, must 11).
+    ReadJoinedLate,
+    /// An acceptor without memory counts for a read (design, must 11).
+    ReadOfRecovering,
+    /// The disks under journals say "synced" and are not (schedules.md, 8).
+    LyingDisk,
 }
 
 impl Mutation {
     /// All of them, with the names the command line uses.
-    pub const ALL: [(Mutation, &'static str); 9] = [
+    pub const ALL: [(Mutation, &'static str); 14] = [
         (Mutation::VoteCountedTwice, "vote-counted-twice"),
         (Mutation::VotesIgnored, "votes-ignored"),
         (Mutation::SilenceIsNoVote, "silence-is-no-vote"),
@@ -36,5 +46,10 @@ impl Mutation {
         (Mutation::NoSessionTable, "no-session-table"),
         (Mutation::HighestSequenceOnly, "highest-sequence-only"),
         (Mutation::NotDurable, "not-durable"),
+        (Mutation::ReadOfStamped, "read-of-stamped"),
+        (Mutation::ReadOfOneAcceptor, "read-of-one-acceptor"),
+        (Mutation::ReadJoinedLate, "read-joined-late"),
+        (Mutation::ReadOfRecovering, "read-of-recovering"),
+        (Mutation::LyingDisk, "lying-disk"),
     ];
 }

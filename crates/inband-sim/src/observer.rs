@@ -1,5 +1,5 @@
-//! The omniscient observer: sees every acceptor's registers after every step and knows what is
-//! chosen before any learner does.
+//! The omniscient observer of one log: sees every acceptor's registers after every step and knows
+//! what is chosen before any learner does.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,26 @@ use crate::limits::INSTANCES_MAX;
 use crate::trace::round_name;
 
 /// A slot as last seen.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Seen {
     instance: u64,
     promise: u64,
     vround: u64,
     value: u64,
+}
+
+impl Seen {
+    /// `None` if the slot stays taken.
+    fn of(registers: &Registers, index: usize) -> Option<Seen> {
+        let now = registers.ring.slot(index)?;
+        let (digest, flags) = (now.digest, now.flags);
+        Some(Seen {
+            instance: now.instance,
+            promise: now.promise,
+            vround: now.vround,
+            value: value_key(digest, now.client_id, now.client_seq, now.client_low, flags),
+        })
+    }
 }
 
 /// An acceptor as last seen.
@@ -26,6 +40,17 @@ struct Acceptor {
     slots: Vec<Seen>,
     /// Highest promise of the partition ever given, lost memory or not.
     promise_ever: u64,
+    /// Of one that keeps a journal: instance, round and value of votes that are not on its disk yet,
+    unsynced: Vec<(u64, u64, u64)>,
+    /// and what is.
+    synced: Option<Synced>,
+}
+
+/// What an acceptor has on its disk.
+#[derive(Debug, Default)]
+struct Synced {
+    view: AcceptorView,
+    slots: Vec<Seen>,
 }
 
 /// Votes ever cast for one instance.
@@ -40,6 +65,7 @@ struct Instance {
 /// See the module.
 #[derive(Debug)]
 pub struct Observer {
+    partition: usize,
     nodes: Vec<u8>,
     ring_slots: usize,
     acceptors: Vec<Acceptor>,
@@ -49,8 +75,9 @@ pub struct Observer {
 
 impl Observer {
     /// Nothing seen yet.
-    pub fn new(nodes: &[u8], ring_slots: usize) -> Observer {
+    pub fn new(partition: usize, nodes: &[u8], ring_slots: usize) -> Observer {
         Observer {
+            partition,
             nodes: nodes.to_vec(),
             ring_slots,
             acceptors: nodes.iter().map(|_| Acceptor::default()).collect(),
@@ -68,6 +95,66 @@ impl Observer {
         }
     }
 
+    /// An acceptor that keeps a journal lost its power: what was not on its disk never was.
+    pub fn lost_power(&mut self, node: u8) {
+        self.forgot(node);
+        if let Some(at) = self.nodes.iter().position(|n| *n == node) {
+            self.acceptors[at].unsynced.clear();
+        }
+    }
+
+    /// An acceptor that keeps a journal has started with these registers. It must not have forgotten
+    /// anything that was on its disk. From now on what it does counts when it is synced.
+    pub fn restored(&mut self, node: u8, registers: &Registers) -> Result<(), String> {
+        let Some(at) = self.nodes.iter().position(|n| *n == node) else {
+            return Ok(());
+        };
+        let view = registers.acceptor.acceptor(self.partition);
+        let first = self.partition * self.ring_slots;
+        let slots = (first..first + self.ring_slots).map(|slot| Seen::of(registers, slot));
+        let slots: Vec<Seen> = slots.map(Option::unwrap_or_default).collect();
+        let synced = self.acceptors[at].synced.take().unwrap_or_default();
+        let before = synced.view;
+        if view.promise < before.promise || view.floor < before.floor || view.epoch < before.epoch {
+            return Err(format!(
+                "acceptor {node} forgot: it had {before:?} on its disk and starts with {view:?}"
+            ));
+        }
+        for (was, is) in synced.slots.iter().zip(&slots) {
+            let other = is.vround == was.vround && is.vround != 0 && is.value != was.value;
+            let lower = is.promise < was.promise || is.vround < was.vround;
+            if was.instance >= view.floor && (is.instance != was.instance || lower || other) {
+                return Err(format!(
+                    "acceptor {node} forgot: it had {was:?} on its disk and starts with {is:?}"
+                ));
+            }
+        }
+        for slot in slots.iter().filter(|slot| slot.vround != 0) {
+            self.count(at, slot.instance, slot.vround, slot.value)?;
+        }
+        let acceptor = &mut self.acceptors[at];
+        (acceptor.view, acceptor.slots) = (view, slots);
+        acceptor.synced = Some(Synced::default());
+        self.synced(node)
+    }
+
+    /// All that an acceptor that keeps a journal has done is on its disk.
+    pub fn synced(&mut self, node: u8) -> Result<(), String> {
+        let Some(at) = self.nodes.iter().position(|n| *n == node) else {
+            return Ok(());
+        };
+        let acceptor = &mut self.acceptors[at];
+        acceptor.promise_ever = acceptor.promise_ever.max(acceptor.view.promise);
+        acceptor.synced = Some(Synced {
+            view: acceptor.view,
+            slots: acceptor.slots.clone(),
+        });
+        let votes = std::mem::take(&mut acceptor.unsynced);
+        votes
+            .into_iter()
+            .try_for_each(|(instance, round, value)| self.count(at, instance, round, value))
+    }
+
     /// Look at an acceptor after a step; `instance` if the step concerned this one only.
     pub fn look(
         &mut self,
@@ -79,7 +166,7 @@ impl Observer {
             return Ok(());
         };
         let before = self.acceptors[at].view;
-        let view = registers.acceptor.acceptor(0);
+        let view = registers.acceptor.acceptor(self.partition);
         if view.promise < before.promise
             || view.floor < before.floor
             || view.highest < before.highest
@@ -109,7 +196,9 @@ impl Observer {
         }
         let acceptor = &mut self.acceptors[at];
         acceptor.view = view;
-        acceptor.promise_ever = acceptor.promise_ever.max(view.promise);
+        if acceptor.synced.is_none() {
+            acceptor.promise_ever = acceptor.promise_ever.max(view.promise);
+        }
         Ok(())
     }
 
@@ -121,23 +210,12 @@ impl Observer {
         view: &AcceptorView,
     ) -> Result<(), String> {
         let node = self.nodes[at];
-        let Some(now) = registers.ring.slot(slot) else {
+        let index = self.partition * self.ring_slots + slot;
+        let Some(now) = Seen::of(registers, index) else {
             return Err(format!("acceptor {node}: slot {slot} stays taken"));
         };
         let before = self.acceptors[at].slots[slot];
-        let value = value_key(
-            now.digest,
-            now.client_id,
-            now.client_seq,
-            now.client_low,
-            now.flags,
-        );
-        let seen = Seen {
-            instance: now.instance,
-            promise: now.promise,
-            vround: now.vround,
-            value,
-        };
+        let value = now.value;
         let same_vote = now.instance == before.instance && now.vround == before.vround;
         if same_vote && now.promise == before.promise && (value == before.value || now.vround == 0)
         {
@@ -167,7 +245,7 @@ impl Observer {
                 round_name(now.vround)
             ));
         }
-        self.acceptors[at].slots[slot] = seen;
+        self.acceptors[at].slots[slot] = now;
         if now.vround == 0 || (same_vote && value == before.value) {
             return Ok(());
         }
@@ -176,7 +254,10 @@ impl Observer {
         } else {
             0
         };
-        let promised = promised_slot.max(self.acceptors[at].promise_ever);
+        let acceptor = &self.acceptors[at];
+        let promised = promised_slot
+            .max(acceptor.promise_ever)
+            .max(acceptor.view.promise);
         if now.vround < promised {
             return Err(format!(
                 "acceptor {node} voted for {} in round {}, below its promise {}",
@@ -207,6 +288,15 @@ impl Observer {
     }
 
     fn voted(&mut self, at: usize, instance: u64, round: u64, value: u64) -> Result<(), String> {
+        let acceptor = &mut self.acceptors[at];
+        if acceptor.synced.is_some() {
+            acceptor.unsynced.push((instance, round, value));
+            return Ok(());
+        }
+        self.count(at, instance, round, value)
+    }
+
+    fn count(&mut self, at: usize, instance: u64, round: u64, value: u64) -> Result<(), String> {
         if instance > INSTANCES_MAX {
             return Err(format!(
                 "instance {instance} is beyond anything this run can reach"

@@ -23,8 +23,10 @@ pub enum Event {
     Submit(u8),
     /// A replica of this incarnation makes durable what it has applied.
     Flush(u8, u64),
-    /// A replica of this incarnation has copied a peer's state.
-    CheckpointCopied(u8, u64),
+    /// An acceptor of this incarnation syncs its journal.
+    Sync(u8, u64),
+    /// A replica of this incarnation has copied a peer's state of this partition.
+    CheckpointCopied(u8, u64, usize),
     /// The next fault strikes.
     Fault,
     /// The fault of this number ends.

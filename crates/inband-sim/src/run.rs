@@ -8,7 +8,7 @@ use inband_paxos::timing::Micros;
 use crate::faults::Unkindness;
 use crate::layout::Layout;
 use crate::ledger::Ends;
-use crate::limits::{EVENTS_MAX, FAULTY_PHASE_US, LOADS_US, TRACE_EVENTS};
+use crate::limits::{EVENTS_MAX, FAULTY_PHASE_US, LOADS_US, SYNC_PPM, TRACE_EVENTS};
 use crate::mutation::Mutation;
 use crate::network::Rates;
 use crate::rng::Rng;
@@ -61,7 +61,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "seed {}: {}; {} events, {} fault events ({} faults, {} crashes), {} instances, {} of {} \
-             commands succeeded, {} activations, {} checkpoints, {} busy, settled after {} ms, trace {:016x}",
+             commands succeeded, {} reads, {} activations, {} checkpoints, {} busy, settled after {} ms, trace {:016x}",
             self.seed,
             self.layout,
             self.stats.events,
@@ -71,6 +71,7 @@ impl fmt::Display for Report {
             self.applied,
             self.ends.success,
             self.stats.submitted,
+            self.ends.reads,
             self.stats.activations,
             self.stats.checkpoints,
             self.stats.busy,
@@ -105,6 +106,8 @@ pub struct Summary {
     pub applied: u64,
     /// Commands acknowledged.
     pub succeeded: u64,
+    /// Reads answered.
+    pub reads: u64,
     /// Longest time that a cluster took to settle after its last fault.
     pub settled_after_max_us: Micros,
 }
@@ -126,7 +129,9 @@ fn unkindness(rng: &mut Rng) -> Unkindness {
 /// Play the schedule of a seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     let mut rng = Rng::new(seed, 0);
-    let layout = Layout::random(&mut rng);
+    let mut layout = Layout::random(&mut rng);
+    let needs_journal = options.mutation == Some(Mutation::LyingDisk);
+    layout.sync = needs_journal || Rng::new(seed, 6).chance_ppm(SYNC_PPM);
     let unkind = unkindness(&mut rng);
     let load_us = LOADS_US[rng.below(3) as usize];
     let described = layout.describe();
@@ -180,6 +185,7 @@ pub fn run_many(
         summary.fault_events += report.stats.fault_events();
         summary.applied += report.applied;
         summary.succeeded += report.ends.success;
+        summary.reads += report.ends.reads;
         summary.settled_after_max_us = summary
             .settled_after_max_us
             .max(report.stats.settled_after_us);

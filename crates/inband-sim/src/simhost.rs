@@ -2,7 +2,7 @@
 
 use inband_paxos::host::Host;
 use inband_paxos::leadership::LeaderEvent;
-use inband_paxos::log::ValueKind;
+use inband_paxos::log::{Burst, ValueKind};
 use inband_paxos::outbox::{Dest, Outbox};
 use inband_paxos::session::Verdict;
 use inband_paxos::timing::Micros;
@@ -11,7 +11,9 @@ use crate::app::{decided_key, App};
 use crate::limits::{
     CHECKPOINT_COPY_MAX_US, COMMAND_LEN_BYTES, DEADLINE_SLACK_US, FLUSH_MAX_US, TICK_LATE_MAX_US,
 };
+use crate::liveness::recoveries;
 use crate::mutation::Mutation;
+use crate::power::Power;
 use crate::queue::Event;
 use crate::trace::Happened;
 use crate::world::World;
@@ -25,8 +27,8 @@ pub struct SimHost {
     pub node: u8,
     /// The process; `None` while it is down.
     pub host: Option<Host>,
-    /// The application of a replica.
-    pub app: App,
+    /// The application of a replica, of each log.
+    pub apps: Vec<App>,
     /// Of the process; never used again, unless a mutation says so.
     pub incarnation: u64,
     /// Faults that hold the packets of its links.
@@ -35,28 +37,31 @@ pub struct SimHost {
     pub frozen: u32,
     /// An acceptor here has lost what it knew and may not vote.
     pub memory_lost: bool,
+    pub(crate) power: Power,
     pub(crate) waiting: Vec<Waiting>,
     tick_at: Micros,
     responsive_since: Micros,
     flush_is_due: bool,
-    copies_checkpoint: bool,
+    /// Of each log.
+    copies_checkpoint: Vec<bool>,
 }
 
 impl SimHost {
-    pub(crate) fn new(node: u8) -> SimHost {
+    pub(crate) fn new(node: u8, partitions: usize) -> SimHost {
         SimHost {
             node,
             host: None,
-            app: App::default(),
+            apps: (0..partitions).map(|_| App::default()).collect(),
             incarnation: 0,
             links_held: 0,
             frozen: 0,
             memory_lost: false,
+            power: Power::default(),
             waiting: Vec::new(),
             tick_at: Micros::MAX,
             responsive_since: 0,
             flush_is_due: false,
-            copies_checkpoint: false,
+            copies_checkpoint: vec![false; partitions],
         }
     }
 
@@ -73,20 +78,29 @@ impl World {
         if self.hosts[at].host.is_some() {
             return;
         }
+        let keeps_journal = self.keeps_journal(node);
+        let journal = match keeps_journal.then(|| self.open_journal(at)).transpose() {
+            Ok(journal) => journal,
+            Err(why) => return self.check(Err(format!("node {node} does not start: {why}"))),
+        };
         let reused = self.mutation == Some(Mutation::IncarnationReused);
         let sim = &mut self.hosts[at];
         if !reused || sim.incarnation == 0 {
             sim.incarnation += 1;
         }
+        sim.memory_lost |= journal.as_ref().is_some_and(|start| !start.voting);
         let voting = !sim.memory_lost || self.mutation == Some(Mutation::Amnesia);
-        let applied = sim.app.live.applied;
+        let applied = sim.apps.iter().map(|app| app.live.applied);
         let config = self.layout.host(node, sim.incarnation, applied, voting);
         sim.host = Some(Host::new(self.now, config));
         sim.responsive_since = self.now;
         sim.flush_is_due = false;
-        sim.copies_checkpoint = false;
+        sim.copies_checkpoint.fill(false);
         let happened = Happened::Started(node, sim.incarnation);
         self.trace.note(self.now, happened);
+        if let Some(start) = journal {
+            self.restore(at, &start);
+        }
         self.arm(at);
     }
 
@@ -96,12 +110,14 @@ impl World {
         let sim = &mut self.hosts[at];
         let Some(host) = sim.host.take() else { return };
         self.stats.crashes += 1;
-        self.stats.recoveries += host.learner().map_or(0, |l| l.stats().recoveries);
-        sim.app.crash();
+        self.stats.recoveries += recoveries(&host);
+        sim.apps.iter_mut().for_each(App::crash);
         sim.tick_at = Micros::MAX;
-        if self.layout.acceptors.contains(&node) {
-            sim.memory_lost = true;
-            self.observer.forgot(node);
+        if self.keeps_journal(node) {
+            self.close_journal(at);
+        } else if self.layout.acceptors.contains(&node) {
+            self.hosts[at].memory_lost = true;
+            self.observers.iter_mut().for_each(|o| o.forgot(node));
         }
         self.ledger.crashed(node);
         self.trace.note(self.now, Happened::Crashed(node));
@@ -126,6 +142,7 @@ impl World {
         sim.tick_at = Micros::MAX;
         self.arm(at);
         self.flush_later(at);
+        self.sync_later(at);
         self.let_go(at);
     }
 
@@ -160,7 +177,7 @@ impl World {
         &mut self,
         node: u8,
         sender: Option<u8>,
-        look_at: Option<u64>,
+        look_at: Option<(usize, u64)>,
         act: impl FnOnce(&mut Host, Micros, &mut Outbox),
     ) {
         let Some(at) = self.index(node) else { return };
@@ -183,7 +200,7 @@ impl World {
                 Dest::Node(to) => Some(to),
                 Dest::Sender => sender,
                 // Host spells groups out.
-                Dest::Acceptors | Dest::Learners | Dest::Leaders => None,
+                Dest::Acceptors | Dest::Learners | Dest::Leaders | Dest::Peers => None,
             };
             match to {
                 Some(to) => self.transmit(node, to, packet),
@@ -191,55 +208,91 @@ impl World {
             }
         }
         self.out = out;
+        self.sync_later(at);
         self.arm(at);
     }
 
-    fn look(&mut self, at: usize, look_at: Option<u64>) {
+    /// At one instance of one log, or at everything.
+    fn look(&mut self, at: usize, look_at: Option<(usize, u64)>) {
         let sim = &self.hosts[at];
         if !self.layout.acceptors.contains(&sim.node) {
             return;
         }
         if let Some(switch) = sim.host.as_ref().and_then(Host::switch) {
-            let seen = self.observer.look(sim.node, switch.registers(), look_at);
+            let (node, registers) = (sim.node, switch.registers());
+            let seen = match look_at {
+                Some((partition, instance)) if partition < self.observers.len() => {
+                    self.observers[partition].look(node, registers, Some(instance))
+                }
+                Some(_) => Ok(()),
+                None => {
+                    let mut logs = self.observers.iter_mut();
+                    logs.try_for_each(|log| log.look(node, registers, None))
+                }
+            };
             self.check(seen);
         }
     }
 
-    /// The application takes what its log has for it. True if there was something.
+    /// The application takes what its logs have for it. True if there was something.
     fn apply(&mut self, at: usize, out: &mut Outbox) -> bool {
-        let mut burst = std::mem::take(&mut self.burst);
-        burst.clear();
+        let mut bursts = std::mem::take(&mut self.bursts);
+        bursts.iter_mut().for_each(Burst::clear);
+        if let Some(host) = &mut self.hosts[at].host {
+            host.take_bursts(&mut bursts);
+        }
+        let mut had_some = false;
+        for (partition, burst) in bursts.iter_mut().enumerate() {
+            had_some |= self.apply_burst(at, partition, burst, out);
+        }
+        if had_some {
+            self.flush_later(at);
+        }
+        self.bursts = bursts;
+        had_some && self.violation.is_none()
+    }
+
+    fn apply_burst(
+        &mut self,
+        at: usize,
+        partition: usize,
+        burst: &mut Burst,
+        out: &mut Outbox,
+    ) -> bool {
         let now = self.now;
         let sim = &mut self.hosts[at];
         let node = sim.node;
         let Some(host) = &mut sim.host else {
             return false;
         };
-        host.take_burst(&mut burst);
+        let app = &mut sim.apps[partition];
         let mut result = Ok(());
         for decided in burst.decided() {
-            if decided.instance != sim.app.live.applied + 1 {
+            if decided.instance != app.live.applied + 1 {
                 result = Err(format!(
-                    "replica {node} was handed {} after {}",
-                    decided.instance, sim.app.live.applied
+                    "replica {node} was handed {} after {} of {partition}",
+                    decided.instance, app.live.applied
                 ));
                 break;
             }
-            result = self
-                .observer
-                .learned(node, decided.instance, decided_key(&decided));
+            let key = decided_key(&decided);
+            result = self.observers[partition].learned(node, decided.instance, key);
             if result.is_err() {
                 break;
             }
-            let verdict = sim.app.apply(&decided, self.mutation);
-            let state = sim.app.live.hash;
-            self.trace
-                .note(now, Happened::Applied(node, decided.instance, state));
-            result = self.ledger.applied(node, &decided, verdict, state);
+            let verdict = app.apply(&decided, self.mutation);
+            let state = app.live.hash;
+            let happened = Happened::Applied(node, partition, decided.instance, state);
+            self.trace.note(now, happened);
+            result = self
+                .ledger
+                .applied(node, partition, &decided, verdict, state);
             match decided.ticket {
                 _ if result.is_err() => break,
                 None => {}
-                Some(_) if verdict == Verdict::Refused => host.session_refused(now, out),
+                Some(ticket) if verdict == Verdict::Refused => {
+                    host.session_refused(now, ticket, out);
+                }
                 // Not new, yet not answered: applied in a part of the log that a checkpoint skipped.
                 Some(ticket) => {
                     host.answered(ticket);
@@ -254,7 +307,7 @@ impl World {
                 break;
             }
             if self.mutation == Some(Mutation::NotDurable) {
-                host.applied(decided.instance);
+                host.applied(partition, decided.instance);
             }
         }
         for (ticket, why) in burst.failed.drain(..) {
@@ -268,23 +321,30 @@ impl World {
             }
         }
         let had_some = burst.decided().len() > 0;
-        if burst.checkpoint_needed && !self.hosts[at].copies_checkpoint {
-            self.hosts[at].copies_checkpoint = true;
-            let copied = Event::CheckpointCopied(node, self.hosts[at].incarnation);
+        if burst.checkpoint_needed && !self.hosts[at].copies_checkpoint[partition] {
+            self.hosts[at].copies_checkpoint[partition] = true;
+            let copied = Event::CheckpointCopied(node, self.hosts[at].incarnation, partition);
             let delay_us = self.rng.hosts.between(1, CHECKPOINT_COPY_MAX_US);
             self.queue.push(now + delay_us, copied);
         }
-        if had_some {
-            self.flush_later(at);
+        let applied = self.hosts[at].apps[partition].live.applied;
+        for (ticket, index) in burst.confirmed.drain(..) {
+            let answered = self.ledger.read_answered(node, ticket, index, applied);
+            result = result.and(answered);
+            let happened = Happened::Read(node, partition, index);
+            self.trace.note(now, happened);
         }
-        self.burst = burst;
+        for (ticket, _) in burst.reads_failed.drain(..) {
+            result = result.and(self.ledger.read_failed(node, ticket));
+        }
         self.check(result);
-        had_some && self.violation.is_none()
+        had_some
     }
 
     fn flush_later(&mut self, at: usize) {
         let sim = &mut self.hosts[at];
-        if sim.flush_is_due || sim.app.live.applied == sim.app.durable.applied {
+        let is_durable = |app: &App| app.live.applied == app.durable.applied;
+        if sim.flush_is_due || sim.apps.iter().all(is_durable) {
             return;
         }
         sim.flush_is_due = true;
@@ -303,19 +363,23 @@ impl World {
         if sim.frozen > 0 || self.mutation == Some(Mutation::NotDurable) {
             return;
         }
-        sim.app.flush();
-        let applied = sim.app.durable.applied;
-        self.with_host(node, None, None, |host, _, _| host.applied(applied));
+        sim.apps.iter_mut().for_each(App::flush);
+        let applied: Vec<u64> = sim.apps.iter().map(|app| app.durable.applied).collect();
+        self.with_host(node, None, None, |host, _, _| {
+            for (partition, applied) in applied.iter().enumerate() {
+                host.applied(partition, *applied);
+            }
+        });
     }
 
     /// Install the state of the most advanced peer that can be reached, if it helps.
-    pub(crate) fn checkpoint(&mut self, node: u8, incarnation: u64) {
+    pub(crate) fn checkpoint(&mut self, node: u8, incarnation: u64, partition: usize) {
         let Some(at) = self.index(node) else { return };
         let sim = &mut self.hosts[at];
         if sim.incarnation != incarnation || sim.host.is_none() {
             return;
         }
-        sim.copies_checkpoint = false;
+        sim.copies_checkpoint[partition] = false;
         if !sim.is_well() {
             return;
         }
@@ -326,30 +390,34 @@ impl World {
             .filter(|p| {
                 self.network.is_linked(node, p.node) && self.network.is_linked(p.node, node)
             })
-            .max_by_key(|p| p.app.live.applied)
-            .map(|p| p.app.live.clone());
-        let Some(state) = best.filter(|s| s.applied > self.hosts[at].app.live.applied) else {
+            .map(|p| &p.apps[partition].live)
+            .max_by_key(|state| state.applied)
+            .cloned();
+        let app = &mut self.hosts[at].apps[partition];
+        let Some(state) = best.filter(|s| s.applied > app.live.applied) else {
             return;
         };
-        self.hosts[at].app.install(&state);
+        app.install(&state);
         self.stats.checkpoints += 1;
-        self.trace
-            .note(self.now, Happened::Checkpoint(node, state.applied));
-        self.with_host(node, None, None, |host, _, _| host.reset(state.applied));
+        let happened = Happened::Checkpoint(node, partition, state.applied);
+        self.trace.note(self.now, happened);
+        self.with_host(node, None, None, |host, _, _| {
+            host.reset(partition, state.applied);
+        });
     }
 
     fn report_leader(&mut self, at: usize) {
         let sim = &mut self.hosts[at];
         let Some(host) = &mut sim.host else { return };
-        for (now, event) in host.take_leader_events() {
+        for (now, partition, event) in host.take_leader_events() {
             let (what, round) = match event {
                 LeaderEvent::Suspected => (0, 0),
                 LeaderEvent::Activate(view) => (1, view.round),
                 LeaderEvent::Deactivate => (2, 0),
             };
             self.stats.activations += u64::from(what == 1);
-            self.trace
-                .note(now, Happened::Leader(sim.node, what, round));
+            let happened = Happened::Leader(sim.node, partition, what, round);
+            self.trace.note(now, happened);
         }
     }
 
@@ -385,17 +453,55 @@ impl World {
         }
     }
 
-    /// The application of replica `node` wants `instance` recovered, or decided as `noop`.
+    /// The application of replica `node` wants `instance` of log 0 recovered, or decided as `noop`.
     pub fn recover(&mut self, node: u8, instance: u64, noop: &[u8]) {
         self.with_host(node, None, None, |host, now, out| {
             let known = &mut |_: inband_paxos::log::Origin, _: &[u8]| {};
             // Delivered before or too far ahead: then there is nothing to do.
-            let _ = host.recover(now, instance, noop, out, known);
+            let _ = host.recover(now, 0, instance, noop, out, known);
         });
     }
 
-    /// A client of replica `node` submits a command. False if the replica takes none.
+    fn any_partition(&mut self) -> usize {
+        match self.layout.partitions {
+            1 => 0,
+            several => self.rng.load.below(several as u64) as usize,
+        }
+    }
+
+    /// A client of replica `node` reads from any log. False if the replica takes no reads.
+    pub fn read(&mut self, node: u8) -> bool {
+        let partition = self.any_partition();
+        self.read_from(node, partition)
+    }
+
+    /// A client of replica `node` reads from this log. False if the replica takes no reads.
+    pub fn read_from(&mut self, node: u8, partition: usize) -> bool {
+        if !self.host(node).is_well() {
+            return false;
+        }
+        let now = self.now;
+        let deadline = now + self.layout.submit_deadline_us();
+        let Some(at) = self.index(node) else {
+            return false;
+        };
+        let Some(host) = &mut self.hosts[at].host else {
+            return false;
+        };
+        let ticket = host.confirm_read(now, partition);
+        self.ledger.read_begun(node, ticket, deadline);
+        self.arm(at);
+        true
+    }
+
+    /// A client of replica `node` submits a command to any log. False if the replica takes none.
     pub fn submit(&mut self, node: u8) -> bool {
+        let partition = self.any_partition();
+        self.submit_to(node, partition)
+    }
+
+    /// A client of replica `node` submits a command to this log. False if the replica takes none.
+    pub fn submit_to(&mut self, node: u8, partition: usize) -> bool {
         if !self.host(node).is_well() {
             return false;
         }
@@ -413,7 +519,8 @@ impl World {
         // The ticket is noted before anything that the submission causes is looked at.
         let mut early = Outbox::new();
         let host = self.hosts[at].host.as_mut();
-        let Some(ticket) = host.and_then(|h| h.submit(self.now, &value, &mut early).ok()) else {
+        let submitted = host.map(|h| h.submit(self.now, partition, &value, &mut early));
+        let Some(Ok(ticket)) = submitted else {
             return false;
         };
         self.stats.submitted += 1;

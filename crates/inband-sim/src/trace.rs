@@ -18,18 +18,20 @@ pub enum Happened {
     Ticked(u8),
     /// A replica submitted a command.
     Submitted(u8, u64),
-    /// A replica applied an instance; the hash of its state afterwards.
-    Applied(u8, u64, u64),
+    /// A replica applied an instance of a partition; the hash of its state afterwards.
+    Applied(u8, usize, u64, u64),
+    /// A replica answered a read of a partition; its index.
+    Read(u8, usize, u64),
     /// A submission ended: 0 success, 1 outcome unknown, 2 not applied.
     Ended(u8, u64, u8),
-    /// A leader's state changed: 0 suspects, 1 active with this round, 2 stepped down.
-    Leader(u8, u8, u64),
+    /// A partition's leader changed on a host: 0 suspects, 1 active with this round, 2 stepped down.
+    Leader(u8, usize, u8, u64),
     /// A host lost its memory.
     Crashed(u8),
     /// A host started, in this incarnation.
     Started(u8, u64),
-    /// A replica installed a peer's state.
-    Checkpoint(u8, u64),
+    /// A replica installed a peer's state of a partition.
+    Checkpoint(u8, usize, u64),
     /// A fault began or ended; what, between whom.
     Fault(&'static str, u8, u8),
 }
@@ -70,7 +72,8 @@ impl Trace {
             Happened::Arrived(to, from, h) | Happened::Lost(to, from, h) => {
                 let lost = u64::from(matches!(what, Happened::Lost(..)));
                 words[0] = 1 + lost;
-                words[1] = u64::from(to) << 40
+                words[1] = u64::from(h.partition) << 48
+                    | u64::from(to) << 40
                     | u64::from(from) << 32
                     | u64::from(h.flags) << 16
                     | h.kind as u64;
@@ -81,18 +84,23 @@ impl Trace {
             }
             Happened::Ticked(node) => words[..2].copy_from_slice(&[3, node.into()]),
             Happened::Submitted(node, id) => words[..3].copy_from_slice(&[4, node.into(), id]),
-            Happened::Applied(node, i, state) => {
-                words[..4].copy_from_slice(&[5, node.into(), i, state]);
+            Happened::Applied(node, p, i, state) => {
+                words[..5].copy_from_slice(&[5, node.into(), i, state, p as u64]);
+            }
+            Happened::Read(node, p, i) => {
+                words[..4].copy_from_slice(&[12, node.into(), i, p as u64]);
             }
             Happened::Ended(node, id, how) => {
                 words[..4].copy_from_slice(&[6, node.into(), id, how.into()]);
             }
-            Happened::Leader(node, what, round) => {
-                words[..4].copy_from_slice(&[7, node.into(), what.into(), round]);
+            Happened::Leader(node, p, what, round) => {
+                words[..5].copy_from_slice(&[7, node.into(), what.into(), round, p as u64]);
             }
             Happened::Crashed(node) => words[..2].copy_from_slice(&[8, node.into()]),
             Happened::Started(node, n) => words[..3].copy_from_slice(&[9, node.into(), n]),
-            Happened::Checkpoint(node, i) => words[..3].copy_from_slice(&[10, node.into(), i]),
+            Happened::Checkpoint(node, p, i) => {
+                words[..4].copy_from_slice(&[10, node.into(), i, p as u64]);
+            }
             Happened::Fault(name, a, b) => {
                 words[..3].copy_from_slice(&[11, a.into(), b.into()]);
                 for byte in name.bytes() {
@@ -157,6 +165,9 @@ fn packet(h: &Header) -> String {
             let _ = write!(text, " {name}");
         }
     }
+    if h.partition != 0 {
+        let _ = write!(text, " p={}", h.partition);
+    }
     let _ = write!(text, " i={} round={}", h.instance, round_name(h.round));
     if h.vround != 0 {
         let _ = write!(text, " vround={}", round_name(h.vround));
@@ -180,17 +191,26 @@ fn line(at: Micros, what: Happened) -> String {
         Happened::Lost(to, from, h) => format!("{from} -x {to}  {}", packet(&h)),
         Happened::Ticked(node) => format!("{node} timers"),
         Happened::Submitted(node, id) => format!("{node} submits command {id}"),
-        Happened::Applied(node, i, state) => format!("{node} applied {i}, state {state:016x}"),
+        Happened::Applied(node, p, i, state) => {
+            format!("{node} applied {i} of partition {p}, state {state:016x}")
+        }
+        Happened::Read(node, p, i) => format!("{node} answers a read of {i} of partition {p}"),
         Happened::Ended(node, id, how) => {
             let how = ["succeeded", "has an unknown outcome", "was not applied"][usize::from(how)];
             format!("{node} command {id} {how}")
         }
-        Happened::Leader(node, 0, _) => format!("{node} suspects the leader"),
-        Happened::Leader(node, 1, round) => format!("{node} leads with {}", round_name(round)),
-        Happened::Leader(node, _, _) => format!("{node} steps down"),
+        Happened::Leader(node, p, 0, _) => {
+            format!("{node} suspects the leader of partition {p}")
+        }
+        Happened::Leader(node, p, 1, round) => {
+            format!("{node} leads partition {p} with {}", round_name(round))
+        }
+        Happened::Leader(node, p, _, _) => format!("{node} steps down in partition {p}"),
         Happened::Crashed(node) => format!("{node} CRASHED"),
         Happened::Started(node, n) => format!("{node} STARTED, incarnation {n}"),
-        Happened::Checkpoint(node, i) => format!("{node} installed a checkpoint at {i}"),
+        Happened::Checkpoint(node, p, i) => {
+            format!("{node} installed a checkpoint of partition {p} at {i}")
+        }
         Happened::Fault(name, a, b) => format!("FAULT {name} {a} {b}"),
     };
     format!("{:>10} us  {text}", at)

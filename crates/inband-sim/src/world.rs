@@ -1,5 +1,7 @@
 //! The world: hosts, network, time. Steps from event to event and lets the checks look after each.
 
+use std::collections::BTreeMap;
+
 use inband_dataplane::wire::{self, Header};
 use inband_paxos::log::Burst;
 use inband_paxos::outbox::Outbox;
@@ -73,6 +75,14 @@ pub(crate) struct Streams {
     pub faults: Rng,
     pub load: Rng,
     pub hosts: Rng,
+    pub disks: Rng,
+}
+
+/// The last answers to one host's questions for reads.
+#[derive(Debug, Default)]
+struct ReadAnswers {
+    last_at: Micros,
+    by_acceptor: BTreeMap<u16, Header>,
 }
 
 /// See the module.
@@ -89,8 +99,8 @@ pub struct World {
     pub stats: Stats,
     /// What clients and replicas saw.
     pub ledger: Ledger,
-    /// What acceptors did.
-    pub observer: Observer,
+    /// What acceptors did, of each log.
+    pub observers: Vec<Observer>,
     pub(crate) violation: Option<Violation>,
     pub(crate) mutation: Option<Mutation>,
     pub(crate) rng: Streams,
@@ -100,8 +110,10 @@ pub struct World {
     /// Mean time between commands of one replica's clients; 0: they rest.
     pub(crate) load_us: Micros,
     pub(crate) kept: Vec<(u8, u8, Vec<u8>)>,
+    /// For a mutation: answers to a host's questions for reads of a partition.
+    read_answers: BTreeMap<(u8, u16), ReadAnswers>,
     pub(crate) out: Outbox,
-    pub(crate) burst: Burst,
+    pub(crate) bursts: Vec<Burst>,
 }
 
 impl World {
@@ -118,8 +130,10 @@ impl World {
             network: Network::default(),
             trace: Trace::new(trace_events),
             stats: Stats::default(),
-            ledger: Ledger::default(),
-            observer: Observer::new(&layout.acceptors, layout.ring_slots),
+            ledger: Ledger::new(layout.partitions),
+            observers: (0..layout.partitions)
+                .map(|p| Observer::new(p, &layout.acceptors, layout.ring_slots))
+                .collect(),
             violation: None,
             mutation,
             rng: Streams {
@@ -127,14 +141,19 @@ impl World {
                 faults: Rng::new(seed, 2),
                 load: Rng::new(seed, 3),
                 hosts: Rng::new(seed, 4),
+                disks: Rng::new(seed, 5),
             },
             queue: Queue::default(),
-            hosts: nodes.iter().map(|node| SimHost::new(*node)).collect(),
+            hosts: nodes
+                .iter()
+                .map(|node| SimHost::new(*node, layout.partitions))
+                .collect(),
             faults: Faults::default(),
             load_us: 0,
             kept: Vec::new(),
+            read_answers: BTreeMap::new(),
             out: Outbox::new(),
-            burst: Burst::new(),
+            bursts: Burst::for_logs(layout.partitions),
             layout,
         };
         for node in nodes {
@@ -187,7 +206,10 @@ impl World {
             Event::Tick(node) => self.tick(node, at),
             Event::Submit(node) => self.client(node),
             Event::Flush(node, incarnation) => self.flush(node, incarnation),
-            Event::CheckpointCopied(node, incarnation) => self.checkpoint(node, incarnation),
+            Event::Sync(node, incarnation) => self.sync(node, incarnation),
+            Event::CheckpointCopied(node, incarnation, partition) => {
+                self.checkpoint(node, incarnation, partition);
+            }
             Event::Fault => self.strike(),
             Event::FaultEnds(id) => self.end_fault(id),
         }
@@ -223,6 +245,17 @@ impl World {
         self.stats.packets += 1;
         self.stats.busy += u64::from(header.kind == wire::Type::Busy);
         if let Some(mutation) = self.mutation {
+            if forge::asks_for_read(&header) {
+                if let Some(answer) = self.answer_of_last_round(mutation, from, to, &header) {
+                    self.transmit_whole(to, from, &answer, &forge::packet(&answer, &[]));
+                }
+                let stamped = self.lowest_stamped(usize::from(header.partition));
+                if let (Mutation::ReadOfStamped, Some(stamped)) = (mutation, stamped) {
+                    let answer = forge::read_answer(&header, to, stamped);
+                    let bytes = forge::packet(&answer, &[]);
+                    return self.transmit_whole(to, from, &answer, &bytes);
+                }
+            }
             if let Some((header, value)) = forge::instead(mutation, &self.layout, &header, value) {
                 self.transmit_whole(from, to, &header, &forge::packet(&header, &value));
             } else {
@@ -234,6 +267,34 @@ impl World {
             return;
         }
         self.transmit_whole(from, to, &header, bytes);
+    }
+
+    /// For a mutation: what this acceptor answered in the round before the one of this question, if
+    /// the question follows upon its end: then the reads came while that was under way.
+    fn answer_of_last_round(
+        &self,
+        mutation: Mutation,
+        from: u8,
+        acceptor: u8,
+        question: &Header,
+    ) -> Option<Header> {
+        let answers = self.read_answers.get(&(from, question.partition))?;
+        let follows = mutation == Mutation::ReadJoinedLate && answers.last_at == self.now;
+        let answer = answers.by_acceptor.get(&u16::from(acceptor))?;
+        follows.then_some(Header {
+            client_seq: question.client_seq,
+            ..*answer
+        })
+    }
+
+    /// What the leader that is furthest behind, of those that think they lead, has stamped last.
+    fn lowest_stamped(&self, partition: usize) -> Option<u64> {
+        let hosts = self.hosts.iter().filter_map(|sim| sim.host.as_ref());
+        hosts
+            .map(|host| host.leader_view(partition))
+            .filter(|view| view.round != 0)
+            .map(|view| view.next - 1)
+            .min()
     }
 
     fn transmit_whole(&mut self, from: u8, to: u8, header: &Header, bytes: &[u8]) {
@@ -325,6 +386,11 @@ impl World {
         let Ok((header, _)) = wire::parse(bytes) else {
             return;
         };
+        if self.mutation == Some(Mutation::ReadJoinedLate) && forge::answers_read(&header) {
+            let answers = self.read_answers.entry((to, header.partition)).or_default();
+            answers.last_at = self.now;
+            answers.by_acceptor.insert(header.node, header);
+        }
         let host = self.host(to);
         if host.frozen > 0 || host.links_held > 0 {
             return self.hold(to, from, to, bytes);
@@ -334,7 +400,7 @@ impl World {
         }
         self.trace
             .note(self.now, Happened::Arrived(to, from, header));
-        let look_at = Some(header.instance);
+        let look_at = Some((usize::from(header.partition), header.instance));
         self.with_host(to, Some(from), look_at, |host, now, out| {
             host.on_packet(now, bytes, out);
         });

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{acceptor, active, applied, filter, lose, settle, sound, submit, warm, MS};
+use common::{acceptor, active, active_in, applied, filter, lose, settle, sound, submit, warm, MS};
 use inband_dataplane::round;
 use inband_dataplane::wire::{flag, Type};
 use inband_sim::{Fate, Layout};
@@ -272,4 +272,45 @@ fn the_value_right_behind_a_checkpoint() {
     sound(&world);
     assert!(applied(&world, 7) > checkpoint, "{}", world.explain());
     settle(&mut world);
+}
+
+fn several(partitions: usize, mut layout: Layout) -> Layout {
+    layout.partitions = partitions;
+    layout
+}
+
+/// Logs have their first leaders on different hosts. One host dies: its logs go to the next in their
+/// order, the others do not notice.
+#[test]
+fn leaders_share_the_logs() {
+    let mut world = warm(several(5, Layout::replicas_lead(3, 3)));
+    let leaders = |w: &inband_sim::World| (0..5).map(|p| active_in(w, p)).collect::<Vec<_>>();
+    assert_eq!(leaders(&world), [[4], [5], [6], [4], [5]]);
+    world.crash(5);
+    let activations = world.stats.activations;
+    world.run_for(300 * MS);
+    sound(&world);
+    assert_eq!(leaders(&world), [[4], [6], [6], [4], [6]]);
+    assert_eq!(world.stats.activations, activations + 2);
+    settle(&mut world);
+}
+
+/// What an idle cluster sends does not grow with the number of its logs.
+#[test]
+fn idle_logs_cost_nothing() {
+    let packets = |partitions: usize| {
+        let mut world = warm(several(partitions, Layout::replicas_lead(3, 3)));
+        world.run_for(4_000 * MS);
+        let before = world.stats.packets;
+        world.run_for(1_000 * MS);
+        sound(&world);
+        world.stats.packets - before
+    };
+    let (one, many) = (packets(1), packets(64));
+    // 50 ALIVE a second from each of three replicas to two others; floors are told seldom.
+    assert!(one < 500, "{one} packets in a second");
+    assert!(
+        many < 6 * one,
+        "{many} packets in a second, {one} with one log"
+    );
 }

@@ -1,7 +1,4 @@
 //! The schedules of schedules.md that concern Paxos, played one by one.
-//!
-//! Number 12 (a read answered from what the leader stamped) has nothing to play: no read goes past
-//! the log yet.
 
 mod common;
 
@@ -194,6 +191,138 @@ fn amnesiac_acceptors_do_not_vote() {
     sound(&world);
     assert_eq!(applied(&world, 5), before);
     assert_eq!(world.ledger.ends.unknown, 1, "it ends, and honestly");
+}
+
+/// Schedule 12: what the leader has stamped is not what was decided. Stamped values that no acceptor
+/// has seen do not hold a read up.
+#[test]
+fn a_read_does_not_wait_for_what_is_only_stamped() {
+    // Leader 1; acceptors 2, 3, 4; replicas 5, 6.
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    lose(&mut world, |p| p.header.kind == Type::Phase2A);
+    submit(&mut world, 5, 10);
+    world.run_for(2 * MS);
+    assert!(world.read_from(6, 0));
+    let answered = |w: &World| w.ledger.ends.reads == 1;
+    assert!(
+        world.run_until(world.now + 2 * MS, answered),
+        "{}",
+        world.explain()
+    );
+    sound(&world);
+    settle(&mut world);
+}
+
+/// Schedule 12: a value that one acceptor has voted for may be decided. A read waits for it, and as
+/// nobody decides it the learner recovers the hole.
+#[test]
+fn a_read_recovers_the_hole_it_meets() {
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    lose(&mut world, |p| {
+        p.header.kind == Type::Phase2A && !p.header.has(flag::RECOVERY) && p.to != 2
+    });
+    submit(&mut world, 5, 1);
+    world.run_for(MS);
+    // Acceptor 2 is in the majority that answers.
+    let others = |p: &Passing| p.from == 4 && p.header.kind == Type::Position;
+    lose(&mut world, move |p| {
+        others(p) || (p.header.kind == Type::Phase2A && !p.header.has(flag::RECOVERY) && p.to != 2)
+    });
+    let before = applied(&world, 6);
+    assert!(world.read_from(6, 0));
+    world.run_for(10 * MS);
+    assert_eq!(world.ledger.ends.reads, 0, "it may be decided");
+    world.run_for(90 * MS);
+    sound(&world);
+    assert_eq!(world.ledger.ends.reads, 1, "{}", world.explain());
+    assert_eq!(applied(&world, 6), before + 1);
+    settle(&mut world);
+}
+
+/// A replica that misses what another one has acknowledged reads no older state.
+#[test]
+fn a_read_waits_for_what_was_acknowledged_elsewhere() {
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    lose(&mut world, |p| {
+        p.to == 6 && matches!(p.header.kind, Type::Phase2B | Type::Reply)
+    });
+    submit(&mut world, 5, 5);
+    world.run_for(2 * MS);
+    assert_eq!(world.ledger.ends.success, 2 + 5);
+    assert!(world.read_from(6, 0));
+    world.run_for(50 * MS);
+    assert_eq!(world.ledger.ends.reads, 0);
+    world.network.filter = None;
+    world.run_for(50 * MS);
+    sound(&world);
+    assert_eq!(world.ledger.ends.reads, 1, "{}", world.explain());
+    settle(&mut world);
+}
+
+/// Acceptor 2 voted and forgot, 3 never heard of it, 4 cannot be heard.
+fn read_without_memory(mutation: Option<Mutation>) -> World {
+    let mut world = common::world(Layout::dedicated(3, 1, 2), mutation);
+    submit(&mut world, 5, 1);
+    world.run_for(300 * MS);
+    lose(&mut world, |p| p.to == 3 && p.header.kind == Type::Phase2A);
+    submit(&mut world, 5, 1);
+    world.run_for(5 * MS);
+    assert_eq!(world.ledger.ends.success, 2);
+    world.crash(2);
+    lose(&mut world, |p| p.from == 4 || p.to == 4);
+    world.start(2);
+    world.read_from(6, 0);
+    world.run_for(20 * MS);
+    world
+}
+
+#[test]
+fn an_acceptor_without_memory_counts_for_no_read() {
+    let mut kept = read_without_memory(None);
+    sound(&kept);
+    assert_eq!(kept.ledger.ends.reads, 0);
+    settle(&mut kept);
+    assert!(kept.ledger.ends.reads > 0);
+    let broken = read_without_memory(Some(Mutation::ReadOfRecovering));
+    let violation = broken.violation().expect("the read misses a value");
+    assert!(
+        violation.what.contains("of which a client knew"),
+        "{violation:?}"
+    );
+}
+
+/// Without a majority a read ends at its deadline, as a failure, and not before.
+#[test]
+fn a_read_without_a_majority_fails() {
+    let mut world = warm(Layout::dedicated(3, 1, 1));
+    lose(&mut world, |p| p.to == 2 || p.to == 3);
+    assert!(world.read_from(5, 0));
+    world.run_for(world.layout.submit_deadline_us() - MS);
+    assert_eq!(world.ledger.ends.reads_failed, 0);
+    world.run_for(2 * MS);
+    sound(&world);
+    let ends = world.ledger.ends;
+    assert_eq!((ends.reads, ends.reads_failed), (0, 1));
+    settle(&mut world);
+}
+
+/// Thousands of reads cost the acceptors a few questions.
+#[test]
+fn reads_share_rounds_of_questions() {
+    let mut world = warm(Layout::dedicated(3, 1, 1));
+    let before = world.stats.packets;
+    for _ in 0..5_000 {
+        assert!(world.read_from(5, 0));
+    }
+    world.run_for(MS);
+    for _ in 0..5_000 {
+        assert!(world.read_from(5, 0));
+    }
+    world.run_for(2 * MS);
+    sound(&world);
+    assert_eq!(world.ledger.ends.reads, 10_000);
+    let packets = world.stats.packets - before;
+    assert!(packets < 40, "{packets} packets");
 }
 
 /// Schedule 13: values of one session are decided in another order than they were sent.

@@ -22,12 +22,13 @@ fn random_schedules_are_survived() {
     });
     println!(
         "{} seeds, {} events, {} fault events, {} instances applied, {} commands acknowledged, \
-         settled within {} ms",
+         {} reads, settled within {} ms",
         summary.seeds,
         summary.events,
         summary.fault_events,
         summary.applied,
         summary.succeeded,
+        summary.reads,
         summary.settled_after_max_us / 1000
     );
     assert!(failures.is_empty(), "{}", failures.join("\n"));

@@ -23,6 +23,10 @@ fn open(disk: &SimulatedDisk) -> Result<(Journal, Vec<Vec<u8>>), JournalError> {
     Ok((journal, records))
 }
 
+fn snapshot(journal: &mut Journal, records: &[&[u8]]) -> Result<(), StorageError> {
+    journal.snapshot(|append| records.iter().for_each(|record| append(record)))
+}
+
 fn records_of(disk: &SimulatedDisk) -> Vec<Vec<u8>> {
     open(disk).unwrap().1
 }
@@ -48,7 +52,7 @@ fn what_was_committed_is_there_in_order() {
             assert_eq!(journal.committed(), journal.appended());
         }
     }
-    assert!(journal.segments().len() > 2, "it rolls by itself");
+    assert!(journal.segments() > 2, "it rolls by itself");
     drop(journal);
     disk.power_cut(Cut::Unsynced, &mut chooser(1));
     let (mut journal, replayed) = open(&disk).unwrap();
@@ -87,8 +91,8 @@ fn a_snapshot_replaces_what_was_before() {
         journal.commit().unwrap();
     }
     let before = journal.len_bytes();
-    journal.snapshot([&b"state"[..], &b"more"[..]]).unwrap();
-    assert_eq!(journal.segments().len(), 1);
+    snapshot(&mut journal, &[b"state", b"more"]).unwrap();
+    assert_eq!(journal.segments(), 1);
     assert!(journal.len_bytes() < before / 50 && disk.used_bytes() < before / 10);
     journal.append(b"then");
     journal.commit().unwrap();
@@ -101,7 +105,7 @@ fn an_empty_snapshot_is_an_empty_journal() {
     let disk = SimulatedDisk::new();
     let (mut journal, _) = open(&disk).unwrap();
     journal.append(b"x");
-    journal.snapshot([]).unwrap();
+    snapshot(&mut journal, &[]).unwrap();
     drop(journal);
     let (mut journal, records) = open(&disk).unwrap();
     assert!(records.is_empty());
@@ -161,12 +165,14 @@ fn a_snapshot_that_finds_the_disk_full_can_be_tried_again() {
     journal.commit().unwrap();
     disk.set_free_bytes(Some(100));
     for _ in 0..3 {
-        assert!(journal.snapshot([&b"state"[..]]).unwrap_err().is_no_space());
+        assert!(snapshot(&mut journal, &[b"state"])
+            .unwrap_err()
+            .is_no_space());
         assert_eq!(journal.appended(), 1);
     }
     assert_eq!(open(&disk.duplicate()).unwrap().1, [b"before"]);
     disk.set_free_bytes(None);
-    journal.snapshot([&b"state"[..]]).unwrap();
+    snapshot(&mut journal, &[b"state"]).unwrap();
     drop(journal);
     assert_eq!(records_of(&disk), [b"state"]);
 }
@@ -208,9 +214,24 @@ fn a_journal_on_a_real_disk() {
         records,
         (0..20u8).map(|i| vec![i; 2000]).collect::<Vec<_>>()
     );
-    journal.snapshot([&b"state"[..]]).unwrap();
+    snapshot(&mut journal, &[b"state"]).unwrap();
     drop(journal);
     assert_eq!(open().1, [b"state"]);
+}
+
+#[test]
+fn a_snapshot_may_be_larger_than_what_is_committed_at_once() {
+    let disk = SimulatedDisk::new();
+    let (mut journal, _) = open(&disk).unwrap();
+    journal.append(b"before");
+    let record = vec![7; 1 << 20];
+    let twenty = |append: &mut dyn FnMut(&[u8])| (0..20).for_each(|_| append(&record));
+    disk.set_free_bytes(Some(10 << 20));
+    assert!(journal.snapshot(twenty).unwrap_err().is_no_space());
+    disk.set_free_bytes(None);
+    journal.snapshot(twenty).unwrap();
+    drop(journal);
+    assert_eq!(records_of(&disk), vec![record.clone(); 20]);
 }
 
 // Damage.
@@ -441,7 +462,8 @@ fn schedule(seed: u64, lies: bool) -> Result<(), String> {
                 let state: Vec<_> = model.table(model.committed).into_iter().collect();
                 let records: Vec<_> = state.iter().map(|(k, n)| record(*k, *n, 20)).collect();
                 if done {
-                    let _ = journal.snapshot(records.iter().map(Vec::as_slice));
+                    let _ =
+                        journal.snapshot(|append| records.iter().for_each(|record| append(record)));
                 }
             }
             15 => disk.fail_at(disk.operations() + choose(6), Failure::Io),
@@ -522,7 +544,7 @@ fn script(journal: &mut Journal, model: &mut Model) -> Result<(), StorageError> 
         if step == 7 {
             let state = model.table(model.committed);
             let records: Vec<_> = state.into_iter().map(|(k, n)| record_of(k, n)).collect();
-            journal.snapshot(records.iter().map(Vec::as_slice))?;
+            journal.snapshot(|append| records.iter().for_each(|record| append(record)))?;
         }
     }
     Ok(())

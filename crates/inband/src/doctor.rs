@@ -3,16 +3,18 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{bail, Result};
+use anyhow::{anyhow, bail, Result};
 use clap::Args;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_dataplane::xdp;
-use inband_lab::preflight;
+use inband_lab::memory::{self, TooLarge};
+use inband_lab::{preflight, ClusterSpec};
+use inband_paxos::config::DEFAULT_RING_SLOTS;
+
+use crate::up::{store_memory_bytes, DEFAULT_DATA};
 
 /// Bytes of IPv4 and UDP headers before a packet.
 const IP_UDP_LEN_BYTES: usize = 28;
-/// Memory that a default cluster on one machine takes, roughly.
-const MEMORY_MIN_MIB: u64 = 1024;
 
 /// Options of `inband doctor`.
 #[derive(Debug, Args)]
@@ -20,13 +22,19 @@ pub struct DoctorArgs {
     /// Look at this interface only.
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
+    /// Would a cluster of so many partitions fit into this machine's memory?
+    #[arg(long, default_value_t = 1, value_name = "P")]
+    partitions: u32,
+    /// The same: slots of each acceptor's ring.
+    #[arg(long, default_value_t = DEFAULT_RING_SLOTS, value_name = "I")]
+    ring_slots: u32,
 }
 
 fn line(good: bool, what: &str, says: &str) {
     println!("{} {what:<22} {says}", if good { "ok  " } else { "--  " });
 }
 
-/// Check and print; fails only if nothing at all would work.
+/// Check and print; fails only if nothing at all would work, or what was asked for does not fit.
 pub fn doctor(args: &DoctorArgs) -> Result<()> {
     let root = preflight::check_privileges();
     line(
@@ -61,7 +69,11 @@ pub fn doctor(args: &DoctorArgs) -> Result<()> {
             "not mounted, and not needed"
         },
     );
-    memory();
+    let memory = memory(args)?;
+    match &memory {
+        Ok(says) => line(true, "memory", says),
+        Err(too_large) => line(false, "memory", &too_large.to_string()),
+    }
     let mut interfaces: Vec<String> = match &args.interface {
         Some(name) => vec![name.clone()],
         None => fs::read_dir("/sys/class/net")?
@@ -80,7 +92,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<()> {
         "udp backend",
         "always works: inband up --dataplane udp",
     );
-    Ok(())
+    memory.map(drop).map_err(|too_large| anyhow!(too_large))
 }
 
 fn words<T, E: std::fmt::Display>(result: &Result<T, E>, good: &str) -> String {
@@ -90,22 +102,26 @@ fn words<T, E: std::fmt::Display>(result: &Result<T, E>, good: &str) -> String {
     }
 }
 
-fn memory() {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = text.lines().find_map(|l| {
-        l.strip_prefix("MemAvailable:")?
-            .split_whitespace()
-            .next()?
-            .parse()
-            .ok()
-    });
-    let mib: u64 = kib.unwrap_or(0u64) / 1024;
-    let says = if mib >= MEMORY_MIN_MIB {
-        format!("{mib} MiB available")
-    } else {
-        format!("{mib} MiB available, a default cluster wants {MEMORY_MIN_MIB}: lower --ring-slots and --replicas")
-    };
-    line(mib >= MEMORY_MIN_MIB, "memory", &says);
+/// Whether all hosts of a cluster on this machine fit; in words if they do.
+fn memory(args: &DoctorArgs) -> Result<Result<String, TooLarge>> {
+    let mut spec = ClusterSpec::new("inband", DEFAULT_DATA);
+    spec.partitions = args.partitions;
+    spec.ring_slots = args.ring_slots;
+    spec.store_memory_bytes = store_memory_bytes(args.partitions);
+    spec.check().map_err(|message| anyhow!(message))?;
+    let available_bytes = memory::available_bytes();
+    let mib = |bytes: u64| bytes >> 20;
+    Ok(memory::check(&spec, available_bytes).map(|need| {
+        format!(
+            "{} MiB available; a cluster with --partitions {} --ring-slots {} takes about {}, of \
+             which rings {} in each acceptor",
+            mib(available_bytes),
+            args.partitions,
+            args.ring_slots,
+            mib(need.total_bytes),
+            mib(need.acceptor_rings_bytes)
+        )
+    }))
 }
 
 fn interface(name: &str) {

@@ -2,27 +2,37 @@
 
 use std::path::PathBuf;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 use clap::Args;
-use inband_kv::store::Store;
+use inband_kv::machine::{Machine, MachineConfig};
 
 /// Options of `inband inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// A replica's data directory. No process may have it open.
-    dir: PathBuf,
+    /// A replica's data directories, in the order of its configuration. No process may have them
+    /// open.
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
 }
 
 /// Print one JSON object.
 pub fn inspect(args: &InspectArgs) -> Result<()> {
     // Opening would create an empty store in its place.
-    ensure!(args.dir.is_dir(), "{} is no directory", args.dir.display());
-    let store = Store::open(&args.dir).with_context(|| args.dir.display().to_string())?;
+    let first = &args.dirs[0];
+    let partitions = Machine::partitions_in(first)?
+        .with_context(|| format!("{} holds no data of a replica", first.display()))?;
+    let machine = Machine::open(MachineConfig {
+        dirs: args.dirs.clone(),
+        partitions,
+        sync: false,
+    })
+    .with_context(|| first.display().to_string())?;
     let text = serde_json::json!({
-        "applied": store.applied(),
-        "keys": store.keys(),
-        "time_ms": store.time_ms(),
-        "digest": format!("{:016x}", store.digest()?),
+        "applied": machine.applied(),
+        "partitions": partitions,
+        "keys": machine.keys(),
+        "time_ms": machine.stores().map(|store| store.time_ms()).max(),
+        "digest": format!("{:016x}", machine.digest()?),
     });
     println!("{text}");
     Ok(())

@@ -4,64 +4,69 @@ use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 
 use anyhow::{anyhow, Context, Result};
+use inband_lab::control::{log_label, AcceptorStatus, LeaderStatus};
 use prometheus::{Encoder, IntGaugeVec, Opts, Registry, TextEncoder};
 use tiny_http::{Header, Response, Server};
 
 use crate::serve::HostView;
 
-fn encode(view: &HostView) -> Result<Vec<u8>> {
-    let registry = Registry::new();
-    let status = view.status();
-    let labels = [status.name.as_str()];
-    let gauge = |name: &str, help: &str, value: u64| -> Result<()> {
+/// Gauges of one host, by name.
+struct Gauges<'a> {
+    registry: Registry,
+    node: &'a str,
+}
+
+impl Gauges<'_> {
+    fn add(&self, name: &str, help: &str, value: u64) -> Result<()> {
         let gauge = IntGaugeVec::new(Opts::new(format!("inband_{name}"), help), &["node"])?;
-        gauge
-            .with_label_values(&labels)
-            .set(i64::try_from(value).unwrap_or(i64::MAX));
-        registry.register(Box::new(gauge))?;
+        gauge.with_label_values(&[self.node]).set(signed(value));
+        self.registry.register(Box::new(gauge))?;
         Ok(())
+    }
+
+    /// One value a log; none at all if the host does not have the role.
+    fn add_per_log(&self, name: &str, help: &str, values: &[u64]) -> Result<()> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        let gauge = IntGaugeVec::new(
+            Opts::new(format!("inband_{name}"), help),
+            &["node", "partition"],
+        )?;
+        for (log, value) in values.iter().enumerate() {
+            let partition = log_label(log, values.len());
+            gauge
+                .with_label_values(&[self.node, &partition])
+                .set(signed(*value));
+        }
+        self.registry.register(Box::new(gauge))?;
+        Ok(())
+    }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn encode(view: &HostView) -> Result<Vec<u8>> {
+    let status = view.status();
+    let gauges = Gauges {
+        registry: Registry::new(),
+        node: &status.name,
     };
-    gauge("epoch", "Configuration epoch", u64::from(status.epoch))?;
-    gauge(
+    gauges.add("epoch", "Configuration epoch", u64::from(status.epoch))?;
+    gauges.add(
         "memory_bytes",
         "Registers, rings and log of decided values",
         status.memory_bytes,
     )?;
-    if let Some(leader) = status.leader {
-        gauge(
-            "leader_active",
-            "1 if this host leads",
-            u64::from(leader.active),
-        )?;
-        gauge(
-            "leader_next_instance",
-            "Instance of the next request",
-            leader.next_instance,
-        )?;
-        gauge(
-            "leader_floor",
-            "Trim floor known to the leader",
-            leader.floor,
-        )?;
-    }
-    if let Some(acceptor) = status.acceptor {
-        gauge(
-            "acceptor_voting",
-            "0 if recovering",
-            u64::from(acceptor.voting),
-        )?;
-        gauge(
-            "acceptor_highest_voted",
-            "Highest instance voted",
-            acceptor.highest_voted,
-        )?;
-        gauge("acceptor_floor", "Trim floor", acceptor.floor)?;
-    }
-    if let Some(replica) = status.replica {
-        gauge("replica_applied", "Last instance applied", replica.applied)?;
-        gauge("replica_keys", "Keys in the store", replica.keys)?;
-        gauge("replica_clients", "Connected clients", replica.clients)?;
-        gauge(
+    leader_gauges(&gauges, &status.leaders)?;
+    acceptor_gauges(&gauges, &status.acceptors)?;
+    if let Some(replica) = &status.replica {
+        gauges.add_per_log("replica_applied", "Last instance applied", &replica.applied)?;
+        gauges.add("replica_keys", "Keys in the store", replica.keys)?;
+        gauges.add("replica_clients", "Connected clients", replica.clients)?;
+        gauges.add(
             "replica_outstanding",
             "Values submitted and undecided",
             replica.outstanding,
@@ -75,15 +80,48 @@ fn encode(view: &HostView) -> Result<Vec<u8>> {
         &["node", "event"],
     )?;
     for (name, value) in &status.counters {
-        let value = i64::try_from(*value).unwrap_or(i64::MAX);
         events
-            .with_label_values(&[labels[0], name.as_str()])
-            .set(value);
+            .with_label_values(&[gauges.node, name.as_str()])
+            .set(signed(*value));
     }
-    registry.register(Box::new(events))?;
+    gauges.registry.register(Box::new(events))?;
     let mut text = Vec::new();
-    TextEncoder::new().encode(&registry.gather(), &mut text)?;
+    TextEncoder::new().encode(&gauges.registry.gather(), &mut text)?;
     Ok(text)
+}
+
+fn leader_gauges(gauges: &Gauges<'_>, leaders: &[LeaderStatus]) -> Result<()> {
+    let each = |of: fn(&LeaderStatus) -> u64| leaders.iter().map(of).collect::<Vec<u64>>();
+    gauges.add_per_log(
+        "leader_active",
+        "1 if this host leads",
+        &each(|l| u64::from(l.active)),
+    )?;
+    gauges.add_per_log(
+        "leader_next_instance",
+        "Instance of the next request",
+        &each(|l| l.next_instance),
+    )?;
+    gauges.add_per_log(
+        "leader_floor",
+        "Trim floor known to the leader",
+        &each(|l| l.floor),
+    )
+}
+
+fn acceptor_gauges(gauges: &Gauges<'_>, acceptors: &[AcceptorStatus]) -> Result<()> {
+    let each = |of: fn(&AcceptorStatus) -> u64| acceptors.iter().map(of).collect::<Vec<u64>>();
+    gauges.add_per_log(
+        "acceptor_voting",
+        "0 if recovering",
+        &each(|a| u64::from(a.voting)),
+    )?;
+    gauges.add_per_log(
+        "acceptor_highest_voted",
+        "Highest instance voted",
+        &each(|a| a.highest_voted),
+    )?;
+    gauges.add_per_log("acceptor_floor", "Trim floor", &each(|a| a.floor))
 }
 
 /// Serve on a listening socket, on a thread of its own, until the process ends.

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 use clap::Args;
+use inband_lab::control::{instances, log_label, HostStatus};
 use inband_lab::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
-use inband_lab::supervisor::ProcessState;
+use inband_lab::supervisor::{HostEntry, ProcessState};
 use inband_lab::ClusterStatus;
+use inband_paxos::config::Role;
 
 use crate::up::DEFAULT_DATA;
 
@@ -38,17 +40,18 @@ pub struct StatusArgs {
 /// Options of commands about one role.
 #[derive(Debug, Args)]
 pub struct RoleArgs {
-    /// leader (whoever leads now), acceptor/0, replica/2, ...
+    /// leader (whoever leads partition 0 now), leader:3 (partition 3), leader:M (the log of commands
+    /// over several partitions), acceptor/0, replica/2, ...
     role: String,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
-/// Instances applied and commands applied, at the most advanced replica.
+/// Instances of all logs applied and commands applied, at the most advanced replica.
 pub fn progress(status: &ClusterStatus) -> (u64, u64) {
     let hosts = status.hosts.iter().filter_map(|h| h.status.as_ref());
     hosts.fold((0, 0), |(applied, commands), host| {
-        let replica = host.replica.map_or(0, |r| r.applied);
+        let replica: u64 = host.replica.as_ref().map_or(0, |r| r.applied.iter().sum());
         let count = host
             .counters
             .get("kv_commands_applied")
@@ -66,10 +69,16 @@ pub fn status(args: &StatusArgs) -> Result<()> {
         return Ok(());
     }
     println!(
-        "cluster {}  epoch {}  durability {}  network {}  clients {}",
-        status.name, status.epoch, status.durability, status.network, status.resp
+        "cluster {}  epoch {}  partitions {}  durability {}  network {}  clients {}",
+        status.name,
+        status.epoch,
+        status.partitions,
+        status.durability,
+        status.network,
+        status.resp
     );
     print_hosts(&status);
+    print_logs(&status);
     if args.counters {
         for host in status.hosts.iter().filter_map(|h| h.status.as_ref()) {
             for (name, value) in &host.counters {
@@ -98,27 +107,7 @@ pub fn print_hosts(status: &ClusterStatus) {
             host.address
         );
         if let Some(said) = &host.status {
-            if let Some(acceptor) = said.acceptor {
-                let mode = if acceptor.voting {
-                    "voting"
-                } else {
-                    "recovering, not voting"
-                };
-                line += &format!("  {mode}, highest vote {}", acceptor.highest_voted);
-            }
-            if let Some(replica) = said.replica {
-                line += &format!("  applied {}, {} keys", replica.applied, replica.keys);
-            }
-            match said.leader {
-                Some(leader) if leader.active => {
-                    line += &format!(
-                        "  LEADS, round {:#x}, next instance {}",
-                        leader.round, leader.next_instance
-                    );
-                }
-                Some(_) if host.roles.len() > 1 => line += "  (backup leader)",
-                _ => {}
-            }
+            line += &parts_played(host, said);
         }
         if let Some(resp) = host.resp {
             line += &format!("  resp {resp}");
@@ -128,6 +117,85 @@ pub fn print_hosts(status: &ClusterStatus) {
         }
         println!("{line}");
     }
+}
+
+/// What a running host says of its roles.
+fn parts_played(host: &HostEntry, said: &HostStatus) -> String {
+    let mut line = String::new();
+    let logs = said.acceptors.len();
+    match said.acceptors.iter().filter(|a| a.voting).count() {
+        _ if logs == 0 => {}
+        0 => line += "  recovering, does not vote",
+        voting if voting == logs => line += "  votes",
+        voting => line += &format!("  votes in {voting} of {logs} logs"),
+    }
+    if let Some(replica) = &said.replica {
+        line += &format!("  {} keys, {} clients", replica.keys, replica.clients);
+    }
+    let logs = said.leaders.len();
+    let led: Vec<String> = (0..logs)
+        .filter(|&log| said.leaders[log].active)
+        .map(|log| log_label(log, logs))
+        .collect();
+    match (&led[..], logs) {
+        ([], 0) => {}
+        ([], _) if host.roles.len() > 1 => line += "  (backup leader)",
+        ([], _) => {}
+        (_, 1) => line += "  LEADS",
+        (led, _) => line += &format!("  LEADS {}", led.join(" ")),
+    }
+    line
+}
+
+/// A line a log, and what the rings take.
+pub fn print_logs(status: &ClusterStatus) {
+    let logs = status.leaders.len();
+    println!(
+        "  {:<9} {:<12} {:>10} {:>12} {:>12}  {:<38}  applied by replicas",
+        "partition", "leader", "epoch", "next", "floor", "highest vote of acceptors"
+    );
+    for log in 0..logs {
+        let leader = status.leader(log);
+        let host = status
+            .hosts
+            .iter()
+            .find(|h| Some(h.name.as_str()) == leader);
+        let said = host.and_then(|h| h.status.as_ref());
+        let registers = said.and_then(|s| s.leaders.get(log));
+        let or_dash = |value: Option<u64>| value.map_or("-".to_owned(), |v| v.to_string());
+        println!(
+            "  {:<9} {:<12} {:>10} {:>12} {:>12}  {:<38}  {}",
+            log_label(log, logs),
+            leader.unwrap_or("none"),
+            or_dash(said.map(|s| u64::from(s.epoch))),
+            or_dash(registers.map(|r| r.next_instance)),
+            or_dash(registers.map(|r| r.floor)),
+            each(status, Role::Acceptor, |s| Some(
+                s.acceptors.get(log)?.highest_voted
+            )),
+            each(status, Role::Replica, |s| s
+                .replica
+                .as_ref()?
+                .applied
+                .get(log)
+                .copied()),
+        );
+    }
+    println!(
+        "  rings: {:.1} MiB in each acceptor (logs: {logs}, slots of each: {})",
+        status.acceptor_rings_bytes as f64 / f64::from(1 << 20),
+        status.ring_slots
+    );
+}
+
+/// A number of every host of a role, in order.
+fn each(status: &ClusterStatus, role: Role, number: impl Fn(&HostStatus) -> Option<u64>) -> String {
+    let hosts = status.hosts.iter().filter(|h| h.roles.contains(&role));
+    let numbers: Vec<String> = hosts
+        .map(|h| h.status.as_ref().and_then(&number))
+        .map(|n| n.map_or("-".to_owned(), |n| n.to_string()))
+        .collect();
+    numbers.join(" ")
 }
 
 /// `inband down`.
@@ -141,7 +209,7 @@ pub fn down(args: &ClusterArgs) -> Result<()> {
         std::thread::sleep(Duration::from_millis(10));
     }
     match (report.clean_at, report.unclean_because) {
-        (Some(instance), _) => println!("stopped cleanly at instance {instance}"),
+        (Some(at), _) => println!("stopped cleanly at {}", instances(&at)),
         (None, why) => bail!(
             "stopped, but not cleanly: {}; the next `up` will ask for --accept-loss",
             why.unwrap_or_default()

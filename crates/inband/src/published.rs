@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use inband_dataplane::registers::{AcceptorView, LeaderView};
 use inband_paxos::leadership::LeaderEvent;
-use inband_paxos::log::{Burst, ReplicatedLog, SubmitError, Ticket};
+use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, SubmitError, Ticket};
 use inband_paxos::node::Node;
 
 /// Time between two publications.
@@ -19,13 +19,13 @@ const EVENTS_MAX: usize = 64;
 /// What a node told about itself last.
 #[derive(Debug, Clone, Default)]
 pub struct NodeState {
-    /// The acceptor's registers, if it has the role.
-    pub acceptor: Option<AcceptorView>,
-    /// The leader's registers, if it has the role.
-    pub leader: Option<LeaderView>,
-    /// Next instance the learner delivers, if there is one.
+    /// The acceptor's registers of every log, if it has the role.
+    pub acceptors: Vec<AcceptorView>,
+    /// The leader's registers of every log, if it has the role.
+    pub leaders: Vec<LeaderView>,
+    /// Next instance the learner delivers, if there is one; of all logs together.
     pub next_delivery: Option<u64>,
-    /// Highest instance the learner knows to exist.
+    /// Highest instance the learner knows to exist; of all logs together.
     pub known_highest: u64,
     /// Values submitted and not yet answered.
     pub outstanding: usize,
@@ -35,9 +35,9 @@ pub struct NodeState {
     pub memory_bytes: u64,
     /// Nodes whose link-layer address is not known.
     pub unresolved: Vec<u8>,
-    /// Leader changes: microseconds since the node started, and what happened.
-    pub leader_events: Vec<(u64, LeaderEvent)>,
-    /// Take-overs completed here.
+    /// Leader changes: microseconds since the node started, log, and what happened.
+    pub leader_events: Vec<(u64, usize, LeaderEvent)>,
+    /// Take-overs completed here, of all logs.
     pub takeovers: u64,
     /// How long the last of them took.
     pub last_takeover: Takeover,
@@ -52,7 +52,7 @@ pub struct Takeover {
     pub decided_after: Option<Duration>,
 }
 
-/// Watches take-overs go by, from poll to poll.
+/// Watches take-overs of one log go by, from poll to poll.
 #[derive(Default)]
 struct TakeoverWatch {
     /// By the node's clock in microseconds, and a moment not after it by this thread's.
@@ -63,7 +63,12 @@ struct TakeoverWatch {
 impl TakeoverWatch {
     /// What a poll that began at `poll_started` brought. On XDP phase 1 may begin and end within one
     /// poll, so its length is told by the events' own times.
-    fn look(&mut self, poll_started: Instant, events: &[(u64, LeaderEvent)], has_delivered: bool) {
+    fn look<'e>(
+        &mut self,
+        poll_started: Instant,
+        events: impl Iterator<Item = &'e (u64, usize, LeaderEvent)>,
+        has_delivered: bool,
+    ) {
         // Something delivered in the poll of the activation may have been decided before it, so
         // only later polls count: the time is at most too long.
         let awaits_decision =
@@ -71,7 +76,7 @@ impl TakeoverWatch {
         if awaits_decision && has_delivered {
             self.last.decided_after = self.suspected_at.map(|(_, at)| at.elapsed());
         }
-        for (at_us, event) in events {
+        for (at_us, _, event) in events {
             match (event, self.suspected_at) {
                 (LeaderEvent::Suspected, _) => {
                     self.suspected_at = Some((*at_us, poll_started));
@@ -103,20 +108,28 @@ pub struct PublishedNode {
     node: Node,
     shared: Shared,
     publish_at: Instant,
-    takeover: TakeoverWatch,
+    /// One a log.
+    takeovers: Vec<TakeoverWatch>,
+    /// The log whose leader changed last.
+    last_takeover: usize,
+    /// Values in each log's burst before a poll.
+    delivered: Vec<usize>,
     /// Not published yet.
-    events: Vec<(u64, LeaderEvent)>,
+    events: Vec<(u64, usize, LeaderEvent)>,
 }
 
 impl PublishedNode {
     /// Wrap a node.
     pub fn new(node: Node) -> (PublishedNode, Shared) {
         let shared = Shared::default();
+        let logs = node.partitions();
         let mut published = PublishedNode {
             node,
             shared: shared.clone(),
             publish_at: Instant::now(),
-            takeover: TakeoverWatch::default(),
+            takeovers: (0..logs).map(|_| TakeoverWatch::default()).collect(),
+            last_takeover: 0,
+            delivered: Vec::with_capacity(logs),
             events: Vec::new(),
         };
         published.publish();
@@ -125,19 +138,22 @@ impl PublishedNode {
 
     fn publish(&mut self) {
         self.publish_at = Instant::now() + PUBLISH_EVERY;
-        let host = self.node.host();
+        let logs = self.node.host().partitions();
+        let all = || 0..logs.len();
+        let learners = || logs.iter().filter_map(|log| log.learner());
+        let leaderships = logs.iter().filter_map(|log| log.leadership());
         let fresh = NodeState {
-            acceptor: self.node.acceptor_view(),
-            leader: self.node.leader_view(),
-            next_delivery: host.learner().map(|l| l.next()),
-            known_highest: host.learner().map_or(0, |l| l.known_highest()),
-            outstanding: host.proposer().outstanding(),
+            acceptors: all().filter_map(|p| self.node.acceptor_view(p)).collect(),
+            leaders: all().filter_map(|p| self.node.leader_view(p)).collect(),
+            next_delivery: learners().map(|l| l.next()).reduce(|a, b| a + b),
+            known_highest: learners().map(|l| l.known_highest()).sum(),
+            outstanding: logs.iter().map(|log| log.proposer().outstanding()).sum(),
             counters: self.node.counters(),
             memory_bytes: self.node.memory_bytes(),
             unresolved: self.node.unresolved().to_vec(),
             leader_events: Vec::new(),
-            takeovers: host.leadership().map_or(0, |l| l.takeovers()),
-            last_takeover: self.takeover.last,
+            takeovers: leaderships.map(|l| l.takeovers()).sum(),
+            last_takeover: self.takeovers[self.last_takeover].last,
         };
         let events = std::mem::take(&mut self.events);
         let mut state = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,11 +182,18 @@ impl ReplicatedLog for PublishedNode {
         self.node.submit(partition, value)
     }
     fn poll(&mut self, bursts: &mut [Burst]) {
-        let count = |bursts: &[Burst]| bursts.iter().map(|b| b.decided().len()).sum::<usize>();
-        let (started, before) = (Instant::now(), count(bursts));
+        let started = Instant::now();
+        self.delivered.clear();
+        self.delivered
+            .extend(bursts.iter().map(|burst| burst.decided().len()));
         self.node.poll(bursts);
         let events = self.node.take_leader_events();
-        self.takeover.look(started, &events, count(bursts) > before);
+        for (log, watch) in self.takeovers.iter_mut().enumerate() {
+            let has_delivered = bursts[log].decided().len() > self.delivered[log];
+            let own = events.iter().filter(|event| event.1 == log);
+            watch.look(started, own, has_delivered);
+        }
+        self.last_takeover = events.last().map_or(self.last_takeover, |event| event.1);
         self.events.extend(events);
         if Instant::now() >= self.publish_at {
             self.publish();
@@ -187,6 +210,9 @@ impl ReplicatedLog for PublishedNode {
     }
     fn answered(&mut self, ticket: Ticket) {
         self.node.answered(ticket);
+    }
+    fn confirm_read(&mut self, partition: usize) -> ReadTicket {
+        self.node.confirm_read(partition)
     }
     fn wake_fds(&self) -> Vec<RawFd> {
         self.node.wake_fds()

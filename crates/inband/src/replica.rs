@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::replica::{Replica, ReplicaConfig};
-use inband_kv::store::Store;
 use inband_paxos::config::{Config, Dataplane};
 use inband_paxos::node::Node;
 
@@ -27,15 +27,20 @@ pub fn run(
     metrics_listeners: Vec<TcpListener>,
 ) -> Result<()> {
     let this = config.this();
-    let store = Store::open(&config.host.data_dir)
-        .with_context(|| format!("host.data_dir {}", config.host.data_dir.display()))?;
-    let before = config.cluster.first_instance - 1;
+    let machine = Machine::open(MachineConfig {
+        dirs: config.host.data_dirs.clone(),
+        partitions: config.cluster.partitions as usize,
+        sync: false,
+    })
+    .with_context(|| format!("host.data_dirs {:?}", config.host.data_dirs))?;
+    let applied = machine.applied();
+    let firsts = &config.cluster.first_instances;
+    let is_behind = |(applied, first): (&u64, &u64)| *applied != 0 && applied + 1 < *first;
     ensure!(
-        store.applied() == 0 || store.applied() >= before || config.replicas().count() > 1,
-        "the store has applied instance {}, the epoch starts behind {before}, and there is no peer to copy from",
-        store.applied()
+        !applied.iter().zip(firsts).any(is_behind) || config.replicas().count() > 1,
+        "the store has applied instances {applied:?}, the epoch starts at {firsts:?}, and there is no peer to copy from",
     );
-    let node = Node::open(config, dataplane, store.applied())?;
+    let node = Node::open(config, dataplane, &applied)?;
     let (node, state) = PublishedNode::new(node);
     // Peers fetch checkpoints over TCP at the address that also takes packets.
     let checkpoints = TcpListener::bind(this.address)
@@ -46,10 +51,11 @@ pub fn run(
         replica_index: index as u64,
         clients_max: config.host.limits.max_clients as usize,
         spin_us: config.host.timing.spin_us,
+        ..ReplicaConfig::default()
     };
     let mut replica = Replica::new(
         replica_config,
-        store,
+        machine,
         Box::new(node),
         resp,
         Some(checkpoints),

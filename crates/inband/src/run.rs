@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
 use inband_paxos::backend;
 use inband_paxos::config::{Config, Role};
+use inband_paxos::durable::StateLock;
 use inband_paxos::log::{Burst, ReplicatedLog};
 use inband_paxos::node::Node;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -26,29 +27,29 @@ const IDLE_MAX: Duration = Duration::from_millis(100);
 /// Run until told to stop, by a signal, the control socket or the supervisor's end.
 pub fn run(config_path: &Path) -> Result<()> {
     let config = Arc::new(Config::load(config_path)?);
+    let _state_lock = StateLock::take(&config.host.state_dir)?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signals(&stop)?;
     let (dataplane, why) = backend::resolve(&config);
     let this = config.this();
     tracing::info!("{}: dataplane {dataplane} ({why})", this.name);
 
-    let mut inherited = inband_dataplane::inherit::listeners(LISTEN_FDS_ENV);
-    let mut take = |usage: &str| -> Vec<TcpListener> {
-        let (mine, rest) = std::mem::take(&mut inherited)
-            .into_iter()
-            .partition(|l| l.0 == usage);
-        inherited = rest;
-        let mine: Vec<(String, TcpListener)> = mine;
-        mine.into_iter().map(|l| l.1).collect()
-    };
-    let metrics_listeners = listeners(take("metrics"), config.host.metrics, "host.metrics")?;
-    let resp_listeners = listeners(take("resp"), config.host.resp.iter().copied(), "host.resp")?;
+    let (metrics_inherited, resp_inherited) = inherited()?;
+    let metrics_listeners = listeners(metrics_inherited, config.host.metrics, "host.metrics")?;
+    let resp = config.host.resp.iter().copied();
+    let resp_listeners = listeners(resp_inherited, resp, "host.resp")?;
+    ensure!(
+        resp_listeners.is_empty() || this.has(Role::Replica),
+        "a socket for Redis clients was handed down, but {} is no replica; only replicas serve them",
+        this.name
+    );
 
     if this.has(Role::Replica) {
         return crate::replica::run(&config, dataplane, stop, resp_listeners, metrics_listeners);
     }
-    let applied = config.cluster.first_instance - 1;
-    let (mut node, state) = PublishedNode::new(Node::open(&config, dataplane, applied)?);
+    let firsts = config.cluster.first_instances.iter();
+    let applied: Vec<u64> = firsts.map(|first| first - 1).collect();
+    let (mut node, state) = PublishedNode::new(Node::open(&config, dataplane, &applied)?);
     let view = HostView {
         config: config.clone(),
         dataplane,
@@ -80,6 +81,22 @@ pub fn run(config_path: &Path) -> Result<()> {
     }
     tracing::info!("{}: stopped", config.this().name);
     Ok(())
+}
+
+/// Sockets that a supervisor or systemd has opened for metrics, and for Redis clients. What is not
+/// called `metrics` is for Redis clients: unless told otherwise, systemd gives the name of the unit.
+fn inherited() -> Result<(Vec<TcpListener>, Vec<TcpListener>)> {
+    let (mut metrics, mut resp) = (Vec::new(), Vec::new());
+    for (usage, listener) in inband_dataplane::inherit::listeners(LISTEN_FDS_ENV) {
+        listener.local_addr().with_context(|| {
+            format!("the inherited socket {usage:?} is no TCP socket; write ListenStream=ADDRESS:PORT in its unit")
+        })?;
+        match usage.as_str() {
+            "metrics" => metrics.push(listener),
+            _ => resp.push(listener),
+        }
+    }
+    Ok((metrics, resp))
 }
 
 /// Inherited sockets, and those that the configuration asks to bind.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use inband_dataplane::registers::{AcceptorView, LeaderView};
 use inband_kv::control::ReplicaControl;
 use inband_lab::control::{
     AcceptorStatus, HostReply, HostRequest, HostStatus, LeaderStatus, Position, ReplicaStatus,
@@ -96,20 +97,10 @@ impl HostView {
                 .iter()
                 .map(|role| (*role, backend.clone()))
                 .collect(),
-            leader: state.leader.map(|view| LeaderStatus {
-                active: view.round != 0,
-                round: view.round,
-                next_instance: view.next,
-                floor: view.floor,
-            }),
-            acceptor: state.acceptor.map(|view| AcceptorStatus {
-                voting: view.voting,
-                round: view.promise,
-                floor: view.floor,
-                highest_voted: view.highest,
-            }),
+            leaders: state.leaders.iter().map(leader_status).collect(),
+            acceptors: state.acceptors.iter().map(acceptor_status).collect(),
             replica: store.map(|store| ReplicaStatus {
-                applied: store.applied_instance,
+                applied: store.applied_instances,
                 outstanding: state.outstanding as u64,
                 draining: store.is_draining,
                 keys: store.keys,
@@ -124,8 +115,9 @@ impl HostView {
         let state = published::read(&self.state);
         let store = self.replica.as_ref().map(|r| r.status());
         Position {
-            applied: store.as_ref().map_or(0, |s| s.applied_instance),
-            outstanding: store.map_or(0, |s| s.values_in_flight) + state.outstanding as u64,
+            outstanding: store.as_ref().map_or(0, |s| s.values_in_flight)
+                + state.outstanding as u64,
+            applied: store.map_or_else(Vec::new, |s| s.applied_instances),
         }
     }
 
@@ -159,6 +151,24 @@ impl HostView {
                 HostReply::Stopping
             }
         }
+    }
+}
+
+fn leader_status(view: &LeaderView) -> LeaderStatus {
+    LeaderStatus {
+        active: view.round != 0,
+        round: view.round,
+        next_instance: view.next,
+        floor: view.floor,
+    }
+}
+
+fn acceptor_status(view: &AcceptorView) -> AcceptorStatus {
+    AcceptorStatus {
+        voting: view.voting,
+        round: view.promise,
+        floor: view.floor,
+        highest_voted: view.highest,
     }
 }
 

@@ -1,20 +1,23 @@
 //! `inband up`: a whole cluster on this machine.
 
-use std::io::{BufRead, BufReader, IsTerminal, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
+use inband_kv::limits;
+use inband_lab::control::instances;
 use inband_lab::signals::StopSignals;
 use inband_lab::supervisor::remote;
 use inband_lab::{
     AcceptorChoice, ClusterSpec, ClusterStatus, DownReport, LeaderLayout, Supervisor,
 };
-use inband_paxos::config::{Dataplane, DEFAULT_RING_SLOTS};
+use inband_paxos::config::{logs_of, Dataplane, DEFAULT_RING_SLOTS};
 
+use crate::client::Client;
 use crate::operate;
 
 /// Where a cluster lives unless told otherwise.
@@ -35,12 +38,20 @@ pub struct UpArgs {
     /// Where the packet roles run: auto, xdp, xdp-generic or udp.
     #[arg(long, default_value_t = Dataplane::Auto)]
     dataplane: Dataplane,
+    /// Partitions of the key space, each with a log, a leader and a store of its own. Keys are spread
+    /// by their Redis Cluster hash slot modulo this number. It stays what it was at the first start.
+    #[arg(long, default_value_t = 1, value_name = "P")]
+    partitions: u32,
+    /// Hosts that only lead. The leaders of the partitions are spread over them and the replicas.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    leaders: usize,
     /// Put the first leader on the host of acceptor/0 instead of a host of its own.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "leaders")]
     leader_with_acceptor: bool,
-    /// Directory of the cluster; data in it survive `inband down` and `inband up`.
-    #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
-    data: PathBuf,
+    /// Directory of the cluster; data in it survive `inband down` and `inband up`. Further ones, on
+    /// other disks perhaps, take their share of the partitions.
+    #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR[,DIR...]", value_delimiter = ',')]
+    data: Vec<PathBuf>,
     /// Where RESP clients connect. Replica i is also reachable alone, at the port plus 1 plus i.
     #[arg(long, default_value = "127.0.0.1:6379", value_name = "ADDR:PORT")]
     resp: SocketAddr,
@@ -68,7 +79,10 @@ pub struct UpArgs {
 impl UpArgs {
     fn spec(&self) -> Result<ClusterSpec> {
         let program = std::env::current_exe().context("finding this program")?;
-        let mut spec = ClusterSpec::new(program, &self.data);
+        let mut spec = ClusterSpec::new(program, self.directory());
+        spec.more_data = self.data[1..].to_vec();
+        spec.partitions = self.partitions;
+        spec.store_memory_bytes = store_memory_bytes(self.partitions);
         spec.acceptors = self.acceptors.clone();
         spec.replicas = self.replicas;
         spec.dataplane = self.dataplane;
@@ -77,11 +91,25 @@ impl UpArgs {
         spec.ring_slots = self.ring_slots;
         spec.accept_loss = self.accept_loss;
         spec.accept_missing_replicas = self.accept_missing_replicas;
-        if self.leader_with_acceptor {
-            spec.leader = LeaderLayout::WithAcceptor;
-        }
+        spec.leader = if self.leader_with_acceptor {
+            LeaderLayout::WithAcceptor
+        } else {
+            LeaderLayout::OwnHosts(vec![Dataplane::Auto; self.leaders])
+        };
         Ok(spec)
     }
+
+    /// The cluster's own directory.
+    fn directory(&self) -> &Path {
+        &self.data[0]
+    }
+}
+
+/// Memory that the store of a replica takes, roughly, beside its rings: what is cached, and of each
+/// log what is not yet in files.
+pub fn store_memory_bytes(partitions: u32) -> u64 {
+    let write_buffers = logs_of(partitions) * limits::ROCKSDB_WRITE_BUFFER_BYTES;
+    (limits::ROCKSDB_BLOCK_CACHE_BYTES + write_buffers) as u64
 }
 
 /// Start, check, show, and stop cleanly at Ctrl-C.
@@ -111,8 +139,8 @@ fn up_detached(args: &UpArgs) -> Result<()> {
     command
         .args(std::env::args_os().skip(1).filter(|a| a != "--detach"))
         .arg("--detached");
-    let status = remote::spawn_detached(command, &args.data)?;
-    for line in std::fs::read_to_string(args.data.join("up.log"))
+    let status = remote::spawn_detached(command, args.directory())?;
+    for line in std::fs::read_to_string(args.directory().join("up.log"))
         .unwrap_or_default()
         .lines()
     {
@@ -125,6 +153,7 @@ fn up_detached(args: &UpArgs) -> Result<()> {
 
 fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
     operate::print_hosts(status);
+    operate::print_logs(status);
     let median = self_check(status.resp).context("self-check: the cluster does not serve")?;
     println!(
         "self-check: SET and GET agree; median of {SELF_CHECK_SETS} SETs {:.0} us (client, agreement, {} stores)",
@@ -144,8 +173,8 @@ fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
 
 fn show_end(report: &DownReport) -> Result<()> {
     match (&report.clean_at, &report.unclean_because) {
-        (Some(instance), _) => {
-            println!("stopped cleanly at instance {instance}");
+        (Some(at), _) => {
+            println!("stopped cleanly at {}", instances(at));
             Ok(())
         }
         (None, why) => bail!(
@@ -175,8 +204,8 @@ fn watch(supervisor: &Supervisor, signals: &StopSignals, args: &UpArgs) -> DownR
         let seconds = last.0.elapsed().as_secs_f64();
         let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
         let line = format!(
-            "leader {}  instance {applied}  {:.0} values/s  {:.0} commands/s",
-            status.leader.as_deref().unwrap_or("none"),
+            "{}  {applied} instances  {:.0} values/s  {:.0} commands/s",
+            leaders_in_words(&status),
             rate(applied, last.1),
             rate(commands, last.2)
         );
@@ -191,16 +220,21 @@ fn watch(supervisor: &Supervisor, signals: &StopSignals, args: &UpArgs) -> DownR
     }
 }
 
+fn leaders_in_words(status: &ClusterStatus) -> String {
+    match &status.leaders[..] {
+        [leader] => format!("leader {}", leader.as_deref().unwrap_or("none")),
+        several => format!(
+            "{} of {} logs have a leader",
+            several.iter().flatten().count(),
+            several.len()
+        ),
+    }
+}
+
 /// SET, GET, compare, over a real socket. Returns the median time of a SET.
 fn self_check(resp: SocketAddr) -> Result<Duration> {
     let deadline = Instant::now() + SELF_CHECK_LIMIT;
-    let stream = TcpStream::connect_timeout(&resp, SELF_CHECK_LIMIT)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(SELF_CHECK_LIMIT))?;
-    let mut client = Client {
-        reader: BufReader::new(stream.try_clone()?),
-        stream,
-    };
+    let mut client = Client::connect(resp, SELF_CHECK_LIMIT)?;
     // A cluster that has just started may still be electing its leader.
     loop {
         let reply = client.call(&["SET", SELF_CHECK_KEY, "0"])?;
@@ -229,29 +263,4 @@ fn self_check(resp: SocketAddr) -> Result<Duration> {
     client.call(&["DEL", SELF_CHECK_KEY])?;
     times.sort_unstable();
     Ok(times[times.len() / 2])
-}
-
-struct Client {
-    stream: TcpStream,
-    reader: BufReader<TcpStream>,
-}
-
-impl Client {
-    fn call(&mut self, parts: &[&str]) -> Result<String> {
-        let mut request = format!("*{}\r\n", parts.len());
-        for part in parts {
-            request += &format!("${}\r\n{part}\r\n", part.len());
-        }
-        self.stream.write_all(request.as_bytes())?;
-        self.line()
-    }
-
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        ensure!(
-            self.reader.read_line(&mut line)? > 0,
-            "the connection was closed"
-        );
-        Ok(line.trim_end().to_owned())
-    }
 }

@@ -2,12 +2,15 @@
 
 mod common;
 
-use std::net::{SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::{check, lab_works, Client, Cluster, Load};
+use common::{check, lab_works, progress, Client, Cluster, Load};
 use inband_dataplane::wire::{self, Header, Type};
-use inband_lab::{DropRule, LinkFaults};
+use inband_lab::{ClusterSpec, DropRule, LeaderLayout, LinkFaults};
 use inband_paxos::config::Dataplane;
 
 /// Time for a cluster on a busy two-core machine to do what takes it milliseconds on a quiet one.
@@ -53,7 +56,7 @@ fn an_acceptor_is_killed_and_no_request_fails() {
                 .iter()
                 .find(|h| h.name == "acceptor/1")
                 .unwrap();
-            let acceptor = host.status.as_ref().and_then(|s| s.acceptor);
+            let acceptor = host.status.as_ref().and_then(|s| s.acceptors.first());
             acceptor.is_some_and(|a| !a.voting)
         },
     );
@@ -80,10 +83,7 @@ fn the_leader_is_killed_and_a_backup_takes_over() {
     cluster.supervisor.kill("leader").unwrap();
     let killed = Instant::now();
     cluster.wait_for("a backup leads", PATIENCE, |status| {
-        status
-            .leader
-            .as_deref()
-            .is_some_and(|l| l.starts_with("replica"))
+        status.leader(0).is_some_and(|l| l.starts_with("replica"))
     });
     println!(
         "leader killed: status shows a new one after {} ms",
@@ -130,13 +130,9 @@ fn all_2as_of_a_full_window_are_lost() {
     run_for(400);
     lab.remove_drop_rule(rule).unwrap();
     let healed = Instant::now();
-    let before = inband_progress(&cluster);
+    let before = cluster.progress();
     cluster.wait_for("decisions go on", PATIENCE, |status| {
-        status
-            .hosts
-            .iter()
-            .filter_map(|h| h.status.as_ref()?.replica)
-            .any(|r| r.applied > before + 100)
+        progress(status) > before + 100
     });
     println!(
         "all PHASE2A lost for 400 ms: 100 more instances {} ms after",
@@ -149,15 +145,6 @@ fn all_2as_of_a_full_window_are_lost() {
     cluster.down_and_compare();
 }
 
-fn inband_progress(cluster: &Cluster) -> u64 {
-    let status = cluster.status();
-    let replicas = status
-        .hosts
-        .iter()
-        .filter_map(|h| h.status.as_ref()?.replica);
-    replicas.map(|r| r.applied).max().unwrap_or(0)
-}
-
 #[test]
 fn a_killed_replica_catches_up_after_more_than_a_ring() {
     if !lab_works("a_killed_replica_catches_up_after_more_than_a_ring") {
@@ -165,14 +152,10 @@ fn a_killed_replica_catches_up_after_more_than_a_ring() {
     }
     let cluster = Cluster::start("rep", Dataplane::Xdp, |spec| spec.ring_slots = 256);
     cluster.supervisor.kill("replica/2").unwrap();
-    let before = inband_progress(&cluster);
+    let before = cluster.progress();
     let load = Load::start(&[cluster.replica(0), cluster.replica(1)], 8);
     cluster.wait_for("more than a ring of instances", PATIENCE, |status| {
-        let replicas = status
-            .hosts
-            .iter()
-            .filter_map(|h| h.status.as_ref()?.replica);
-        replicas.map(|r| r.applied).max().unwrap_or(0) > before + 1000
+        progress(status) > before + 1000
     });
     cluster.supervisor.restart("replica/2").unwrap();
     run_for(500);
@@ -193,19 +176,151 @@ fn a_replica_further_behind_than_its_peers_logs_copies_a_checkpoint() {
         spec.limits.peer_log_values = 256;
     });
     cluster.supervisor.kill("replica/2").unwrap();
-    let before = inband_progress(&cluster);
+    let before = cluster.progress();
     let load = Load::start(&[cluster.replica(0), cluster.replica(1)], 8);
     cluster.wait_for("more than a peer's log of instances", PATIENCE, |status| {
-        let replicas = status
-            .hosts
-            .iter()
-            .filter_map(|h| h.status.as_ref()?.replica);
-        replicas.map(|r| r.applied).max().unwrap_or(0) > before + 1500
+        progress(status) > before + 1500
     });
     let records = load.stop();
     cluster.supervisor.restart("replica/2").unwrap();
     cluster.wait_until_equal(PATIENCE);
     assert_eq!(cluster.counter("replica/2", "kv_checkpoints_installed"), 1);
+    check(cluster.replica(2), &records);
+    cluster.down_and_compare();
+}
+
+const PARTITIONS: u32 = 4;
+/// The partitions' logs and log M.
+const LOGS: usize = PARTITIONS as usize + 1;
+
+/// A cluster of four partitions, whose leaders are on hosts of their own.
+fn partitioned(name: &str, change: impl FnOnce(&mut ClusterSpec)) -> Cluster {
+    Cluster::start(name, Dataplane::Xdp, |spec| {
+        spec.partitions = PARTITIONS;
+        spec.leader = LeaderLayout::OwnHosts(vec![Dataplane::Auto; PARTITIONS as usize]);
+        change(spec);
+    })
+}
+
+/// Writes numbered pairs of keys of different partitions, each pair in one command.
+struct Pairs {
+    stop: Arc<AtomicBool>,
+    client: JoinHandle<u64>,
+}
+
+impl Pairs {
+    fn start(address: SocketAddr) -> Pairs {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let client = std::thread::spawn(move || {
+            let mut client = Client::connect(address);
+            let mut number = 0;
+            while !stopped.load(Ordering::Acquire) {
+                let value = (number + 1).to_string();
+                let reply = client.call(&["MSET", "left", &value, "right", &value]);
+                assert_eq!(reply, "+OK", "pair {value}");
+                number += 1;
+            }
+            number
+        });
+        Pairs { stop, client }
+    }
+
+    /// The last pair is there, and both of it.
+    fn stop_and_check(self, address: SocketAddr) {
+        self.stop.store(true, Ordering::Release);
+        let last = self.client.join().expect("every pair was written");
+        assert!(last > 0, "no pair was written at all");
+        let both = Client::connect(address).call(&["MGET", "left", "right"]);
+        assert_eq!(both, format!("{last} {last}"));
+    }
+}
+
+#[test]
+fn of_four_partitions_an_acceptor_is_killed_and_no_request_fails() {
+    if !lab_works("of_four_partitions_an_acceptor_is_killed_and_no_request_fails") {
+        return;
+    }
+    let cluster = partitioned("acc4", |_| {});
+    let load = Load::start(&[cluster.replica(0), cluster.replica(1)], 6);
+    let pairs = Pairs::start(cluster.replica(2));
+    run_for(500);
+    cluster.supervisor.kill("acceptor/1").unwrap();
+    run_for(1000);
+    let records = load.stop();
+    pairs.stop_and_check(cluster.resp());
+    for record in &records {
+        assert!(
+            record.failed.is_empty() && record.unknown.is_empty(),
+            "{record:?}"
+        );
+    }
+    check(cluster.resp(), &records);
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn of_four_partitions_each_leader_is_killed_in_turn() {
+    if !lab_works("of_four_partitions_each_leader_is_killed_in_turn") {
+        return;
+    }
+    let cluster = partitioned("lead4", |_| {});
+    let load = Load::start(
+        &[cluster.replica(0), cluster.replica(1), cluster.replica(2)],
+        6,
+    );
+    let pairs = Pairs::start(cluster.replica(2));
+    run_for(300);
+    for log in 0..LOGS {
+        let Some(old) = cluster.status().leader(log).map(str::to_owned) else {
+            panic!("log {log} has no leader");
+        };
+        // Replicas that took over go on; clients are connected to them.
+        if old.starts_with("replica") {
+            continue;
+        }
+        let killed = Instant::now();
+        cluster.supervisor.kill(&old).unwrap();
+        cluster.wait_for("every log has a living leader", PATIENCE, |status| {
+            (0..LOGS).all(|log| status.leader(log).is_some_and(|l| l != old))
+        });
+        println!(
+            "{old} killed: all logs are led again after {} ms",
+            killed.elapsed().as_millis()
+        );
+        cluster.supervisor.restart(&old).unwrap();
+    }
+    let records = load.stop();
+    pairs.stop_and_check(cluster.resp());
+    check(cluster.resp(), &records);
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn of_four_partitions_a_killed_replica_catches_up() {
+    if !lab_works("of_four_partitions_a_killed_replica_catches_up") {
+        return;
+    }
+    let cluster = partitioned("rep4", |spec| {
+        spec.ring_slots = 256;
+        spec.limits.peer_log_values = 256;
+    });
+    let load = Load::start(&[cluster.replica(0), cluster.replica(1)], 8);
+    let pairs = Pairs::start(cluster.replica(0));
+    run_for(300);
+    cluster.supervisor.kill("replica/2").unwrap();
+    let before = cluster.progress();
+    // More than peers keep: some of the partitions need a checkpoint, others the log.
+    cluster.wait_for("the others go on", PATIENCE, |status| {
+        progress(status) > before + 3000
+    });
+    cluster.supervisor.restart("replica/2").unwrap();
+    run_for(300);
+    let records = load.stop();
+    pairs.stop_and_check(cluster.replica(1));
+    cluster.wait_until_equal(PATIENCE);
     check(cluster.replica(2), &records);
     cluster.down_and_compare();
 }
@@ -268,7 +383,7 @@ fn two_leaders_at_once() {
             h.name != old
                 && h.status
                     .as_ref()
-                    .and_then(|s| s.leader)
+                    .and_then(|s| s.leaders.first())
                     .is_some_and(|l| l.active)
         };
         status.hosts.iter().any(|h| leads(&h))

@@ -21,7 +21,7 @@ fn survives_a_leader_change(cluster: Cluster) {
     std::thread::sleep(Duration::from_millis(300));
     let old = cluster.supervisor.kill("leader").unwrap();
     cluster.wait_for("another host leads", PATIENCE, |status| {
-        status.leader.as_deref().is_some_and(|l| l != old)
+        status.leader(0).is_some_and(|l| l != old)
     });
     std::thread::sleep(Duration::from_millis(300));
     let records = load.stop();
@@ -98,7 +98,7 @@ fn leaders_in_software_and_in_xdp_take_over_from_each_other() {
         let old = cluster.supervisor.kill("leader").unwrap();
         let mut new = None;
         cluster.wait_for("another host leads", PATIENCE, |status| {
-            new = status.leader.clone().filter(|l| *l != old);
+            new = status.leader(0).filter(|l| *l != old).map(str::to_owned);
             new.is_some()
         });
         seen.extend(new);
@@ -148,6 +148,111 @@ fn data_survive_down_and_up_and_an_unclean_stop_is_refused() {
     assert_eq!(client.call(&["GET", "key0"]), "new");
     cluster.wait_until_equal(PATIENCE);
     cluster.down_and_compare();
+}
+
+/// Commands on one and on several of four partitions, over two directories; then again on the same
+/// data, and on no other number of partitions.
+fn four_partitions(name: &str, dataplane: Dataplane) {
+    let cluster = Cluster::start(name, dataplane, |spec| {
+        spec.partitions = 4;
+        spec.more_data = vec![spec.data.join("disk1")];
+    });
+    let mut client = Client::connect(cluster.resp());
+    for i in 0..200 {
+        let (key, value) = (format!("key{i}"), i.to_string());
+        assert_eq!(client.call(&["SET", &key, &value]), "+OK");
+    }
+    let pairs = [["MSET", "a", "1"], ["b", "2", "c"], ["3", "d", "4"]].concat();
+    assert_eq!(client.call(&pairs), "+OK");
+    assert_eq!(
+        client.call(&["MGET", "a", "b", "c", "d", "e"]),
+        "1 2 3 4 (nil)"
+    );
+    assert_eq!(client.call(&["DEL", "a", "d", "e"]), ":2");
+    assert_eq!(client.call(&["EXISTS", "a", "b", "c", "key7"]), ":3");
+    let status = cluster.status();
+    let host = status.hosts.iter().find(|h| h.name == "replica/0").unwrap();
+    let applied = &host
+        .status
+        .as_ref()
+        .unwrap()
+        .replica
+        .as_ref()
+        .unwrap()
+        .applied;
+    assert!(
+        applied.len() == 5 && applied.iter().all(|at| *at > 1),
+        "every log was used: {applied:?}"
+    );
+
+    let (cluster, spec) = cluster.down_and_up(|_| {});
+    assert_eq!(cluster.status().epoch, 2);
+    let mut client = Client::connect(cluster.resp());
+    for i in 0..200 {
+        assert_eq!(client.call(&["GET", &format!("key{i}")]), i.to_string());
+    }
+    assert_eq!(client.call(&["MGET", "a", "b", "c"]), "(nil) 2 3");
+    cluster.wait_until_equal(PATIENCE);
+    let report = cluster.supervisor.down();
+    assert_eq!(report.unclean_because, None);
+    let stopped = cluster.crash();
+    let mut other = spec;
+    other.partitions = 2;
+    let refused = Supervisor::start(other).expect_err("keys would not be found");
+    let says = "has 4 partitions and --partitions 2";
+    assert!(refused.to_string().contains(says), "{refused}");
+    let (cluster, _) = stopped.up_again(|_| {});
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn four_partitions_in_the_kernel() {
+    if lab_works("four_partitions_in_the_kernel") {
+        four_partitions("four", Dataplane::Xdp);
+    }
+}
+
+#[test]
+fn four_partitions_in_user_space() {
+    four_partitions("fouru", Dataplane::Udp);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_starts() {
+    let output = Command::new(PROGRAM)
+        .args(["doctor", "--partitions", "65"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && text.contains("1 to 64"),
+        "{text}"
+    );
+    const TAKES_BYTES: u64 = 80 << 30;
+    if inband_lab::memory::available_bytes() > TAKES_BYTES {
+        println!("SKIPPED: the largest cluster fits into this machine");
+        return;
+    }
+    let data = tempfile::tempdir().unwrap();
+    let output = Command::new(PROGRAM)
+        .args([
+            "up",
+            "--dataplane",
+            "udp",
+            "--acceptors",
+            "15",
+            "--partitions",
+            "64",
+        ])
+        .args(["--ring-slots", "65536", "--data"])
+        .arg(data.path().join("new"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let says = ["65 rings of 65536 slots", "MiB available", "would fit"];
+    assert!(says.iter().all(|s| text.contains(s)), "{text}");
+    assert!(!output.status.success() && !data.path().join("new").exists());
 }
 
 #[test]

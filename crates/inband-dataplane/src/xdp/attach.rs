@@ -14,7 +14,7 @@ const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 /// A program attached to an interface, as long as this lives.
 pub(crate) struct Attachment {
-    _link: OwnedFd,
+    link: OwnedFd,
 }
 
 fn link_create(
@@ -55,7 +55,7 @@ impl Attachment {
             XdpMode::Generic => XDP_FLAGS_SKB_MODE,
         };
         match link_create(program, ifindex, libbpf_sys::BPF_XDP, flags) {
-            Ok(link) => Ok(Attachment { _link: link }),
+            Ok(link) => Ok(Attachment { link }),
             Err(e) => Err(match (e.raw_os_error(), mode) {
                 (Some(libc::EPERM), _) => XdpError::Privilege {
                     what: "attaching an XDP program",
@@ -75,13 +75,29 @@ impl Attachment {
         }
     }
 
+    /// Put another program in the place of the attached one, without a packet lost.
+    pub fn replace(&self, program: &OwnedFd) -> Result<(), XdpError> {
+        // SAFETY: plain system call on descriptors that live through it; no options.
+        let result = unsafe {
+            libbpf_sys::bpf_link_update(
+                self.link.as_raw_fd(),
+                program.as_raw_fd(),
+                std::ptr::null(),
+            )
+        };
+        if result < 0 {
+            return Err(io::Error::from_raw_os_error(-result)).doing("replacing an XDP program");
+        }
+        Ok(())
+    }
+
     pub fn tc_ingress(
         program: &OwnedFd,
         ifindex: u32,
         interface: &str,
     ) -> Result<Attachment, XdpError> {
         link_create(program, ifindex, libbpf_sys::BPF_TCX_INGRESS, 0)
-            .map(|link| Attachment { _link: link })
+            .map(|link| Attachment { link })
             .doing(format!("attaching a tc program to {interface}"))
     }
 }

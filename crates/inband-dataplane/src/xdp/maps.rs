@@ -90,6 +90,17 @@ pub(crate) fn update<K, V>(map: &OwnedFd, key: &K, value: &V) -> io::Result<()> 
     Ok(())
 }
 
+/// Empty an element of a map that may be empty already.
+pub(crate) fn delete<K>(map: &OwnedFd, key: &K) -> io::Result<()> {
+    // SAFETY: K is the map's key type: a plain struct of the size it was made with.
+    let result =
+        unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), (&raw const *key).cast()) };
+    if result < 0 && -result != libc::ENOENT {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    Ok(())
+}
+
 /// Set an element of an array whose value size is checked.
 pub(crate) fn update_bytes(map: &OwnedFd, index: u32, value: &[u8]) -> io::Result<()> {
     // SAFETY: all zero is a valid value of this plain C struct.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use libbpf_rs::{MapCore, ObjectBuilder};
 
 use super::error::{Doing, XdpError};
-use super::maps::{map_array, page_bytes, sum_per_cpu, update, update_bytes, UpRing};
+use super::maps::{delete, map_array, page_bytes, sum_per_cpu, update, update_bytes, UpRing};
 use super::rig::TestRun;
 use crate::c;
 use crate::registers::Shared;
@@ -31,6 +31,11 @@ pub(crate) mod objects {
     pub(crate) const GENERIC: &[u8] = object!("generic");
     pub(crate) const BARE: &[u8] = object!("bare");
     pub(crate) const BENCH: &[u8] = object!("bench");
+    pub(crate) const BENCH_FEED: &[u8] = object!("bench_feed");
+    pub(crate) const BENCH_PLAIN: &[u8] = object!("bench_plain");
+    pub(crate) const BENCH_BARE_LEADER: &[u8] = object!("bench_bare_leader");
+    pub(crate) const BENCH_BARE_ACCEPTOR: &[u8] = object!("bench_bare_acceptor");
+    pub(crate) const BENCH_BARE_QUORUM: &[u8] = object!("bench_bare_quorum");
 }
 
 const SETTINGS_MAP: &str = ".rodata.settings";
@@ -53,13 +58,23 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    fn map(&self, name: &str) -> Result<OwnedFd, XdpError> {
+    pub(crate) fn map(&self, name: &str) -> Result<OwnedFd, XdpError> {
         let fd = self.maps.get(name).ok_or_else(|| {
             XdpError::Spec(format!(
                 "the XDP programs have no map \"{name}\": rebuild inband"
             ))
         })?;
         fd.try_clone().doing("duplicating a descriptor")
+    }
+
+    /// The same program with one of its maps only, under another name: for a program that shares maps
+    /// of several others that are called alike.
+    pub(crate) fn renamed(&self, map: &str, name: &str) -> Result<Loaded, XdpError> {
+        let program = self.program.try_clone().doing("duplicating a descriptor")?;
+        Ok(Loaded {
+            program,
+            maps: HashMap::from([(name.to_owned(), self.map(map)?)]),
+        })
     }
 
     /// Set an element of an array.
@@ -320,7 +335,8 @@ impl Programs {
         update(&self.copies.map("ib_groups_map")?, &which, group).doing("setting a multicast group")
     }
 
-    /// Set the interfaces, one a copy, that a multicast group's packets leave by (native mode).
+    /// Set the interfaces, one a copy, that a multicast group's packets leave by (native mode). What is
+    /// sent meanwhile may miss a member.
     pub fn set_devices(&self, which: c::ib_xdp_group, ifindexes: &[u32]) -> Result<(), XdpError> {
         let (loaded, map) = if which == c::IB_XDP_ACCEPTORS {
             (&self.leader, "ib_acceptors_map")
@@ -333,6 +349,9 @@ impl Programs {
             // struct bpf_devmap_val: interface, egress program.
             let value = [*ifindex, self.copies.program.as_raw_fd() as u32];
             update(&map, &(i as u32), &value).doing("filling a multicast map")?;
+        }
+        for i in ifindexes.len() as u32..c::IB_XDP_GROUP_ENTRIES {
+            delete(&map, &i).doing("emptying a multicast map")?;
         }
         Ok(())
     }

@@ -1,9 +1,11 @@
 //! From what became of a value to the replies of those who wait for it.
 
+use std::time::Duration;
+
 use inband_paxos::log::{SubmitFailure, Ticket};
 use inband_paxos::session::Verdict;
 
-use super::Replica;
+use super::{Replica, OVERDUE_PERIOD};
 use crate::control::add;
 use crate::packer::Part;
 use crate::reply::Reply;
@@ -11,17 +13,18 @@ use crate::store::Outcome;
 
 impl Replica {
     /// Answer those who wait for a decided value.
-    pub(super) fn finish(&mut self, outcome: Outcome, replies: &[Reply]) {
+    pub(super) fn finish(&mut self, outcome: Outcome, replies: &mut [Reply]) {
         let Outcome {
             ticket,
             session_id,
             verdict,
             ..
         } = outcome;
+        let log = ticket.partition();
         match verdict {
             Verdict::Nothing => return,
             // The log submits it again under the same ticket, in a new session.
-            Verdict::Refused if self.packer.note_refused(ticket, session_id) => {
+            Verdict::Refused if self.lanes[log].packer.note_refused(ticket, session_id) => {
                 return self.log.session_refused(ticket);
             }
             _ => {}
@@ -32,19 +35,22 @@ impl Replica {
         match verdict {
             Verdict::Apply => {
                 self.log.answered(ticket);
-                self.forget_tick(ticket);
-                let Some(parts) = self.packer.take_parts(ticket) else {
+                self.forget_own(ticket);
+                let Some(parts) = self.lanes[log].packer.take_parts(ticket) else {
                     return;
                 };
-                let replies = &replies[outcome.first_reply..][..outcome.reply_count];
-                self.reply_each(parts, replies);
+                if let Some(first) = outcome.first_entry {
+                    return self.expect_entries(log, parts, first);
+                }
+                let replies = &mut replies[outcome.first_reply..][..outcome.reply_count];
+                self.reply_each(log, parts, replies);
             }
             // Its first occurrence was delivered before; if somebody waits still, it was not here.
             Verdict::Duplicate => {
-                if let Some(parts) = self.packer.take_parts(ticket) {
+                if let Some(parts) = self.lanes[log].packer.take_parts(ticket) {
                     self.log.answered(ticket);
-                    self.forget_tick(ticket);
-                    self.reply_unknown(parts, "the command was applied, its reply is lost");
+                    self.forget_own(ticket);
+                    self.reply_unknown(log, parts, "the command was applied, its reply is lost");
                 }
             }
             Verdict::Refused | Verdict::Nothing => {}
@@ -54,25 +60,51 @@ impl Replica {
     /// Undecided values may have been decided in what a checkpoint covers: nobody can tell. They
     /// must not be submitted in another session either, which could apply them twice.
     pub(super) fn orphan_values(&mut self) {
-        for (ticket, parts) in self.packer.take_all() {
-            self.orphans.insert(ticket);
-            self.forget_tick(ticket);
-            self.reply_unknown(
-                parts,
-                "this replica loaded a checkpoint; the command may or may not take effect",
-            );
+        let why = "this replica loaded a checkpoint; the command may or may not take effect";
+        for log in 0..self.lanes.len() {
+            for (ticket, parts) in self.lanes[log].packer.take_all() {
+                self.orphan(ticket, parts, why);
+            }
         }
+        self.give_up_entries(Duration::ZERO, why);
     }
 
-    fn reply_unknown(&mut self, parts: Vec<Part>, why: &str) {
+    fn orphan(&mut self, ticket: Ticket, parts: Vec<Part>, why: &str) {
+        self.orphans.insert(ticket);
+        self.forget_own(ticket);
+        self.reply_unknown(ticket.partition(), parts, why);
+    }
+
+    /// End what has taken too long: its partition waits for another one that does not come.
+    pub(super) fn give_up_overdue(&mut self) {
+        if self.now.saturating_duration_since(self.overdue_looked_at) < OVERDUE_PERIOD {
+            return;
+        }
+        self.overdue_looked_at = self.now;
+        let age = Duration::from_millis(self.config.deadline_ms);
+        let why = format!(
+            "not applied here within {} ms; the command may or may not take effect",
+            self.config.deadline_ms
+        );
+        for log in 0..self.lanes.len() {
+            for (ticket, parts) in self.lanes[log].packer.take_overdue(self.now, age) {
+                self.orphan(ticket, parts, &why);
+            }
+        }
+        self.give_up_entries(age, &why);
+    }
+
+    fn reply_unknown(&mut self, log: usize, parts: Vec<Part>, why: &str) {
         self.count_unknown(&parts);
-        self.reply_all(parts, &Reply::error(format!("ERR outcome unknown: {why}")));
+        let reply = Reply::error(format!("ERR outcome unknown: {why}"));
+        self.reply_all(log, parts, &reply);
     }
 
     pub(super) fn fail(&mut self, ticket: Ticket, failure: SubmitFailure) {
-        self.forget_tick(ticket);
+        self.forget_own(ticket);
         self.orphans.remove(&ticket);
-        let Some(parts) = self.packer.take_parts(ticket) else {
+        let log = ticket.partition();
+        let Some(parts) = self.lanes[log].packer.take_parts(ticket) else {
             return;
         };
         let reply = match failure {
@@ -82,7 +114,7 @@ impl Replica {
             }
             SubmitFailure::NotApplied(_) => Reply::error(format!("TRYAGAIN {failure}")),
         };
-        self.reply_all(parts, &reply);
+        self.reply_all(log, parts, &reply);
     }
 
     fn count_unknown(&self, parts: &[Part]) {
@@ -90,37 +122,42 @@ impl Replica {
         add(&self.control.counters.outcomes_unknown_total, count as u64);
     }
 
-    fn forget_tick(&mut self, ticket: Ticket) {
-        if self.tick == Some(ticket) {
-            self.tick = None;
+    /// A tick or a marker of this replica has ended.
+    fn forget_own(&mut self, ticket: Ticket) {
+        let lane = &mut self.lanes[ticket.partition()];
+        if lane.tick == Some(ticket) {
+            lane.tick = None;
         }
+        lane.marker.forget(ticket);
     }
 
     /// Give each command of a value its reply.
-    fn reply_each(&mut self, parts: Vec<Part>, replies: &[Reply]) {
-        let mut replies = replies.iter();
+    fn reply_each(&mut self, log: usize, parts: Vec<Part>, replies: &mut [Reply]) {
+        let mut replies = replies.iter_mut();
         for part in &parts {
             let own = replies.by_ref().take(part.count);
             match part.connection(&mut self.front.connections) {
-                Some(connection) => own.for_each(|reply| connection.reply(reply)),
+                Some(connection) => own.for_each(|reply| {
+                    connection.answer_next(log, std::mem::replace(reply, Reply::Nil));
+                }),
                 None => own.for_each(drop),
             }
         }
-        self.value_done(parts);
+        self.value_done(log, parts);
     }
 
     /// Give all commands of a value the same reply.
-    pub(super) fn reply_all(&mut self, parts: Vec<Part>, reply: &Reply) {
+    pub(super) fn reply_all(&mut self, log: usize, parts: Vec<Part>, reply: &Reply) {
         for part in &parts {
             if let Some(connection) = part.connection(&mut self.front.connections) {
-                (0..part.count).for_each(|_| connection.reply(reply));
+                (0..part.count).for_each(|_| connection.answer_next(log, reply.clone()));
             }
         }
-        self.value_done(parts);
+        self.value_done(log, parts);
     }
 
     /// The connections of a value may go on.
-    fn value_done(&mut self, parts: Vec<Part>) {
+    fn value_done(&mut self, log: usize, parts: Vec<Part>) {
         for part in &parts {
             self.waiting_commands -= part.count;
             let round_trip = self.now.saturating_duration_since(part.received);
@@ -128,10 +165,10 @@ impl Replica {
                 .counters
                 .add_latency(round_trip, part.count as u64);
             if let Some(connection) = part.connection(&mut self.front.connections) {
-                connection.has_value_in_flight = false;
+                self.lanes[log].packer.push_ready(part.slot, connection);
                 self.serve(part.slot);
             }
         }
-        self.packer.recycle(parts);
+        self.lanes[log].packer.recycle(parts);
     }
 }

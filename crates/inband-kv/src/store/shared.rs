@@ -1,63 +1,138 @@
-//! The database as other threads see it.
+//! The databases as other threads see them.
 
-use std::path::Path;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rocksdb::checkpoint::Checkpoint;
-use rocksdb::{IteratorMode, DB};
+use rocksdb::{IteratorMode, SnapshotWithThreadMode, DB};
 use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
-use super::state::{State, STATE_KEY};
-use super::StoreError;
-use crate::db::{open_database_to_read, COLUMN_FAMILIES};
+use super::state::STATE_KEY;
+use super::{Position, Store, StoreError};
+use crate::db::{family, REPLICATED_FAMILIES};
 use crate::keyspace::leading_number;
 
-/// The database as other threads see it: the server of checkpoints, the digest. While its lock is
-/// held the database is not replaced.
-#[derive(Clone)]
-pub struct SharedDb(Arc<Mutex<Arc<DB>>>);
+/// The databases as other threads see them: the server of checkpoints, the digest. While their lock
+/// is held none is replaced.
+#[derive(Clone, Default)]
+pub struct SharedDbs(Arc<Shared>);
 
-impl SharedDb {
-    pub(super) fn new(db: Arc<DB>) -> Self {
-        Self(Arc::new(Mutex::new(db)))
+#[derive(Default)]
+struct Shared {
+    /// One a log.
+    dbs: Mutex<Vec<Arc<DB>>>,
+    /// Held while bursts are applied.
+    turn: Mutex<()>,
+    /// Checkpoints being made.
+    cuts: AtomicUsize,
+    #[cfg(any(test, feature = "testing"))]
+    faults: super::super::testing::Faults,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Counts itself among the cuts as long as it lives.
+struct Cut<'a>(&'a AtomicUsize);
+
+impl<'a> Cut<'a> {
+    fn new(cuts: &'a AtomicUsize) -> Self {
+        cuts.fetch_add(1, Ordering::SeqCst);
+        Self(cuts)
+    }
+}
+
+impl Drop for Cut<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl SharedDbs {
+    /// The databases in use, one a log.
+    pub(crate) fn dbs(&self) -> MutexGuard<'_, Vec<Arc<DB>>> {
+        lock(&self.0.dbs)
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Arc<DB>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Keeps others from looking while some stores have applied what others have not.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        lock(&self.0.turn)
     }
 
-    /// Write a checkpoint into `dir`, which must not exist; the instance it is at.
-    pub fn checkpoint(&self, dir: &Path) -> Result<u64, StoreError> {
-        let db = self.lock();
-        Checkpoint::new(&**db)?.create_checkpoint(dir)?;
-        drop(db);
-        // Instances may have been applied meanwhile: only the copy knows what is in it.
-        let copy = open_database_to_read(dir)?;
-        Ok(State::load(&copy)?.applied)
+    /// A checkpoint is being made: local records must stay, see [`checkpoint`](Self::checkpoint).
+    pub(super) fn is_being_cut(&self) -> bool {
+        self.0.cuts.load(Ordering::SeqCst) > 0
     }
 
-    /// Applied instance and a hash over everything replicated, at one moment.
-    pub fn digest(&self) -> Result<(u64, u64), StoreError> {
-        digest(&self.lock())
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn faults(&self) -> &super::super::testing::Faults {
+        &self.0.faults
+    }
+
+    /// Number of logs.
+    pub fn logs(&self) -> usize {
+        self.dbs().len()
+    }
+
+    /// Write a checkpoint of each log into its directory of `dirs`, which must not exist; how far
+    /// each has come.
+    ///
+    /// The logs go on meanwhile, so each checkpoint is at a position of its own. They fit each other
+    /// nevertheless: a command over several partitions that is in a lower partition's checkpoint and
+    /// not in a higher one's has left its redo record in the lower one, because the higher is cut
+    /// first and no local record is removed in between; and what is still to be executed is in the
+    /// queue for the same reason.
+    pub fn checkpoint(&self, dirs: &[PathBuf]) -> Result<Vec<Position>, StoreError> {
+        let dbs = self.dbs();
+        let _cut = Cut::new(&self.0.cuts);
+        let partitions = crate::partition::partitions_of_logs(dbs.len());
+        let queue = partitions..dbs.len();
+        for log in (0..partitions).rev().chain(queue) {
+            Checkpoint::new(&*dbs[log])?.create_checkpoint(&dirs[log])?;
+        }
+        drop(dbs);
+        // Instances may have been applied meanwhile: only the copies know what is in them.
+        dirs.iter().map(|dir| Store::position_in(dir)).collect()
+    }
+
+    /// Applied instances and a hash over everything replicated, at one moment.
+    pub fn digest(&self) -> Result<(Vec<u64>, u64), StoreError> {
+        let dbs = self.dbs();
+        let turn = self.turn();
+        let snapshots: Vec<_> = dbs.iter().map(|db| db.snapshot()).collect();
+        drop(turn);
+        let mut applied = Vec::new();
+        let mut hashes = Vec::new();
+        for (db, snapshot) in dbs.iter().zip(&snapshots) {
+            let (at, hash) = digest(db, snapshot)?;
+            applied.push(at);
+            hashes.push(hash);
+        }
+        let hash = match hashes[..] {
+            [only] => only,
+            _ => xxh3_64(&hashes.iter().flat_map(|h| h.to_be_bytes()).collect::<Vec<_>>()),
+        };
+        Ok((applied, hash))
     }
 
     /// Make everything written so far survive a crash of the host.
     pub fn sync(&self) -> Result<(), StoreError> {
-        Ok(self.lock().flush_wal(true)?)
+        for db in self.dbs().iter() {
+            db.flush_wal(true)?;
+        }
+        Ok(())
     }
 }
 
-/// Applied instance and a hash over all column families, at one moment.
-fn digest(db: &DB) -> Result<(u64, u64), StoreError> {
-    let snapshot = db.snapshot();
+/// Applied instance and a hash over all replicated column families.
+fn digest(db: &DB, snapshot: &SnapshotWithThreadMode<'_, DB>) -> Result<(u64, u64), StoreError> {
     let mut hash = Xxh3::new();
     let mut applied = 0;
-    for name in COLUMN_FAMILIES {
+    for name in REPLICATED_FAMILIES {
         hash.update(&xxh3_64(name.as_bytes()).to_be_bytes());
-        let family = db
-            .cf_handle(name)
-            .ok_or(StoreError::ColumnFamilyMissing(name))?;
-        for item in snapshot.iterator_cf(family, IteratorMode::Start) {
+        for item in snapshot.iterator_cf(family(db, name)?, IteratorMode::Start) {
             let (key, record) = item?;
             if *key == *STATE_KEY {
                 applied = record.get(8..).map_or(0, leading_number);

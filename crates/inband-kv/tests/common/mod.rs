@@ -15,13 +15,19 @@ use inband_kv::parse::{parse, Request};
 use inband_kv::replica::{Replica, ReplicaConfig, ReplicaError};
 use inband_kv::reply::Reply;
 use inband_kv::resp::Args;
-use inband_kv::store::{Outcomes, Store};
+use inband_kv::machine::{Machine, MachineConfig};
+use inband_kv::store::{Outcomes, Store, StoreError};
 use inband_kv::testing::MemoryCluster;
 use inband_kv::value::ValueWriter;
 use inband_paxos::log::{Decided, Origin, Ticket, ValueKind};
 
 /// A point in time for tests.
 pub const T0_MS: u64 = 1_700_000_000_000;
+
+/// A machine of one partition in `dir`.
+pub fn open(dir: &Path) -> Machine {
+    Machine::open(MachineConfig::single(dir)).expect("opens")
+}
 
 /// Encode one command written as words; `Err` is the reply to a command that does not parse.
 pub fn encode(words: &[&[u8]], stamp: Option<SessionStamp>) -> Result<Vec<u8>, Reply> {
@@ -42,6 +48,31 @@ pub fn encode(words: &[&[u8]], stamp: Option<SessionStamp>) -> Result<Vec<u8>, R
         }
         other => panic!("{other:?} does not go through the log"),
     }
+}
+
+/// Deliver one value of the first log.
+pub fn deliver(
+    machine: &mut Machine,
+    decided: Decided<'_>,
+    outcomes: &mut Outcomes,
+) -> Result<(), StoreError> {
+    let Decided {
+        instance,
+        origin,
+        ticket,
+        value,
+    } = decided;
+    machine.bursts()[0].push(instance, origin, ticket, value);
+    machine.run(outcomes).map(|_| ())
+}
+
+/// `*2\r\n$3\r\nGET\r\n...` of a line.
+pub fn resp(line: &str) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    let strings = words
+        .iter()
+        .map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    format!("*{}\r\n{}", words.len(), strings.collect::<String>())
 }
 
 /// Words of a line; `""` is an empty word.
@@ -148,20 +179,18 @@ impl Log {
         self.push(time_ms, &commands);
     }
 
-    /// Apply all values that `store` lacks, in bursts of `burst_len`; the replies.
-    pub fn apply(&self, store: &mut Store, burst_len: usize) -> Vec<Reply> {
+    /// Apply all values that `machine` lacks, in bursts of `burst_len`; the replies.
+    pub fn apply(&self, machine: &mut Machine, burst_len: usize) -> Vec<Reply> {
         let mut replies = Vec::new();
-        let applied = store.applied() as usize;
+        let applied = machine.store(0).applied() as usize;
         let missing: Vec<_> = self.values.iter().enumerate().skip(applied).collect();
         for burst in missing.chunks(burst_len) {
-            let decided = burst.iter().map(|(at, value)| Decided {
-                instance: *at as u64 + 1,
-                origin: value.origin,
-                ticket: Some(Ticket(*at as u64)),
-                value: &value.bytes,
-            });
+            for (at, value) in burst {
+                let (instance, ticket) = (*at as u64 + 1, Some(Ticket(*at as u64)));
+                machine.bursts()[0].push(instance, value.origin, ticket, &value.bytes);
+            }
             let mut outcomes = Outcomes::default();
-            store.apply(decided, &mut outcomes).expect("applies");
+            machine.run(&mut outcomes).expect("applies");
             replies.extend(outcomes.replies);
         }
         replies
@@ -171,7 +200,7 @@ impl Log {
 /// A store with a log of its own: commands in, replies out.
 pub struct Bench {
     pub dir: tempfile::TempDir,
-    pub store: Store,
+    pub machine: Machine,
     pub log: Log,
     pub now_ms: u64,
 }
@@ -179,10 +208,10 @@ pub struct Bench {
 impl Default for Bench {
     fn default() -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let store = Store::open(dir.path()).expect("store opens");
+        let machine = open(dir.path());
         Self {
             dir,
-            store,
+            machine,
             log: Log::default(),
             now_ms: T0_MS,
         }
@@ -201,7 +230,7 @@ impl Bench {
             Err(reply) => reply,
             Ok(command) => {
                 self.log.push(self.now_ms, &[command]);
-                self.log.apply(&mut self.store, 1).pop().expect("one reply")
+                self.log.apply(&mut self.machine, 1).pop().expect("one reply")
             }
         }
     }
@@ -210,14 +239,19 @@ impl Bench {
     pub fn reopen(&mut self) {
         // The database is locked while it is open: something else has to take its place.
         let elsewhere = tempfile::tempdir().expect("temporary directory");
-        self.store = Store::open(elsewhere.path()).expect("store opens");
-        self.store = Store::open(self.dir.path()).expect("store opens again");
+        self.machine = open(elsewhere.path());
+        self.machine = open(self.dir.path());
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        self.machine.store(0)
     }
 
     /// A value without commands.
     pub fn tick(&mut self) {
         self.log.push(self.now_ms, &[]);
-        self.log.apply(&mut self.store, 1);
+        self.log.apply(&mut self.machine, 1);
     }
 }
 
@@ -228,6 +262,7 @@ pub fn show(reply: &Reply) -> String {
         Reply::Status(text) => text.to_string(),
         Reply::Integer(number) => number.to_string(),
         Reply::Nil => "nil".into(),
+        Reply::NilArray => "nilarray".into(),
         Reply::Bulk(bytes) => format!("'{}'", String::from_utf8_lossy(bytes)),
         Reply::Error(text) => format!("-{text}"),
         Reply::Array(items) => {
@@ -273,10 +308,14 @@ impl Served {
         let offset = clock_offset_ms.clone();
         let (sender, receiver) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let store = Store::open(&dir)?;
-            let log = Box::new(cluster.join(store.applied())?);
+            let machine = Machine::open(MachineConfig {
+                dirs: vec![dir],
+                partitions: cluster.partitions(),
+                sync: false,
+            })?;
+            let log = Box::new(cluster.join(&machine.applied())?);
             let peers = TcpListener::bind("127.0.0.1:0")?;
-            let mut replica = Replica::new(config, store, log, vec![listener], Some(peers))?;
+            let mut replica = Replica::new(config, machine, log, vec![listener], Some(peers))?;
             replica.set_clock(Box::new(move || {
                 let since_epoch = std::time::SystemTime::now()
                     .duration_since(std::time::UNIX_EPOCH)

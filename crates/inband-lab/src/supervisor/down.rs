@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::{lock, ProcessState, Shared};
-use crate::control::{self, ControlError, HostRequest, HostStatus, Position};
+use crate::control::{self, instances, log_name, ControlError, HostRequest, HostStatus, Position};
 
 /// How long values in flight may take to finish. Above a host's own limit, whose message is better.
 const DRAIN_LIMIT: Duration = Duration::from_secs(15);
@@ -37,8 +37,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(3);
 /// How a stop went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DownReport {
-    /// The instance at which the cluster was left, if the stop was clean.
-    pub clean_at: Option<u64>,
+    /// The instance of every log at which the cluster was left, if the stop was clean.
+    pub clean_at: Option<Vec<u64>>,
     /// Why it was not clean; the next start needs `--accept-loss`.
     pub unclean_because: Option<String>,
 }
@@ -55,7 +55,7 @@ impl Shared {
         self.kill_all();
         let outcome = outcome.and_then(|applied| {
             let mut record = lock(&self.record);
-            record.clean_at = Some(applied);
+            record.clean_at = Some(applied.clone());
             self.dir
                 .write_record(&record)
                 .map(|()| applied)
@@ -76,9 +76,9 @@ impl Shared {
         report
     }
 
-    /// The instance that every live replica has applied and nothing decided is above; or why that
+    /// The instances that every live replica has applied and nothing decided is above; or why that
     /// could not be reached.
-    fn stop_cleanly(&self) -> Result<u64, String> {
+    fn stop_cleanly(&self) -> Result<Vec<u64>, String> {
         for index in 0..self.hosts.len() {
             // Fails for those that are not paused.
             let _ = self.resume_host(index);
@@ -96,8 +96,9 @@ impl Shared {
         let after = self.ask(&replicas, HostRequest::Applied, ANSWER_LIMIT)?;
         if let Some(moved) = after.iter().find(|p| p.applied != applied) {
             return Err(format!(
-                "a replica went on to instance {} after all had stopped at {applied}",
-                moved.applied
+                "a replica went on to {} after all had stopped at {}",
+                instances(&moved.applied),
+                instances(&applied)
             ));
         }
         self.ask(&replicas, HostRequest::Sync, SYNC_LIMIT)?;
@@ -143,29 +144,30 @@ impl Shared {
             .collect()
     }
 
-    fn wait_until_equal(&self, replicas: &[usize]) -> Result<u64, String> {
+    fn wait_until_equal(&self, replicas: &[usize]) -> Result<Vec<u64>, String> {
         let acceptors = self
             .hosts
             .iter()
             .filter(|h| h.plan.has(Role::Acceptor))
             .count();
         let deadline = Instant::now() + EQUAL_LIMIT;
-        let mut equal_since: Option<(u64, Instant)> = None;
+        let mut equal_since: Option<(Vec<u64>, Instant)> = None;
         loop {
             let positions = self.ask(replicas, HostRequest::Applied, ANSWER_LIMIT)?;
-            let votes = voting(&self.host_statuses());
+            let votes = voting(&self.host_statuses(), self.logs());
             let state = agreed(&positions, &votes, acceptors);
             equal_since = match (&state, equal_since) {
                 (Ok(now), Some((then, since))) if *now == then => Some((then, since)),
-                (Ok(now), _) => Some((*now, Instant::now())),
+                (Ok(now), _) => Some((now.clone(), Instant::now())),
                 (Err(_), _) => None,
             };
+            let is_still = |(_, since): &(Vec<u64>, Instant)| since.elapsed() >= EQUAL_FOR;
             match state {
-                Ok(applied) if equal_since.is_some_and(|(_, s)| s.elapsed() >= EQUAL_FOR) => {
-                    return Ok(applied)
-                }
+                Ok(applied) if equal_since.as_ref().is_some_and(is_still) => return Ok(applied),
                 _ if Instant::now() < deadline => thread::sleep(EQUAL_POLL_INTERVAL),
-                Ok(applied) => return Err(format!("replicas still move at instance {applied}")),
+                Ok(applied) => {
+                    return Err(format!("replicas still move at {}", instances(&applied)))
+                }
                 Err(why) => return Err(format!("{why}, after {} s", EQUAL_LIMIT.as_secs())),
             }
         }
@@ -209,26 +211,50 @@ impl Shared {
     }
 }
 
-/// Highest instance voted, of every acceptor that votes.
-fn voting(statuses: &[Option<HostStatus>]) -> Vec<u64> {
-    let acceptors = statuses.iter().flatten().filter_map(|s| s.acceptor);
-    acceptors
-        .filter(|a| a.voting)
-        .map(|a| a.highest_voted)
+/// For each log, the highest instance voted of every acceptor that votes in it.
+fn voting(statuses: &[Option<HostStatus>], logs: usize) -> Vec<Vec<u64>> {
+    (0..logs)
+        .map(|log| {
+            let acceptors = statuses.iter().flatten().map(|s| s.acceptors.get(log));
+            let voting = acceptors.flatten().filter(|a| a.voting);
+            voting.map(|a| a.highest_voted).collect()
+        })
         .collect()
 }
 
 /// The common position, if nothing that can have been chosen is above it.
-fn agreed(positions: &[Position], votes: &[u64], acceptors: usize) -> Result<u64, String> {
-    let applied = || positions.iter().map(|p| p.applied);
-    let (Some(least), Some(most)) = (applied().min(), applied().max()) else {
+fn agreed(
+    positions: &[Position],
+    votes: &[Vec<u64>],
+    acceptors: usize,
+) -> Result<Vec<u64>, String> {
+    if let Some(busy) = positions.iter().find(|p| p.outstanding > 0) {
+        return Err(format!("{} values are outstanding", busy.outstanding));
+    }
+    let logs = votes.len();
+    if let Some(other) = positions.iter().find(|p| p.applied.len() != logs) {
+        return Err(format!(
+            "a replica tells of {} logs, the cluster has {logs}",
+            other.applied.len()
+        ));
+    }
+    let agreed_in = |log: usize| {
+        let applied: Vec<u64> = positions.iter().map(|p| p.applied[log]).collect();
+        agreed_in_one(&applied, &votes[log], acceptors).map_err(|why| match logs {
+            1 => why,
+            _ => format!("{}: {why}", log_name(log, logs)),
+        })
+    };
+    (0..logs).map(agreed_in).collect()
+}
+
+/// As [`agreed`], in one log.
+fn agreed_in_one(applied: &[u64], votes: &[u64], acceptors: usize) -> Result<u64, String> {
+    let (Some(&least), Some(&most)) = (applied.iter().min(), applied.iter().max()) else {
         return Err("no replica is alive".into());
     };
     if least != most {
         return Err(format!("replicas are at instances {least} to {most}"));
-    }
-    if let Some(busy) = positions.iter().find(|p| p.outstanding > 0) {
-        return Err(format!("{} values are outstanding", busy.outstanding));
     }
     if votes.len() <= acceptors / 2 {
         return Err(format!(
@@ -249,41 +275,59 @@ fn agreed(positions: &[Position], votes: &[u64], acceptors: usize) -> Result<u64
 mod tests {
     use super::*;
 
-    fn at(applied: u64) -> Position {
+    fn at(applied: &[u64]) -> Position {
         Position {
-            applied,
+            applied: applied.to_vec(),
             outstanding: 0,
         }
     }
 
     #[test]
     fn equal_replicas_above_all_votes_agree() {
-        assert_eq!(agreed(&[at(7), at(7)], &[7, 6, 7], 3), Ok(7));
-        assert_eq!(agreed(&[at(7)], &[5, 7], 3), Ok(7), "a majority is enough");
+        let good = |positions: &[Position], votes: &[&[u64]]| {
+            let votes: Vec<Vec<u64>> = votes.iter().map(|v| v.to_vec()).collect();
+            agreed(positions, &votes, 3)
+        };
+        assert_eq!(good(&[at(&[7]), at(&[7])], &[&[7, 6, 7]]), Ok(vec![7]));
         assert_eq!(
-            agreed(&[at(0)], &[0, 0], 3),
-            Ok(0),
+            good(&[at(&[7])], &[&[5, 7]]),
+            Ok(vec![7]),
+            "a majority is enough"
+        );
+        assert_eq!(
+            good(&[at(&[0])], &[&[0, 0]]),
+            Ok(vec![0]),
             "nothing was ever decided"
+        );
+        assert_eq!(
+            good(
+                &[at(&[7, 0, 3]), at(&[7, 0, 3])],
+                &[&[7, 7], &[0, 0], &[3, 1]]
+            ),
+            Ok(vec![7, 0, 3])
         );
     }
 
     #[test]
     fn whatever_may_hide_a_decision_is_not_clean() {
-        let no = |positions: &[Position], votes: &[u64]| {
-            agreed(positions, votes, 3).expect_err("not clean")
+        let no = |positions: &[Position], votes: &[&[u64]]| {
+            let votes: Vec<Vec<u64>> = votes.iter().map(|v| v.to_vec()).collect();
+            agreed(positions, &votes, 3).expect_err("not clean")
         };
-        assert!(no(&[], &[0, 0]).contains("no replica"));
-        assert!(no(&[at(7), at(6)], &[7, 7]).contains("6 to 7"));
-        assert!(no(
-            &[Position {
-                applied: 7,
-                outstanding: 2
-            }],
-            &[7, 7]
-        )
-        .contains("2 values"));
-        assert!(no(&[at(7)], &[7]).contains("1 of 3 acceptors"));
+        assert!(no(&[], &[&[0, 0]]).contains("no replica"));
+        assert!(no(&[at(&[7]), at(&[6])], &[&[7, 7]]).contains("6 to 7"));
+        let busy = Position {
+            outstanding: 2,
+            ..at(&[7])
+        };
+        assert!(no(&[busy], &[&[7, 7]]).contains("2 values"));
+        assert!(no(&[at(&[7])], &[&[7]]).contains("1 of 3 acceptors"));
         // Its submitter may be dead; it may be chosen all the same.
-        assert!(no(&[at(7), at(7)], &[7, 8]).contains("instance 8 has a vote"));
+        assert!(no(&[at(&[7]), at(&[7])], &[&[7, 8]]).contains("instance 8 has a vote"));
+        // One log is enough.
+        let votes: &[&[u64]] = &[&[7, 7], &[2, 2], &[0, 0]];
+        let error = no(&[at(&[7, 2, 0]), at(&[7, 1, 0])], votes);
+        assert_eq!(error, "partition 1: replicas are at instances 1 to 2");
+        assert!(no(&[at(&[7, 2, 0]), at(&[7, 2])], votes).contains("2 logs"));
     }
 }

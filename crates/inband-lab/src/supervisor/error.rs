@@ -7,6 +7,7 @@ use inband_paxos::config::ConfigError;
 
 use crate::error::LabError;
 use crate::line_json::CallError;
+use crate::memory::TooLarge;
 use crate::preflight::DiskFull;
 
 /// Why a cluster did not start or did not do what was asked.
@@ -86,6 +87,22 @@ pub enum SupervisorError {
         /// Which.
         missing: String,
     },
+    /// One of a replica's directories is not there.
+    #[error(
+        "{replica} has data in {there}, but {gone} is gone; is a disk not mounted? Bring it back, \
+         or remove {there} too and it copies a peer's data"
+    )]
+    ReplicaInPieces {
+        /// The replica.
+        replica: String,
+        /// What is not there.
+        gone: PathBuf,
+        /// What is.
+        there: PathBuf,
+    },
+    /// It would not fit.
+    #[error(transparent)]
+    Memory(#[from] TooLarge),
     /// The directory belongs to a cluster of another shape.
     #[error("{0}")]
     LayoutChanged(String),
@@ -140,10 +157,12 @@ pub enum SupervisorError {
         logs: PathBuf,
     },
     /// No host has this name.
-    #[error("no role {name:?}; there are leader (whoever leads now), {known}")]
+    #[error("no role {name:?}; there are {leaders}, {known}")]
     UnknownRole {
         /// The name asked for.
         name: String,
+        /// How leaders are named.
+        leaders: String,
         /// The names that exist.
         known: String,
     },

@@ -7,22 +7,32 @@ use inband_paxos::config::Dataplane;
 use nix::sys::signal::Signal;
 
 use super::{lock, ProcessState, Shared, SupervisorError};
+use crate::control::log_label;
 
-/// Not the name of a host but of whoever leads.
+/// Not the name of a host but of whoever leads; of log K with `:K` behind it.
 const LEADER: &str = "leader";
 /// How long a leader is looked for: a host that has just taken over shows it a little later.
 const LEADER_LIMIT: Duration = Duration::from_secs(2);
 const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Shared {
+    /// The log whose leader a role means, if it means a leader and not a host.
+    fn led_log(&self, role: &str) -> Option<usize> {
+        let logs = self.logs();
+        match role.strip_prefix(LEADER)? {
+            "" => Some(0),
+            label => (0..logs).find(|&log| label.strip_prefix(':') == Some(&log_label(log, logs))),
+        }
+    }
+
     /// The host that a role names for kill and pause.
     pub(super) fn resolve(&self, role: &str) -> Result<usize, SupervisorError> {
-        if role != LEADER {
+        let Some(log) = self.led_log(role) else {
             return self.named(role);
-        }
+        };
         let deadline = Instant::now() + LEADER_LIMIT;
         loop {
-            if let Some(leader) = Self::leader_among(&self.host_statuses()) {
+            if let Some(leader) = Self::leader_among(&self.host_statuses(), log) {
                 return Ok(leader);
             }
             if Instant::now() >= deadline {
@@ -32,25 +42,30 @@ impl Shared {
         }
     }
 
-    /// The host that a role names for restart and resume: `leader` is the one that was killed or
+    /// The host that a role names for restart and resume: a leader is the one that was killed or
     /// paused under this name, not the one that has taken over since.
     fn resolve_past(&self, role: &str) -> Result<usize, SupervisorError> {
-        match *lock(&self.last_leader) {
-            Some(index) if role == LEADER => Ok(index),
-            _ => self.named(role),
+        let log = self.led_log(role);
+        match log.and_then(|log| lock(&self.last_leaders).get(&log).copied()) {
+            Some(index) => Ok(index),
+            None => self.named(role),
         }
     }
 
     fn named(&self, role: &str) -> Result<usize, SupervisorError> {
-        self.hosts
-            .iter()
-            .position(|h| h.plan.name == role)
+        let hosts = || self.hosts.iter().map(|h| h.plan.name.as_str());
+        hosts()
+            .position(|name| name == role)
             .ok_or_else(|| SupervisorError::UnknownRole {
                 name: role.to_owned(),
-                known: self
-                    .hosts
-                    .iter()
-                    .map(|h| h.plan.name.as_str())
+                leaders: match self.logs() {
+                    1 => "leader (whoever leads now)".to_owned(),
+                    logs => format!(
+                        "leader:0 to leader:{} and leader:M (whoever leads that log now)",
+                        logs - 2
+                    ),
+                },
+                known: hosts()
                     .filter(|&name| name != LEADER)
                     .collect::<Vec<_>>()
                     .join(", "),
@@ -58,8 +73,8 @@ impl Shared {
     }
 
     fn remember(&self, role: &str, index: usize) {
-        if role == LEADER {
-            *lock(&self.last_leader) = Some(index);
+        if let Some(log) = self.led_log(role) {
+            lock(&self.last_leaders).insert(log, index);
         }
     }
 

@@ -3,14 +3,15 @@
 use std::fs::{self, OpenOptions};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use inband_paxos::config::{
-    ClusterConfig, Config, Dataplane, Durability, HostConfig, NodeConfig, Role, DEFAULT_PORT,
+    ring_memory_bytes, ClusterConfig, Config, Dataplane, Durability, HostConfig, NodeConfig, Role,
+    DEFAULT_PORT,
 };
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -19,10 +20,11 @@ use serde::Deserialize;
 use super::listeners::{bind, bind_or_any, free_loopback_ports};
 use super::{lock, HostRuntime, ProcessState, Shared, Slot, SupervisorError};
 use crate::cluster_dir::{ClusterDir, ClusterRecord};
-use crate::control;
+use crate::control::{self, HostStatus};
 use crate::error::LabError;
 use crate::lab::{Lab, LabSpec, HOST_INTERFACE};
 use crate::layout::{ClusterSpec, HostPlan, NetworkChoice};
+use crate::memory;
 use crate::preflight;
 use crate::process::{ProcessSpec, SupervisedChild};
 
@@ -37,18 +39,20 @@ const LOG_TAIL_LINES: usize = 4;
 /// Answer of `inband inspect DATA_DIR`.
 #[derive(Deserialize)]
 struct Inspection {
-    applied: u64,
+    /// Of every log.
+    applied: Vec<u64>,
 }
 
 pub(super) fn start(spec: ClusterSpec) -> Result<Shared, SupervisorError> {
     spec.check().map_err(SupervisorError::BadSpec)?;
-    let dir = ClusterDir::open(&spec.data)?;
-    preflight::check_disk(dir.path())?;
+    memory::check(&spec, memory::available_bytes())?;
+    let dir = ClusterDir::open(&spec.data, &spec.more_data)?;
+    dir.roots().try_for_each(preflight::check_disk)?;
     let plans = spec.hosts();
     plans
         .iter()
         .for_each(|plan| kill_leftover(&dir.host(&plan.dir_name())));
-    let plan = dir.plan(&spec, &|i, data| inspect(&spec.program, i, data))?;
+    let plan = dir.plan(&spec, &|i, dirs| inspect(&spec.program, i, dirs))?;
     // Everything that may fail for a reason outside comes before the record says "running".
     let front_door = bind(spec.resp, "--resp")?;
     let own_doors = own_doors(&spec)?;
@@ -89,7 +93,7 @@ pub(super) fn start(spec: ClusterSpec) -> Result<Shared, SupervisorError> {
         notices,
         hosts,
         operation: Mutex::default(),
-        last_leader: Mutex::default(),
+        last_leaders: Mutex::default(),
         front_door: Mutex::new(Some(front_door)),
         record: Mutex::new(plan.record),
         ended: Mutex::default(),
@@ -203,15 +207,19 @@ fn kill_leftover(host_dir: &Path) {
     }
 }
 
-/// Ask the program for the position of a replica that does not run.
-fn inspect(program: &Path, index: usize, data: &Path) -> Result<u64, SupervisorError> {
+/// Ask the program for the positions of a replica that does not run.
+fn inspect(
+    program: &Path,
+    index: usize,
+    data_dirs: &[PathBuf],
+) -> Result<Vec<u64>, SupervisorError> {
     let failed = |reason: String| SupervisorError::Inspect {
         replica: format!("replica/{index}"),
         reason,
     };
     let output = Command::new(program)
         .arg("inspect")
-        .arg(data)
+        .args(data_dirs)
         .stdin(Stdio::null())
         .output()
         .map_err(|e| failed(format!("cannot run {}: {e}", program.display())))?;
@@ -219,7 +227,7 @@ fn inspect(program: &Path, index: usize, data: &Path) -> Result<u64, SupervisorE
         let stderr = String::from_utf8_lossy(&output.stderr);
         return Err(failed(format!(
             "`inspect {}`: {}",
-            data.display(),
+            data_dirs[0].display(),
             one_line(&stderr)
         )));
     }
@@ -228,7 +236,7 @@ fn inspect(program: &Path, index: usize, data: &Path) -> Result<u64, SupervisorE
         .map_err(|e| {
             failed(format!(
                 "`inspect {}` printed no position: {e}",
-                data.display()
+                data_dirs[0].display()
             ))
         })
 }
@@ -258,12 +266,24 @@ impl Shared {
         let cluster = ClusterConfig {
             name: record.name.clone(),
             epoch: record.epoch,
-            first_instance: record.first_instance,
-            partitions: 1,
+            first_instances: record.first_instances.clone(),
+            partitions: record.partitions,
+            leader_balance: true,
             ring_slots: self.spec.ring_slots,
             port: DEFAULT_PORT,
             durability: Durability::Memory,
         };
+        // It has been checked that this much is there.
+        let most_bytes = self
+            .hosts
+            .iter()
+            .map(|h| ring_memory_bytes(&h.plan.roles, cluster.partitions, cluster.ring_slots))
+            .max()
+            .unwrap_or(0);
+        let mut limits = self.spec.limits.clone();
+        limits.ring_memory_mib = limits
+            .ring_memory_mib
+            .max(most_bytes.div_ceil(1 << 20) as u32);
         for (host, node) in self.hosts.iter().zip(&nodes) {
             fs::create_dir_all(&host.dir).map_err(SupervisorError::file("create", &host.dir))?;
             let config = Config {
@@ -271,14 +291,14 @@ impl Shared {
                 host: HostConfig {
                     node: node.id,
                     state_dir: host.dir.clone(),
-                    data_dir: host.dir.join("data"),
+                    data_dirs: self.dir.data_dirs(&host.plan.dir_name()),
                     dataplane: host.dataplane,
                     interface: self.lab.as_ref().map(|_| HOST_INTERFACE.to_owned()),
                     control: host.socket(),
                     // Bound here, where clients are, and handed down.
                     metrics: None,
                     resp: Vec::new(),
-                    limits: self.spec.limits.clone(),
+                    limits: limits.clone(),
                     timing: self.spec.timing.clone(),
                 },
                 nodes: nodes.clone(),
@@ -374,23 +394,27 @@ impl Shared {
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             let statuses = self.host_statuses();
-            let voting = statuses.iter().flatten().filter_map(|s| s.acceptor);
-            let voting = voting.filter(|acceptor| acceptor.voting).count();
+            let votes = |status: &&HostStatus| {
+                !status.acceptors.is_empty() && status.acceptors.iter().all(|a| a.voting)
+            };
+            let voting = statuses.iter().flatten().filter(votes).count();
             let acceptors = self
                 .hosts
                 .iter()
                 .filter(|h| h.plan.has(Role::Acceptor))
                 .count();
-            let leads = Self::leader_among(&statuses).is_some();
-            if leads && voting == acceptors {
+            let logs = self.logs();
+            let led = (0..logs)
+                .filter(|&log| Self::leader_among(&statuses, log).is_some())
+                .count();
+            if led == logs && voting == acceptors {
                 return Ok(());
             }
             (0..self.hosts.len()).try_for_each(|i| self.check_alive(i))?;
             if Instant::now() >= deadline {
-                let leader = if leads { "a leader" } else { "no leader" };
                 return Err(self.late(format!(
-                    "the cluster did not come up ({leader}, {voting} of {acceptors} acceptors \
-                     vote)"
+                    "the cluster did not come up ({led} of {logs} logs have a leader, {voting} of \
+                     {acceptors} acceptors vote)"
                 )));
             }
             thread::sleep(READY_POLL_INTERVAL);
@@ -428,10 +452,13 @@ impl Shared {
     /// start need not be told to accept a loss. The epoch stays used up.
     fn take_start_back(&self) {
         let mut record = lock(&self.record);
-        let before = record.first_instance - 1;
+        let before: Vec<u64> = record.first_instances.iter().map(|i| i - 1).collect();
+        let has_not_moved = |at: Vec<u64>| {
+            at.len() == before.len() && at.iter().zip(&before).all(|(at, before)| at <= before)
+        };
         let unmoved = (0..record.replicas).all(|i| {
             let data = self.dir.replica_data(i);
-            !data.exists() || inspect(&self.spec.program, i, &data).is_ok_and(|at| at <= before)
+            !data[0].exists() || inspect(&self.spec.program, i, &data).is_ok_and(has_not_moved)
         });
         if unmoved {
             let back = ClusterRecord {

@@ -29,7 +29,7 @@ pub fn program(dir: &Path) -> PathBuf {
     // The configuration stays on the command line, as with the real program.
     let script = format!(
         "#!/bin/sh\n\
-         if [ \"$1\" = inspect ]; then printf '{{\"applied\":%s}}' \"$(cat \"$2/applied\")\"; exit; fi\n\
+         if [ \"$1\" = inspect ]; then printf '{{\"applied\":[%s]}}' \"$(cat \"$2/applied\")\"; exit; fi\n\
          {ARGS_ENV}=\"$*\" exec '{}' --exact --nocapture fake_host \"$3\"\n",
         exe.display()
     );
@@ -51,15 +51,17 @@ pub fn main_if_asked() {
     }
 }
 
+/// The first of a list of numbers.
 fn read_number(path: &Path) -> u64 {
     fs::read_to_string(path)
         .ok()
-        .and_then(|t| t.parse().ok())
+        .and_then(|t| t.split(',').next()?.parse().ok())
         .unwrap_or(0)
 }
 
 struct State {
     config: Config,
+    /// In the first log; nothing happens in the others.
     applied: AtomicU64,
     draining: AtomicBool,
     socket: UdpSocket,
@@ -68,11 +70,16 @@ struct State {
 impl State {
     fn set(&self, applied: u64) {
         self.applied.store(applied, Ordering::SeqCst);
-        fs::write(
-            self.config.host.data_dir.join("applied"),
-            applied.to_string(),
-        )
-        .expect("write");
+        let list: Vec<String> = self.positions().iter().map(u64::to_string).collect();
+        let path = self.config.host.data_dirs[0].join("applied");
+        fs::write(path, list.join(",")).expect("write");
+    }
+
+    fn positions(&self) -> Vec<u64> {
+        let firsts = self.config.cluster.first_instances.iter();
+        let mut applied: Vec<u64> = firsts.map(|first| first - 1).collect();
+        applied[0] = self.applied.load(Ordering::SeqCst);
+        applied
     }
 
     fn leads(&self) -> bool {
@@ -87,22 +94,34 @@ impl State {
 
     fn status(&self) -> HostStatus {
         let this = self.config.this();
-        let applied = self.applied.load(Ordering::SeqCst);
+        let if_it_has = |role| {
+            if this.has(role) {
+                self.config.logs()
+            } else {
+                0
+            }
+        };
         HostStatus {
             name: this.name.clone(),
             node: this.id,
             epoch: self.config.cluster.epoch,
             backends: this.roles.iter().map(|&r| (r, "udp".to_owned())).collect(),
-            leader: this.has(Role::Leader).then(|| LeaderStatus {
-                active: self.leads(),
-                ..LeaderStatus::default()
-            }),
-            acceptor: this.has(Role::Acceptor).then(|| AcceptorStatus {
-                voting: true,
-                ..AcceptorStatus::default()
-            }),
+            leaders: vec![
+                LeaderStatus {
+                    active: self.leads(),
+                    ..LeaderStatus::default()
+                };
+                if_it_has(Role::Leader)
+            ],
+            acceptors: vec![
+                AcceptorStatus {
+                    voting: true,
+                    ..AcceptorStatus::default()
+                };
+                if_it_has(Role::Acceptor)
+            ],
             replica: this.has(Role::Replica).then(|| ReplicaStatus {
-                applied,
+                applied: self.positions(),
                 ..ReplicaStatus::default()
             }),
             counters: BTreeMap::from([("packets".to_owned(), 1)]),
@@ -119,7 +138,7 @@ fn run(config: &Path) {
         std::process::exit(3);
     }
     let is_replica = config.this().has(Role::Replica);
-    let before = config.cluster.first_instance - 1;
+    let before = config.cluster.first_instances[0] - 1;
     let state = Arc::new(State {
         applied: AtomicU64::new(before),
         draining: AtomicBool::new(false),
@@ -127,8 +146,10 @@ fn run(config: &Path) {
         config,
     });
     if is_replica {
-        let data = &state.config.host.data_dir;
-        fs::create_dir_all(data).expect("data");
+        let dirs = &state.config.host.data_dirs;
+        dirs.iter()
+            .for_each(|dir| fs::create_dir_all(dir).expect("data"));
+        let data = &dirs[0];
         state.set(read_number(&data.join("applied")).max(before));
         follow_peers(Arc::clone(&state));
     }
@@ -150,7 +171,7 @@ fn run(config: &Path) {
         &socket,
         move |request| {
             let position = Position {
-                applied: handler.applied.load(Ordering::SeqCst),
+                applied: handler.positions(),
                 outstanding: 0,
             };
             match request {

@@ -5,14 +5,14 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    bounds, ClusterConfig, Config, Dataplane, Durability, HostConfig, Limits, NodeConfig, Role,
-    Timing, DEFAULT_PORT, DEFAULT_RING_SLOTS,
+    bounds, logs_of, ClusterConfig, Config, Dataplane, Durability, HostConfig, Limits, NodeConfig,
+    Role, Timing, DEFAULT_PORT, DEFAULT_RING_SLOTS,
 };
 
 /// A mistake and the byte of the text it is at.
@@ -42,8 +42,10 @@ pub(super) struct RawConfig {
 struct RawCluster {
     name: Spanned<String>,
     epoch: Spanned<i64>,
-    first_instance: Spanned<i64>,
+    first_instance: Option<Spanned<i64>>,
+    first_instances: Option<Spanned<Vec<Spanned<i64>>>>,
     partitions: Option<Spanned<i64>>,
+    leader_balance: Option<bool>,
     ring_slots: Option<Spanned<i64>>,
     port: Option<Spanned<i64>>,
     durability: Option<Spanned<String>>,
@@ -55,6 +57,7 @@ struct RawHost {
     node: Spanned<i64>,
     state_dir: Spanned<String>,
     data_dir: Option<Spanned<String>>,
+    data_dirs: Option<Spanned<Vec<Spanned<String>>>>,
     dataplane: Option<Spanned<String>>,
     interface: Option<Spanned<String>>,
     control: Option<Spanned<String>>,
@@ -72,6 +75,7 @@ struct RawHost {
 struct RawLimits {
     max_clients: Option<Spanned<i64>>,
     peer_log_values: Option<Spanned<i64>>,
+    ring_memory_mib: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -195,18 +199,7 @@ impl RawConfig {
 
 impl RawCluster {
     fn check(&self) -> Result<ClusterConfig, Mistake> {
-        if let Some(partitions) = &self.partitions {
-            if *partitions.get_ref() != 1 {
-                return mistake(
-                    partitions,
-                    format!(
-                        "partitions = {}: this version has one partition; write 1 or leave the \
-                         line out",
-                        partitions.get_ref()
-                    ),
-                );
-            }
-        }
+        let partitions = integer_or("partitions", &self.partitions, bounds::PARTITIONS, 1)? as u32;
         let ring_slots = integer_or(
             "ring_slots",
             &self.ring_slots,
@@ -236,16 +229,45 @@ impl RawCluster {
         Ok(ClusterConfig {
             name: name("name", &self.name, &[])?,
             epoch: integer("epoch", &self.epoch, bounds::EPOCH)? as u32,
-            first_instance: integer(
-                "first_instance",
-                &self.first_instance,
-                bounds::FIRST_INSTANCE,
-            )?,
-            partitions: 1,
+            first_instances: self.first_instances(logs_of(partitions))?,
+            partitions,
+            leader_balance: self.leader_balance.unwrap_or(true),
             ring_slots: ring_slots as u32,
             port: integer_or("port", &self.port, bounds::PORT, u64::from(DEFAULT_PORT))? as u16,
             durability: Durability::Memory,
         })
+    }
+}
+
+impl RawCluster {
+    /// One for each log.
+    fn first_instances(&self, logs: usize) -> Result<Vec<u64>, Mistake> {
+        let (all, each) = (&self.first_instance, &self.first_instances);
+        let allowed = bounds::FIRST_INSTANCE;
+        match (all, each) {
+            (Some(all), None) => Ok(vec![integer("first_instance", all, allowed)?; logs]),
+            (None, Some(each)) if each.get_ref().len() == logs => each
+                .get_ref()
+                .iter()
+                .map(|first| integer("first_instances", first, allowed.clone()))
+                .collect(),
+            (None, Some(each)) => mistake(
+                each,
+                format!(
+                    "first_instances has {} entries; this cluster has {logs} logs: one for each \
+                     partition and, if there are several, one for the commands of several",
+                    each.get_ref().len()
+                ),
+            ),
+            (Some(all), Some(_)) => mistake(
+                all,
+                "first_instance and first_instances are both set; leave one out",
+            ),
+            (None, None) => mistake(
+                &self.epoch,
+                "missing field `first_instance` (or `first_instances`, one for each log)",
+            ),
+        }
     }
 }
 
@@ -297,10 +319,7 @@ impl RawHost {
             );
         }
         let state_dir = directory("state_dir", &self.state_dir)?;
-        let data_dir = match &self.data_dir {
-            Some(text) => directory("data_dir", text)?,
-            None => state_dir.join("data"),
-        };
+        let data_dirs = self.data_dirs(&state_dir)?;
         let control = match &self.control {
             Some(text) => directory("control", text)?,
             None => state_dir.join("control.sock"),
@@ -348,7 +367,7 @@ impl RawHost {
         Ok(HostConfig {
             node,
             state_dir,
-            data_dir,
+            data_dirs,
             dataplane,
             interface: self.interface.as_ref().map(|i| i.get_ref().clone()),
             control,
@@ -357,6 +376,34 @@ impl RawHost {
             limits: self.limits.check()?,
             timing,
         })
+    }
+}
+
+impl RawHost {
+    fn data_dirs(&self, state_dir: &Path) -> Result<Vec<PathBuf>, Mistake> {
+        let dirs = match (&self.data_dir, &self.data_dirs) {
+            (None, None) => return Ok(vec![state_dir.join("data")]),
+            (Some(one), None) => return Ok(vec![directory("data_dir", one)?]),
+            (None, Some(dirs)) => dirs,
+            (Some(one), Some(_)) => {
+                return mistake(one, "data_dir and data_dirs are both set; leave one out");
+            }
+        };
+        if dirs.get_ref().is_empty() {
+            return mistake(
+                dirs,
+                "data_dirs names no directory; leave it out, or name one",
+            );
+        }
+        let mut found: Vec<PathBuf> = Vec::with_capacity(dirs.get_ref().len());
+        for text in dirs.get_ref() {
+            let dir = directory("data_dirs", text)?;
+            if found.contains(&dir) {
+                return mistake(text, format!("data_dirs names {dir:?} twice"));
+            }
+            found.push(dir);
+        }
+        Ok(found)
     }
 }
 
@@ -388,6 +435,12 @@ impl RawLimits {
                 &self.peer_log_values,
                 bounds::PEER_LOG_VALUES,
                 default.peer_log_values,
+            )?,
+            ring_memory_mib: or(
+                "ring_memory_mib",
+                &self.ring_memory_mib,
+                bounds::RING_MEMORY_MIB,
+                default.ring_memory_mib,
             )?,
         })
     }

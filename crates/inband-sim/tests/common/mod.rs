@@ -55,9 +55,13 @@ pub fn sound(world: &World) {
 }
 
 pub fn active(world: &World) -> Vec<u8> {
+    active_in(world, 0)
+}
+
+pub fn active_in(world: &World, partition: usize) -> Vec<u8> {
     let leads = |n: &u8| {
         let host = world.host(*n).host.as_ref();
-        host.and_then(|h| h.leadership())
+        host.and_then(|h| h.partition(partition).leadership())
             .is_some_and(|l| l.is_active())
     };
     world.layout.leaders.iter().copied().filter(leads).collect()
@@ -73,5 +77,5 @@ pub fn acceptor(world: &World, node: u8) -> AcceptorView {
 }
 
 pub fn applied(world: &World, node: u8) -> u64 {
-    world.host(node).app.live.applied
+    world.host(node).apps[0].live.applied
 }

@@ -82,15 +82,16 @@ impl Bed<'_> {
             cluster: ClusterConfig {
                 name: "bench".into(),
                 epoch: 1,
-                first_instance: 1,
+                first_instances: vec![1],
                 partitions: 1,
+                leader_balance: true,
                 ring_slots: self.ring_slots,
                 port: DEFAULT_PORT,
                 durability: Durability::Memory,
             },
             host: HostConfig {
                 node: at as u8 + 1,
-                data_dir: state_dir.join("data"),
+                data_dirs: vec![state_dir.join("data")],
                 control: state_dir.join("control.sock"),
                 state_dir: state_dir.clone(),
                 dataplane,

@@ -148,8 +148,8 @@ fn round(dataplane: Dataplane, args: &FailoverArgs) -> Result<Outcome> {
     // Longer, if the take-over is: its end is what is measured.
     let status = retry(TAKEOVER_LIMIT, || {
         let status = cluster.supervisor.status();
-        match &status.leader {
-            Some(leads) if *leads != leader => Ok(status),
+        match status.leader(0) {
+            Some(leads) if leads != leader => Ok(status),
             _ => bail!("nobody has taken over from {leader}"),
         }
     })?;
@@ -174,8 +174,8 @@ fn round(dataplane: Dataplane, args: &FailoverArgs) -> Result<Outcome> {
 }
 
 fn counter_of_leader(status: &ClusterStatus, name: &str) -> Option<u64> {
-    let leader = status.leader.as_ref()?;
-    let host = status.hosts.iter().find(|host| host.name == *leader)?;
+    let leader = status.leader(0)?;
+    let host = status.hosts.iter().find(|host| host.name == leader)?;
     host.status.as_ref()?.counters.get(name).copied()
 }
 

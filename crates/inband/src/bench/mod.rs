@@ -1,6 +1,7 @@
 //! `inband bench`: measurements, each beside a baseline of the same run.
 
 mod agreement;
+mod capacity;
 mod cluster;
 mod failover;
 mod kv;
@@ -38,6 +39,7 @@ enum What {
     Failover(failover::FailoverArgs),
     /// What packets cost: those of others, and those of each role.
     Neighbour(neighbour::NeighbourArgs),
+    Capacity,
 }
 
 /// `inband bench-node`.
@@ -73,6 +75,7 @@ pub fn bench(args: BenchArgs) -> Result<()> {
         What::Agreement(args) => agreement::run(&args, &mut output),
         What::Kv(args) => kv::run(&args, &mut output),
         What::Failover(args) => failover::run(&args, &mut output),
+        What::Capacity => capacity::run(&mut output),
         What::Neighbour(args) => neighbour::run(&args, &mut output),
     }
 }

@@ -92,7 +92,7 @@ struct Bench {
 pub fn run(config_path: &Path, dataplane: &str, options: Options) -> Result<()> {
     let config = Config::load(config_path)?;
     let dataplane = dataplane.parse().map_err(anyhow::Error::msg)?;
-    let node = Node::open(&config, dataplane, config.cluster.first_instance - 1)?;
+    let node = Node::open(&config, dataplane, &[config.cluster.first_instances[0] - 1])?;
     ensure!(
         options.command_len_bytes >= STAMP_LEN_BYTES
             && options.command_len_bytes <= node.max_value_len_bytes(),

@@ -4,7 +4,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -152,14 +152,27 @@ impl Cluster {
     /// All replicas applied the same instance.
     pub fn wait_until_equal(&self, limit: Duration) {
         self.wait_for("replicas become equal", limit, |status| {
-            let applied: Vec<Option<u64>> = status
+            let applied: Vec<Option<&Vec<u64>>> = status
                 .hosts
                 .iter()
                 .filter(|h| h.name.starts_with("replica"))
-                .map(|h| h.status.as_ref().and_then(|s| s.replica).map(|r| r.applied))
+                .map(|h| Some(&h.status.as_ref()?.replica.as_ref()?.applied))
                 .collect();
             applied[0].is_some() && applied.iter().all(|a| *a == applied[0])
         });
+    }
+
+    /// Where a replica keeps its stores.
+    fn data_dirs(&self, replica: usize) -> Vec<PathBuf> {
+        let own = self.dir.join(format!("hosts/replica-{replica}/data"));
+        let more = self.spec.more_data.iter();
+        let more = more.map(|dir| dir.join(format!("replica-{replica}")));
+        [own].into_iter().chain(more).collect()
+    }
+
+    /// Instances of all logs that the most advanced replica has applied.
+    pub fn progress(&self) -> u64 {
+        progress(&self.status())
     }
 
     /// Stop cleanly and start again on the same data.
@@ -191,9 +204,7 @@ impl Cluster {
             "unclean: {:?}",
             report.unclean_because
         );
-        let dirs: Vec<PathBuf> = (0..self.spec.replicas)
-            .map(|i| self.dir.join(format!("hosts/replica-{i}")))
-            .collect();
+        let dirs: Vec<Vec<PathBuf>> = (0..self.spec.replicas).map(|i| self.data_dirs(i)).collect();
         drop(self.supervisor);
         let digests: Vec<String> = dirs.iter().map(|d| inspect(d)).collect();
         assert!(
@@ -204,12 +215,18 @@ impl Cluster {
     }
 }
 
-/// What `inband inspect` says of a replica's store.
-pub fn inspect(host_dir: &Path) -> String {
-    let data = host_dir.join("data");
+/// Instances of all logs that the most advanced replica has applied.
+pub fn progress(status: &ClusterStatus) -> u64 {
+    let said = status.hosts.iter().filter_map(|h| h.status.as_ref());
+    let replicas = said.filter_map(|s| s.replica.as_ref());
+    replicas.map(|r| r.applied.iter().sum()).max().unwrap_or(0)
+}
+
+/// What `inband inspect` says of a replica's stores.
+pub fn inspect(data_dirs: &[PathBuf]) -> String {
     let output = Command::new(PROGRAM)
         .arg("inspect")
-        .arg(&data)
+        .args(data_dirs)
         .output()
         .expect("inspect runs");
     assert!(
@@ -233,7 +250,7 @@ fn port(count: u16) -> u16 {
     }
 }
 
-/// A RESP client of simple and bulk replies.
+/// A RESP client of one command at a time.
 pub struct Client {
     stream: TcpStream,
     reader: BufReader<TcpStream>,
@@ -263,7 +280,16 @@ impl Client {
             request += &format!("${}\r\n{part}\r\n", part.len());
         }
         self.stream.write_all(request.as_bytes()).ok()?;
+        self.reply()
+    }
+
+    /// A reply; of an array the items, with spaces between.
+    fn reply(&mut self) -> Option<String> {
         let line = self.line()?;
+        if let Some(items) = line.strip_prefix('*') {
+            let items = (0..items.parse::<usize>().ok()?).map(|_| self.reply());
+            return Some(items.collect::<Option<Vec<_>>>()?.join(" "));
+        }
         match line.strip_prefix('$') {
             Some("-1") => Some("(nil)".into()),
             Some(_) => self.line(),

@@ -1,0 +1,195 @@
+//! Raft's messages and entries as this crate writes them, to the network and to the disk.
+//!
+//! The library's own encoding is protobuf 2, whose parser can be made to overflow its stack by what it
+//! is fed (RUSTSEC-2024-0437); nothing that comes from outside is given to it.
+
+use raft::eraftpb as pb;
+use serde::{Deserialize, Serialize};
+
+/// An entry of the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub kind: Kind,
+    pub term: u64,
+    pub index: u64,
+    pub data: Vec<u8>,
+    pub context: Vec<u8>,
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    Command,
+    Voters,
+}
+
+/// Who votes, and who listens only.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Peers {
+    pub voters: Vec<u64>,
+    pub learners: Vec<u64>,
+}
+
+/// The state after an entry, instead of all entries up to it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Snapshot {
+    pub index: u64,
+    pub term: u64,
+    pub peers: Peers,
+    pub data: Vec<u8>,
+}
+
+/// A message between two peers. Opaque: it is made by one [`super::RaftNode`] for another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RaftMessage {
+    kind: u8,
+    /// Raft id of the receiver.
+    pub to: u64,
+    /// Raft id of the sender.
+    pub from: u64,
+    term: u64,
+    log_term: u64,
+    index: u64,
+    entries: Vec<Entry>,
+    commit: u64,
+    commit_term: u64,
+    snapshot: Option<Snapshot>,
+    request_snapshot: u64,
+    reject: bool,
+    reject_hint: u64,
+    context: Vec<u8>,
+    priority: i64,
+}
+
+/// Kinds of messages that peers send each other; others are the library's own business.
+const KINDS: [pb::MessageType; 15] = [
+    pb::MessageType::MsgPropose,
+    pb::MessageType::MsgAppend,
+    pb::MessageType::MsgAppendResponse,
+    pb::MessageType::MsgRequestVote,
+    pb::MessageType::MsgRequestVoteResponse,
+    pb::MessageType::MsgSnapshot,
+    pb::MessageType::MsgHeartbeat,
+    pb::MessageType::MsgHeartbeatResponse,
+    pb::MessageType::MsgSnapStatus,
+    pb::MessageType::MsgTransferLeader,
+    pb::MessageType::MsgTimeoutNow,
+    pb::MessageType::MsgReadIndex,
+    pb::MessageType::MsgReadIndexResp,
+    pb::MessageType::MsgRequestPreVote,
+    pb::MessageType::MsgRequestPreVoteResponse,
+];
+
+impl Entry {
+    pub fn of(entry: &pb::Entry) -> Entry {
+        Entry {
+            kind: match entry.get_entry_type() {
+                pb::EntryType::EntryNormal => Kind::Command,
+                _ => Kind::Voters,
+            },
+            term: entry.term,
+            index: entry.index,
+            data: entry.data.to_vec(),
+            context: entry.context.to_vec(),
+        }
+    }
+
+    pub fn into_raft(self) -> pb::Entry {
+        let mut entry = pb::Entry::default();
+        entry.set_entry_type(match self.kind {
+            Kind::Command => pb::EntryType::EntryNormal,
+            Kind::Voters => pb::EntryType::EntryConfChange,
+        });
+        entry.term = self.term;
+        entry.index = self.index;
+        entry.data = self.data.into();
+        entry.context = self.context.into();
+        entry
+    }
+}
+
+impl Peers {
+    pub fn of(state: &pb::ConfState) -> Peers {
+        Peers {
+            voters: state.voters.clone(),
+            learners: state.learners.clone(),
+        }
+    }
+
+    pub fn into_raft(self) -> pb::ConfState {
+        let mut state = pb::ConfState::default();
+        state.voters = self.voters;
+        state.learners = self.learners;
+        state
+    }
+}
+
+impl Snapshot {
+    pub fn of(snapshot: &pb::Snapshot) -> Snapshot {
+        let metadata = snapshot.get_metadata();
+        Snapshot {
+            index: metadata.index,
+            term: metadata.term,
+            peers: Peers::of(metadata.get_conf_state()),
+            data: snapshot.data.to_vec(),
+        }
+    }
+
+    pub fn into_raft(self) -> pb::Snapshot {
+        let mut snapshot = pb::Snapshot::default();
+        let metadata = snapshot.mut_metadata();
+        metadata.index = self.index;
+        metadata.term = self.term;
+        metadata.set_conf_state(self.peers.into_raft());
+        snapshot.data = self.data.into();
+        snapshot
+    }
+}
+
+impl RaftMessage {
+    pub(crate) fn of(message: &pb::Message) -> Option<RaftMessage> {
+        let kind = KINDS.iter().position(|k| *k == message.get_msg_type())?;
+        let has_snapshot = message.get_msg_type() == pb::MessageType::MsgSnapshot;
+        Some(RaftMessage {
+            kind: kind as u8,
+            to: message.to,
+            from: message.from,
+            term: message.term,
+            log_term: message.log_term,
+            index: message.index,
+            entries: message.entries.iter().map(Entry::of).collect(),
+            commit: message.commit,
+            commit_term: message.commit_term,
+            snapshot: has_snapshot.then(|| Snapshot::of(message.get_snapshot())),
+            request_snapshot: message.request_snapshot,
+            reject: message.reject,
+            reject_hint: message.reject_hint,
+            context: message.context.to_vec(),
+            priority: message.priority,
+        })
+    }
+
+    /// `None`: of a kind that peers do not send.
+    pub(crate) fn into_raft(self) -> Option<pb::Message> {
+        let mut message = pb::Message::default();
+        message.set_msg_type(*KINDS.get(usize::from(self.kind))?);
+        message.to = self.to;
+        message.from = self.from;
+        message.term = self.term;
+        message.log_term = self.log_term;
+        message.index = self.index;
+        let entries: Vec<pb::Entry> = self.entries.into_iter().map(Entry::into_raft).collect();
+        message.set_entries(entries.into());
+        message.commit = self.commit;
+        message.commit_term = self.commit_term;
+        if let Some(snapshot) = self.snapshot {
+            message.set_snapshot(snapshot.into_raft());
+        }
+        message.request_snapshot = self.request_snapshot;
+        message.reject = self.reject;
+        message.reject_hint = self.reject_hint;
+        message.context = self.context.into();
+        message.priority = self.priority;
+        Some(message)
+    }
+}

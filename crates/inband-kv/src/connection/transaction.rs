@@ -1,0 +1,193 @@
+//! `MULTI` to `EXEC`: what is queued, and the versions of the keys watched.
+
+use bytes::BytesMut;
+
+use super::{Alone, Connection, Intake, Mode, Next, OwnedArgs};
+use crate::command::{Command, Queue, Watched};
+use crate::limits::{TRANSACTION_COMMANDS_MAX, WATCHED_KEYS_MAX};
+use crate::parse::{parse, Request};
+use crate::reply::Reply;
+use crate::resp::Args;
+use crate::table::{self, CommandId};
+
+/// One command of a transaction.
+#[derive(Debug)]
+pub enum Item {
+    /// Goes through the log.
+    Replicated,
+    /// To be answered by this replica.
+    Local(CommandId, OwnedArgs),
+    /// Answered already.
+    Answered(Reply),
+}
+
+/// What was queued since `MULTI`.
+#[derive(Debug, Default)]
+pub(super) struct Transaction {
+    items: Vec<Item>,
+    /// Those that go through the log.
+    commands: usize,
+    encoded: BytesMut,
+    /// Something could not be queued: `EXEC` will refuse.
+    has_errors: bool,
+}
+
+/// The keys watched, each with the version it had.
+#[derive(Debug, Default)]
+pub(super) struct Watches {
+    keys: Vec<Vec<u8>>,
+    encoded: BytesMut,
+}
+
+impl Watches {
+    /// Watch `keys`, whose versions are in the log's reply; the client's reply.
+    pub(super) fn add(&mut self, keys: Vec<Vec<u8>>, versions: Reply) -> Reply {
+        let Reply::Array(versions) = versions else {
+            return versions;
+        };
+        if self.keys.len() + keys.len() > WATCHED_KEYS_MAX {
+            return Reply::error(format!(
+                "ERR more than {WATCHED_KEYS_MAX} keys would be watched; UNWATCH or watch fewer"
+            ));
+        }
+        for (key, version) in keys.into_iter().zip(versions) {
+            // One that is watched already keeps its earlier version.
+            if let (Reply::Integer(version), false) = (version, self.keys.contains(&key)) {
+                Watched::push(&mut self.encoded, &key, version as u64);
+                self.keys.push(key);
+            }
+        }
+        Reply::Ok
+    }
+}
+
+fn refuse_in_transaction(name: &str) -> Reply {
+    Reply::error(format!("ERR {name} is not allowed inside a transaction"))
+}
+
+impl Connection {
+    pub(super) fn multi(&mut self) -> Next {
+        self.transaction = Some(Transaction::default());
+        self.answered(Reply::Ok)
+    }
+
+    pub(super) fn discard(&mut self) -> Next {
+        if self.transaction.take().is_none() {
+            return self.answered(Reply::error("ERR DISCARD without MULTI"));
+        }
+        self.watches = Watches::default();
+        self.answered(Reply::Ok)
+    }
+
+    pub(super) fn unwatch(&mut self) -> Next {
+        self.watches = Watches::default();
+        self.answered(Reply::Ok)
+    }
+
+    /// Queue a request inside a transaction; `None` if it is one of those that end it.
+    pub(super) fn take_queued(&mut self, args: Args<'_>, intake: &Intake<'_>) -> Option<Next> {
+        let spec = table::find(args.get(0));
+        // As in Redis, these are found out when they are queued; all other errors at their turn.
+        let is_callable = spec.is_some_and(|spec| spec.takes(args.len()));
+        let transaction = self.transaction.as_mut()?;
+        let item = match parse(args) {
+            Ok(Request::Exec | Request::Discard) => return None,
+            Ok(Request::Multi) => {
+                let reply = Reply::error("ERR MULTI calls can not be nested");
+                return Some(self.answered(reply));
+            }
+            Ok(Request::Replicated(Command::Watch(_))) => {
+                let reply = Reply::error("ERR WATCH inside MULTI is not allowed");
+                return Some(self.answered(reply));
+            }
+            Ok(Request::Local(spec)) if matches!(spec.id, CommandId::Quit | CommandId::Reset) => {
+                return None;
+            }
+            Err(reply) if !is_callable => Err(reply),
+            Err(reply) => Ok(Item::Answered(reply)),
+            Ok(Request::Unwatch) => Ok(Item::Answered(Reply::Ok)),
+            Ok(Request::UseSession { .. } | Request::Replicated(Command::SessionNew)) => {
+                Err(refuse_in_transaction("INBAND.SESSION"))
+            }
+            Ok(Request::Local(spec)) if spec.id == CommandId::Scan => {
+                Err(refuse_in_transaction("SCAN"))
+            }
+            Ok(Request::Local(spec)) => Ok(Item::Local(spec.id, OwnedArgs::new(args))),
+            Ok(Request::Replicated(_)) if intake.refusal.is_some() => {
+                Err(intake.refusal.cloned().unwrap_or(Reply::Nil))
+            }
+            Ok(Request::Replicated(command)) => {
+                transaction.commands += 1;
+                Queue::push(&mut transaction.encoded, &command);
+                Ok(Item::Replicated)
+            }
+        };
+        let limit = intake.command_len_bytes_max;
+        let item = match item {
+            Ok(_) if transaction.items.len() >= TRANSACTION_COMMANDS_MAX => {
+                Err(Reply::error(format!(
+                    "ERR transaction is over the limit of {TRANSACTION_COMMANDS_MAX} commands"
+                )))
+            }
+            Ok(_) if transaction.encoded.len() > limit => Err(Reply::error(format!(
+                "ERR transaction of {} bytes is over the limit of {limit} bytes",
+                transaction.encoded.len()
+            ))),
+            item => item,
+        };
+        Some(match item {
+            Ok(item) => {
+                transaction.items.push(item);
+                self.answered(Reply::Status("QUEUED".into()))
+            }
+            Err(reply) => {
+                // It will not be executed: what it holds is let go.
+                *transaction = Transaction {
+                    has_errors: true,
+                    ..Transaction::default()
+                };
+                self.answered(reply)
+            }
+        })
+    }
+
+    /// `EXEC`; `None` if it must wait.
+    pub(super) fn exec(&mut self, intake: &Intake<'_>) -> Option<Next> {
+        let Some(transaction) = &self.transaction else {
+            return Some(self.answered(Reply::error("ERR EXEC without MULTI")));
+        };
+        let only_replicated = transaction
+            .items
+            .iter()
+            .all(|item| matches!(item, Item::Replicated));
+        let goes_alone = !only_replicated || transaction.commands == 0;
+        if goes_alone && !transaction.has_errors && !self.replies.is_empty() {
+            return None;
+        }
+        let transaction = self.transaction.take().unwrap_or_default();
+        let watches = std::mem::take(&mut self.watches);
+        if transaction.has_errors {
+            let text = "EXECABORT Transaction discarded because of previous errors.";
+            return Some(self.answered(Reply::error(text)));
+        }
+        if transaction.commands == 0 && watches.keys.is_empty() {
+            return Some(Next::LocalTransaction(transaction.items));
+        }
+        let command = Command::Exec {
+            watched: Watched::new(watches.keys.len(), &watches.encoded),
+            commands: Queue::new(transaction.commands, &transaction.encoded),
+        };
+        let next = self.take_command(&command, intake);
+        match next {
+            None => {
+                (self.transaction, self.watches) = (Some(transaction), watches);
+            }
+            Some(Next::Command(_)) if !only_replicated => {
+                self.mode = Mode::Alone;
+                self.alone = Some((Alone::Exec(transaction.items), None));
+            }
+            Some(_) => {}
+        }
+        next
+    }
+}

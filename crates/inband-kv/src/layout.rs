@@ -1,0 +1,203 @@
+//! Where the stores of a replica are, and how all of them are replaced in one step.
+//!
+//! ```text
+//! DIR0/ACTIVE       names of the databases in use, one line a log, replaced atomically
+//! <home>/db-<n>/    a RocksDB database
+//! <home>/incoming/  a checkpoint being received; no part of the store until ACTIVE names it
+//! <home>/outgoing/  checkpoints being sent
+//! ```
+//!
+//! With one partition its home is `DIR0` itself. With several, partition `k` of `n` directories has
+//! its home in `DIR<k mod n>/p<k>`, and the log of commands over several partitions in `DIR0/m`.
+//!
+//! Installing a checkpoint renames each `incoming` to the next `db-<n>` and then replaces `ACTIVE`,
+//! so a crash at any moment leaves a replica that opens: with the old databases or the new ones.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::partition::{logs_of, partitions_of_logs, PARTITIONS_MAX};
+use crate::store::StoreError;
+
+const ACTIVE_FILE: &str = "ACTIVE";
+const ACTIVE_FILE_NEXT: &str = "ACTIVE.next";
+const DATABASE_PREFIX: &str = "db-";
+const INCOMING_DIR: &str = "incoming";
+const OUTGOING_DIR: &str = "outgoing";
+
+/// The directories of a replica.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    root: PathBuf,
+    /// One a log.
+    homes: Vec<PathBuf>,
+}
+
+impl Layout {
+    /// The layout of so many partitions over `dirs`, which are created if they do not exist.
+    pub fn new(dirs: &[PathBuf], partitions: usize) -> Result<Self, StoreError> {
+        let root = dirs.first().ok_or(StoreError::NoDirectory)?.clone();
+        if !(1..=PARTITIONS_MAX).contains(&partitions) {
+            return Err(StoreError::PartitionCount(partitions));
+        }
+        let homes = if partitions == 1 {
+            vec![root.clone()]
+        } else {
+            let home = |k: usize| dirs[k % dirs.len()].join(format!("p{k}"));
+            (0..partitions)
+                .map(home)
+                .chain([root.join("m")])
+                .collect::<Vec<_>>()
+        };
+        let layout = Self { root, homes };
+        layout.check_partitions(partitions)?;
+        for home in &layout.homes {
+            fs::create_dir_all(home).map_err(|source| io_error(home, source))?;
+        }
+        Ok(layout)
+    }
+
+    /// How many partitions the data in `dir` has; `None`: there are no data.
+    pub fn partitions_in(dir: &Path) -> Result<Option<usize>, StoreError> {
+        let active = read_active(&dir.join(ACTIVE_FILE))?;
+        Ok(active.map(|numbers| partitions_of_logs(numbers.len())))
+    }
+
+    fn check_partitions(&self, asked: usize) -> Result<(), StoreError> {
+        match Self::partitions_in(&self.root)? {
+            Some(found) if found != asked => Err(StoreError::Partitions {
+                path: self.root.clone(),
+                found,
+                asked,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Number of logs.
+    pub fn logs(&self) -> usize {
+        self.homes.len()
+    }
+
+    /// Numbers of the databases in use, one a log; `None`: this is the first start.
+    pub fn active(&self) -> Result<Option<Vec<u64>>, StoreError> {
+        read_active(&self.root.join(ACTIVE_FILE))
+    }
+
+    /// The database of a log.
+    pub fn database(&self, log: usize, number: u64) -> PathBuf {
+        self.homes[log].join(format!("{DATABASE_PREFIX}{number}"))
+    }
+
+    /// Where a checkpoint of a log is to be received: an empty directory that is no part of the
+    /// store.
+    pub fn incoming(&self, log: usize) -> PathBuf {
+        self.homes[log].join(INCOMING_DIR)
+    }
+
+    /// Where checkpoints of a log are made for peers.
+    pub fn outgoing(&self, log: usize) -> PathBuf {
+        self.homes[log].join(OUTGOING_DIR)
+    }
+
+    /// Remove whatever an interrupted installation or transfer left behind.
+    pub fn clean(&self, active: &[u64]) -> Result<(), StoreError> {
+        for (home, number) in self.homes.iter().zip(active) {
+            let entries = fs::read_dir(home).map_err(|source| io_error(home, source))?;
+            for entry in entries.flatten() {
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                let is_temporary = name == INCOMING_DIR || name == OUTGOING_DIR;
+                if is_temporary || database_number(&name).is_some_and(|n| n != *number) {
+                    remove_dir(&entry.path())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Make the complete, closed databases in `incoming` of some logs the ones in use, all at once;
+    /// the numbers of the databases then in use.
+    pub fn install(&self, logs: &[usize], active: &[u64]) -> Result<Vec<u64>, StoreError> {
+        let mut next = active.to_vec();
+        for log in logs {
+            next[*log] += 1;
+            let (incoming, place) = (self.incoming(*log), self.database(*log, next[*log]));
+            sync_directory(&incoming)?;
+            remove_dir(&place)?;
+            fs::rename(&incoming, &place).map_err(|source| io_error(&incoming, source))?;
+            sync_directory(&self.homes[*log])?;
+        }
+        self.set_active(&next)?;
+        Ok(next)
+    }
+
+    /// Name the databases in use.
+    pub fn set_active(&self, numbers: &[u64]) -> Result<(), StoreError> {
+        let next = self.root.join(ACTIVE_FILE_NEXT);
+        let lines: Vec<_> = numbers
+            .iter()
+            .map(|number| format!("{DATABASE_PREFIX}{number}"))
+            .collect();
+        let write = || -> io::Result<()> {
+            let mut file = fs::File::create(&next)?;
+            file.write_all(lines.join("\n").as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&next, self.root.join(ACTIVE_FILE))
+        };
+        write().map_err(|source| io_error(&next, source))?;
+        sync_directory(&self.root)
+    }
+}
+
+fn read_active(file: &Path) -> Result<Option<Vec<u64>>, StoreError> {
+    let text = match fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(io_error(file, source)),
+    };
+    let numbers: Option<Vec<u64>> = text.trim().lines().map(database_number).collect();
+    let is_possible = |n: &Vec<u64>| logs_of(partitions_of_logs(n.len())) == n.len();
+    match numbers.filter(is_possible) {
+        Some(numbers) => Ok(Some(numbers)),
+        None => Err(StoreError::ActiveFile {
+            path: file.to_path_buf(),
+            text,
+        }),
+    }
+}
+
+fn database_number(name: &str) -> Option<u64> {
+    name.strip_prefix(DATABASE_PREFIX)?.parse().ok()
+}
+
+/// Remove a directory, if it is there.
+pub fn remove_dir(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_dir_all(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(io_error(path, source)),
+        _ => Ok(()),
+    }
+}
+
+/// Sync all files of `directory` and the directory itself.
+fn sync_directory(directory: &Path) -> Result<(), StoreError> {
+    let sync = || -> io::Result<()> {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                fs::File::open(entry.path())?.sync_all()?;
+            }
+        }
+        fs::File::open(directory)?.sync_all()
+    };
+    sync().map_err(|source| io_error(directory, source))
+}
+
+/// An I/O error that names its path.
+pub fn io_error(path: &Path, source: io::Error) -> StoreError {
+    StoreError::Io {
+        path: path.to_path_buf(),
+        source,
+    }
+}

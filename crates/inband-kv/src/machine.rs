@@ -1,0 +1,759 @@
+//! The replicated state machine of a whole replica: the stores of all partitions, and the commands
+//! over several of them.
+//!
+//! A command over several partitions is decided in a log of its own, the last one, and gets a number
+//! there: it is an *entry*. A *marker* `k` in a partition's log says: execute here, in their order,
+//! all entries up to `k` that concern this partition. A partition that meets a marker stops until
+//! that is done; an entry is executed once all its partitions stand at a marker that covers it. So
+//! its place in a partition's log is the first marker that covers it, the same on every replica, and
+//! the order of entries is the same in all partitions: nobody waits in a circle.
+//!
+//! Markers may come twice, late or from several replicas: one that covers nothing new is passed.
+//!
+//! An entry changes several stores. All changes are first written to the lowest of its partitions'
+//! stores, those of the others as a *redo record*; then the others are written. After a crash in
+//! between the others find, when they come to the marker again, that the lowest one has executed the
+//! entry, and take their part from the record. Each store remembers the last entry executed there.
+
+mod queue;
+
+use std::path::{Path, PathBuf};
+
+use inband_paxos::log::Burst;
+use rocksdb::{Cache, WriteBatch};
+
+use crate::command::Command;
+use crate::db::block_cache;
+use crate::engine;
+use crate::keyspace::{Keys, Record, View};
+use crate::layout::{remove_dir, Layout};
+use crate::partition::{logs_of, partition_of};
+use crate::reply::Reply;
+use crate::store::{
+    execute_stamped, BatchRecords, LogRole, Outcomes, Position, ScanPage, SharedDbs, Store, StoreError, Work,
+};
+use crate::value;
+use queue::{Entry, Queue};
+
+/// Where and how a replica keeps its data.
+#[derive(Debug, Clone)]
+pub struct MachineConfig {
+    /// Directories; partition `k` of `n` directories lives in the one numbered `k mod n`.
+    pub dirs: Vec<PathBuf>,
+    /// Number of partitions.
+    pub partitions: usize,
+    /// Commands over several partitions survive a power cut whole.
+    pub sync: bool,
+}
+
+impl MachineConfig {
+    /// One partition in one directory.
+    pub fn single(dir: &Path) -> Self {
+        Self {
+            dirs: vec![dir.to_path_buf()],
+            partitions: 1,
+            sync: false,
+        }
+    }
+}
+
+/// One partition: its store, and how far it has come in what its log has delivered. Shares nothing
+/// with other partitions.
+struct Shard {
+    store: Store,
+    /// Marker at which it waits for commands over several partitions.
+    standing: Option<u64>,
+    /// Highest marker delivered, met or not.
+    seen: u64,
+    /// Values of the burst that were looked at for markers.
+    scanned: usize,
+    /// Values of the burst that are applied.
+    taken: usize,
+}
+
+impl Shard {
+    fn new(store: Store) -> Self {
+        Self {
+            store,
+            standing: None,
+            seen: 0,
+            scanned: 0,
+            taken: 0,
+        }
+    }
+
+    /// Look for markers in what was delivered since the last call.
+    fn scan(&mut self, burst: &Burst) {
+        for decided in burst.decided().skip(self.scanned) {
+            let entry = value::marker_entry(decided.value);
+            self.seen = self.seen.max(entry.unwrap_or(0));
+            self.scanned += 1;
+        }
+    }
+
+    /// Apply what was delivered, as far as the first marker that must not be passed yet.
+    fn advance(
+        &mut self,
+        burst: &mut Burst,
+        may_pass: &dyn Fn(u64) -> bool,
+        outcomes: &mut Outcomes,
+    ) -> Result<bool, StoreError> {
+        let delivered = burst.decided().len();
+        if delivered == 0 || self.standing.is_some_and(|marker| !may_pass(marker)) {
+            return Ok(false);
+        }
+        let mut taken = 0;
+        if self.taken < delivered {
+            let rest = burst.decided().skip(self.taken);
+            taken = self.store.apply(rest, may_pass, outcomes)?;
+            self.taken += taken;
+            let next = burst.get(self.taken);
+            self.standing = next.and_then(|decided| value::marker_entry(decided.value));
+        }
+        if self.taken == delivered {
+            burst.clear();
+            (self.taken, self.scanned) = (0, 0);
+        }
+        Ok(taken > 0)
+    }
+
+    /// Forget what was delivered, if the store is beyond it all; is it?
+    fn skip_delivered(&mut self, burst: &mut Burst) -> bool {
+        self.standing = None;
+        self.taken = 0;
+        let last = burst.decided().last().map(|decided| decided.instance);
+        if last.is_some_and(|last| last > self.store.applied()) {
+            return false;
+        }
+        burst.clear();
+        self.scanned = 0;
+        true
+    }
+}
+
+/// A marker that a partition is waiting for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WantedMarker {
+    /// It should cover this entry.
+    pub entry: u64,
+    /// An entry of this process is among those it would cover.
+    pub is_own: bool,
+}
+
+/// See the module.
+pub struct Machine {
+    config: MachineConfig,
+    layout: Layout,
+    /// Numbers of the databases in use, one a log.
+    active: Vec<u64>,
+    cache: Cache,
+    shared: SharedDbs,
+    /// One a log, the queue's included.
+    shards: Vec<Shard>,
+    /// What was delivered and is not applied, one a log.
+    bursts: Vec<Burst>,
+    queue: Queue,
+}
+
+impl Machine {
+    /// Open the stores, creating them at the first start.
+    pub fn open(config: MachineConfig) -> Result<Self, StoreError> {
+        let layout = Layout::new(&config.dirs, config.partitions)?;
+        let cache = block_cache()?;
+        let shared = SharedDbs::default();
+        let found = layout.active()?;
+        let active = found.clone().unwrap_or_else(|| vec![0; layout.logs()]);
+        if found.is_some() {
+            layout.clean(&active)?;
+        } else {
+            refuse_left_over(&layout)?;
+        }
+        let mut machine = Self {
+            queue: Queue::new(config.partitions),
+            bursts: Burst::for_logs(layout.logs()),
+            config,
+            layout,
+            active,
+            cache,
+            shared,
+            shards: Vec::new(),
+        };
+        for log in 0..machine.logs() {
+            let store = machine.open_store(log, found.is_none())?;
+            machine.shared.dbs().push(store.db().clone());
+            machine.shards.push(Shard::new(store));
+        }
+        if found.is_none() {
+            machine.layout.set_active(&machine.active)?;
+        }
+        machine.load_queue()?;
+        Ok(machine)
+    }
+
+    /// How many partitions the data of a replica have whose first directory is `dir`; `None`: there
+    /// are no data.
+    pub fn partitions_in(dir: &Path) -> Result<Option<usize>, StoreError> {
+        Layout::partitions_in(dir)
+    }
+
+    fn open_store(&self, log: usize, create: bool) -> Result<Store, StoreError> {
+        let path = self.layout.database(log, self.active[log]);
+        if !create && !path.exists() {
+            return Err(StoreError::Missing { path });
+        }
+        let partitions = self.config.partitions;
+        let role = LogRole { log, partitions };
+        let mut store = Store::open(&path, role, &self.cache, self.shared.clone(), create)?;
+        store.keep_local_records_until_synced(self.config.sync);
+        Ok(store)
+    }
+
+    /// Number of partitions.
+    pub fn partitions(&self) -> usize {
+        self.config.partitions
+    }
+
+    /// Number of logs.
+    pub fn logs(&self) -> usize {
+        logs_of(self.config.partitions)
+    }
+
+    /// The log of commands over several partitions, if there is one.
+    pub fn queue_log(&self) -> Option<usize> {
+        (self.config.partitions > 1).then_some(self.config.partitions)
+    }
+
+    /// The store of a log.
+    pub fn store(&self, log: usize) -> &Store {
+        &self.shards[log].store
+    }
+
+    /// The stores of all partitions.
+    pub fn stores(&self) -> impl Iterator<Item = &Store> {
+        let partitions = self.config.partitions;
+        self.shards[..partitions].iter().map(|shard| &shard.store)
+    }
+
+    /// Last instances applied, one a log.
+    pub fn applied(&self) -> Vec<u64> {
+        self.shards.iter().map(|s| s.store.applied()).collect()
+    }
+
+    /// How far each log's store has come.
+    pub fn positions(&self) -> Vec<Position> {
+        self.shards.iter().map(|s| s.store.position()).collect()
+    }
+
+    /// Number of keys, expired ones that are not yet deleted included.
+    pub fn keys(&self) -> u64 {
+        self.stores().map(Store::keys).sum()
+    }
+
+    /// A handle for other threads.
+    pub fn shared(&self) -> SharedDbs {
+        self.shared.clone()
+    }
+
+    /// A hash over everything replicated. Equal on every replica that has applied the same.
+    pub fn digest(&self) -> Result<u64, StoreError> {
+        self.shared.digest().map(|(_, digest)| digest)
+    }
+
+    /// Make everything applied survive a crash of the host.
+    pub fn sync(&mut self) -> Result<(), StoreError> {
+        self.shared.sync()?;
+        for shard in &mut self.shards {
+            shard.store.synced();
+        }
+        Ok(())
+    }
+
+    /// Let writes fail.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn faults(&self) -> &crate::testing::Faults {
+        self.shared.faults()
+    }
+
+    /// Where the logs deliver to, see [`inband_paxos::log::ReplicatedLog::poll`]. What is not a
+    /// decided instance is to be taken out before [`run`](Self::run).
+    pub fn bursts(&mut self) -> &mut [Burst] {
+        &mut self.bursts
+    }
+
+    /// Apply what was delivered as far as possible; was there anything?
+    pub fn run(&mut self, outcomes: &mut Outcomes) -> Result<bool, StoreError> {
+        let shared = self.shared.clone();
+        let _turn = shared.turn();
+        let mut has_progress = false;
+        while self.step(outcomes)? {
+            has_progress = true;
+        }
+        Ok(has_progress)
+    }
+
+    fn step(&mut self, outcomes: &mut Outcomes) -> Result<bool, StoreError> {
+        let mut has_progress = false;
+        if let Some(log) = self.queue_log() {
+            let (shard, burst) = (&mut self.shards[log], &mut self.bursts[log]);
+            has_progress |= shard.advance(burst, &|_| true, outcomes)?;
+            self.take_queued(outcomes);
+        }
+        for partition in 0..self.config.partitions {
+            let (shard, burst) = (&mut self.shards[partition], &mut self.bursts[partition]);
+            shard.scan(burst);
+            let queue = &self.queue;
+            let may_pass = |entry| queue.may_pass(partition, entry);
+            has_progress |= shard.advance(burst, &may_pass, outcomes)?;
+        }
+        for partition in 0..self.config.partitions {
+            has_progress |= self.execute_at(partition, outcomes)?;
+        }
+        Ok(has_progress)
+    }
+
+    /// The marker that this partition waits for, if there is none on its way here.
+    pub fn wanted_marker(&self, partition: usize) -> Option<WantedMarker> {
+        let seen = self.shards[partition].seen;
+        self.queue.wanted_marker(partition, seen)
+    }
+
+    fn take_queued(&mut self, outcomes: &mut Outcomes) {
+        let partitions = self.config.partitions;
+        for queued in self.shards[partitions].store.take_queued() {
+            outcomes.commands += 1;
+            let number = queued.number;
+            let Some(entry) = Entry::new(queued, partitions) else {
+                let reply = Reply::error("ERR malformed command in a value");
+                outcomes.entries.push((number, reply));
+                self.shards[partitions].store.forget_entry(number, &[]);
+                continue;
+            };
+            self.push_entry(number, entry);
+        }
+        self.queue.delivered = self.shards[partitions].store.last_entry();
+    }
+
+    /// Queue an entry for the partitions that have not executed it.
+    fn push_entry(&mut self, number: u64, entry: Entry) {
+        let shards = &self.shards;
+        let waiting: Vec<usize> = entry
+            .involved
+            .iter()
+            .copied()
+            .filter(|partition| shards[*partition].store.done_entry() < number)
+            .collect();
+        if waiting.is_empty() {
+            return self.forget(number, &entry);
+        }
+        self.queue.push(number, entry, &waiting);
+    }
+
+    /// An entry was executed everywhere.
+    fn forget(&mut self, number: u64, entry: &Entry) {
+        let queue = &mut self.shards[self.config.partitions].store;
+        if entry.is_free {
+            return queue.forget_entry(number, &[]);
+        }
+        queue.forget_entry(number, &entry.involved);
+        self.shards[entry.involved[0]].store.forget_redo(number);
+    }
+
+    /// Execute what can be executed of what this partition waits for.
+    fn execute_at(
+        &mut self,
+        partition: usize,
+        outcomes: &mut Outcomes,
+    ) -> Result<bool, StoreError> {
+        let mut has_progress = false;
+        while let Some(number) = self.next_entry_at(partition) {
+            let entry = &self.queue.entries[&number];
+            let lowest = entry.involved[0];
+            if entry.is_free && !entry.is_own {
+                let time_ms = entry.time_ms;
+                self.shards[partition].store.entry_done(number, time_ms);
+                self.done_at(number, partition);
+            } else if entry.is_free || self.shards[lowest].store.done_entry() < number {
+                let is_ready = |p: &usize| self.next_entry_at(*p) == Some(number);
+                if !entry.involved.iter().all(is_ready) {
+                    return Ok(has_progress);
+                }
+                self.execute(number, outcomes)?;
+            } else {
+                self.redo(number, partition)?;
+            }
+            has_progress = true;
+        }
+        Ok(has_progress)
+    }
+
+    /// The entry that this partition is to execute next at the marker where it stands.
+    fn next_entry_at(&self, partition: usize) -> Option<u64> {
+        let marker = self.shards[partition].standing?;
+        if marker > self.queue.delivered {
+            return None;
+        }
+        self.queue.next(partition).filter(|entry| *entry <= marker)
+    }
+
+    fn done_at(&mut self, number: u64, partition: usize) {
+        if let Some(entry) = self.queue.done(number, partition) {
+            self.forget(number, &entry);
+        }
+    }
+
+    /// Take this partition's part of an entry from the record of its execution.
+    fn redo(&mut self, number: u64, partition: usize) -> Result<(), StoreError> {
+        let lowest = self.queue.entries[&number].involved[0];
+        let redo = self.shards[lowest].store.redo(number, partition)?;
+        let batch = redo.ok_or(StoreError::Torn { entry: number })?;
+        tracing::info!(partition, entry = number, "redone after a crash");
+        let shard = &mut self.shards[partition];
+        shard.store.restore(batch)?;
+        self.leave_marker(partition);
+        self.done_at(number, partition);
+        Ok(())
+    }
+
+    /// The store may have passed the marker where it stood: look again where it is.
+    fn leave_marker(&mut self, partition: usize) {
+        let (shard, burst) = (&mut self.shards[partition], &self.bursts[partition]);
+        let next = burst.get(shard.taken).map(|decided| decided.instance);
+        if next == Some(shard.store.applied()) {
+            shard.taken += 1;
+            shard.standing = None;
+        }
+    }
+
+    /// Execute an entry in all its partitions, which all stand at a marker that covers it.
+    fn execute(&mut self, number: u64, outcomes: &mut Outcomes) -> Result<(), StoreError> {
+        let entry = self.queue.entries[&number].clone();
+        let is_done = |p: &usize| self.shards[*p].store.done_entry() >= number;
+        if !entry.is_free && entry.involved.iter().any(is_done) {
+            return Err(StoreError::Torn { entry: number });
+        }
+        let mut batches: Vec<WriteBatch> = entry
+            .involved
+            .iter()
+            .map(|_| WriteBatch::default())
+            .collect();
+        let now_ms = self.time_of(&entry);
+        let reply = self.execute_in(&entry, number, now_ms, &mut batches)?;
+        if entry.is_own {
+            outcomes.entries.push((number, reply));
+        }
+        for partition in &entry.involved {
+            self.shards[*partition].store.entry_done(number, now_ms);
+        }
+        if !entry.is_free {
+            self.write(&entry, number, batches, outcomes)?;
+        }
+        for partition in &entry.involved {
+            self.done_at(number, *partition);
+        }
+        Ok(())
+    }
+
+    /// Replicated time of an entry's execution. One that only reads must not need to know other
+    /// partitions' times: replicas on which nobody waits for it do not look at them.
+    fn time_of(&self, entry: &Entry) -> u64 {
+        let times = entry.involved.iter().map(|p| self.shards[*p].store.time_ms());
+        match entry.is_free {
+            true => entry.time_ms,
+            false => times.max().unwrap_or(0).max(entry.time_ms),
+        }
+    }
+
+    fn execute_in(
+        &mut self,
+        entry: &Entry,
+        number: u64,
+        now_ms: u64,
+        batches: &mut [WriteBatch],
+    ) -> Result<Reply, StoreError> {
+        let Some((command, stamp)) = Command::decode(&entry.command) else {
+            return Ok(Reply::error("ERR malformed command in a value"));
+        };
+        let mut across = Across::new(self.config.partitions);
+        let mut clients = Vec::new();
+        for (partition, shard) in self.shards.iter_mut().enumerate() {
+            if entry.involved.binary_search(&partition).is_ok() {
+                shard.store.start()?;
+                let now_ms = now_ms.max(shard.store.time_ms());
+                let Work { view, clients: c, meta } = shard.store.work(now_ms)?;
+                across.put(partition, view);
+                clients.push((c, meta));
+            }
+        }
+        let mut parts = clients.into_iter().zip(batches);
+        let reply = match (&command, stamp) {
+            (Command::SessionNew, _) => {
+                for ((clients, meta), batch) in parts {
+                    clients.open_as(number, now_ms, &mut BatchRecords { batch, meta });
+                }
+                Reply::Integer(number as i64)
+            }
+            (command, Some(stamp)) => {
+                let Some(((clients, meta), batch)) = parts.next() else {
+                    return Ok(Reply::Nil);
+                };
+                let mut records = BatchRecords { batch, meta };
+                clients.expire(now_ms, &mut records);
+                execute_stamped(&mut across, clients, &mut records, command, stamp)?
+            }
+            (command, None) => engine::execute(&mut across, command)?,
+        };
+        if entry.is_free {
+            for partition in &entry.involved {
+                self.shards[*partition].store.finish();
+            }
+        }
+        Ok(reply)
+    }
+
+    /// Write the effects of an entry: those on the lowest partition together with a record of the
+    /// others', then the others.
+    fn write(
+        &mut self,
+        entry: &Entry,
+        number: u64,
+        mut batches: Vec<WriteBatch>,
+        outcomes: &mut Outcomes,
+    ) -> Result<(), StoreError> {
+        for (partition, batch) in entry.involved.iter().zip(&mut batches) {
+            let is_last = self.queue.is_last_at(*partition, self.shards[*partition].standing);
+            let shard = &mut self.shards[*partition];
+            if let Some(marker) = self.bursts[*partition].get(shard.taken).filter(|_| is_last) {
+                shard.store.pass_marker(&marker, outcomes)?;
+            }
+            shard.store.fill(batch)?;
+        }
+        let (lowest, others) = batches.split_at_mut(1);
+        let logs = entry.involved[1..].iter().copied();
+        let store = &self.shards[entry.involved[0]].store;
+        store.put_redo(number, logs.zip(others.iter()), &mut lowest[0])?;
+        for (at, (partition, batch)) in entry.involved.iter().zip(batches).enumerate() {
+            let sync = self.config.sync && at == 0;
+            let store = &mut self.shards[*partition].store;
+            store.write(batch, sync)?;
+            store.finish();
+            self.leave_marker(*partition);
+        }
+        Ok(())
+    }
+
+    /// Read the queue from its store: at the start and after a checkpoint.
+    fn load_queue(&mut self) -> Result<(), StoreError> {
+        let Some(log) = self.queue_log() else {
+            return Ok(());
+        };
+        self.queue = Queue::new(self.config.partitions);
+        let queue = &self.shards[log].store;
+        self.queue.delivered = queue.last_entry();
+        for (shard, removed) in self.shards.iter().zip(queue.last_removed()) {
+            if shard.store.done_entry() < *removed {
+                return Err(StoreError::Torn { entry: *removed });
+            }
+        }
+        for queued in queue.queue()? {
+            let number = queued.number;
+            match Entry::new(queued, self.config.partitions) {
+                Some(entry) => self.push_entry(number, entry),
+                None => self.shards[log].store.forget_entry(number, &[]),
+            }
+        }
+        for partition in 0..self.config.partitions {
+            let store = &mut self.shards[partition].store;
+            for number in store.redo_entries()? {
+                if !self.queue.entries.contains_key(&number) {
+                    store.forget_redo(number);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where to receive a checkpoint for [`install`](Self::install), one directory a log.
+    pub fn incoming(&self) -> Vec<PathBuf> {
+        (0..self.logs()).map(|log| self.layout.incoming(log)).collect()
+    }
+
+    /// Where checkpoints for peers are made, one directory a log.
+    pub fn outgoing(&self) -> Vec<PathBuf> {
+        (0..self.logs()).map(|log| self.layout.outgoing(log)).collect()
+    }
+
+    /// Replace the stores that are behind the complete checkpoints in [`incoming`](Self::incoming),
+    /// all in one step: a crash at any moment leaves the old or the new ones. Returns the logs that
+    /// have to be reset, with the instance they are at now.
+    ///
+    /// Stores ahead of their checkpoint stay. They fit the others: of a command over several
+    /// partitions each of the two sets holds all, or a record of what is missing.
+    pub fn install(&mut self) -> Result<Vec<(usize, u64)>, StoreError> {
+        let mut behind = Vec::new();
+        for log in 0..self.logs() {
+            let incoming = self.layout.incoming(log);
+            let is_there = incoming.exists();
+            if is_there && Store::position_in(&incoming)? > self.shards[log].store.position() {
+                behind.push(log);
+            }
+        }
+        if behind.is_empty() {
+            let applied = self.applied();
+            return Err(StoreError::CheckpointTooOld { applied });
+        }
+        let shared = self.shared.clone();
+        let mut in_use = shared.dbs();
+        let before = std::mem::take(&mut self.active);
+        self.active = self.layout.install(&behind, &before)?;
+        for log in &behind {
+            let store = self.open_store(*log, false)?;
+            in_use[*log] = store.db().clone();
+            self.shards[*log].store = store;
+        }
+        drop(in_use);
+        for (log, number) in before.iter().enumerate() {
+            if *number != self.active[log] {
+                remove_dir(&self.layout.database(log, *number))?;
+            }
+            remove_dir(&self.layout.incoming(log))?;
+        }
+        let mut reset = Vec::new();
+        for (log, (shard, burst)) in self.shards.iter_mut().zip(&mut self.bursts).enumerate() {
+            let is_beyond = behind.contains(&log) && shard.skip_delivered(burst);
+            if is_beyond {
+                reset.push((log, shard.store.applied()));
+            }
+        }
+        self.load_queue()?;
+        Ok(reset)
+    }
+
+    /// A page of keys. The cursor holds the partition in its highest bits and the place in the
+    /// order of that partition's keys below.
+    pub fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, StoreError> {
+        let bits = self.cursor_bits();
+        let partition = self.cursor_partition(cursor);
+        let place = cursor.checked_shl(bits).unwrap_or(0);
+        let Some(shard) = self.shards[..self.config.partitions].get(partition) else {
+            return Ok(ScanPage {
+                cursor: 0,
+                keys: Vec::new(),
+            });
+        };
+        let mut page = shard.store.scan(place, count, bits)?;
+        page.cursor = match page.cursor >> bits {
+            0 if partition + 1 < self.config.partitions => {
+                (partition as u64 + 1) << (u64::BITS - bits)
+            }
+            0 => 0,
+            place => (partition as u64).checked_shl(u64::BITS - bits).unwrap_or(0) | place,
+        };
+        Ok(page)
+    }
+
+    /// Bits of a cursor that hold the partition.
+    fn cursor_bits(&self) -> u32 {
+        self.config.partitions.next_power_of_two().trailing_zeros()
+    }
+
+    /// The partition in which a scan goes on at `cursor`.
+    pub fn cursor_partition(&self, cursor: u64) -> usize {
+        let shift = u64::BITS - self.cursor_bits();
+        cursor.checked_shr(shift).unwrap_or(0) as usize
+    }
+}
+
+/// Without an ACTIVE file there must be nothing but what an interrupted first start left behind.
+fn refuse_left_over(layout: &Layout) -> Result<(), StoreError> {
+    for log in 0..layout.logs() {
+        let path = layout.database(log, 0);
+        if !path.exists() {
+            continue;
+        }
+        let is_whole = path.join("CURRENT").exists();
+        let applied = match is_whole {
+            true => Store::position_in(&path)?.applied,
+            false => 0,
+        };
+        if applied > 0 {
+            return Err(StoreError::NotActive { path, applied });
+        }
+        remove_dir(&path)?;
+    }
+    Ok(())
+}
+
+/// The keyspaces of the partitions that a command concerns.
+struct Across<'a> {
+    views: Vec<Option<View<'a>>>,
+}
+
+impl<'a> Across<'a> {
+    fn new(partitions: usize) -> Self {
+        Self {
+            views: (0..partitions).map(|_| None).collect(),
+        }
+    }
+
+    fn put(&mut self, partition: usize, view: View<'a>) {
+        self.views[partition] = Some(view);
+    }
+
+    fn of(&mut self, key: &[u8]) -> &mut View<'a> {
+        let partition = partition_of(key, self.views.len());
+        self.views[partition]
+            .as_mut()
+            .expect("the partition of every key of a command is involved")
+    }
+
+    fn involved(&self) -> impl Iterator<Item = &View<'a>> {
+        self.views.iter().flatten()
+    }
+}
+
+impl Keys for Across<'_> {
+    fn now_ms(&self) -> u64 {
+        self.involved().map(View::now_ms).max().unwrap_or(0)
+    }
+
+    fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error> {
+        self.of(key).get(key)
+    }
+
+    fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error> {
+        self.of(key).put(key, expire_at_ms, value)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error> {
+        self.of(key).delete(key)
+    }
+
+    fn count(&self) -> u64 {
+        self.involved().map(View::count).sum()
+    }
+
+    fn flush(&mut self) {
+        self.views.iter_mut().flatten().for_each(View::flush);
+    }
+
+    fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error> {
+        let mut goes_on = true;
+        for view in self.views.iter_mut().flatten() {
+            view.each(&mut |key| {
+                goes_on = visit(key);
+                goes_on
+            })?;
+            if !goes_on {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn grown_len_bytes_max(&self) -> usize {
+        self.involved()
+            .map(View::grown_len_bytes_max)
+            .min()
+            .unwrap_or(0)
+    }
+}

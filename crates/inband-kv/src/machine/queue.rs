@@ -1,0 +1,112 @@
+//! The entries that are decided and not yet executed everywhere.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::WantedMarker;
+use crate::command::Command;
+use crate::store::QueueEntry;
+
+/// A command over several partitions.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) time_ms: u64,
+    pub(super) command: Vec<u8>,
+    /// Its partitions, ascending; never empty.
+    pub(super) involved: Vec<usize>,
+    /// This process submitted it and waits for its reply.
+    pub(super) is_own: bool,
+    /// It changes nothing: need not be executed where nobody waits for it.
+    pub(super) is_free: bool,
+    /// Partitions in which it is still to be executed.
+    waiting: usize,
+}
+
+impl Entry {
+    /// `None` if the command is malformed.
+    pub(super) fn new(queued: QueueEntry, partitions: usize) -> Option<Self> {
+        let (command, stamp) = Command::decode(&queued.command)?;
+        let involved = command.involved(partitions);
+        let is_free = command.only_reads() && stamp.is_none();
+        (!involved.is_empty()).then_some(Self {
+            time_ms: queued.time_ms,
+            involved,
+            is_own: queued.is_own,
+            is_free,
+            waiting: 0,
+            command: queued.command,
+        })
+    }
+}
+
+/// See the module.
+pub(super) struct Queue {
+    pub(super) entries: BTreeMap<u64, Entry>,
+    /// By partition, what it has to execute, in order.
+    pending: Vec<VecDeque<u64>>,
+    /// Last entry that the log has delivered.
+    pub(super) delivered: u64,
+}
+
+impl Queue {
+    pub(super) fn new(partitions: usize) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            pending: vec![VecDeque::new(); partitions],
+            delivered: 0,
+        }
+    }
+
+    /// Queue an entry, the last one so far, for these partitions.
+    pub(super) fn push(&mut self, number: u64, mut entry: Entry, waiting: &[usize]) {
+        entry.waiting = waiting.len();
+        for partition in waiting {
+            self.pending[*partition].push_back(number);
+        }
+        self.entries.insert(number, entry);
+    }
+
+    /// What a partition executes next.
+    pub(super) fn next(&self, partition: usize) -> Option<u64> {
+        self.pending[partition].front().copied()
+    }
+
+    /// Is everything that a marker covers executed in this partition?
+    pub(super) fn may_pass(&self, partition: usize, marker: u64) -> bool {
+        let next = self.next(partition);
+        marker <= self.delivered && next.is_none_or(|next| next > marker)
+    }
+
+    /// Is what a partition executes next the last that the marker covers?
+    pub(super) fn is_last_at(&self, partition: usize, marker: Option<u64>) -> bool {
+        let after = self.pending[partition].get(1);
+        marker.is_some_and(|marker| after.is_none_or(|after| *after > marker))
+    }
+
+    /// A partition has executed its next entry. Returned if it was the last to do so.
+    pub(super) fn done(&mut self, number: u64, partition: usize) -> Option<Entry> {
+        let next = self.pending[partition].pop_front();
+        debug_assert_eq!(next, Some(number), "entries are executed in order");
+        let entry = self.entries.get_mut(&number)?;
+        entry.waiting -= 1;
+        if entry.waiting > 0 {
+            return None;
+        }
+        self.entries.remove(&number)
+    }
+
+    /// See [`super::Machine::wanted_marker`].
+    pub(super) fn wanted_marker(&self, partition: usize, seen: u64) -> Option<WantedMarker> {
+        let pending = &self.pending[partition];
+        let unseen = pending.iter().rev().take_while(|number| **number > seen);
+        let mut wanted = None;
+        for number in unseen {
+            let is_own = self.entries.get(number).is_some_and(|entry| entry.is_own);
+            let wanted = wanted.get_or_insert(WantedMarker {
+                entry: *number,
+                is_own: false,
+            });
+            wanted.is_own |= is_own;
+        }
+        wanted
+    }
+}

@@ -1,0 +1,60 @@
+//! Markers: telling partitions to execute commands over several of them.
+
+use std::time::{Duration, Instant};
+
+use inband_paxos::log::Ticket;
+
+use super::Replica;
+use crate::limits::{MARKER_REPEAT_MS, MARKER_STAGGER_MS};
+use crate::packer::Submission;
+
+/// The marker that a partition waits for.
+#[derive(Debug, Default)]
+pub(super) struct Marker {
+    /// Submitted by this replica, and for which entry.
+    in_flight: Option<(Ticket, u64)>,
+    /// Since when it is missing.
+    wanted_since: Option<Instant>,
+}
+
+impl Marker {
+    /// A value ended; was it the marker?
+    pub(super) fn forget(&mut self, ticket: Ticket) {
+        if self.in_flight.is_some_and(|(own, _)| own == ticket) {
+            self.in_flight = None;
+        }
+    }
+}
+
+impl Replica {
+    /// Submit the markers that are missing: at once for commands of this replica's clients, for
+    /// others after a time in which their own replica should have done it.
+    pub(super) fn submit_markers(&mut self) {
+        let stagger_ms = MARKER_STAGGER_MS * self.config.replica_index;
+        let patience = Duration::from_millis(MARKER_REPEAT_MS + stagger_ms);
+        for partition in 0..self.machine.partitions() {
+            let lane = &mut self.lanes[partition];
+            let Some(wanted) = self.machine.wanted_marker(partition) else {
+                lane.marker.wanted_since = None;
+                continue;
+            };
+            let is_covered = |(_, entry): (_, u64)| entry >= wanted.entry;
+            if lane.marker.in_flight.is_some_and(is_covered) {
+                continue;
+            }
+            let since = *lane.marker.wanted_since.get_or_insert(self.now);
+            let is_due = self.now.saturating_duration_since(since) >= patience;
+            if !wanted.is_own && !is_due {
+                continue;
+            }
+            let mut to = Submission {
+                connections: &mut self.front.connections,
+                log: &mut *self.log,
+                wall_ms: self.wall_ms,
+                now: self.now,
+            };
+            let ticket = lane.packer.submit_marker(wanted.entry, &mut to);
+            lane.marker.in_flight = ticket.map(|ticket| (ticket, wanted.entry));
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Those who wait for commands over several partitions.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::Replica;
+use crate::control::add;
+use crate::packer::Part;
+use crate::reply::Reply;
+
+/// Who waits for an entry.
+#[derive(Debug, Clone, Copy)]
+struct Waiter {
+    part: Part,
+    /// Number of the request.
+    number: u64,
+    since: Instant,
+}
+
+/// Who waits for which entry.
+#[derive(Debug, Default)]
+pub(super) struct Several {
+    waiters: HashMap<u64, Waiter>,
+}
+
+impl Several {
+    pub(super) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+}
+
+impl Replica {
+    /// A value over several partitions was decided; its commands are the entries from `first` on.
+    pub(super) fn expect_entries(&mut self, log: usize, parts: Vec<Part>, first: u64) {
+        let mut entry = first;
+        for part in &parts {
+            let mut connection = part.connection(&mut self.front.connections);
+            for _ in 0..part.count {
+                let number = connection.as_mut().and_then(|c| c.take_in_flight(log));
+                let waiter = Waiter {
+                    part: *part,
+                    number: number.unwrap_or(0),
+                    since: self.now,
+                };
+                self.several.waiters.insert(entry, waiter);
+                entry += 1;
+            }
+        }
+        self.lanes[log].packer.recycle(parts);
+    }
+
+    /// An own entry was executed.
+    pub(super) fn finish_entry(&mut self, entry: u64, reply: Reply) {
+        let Some(waiter) = self.several.waiters.remove(&entry) else {
+            return;
+        };
+        self.waiting_commands -= 1;
+        let round_trip = self.now.saturating_duration_since(waiter.part.received);
+        self.control.counters.add_latency(round_trip, 1);
+        let log = self.machine.partitions();
+        if let Some(connection) = waiter.part.connection(&mut self.front.connections) {
+            connection.answer_taken(log, waiter.number, reply);
+            self.lanes[log].packer.push_ready(waiter.part.slot, connection);
+            self.serve(waiter.part.slot);
+        }
+    }
+
+    /// Entries that have waited for longer than `age`, and all if `age` is zero, end as unknown.
+    pub(super) fn give_up_entries(&mut self, age: Duration, why: &str) {
+        let now = self.now;
+        let is_over = |w: &Waiter| age.is_zero() || now.saturating_duration_since(w.since) > age;
+        let mut entries: Vec<u64> = Vec::new();
+        entries.extend(self.several.waiters.iter().filter(|(_, w)| is_over(w)).map(|(e, _)| *e));
+        entries.sort_unstable();
+        add(&self.control.counters.outcomes_unknown_total, entries.len() as u64);
+        for entry in entries {
+            let reply = Reply::error(format!("ERR outcome unknown: {why}"));
+            self.finish_entry(entry, reply);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What a store holds for this replica alone, to come back whole after a crash: the queue of
+//! commands over several partitions, and the effects of one that is being executed.
+
+use inband_paxos::log::Decided;
+use rocksdb::{IteratorMode, WriteBatch, DB};
+
+use super::{LogRole, Store, StoreError};
+use crate::db::Columns;
+use crate::keyspace::leading_number;
+use crate::value::ValueReader;
+
+/// First byte of the stored key of a queued entry.
+const ENTRY_KEY: u8 = b'e';
+/// First byte of the stored key of a redo record.
+const REDO_KEY: u8 = b'r';
+/// Key of the last entries removed.
+const REMOVED_KEY: &[u8] = b"removed";
+
+/// A command over several partitions, as queued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueEntry {
+    /// Its place in the order of all of them.
+    pub number: u64,
+    /// Replicated time of its log.
+    pub time_ms: u64,
+    /// Its encoded form.
+    pub command: Vec<u8>,
+    /// This process submitted it.
+    pub is_own: bool,
+}
+
+/// A local record that is no longer needed.
+#[derive(Debug)]
+struct Removal {
+    key: [u8; 9],
+    /// Partitions in which the entry changed something.
+    changed: Vec<usize>,
+}
+
+/// Local records that are no longer needed; removed with the next write.
+#[derive(Debug, Default)]
+pub(super) struct Removals {
+    ready: Vec<Removal>,
+    /// To be kept until what was done in their place survives a power cut.
+    unsynced: Vec<Removal>,
+    waits_for_sync: bool,
+    /// Of the queue: by partition, the last entry that changed something there and was removed.
+    last: Vec<u64>,
+}
+
+impl Removals {
+    pub(super) fn load(db: &DB, columns: Columns<'_>, role: LogRole) -> Result<Self, StoreError> {
+        let mut last = vec![0; if role.is_queue() { role.partitions } else { 0 }];
+        if let Some(record) = db.get_cf(columns.local, REMOVED_KEY)? {
+            for (word, last) in record.chunks(8).zip(&mut last) {
+                *last = leading_number(word);
+            }
+        }
+        Ok(Self {
+            last,
+            ..Self::default()
+        })
+    }
+
+    fn push(&mut self, key: [u8; 9], changed: &[usize]) {
+        let changed = changed.to_vec();
+        let list = match self.waits_for_sync {
+            true => &mut self.unsynced,
+            false => &mut self.ready,
+        };
+        list.push(Removal { key, changed });
+    }
+
+    pub(super) fn write(&mut self, columns: Columns<'_>, batch: &mut WriteBatch) {
+        if self.ready.is_empty() {
+            return;
+        }
+        for removal in self.ready.drain(..) {
+            batch.delete_cf(columns.local, removal.key);
+            let entry = leading_number(&removal.key[1..]);
+            for partition in removal.changed {
+                self.last[partition] = self.last[partition].max(entry);
+            }
+        }
+        if !self.last.is_empty() {
+            let record: Vec<u8> = self.last.iter().flat_map(|n| n.to_be_bytes()).collect();
+            batch.put_cf(columns.local, REMOVED_KEY, record);
+        }
+    }
+}
+
+fn local_key(kind: u8, entry: u64) -> [u8; 9] {
+    let mut key = [kind; 9];
+    key[1..].copy_from_slice(&entry.to_be_bytes());
+    key
+}
+
+impl Store {
+    /// Append the commands of a value to the queue.
+    pub(super) fn queue_value(
+        &mut self,
+        columns: Columns<'_>,
+        batch: &mut WriteBatch,
+        decided: &Decided<'_>,
+        value: ValueReader<'_>,
+    ) {
+        self.state.time_ms = self.state.time_ms.max(value.time_ms);
+        for command in value.commands() {
+            let entry = QueueEntry {
+                number: self.state.next_id,
+                time_ms: self.state.time_ms,
+                command: command.to_vec(),
+                is_own: decided.ticket.is_some(),
+            };
+            self.state.next_id += 1;
+            let record = [&entry.time_ms.to_be_bytes()[..], command].concat();
+            batch.put_cf(columns.local, local_key(ENTRY_KEY, entry.number), record);
+            self.queued.push(entry);
+        }
+    }
+
+    /// The entries queued since the last call.
+    pub(crate) fn take_queued(&mut self) -> Vec<QueueEntry> {
+        std::mem::take(&mut self.queued)
+    }
+
+    /// All entries in the queue, in order.
+    pub(crate) fn queue(&self) -> Result<Vec<QueueEntry>, StoreError> {
+        let records = self.local_records(ENTRY_KEY)?;
+        let entry = |(number, record): (u64, Box<[u8]>)| QueueEntry {
+            number,
+            time_ms: leading_number(&record),
+            command: record.get(8..).unwrap_or(&[]).to_vec(),
+            is_own: false,
+        };
+        Ok(records.into_iter().map(entry).collect())
+    }
+
+    fn local_records(&self, kind: u8) -> Result<Vec<(u64, Box<[u8]>)>, StoreError> {
+        let mut records = Vec::new();
+        let local = Columns::of(&self.db)?.local;
+        for item in self.db.iterator_cf(local, IteratorMode::Start) {
+            let (key, record) = item?;
+            if key.first() == Some(&kind) && key.len() == local_key(kind, 0).len() {
+                records.push((leading_number(&key[1..]), record));
+            }
+        }
+        Ok(records)
+    }
+
+    /// An entry was executed everywhere. `changed`: it changed something in these partitions.
+    pub(crate) fn forget_entry(&mut self, entry: u64, changed: &[usize]) {
+        self.removals.push(local_key(ENTRY_KEY, entry), changed);
+    }
+
+    /// Whether local records are needed until what was done survives a power cut.
+    pub(crate) fn keep_local_records_until_synced(&mut self, is_needed: bool) {
+        self.removals.waits_for_sync = is_needed;
+    }
+
+    /// Everything written by any store of this replica survives a power cut.
+    pub(crate) fn synced(&mut self) {
+        self.removals.ready.append(&mut self.removals.unsynced);
+    }
+
+    /// By partition, the last entry that changed something there and was removed from the queue.
+    pub(crate) fn last_removed(&self) -> &[u64] {
+        &self.removals.last
+    }
+
+    /// Put the effects of an entry on other stores beside those on this one: `(log, batch)`.
+    pub(crate) fn put_redo<'b>(
+        &self,
+        entry: u64,
+        others: impl Iterator<Item = (usize, &'b WriteBatch)>,
+        batch: &mut WriteBatch,
+    ) -> Result<(), StoreError> {
+        let mut record = Vec::new();
+        for (log, other) in others {
+            record.extend_from_slice(&(log as u32).to_be_bytes());
+            record.extend_from_slice(&(other.data().len() as u32).to_be_bytes());
+            record.extend_from_slice(other.data());
+        }
+        let local = Columns::of(&self.db)?.local;
+        batch.put_cf(local, local_key(REDO_KEY, entry), record);
+        Ok(())
+    }
+
+    /// The effects of an entry on the store of `log`, as recorded here.
+    pub(crate) fn redo(&self, entry: u64, log: usize) -> Result<Option<WriteBatch>, StoreError> {
+        let local = Columns::of(&self.db)?.local;
+        let Some(record) = self.db.get_cf(local, local_key(REDO_KEY, entry))? else {
+            return Ok(None);
+        };
+        let mut rest = &record[..];
+        while let Some((head, tail)) = rest.split_first_chunk::<8>() {
+            let word = |at| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+            let Some((data, tail)) = tail.split_at_checked(word(4) as usize) else {
+                break;
+            };
+            if word(0) as usize == log {
+                return Ok(Some(WriteBatch::from_data(data)));
+            }
+            rest = tail;
+        }
+        Ok(None)
+    }
+
+    /// The entries of which there are redo records here.
+    pub(crate) fn redo_entries(&self) -> Result<Vec<u64>, StoreError> {
+        let records = self.local_records(REDO_KEY)?;
+        Ok(records.into_iter().map(|(entry, _)| entry).collect())
+    }
+
+    /// A redo record is no longer needed.
+    pub(crate) fn forget_redo(&mut self, entry: u64) {
+        self.removals.push(local_key(REDO_KEY, entry), &[]);
+    }
+}

@@ -1,0 +1,235 @@
+//! Several partitions: where their data are, and how connections spread over them.
+
+mod common;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::{resp, wait_for, Served, T0_MS};
+use inband_kv::machine::{Machine, MachineConfig};
+use inband_kv::partition::partition_of;
+use inband_kv::replica::ReplicaConfig;
+use inband_kv::store::StoreError;
+use inband_kv::testing::MemoryCluster;
+
+fn open(dirs: &[&PathBuf], partitions: usize) -> Result<Machine, StoreError> {
+    Machine::open(MachineConfig {
+        dirs: dirs.iter().map(|dir| dir.to_path_buf()).collect(),
+        partitions,
+        sync: false,
+    })
+}
+
+/// A key of each partition.
+fn keys(partitions: usize) -> Vec<String> {
+    let key_of = |partition| {
+        let is_there = |key: &String| partition_of(key.as_bytes(), partitions) == partition;
+        (0..).map(|i| format!("k{i}")).find(is_there).unwrap()
+    };
+    (0..partitions).map(key_of).collect()
+}
+
+#[test]
+fn stores_lie_where_they_should() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+    let machine = open(&[&one, &two], 4).unwrap();
+    let paths: Vec<_> = (0..5).map(|log| machine.store(log).path().to_path_buf()).collect();
+    let expected = ["one/p0/db-0", "two/p1/db-0", "one/p2/db-0", "two/p3/db-0", "one/m/db-0"];
+    assert_eq!(paths, expected.map(|path| dir.path().join(path)));
+    drop(machine);
+    assert_eq!(Machine::partitions_in(&one).unwrap(), Some(4));
+    assert_eq!(Machine::partitions_in(dir.path()).unwrap(), None);
+    for asked in [1, 2, 8] {
+        let error = open(&[&one, &two], asked).err().expect("it is refused");
+        assert!(
+            matches!(error, StoreError::Partitions { found: 4, asked: a, .. } if a == asked),
+            "{error}"
+        );
+        assert!(error.to_string().contains("export"), "{error}");
+    }
+    // Nothing was created by the refusals.
+    assert!(!one.join("db-0").exists() && !one.join("p4").exists());
+    // Directories in another order, or one of them lost.
+    let error = open(&[&one], 4).err().expect("it is refused");
+    assert!(matches!(error, StoreError::Missing { .. }), "{error}");
+    let error = open(&[&two, &one], 4).err().expect("it is refused");
+    assert!(!error.to_string().is_empty());
+    std::fs::rename(one.join("p2"), one.join("p")).unwrap();
+    std::fs::rename(one.join("p0"), one.join("p2")).unwrap();
+    std::fs::rename(one.join("p"), one.join("p0")).unwrap();
+    let error = open(&[&one, &two], 4).err().expect("it is refused");
+    assert!(matches!(error, StoreError::WrongPlace { .. }), "{error}");
+    assert!(matches!(open(&[], 1), Err(StoreError::NoDirectory)));
+    assert!(matches!(
+        open(&[&one], 0),
+        Err(StoreError::PartitionCount(0))
+    ));
+}
+
+#[test]
+fn one_partition_of_data_is_not_four() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = dir.path().to_path_buf();
+    drop(open(&[&one], 1).unwrap());
+    let error = open(&[&one], 4).err().expect("it is refused");
+    assert!(
+        matches!(error, StoreError::Partitions { found: 1, asked: 4, .. }),
+        "{error}"
+    );
+    drop(open(&[&one], 1).unwrap());
+}
+
+#[test]
+fn data_without_their_first_directory_are_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+    let mut machine = open(&[&one, &two], 2).unwrap();
+    let mut log = common::Log::default();
+    log.push_lines(T0_MS, &["SET a 1"]);
+    for (at, value) in log.values.iter().enumerate() {
+        let instance = at as u64 + 1;
+        machine.bursts()[1].push(instance, value.origin, None, &value.bytes);
+    }
+    machine.run(&mut Default::default()).unwrap();
+    drop(machine);
+    // The first directory's disk is not mounted: an empty mount point in its place.
+    std::fs::rename(&one, dir.path().join("away")).unwrap();
+    let error = open(&[&one, &two], 2).err().expect("it is refused");
+    assert!(matches!(error, StoreError::NotActive { .. }), "{error}");
+    std::fs::remove_dir_all(&one).unwrap();
+    std::fs::rename(dir.path().join("away"), &one).unwrap();
+    assert_eq!(open(&[&one, &two], 2).unwrap().applied(), [0, 2, 0]);
+}
+
+struct Three {
+    served: Served,
+    cluster: MemoryCluster,
+    keys: Vec<String>,
+    _dir: tempfile::TempDir,
+}
+
+fn three() -> Three {
+    let (cluster, dir) = (
+        MemoryCluster::with_partitions(3),
+        tempfile::tempdir().unwrap(),
+    );
+    Three {
+        served: Served::start(&cluster, dir.path(), ReplicaConfig::default()),
+        cluster,
+        keys: keys(3),
+        _dir: dir,
+    }
+}
+
+#[test]
+fn replies_keep_their_order_over_partitions() {
+    let three = three();
+    let mut client = three.served.client();
+    let (mut sent, mut expected) = (String::new(), String::new());
+    for i in 0..3000 {
+        let key = &three.keys[i % 3];
+        sent += &resp(&format!("SET {key} {i}"));
+        expected += "+OK\r\n";
+        if i % 7 == 0 {
+            sent += &resp(&format!("GET {key}"));
+            expected += &format!("${}\r\n{i}\r\n", i.to_string().len());
+        }
+        if i % 50 == 0 {
+            sent += "PING\r\nFOO\r\n";
+            expected += "+PONG\r\n-ERR unknown command 'FOO', with args beginning with: \r\n";
+        }
+    }
+    let mut writer = client.stream.try_clone().unwrap();
+    let sender = std::thread::spawn(move || {
+        std::io::Write::write_all(&mut writer, sent.as_bytes()).unwrap();
+    });
+    client.expect(expected);
+    sender.join().unwrap();
+}
+
+#[test]
+fn a_partition_that_waits_does_not_stop_the_others() {
+    let three = three();
+    let mut client = three.served.client();
+    let [a, b, c] = [&three.keys[0], &three.keys[1], &three.keys[2]];
+    three.cluster.hold_log(1);
+    let line = |command: &str, key: &str| resp(&format!("{command} {key}"));
+    client.send(
+        [line("INCR", b), line("INCR", a), line("INCR", c), line("INCR", a)].concat(),
+    );
+    wait_for("it is held", || three.cluster.held() == 1);
+    // The others are decided although their replies wait.
+    let mut other = three.served.client();
+    wait_for("both are applied", || {
+        other.ask(&format!("GET {a}"));
+        other.line() == "2"
+    });
+    client.send([line("INCR", b), line("INCR", c), "PING\r\n".into()].concat());
+    wait_for("all is read", || {
+        three.served.control.status().values_in_flight == 1
+    });
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(three.cluster.held(), 1, "one undecided value a partition");
+    three.cluster.release_log_reversed(1);
+    client.expect(":1\r\n:1\r\n:1\r\n:2\r\n:2\r\n:2\r\n+PONG\r\n");
+}
+
+#[test]
+fn time_goes_on_in_each_partition_by_itself() {
+    let three = three();
+    let mut client = three.served.client();
+    for key in &three.keys {
+        assert_eq!(client.ask(&format!("SET {key} 1 PX 2000")), "+OK");
+    }
+    let before: Vec<u64> = (0..3).map(|p| three.cluster.last_instance_of(p)).collect();
+    three
+        .served
+        .clock_offset_ms
+        .store(10_000, std::sync::atomic::Ordering::Relaxed);
+    // A command of one partition moves the time of that one only.
+    assert_eq!(client.ask(&format!("EXISTS {}", three.keys[2])), ":0");
+    wait_for("all keys are deleted", || {
+        three.served.control.status().keys == 0
+    });
+    for (partition, before) in before.into_iter().enumerate() {
+        let now = three.cluster.last_instance_of(partition);
+        assert_eq!(now, before + 1, "one value in partition {partition}");
+    }
+}
+
+#[test]
+fn a_scan_goes_through_all_partitions() {
+    let three = three();
+    let mut client = three.served.client();
+    let names: Vec<String> = (0..200).map(|i| format!("key{i}")).collect();
+    client.send(
+        names
+            .iter()
+            .map(|name| resp(&format!("SET {name} v")))
+            .collect::<String>(),
+    );
+    client.expect("+OK\r\n".repeat(names.len()));
+    let (mut found, mut cursor) = (Vec::new(), String::from("0"));
+    loop {
+        client.send(resp(&format!("SCAN {cursor} COUNT 7")));
+        assert_eq!(client.line(), "*2");
+        client.line();
+        cursor = client.line();
+        let count: usize = client.line()[1..].parse().unwrap();
+        for _ in 0..count {
+            client.line();
+            found.push(client.line());
+        }
+        if cursor == "0" {
+            break;
+        }
+    }
+    found.sort();
+    let mut names = names;
+    names.sort();
+    assert_eq!(found, names);
+    // A cursor beyond all partitions finds nothing.
+    client.send(resp(&format!("SCAN {}", u64::MAX)));
+    client.expect("*2\r\n$1\r\n0\r\n*0\r\n");
+}

@@ -1,0 +1,222 @@
+//! The disk under an acceptor's journal: what it starts with, and one sync for many packets.
+
+use inband_dataplane::soft::{Geometry, Registers};
+use inband_storage::{Journal, JournalConfig, JournalError, Storage, StorageError};
+
+use super::record::{RestoreError, Restored, RESET};
+use super::AcceptorJournal;
+use crate::timing::Micros;
+
+/// The journal is written anew, with what counts, when it is this many times as long as that.
+const COMPACT_GROWTH: u64 = 4;
+
+/// Why an acceptor in `sync` mode did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The storage failed.
+    #[error("the acceptor's journal: {0}")]
+    Storage(#[from] StorageError),
+    /// The journal does not fit the configuration.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// A record of another version.
+    #[error("the acceptor's journal has a record of a kind that this version does not know; was it written by a later one? Go back to that version")]
+    UnknownRecord,
+    /// The configuration is older than the journal.
+    #[error("the acceptor's journal is of epoch {journal}, the configuration of epoch {config}; is this an old configuration file?")]
+    Epoch {
+        /// The journal's.
+        journal: u64,
+        /// The configuration's.
+        config: u32,
+    },
+}
+
+/// When an acceptor's journal rolls, and when it is written anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskLimits {
+    /// Sizes of the journal's files.
+    pub journal: JournalConfig,
+    /// A journal shorter than this is not written anew.
+    pub compact_min_bytes: u64,
+}
+
+impl Default for DiskLimits {
+    fn default() -> DiskLimits {
+        DiskLimits {
+            journal: JournalConfig::default(),
+            compact_min_bytes: 64 << 20,
+        }
+    }
+}
+
+/// What an acceptor in `sync` mode starts with.
+#[derive(Debug)]
+pub struct AcceptorStart {
+    /// May it vote? If not, it is *recovering* until the next epoch.
+    pub voting: bool,
+    /// Registers and votes of this epoch; `None`: it has none yet.
+    pub restored: Option<Restored>,
+    /// Why it has forgotten something, if it has.
+    pub damage: Option<JournalError>,
+}
+
+/// An acceptor's journal on its storage.
+pub struct AcceptorDisk {
+    journal: Journal,
+    geometry: Geometry,
+    compact_min_bytes: u64,
+    compact_at_bytes: u64,
+    failures: u64,
+}
+
+/// What came of a try to sync.
+#[derive(Debug)]
+pub enum Synced {
+    /// Answers may leave.
+    Done,
+    /// Answers may leave again, after the disk had failed.
+    Again,
+    /// The disk failed: the acceptor stops voting.
+    Failed(StorageError),
+    /// It still fails.
+    FailedAgain,
+}
+
+/// What a journal holds, and whether all its records are known.
+fn replay(
+    storage: Box<dyn Storage>,
+    config: JournalConfig,
+) -> Result<(Journal, Restored, bool), JournalError> {
+    let mut restored = Restored::default();
+    let mut known = true;
+    let journal = Journal::open(storage, config, &mut |record| {
+        known &= restored.replay(record).is_some();
+    })?;
+    Ok((journal, restored, known))
+}
+
+impl AcceptorDisk {
+    /// Open the journal in `storage`, which is its own and can be opened twice. `has_entered`: by a
+    /// note that is not in this storage, the acceptor has entered `epoch` or a later one before.
+    pub fn open(
+        storage: &mut dyn FnMut() -> Result<Box<dyn Storage>, StorageError>,
+        limits: DiskLimits,
+        geometry: Geometry,
+        epoch: u32,
+        has_entered: bool,
+    ) -> Result<(AcceptorDisk, AcceptorStart), StartError> {
+        let (opened, damage) = match replay(storage()?, limits.journal) {
+            Ok(opened) => (opened, None),
+            Err(JournalError::Storage(error)) => return Err(error.into()),
+            Err(damage) => {
+                Journal::discard(storage()?.as_mut())?;
+                let opened = replay(storage()?, limits.journal).map_err(|error| match error {
+                    JournalError::Storage(error) => error,
+                    damaged => unreachable!("a new journal: {damaged}"),
+                })?;
+                (opened, Some(damage))
+            }
+        };
+        let (journal, restored, known) = opened;
+        if !known {
+            return Err(StartError::UnknownRecord);
+        }
+        let start = match restored.epoch() {
+            of if of > u64::from(epoch) => {
+                return Err(StartError::Epoch {
+                    journal: of,
+                    config: epoch,
+                })
+            }
+            of if of == u64::from(epoch) => AcceptorStart {
+                voting: restored.voting(),
+                restored: Some(restored),
+                damage,
+            },
+            // An empty journal of an acceptor that has been in this epoch is a lost one.
+            _ => AcceptorStart {
+                voting: damage.is_none() && !has_entered,
+                restored: None,
+                damage,
+            },
+        };
+        if let Some(restored) = &start.restored {
+            restored.check(geometry)?;
+        }
+        let disk = AcceptorDisk {
+            journal,
+            geometry,
+            compact_min_bytes: limits.compact_min_bytes,
+            compact_at_bytes: limits.compact_min_bytes,
+            failures: 0,
+        };
+        Ok((disk, start))
+    }
+
+    /// The acceptor enters the epoch with these registers and an empty ring. From now on the journal
+    /// says so, and the note outside of it may.
+    pub fn enter(&mut self, registers: &Registers) -> Result<(), StorageError> {
+        let geometry = self.geometry;
+        self.journal.snapshot(|append| {
+            append(RESET);
+            AcceptorJournal::record_all(geometry, registers, append);
+        })
+    }
+
+    /// Write and sync what has changed.
+    pub fn sync(
+        &mut self,
+        now: Micros,
+        acceptor: &mut AcceptorJournal,
+        registers: &Registers,
+    ) -> Synced {
+        let changes = acceptor.record(registers, &mut |record| {
+            self.journal.append(record);
+        });
+        if let Err(error) = self.journal.commit() {
+            self.failures += 1;
+            return match acceptor.failed(now) {
+                true => Synced::Failed(error),
+                false => Synced::FailedAgain,
+            };
+        }
+        let again = acceptor.is_stalled();
+        acceptor.synced(changes);
+        self.compact(registers);
+        match again {
+            true => Synced::Again,
+            false => Synced::Done,
+        }
+    }
+
+    /// Write the journal anew if it is much longer than what counts. All changes are committed.
+    fn compact(&mut self, registers: &Registers) {
+        if self.journal.len_bytes() < self.compact_at_bytes {
+            return;
+        }
+        let geometry = self.geometry;
+        let done = self
+            .journal
+            .snapshot(|append| AcceptorJournal::record_all(geometry, registers, append));
+        self.compact_at_bytes = match done {
+            Ok(()) => COMPACT_GROWTH * self.journal.len_bytes(),
+            // A full disk, for instance. The journal is as good as before; try again when it has grown.
+            Err(_) => {
+                self.failures += 1;
+                self.journal.len_bytes() + self.compact_min_bytes / COMPACT_GROWTH
+            }
+        }
+        .max(self.compact_min_bytes);
+    }
+
+    /// Length of the journal.
+    pub fn len_bytes(&self) -> u64 {
+        self.journal.len_bytes()
+    }
+
+    /// How often the disk failed.
+    pub fn failures(&self) -> u64 {
+        self.failures
+    }
+}

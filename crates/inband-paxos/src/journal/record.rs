@@ -1,0 +1,217 @@
+//! Records of an acceptor's journal: a partition's registers, or one slot. The last one counts.
+
+use std::collections::BTreeMap;
+
+use inband_dataplane::registers::{AcceptorView, SlotView};
+use inband_dataplane::soft::{Geometry, Registers};
+
+const PARTITION: u8 = 1;
+const SLOT: u8 = 2;
+/// Nothing before counts: the acceptor enters an epoch with an empty ring.
+pub(super) const RESET: &[u8] = &[3];
+
+/// Why what a journal holds does not fit the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// Fewer partitions than before.
+    #[error("the acceptor's journal has votes in log {partition}, the configuration has {logs} logs only; has cluster.partitions been changed? data keeps the number it was made with")]
+    Partitions {
+        /// In the journal.
+        partition: usize,
+        /// In the configuration.
+        logs: usize,
+    },
+    /// A smaller ring than before.
+    #[error("the acceptor's journal has a vote for instance {instance} of log {partition}, which a ring of {ring_slots} slots from {floor} on does not reach; set cluster.ring_slots to what it was")]
+    Ring {
+        /// The partition.
+        partition: usize,
+        /// Of the vote.
+        instance: u64,
+        /// Of the partition.
+        floor: u64,
+        /// Configured.
+        ring_slots: usize,
+    },
+}
+
+/// Append the record of a partition's registers.
+pub(super) fn append_partition(
+    registers: &Registers,
+    partition: usize,
+    append: &mut dyn FnMut(&[u8]),
+) {
+    let view = registers.acceptor.acceptor(partition);
+    let mut record = vec![PARTITION];
+    record.extend_from_slice(&(partition as u16).to_le_bytes());
+    for word in [view.epoch, view.promise, view.floor, view.highest] {
+        record.extend_from_slice(&word.to_le_bytes());
+    }
+    record.push(u8::from(view.voting));
+    append(&record);
+}
+
+/// Append the record of one slot.
+pub(super) fn append_slot(
+    registers: &Registers,
+    partition: usize,
+    slot: usize,
+    append: &mut dyn FnMut(&[u8]),
+) {
+    let view = registers
+        .ring
+        .slot(slot)
+        .expect("no other thread takes slots");
+    let mut record = Vec::with_capacity(64 + view.value.len());
+    record.push(SLOT);
+    record.extend_from_slice(&(partition as u16).to_le_bytes());
+    for word in [
+        view.instance,
+        view.promise,
+        view.vround,
+        view.digest,
+        view.client_id,
+        view.client_seq,
+        view.client_low,
+    ] {
+        record.extend_from_slice(&word.to_le_bytes());
+    }
+    record.extend_from_slice(&view.flags.to_le_bytes());
+    record.extend_from_slice(&view.value);
+    append(&record);
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, tail) = self.0.split_first_chunk()?;
+        self.0 = tail;
+        Some(*head)
+    }
+
+    fn word(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn half(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+}
+
+/// What a journal says of an acceptor.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Restored {
+    partitions: BTreeMap<usize, AcceptorView>,
+    slots: BTreeMap<(usize, u64), SlotView>,
+}
+
+impl Restored {
+    /// Take a record. `None`: it is none.
+    #[must_use]
+    pub fn replay(&mut self, record: &[u8]) -> Option<()> {
+        if record == RESET {
+            *self = Restored::default();
+            return Some(());
+        }
+        let mut reader = Reader(record);
+        let [kind] = reader.take()?;
+        let partition = usize::from(reader.half()?);
+        match kind {
+            PARTITION => {
+                let (epoch, promise) = (reader.word()?, reader.word()?);
+                let (floor, highest) = (reader.word()?, reader.word()?);
+                let [voting] = reader.take()?;
+                let view = AcceptorView {
+                    epoch,
+                    promise,
+                    floor,
+                    highest,
+                    voting: voting != 0,
+                };
+                self.partitions.insert(partition, view);
+                self.forget_below(partition, floor);
+            }
+            SLOT => {
+                let instance = reader.word()?;
+                let slot = SlotView {
+                    instance,
+                    promise: reader.word()?,
+                    vround: reader.word()?,
+                    digest: reader.word()?,
+                    client_id: reader.word()?,
+                    client_seq: reader.word()?,
+                    client_low: reader.word()?,
+                    flags: reader.half()?,
+                    value: reader.0.to_vec(),
+                };
+                self.slots.insert((partition, instance), slot);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn forget_below(&mut self, partition: usize, floor: u64) {
+        while let Some((key, _)) = self.slots.range((partition, 0)..(partition, floor)).next() {
+            let key = *key;
+            self.slots.remove(&key);
+        }
+    }
+
+    /// The epoch that the acceptor has entered; 0: none.
+    pub fn epoch(&self) -> u64 {
+        self.partitions.values().map(|p| p.epoch).max().unwrap_or(0)
+    }
+
+    /// Was it voting in every partition?
+    pub fn voting(&self) -> bool {
+        !self.partitions.is_empty() && self.partitions.values().all(|p| p.voting)
+    }
+
+    /// Does it fit these sizes?
+    pub fn check(&self, geometry: Geometry) -> Result<(), RestoreError> {
+        let used = self
+            .partitions
+            .keys()
+            .chain(self.slots.keys().map(|(of, _)| of));
+        if let Some(partition) = used.max().filter(|p| **p >= geometry.partitions) {
+            return Err(RestoreError::Partitions {
+                partition: *partition,
+                logs: geometry.partitions,
+            });
+        }
+        for (partition, instance) in self.slots.keys() {
+            let floor = self.partitions.get(partition).map_or(0, |p| p.floor);
+            if *instance >= floor + geometry.ring_slots as u64 {
+                return Err(RestoreError::Ring {
+                    partition: *partition,
+                    instance: *instance,
+                    floor,
+                    ring_slots: geometry.ring_slots,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Set the registers of an acceptor that gets no packets yet. What is restored fits these sizes.
+    pub fn install(&self, geometry: Geometry, registers: &Registers) {
+        for (partition, view) in &self.partitions {
+            let quiet = AcceptorView {
+                voting: false,
+                ..*view
+            };
+            registers.acceptor.restore(*partition, quiet);
+        }
+        for ((partition, instance), slot) in &self.slots {
+            let at = (instance % geometry.ring_slots as u64) as usize;
+            registers
+                .ring
+                .restore(partition * geometry.ring_slots + at, slot);
+        }
+        for (partition, view) in &self.partitions {
+            registers.acceptor.restore(*partition, *view);
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! The protocol state of one log on one host: proposer, learner, reader, leadership and trim, and
+//! what an event means to each of them.
+
+use inband_dataplane::registers::LeaderView;
+use inband_dataplane::round;
+use inband_dataplane::soft::SoftSwitch;
+use inband_dataplane::wire::{self, flag, Header, Type};
+
+use crate::host::{HostConfig, RecoverError};
+use crate::leadership::{LeaderEvent, Leadership, LeadershipConfig};
+use crate::learner::{origin_of, Deliver, Learner, LearnerConfig};
+use crate::log::{Burst, Origin, ReadTicket, SubmitError, Ticket};
+use crate::outbox::Outbox;
+use crate::proposer::Proposer;
+use crate::reader::{Reader, ReaderConfig};
+use crate::rounds::RoundSource;
+use crate::timing::Micros;
+use crate::trim::Trim;
+
+/// The leadership of a host that has a leader role and is among the leaders of its epoch.
+fn leadership(now: Micros, partition: usize, config: &HostConfig) -> Option<Leadership> {
+    let has_role = config.soft_roles.leader || config.kernel_roles.leader;
+    let leads = has_role && config.leaders.contains(&config.node);
+    leads.then(|| {
+        let leadership = LeadershipConfig {
+            node: config.node,
+            partition: partition as u16,
+            epoch: config.epoch,
+            acceptors: config.acceptors.clone(),
+            leaders: config.leaders_of(partition),
+            first_instance: config.logs[partition].first_instance,
+            timing: config.timing,
+        };
+        Leadership::new(now, leadership)
+    })
+}
+
+/// What the partitions of a host share.
+pub(crate) struct Shared {
+    pub config: HostConfig,
+    pub switch: Option<SoftSwitch>,
+    pub rounds: RoundSource,
+    /// Leader changes, for reports: when, of which partition, and what.
+    pub events: Vec<(Micros, usize, LeaderEvent)>,
+    /// Changes of leader registers in the kernel that the driver is to carry out.
+    pub kernel_commands: Vec<(usize, LeaderEvent)>,
+    pub bad_packets: u64,
+}
+
+/// See the module.
+pub struct Partition {
+    id: usize,
+    pub(crate) proposer: Proposer,
+    learner: Option<Learner>,
+    reader: Reader,
+    leadership: Option<Leadership>,
+    pub(crate) trim: Trim,
+    burst: Burst,
+    kernel_leader: LeaderView,
+}
+
+impl Partition {
+    pub(crate) fn new(now: Micros, id: usize, config: &HostConfig) -> Partition {
+        let partition = id as u16;
+        let start = config.logs[id];
+        let learns = config.soft_roles.quorum || config.kernel_roles.quorum;
+        let learner = learns.then(|| {
+            let learner = LearnerConfig {
+                node: config.node,
+                partition,
+                epoch: config.epoch,
+                acceptors: config.acceptors.clone(),
+                ahead_max: config.geometry.ring_slots as u64,
+                log_limit: config.peer_log_limit(),
+                timing: config.timing,
+            };
+            Learner::new(learner, start.applied)
+        });
+        let leadership = leadership(now, id, config);
+        let reader = ReaderConfig {
+            node: config.node,
+            partition,
+            epoch: config.epoch,
+            acceptors: config.acceptors.clone(),
+            incarnation: config.incarnation,
+            timing: config.timing,
+        };
+        let mut trim = Trim::new(
+            config.node,
+            partition,
+            config.epoch,
+            config.replicas.clone(),
+            config.geometry.ring_slots as u64,
+            config.timing,
+        );
+        trim.applied(start.applied);
+        Partition {
+            id,
+            proposer: Proposer::new(
+                config.node,
+                partition,
+                config.epoch,
+                config.incarnation,
+                config.timing,
+            ),
+            learner,
+            reader: Reader::new(reader),
+            leadership,
+            trim,
+            burst: Burst::new(),
+            kernel_leader: LeaderView::default(),
+        }
+    }
+
+    /// The learner, if this host is a replica.
+    pub fn learner(&self) -> Option<&Learner> {
+        self.learner.as_ref()
+    }
+
+    /// The leadership, if this host has a leader role.
+    pub fn leadership(&self) -> Option<&Leadership> {
+        self.leadership.as_ref()
+    }
+
+    /// The proposer.
+    pub fn proposer(&self) -> &Proposer {
+        &self.proposer
+    }
+
+    /// The reader.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// What replicas have applied, as known here.
+    pub fn trim(&self) -> &Trim {
+        &self.trim
+    }
+
+    /// What the leader's registers in the kernel hold now.
+    pub(crate) fn set_kernel_leader(&mut self, view: LeaderView) {
+        self.kernel_leader = view;
+    }
+
+    pub(crate) fn submit(
+        &mut self,
+        now: Micros,
+        value: &[u8],
+        shared: &Shared,
+        own: &mut Outbox,
+    ) -> Result<Ticket, SubmitError> {
+        if !self.is_replica(shared) {
+            return Err(SubmitError::Closed(
+                "it is no replica and would not learn the outcome",
+            ));
+        }
+        self.proposer.submit(now, value, own)
+    }
+
+    fn is_replica(&self, shared: &Shared) -> bool {
+        self.learner.is_some() && shared.config.replicas.contains(&shared.config.node)
+    }
+
+    pub(crate) fn recover(
+        &mut self,
+        now: Micros,
+        instance: u64,
+        noop: &[u8],
+        shared: &mut Shared,
+        own: &mut Outbox,
+        known: &mut dyn FnMut(Origin, &[u8]),
+    ) -> Result<(), RecoverError> {
+        let Some(learner) = &mut self.learner else {
+            return Err(RecoverError::NoLearner);
+        };
+        if instance < learner.next() {
+            let held = learner.log().get(instance).ok_or(RecoverError::Trimmed {
+                instance,
+                first: learner.log().first(),
+            })?;
+            known(origin_of(held.0), held.1);
+            return Ok(());
+        }
+        let limit = learner.next() + shared.config.geometry.ring_slots as u64;
+        if instance >= limit {
+            return Err(RecoverError::TooFarAhead { instance, limit });
+        }
+        learner.recover(now, instance, noop.to_vec(), &mut shared.rounds, own);
+        Ok(())
+    }
+
+    pub(crate) fn confirm_read(&mut self, now: Micros, shared: &Shared) -> ReadTicket {
+        if self.is_replica(shared) {
+            self.reader.confirm(now)
+        } else {
+            self.reader.refuse()
+        }
+    }
+
+    /// Go on in the epoch that the host has just entered.
+    pub(crate) fn enter_epoch(&mut self, now: Micros, shared: &mut Shared, own: &mut Outbox) {
+        let config = &shared.config;
+        let (epoch, acceptors) = (config.epoch, &config.acceptors);
+        self.proposer.enter_epoch(now, epoch);
+        self.reader.enter_epoch(epoch, acceptors);
+        self.trim.enter_epoch(epoch, &config.replicas);
+        if let Some(learner) = &mut self.learner {
+            learner.enter_epoch(now, epoch, acceptors, &mut shared.rounds, own);
+        }
+        let event = match &mut self.leadership {
+            Some(leadership) if config.leaders.contains(&config.node) => {
+                let leaders = config.leaders_of(self.id);
+                leadership.enter_epoch(now, epoch, acceptors, leaders, own)
+            }
+            former => {
+                let was_active = former.as_ref().is_some_and(Leadership::is_active);
+                *former = leadership(now, self.id, config);
+                was_active.then_some(LeaderEvent::Deactivate)
+            }
+        };
+        self.lead(now, event, shared);
+    }
+
+    pub(crate) fn reset(&mut self, applied: u64) {
+        if let Some(learner) = &mut self.learner {
+            learner.reset(applied);
+        }
+        // What was decided and not yet taken is part of the state that was installed.
+        self.burst.clear();
+        self.proposer.reset();
+        self.trim.applied(applied);
+    }
+
+    /// Move what was decided and what failed since the last call to the end of `burst`. True: ask
+    /// again though nothing may have happened meanwhile.
+    pub(crate) fn take_burst(&mut self, burst: &mut Burst) -> bool {
+        burst.append(&mut self.burst);
+        burst.failed.extend(self.proposer.take_failed());
+        let learner = self.learner.as_ref();
+        self.reader.take(learner.map_or(0, Learner::next), burst);
+        let checkpoint_needed = learner.is_some_and(Learner::checkpoint_needed);
+        burst.checkpoint_needed |= checkpoint_needed;
+        checkpoint_needed
+    }
+
+    /// The quorum counter of this host has seen a majority vote for this value.
+    pub(crate) fn on_decided(
+        &mut self,
+        now: Micros,
+        header: &Header,
+        value: &[u8],
+        shared: &mut Shared,
+        own: &mut Outbox,
+    ) {
+        let leader = round::owner(header.round);
+        if shared.config.leaders.contains(&leader) && !header.has(flag::RECOVERY) {
+            self.proposer.leader_is(now, header.round, own);
+        }
+        shared.rounds.saw(header.round);
+        self.learn(now, own, |learner, deliver| {
+            learner.on_decided(header, value, deliver)
+        });
+    }
+
+    /// Run the learner; what it delivers goes to the burst, with our ticket if it is ours.
+    fn learn(
+        &mut self,
+        now: Micros,
+        own: &mut Outbox,
+        event: impl FnOnce(&mut Learner, &mut Deliver<'_>),
+    ) {
+        let Some(learner) = &mut self.learner else {
+            return;
+        };
+        let (burst, proposer) = (&mut self.burst, &mut self.proposer);
+        let mut deliver = |instance: u64, origin: Origin, value: &[u8]| {
+            let ticket = proposer.delivered(now, instance, &origin, own);
+            burst.push(instance, origin, ticket, value);
+        };
+        event(learner, &mut deliver);
+    }
+
+    /// A packet for the state machines, from a node of the configuration.
+    pub(crate) fn on_packet(
+        &mut self,
+        now: Micros,
+        header: &Header,
+        value: &[u8],
+        shared: &mut Shared,
+        own: &mut Outbox,
+    ) {
+        match header.kind {
+            Type::Phase1B => self.on_promise(now, header, value, shared, own),
+            Type::Phase2B => {
+                if header.has(flag::REPEAT) || header.has(flag::RECOVERY) {
+                    self.learn(now, own, |l, deliver| l.on_vote(header, value, deliver));
+                }
+            }
+            Type::Nack => self.on_nack(now, header, shared, own),
+            Type::Busy => self.proposer.on_refusal(now, header),
+            Type::Learn => {
+                if let Some(learner) = &self.learner {
+                    learner.on_learn(header, own);
+                }
+            }
+            Type::Reply => {
+                self.learn(now, own, |l, deliver| l.on_reply(header, value, deliver));
+                if let Some(learner) = &mut self.learner {
+                    learner.ask_on(now, own);
+                }
+            }
+            Type::Position if header.has(flag::ANSWER) => {
+                self.on_position(now, header, shared, own);
+            }
+            // Alive concerns all partitions of its sender: the host takes it apart. The others are for
+            // roles that do not run here: somebody's configuration is out of date.
+            Type::Alive
+            | Type::Request
+            | Type::Phase1A
+            | Type::Phase2A
+            | Type::Trim
+            | Type::Position => {}
+        }
+    }
+
+    fn on_promise(
+        &mut self,
+        now: Micros,
+        header: &Header,
+        value: &[u8],
+        shared: &mut Shared,
+        own: &mut Outbox,
+    ) {
+        if header.has(flag::VOTE) && wire::digest(value) != header.digest {
+            shared.bad_packets += 1;
+            return; // a damaged vote is no answer, least of all "no vote"
+        }
+        let event = match &mut self.leadership {
+            Some(leadership) => leadership.on_promise(now, header, value, own),
+            None => None,
+        };
+        self.lead(now, event, shared);
+        if let Some(learner) = &mut self.learner {
+            learner.on_promise(now, header, value, own);
+        }
+    }
+
+    fn on_nack(&mut self, now: Micros, header: &Header, shared: &mut Shared, own: &mut Outbox) {
+        if header.has(flag::LEADER) {
+            self.proposer.on_refusal(now, header);
+            return;
+        }
+        shared.rounds.saw(header.round);
+        let event = match &mut self.leadership {
+            Some(leadership) => leadership.on_nack(now, header, &mut shared.rounds, own),
+            None => None,
+        };
+        self.lead(now, event, shared);
+        if let Some(learner) = &mut self.learner {
+            learner.on_nack(now, header);
+        }
+    }
+
+    fn on_position(&mut self, now: Micros, header: &Header, shared: &mut Shared, own: &mut Outbox) {
+        let from_self = header.node == u16::from(shared.config.node);
+        let of_leader = header.has(flag::LEADER);
+        if header.epoch != shared.config.epoch || (of_leader && from_self) {
+            return;
+        }
+        shared.rounds.saw(header.round);
+        if !of_leader {
+            let index = self.reader.on_position(now, header, own);
+            if let (Some(index), Some(learner)) = (index, &mut self.learner) {
+                // If it is a hole that nobody fills, the learner recovers it.
+                learner.heard_of(index);
+            }
+        }
+        let Some(leadership) = &mut self.leadership else {
+            return;
+        };
+        let event = if of_leader {
+            leadership.on_leader_heard(now, header.round)
+        } else {
+            leadership.on_acceptor_heard(now, header, &mut shared.rounds, own)
+        };
+        self.lead(now, event, shared);
+    }
+
+    /// What `node` says of itself: it has applied `applied`, and knows of a leader of this round.
+    pub(crate) fn on_alive(
+        &mut self,
+        now: Micros,
+        node: u16,
+        applied: u64,
+        leader_round: u64,
+        shared: &mut Shared,
+        own: &mut Outbox,
+    ) {
+        self.trim.on_alive(node, applied);
+        shared.rounds.saw(leader_round);
+        if let Some(learner) = &mut self.learner {
+            learner.heard_of(applied);
+        }
+        let leader = round::owner(leader_round);
+        if leader_round != 0 && u16::from(leader) == node {
+            self.proposer.leader_is(now, leader_round, own);
+            if leader != shared.config.node {
+                let leadership = self.leadership.as_mut();
+                let event = leadership.and_then(|l| l.on_leader_heard(now, leader_round));
+                self.lead(now, event, shared);
+            }
+        }
+    }
+
+    /// Position and round for this host's ALIVE.
+    pub(crate) fn alive(&mut self) -> (u64, u64) {
+        let round = self.leadership.as_ref().map_or(0, Leadership::known_round);
+        (self.trim.tell_applied(), round)
+    }
+
+    pub(crate) fn on_tick(&mut self, now: Micros, shared: &mut Shared, own: &mut Outbox) {
+        self.proposer.on_tick(now, own);
+        self.reader.on_tick(now, own);
+        if let Some(learner) = &mut self.learner {
+            learner.on_tick(now, &mut shared.rounds, own);
+        }
+        let view = self.leader_view(shared);
+        let applied = self.trim.highest_applied();
+        let mut round = 0;
+        if let Some(leadership) = &mut self.leadership {
+            leadership.on_applied(now, applied);
+            let event = leadership.on_tick(now, view, &mut shared.rounds, own);
+            round = leadership.known_round();
+            self.lead(now, event, shared);
+        }
+        self.trim.on_tick(now, round, own);
+    }
+
+    /// When `on_tick` has something to do.
+    pub(crate) fn due(&self) -> Micros {
+        let learner = self.learner.as_ref().map_or(Micros::MAX, Learner::due);
+        let leadership = self.leadership.as_ref();
+        let leadership = leadership.map_or(Micros::MAX, Leadership::due);
+        let others = self.proposer.due().min(self.trim.due());
+        let others = others.min(self.reader.due());
+        others.min(learner).min(leadership)
+    }
+
+    /// The leader's registers of this host, wherever they are.
+    pub(crate) fn leader_view(&self, shared: &Shared) -> LeaderView {
+        match &shared.switch {
+            Some(switch) if shared.config.soft_roles.leader => {
+                switch.registers().leader.leader(self.id)
+            }
+            _ => self.kernel_leader,
+        }
+    }
+
+    fn lead(&mut self, now: Micros, event: Option<LeaderEvent>, shared: &mut Shared) {
+        let Some(event) = event else { return };
+        shared.events.push((now, self.id, event));
+        if shared.config.kernel_roles.leader {
+            shared.kernel_commands.push((self.id, event));
+            return;
+        }
+        let Some(switch) = &shared.switch else { return };
+        let registers = &switch.registers().leader;
+        match event {
+            LeaderEvent::Activate(view) => registers.activate(self.id, view),
+            // A leader that takes over from itself stops stamping in its old round first.
+            LeaderEvent::Deactivate | LeaderEvent::Suspected => registers.deactivate(self.id),
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! Linearizable reads that do not go through the log (design, *must* 11).
+//!
+//! The index of a read is the highest instance voted at a majority of the acceptors that vote in this
+//! epoch, asked for after the read came: everything decided before lies at or below it, since an
+//! acceptor raises that register before its vote leaves. The leader could not tell: it knows what it
+//! stamped, not what was decided.
+//!
+//! A round of questions serves all reads that came before it was sent, and one round is under way at
+//! a time: however many reads there are, the acceptors answer once a round trip.
+
+use std::collections::VecDeque;
+
+use inband_dataplane::wire::{flag, Header, Type};
+
+use crate::log::{Burst, ReadTicket, SubmitFailure};
+use crate::outbox::{Dest, Outbox};
+use crate::quorum::Votes;
+use crate::timing::{Micros, Timing};
+
+/// First time between repetitions of a round's questions; doubles up to the longest time between
+/// repetitions of a request.
+const RETRY_US: Micros = 2_000;
+
+/// Who reads, and whom it asks.
+#[derive(Debug, Clone)]
+pub struct ReaderConfig {
+    /// This node.
+    pub node: u8,
+    /// Partition.
+    pub partition: u16,
+    /// Configuration epoch.
+    pub epoch: u32,
+    /// The acceptors.
+    pub acceptors: Vec<u8>,
+    /// Of this process, never used again by this node: an answer to a process before this one is none
+    /// to its questions.
+    pub incarnation: u64,
+    /// Times.
+    pub timing: Timing,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Read {
+    ticket: ReadTicket,
+    deadline: Micros,
+}
+
+/// Questions under way.
+#[derive(Debug)]
+struct Round {
+    voters: Votes,
+    highest: u64,
+    retry_at: Micros,
+    retry_after: Micros,
+}
+
+/// Counters of a reader.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReaderStats {
+    /// Reads asked for.
+    pub reads: u64,
+    /// Rounds of questions that served them.
+    pub rounds: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Reader {
+    config: ReaderConfig,
+    next_ticket: u64,
+    /// Names the round under way, or the last one; answers carry it back.
+    nonce: u64,
+    round: Option<Round>,
+    /// Served by the round under way.
+    asked: VecDeque<Read>,
+    /// Came since it was sent: for the next one.
+    waiting: VecDeque<Read>,
+    /// With their index, which ascends: to be told once everything up to it is delivered.
+    indexed: VecDeque<(u64, Read)>,
+    failed: Vec<(ReadTicket, SubmitFailure)>,
+    stats: ReaderStats,
+}
+
+impl Reader {
+    /// A reader without reads.
+    pub fn new(config: ReaderConfig) -> Reader {
+        Reader {
+            config,
+            next_ticket: 1,
+            nonce: 0,
+            round: None,
+            asked: VecDeque::new(),
+            waiting: VecDeque::new(),
+            indexed: VecDeque::new(),
+            failed: Vec::new(),
+            stats: ReaderStats::default(),
+        }
+    }
+
+    /// A read came; the next `on_tick` asks for its index, or the round after the one under way.
+    pub fn confirm(&mut self, now: Micros) -> ReadTicket {
+        let ticket = ReadTicket::new(usize::from(self.config.partition), self.next_ticket);
+        self.next_ticket += 1;
+        self.stats.reads += 1;
+        self.waiting.push_back(Read {
+            ticket,
+            deadline: now + self.config.timing.submit_deadline_us,
+        });
+        ticket
+    }
+
+    /// The same where nothing is learned, so that no read is ever answered.
+    pub fn refuse(&mut self) -> ReadTicket {
+        let ticket = self.confirm(0);
+        self.waiting.clear();
+        let why = "this node is no replica and cannot read; read at a replica";
+        self.failed.push((ticket, SubmitFailure::NotApplied(why)));
+        ticket
+    }
+
+    /// Go on in a later epoch: its acceptors are asked for what those of the earlier one were asked for.
+    /// An index that is known stays true.
+    pub fn enter_epoch(&mut self, epoch: u32, acceptors: &[u8]) {
+        self.config.epoch = epoch;
+        self.config.acceptors = acceptors.to_vec();
+        self.round = None;
+        self.asked.append(&mut self.waiting);
+        std::mem::swap(&mut self.asked, &mut self.waiting);
+    }
+
+    /// Begin a round for the reads that wait, if none is under way.
+    fn begin(&mut self, now: Micros, out: &mut Outbox) {
+        if self.round.is_some() || self.waiting.is_empty() {
+            return;
+        }
+        std::mem::swap(&mut self.asked, &mut self.waiting);
+        self.nonce += 1;
+        self.stats.rounds += 1;
+        self.round = Some(Round {
+            voters: Votes::default(),
+            highest: 0,
+            retry_at: now + RETRY_US,
+            retry_after: RETRY_US,
+        });
+        self.ask(out);
+    }
+
+    fn ask(&self, out: &mut Outbox) {
+        let config = &self.config;
+        let mut header = Header::new(Type::Position, u16::from(config.node), config.epoch);
+        header.partition = config.partition;
+        header.client_id = config.incarnation;
+        header.client_seq = self.nonce;
+        out.send(Dest::Acceptors, &header, &[]);
+    }
+
+    /// An acceptor of this epoch says how high it has voted. Returns the index of the reads that the
+    /// round served, once a majority has answered.
+    pub fn on_position(&mut self, now: Micros, header: &Header, out: &mut Outbox) -> Option<u64> {
+        let round = self.round.as_mut()?;
+        // An acceptor that does not vote may have forgotten what it voted for.
+        let is_answer =
+            header.client_seq == self.nonce && header.client_id == self.config.incarnation;
+        if !is_answer || header.has(flag::RECOVERING) || header.epoch != self.config.epoch {
+            return None;
+        }
+        round.voters.add(&self.config.acceptors, header.node);
+        if self
+            .config
+            .acceptors
+            .iter()
+            .any(|a| u16::from(*a) == header.node)
+        {
+            round.highest = round.highest.max(header.instance);
+        }
+        if !round.voters.is_majority(&self.config.acceptors) {
+            return None;
+        }
+        let last = self.indexed.back().map_or(0, |(index, _)| *index);
+        let index = round.highest.max(last);
+        self.round = None;
+        self.indexed
+            .extend(self.asked.drain(..).map(|read| (index, read)));
+        self.begin(now, out);
+        Some(index)
+    }
+
+    /// Tell the reads whose index lies below `next`, the next instance to be delivered, and those that
+    /// failed.
+    pub fn take(&mut self, next: u64, burst: &mut Burst) {
+        while let Some((index, read)) = self.indexed.front().filter(|(index, _)| *index < next) {
+            burst.confirmed.push((read.ticket, *index));
+            self.indexed.pop_front();
+        }
+        burst.reads_failed.append(&mut self.failed);
+    }
+
+    /// Begin a round, repeat its questions, give up what is over its deadline.
+    pub fn on_tick(&mut self, now: Micros, out: &mut Outbox) {
+        self.give_up(now);
+        if self.asked.is_empty() {
+            self.round = None; // nobody waits for its end any more
+        }
+        self.begin(now, out);
+        let longest = self.config.timing.resend_max_us;
+        if let Some(round) = self.round.as_mut().filter(|round| now >= round.retry_at) {
+            round.retry_after = (round.retry_after * 2).min(longest);
+            round.retry_at = now + round.retry_after;
+            self.ask(out);
+        }
+    }
+
+    fn give_up(&mut self, now: Micros) {
+        let failed = &mut self.failed;
+        let mut over = |read: &Read, why| {
+            let is_over = now >= read.deadline;
+            if is_over {
+                failed.push((read.ticket, SubmitFailure::NotApplied(why)));
+            }
+            is_over
+        };
+        // Deadlines ascend from queue to queue and within each.
+        let why = "what was decided before did not arrive in time; try again or at another replica";
+        while self.indexed.front().is_some_and(|(_, r)| over(r, why)) {
+            self.indexed.pop_front();
+        }
+        let why = "no majority of acceptors answered in time; nothing was read";
+        for reads in [&mut self.asked, &mut self.waiting] {
+            while reads.front().is_some_and(|r| over(r, why)) {
+                reads.pop_front();
+            }
+        }
+    }
+
+    /// When `on_tick` has something to do.
+    pub fn due(&self) -> Micros {
+        let Some(round) = &self.round else {
+            if !self.waiting.is_empty() {
+                return 0;
+            }
+            let first = self.indexed.front();
+            return first.map_or(Micros::MAX, |(_, read)| read.deadline);
+        };
+        let first = self.indexed.front().map(|(_, read)| read);
+        let first = first.or(self.asked.front());
+        first.map_or(0, |read| read.deadline.min(round.retry_at))
+    }
+
+    /// Reads without an end.
+    pub fn outstanding(&self) -> usize {
+        self.asked.len() + self.waiting.len() + self.indexed.len()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> ReaderStats {
+        self.stats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inband_dataplane::wire;
+
+    const EPOCH: u32 = 3;
+    const INCARNATION: u64 = 8;
+
+    fn reader() -> Reader {
+        Reader::new(ReaderConfig {
+            node: 9,
+            partition: 2,
+            epoch: EPOCH,
+            acceptors: vec![1, 2, 3],
+            incarnation: INCARNATION,
+            timing: Timing::default(),
+        })
+    }
+
+    fn asked(out: &mut Outbox) -> Vec<u64> {
+        let nonce = |(dest, packet)| {
+            assert_eq!(dest, Dest::Acceptors);
+            let (header, _) = wire::parse(packet).unwrap();
+            assert_eq!((header.kind, header.partition), (Type::Position, 2));
+            assert_eq!(header.client_id, INCARNATION);
+            header.client_seq
+        };
+        let nonces = out.iter().map(nonce).collect();
+        out.clear();
+        nonces
+    }
+
+    fn answer(node: u16, nonce: u64, highest: u64) -> Header {
+        let mut header = Header::new(Type::Position, node, EPOCH);
+        header.flags = flag::ANSWER;
+        header.client_id = INCARNATION;
+        header.client_seq = nonce;
+        header.instance = highest;
+        header
+    }
+
+    fn taken(reader: &mut Reader, next: u64) -> Vec<(ReadTicket, u64)> {
+        let mut burst = Burst::new();
+        reader.take(next, &mut burst);
+        assert!(burst.reads_failed.is_empty());
+        burst.confirmed
+    }
+
+    #[test]
+    fn a_round_serves_the_reads_that_came_before_it() {
+        let (mut r, mut out) = (reader(), Outbox::new());
+        let (a, b) = (r.confirm(0), r.confirm(0));
+        assert_eq!((a.partition(), r.due()), (2, 0));
+        r.on_tick(0, &mut out);
+        let c = r.confirm(1);
+        r.on_tick(1, &mut out);
+        assert_eq!(
+            asked(&mut out),
+            [1],
+            "the third read waits for the next round"
+        );
+        assert_eq!(r.on_position(2, &answer(1, 1, 7), &mut out), None);
+        assert_eq!(r.on_position(2, &answer(2, 1, 5), &mut out), Some(7));
+        assert_eq!(asked(&mut out), [2], "which begins at once");
+        assert_eq!(taken(&mut r, 7), []);
+        assert_eq!(taken(&mut r, 8), [(a, 7), (b, 7)]);
+        assert_eq!(r.on_position(3, &answer(3, 1, 9), &mut out), None, "late");
+        assert_eq!(r.on_position(3, &answer(3, 2, 8), &mut out), None);
+        assert_eq!(r.on_position(3, &answer(1, 2, 6), &mut out), Some(8));
+        assert_eq!(taken(&mut r, 9), [(c, 8)]);
+        assert_eq!((r.due(), r.outstanding()), (Micros::MAX, 0));
+        assert_eq!(
+            r.stats(),
+            ReaderStats {
+                reads: 3,
+                rounds: 2
+            }
+        );
+    }
+
+    #[test]
+    fn only_members_that_vote_in_this_epoch_and_answer_this_round_count_each_once() {
+        let (mut r, mut out) = (reader(), Outbox::new());
+        r.confirm(0);
+        r.on_tick(0, &mut out);
+        let mut recovering = answer(2, 1, 0);
+        recovering.flags |= flag::RECOVERING;
+        let mut other_epoch = answer(2, 1, 0);
+        other_epoch.epoch += 1;
+        let mut other_process = answer(2, 1, 0);
+        other_process.client_id -= 1;
+        for header in [
+            other_process,
+            answer(1, 1, 4),
+            answer(1, 1, 4),
+            recovering,
+            other_epoch,
+            answer(4, 1, 100),
+        ] {
+            assert_eq!(r.on_position(1, &header, &mut out), None);
+        }
+        assert_eq!(r.on_position(1, &answer(3, 1, 6), &mut out), Some(6));
+    }
+
+    #[test]
+    fn a_new_epochs_acceptors_are_asked_again() {
+        let (mut r, mut out) = (reader(), Outbox::new());
+        let a = r.confirm(0);
+        r.on_tick(0, &mut out);
+        let b = r.confirm(0);
+        assert_eq!(asked(&mut out), [1]);
+        assert_eq!(r.on_position(1, &answer(1, 1, 4), &mut out), None);
+        r.enter_epoch(EPOCH + 1, &[3, 4, 5]);
+        assert_eq!(r.due(), 0);
+        r.on_tick(2, &mut out);
+        assert_eq!(asked(&mut out), [2]);
+        let of_new = |node, nonce, highest| Header {
+            epoch: EPOCH + 1,
+            ..answer(node, nonce, highest)
+        };
+        for header in [
+            answer(4, 2, 3),
+            of_new(3, 1, 3),
+            of_new(1, 2, 3),
+            of_new(5, 2, 6),
+        ] {
+            assert_eq!(r.on_position(3, &header, &mut out), None);
+        }
+        assert_eq!(r.on_position(3, &of_new(3, 2, 5), &mut out), Some(6));
+        assert_eq!(taken(&mut r, 7), [(a, 6), (b, 6)]);
+    }
+
+    #[test]
+    fn questions_are_repeated_until_the_deadline() {
+        let (mut r, mut out) = (reader(), Outbox::new());
+        let deadline = Timing::default().submit_deadline_us;
+        let a = r.confirm(0);
+        r.on_tick(0, &mut out);
+        assert_eq!(asked(&mut out), [1]);
+        let mut now = 0;
+        let mut times = Vec::new();
+        while r.outstanding() > 0 {
+            now = r.due();
+            assert!(now <= deadline);
+            r.on_tick(now, &mut out);
+            times.extend(asked(&mut out).iter().map(|_| now));
+        }
+        assert_eq!(times[..3], [RETRY_US, 3 * RETRY_US, 7 * RETRY_US]);
+        assert!(times.len() < 40, "{times:?}");
+        assert_eq!(now, deadline);
+        let mut burst = Burst::new();
+        r.take(1, &mut burst);
+        assert!(matches!(burst.reads_failed[..], [(t, SubmitFailure::NotApplied(_))] if t == a));
+        // An answer of the round that nobody waits for is none to the next.
+        r.confirm(now);
+        r.on_tick(now, &mut out);
+        assert_eq!(asked(&mut out), [2]);
+        for node in 1..=3 {
+            assert_eq!(r.on_position(now, &answer(node, 1, 9), &mut out), None);
+        }
+    }
+}

@@ -1,0 +1,694 @@
+//! The acceptor in `sync` mode: whatever the disk and the power do, it never contradicts an answer
+//! that has left.
+
+use std::collections::BTreeMap;
+
+use inband_dataplane::registers::{AcceptorView, SlotView};
+use inband_dataplane::soft::{Geometry, Roles, SoftSwitch};
+use inband_dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_paxos::journal::{
+    AcceptorDisk, AcceptorJournal, AcceptorStart, DiskLimits, RestoreError, StartError, Synced,
+};
+use inband_paxos::outbox::Dest;
+use inband_storage::{Cut, Failure, JournalConfig, SimulatedDisk, Storage, StorageError};
+
+const EPOCH: u32 = 3;
+const FIRST: u64 = 10;
+const NODE: u8 = 2;
+const ASKER: u16 = 9;
+const GEOMETRY: Geometry = Geometry {
+    partitions: 2,
+    ring_slots: 64,
+};
+const ACCEPTOR: Roles = Roles {
+    leader: false,
+    acceptor: true,
+    quorum: false,
+};
+const LIMITS: DiskLimits = DiskLimits {
+    journal: JournalConfig {
+        segment_bytes: 64 << 10,
+        extend_bytes: 8 << 10,
+    },
+    compact_min_bytes: 128 << 10,
+};
+const CUTS: [Cut; 3] = [Cut::Unsynced, Cut::Torn, Cut::Scattered];
+
+type Answer = (Dest, Vec<u8>);
+
+/// An acceptor's process.
+struct Process {
+    switch: SoftSwitch,
+    journal: AcceptorJournal,
+    disk: AcceptorDisk,
+}
+
+/// What outlives a process: its disk, and the note of the epoch, which is on another one.
+#[derive(Default)]
+struct Machine {
+    storage: SimulatedDisk,
+    noted_epoch: u32,
+}
+
+impl Machine {
+    fn open(&self, epoch: u32) -> Result<(AcceptorDisk, AcceptorStart), StartError> {
+        let mut storage = || Ok(Box::new(self.storage.clone()) as Box<dyn Storage>);
+        let has_entered = self.noted_epoch >= epoch;
+        AcceptorDisk::open(&mut storage, LIMITS, GEOMETRY, epoch, has_entered)
+    }
+
+    fn start(&mut self, epoch: u32) -> Result<Process, StartError> {
+        let (mut disk, start) = self.open(epoch)?;
+        let switch = SoftSwitch::new(NODE, ACCEPTOR, GEOMETRY);
+        match &start.restored {
+            Some(restored) => restored.install(GEOMETRY, switch.registers()),
+            None => {
+                for partition in 0..GEOMETRY.partitions {
+                    let acceptor = &switch.registers().acceptor;
+                    acceptor.start(partition, u64::from(epoch), FIRST, start.voting);
+                }
+                disk.enter(switch.registers())?;
+            }
+        }
+        self.noted_epoch = self.noted_epoch.max(epoch);
+        Ok(Process {
+            switch,
+            journal: AcceptorJournal::new(GEOMETRY),
+            disk,
+        })
+    }
+}
+
+impl Process {
+    fn receive(&mut self, packet: &[u8]) {
+        let (header, _) = wire::parse(packet).unwrap();
+        assert!(AcceptorJournal::is_for_acceptor(&header));
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES];
+        buffer[..packet.len()].copy_from_slice(packet);
+        self.journal
+            .handle(&self.switch, &header, &mut buffer, packet.len());
+    }
+
+    fn sync(&mut self, now: u64) -> Option<Synced> {
+        let wants = self.journal.wants_sync(now);
+        wants.then(|| {
+            self.disk
+                .sync(now, &mut self.journal, self.switch.registers())
+        })
+    }
+
+    fn answers(&mut self) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        self.journal
+            .release(&mut |dest, packet| answers.push((dest, packet.to_vec())));
+        answers
+    }
+
+    /// Receive, sync, answer.
+    fn ask(&mut self, packet: &[u8]) -> Vec<Answer> {
+        self.receive(packet);
+        self.sync(0);
+        self.answers()
+    }
+
+    fn acceptor(&self, partition: usize) -> AcceptorView {
+        self.switch.registers().acceptor.acceptor(partition)
+    }
+
+    fn slot(&self, partition: usize, instance: u64) -> SlotView {
+        let at = partition * GEOMETRY.ring_slots + (instance % 64) as usize;
+        self.switch.registers().ring.slot(at).unwrap()
+    }
+
+    /// All that counts: registers, and slots from the floor on.
+    fn state(&self) -> Vec<(AcceptorView, Vec<SlotView>)> {
+        (0..GEOMETRY.partitions)
+            .map(|partition| {
+                let view = self.acceptor(partition);
+                let window = view.floor..view.floor + 64;
+                let slots = window
+                    .map(|instance| (instance, self.slot(partition, instance)))
+                    .filter(|(instance, slot)| slot.instance == *instance)
+                    .map(|(_, slot)| slot);
+                (view, slots.collect())
+            })
+            .collect()
+    }
+}
+
+fn packet(kind: Type, change: impl FnOnce(&mut Header), value: &[u8]) -> Vec<u8> {
+    let mut header = Header::new(kind, ASKER, EPOCH);
+    header.client_id = 77;
+    header.client_seq = 5;
+    header.client_low = 4;
+    change(&mut header);
+    header.digest = wire::digest(value);
+    let mut bytes = Vec::new();
+    wire::emit(&header, value, &mut bytes);
+    bytes
+}
+
+fn phase2a(partition: u16, instance: u64, round: u64, value: &[u8]) -> Vec<u8> {
+    let change = |h: &mut Header| {
+        h.partition = partition;
+        h.instance = instance;
+        h.round = round;
+    };
+    packet(Type::Phase2A, change, value)
+}
+
+fn phase1a(partition: u16, instance: Option<u64>, round: u64) -> Vec<u8> {
+    let change = |h: &mut Header| {
+        h.partition = partition;
+        h.round = round;
+        if let Some(instance) = instance {
+            h.instance = instance;
+            h.flags = flag::SLOT;
+        }
+    };
+    packet(Type::Phase1A, change, b"")
+}
+
+fn trim(partition: u16, floor: u64) -> Vec<u8> {
+    let change = |h: &mut Header| {
+        h.partition = partition;
+        h.floor = floor;
+    };
+    packet(Type::Trim, change, b"")
+}
+
+fn about(kind: Type, partition: u16, instance: u64) -> Vec<u8> {
+    let change = |h: &mut Header| {
+        h.partition = partition;
+        h.instance = instance;
+    };
+    packet(kind, change, b"")
+}
+
+fn kinds(answers: &[Answer]) -> Vec<Type> {
+    let headers = answers.iter().map(|(_, p)| wire::parse(p).unwrap().0);
+    headers.map(|header| header.kind).collect()
+}
+
+#[test]
+fn an_answer_leaves_when_all_before_it_is_synced_repeats_included() {
+    let mut machine = Machine::default();
+    let mut process = machine.start(EPOCH).unwrap();
+    let before = machine.storage.syncs();
+    process.receive(&phase2a(0, 10, 7, b"value"));
+    process.receive(&about(Type::Learn, 0, 10));
+    process.receive(&about(Type::Position, 0, 0));
+    process.receive(&phase2a(0, 11, 6, b"late"));
+    process.receive(&phase1a(0, None, 9));
+    process.receive(&phase2a(0, 12, 8, b"refused"));
+    assert_eq!(process.answers(), []);
+    assert!(matches!(process.sync(0), Some(Synced::Done)));
+    let answers = process.answers();
+    let expected = [
+        Type::Phase2B,
+        Type::Phase2B,
+        Type::Position,
+        Type::Phase2B,
+        Type::Phase1B,
+        Type::Nack,
+    ];
+    assert_eq!(kinds(&answers), expected);
+    assert_eq!(answers[0].0, Dest::Learners);
+    assert_eq!(answers[1].0, Dest::Node(ASKER as u8));
+    assert_eq!(machine.storage.syncs() - before, 2, "one commit for all");
+    // Nothing has changed since: a repeat may leave at once, and costs no sync.
+    process.receive(&about(Type::Learn, 0, 10));
+    assert_eq!(kinds(&process.answers()), [Type::Phase2B]);
+    assert!(process.sync(0).is_none());
+}
+
+#[test]
+fn a_restarted_acceptor_is_what_it_was_and_votes_in_the_same_epoch() {
+    let mut machine = Machine::default();
+    let mut process = machine.start(EPOCH).unwrap();
+    process.ask(&phase1a(0, None, 5));
+    process.ask(&phase1a(1, Some(14), 6));
+    let noop = packet(
+        Type::Phase2A,
+        |h| {
+            h.instance = 13;
+            h.round = 8;
+            h.flags = flag::NOOP;
+        },
+        b"",
+    );
+    process.ask(&noop);
+    process.ask(&phase2a(0, 11, 7, &[9; wire::VALUE_LEN_MAX_BYTES]));
+    process.ask(&phase2a(1, 40, 7, b"x"));
+    process.ask(&trim(1, 20));
+    process.ask(&phase2a(1, 83, 7, b"in the slot of 19"));
+    let state = process.state();
+    assert!(state[0].0.promise == 5 && state[1].0.floor == 20 && state[0].1.len() == 2);
+    drop(process);
+    machine.storage.power_cut(Cut::Unsynced, &mut chooser(1));
+    let mut process = machine.start(EPOCH).unwrap();
+    assert_eq!(process.state(), state);
+    assert_eq!(
+        kinds(&process.ask(&phase2a(0, 12, 4, b"late"))),
+        [Type::Nack]
+    );
+    assert_eq!(
+        kinds(&process.ask(&phase2a(0, 12, 9, b"new"))),
+        [Type::Phase2B]
+    );
+}
+
+#[test]
+fn a_full_disk_stops_votes_and_loses_nothing() {
+    let mut machine = Machine::default();
+    let mut process = machine.start(EPOCH).unwrap();
+    assert_eq!(
+        kinds(&process.ask(&phase2a(0, 10, 7, b"before"))),
+        [Type::Phase2B]
+    );
+    machine.storage.set_free_bytes(Some(0));
+    let big = [3; wire::VALUE_LEN_MAX_BYTES];
+    let mut instance = 11;
+    // What has been allocated ahead is still good for some votes.
+    while kinds(&process.ask(&phase2a(0, instance, 7, &big))) == [Type::Phase2B] {
+        instance += 1;
+        assert!(instance < 40);
+    }
+    assert!(process.journal.is_stalled() && process.disk.failures() == 1);
+    assert_eq!(process.ask(&phase2a(0, instance + 1, 7, b"refused")), []);
+    assert_eq!(process.ask(&about(Type::Learn, 0, instance)), []);
+    assert_eq!(process.journal.refused(), 2);
+    let again = process.journal.due();
+    assert!(matches!(process.sync(again), Some(Synced::FailedAgain)));
+    assert_eq!(process.answers(), []);
+    machine.storage.set_free_bytes(None);
+    let again = process.journal.due();
+    assert!(matches!(process.sync(again), Some(Synced::Again)));
+    // The vote that waited leaves; what was refused was never seen.
+    let answers = process.answers();
+    assert_eq!(kinds(&answers), [Type::Phase2B]);
+    assert_eq!(wire::parse(&answers[0].1).unwrap().0.instance, instance);
+    assert_eq!(
+        kinds(&process.ask(&phase2a(0, instance + 1, 7, b"on"))),
+        [Type::Phase2B]
+    );
+    let state = process.state();
+    drop(process);
+    machine.storage.power_cut(Cut::Unsynced, &mut chooser(1));
+    assert_eq!(machine.start(EPOCH).unwrap().state(), state);
+}
+
+/// Does the acceptor vote, and does it still after a restart?
+fn votes(machine: &mut Machine, epoch: u32) -> bool {
+    let mut vote = phase2a(0, 15, 7, b"x");
+    vote[wire_epoch()].copy_from_slice(&epoch.to_be_bytes());
+    let first = !machine.start(epoch).unwrap().ask(&vote).is_empty();
+    assert_eq!(!machine.start(epoch).unwrap().ask(&vote).is_empty(), first);
+    first
+}
+
+/// Where the epoch is in a packet.
+fn wire_epoch() -> std::ops::Range<usize> {
+    let with = |epoch| {
+        let mut bytes = Vec::new();
+        wire::emit(&Header::new(Type::Request, 1, epoch), b"", &mut bytes);
+        bytes
+    };
+    let (zero, ones) = (with(0), with(u32::MAX));
+    let start = (0..zero.len()).find(|at| zero[*at] != ones[*at]).unwrap();
+    start..start + 4
+}
+
+#[test]
+fn a_damaged_journal_means_recovering_until_the_next_epoch() {
+    let mut machine = Machine::default();
+    machine.start(EPOCH).unwrap().ask(&phase2a(0, 10, 7, b"x"));
+    let segment = machine.storage.list().unwrap()[0].clone();
+    machine.storage.corrupt(&segment, 100, 1);
+    let (_, start) = machine.open(EPOCH).unwrap();
+    assert!(start.damage.is_some() && !start.voting);
+    assert!(!votes(&mut machine, EPOCH));
+    assert!(votes(&mut machine, EPOCH + 1));
+}
+
+#[test]
+fn an_emptied_journal_means_recovering_until_the_next_epoch() {
+    let mut machine = Machine::default();
+    machine.start(EPOCH).unwrap().ask(&phase2a(0, 10, 7, b"x"));
+    machine.storage = SimulatedDisk::new();
+    assert!(!votes(&mut machine, EPOCH));
+    assert!(votes(&mut machine, EPOCH + 1));
+}
+
+#[test]
+fn a_power_cut_before_the_epoch_is_entered_forgets_nothing() {
+    for off_at in 0.. {
+        let mut machine = Machine::default();
+        machine.storage.power_off_at(off_at);
+        let started = machine.start(EPOCH).is_ok();
+        let cut = CUTS[off_at as usize % 3];
+        machine.storage.power_cut(cut, &mut chooser(off_at));
+        assert!(votes(&mut machine, EPOCH), "off at {off_at}");
+        if started {
+            assert!(off_at > 5);
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_new_epoch_begins_with_an_empty_ring() {
+    let mut machine = Machine::default();
+    machine.start(EPOCH).unwrap().ask(&phase2a(0, 10, 7, b"x"));
+    let process = machine.start(EPOCH + 1).unwrap();
+    assert_eq!(process.acceptor(0).epoch, u64::from(EPOCH) + 1);
+    assert_eq!(process.slot(0, 10).vround, 0);
+    drop(process);
+    assert_eq!(machine.start(EPOCH + 1).unwrap().slot(0, 10).vround, 0);
+    let old = machine.open(EPOCH).err();
+    assert!(matches!(
+        old,
+        Some(StartError::Epoch {
+            journal: 4,
+            config: 3
+        })
+    ));
+}
+
+#[test]
+fn a_configuration_that_does_not_fit_is_refused() {
+    let mut machine = Machine::default();
+    machine.start(EPOCH).unwrap().ask(&phase2a(1, 73, 7, b"x"));
+    let open = |partitions, ring_slots| {
+        let geometry = Geometry {
+            partitions,
+            ring_slots,
+        };
+        let mut storage = || Ok(Box::new(machine.storage.clone()) as Box<dyn Storage>);
+        AcceptorDisk::open(&mut storage, LIMITS, geometry, EPOCH, true).err()
+    };
+    assert!(open(2, 64).is_none() && open(2, 128).is_none());
+    let error = open(1, 64).unwrap();
+    assert!(matches!(
+        error,
+        StartError::Restore(RestoreError::Partitions {
+            partition: 1,
+            logs: 1
+        })
+    ));
+    let error = open(2, 32).unwrap();
+    assert!(matches!(
+        error,
+        StartError::Restore(RestoreError::Ring { instance: 73, .. })
+    ));
+}
+
+#[test]
+fn the_journal_stays_short() {
+    let mut machine = Machine::default();
+    let mut process = machine.start(EPOCH).unwrap();
+    let mut longest = 0;
+    for instance in FIRST..5_000 {
+        process.receive(&phase2a((instance % 2) as u16, instance, 7, &[1; 200]));
+        if instance % 8 == 0 {
+            process.receive(&trim(0, instance - 20));
+            process.receive(&trim(1, instance - 20));
+            process.sync(0);
+            assert!(process.answers().len() >= 4);
+        }
+        longest = longest.max(machine.storage.used_bytes());
+    }
+    assert!(longest < 400 << 10, "{longest}");
+    let state = process.state();
+    drop(process);
+    assert_eq!(machine.start(EPOCH).unwrap().state(), state);
+}
+
+// Random schedules.
+
+/// A source of numbers: splitmix64.
+fn chooser(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed;
+    move |bound| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % bound
+    }
+}
+
+/// What answers that have left say.
+#[derive(Default)]
+struct Said {
+    promises: BTreeMap<u16, u64>,
+    slot_promises: BTreeMap<(u16, u64), u64>,
+    floors: BTreeMap<u16, u64>,
+    votes: BTreeMap<(u16, u64), (u64, u64)>,
+}
+
+impl Said {
+    /// An answer leaves. Does it contradict one that has left?
+    fn hear(&mut self, packet: &[u8]) -> Result<(), String> {
+        let (header, _) = wire::parse(packet).unwrap();
+        let partition = header.partition;
+        let key = (partition, header.instance);
+        let said = self.promises.entry(partition).or_default();
+        let contradiction = |what: &str| Err(format!("{what}: {header:?}"));
+        match header.kind {
+            Type::Phase1B if !header.has(flag::SLOT) => *said = header.round.max(*said),
+            Type::Nack if !header.has(flag::SLOT) && header.round < *said => {
+                return contradiction("a lower promise");
+            }
+            Type::Position if header.round < *said => return contradiction("a lower promise"),
+            Type::Phase1B => {
+                let vote = self.votes.get(&key).copied().unwrap_or_default();
+                if header.vround < vote.0 {
+                    return contradiction("an older vote, or none");
+                }
+                let slot = self.slot_promises.entry(key).or_default();
+                *slot = header.round.max(*slot);
+            }
+            Type::Phase2B => {
+                let promised = self.slot_promises.get(&key).copied().unwrap_or_default();
+                let (round, digest) = self.votes.get(&key).copied().unwrap_or_default();
+                let old = header.round < promised.max(*said) && round != header.round;
+                if old && !header.has(flag::REPEAT) {
+                    return contradiction("a vote below a promise");
+                }
+                if header.round < round || (header.round == round && header.digest != digest) {
+                    return contradiction("another vote");
+                }
+                self.votes.insert(key, (header.round, header.digest));
+            }
+            _ => {}
+        }
+        let floor = self.floors.entry(partition).or_default();
+        if header.floor < *floor {
+            return contradiction("a lower floor");
+        }
+        *floor = header.floor;
+        Ok(())
+    }
+
+    /// Does an acceptor that has just started remember what it said?
+    fn check(&self, process: &Process) -> Result<(), String> {
+        for (partition, said) in &self.promises {
+            let promise = process.acceptor(usize::from(*partition)).promise;
+            if promise < *said {
+                return Err(format!("promised {said}, remembers {promise}"));
+            }
+        }
+        for (partition, said) in &self.floors {
+            let floor = process.acceptor(usize::from(*partition)).floor;
+            if floor < *said {
+                return Err(format!("said floor {said}, remembers {floor}"));
+            }
+        }
+        let slot = |key: &(u16, u64)| {
+            let (partition, instance) = (usize::from(key.0), key.1);
+            let live = instance >= process.acceptor(partition).floor;
+            live.then(|| process.slot(partition, instance))
+        };
+        for (key, said) in &self.slot_promises {
+            let Some(slot) = slot(key) else { continue };
+            if slot.instance != key.1 || slot.promise < *said {
+                return Err(format!("promised {said} for {key:?}, remembers {slot:?}"));
+            }
+        }
+        for (key, (round, digest)) in &self.votes {
+            let Some(slot) = slot(key) else { continue };
+            let same = slot.vround == *round && slot.digest == *digest;
+            if slot.instance != key.1 || !(same || slot.vround > *round) {
+                return Err(format!("voted {round} for {key:?}, remembers {slot:?}"));
+            }
+            if wire::digest(&slot.value) != slot.digest {
+                return Err(format!("the value of {key:?} is damaged: {slot:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a schedule is wrong on purpose, so that the checker must notice.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    Nothing,
+    /// The disk says "synced" and is not.
+    LyingDisk,
+    /// Answers leave, and what they say is not written.
+    NotWritten,
+}
+
+fn random_packet(choose: &mut impl FnMut(u64) -> u64, floors: &mut [u64; 2]) -> Vec<u8> {
+    let partition = choose(2) as u16;
+    let floor = &mut floors[usize::from(partition)];
+    let instance = (*floor + choose(24)).saturating_sub(3);
+    let round = 1 + choose(12) + *floor / 4;
+    match choose(16) {
+        0 => phase1a(partition, None, round),
+        1..=3 => phase1a(partition, Some(instance), round),
+        4 => {
+            *floor += choose(6);
+            trim(partition, *floor)
+        }
+        5 | 6 => about(Type::Learn, partition, instance),
+        7 => about(Type::Position, partition, 0),
+        _ => {
+            let len = if choose(6) == 0 {
+                wire::VALUE_LEN_MAX_BYTES
+            } else {
+                choose(40) as usize
+            };
+            let value = vec![choose(200) as u8; len];
+            phase2a(partition, instance, round, &value)
+        }
+    }
+}
+
+fn schedule(seed: u64, wrong: Wrong) -> Result<(), String> {
+    let mut choose = chooser(seed);
+    let mut machine = Machine::default();
+    let mut floors = [FIRST; 2];
+    let mut said = Said::default();
+    let mut process = machine.start(EPOCH).map_err(|e| e.to_string())?;
+    machine.storage.lie_about_sync(wrong == Wrong::LyingDisk);
+    let mut now = 0;
+    for _ in 0..200 {
+        match choose(32) {
+            0 => {
+                drop(process);
+                if choose(3) > 0 {
+                    machine
+                        .storage
+                        .power_cut(CUTS[choose(3) as usize], &mut choose);
+                }
+                machine.storage.set_free_bytes(None);
+                process = restart(&mut machine, &mut choose)?;
+                said.check(&process)?;
+            }
+            1 => machine
+                .storage
+                .power_off_at(machine.storage.operations() + choose(5)),
+            2 => {
+                let failure = [Failure::Io, Failure::NoSpace][choose(2) as usize];
+                machine
+                    .storage
+                    .fail_at(machine.storage.operations() + choose(4), failure);
+            }
+            3 => machine.storage.set_free_bytes(Some(choose(30_000))),
+            4 => machine.storage.set_free_bytes(None),
+            5..=12 => {
+                now += 600_000;
+                if wrong == Wrong::NotWritten {
+                    let changes = process
+                        .journal
+                        .record(process.switch.registers(), &mut |_| {});
+                    process.journal.synced(changes);
+                }
+                process.sync(now);
+                for (_, packet) in process.answers() {
+                    said.hear(&packet)?;
+                }
+            }
+            _ => process.receive(&random_packet(&mut choose, &mut floors)),
+        }
+    }
+    Ok(())
+}
+
+fn restart(machine: &mut Machine, choose: &mut impl FnMut(u64) -> u64) -> Result<Process, String> {
+    loop {
+        match machine.start(EPOCH) {
+            Ok(process) if process.acceptor(0).voting => return Ok(process),
+            Ok(_) => return Err("it is recovering".into()),
+            Err(StartError::Storage(_)) => {
+                machine.storage.power_cut(CUTS[choose(3) as usize], choose);
+            }
+            Err(other) => return Err(other.to_string()),
+        }
+    }
+}
+
+#[test]
+fn no_schedule_makes_an_acceptor_contradict_itself() {
+    for seed in 0..6_000 {
+        if let Err(what) = schedule(seed, Wrong::Nothing) {
+            panic!("seed {seed}: {what}");
+        }
+    }
+}
+
+#[test]
+fn the_checker_notices_a_lying_disk_and_records_not_written() {
+    for wrong in [Wrong::LyingDisk, Wrong::NotWritten] {
+        let caught = (0..500)
+            .filter(|seed| schedule(*seed, wrong).is_err())
+            .count();
+        assert!(caught > 250, "{caught} of 500");
+    }
+}
+
+/// Cuts the power at every operation between receiving, writing, syncing and answering.
+#[test]
+fn the_power_may_fail_at_any_operation() {
+    let script = |machine: &mut Machine, said: &mut Said| -> Result<(), StorageError> {
+        let Ok(mut process) = machine.start(EPOCH) else {
+            return Ok(());
+        };
+        let mut choose = chooser(7);
+        let mut floors = [FIRST; 2];
+        for step in 0..200 {
+            process.receive(&random_packet(&mut choose, &mut floors));
+            if step % 3 == 0 {
+                process.sync(0);
+                for (_, packet) in process.answers() {
+                    said.hear(&packet).unwrap();
+                }
+            }
+        }
+        Ok(())
+    };
+    let whole = Machine::default();
+    script(
+        &mut Machine {
+            storage: whole.storage.clone(),
+            noted_epoch: 0,
+        },
+        &mut Said::default(),
+    )
+    .unwrap();
+    let operations = whole.storage.operations();
+    assert!(operations > 100);
+    for off_at in 0..operations {
+        for cut in CUTS {
+            let mut machine = Machine::default();
+            let mut said = Said::default();
+            machine.storage.power_off_at(off_at);
+            script(&mut machine, &mut said).unwrap();
+            machine.storage.power_cut(cut, &mut chooser(off_at));
+            let process = restart(&mut machine, &mut chooser(off_at)).unwrap();
+            said.check(&process)
+                .unwrap_or_else(|what| panic!("off at {off_at}, {cut:?}: {what}"));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Nodes on real UDP sockets of 127.0.0.1: several logs, several leaders.
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use inband_paxos::config::{Config, Dataplane};
+use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, Ticket, ValueKind};
+use inband_paxos::node::{Node, NodeError};
+
+const HOSTS: usize = 3;
+const PARTITIONS: usize = 3;
+const LOGS: usize = PARTITIONS + 1;
+const TIME_LIMIT: Duration = Duration::from_secs(20);
+
+struct Cluster {
+    _dir: tempfile::TempDir,
+    configs: Vec<Config>,
+    nodes: Vec<Node>,
+    /// What each host has applied, by log.
+    applied: Vec<Vec<Vec<Vec<u8>>>>,
+    /// What each host was told of its own values.
+    done: Vec<BTreeMap<Ticket, Vec<u8>>>,
+    /// Instance up to which it has applied each log.
+    positions: Vec<[u64; LOGS]>,
+    /// Reads that were answered, and what had been applied by then.
+    answered: BTreeMap<ReadTicket, u64>,
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        let dir = tempfile::tempdir().expect("a directory");
+        let sockets: Vec<UdpSocket> = (0..HOSTS)
+            .map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port is free"))
+            .collect();
+        let nodes: String = sockets
+            .iter()
+            .enumerate()
+            .map(|(i, socket)| {
+                let (id, address) = (i + 1, socket.local_addr().expect("it is bound"));
+                format!(
+                    "[[node]]\nid = {id}\nname = \"n{id}\"\naddress = \"{address}\"\n\
+                     roles = [\"leader\", \"acceptor\", \"replica\"]\n"
+                )
+            })
+            .collect();
+        drop(sockets);
+        let configs: Vec<Config> = (1..=HOSTS)
+            .map(|id| {
+                let state = dir.path().join(format!("{id}"));
+                let text = format!(
+                    "[cluster]\nname = \"c\"\nepoch = 1\nfirst_instances = [1, 11, 21, 31]\n\
+                     partitions = {PARTITIONS}\nring_slots = 64\n[host]\nnode = {id}\n\
+                     state_dir = {state:?}\ndataplane = \"udp\"\n{nodes}"
+                );
+                Config::parse(&text, "test").expect("it is right")
+            })
+            .collect();
+        let open = |config| Node::open(config, Dataplane::Udp, &[0, 10, 20, 30]);
+        Cluster {
+            _dir: dir,
+            nodes: configs
+                .iter()
+                .map(|c| open(c).expect("it starts"))
+                .collect(),
+            configs,
+            applied: vec![vec![Vec::new(); LOGS]; HOSTS],
+            done: vec![BTreeMap::new(); HOSTS],
+            positions: vec![[0; LOGS]; HOSTS],
+            answered: BTreeMap::new(),
+        }
+    }
+
+    fn poll(&mut self) {
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            let mut bursts = Burst::for_logs(LOGS);
+            node.poll(&mut bursts);
+            for (log, burst) in bursts.iter().enumerate() {
+                assert!(burst.failed.is_empty(), "{:?}", burst.failed);
+                for decided in burst.decided() {
+                    if decided.origin.kind == ValueKind::Command {
+                        self.applied[at][log].push(decided.value.to_vec());
+                    }
+                    if let Some(ticket) = decided.ticket {
+                        self.done[at].insert(ticket, decided.value.to_vec());
+                        node.answered(ticket);
+                    }
+                    node.applied(log, decided.instance);
+                    self.positions[at][log] = decided.instance;
+                }
+                assert!(burst.reads_failed.is_empty(), "{:?}", burst.reads_failed);
+                for (ticket, index) in &burst.confirmed {
+                    assert!(self.positions[at][log] >= *index, "handed over before");
+                    self.answered.insert(*ticket, self.positions[at][log]);
+                }
+            }
+        }
+    }
+
+    fn until(&mut self, what: &str, mut done: impl FnMut(&Cluster) -> bool) {
+        let deadline = Instant::now() + TIME_LIMIT;
+        while !done(self) {
+            assert!(Instant::now() < deadline, "not in time: {what}");
+            self.poll();
+        }
+    }
+
+    fn leaders(&self) -> Vec<Option<usize>> {
+        let leads = |at: usize, log: usize| {
+            self.nodes[at]
+                .leader_view(log)
+                .is_some_and(|view| view.round != 0)
+        };
+        (0..LOGS)
+            .map(|log| (0..self.nodes.len()).find(|at| leads(*at, log)))
+            .collect()
+    }
+}
+
+#[test]
+fn several_logs_over_sockets() {
+    let mut cluster = Cluster::start();
+    cluster.until("every log has its first leader", |c| {
+        c.leaders() == [Some(0), Some(1), Some(2), Some(0)]
+    });
+    let mut submitted: Vec<BTreeMap<Ticket, Vec<u8>>> = vec![BTreeMap::new(); HOSTS];
+    // Several times around the ring of 64 slots.
+    for number in 0..300u32 {
+        for (at, submitted) in submitted.iter_mut().enumerate() {
+            let log = (number as usize + at) % LOGS;
+            let value = [&(at as u32).to_be_bytes()[..], &number.to_be_bytes()].concat();
+            let node = &mut cluster.nodes[at];
+            let ticket = node.submit(log, &value).expect("there is room");
+            assert_eq!(ticket.partition(), log);
+            submitted.insert(ticket, value);
+        }
+        cluster.poll();
+    }
+    cluster.until("everything is decided", |c| c.done == submitted);
+    cluster.until("all have all", |c| {
+        let count = |at: usize| c.applied[at].iter().map(Vec::len).sum::<usize>();
+        let is_equal = |at: usize| c.applied[at] == c.applied[0];
+        (0..HOSTS).all(|at| count(at) >= 300 * HOSTS && is_equal(at))
+    });
+
+    // What one host has got through, another one reads.
+    for number in 0..50 {
+        let (at, log) = (number % HOSTS, number % LOGS);
+        let ticket = cluster.nodes[at]
+            .submit(log, b"seen")
+            .expect("there is room");
+        cluster.until("it is decided", |c| c.done[at].contains_key(&ticket));
+        let must_see = cluster.positions[at][log];
+        let other = (at + 1) % HOSTS;
+        let read = cluster.nodes[other].confirm_read(log);
+        assert_eq!(read.partition(), log);
+        cluster.until("it is read", |c| c.answered.contains_key(&read));
+        let seen = cluster.answered.remove(&read).expect("it is there");
+        assert!(seen >= must_see, "{seen} of log {log}, not {must_see}");
+    }
+
+    // One host goes: its logs, and only they, get another leader.
+    let before = cluster.leaders();
+    cluster.nodes.remove(1);
+    cluster.applied.remove(1);
+    cluster.done.remove(1);
+    cluster.positions.remove(1);
+    cluster.until("log 1 has another leader", |c| c.leaders()[1].is_some());
+    let after = cluster.leaders();
+    assert_eq!(
+        (before[0], before[2], before[3]),
+        (Some(0), Some(2), Some(0))
+    );
+    // Host 2 is now at place 1.
+    assert_eq!(after, [Some(0), Some(1), Some(1), Some(0)]);
+    let ticket = cluster.nodes[0].submit(1, b"last").expect("there is room");
+    cluster.until("it is decided", |c| c.done[0].contains_key(&ticket));
+}
+
+#[test]
+fn positions_go_with_the_logs() {
+    let cluster = Cluster::start();
+    let error = Node::open(&cluster.configs[0], Dataplane::Udp, &[0]).err();
+    assert!(
+        matches!(error, Some(NodeError::Positions { given: 1, logs: 4 })),
+        "{error:?}"
+    );
+}

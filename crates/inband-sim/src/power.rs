@@ -1,0 +1,189 @@
+//! Disks under acceptors that keep a journal, and power that fails.
+//!
+//! What such an acceptor does counts, for the observer too, once it is on the disk: a power cut takes
+//! back what was not, and no answer has shown it.
+
+use inband_paxos::journal::{AcceptorDisk, AcceptorStart, DiskLimits, Synced};
+use inband_storage::{Cut, Failure, JournalConfig, SimulatedDisk, Storage};
+
+use crate::layout::EPOCH;
+use crate::limits::{
+    COMPACT_MIN_BYTES, EXTEND_BYTES, SEGMENT_BYTES, SYNC_MAX_US, SYNC_OPERATIONS_MAX,
+};
+use crate::mutation::Mutation;
+use crate::queue::Event;
+use crate::simhost::SimHost;
+use crate::world::World;
+
+const LIMITS: DiskLimits = DiskLimits {
+    journal: JournalConfig {
+        segment_bytes: SEGMENT_BYTES,
+        extend_bytes: EXTEND_BYTES,
+    },
+    compact_min_bytes: COMPACT_MIN_BYTES,
+};
+
+/// The disk of an acceptor that keeps a journal.
+#[derive(Default)]
+pub(crate) struct Power {
+    pub(crate) storage: SimulatedDisk,
+    /// The journal, while the process runs.
+    journal: Option<AcceptorDisk>,
+    /// The note of the epoch, which is kept apart from the journal.
+    has_entered: bool,
+    sync_is_due: bool,
+    /// It was damaged while the process was down; perhaps nothing that matters.
+    pub(crate) is_damaged: bool,
+}
+
+impl World {
+    /// Does the acceptor of this host keep a journal?
+    pub(crate) fn keeps_journal(&self, node: u8) -> bool {
+        self.layout.sync && self.layout.acceptors.contains(&node)
+    }
+
+    /// Open the journal of a host that starts. What it may do, and what it knows.
+    pub(crate) fn open_journal(&mut self, at: usize) -> Result<AcceptorStart, String> {
+        let has_forgotten = self.hosts[at].memory_lost;
+        let power = &mut self.hosts[at].power;
+        // Whoever starts a host on a full or failing disk sees to the disk first.
+        power.storage.set_free_bytes(None);
+        power.storage.fail_at(u64::MAX, Failure::Io);
+        let lies = self.mutation == Some(Mutation::LyingDisk);
+        power.storage.lie_about_sync(lies);
+        let storage = power.storage.clone();
+        let mut open = || Ok(Box::new(storage.clone()) as Box<dyn Storage>);
+        let geometry = self.layout.geometry();
+        let opened = AcceptorDisk::open(&mut open, LIMITS, geometry, EPOCH, power.has_entered);
+        let (journal, start) = opened.map_err(|error| error.to_string())?;
+        power.journal = Some(journal);
+        power.sync_is_due = false;
+        let was_damaged = std::mem::take(&mut power.is_damaged);
+        if !start.voting && !was_damaged && !has_forgotten {
+            return Err(format!("it forgot what nobody damaged: {:?}", start.damage));
+        }
+        Ok(start)
+    }
+
+    /// A host that keeps a journal has started: let its acceptor know what it knew.
+    pub(crate) fn restore(&mut self, at: usize, start: &AcceptorStart) {
+        let SimHost {
+            node, host, power, ..
+        } = &mut self.hosts[at];
+        let Some(host) = host else { return };
+        host.keep_journal(start.restored.as_ref());
+        let (_, registers) = host.journal().expect("it keeps one from now on");
+        let mut result = Ok(());
+        if start.restored.is_none() {
+            let journal = power.journal.as_mut().expect("it was opened");
+            result = journal.enter(registers).map_err(|error| error.to_string());
+        }
+        power.has_entered = true;
+        if start.voting {
+            result = result.and(
+                self.observers
+                    .iter_mut()
+                    .try_for_each(|observer| observer.restored(*node, registers)),
+            );
+        }
+        self.check(result);
+    }
+
+    /// Sync the journal of a host soon, if there is something to sync.
+    pub(crate) fn sync_later(&mut self, at: usize) {
+        let sim = &mut self.hosts[at];
+        let Some((journal, _)) = sim.host.as_ref().and_then(|host| host.journal()) else {
+            return;
+        };
+        let due = match journal.wants_sync(self.now) {
+            true => self.now,
+            false => journal.due(),
+        };
+        if sim.power.sync_is_due || sim.frozen > 0 || due == u64::MAX {
+            return;
+        }
+        sim.power.sync_is_due = true;
+        let delay_us = self.rng.disks.between(1, SYNC_MAX_US);
+        self.queue
+            .push(due + delay_us, Event::Sync(sim.node, sim.incarnation));
+    }
+
+    pub(crate) fn sync(&mut self, node: u8, incarnation: u64) {
+        let Some(at) = self.index(node) else { return };
+        let sim = &mut self.hosts[at];
+        if sim.incarnation != incarnation {
+            return;
+        }
+        sim.power.sync_is_due = false;
+        let (Some(host), Some(disk)) = (&mut sim.host, &mut sim.power.journal) else {
+            return;
+        };
+        if sim.frozen > 0 {
+            return;
+        }
+        let (journal, registers) = host.journal_mut().expect("it keeps one");
+        match disk.sync(self.now, journal, registers) {
+            Synced::Done | Synced::Again => {
+                let mut observers = self.observers.iter_mut();
+                let seen = observers.try_for_each(|observer| observer.synced(node));
+                self.check(seen);
+                self.with_host(node, None, None, |host, now, out| host.release(now, out));
+            }
+            Synced::Failed(_) | Synced::FailedAgain => self.sync_later(at),
+        }
+    }
+
+    /// The process of a host is gone, and mostly its power: then what was not synced is gone, too.
+    pub(crate) fn close_journal(&mut self, at: usize) {
+        let sim = &mut self.hosts[at];
+        sim.power.journal = None;
+        let rng = &mut self.rng.disks;
+        // One in four is a killed process: what it has written stays, synced or not.
+        let cuts = [Cut::Unsynced, Cut::Torn, Cut::Scattered];
+        if let Some(cut) = cuts.get(rng.below(4) as usize) {
+            sim.power
+                .storage
+                .power_cut(*cut, &mut |bound| rng.below(bound));
+        }
+        let node = sim.node;
+        self.observers.iter_mut().for_each(|o| o.lost_power(node));
+    }
+
+    /// The power of all hosts fails at once.
+    pub fn power_cut(&mut self) {
+        for node in self.layout.nodes() {
+            self.crash(node);
+        }
+    }
+
+    /// The disk of a host is full, or not any more.
+    pub fn fill_disk(&mut self, node: u8, full: bool) {
+        if let Some(at) = self.index(node) {
+            let free_bytes = full.then_some(0);
+            self.hosts[at].power.storage.set_free_bytes(free_bytes);
+        }
+    }
+
+    /// One of the next operations of a host's disk fails.
+    pub(crate) fn fail_disk(&mut self, node: u8) {
+        let Some(at) = self.index(node) else { return };
+        let storage = &self.hosts[at].power.storage;
+        let operation = storage.operations() + self.rng.disks.below(SYNC_OPERATIONS_MAX);
+        storage.fail_at(operation, Failure::Io);
+    }
+
+    /// Damage the journal of a host that is down, somewhere. It may be where it does not matter.
+    pub fn damage_journal(&mut self, node: u8) {
+        let Some(at) = self.index(node) else { return };
+        self.hosts[at].power.is_damaged = true;
+        let storage = &self.hosts[at].power.storage;
+        let files = storage.list().unwrap_or_default();
+        if let Some(file) = self.rng.disks.pick(&files) {
+            let len_bytes = storage.len_bytes(file).unwrap_or(0);
+            if len_bytes > 0 {
+                let offset = self.rng.disks.below(len_bytes);
+                storage.corrupt(file, offset, 0x10);
+            }
+        }
+    }
+}

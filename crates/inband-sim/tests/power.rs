@@ -1,0 +1,152 @@
+//! `sync` mode: power cuts, full disks and damaged journals (schedules.md, 8 and 11).
+
+mod common;
+
+use common::{acceptor, applied, settle, sound, submit, world, MS};
+use inband_sim::{Layout, World};
+
+fn sync(mut layout: Layout) -> Layout {
+    layout.sync = true;
+    layout
+}
+
+fn warm(layout: Layout) -> World {
+    common::warm(sync(layout))
+}
+
+fn start_all(world: &mut World) {
+    for node in world.layout.nodes() {
+        world.start(node);
+    }
+}
+
+/// The power of everything fails again and again, in the middle of the load. The simulator's ledger
+/// knows what was acknowledged, and its observer what was chosen.
+#[test]
+fn power_cuts_of_everything_lose_nothing_acknowledged() {
+    let layouts = [
+        Layout::combined(3),
+        Layout::dedicated(3, 2, 2),
+        Layout::replicas_lead(5, 3),
+    ];
+    for layout in layouts {
+        let mut world = warm(layout);
+        let before = world.ledger.ends.success;
+        for round in 1..=25u64 {
+            world.load(300);
+            world.run_for(20 * MS + round * 777);
+            world.power_cut();
+            world.run_for(MS);
+            sound(&world);
+            start_all(&mut world);
+        }
+        assert!(
+            world.ledger.ends.success > before + 100,
+            "{:?}",
+            world.ledger.ends
+        );
+        settle(&mut world);
+        let node = world.layout.acceptors[0];
+        assert!(acceptor(&world, node).voting, "nobody had to recover");
+    }
+}
+
+/// The same without a journal: a majority that has forgotten everything decides nothing any more. So
+/// it is the journal that the test above tests.
+#[test]
+fn without_a_journal_a_power_cut_of_everything_ends_the_epoch() {
+    let mut world = common::warm(Layout::combined(3));
+    world.power_cut();
+    start_all(&mut world);
+    world.must_settle();
+    let violation = world.violation().expect("nothing can be decided");
+    assert!(
+        violation.what.contains("no command through"),
+        "{violation:?}"
+    );
+}
+
+/// An acceptor that restarts with its journal votes on in its epoch: with another one down for good,
+/// the majority needs it.
+#[test]
+fn a_restarted_acceptor_counts_again() {
+    // Leader 1; acceptors 2, 3, 4; replicas 5, 6.
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    world.crash(2);
+    world.run_for(100 * MS);
+    submit(&mut world, 5, 10);
+    world.run_for(100 * MS);
+    world.start(2);
+    world.crash(3);
+    let before = applied(&world, 5);
+    submit(&mut world, 5, 10);
+    world.run_for(500 * MS);
+    assert!(applied(&world, 5) >= before + 10);
+    world.must_settle();
+    sound(&world);
+}
+
+#[test]
+fn a_damaged_journal_means_recovering() {
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    world.load(500);
+    world.run_for(100 * MS);
+    world.crash(2);
+    // Somewhere in the files until it matters: most of them are full of records.
+    while !recovers(&mut world, 2) {
+        world.crash(2);
+    }
+    world.run_for(100 * MS);
+    sound(&world);
+    assert!(!acceptor(&world, 2).voting);
+    // And it stays so after another restart, of whatever kind.
+    world.crash(2);
+    world.start(2);
+    assert!(!acceptor(&world, 2).voting);
+    settle(&mut world);
+}
+
+fn recovers(world: &mut World, node: u8) -> bool {
+    world.damage_journal(node);
+    world.start(node);
+    !acceptor(world, node).voting
+}
+
+/// Full disks of a majority stop all votes; nothing is lost, and with some space it goes on.
+#[test]
+fn full_disks_stop_votes_and_nothing_else() {
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    for node in [2, 3] {
+        world.fill_disk(node, true);
+    }
+    world.load(1_000);
+    // Until what was allocated ahead is used up.
+    world.run_for(1_500 * MS);
+    let stopped = applied(&world, 5);
+    world.run_for(1_000 * MS);
+    sound(&world);
+    assert_eq!(applied(&world, 5), stopped, "no majority votes");
+    for node in [2, 3] {
+        world.fill_disk(node, false);
+    }
+    world.load(0);
+    settle(&mut world);
+    assert!(applied(&world, 5) > stopped);
+}
+
+/// A disk that lies is found out, or the tests above would not notice a lost record either.
+#[test]
+fn a_lying_disk_is_found_out() {
+    let mut world = world(
+        sync(Layout::combined(3)),
+        Some(inband_sim::Mutation::LyingDisk),
+    );
+    for round in 1..=10u64 {
+        world.load(300);
+        world.run_for(100 * MS + round * 777);
+        world.power_cut();
+        start_all(&mut world);
+    }
+    let violation = world.violation().expect("votes are lost");
+    assert!(violation.what.contains("forgot"), "{violation:?}");
+}
