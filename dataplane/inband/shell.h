@@ -206,9 +206,9 @@ IB_INLINE struct ib_result ib_shell_leader(struct ib_msg *m, struct ib_leader_re
 }
 
 /*
- * The quorum counter. The count is stored only if the value, when due, is safely up. The members of an
- * epoch are set while packets come, with the epoch's number at 0 meanwhile: if it is the same before and
- * after the role has read them, they were of that epoch.
+ * The quorum counter. The count is stored only if the value, when due, is safely up. The members of
+ * an epoch are set while packets come, with the epoch's number at 0 meanwhile: if it is the same
+ * before and after the role has read them, they were of that epoch.
  */
 IB_INLINE struct ib_result ib_shell_quorum(struct ib_msg *m, const struct ib_quorum_config *config,
                                            struct ib_count_slot *slot, struct ib_frame *frame) {

@@ -10,7 +10,7 @@ mod message;
 
 use inband_storage::{JournalError, Storage, StorageError};
 use raft::eraftpb as pb;
-use raft::{RawNode, StateRole};
+use raft::{RawNode, SnapshotStatus, StateRole};
 use serde::{Deserialize, Serialize};
 
 use crate::configuration::NodeId;
@@ -74,6 +74,8 @@ enum VoterChange {
 /// A command that was applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
+    /// Its place in the log.
+    pub index: u64,
     /// What its proposer named it.
     pub ticket: u64,
     /// The command.
@@ -96,8 +98,6 @@ pub struct RaftNode {
     raw: RawNode<Log>,
     /// Written but not yet synced; nothing else is done meanwhile.
     unsynced: Option<raft::Ready>,
-    /// The term for which the time to an election was drawn.
-    spread_in_term: Option<u64>,
 }
 
 impl RaftNode {
@@ -151,7 +151,6 @@ impl RaftNode {
         let mut node = RaftNode {
             raw: RawNode::new(&config, log, &logger)?,
             unsynced: None,
-            spread_in_term: None,
         };
         node.spread_elections();
         Ok(node)
@@ -202,7 +201,11 @@ impl RaftNode {
     /// Everything proposed before this node became the leader is applied here: what it says is the case.
     pub fn is_up_to_date(&self) -> bool {
         let raft = &self.raw.raft;
-        self.is_leader() && raft.raft_log.term(self.applied()).is_ok_and(|t| t == raft.term)
+        self.is_leader()
+            && raft
+                .raft_log
+                .term(self.applied())
+                .is_ok_and(|t| t == raft.term)
     }
 
     /// Is the disk behind? Nothing else is done meanwhile.
@@ -235,7 +238,9 @@ impl RaftNode {
             return false;
         }
         let data = postcard::to_stdvec(command).expect("a command can always be written");
-        self.raw.propose(ticket.to_be_bytes().to_vec(), data).is_ok()
+        self.raw
+            .propose(ticket.to_be_bytes().to_vec(), data)
+            .is_ok()
     }
 
     /// Let another voter lead.
@@ -259,7 +264,10 @@ impl RaftNode {
             if id == self.id() {
                 // It must not lead a group that it is leaving.
                 let heir = wanted.iter().find(|id| **id != self.id());
-                return heir.copied().into_iter().for_each(|heir| self.hand_over(heir));
+                return heir
+                    .copied()
+                    .into_iter()
+                    .for_each(|heir| self.hand_over(heir));
             }
         }
         let context = postcard::to_stdvec(&change).expect("a change can always be written");
@@ -274,7 +282,9 @@ impl RaftNode {
             let progress = self.raw.raft.prs().get(*id);
             progress.is_some_and(|p| p.matched + CAUGHT_UP_ENTRIES >= last)
         };
-        let ready = learners.iter().find(|id| wanted.contains(id) && caught_up(id));
+        let ready = learners
+            .iter()
+            .find(|id| wanted.contains(id) && caught_up(id));
         if let Some(id) = ready {
             return Some(VoterChange::Vote(*id));
         }
@@ -310,7 +320,8 @@ impl RaftNode {
             self.finish(ready, &mut outcome)?;
         }
         self.spread_elections();
-        self.raw.mut_store().compact()?;
+        // A log that could not be shortened now is shortened after the next command.
+        let _ = self.raw.mut_store().compact();
         Ok(outcome)
     }
 
@@ -342,14 +353,19 @@ impl RaftNode {
         send(light.take_messages(), outcome);
         self.apply(light.take_committed_entries(), outcome)?;
         self.raw.advance_apply();
+        self.follow_up_snapshots(outcome);
         Ok(())
     }
 
-    fn apply(
-        &mut self,
-        entries: Vec<pb::Entry>,
-        outcome: &mut Outcome,
-    ) -> Result<(), RaftError> {
+    /// The library sends nothing more to a peer until it is told that a snapshot has arrived. Told so
+    /// at once, it asks, and a snapshot that was lost is sent again.
+    fn follow_up_snapshots(&mut self, outcome: &Outcome) {
+        for message in outcome.messages.iter().filter(|m| m.has_snapshot()) {
+            self.raw.report_snapshot(message.to, SnapshotStatus::Finish);
+        }
+    }
+
+    fn apply(&mut self, entries: Vec<pb::Entry>, outcome: &mut Outcome) -> Result<(), RaftError> {
         for entry in entries {
             if entry.get_entry_type() != pb::EntryType::EntryNormal {
                 if let Ok(change) = postcard::from_bytes(&entry.context) {
@@ -371,6 +387,7 @@ impl RaftNode {
         let command: Command = postcard::from_bytes(&entry.data).ok()?;
         let result = self.raw.mut_store().state.apply(&command);
         Some(Applied {
+            index: entry.index,
             ticket,
             command,
             result,
@@ -380,13 +397,10 @@ impl RaftNode {
     /// The library draws the time to an election from the thread's generator, which no simulator can
     /// repeat. Drawn here from id and term, it differs as much.
     fn spread_elections(&mut self) {
-        let term = self.term();
-        if self.spread_in_term != Some(term) {
-            self.spread_in_term = Some(term);
-            let drawn = xxhash_rust::xxh3::xxh3_64_with_seed(&term.to_be_bytes(), self.id());
-            let ticks = ELECTION_TICKS + drawn as usize % ELECTION_TICKS;
-            self.raw.raft.set_randomized_election_timeout(ticks);
-        }
+        let term = self.term().to_be_bytes();
+        let drawn = xxhash_rust::xxh3::xxh3_64_with_seed(&term, self.id());
+        let ticks = ELECTION_TICKS + drawn as usize % ELECTION_TICKS;
+        self.raw.raft.set_randomized_election_timeout(ticks);
     }
 }
 

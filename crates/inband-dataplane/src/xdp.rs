@@ -236,7 +236,8 @@ impl XdpHost {
     }
 
     /// Send to other members from now on. What is sent while this changes may miss some of them; a
-    /// member whose hardware address was known is addressed without a break.
+    /// member whose hardware address was known is addressed without a break. To be called in the
+    /// interface's network namespace, as [`XdpHost::load`].
     pub fn set_groups(
         &mut self,
         acceptors: Vec<Peer>,

@@ -297,6 +297,62 @@ fn spread(mode: XdpMode) {
     malformed(&client, &acceptors[0]);
 }
 
+/// The groups of a running host change: fewer acceptors, more, and another learner.
+fn regroup(mode: XdpMode) {
+    let net = Net::new();
+    let mut leader = net.host(2, spec(2, LEADER, mode, &[3, 4, 5], &[]));
+    let mut acceptors: Vec<XdpHost> = (3..=5)
+        .map(|n| net.host(n, spec(n, ACCEPTOR, mode, &[], &[6])))
+        .collect();
+    for host in acceptors.iter_mut().chain([&mut leader]) {
+        resolve(host);
+    }
+    start_leader(&leader);
+    acceptors.iter().for_each(start_acceptor);
+    let mut learners: Vec<XdpHost> = [6, 7]
+        .map(|n| net.host(n, spec(n, QUORUM, mode, &[], &[])))
+        .into();
+    for learner in &learners {
+        let quorum = &learner.registers().quorum;
+        quorum.configure(u64::from(EPOCH), &[3, 4, 5]);
+    }
+    let client = net.socket(1, PORT);
+    let mut decide = |learner: &mut XdpHost, first: u64| {
+        let sent = values(12);
+        for (i, value) in sent.iter().enumerate() {
+            let packet = request(first + i as u64, value);
+            client.send_to(&packet, address(2)).unwrap();
+        }
+        check(&collect(learner, sent.len()), first, &sent);
+    };
+    let voted = |acceptors: &[XdpHost]| {
+        let voted = |a: &XdpHost| a.counters().unwrap()["acceptor_voted"];
+        acceptors.iter().map(voted).collect::<Vec<u64>>()
+    };
+    decide(&mut learners[0], 1);
+    assert_eq!(voted(&acceptors), [12, 12, 12]);
+    // Interfaces have numbers in their namespace only.
+    let mut lead = |acceptors: &[usize]| {
+        let acceptors = peers(2, acceptors);
+        net.on(2, || leader.set_groups(acceptors, Vec::new()).unwrap());
+    };
+    lead(&[4, 5]);
+    decide(&mut learners[0], 13);
+    assert_eq!(voted(&acceptors), [12, 24, 24]);
+    lead(&[5, 4, 3]);
+    for (acceptor, node) in acceptors.iter_mut().zip(3..) {
+        let learner = peers(node, &[7]);
+        net.on(node, || acceptor.set_groups(Vec::new(), learner).unwrap());
+        resolve(acceptor);
+    }
+    decide(&mut learners[1], 25);
+    assert_eq!(voted(&acceptors), [24, 36, 36]);
+    assert_eq!(collect(&mut learners[0], 0), [], "no learner any more");
+    let error = leader.set_groups(peers(4, &[4, 5]), Vec::new());
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("no way to this host"), "{error}");
+}
+
 /// Damage on the way to a role is counted by kind, and nothing else happens.
 fn malformed(client: &UdpSocket, acceptor: &XdpHost) {
     let before = acceptor.registers().acceptor.acceptor(1);
@@ -440,6 +496,12 @@ fn a_request_is_decided_across_hosts_generic() {
     if common::may_load_bpf("network") {
         spread(XdpMode::Generic);
     }
+}
+
+#[test]
+fn members_of_groups_change() {
+    regroup(XdpMode::Native);
+    regroup(XdpMode::Generic);
 }
 
 #[test]

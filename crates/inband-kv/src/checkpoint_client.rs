@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::checkpoint::{
-    read_array, read_positions, read_text, read_u64, write_positions, TransferError, ANSWER_OK, ANSWER_REFUSED,
-    CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
+    read_array, read_positions, read_text, read_u64, write_positions, TransferError, ANSWER_OK,
+    ANSWER_REFUSED, CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
 };
 use crate::limits::{
     CHECKPOINT_FILES_MAX, CHECKPOINT_FILE_NAME_LEN_BYTES_MAX, CHECKPOINT_IO_TIMEOUT_MS,
@@ -83,7 +83,11 @@ impl Fetch<'_> {
         if theirs.len() != self.positions.len() {
             return Err(TransferError::Damaged("another number of logs"));
         }
-        if theirs.iter().zip(self.positions).all(|(theirs, ours)| theirs <= ours) {
+        if theirs
+            .iter()
+            .zip(self.positions)
+            .all(|(theirs, ours)| theirs <= ours)
+        {
             return Err(TransferError::Damaged(
                 "the checkpoint is not ahead of this replica",
             ));

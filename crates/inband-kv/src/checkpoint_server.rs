@@ -12,8 +12,8 @@ use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::checkpoint::{
-    read_array, read_positions, write_positions, write_text, write_u64, TransferError, ANSWER_OK, ANSWER_REFUSED,
-    CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
+    read_array, read_positions, write_positions, write_text, write_u64, TransferError, ANSWER_OK,
+    ANSWER_REFUSED, CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
 };
 use crate::limits::{CHECKPOINT_IO_TIMEOUT_MS, CHECKPOINT_TRANSFERS_MAX};
 use crate::store::{Position, SharedDbs};

@@ -665,7 +665,8 @@ impl<'a> Reader<'a> {
         let count = usize::try_from(self.varint()?).ok()?;
         let bytes = self.0;
         for _ in 0..count {
-            (self.string()?, self.varint()?);
+            self.string()?;
+            self.varint()?;
         }
         Some(Watched { count, bytes })
     }
@@ -806,10 +807,7 @@ mod tests {
         assert_eq!(Command::decode(&[OP_TTL, 2, 1, b'a']), None);
         // No transaction within a transaction, no session either.
         assert_eq!(Command::decode(&[OP_EXEC, 0, 1, 3, OP_EXEC, 0, 0]), None);
-        assert_eq!(
-            Command::decode(&[OP_EXEC, 0, 1, 1, OP_SESSION_NEW]),
-            None
-        );
+        assert_eq!(Command::decode(&[OP_EXEC, 0, 1, 1, OP_SESSION_NEW]), None);
     }
 
     #[test]

@@ -120,7 +120,9 @@ impl DirtyKeys {
     }
 
     fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.ranges.iter().map(|(start, end)| &self.bytes[*start..*end])
+        self.ranges
+            .iter()
+            .map(|(start, end)| &self.bytes[*start..*end])
     }
 
     /// Each key once, in order.

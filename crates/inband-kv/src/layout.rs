@@ -30,6 +30,8 @@ const OUTGOING_DIR: &str = "outgoing";
 #[derive(Debug, Clone)]
 pub struct Layout {
     root: PathBuf,
+    /// The first is the root.
+    dirs: Vec<PathBuf>,
     /// One a log.
     homes: Vec<PathBuf>,
 }
@@ -50,9 +52,10 @@ impl Layout {
                 .chain([root.join("m")])
                 .collect::<Vec<_>>()
         };
-        let layout = Self { root, homes };
+        let dirs = dirs.to_vec();
+        let layout = Self { root, dirs, homes };
         layout.check_partitions(partitions)?;
-        for home in &layout.homes {
+        for home in layout.dirs.iter().chain(&layout.homes) {
             fs::create_dir_all(home).map_err(|source| io_error(home, source))?;
         }
         Ok(layout)
@@ -83,6 +86,22 @@ impl Layout {
     /// Numbers of the databases in use, one a log; `None`: this is the first start.
     pub fn active(&self) -> Result<Option<Vec<u64>>, StoreError> {
         read_active(&self.root.join(ACTIVE_FILE))
+    }
+
+    /// At the first start, refuse directories that were in use under another order.
+    pub fn refuse_others(&self) -> Result<(), StoreError> {
+        for dir in &self.dirs {
+            let entries = fs::read_dir(dir).map_err(|source| io_error(dir, source))?;
+            for entry in entries.flatten() {
+                let (path, name) = (entry.path(), entry.file_name());
+                let name = name.to_string_lossy();
+                let is_home = name == "m" || name.strip_prefix('p').is_some_and(is_number);
+                if name == ACTIVE_FILE || (is_home && !self.homes.contains(&path)) {
+                    return Err(StoreError::NotActive { path });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The database of a log.
@@ -166,6 +185,10 @@ fn read_active(file: &Path) -> Result<Option<Vec<u64>>, StoreError> {
             text,
         }),
     }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
 fn database_number(name: &str) -> Option<u64> {

@@ -30,7 +30,8 @@ use crate::layout::{remove_dir, Layout};
 use crate::partition::{logs_of, partition_of};
 use crate::reply::Reply;
 use crate::store::{
-    execute_stamped, BatchRecords, LogRole, Outcomes, Position, ScanPage, SharedDbs, Store, StoreError, Work,
+    execute_stamped, BatchRecords, LogRole, Outcomes, Position, ScanPage, SharedDbs, Store,
+    StoreError, Work,
 };
 use crate::value;
 use queue::{Entry, Queue};
@@ -456,7 +457,10 @@ impl Machine {
     /// Replicated time of an entry's execution. One that only reads must not need to know other
     /// partitions' times: replicas on which nobody waits for it do not look at them.
     fn time_of(&self, entry: &Entry) -> u64 {
-        let times = entry.involved.iter().map(|p| self.shards[*p].store.time_ms());
+        let times = entry
+            .involved
+            .iter()
+            .map(|p| self.shards[*p].store.time_ms());
         match entry.is_free {
             true => entry.time_ms,
             false => times.max().unwrap_or(0).max(entry.time_ms),
@@ -479,7 +483,11 @@ impl Machine {
             if entry.involved.binary_search(&partition).is_ok() {
                 shard.store.start()?;
                 let now_ms = now_ms.max(shard.store.time_ms());
-                let Work { view, clients: c, meta } = shard.store.work(now_ms)?;
+                let Work {
+                    view,
+                    clients: c,
+                    meta,
+                } = shard.store.work(now_ms)?;
                 across.put(partition, view);
                 clients.push((c, meta));
             }
@@ -520,7 +528,9 @@ impl Machine {
         outcomes: &mut Outcomes,
     ) -> Result<(), StoreError> {
         for (partition, batch) in entry.involved.iter().zip(&mut batches) {
-            let is_last = self.queue.is_last_at(*partition, self.shards[*partition].standing);
+            let is_last = self
+                .queue
+                .is_last_at(*partition, self.shards[*partition].standing);
             let shard = &mut self.shards[*partition];
             if let Some(marker) = self.bursts[*partition].get(shard.taken).filter(|_| is_last) {
                 shard.store.pass_marker(&marker, outcomes)?;
@@ -574,12 +584,16 @@ impl Machine {
 
     /// Where to receive a checkpoint for [`install`](Self::install), one directory a log.
     pub fn incoming(&self) -> Vec<PathBuf> {
-        (0..self.logs()).map(|log| self.layout.incoming(log)).collect()
+        (0..self.logs())
+            .map(|log| self.layout.incoming(log))
+            .collect()
     }
 
     /// Where checkpoints for peers are made, one directory a log.
     pub fn outgoing(&self) -> Vec<PathBuf> {
-        (0..self.logs()).map(|log| self.layout.outgoing(log)).collect()
+        (0..self.logs())
+            .map(|log| self.layout.outgoing(log))
+            .collect()
     }
 
     /// Replace the stores that are behind the complete checkpoints in [`incoming`](Self::incoming),
@@ -646,7 +660,12 @@ impl Machine {
                 (partition as u64 + 1) << (u64::BITS - bits)
             }
             0 => 0,
-            place => (partition as u64).checked_shl(u64::BITS - bits).unwrap_or(0) | place,
+            place => {
+                (partition as u64)
+                    .checked_shl(u64::BITS - bits)
+                    .unwrap_or(0)
+                    | place
+            }
         };
         Ok(page)
     }
@@ -665,6 +684,7 @@ impl Machine {
 
 /// Without an ACTIVE file there must be nothing but what an interrupted first start left behind.
 fn refuse_left_over(layout: &Layout) -> Result<(), StoreError> {
+    layout.refuse_others()?;
     for log in 0..layout.logs() {
         let path = layout.database(log, 0);
         if !path.exists() {
@@ -676,7 +696,7 @@ fn refuse_left_over(layout: &Layout) -> Result<(), StoreError> {
             false => 0,
         };
         if applied > 0 {
-            return Err(StoreError::NotActive { path, applied });
+            return Err(StoreError::NotActive { path });
         }
         remove_dir(&path)?;
     }

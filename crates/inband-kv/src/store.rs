@@ -16,16 +16,16 @@ use std::sync::Arc;
 
 use inband_paxos::log::{Decided, Ticket, ValueKind};
 use inband_paxos::session::{SessionTable, Verdict};
-use rocksdb::{
-    Cache, ColumnFamily, Direction, IteratorMode, WriteBatch, WriteOptions, DB,
-};
+use rocksdb::{Cache, ColumnFamily, Direction, IteratorMode, WriteBatch, WriteOptions, DB};
 
 use crate::client_sessions::{self, Admission, ClientSessions, Records};
 use crate::command::{Command, SessionStamp};
 use crate::db::{open_database, open_database_to_read, Columns, HASH_LEN_BYTES};
 use crate::engine;
 use crate::keyspace::{self, Keys, Keyspace, View};
-use crate::limits::{EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX, RECORD_CACHE_BYTES_MAX};
+use crate::limits::{
+    EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX, RECORD_CACHE_BYTES_MAX,
+};
 use crate::reply::Reply;
 use crate::value::{self, ValueError, ValueReader};
 
@@ -77,12 +77,10 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// There are data, but nothing says which are in use.
-    #[error("{path} holds data up to instance {applied}, but the first data directory has no file ACTIVE; is its disk mounted, and are the data directories given in the same order as before?")]
+    #[error("{path} holds data, but the first data directory has no file ACTIVE; is its disk mounted, and are the data directories given in the same order as before?")]
     NotActive {
-        /// The database.
+        /// Where data are.
         path: PathBuf,
-        /// Its applied instance.
-        applied: u64,
     },
     /// A store of another log or another number of partitions.
     #[error("{path} belongs to log {found_log} of {found_partitions} partition(s), not to log {log} of {partitions}; were directories exchanged?")]
@@ -682,12 +680,7 @@ impl Store {
     /// reached first. A hash position means the same on every replica. Keys whose hashes differ in
     /// the lowest `fine_bits` only come together, so a key that is there throughout a scan is
     /// returned.
-    pub fn scan(
-        &self,
-        cursor: u64,
-        count: usize,
-        fine_bits: u32,
-    ) -> Result<ScanPage, StoreError> {
+    pub fn scan(&self, cursor: u64, count: usize, fine_bits: u32) -> Result<ScanPage, StoreError> {
         let start = cursor.to_be_bytes();
         let mode = IteratorMode::From(&start, Direction::Forward);
         let (mut keys, mut seen, mut last_place) = (Vec::new(), 0, None);

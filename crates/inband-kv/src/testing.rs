@@ -170,9 +170,13 @@ impl MemoryCluster {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn logs(&self) -> usize {
+        self.lock().logs.len()
+    }
+
     /// Number of partitions.
     pub fn partitions(&self) -> usize {
-        crate::partition::partitions_of_logs(self.lock().logs.len())
+        crate::partition::partitions_of_logs(self.logs())
     }
 
     /// A further process on the logs; it has applied everything up to these instances.
@@ -210,7 +214,7 @@ impl MemoryCluster {
 
     /// From now on decide nothing.
     pub fn hold(&self) {
-        (0..self.lock().logs.len()).for_each(|log| self.hold_log(log));
+        (0..self.logs()).for_each(|log| self.hold_log(log));
     }
 
     /// From now on decide nothing in this log.
@@ -220,7 +224,7 @@ impl MemoryCluster {
 
     /// Decide what was held back, in each log the last submitted first.
     pub fn release_reversed(&self) {
-        (0..self.lock().logs.len()).for_each(|log| self.release_log_reversed(log));
+        (0..self.logs()).for_each(|log| self.release_log_reversed(log));
     }
 
     /// Decide what was held back in this log, the last submitted first.
@@ -455,7 +459,9 @@ impl ReplicatedLog for MemoryLog {
             bursts[ticket.partition()].failed.push((ticket, failure));
         }
         for (ticket, failure) in std::mem::take(&mut self.failed_reads) {
-            bursts[ticket.partition()].reads_failed.push((ticket, failure));
+            bursts[ticket.partition()]
+                .reads_failed
+                .push((ticket, failure));
         }
         let mut shared = self.cluster.lock();
         let Shared { logs, allowed, .. } = &mut *shared;

@@ -78,7 +78,11 @@ fn a_checkpoint_moves_over_loopback() {
     assert_eq!(store.digest().unwrap(), bench.machine.digest().unwrap());
     assert_eq!(store.store(0).keys(), 502);
     // A peer that is not ahead says so.
-    let refused = fetch(&[server.address()], store.store(0).applied(), &store.incoming());
+    let refused = fetch(
+        &[server.address()],
+        store.store(0).applied(),
+        &store.incoming(),
+    );
     assert!(
         matches!(refused, Err(TransferError::Refused(_))),
         "{refused:?}"

@@ -187,18 +187,30 @@ fn a_replayed_instance_is_skipped_and_a_gap_refused() {
         value: &value.bytes,
     };
     let mut outcomes = Outcomes::default();
-    deliver(&mut bench.machine, decided(applied, value.origin), &mut outcomes)
-        .unwrap();
+    deliver(
+        &mut bench.machine,
+        decided(applied, value.origin),
+        &mut outcomes,
+    )
+    .unwrap();
     assert!(outcomes.values.is_empty());
     // The same value in a further instance is a duplicate.
-    deliver(&mut bench.machine, decided(applied + 1, value.origin), &mut outcomes)
-        .unwrap();
+    deliver(
+        &mut bench.machine,
+        decided(applied + 1, value.origin),
+        &mut outcomes,
+    )
+    .unwrap();
     assert_eq!(outcomes.values[0].verdict, Verdict::Duplicate);
     assert_eq!(
         (outcomes.values[0].reply_count, bench.store().applied()),
         (0, applied + 1)
     );
-    let gap = deliver(&mut bench.machine, decided(applied + 9, value.origin), &mut outcomes);
+    let gap = deliver(
+        &mut bench.machine,
+        decided(applied + 9, value.origin),
+        &mut outcomes,
+    );
     assert!(matches!(gap, Err(StoreError::OutOfOrder { .. })));
     let after = bench.machine.run(&mut outcomes);
     assert!(matches!(after, Err(StoreError::Stopped)));

@@ -183,11 +183,29 @@ pub enum Durability {
     /// Any minority of acceptors at any time; see the design, *must* 6.
     #[default]
     Memory,
+    /// The loss of power everywhere: it is on a disk before it is told. Acceptors run in user space.
+    Sync,
+}
+
+impl FromStr for Durability {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "memory" => Ok(Self::Memory),
+            "sync" => Ok(Self::Sync),
+            other => Err(format!(
+                "unknown durability {other:?}; choose \"memory\" or \"sync\""
+            )),
+        }
+    }
 }
 
 impl fmt::Display for Durability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("memory")
+        f.write_str(match self {
+            Self::Memory => "memory",
+            Self::Sync => "sync",
+        })
     }
 }
 

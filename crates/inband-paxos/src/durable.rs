@@ -83,7 +83,18 @@ fn write_number(dir: &Path, name: &str, value: u64) -> Result<(), DurableError> 
 }
 
 fn make_dir(dir: &Path) -> Result<(), DurableError> {
-    fs::create_dir_all(dir).map_err(|source| DurableError::Io {
+    let make = || -> io::Result<()> {
+        if dir.is_dir() {
+            return Ok(());
+        }
+        fs::create_dir_all(dir)?;
+        // A directory survives a power cut when the one that it is in is synced.
+        for parent in dir.canonicalize()?.ancestors().skip(1) {
+            File::open(parent)?.sync_all()?;
+        }
+        Ok(())
+    };
+    make().map_err(|source| DurableError::Io {
         path: dir.to_owned(),
         source,
     })
@@ -141,11 +152,17 @@ pub fn next_incarnation(state_dir: &Path) -> Result<u64, DurableError> {
     Ok(value)
 }
 
+/// Has the acceptor entered this epoch, or a later one, before?
+pub fn has_entered(state_dir: &Path, epoch: u32) -> Result<bool, DurableError> {
+    let entered = read_number(&state_dir.join(ACCEPTOR_EPOCH_FILE))?;
+    Ok(entered >= u64::from(epoch))
+}
+
 /// Enter an epoch as an acceptor with empty memory. `false`: it entered this epoch, or a later one,
 /// before, may have voted and has forgotten: it must not vote (design, *must* 5).
 pub fn enter_epoch(state_dir: &Path, epoch: u32) -> Result<bool, DurableError> {
     make_dir(state_dir)?;
-    if read_number(&state_dir.join(ACCEPTOR_EPOCH_FILE))? >= u64::from(epoch) {
+    if has_entered(state_dir, epoch)? {
         return Ok(false);
     }
     write_number(state_dir, ACCEPTOR_EPOCH_FILE, u64::from(epoch))?;

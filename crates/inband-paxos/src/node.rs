@@ -13,15 +13,19 @@ use inband_dataplane::socket::{HostSocket, BATCH_MAX};
 use inband_dataplane::soft::{Geometry, Registers, Roles};
 use inband_dataplane::wire::{PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES};
 use inband_dataplane::xdp::{Peer, XdpError, XdpHost, XdpMode, XdpSpec};
+use inband_storage::{Disk, Storage};
 
-use crate::config::{Config, Dataplane, Role};
+use crate::config::{Config, Dataplane, Durability, NodeConfig, Role};
 use crate::durable::{self, DurableError};
-use crate::host::{Host, HostConfig, LogStart, RecoverError};
+use crate::host::{EpochConfig, Host, HostConfig, LogStart, RecoverError};
+use crate::journal::{AcceptorDisk, AcceptorStart, DiskLimits, StartError, Synced};
 use crate::leadership::LeaderEvent;
 use crate::log::{Burst, Origin, ReadTicket, ReplicatedLog, SubmitError, Ticket};
 use crate::outbox::{Dest, Outbox};
 use crate::timing::{Micros, Timing};
 
+/// The acceptor's journal, in the state directory.
+const JOURNAL_DIR: &str = "acceptor";
 /// Packets taken from the socket in one poll, so that time and the ring buffer get their turn.
 const RECEIVE_BATCH: usize = 256;
 /// Time between two looks at the kernel's neighbour tables.
@@ -42,6 +46,9 @@ pub enum NodeError {
     /// State directory.
     #[error(transparent)]
     Durable(#[from] DurableError),
+    /// The acceptor's journal.
+    #[error(transparent)]
+    Journal(#[from] StartError),
     /// Kernel backend.
     #[error(transparent)]
     Xdp(#[from] XdpError),
@@ -81,6 +88,8 @@ pub struct Node {
     host: Host,
     socket: HostSocket,
     kernel: Option<XdpHost>,
+    /// In `sync` mode, of the acceptor.
+    disk: Option<AcceptorDisk>,
     addresses: Vec<Option<SocketAddrV4>>,
     peers: Vec<SocketAddr>,
     started: Instant,
@@ -104,6 +113,15 @@ fn roles_of(config: &Config) -> Roles {
     }
 }
 
+/// A node as the packet programs of node `own` know it.
+fn peer_of(node: &NodeConfig, own: u8) -> Peer {
+    Peer {
+        node: node.id,
+        address: node.address,
+        local: node.id == own,
+    }
+}
+
 fn timing_of(config: &Config) -> Timing {
     let from = &config.host.timing;
     Timing {
@@ -123,24 +141,45 @@ impl Node {
         if given != logs {
             return Err(NodeError::Positions { given, logs });
         }
-        let incarnation = durable::next_incarnation(&config.host.state_dir)?;
-        let voting = this.has(Role::Acceptor)
-            && durable::enter_epoch(&config.host.state_dir, config.cluster.epoch)?;
+        let (state_dir, epoch) = (&config.host.state_dir, config.cluster.epoch);
+        let incarnation = durable::next_incarnation(state_dir)?;
+        let roles = roles_of(config);
+        let geometry = Geometry {
+            partitions: logs,
+            ring_slots: config.cluster.ring_slots as usize,
+        };
+        let keeps_journal = roles.acceptor && config.cluster.durability == Durability::Sync;
+        let journal = keeps_journal
+            .then(|| Self::open_journal(config, geometry))
+            .transpose()?;
+        let voting = match &journal {
+            Some((_, start)) => start.voting,
+            None => roles.acceptor && durable::enter_epoch(state_dir, epoch)?,
+        };
         let socket = HostSocket::bind(this.address).map_err(|source| NodeError::Bind {
             address: this.address,
             name: this.name.clone(),
             source,
         })?;
-        let roles = roles_of(config);
-        let none = Roles::default();
-        let geometry = Geometry {
-            partitions: logs,
-            ring_slots: config.cluster.ring_slots as usize,
-        };
         let in_kernel = dataplane != Dataplane::Udp;
+        // A vote has to be on the disk before it is told: an acceptor with a journal is in user space.
+        let kernel_roles = Roles {
+            leader: in_kernel && roles.leader,
+            acceptor: in_kernel && roles.acceptor && !keeps_journal,
+            quorum: in_kernel && roles.quorum,
+        };
+        let soft_roles = Roles {
+            leader: roles.leader && !kernel_roles.leader,
+            acceptor: roles.acceptor && !kernel_roles.acceptor,
+            quorum: roles.quorum && !kernel_roles.quorum,
+        };
         let kernel = if in_kernel {
             Some(Self::load_kernel(
-                config, dataplane, roles, geometry, voting,
+                config,
+                dataplane,
+                kernel_roles,
+                geometry,
+                voting,
             )?)
         } else {
             None
@@ -158,8 +197,8 @@ impl Node {
             replicas: config.replicas().map(|n| n.id).collect(),
             leaders: config.leaders().map(|n| n.id).collect(),
             leader_balance: config.cluster.leader_balance,
-            soft_roles: if in_kernel { none } else { roles },
-            kernel_roles: if in_kernel { roles } else { none },
+            soft_roles,
+            kernel_roles,
             geometry,
             timing: timing_of(config),
             log_values_max: config.host.limits.peer_log_values as usize,
@@ -175,10 +214,16 @@ impl Node {
             .filter(|n| n.id != this.id)
             .map(|n| SocketAddr::V4(n.address))
             .collect();
+        let mut host = Host::new(0, host);
+        let disk = match journal {
+            Some((disk, start)) => Some(Self::keep_journal(config, &mut host, disk, &start)?),
+            None => None,
+        };
         let mut node = Node {
-            host: Host::new(0, host),
+            host,
             socket,
             kernel,
+            disk,
             addresses,
             peers,
             started: Instant::now(),
@@ -200,6 +245,38 @@ impl Node {
         Ok(node)
     }
 
+    /// What the acceptor's journal says.
+    fn open_journal(
+        config: &Config,
+        geometry: Geometry,
+    ) -> Result<(AcceptorDisk, AcceptorStart), NodeError> {
+        let (state_dir, epoch) = (&config.host.state_dir, config.cluster.epoch);
+        let has_entered = durable::has_entered(state_dir, epoch)?;
+        let dir = state_dir.join(JOURNAL_DIR);
+        let mut storage = || Ok(Box::new(Disk::open(&dir)?) as Box<dyn Storage>);
+        let limits = DiskLimits::default();
+        let opened = AcceptorDisk::open(&mut storage, limits, geometry, epoch, has_entered)?;
+        if let Some(damage) = &opened.1.damage {
+            tracing::error!("the acceptor does not vote in this epoch: {damage}");
+        }
+        Ok(opened)
+    }
+
+    /// Let the acceptor know what it knew, or note on the disk that it enters the epoch.
+    fn keep_journal(
+        config: &Config,
+        host: &mut Host,
+        mut disk: AcceptorDisk,
+        start: &AcceptorStart,
+    ) -> Result<AcceptorDisk, NodeError> {
+        host.keep_journal(start.restored.as_ref());
+        if let (None, Some((_, registers))) = (&start.restored, host.journal()) {
+            disk.enter(registers).map_err(StartError::from)?;
+        }
+        durable::enter_epoch(&config.host.state_dir, config.cluster.epoch)?;
+        Ok(disk)
+    }
+
     fn load_kernel(
         config: &Config,
         dataplane: Dataplane,
@@ -213,11 +290,7 @@ impl Node {
             .interface
             .clone()
             .ok_or(NodeError::NoInterface(dataplane))?;
-        let peer = |n: &crate::config::NodeConfig| Peer {
-            node: n.id,
-            address: n.address,
-            local: n.id == this.id,
-        };
+        let peer = |node| peer_of(node, this.id);
         let kernel = XdpHost::load(XdpSpec {
             node: this.id,
             roles,
@@ -308,10 +381,12 @@ impl Node {
     /// The acceptor's registers of a partition, if this host has the role.
     pub fn acceptor_view(&self, partition: usize) -> Option<AcceptorView> {
         let config = self.host.config();
-        let has = config.soft_roles.acceptor || config.kernel_roles.acceptor;
-        self.registers()
-            .filter(|_| has)
-            .map(|r| r.acceptor.acceptor(partition))
+        let registers = if config.soft_roles.acceptor {
+            self.host.switch().map(|switch| switch.registers())
+        } else {
+            self.registers().filter(|_| config.kernel_roles.acceptor)
+        };
+        registers.map(|r| r.acceptor.acceptor(partition))
     }
 
     /// The leader's registers of a partition, if this host has the role.
@@ -325,16 +400,25 @@ impl Node {
 
     /// Counters by name.
     pub fn counters(&self) -> std::collections::BTreeMap<&'static str, u64> {
-        let mut counters = match (&self.kernel, self.host.switch()) {
-            (Some(kernel), _) => kernel.counters().unwrap_or_default(),
-            (None, Some(switch)) => switch.counters(),
-            (None, None) => Default::default(),
-        };
+        let kernel = self.kernel.as_ref();
+        let mut counters = kernel.map_or_else(Default::default, |kernel| {
+            kernel.counters().unwrap_or_default()
+        });
+        for (name, count) in self.host.switch().map(|s| s.counters()).unwrap_or_default() {
+            *counters.entry(name).or_default() += count;
+        }
         let mut add = |name, value: u64| {
             if value != 0 {
                 *counters.entry(name).or_default() += value;
             }
         };
+        if let Some((journal, _)) = self.host.journal() {
+            add("acceptor_disk_refuses", journal.refused());
+        }
+        add(
+            "journal_failures",
+            self.disk.as_ref().map_or(0, AcceptorDisk::failures),
+        );
         add("host_bad_packets", self.host.bad_packets());
         add("host_send_failures", self.send_failures);
         for partition in self.host.partitions() {
@@ -358,13 +442,9 @@ impl Node {
 
     /// Bytes of memory of registers, rings and the log kept for peers.
     pub fn memory_bytes(&self) -> u64 {
-        let registers = match &self.kernel {
-            Some(kernel) => kernel.memory_bytes(),
-            None => self
-                .host
-                .switch()
-                .map_or(0, |s| s.registers().memory_bytes()),
-        };
+        let kernel = self.kernel.as_ref().map_or(0, XdpHost::memory_bytes);
+        let switch = self.host.switch();
+        let registers = kernel + switch.map_or(0, |s| s.registers().memory_bytes());
         let learners = self.host.partitions().iter().filter_map(|p| p.learner());
         let logs: usize = learners.map(|l| l.log().memory_bytes()).sum();
         (registers + logs) as u64
@@ -384,6 +464,42 @@ impl Node {
     /// happened.
     pub fn take_leader_events(&mut self) -> Vec<(Micros, usize, LeaderEvent)> {
         std::mem::take(&mut self.events)
+    }
+
+    /// Go on in a later epoch; see [`Host::enter_epoch`]. `nodes` are all nodes of the epoch, leaders in
+    /// take-over order. The roles that this host runs stay those it was started with. An epoch that is
+    /// not later changes nothing. After an error the node is in its old epoch, and may be asked again.
+    pub fn enter_epoch(&mut self, epoch: u32, nodes: &[NodeConfig]) -> Result<(), NodeError> {
+        if epoch <= self.host.config().epoch {
+            return Ok(());
+        }
+        let own = self.host.config().node;
+        let with = |role| nodes.iter().filter(move |node| node.has(role));
+        let ids = |role| with(role).map(|node| node.id).collect();
+        let entered = EpochConfig {
+            epoch,
+            acceptors: ids(Role::Acceptor),
+            replicas: ids(Role::Replica),
+            leaders: ids(Role::Leader),
+        };
+        if let Some(kernel) = &mut self.kernel {
+            let peers = |role| with(role).map(|node| peer_of(node, own)).collect();
+            kernel.set_groups(peers(Role::Acceptor), peers(Role::Replica))?;
+            if self.host.config().kernel_roles.quorum {
+                let quorum = &kernel.registers().quorum;
+                quorum.configure(u64::from(epoch), &entered.acceptors);
+            }
+        }
+        for node in nodes {
+            self.addresses[usize::from(node.id)] = Some(node.address);
+        }
+        let others = with(Role::Replica).filter(|node| node.id != own);
+        self.peers = others.map(|node| SocketAddr::V4(node.address)).collect();
+        self.neighbours_at = 0;
+        let now = self.now();
+        self.host.enter_epoch(now, &entered, &mut self.out);
+        self.flush(None);
+        Ok(())
     }
 
     /// See [`Host::recover`].
@@ -441,6 +557,26 @@ impl Node {
         if !self.out.is_empty() {
             self.flush(None);
         }
+    }
+
+    /// Let the disk have what the acceptor did, and its answers leave: one sync for all packets of a
+    /// poll.
+    fn sync_journal(&mut self) {
+        let now = self.now();
+        let (Some(disk), Some((journal, registers))) = (&mut self.disk, self.host.journal_mut())
+        else {
+            return;
+        };
+        if !journal.wants_sync(now) {
+            return;
+        }
+        match disk.sync(now, journal, registers) {
+            Synced::Failed(error) => tracing::error!("the acceptor stops voting: {error}"),
+            Synced::Again => tracing::warn!("the acceptor votes again: its journal is written"),
+            Synced::Done | Synced::FailedAgain => {}
+        }
+        self.host.release(now, &mut self.out);
+        self.flush(None);
     }
 
     fn tick(&mut self) {
@@ -503,6 +639,7 @@ impl ReplicatedLog for Node {
         self.receive();
         self.take_decided();
         self.tick();
+        self.sync_journal();
         self.host.take_bursts(bursts);
     }
 
@@ -541,7 +678,13 @@ impl ReplicatedLog for Node {
             return Duration::ZERO;
         }
         let now = self.now();
-        let due = self.host.due(now).min(self.neighbours_at);
+        let mut due = self.host.due(now).min(self.neighbours_at);
+        if let Some((journal, _)) = self.host.journal() {
+            if journal.wants_sync(now) {
+                return Duration::ZERO;
+            }
+            due = due.min(journal.due());
+        }
         let timeout = Duration::from_micros(due.saturating_sub(now));
         let Some(kernel) = &self.kernel else {
             return timeout;

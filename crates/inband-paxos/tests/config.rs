@@ -336,8 +336,8 @@ fn cluster_values() {
     wrong_value("port = 7400\n", "port = 65536\n", &["65536", "1 to 65535"]);
     wrong_value(
         "durability = \"memory\"",
-        "durability = \"sync\"",
-        &["\"sync\"", "\"memory\""],
+        "durability = \"paper\"",
+        &["\"paper\"", "\"memory\"", "\"sync\""],
     );
 }
 

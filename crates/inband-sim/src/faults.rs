@@ -8,7 +8,6 @@ use inband_paxos::timing::Micros;
 use crate::limits::FAULT_MAX_US;
 use crate::network::{DropRule, Rates};
 use crate::queue::Event;
-use crate::simhost::SimHost;
 use crate::trace::Happened;
 use crate::world::World;
 
@@ -57,9 +56,8 @@ impl World {
     }
 
     /// Acceptors that may still lose their memory without taking the majority with them.
-    fn acceptors_to_spare(&self) -> usize {
-        let has_lost = |h: &&SimHost| h.memory_lost || h.power.is_damaged;
-        let lost = self.hosts.iter().filter(has_lost).count();
+    pub(crate) fn acceptors_to_spare(&self) -> usize {
+        let lost = self.hosts.iter().filter(|h| h.has_forgotten()).count();
         self.layout.acceptor_failures_max().saturating_sub(lost)
     }
 
@@ -67,7 +65,7 @@ impl World {
     pub fn may_crash(&self, node: u8) -> bool {
         let sim = self.host(node);
         let is_acceptor = self.layout.acceptors.contains(&node);
-        let forgets = is_acceptor && !sim.memory_lost && !self.keeps_journal(node);
+        let forgets = is_acceptor && !sim.has_forgotten() && !self.keeps_journal(node);
         sim.host.is_some() && (!forgets || self.acceptors_to_spare() > 0)
     }
 
@@ -184,7 +182,7 @@ impl World {
                 self.fail_disk(node);
                 ("disk fails", Fault::DiskFails)
             }
-            3 if self.acceptors_to_spare() > 0 && !self.host(node).memory_lost => {
+            3 if self.acceptors_to_spare() > 0 => {
                 self.crash(node);
                 self.damage_journal(node);
                 ("journal damaged", Fault::Down(node))

@@ -47,14 +47,15 @@ impl World {
     /// Hosts that are left out for good: never more than the cluster promises to survive.
     pub fn choose_the_dead(&mut self) -> Vec<u8> {
         let mut dead = Vec::new();
-        let mut acceptors = self.layout.acceptor_failures_max();
+        let mut acceptors = self.acceptors_to_spare();
         let mut replicas = self.layout.replica_failures_max();
         let mut leaders = self.layout.leaders.len() - 1;
         for sim in &self.hosts {
             let node = sim.node;
             let is = |of: &[u8]| usize::from(of.contains(&node));
             let (a, r, l) = (
-                is(&self.layout.acceptors),
+                // One that has forgotten is counted already.
+                is(&self.layout.acceptors) * usize::from(!sim.has_forgotten()),
                 is(&self.layout.replicas),
                 is(&self.layout.leaders),
             );

@@ -174,7 +174,9 @@ impl World {
 
     /// Damage the journal of a host that is down, somewhere. It may be where it does not matter.
     pub fn damage_journal(&mut self, node: u8) {
-        let Some(at) = self.index(node) else { return };
+        let Some(at) = self.index(node).filter(|_| self.keeps_journal(node)) else {
+            return;
+        };
         self.hosts[at].power.is_damaged = true;
         let storage = &self.hosts[at].power.storage;
         let files = storage.list().unwrap_or_default();

@@ -65,6 +65,11 @@ impl SimHost {
         }
     }
 
+    /// Has its acceptor lost what it knew, or may it have?
+    pub(crate) fn has_forgotten(&self) -> bool {
+        self.memory_lost || self.power.is_damaged
+    }
+
     /// Is it up, and neither stopped nor cut off by held links?
     pub fn is_well(&self) -> bool {
         self.host.is_some() && self.frozen == 0 && self.links_held == 0

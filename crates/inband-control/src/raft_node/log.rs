@@ -5,7 +5,7 @@ use raft::eraftpb as pb;
 use raft::{GetEntriesContext, RaftState};
 use serde::{Deserialize, Serialize};
 
-use super::message::{Entry, Peers, Snapshot};
+use super::message::{Entry, Snapshot};
 use crate::state::State;
 
 /// Entries kept behind the last snapshot before a new one is written.
@@ -134,8 +134,7 @@ impl Log {
     /// Durable after the next commit.
     pub fn append(&mut self, entry: &pb::Entry) {
         let entry = Entry::of(entry);
-        self.journal
-            .append(&encode(&Record::Entry(entry.clone())));
+        self.journal.append(&encode(&Record::Entry(entry.clone())));
         replace_from(&mut self.entries, &self.start, entry);
     }
 

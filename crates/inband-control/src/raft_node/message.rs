@@ -117,10 +117,11 @@ impl Peers {
     }
 
     pub fn into_raft(self) -> pb::ConfState {
-        let mut state = pb::ConfState::default();
-        state.voters = self.voters;
-        state.learners = self.learners;
-        state
+        pb::ConfState {
+            voters: self.voters,
+            learners: self.learners,
+            ..pb::ConfState::default()
+        }
     }
 }
 
@@ -167,6 +168,10 @@ impl RaftMessage {
             context: message.context.to_vec(),
             priority: message.priority,
         })
+    }
+
+    pub(crate) fn has_snapshot(&self) -> bool {
+        self.snapshot.is_some()
     }
 
     /// `None`: of a kind that peers do not send.

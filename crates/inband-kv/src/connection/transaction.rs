@@ -124,11 +124,9 @@ impl Connection {
         };
         let limit = intake.command_len_bytes_max;
         let item = match item {
-            Ok(_) if transaction.items.len() >= TRANSACTION_COMMANDS_MAX => {
-                Err(Reply::error(format!(
-                    "ERR transaction is over the limit of {TRANSACTION_COMMANDS_MAX} commands"
-                )))
-            }
+            Ok(_) if transaction.items.len() >= TRANSACTION_COMMANDS_MAX => Err(Reply::error(
+                format!("ERR transaction is over the limit of {TRANSACTION_COMMANDS_MAX} commands"),
+            )),
             Ok(_) if transaction.encoded.len() > limit => Err(Reply::error(format!(
                 "ERR transaction of {} bytes is over the limit of {limit} bytes",
                 transaction.encoded.len()

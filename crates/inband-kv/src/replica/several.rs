@@ -64,7 +64,9 @@ impl Replica {
         let log = self.machine.partitions();
         if let Some(connection) = waiter.part.connection(&mut self.front.connections) {
             connection.answer_taken(log, waiter.number, reply);
-            self.lanes[log].packer.push_ready(waiter.part.slot, connection);
+            self.lanes[log]
+                .packer
+                .push_ready(waiter.part.slot, connection);
             self.serve(waiter.part.slot);
         }
     }
@@ -74,9 +76,18 @@ impl Replica {
         let now = self.now;
         let is_over = |w: &Waiter| age.is_zero() || now.saturating_duration_since(w.since) > age;
         let mut entries: Vec<u64> = Vec::new();
-        entries.extend(self.several.waiters.iter().filter(|(_, w)| is_over(w)).map(|(e, _)| *e));
+        entries.extend(
+            self.several
+                .waiters
+                .iter()
+                .filter(|(_, w)| is_over(w))
+                .map(|(e, _)| *e),
+        );
         entries.sort_unstable();
-        add(&self.control.counters.outcomes_unknown_total, entries.len() as u64);
+        add(
+            &self.control.counters.outcomes_unknown_total,
+            entries.len() as u64,
+        );
         for entry in entries {
             let reply = Reply::error(format!("ERR outcome unknown: {why}"));
             self.finish_entry(entry, reply);

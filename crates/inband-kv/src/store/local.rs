@@ -89,6 +89,9 @@ impl Removals {
     }
 }
 
+/// A record and its entry.
+type LocalRecord = (u64, Box<[u8]>);
+
 fn local_key(kind: u8, entry: u64) -> [u8; 9] {
     let mut key = [kind; 9];
     key[1..].copy_from_slice(&entry.to_be_bytes());
@@ -127,7 +130,7 @@ impl Store {
     /// All entries in the queue, in order.
     pub(crate) fn queue(&self) -> Result<Vec<QueueEntry>, StoreError> {
         let records = self.local_records(ENTRY_KEY)?;
-        let entry = |(number, record): (u64, Box<[u8]>)| QueueEntry {
+        let entry = |(number, record): LocalRecord| QueueEntry {
             number,
             time_ms: leading_number(&record),
             command: record.get(8..).unwrap_or(&[]).to_vec(),
@@ -136,7 +139,7 @@ impl Store {
         Ok(records.into_iter().map(entry).collect())
     }
 
-    fn local_records(&self, kind: u8) -> Result<Vec<(u64, Box<[u8]>)>, StoreError> {
+    fn local_records(&self, kind: u8) -> Result<Vec<LocalRecord>, StoreError> {
         let mut records = Vec::new();
         let local = Columns::of(&self.db)?.local;
         for item in self.db.iterator_cf(local, IteratorMode::Start) {
@@ -194,7 +197,8 @@ impl Store {
         };
         let mut rest = &record[..];
         while let Some((head, tail)) = rest.split_first_chunk::<8>() {
-            let word = |at| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+            let word =
+                |at| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
             let Some((data, tail)) = tail.split_at_checked(word(4) as usize) else {
                 break;
             };

@@ -112,7 +112,12 @@ impl SharedDbs {
         }
         let hash = match hashes[..] {
             [only] => only,
-            _ => xxh3_64(&hashes.iter().flat_map(|h| h.to_be_bytes()).collect::<Vec<_>>()),
+            _ => xxh3_64(
+                &hashes
+                    .iter()
+                    .flat_map(|h| h.to_be_bytes())
+                    .collect::<Vec<_>>(),
+            ),
         };
         Ok((applied, hash))
     }

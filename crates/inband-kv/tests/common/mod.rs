@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use inband_kv::command::SessionStamp;
 use inband_kv::control::ReplicaControl;
+use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::parse::{parse, Request};
 use inband_kv::replica::{Replica, ReplicaConfig, ReplicaError};
 use inband_kv::reply::Reply;
 use inband_kv::resp::Args;
-use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::store::{Outcomes, Store, StoreError};
 use inband_kv::testing::MemoryCluster;
 use inband_kv::value::ValueWriter;
@@ -230,7 +230,10 @@ impl Bench {
             Err(reply) => reply,
             Ok(command) => {
                 self.log.push(self.now_ms, &[command]);
-                self.log.apply(&mut self.machine, 1).pop().expect("one reply")
+                self.log
+                    .apply(&mut self.machine, 1)
+                    .pop()
+                    .expect("one reply")
             }
         }
     }

@@ -215,17 +215,13 @@ impl RawCluster {
                 ),
             );
         }
-        if let Some(durability) = &self.durability {
-            if durability.get_ref() != "memory" {
-                return mistake(
-                    durability,
-                    format!(
-                        "durability = {:?} is not supported; this version has \"memory\" only",
-                        durability.get_ref()
-                    ),
-                );
-            }
-        }
+        let durability = match &self.durability {
+            None => Durability::default(),
+            Some(text) => text
+                .get_ref()
+                .parse()
+                .or_else(|message: String| mistake(text, message))?,
+        };
         Ok(ClusterConfig {
             name: name("name", &self.name, &[])?,
             epoch: integer("epoch", &self.epoch, bounds::EPOCH)? as u32,
@@ -234,7 +230,7 @@ impl RawCluster {
             leader_balance: self.leader_balance.unwrap_or(true),
             ring_slots: ring_slots as u32,
             port: integer_or("port", &self.port, bounds::PORT, u64::from(DEFAULT_PORT))? as u16,
-            durability: Durability::Memory,
+            durability,
         })
     }
 }
