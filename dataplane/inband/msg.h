@@ -132,8 +132,8 @@ IB_INLINE unsigned int ib_parse(const ib_u8 *data, const ib_u8 *end, ib_u32 payl
     return reason;
 }
 
-/* Write `m` as the header at `data`, which has IB_HEADER_LEN_BYTES of room. */
-IB_INLINE void ib_emit(ib_u8 *data, const struct ib_msg *m) {
+/* Write into the header at `data` what a role may change of a message whose value stays. */
+IB_INLINE void ib_emit_same_value(ib_u8 *data, const struct ib_msg *m) {
     IB_PUT32(data, magic, (ib_u32)IB_MAGIC);
     data[__builtin_offsetof(struct ib_header, version)] = IB_VERSION;
     data[__builtin_offsetof(struct ib_header, type)] = m->type;
@@ -148,11 +148,16 @@ IB_INLINE void ib_emit(ib_u8 *data, const struct ib_msg *m) {
     IB_PUT64(data, floor, m->floor);
     IB_PUT64(data, round, m->round);
     IB_PUT64(data, vround, m->vround);
+    IB_PUT64(data, tag, (ib_u64)0);
+}
+
+/* Write `m` as the header at `data`, which has IB_HEADER_LEN_BYTES of room. */
+IB_INLINE void ib_emit(ib_u8 *data, const struct ib_msg *m) {
+    ib_emit_same_value(data, m);
     IB_PUT64(data, client_id, m->client_id);
     IB_PUT64(data, client_seq, m->client_seq);
     IB_PUT64(data, client_low, m->client_low);
     IB_PUT64(data, digest, m->digest);
-    IB_PUT64(data, tag, (ib_u64)0);
 }
 
 IB_INLINE struct ib_result ib_say(unsigned int verdict, unsigned int reason) {

@@ -21,6 +21,7 @@ IB_INLINE void ib_race_wait(void) {
 #endif
 
 #include "../inband/shell.h"
+#include "fetch.h"
 
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
@@ -43,7 +44,7 @@ IB_DEVMAP(ib_learners_map);
 
 SEC("xdp")
 int ib_acceptor_xdp(struct xdp_md *ctx) {
-    struct ib_frame frame = {ctx};
+    struct ib_frame frame = {ctx, 0};
     struct ib_msg m = {0};
     if (ib_role_read(ctx, &m))
         return XDP_ABORTED;
@@ -58,11 +59,17 @@ int ib_acceptor_xdp(struct xdp_md *ctx) {
         struct ib_slot *slot = bpf_map_lookup_elem(&ib_ring_map, &at);
         if (!slot)
             return XDP_ABORTED;
+        ib_slot_fetch(slot, m.value_len_bytes);
         result = ib_shell_acceptor_slot(&m, regs, slot, ring_slots, &frame);
+        /* The next packet is likely about the next instance. */
+        at = partition * ring_slots + ((ib_u32)(m.instance + 1) & (ring_slots - 1));
+        slot = bpf_map_lookup_elem(&ib_ring_map, &at);
+        if (slot)
+            ib_slot_fetch(slot, m.value_len_bytes);
     } else {
         result = ib_shell_acceptor_partition(&m, regs);
     }
-    return ib_role_send(ctx, &m, result, NULL, &ib_learners_map);
+    return ib_role_send(&frame, &m, result, NULL, &ib_learners_map);
 }
 
 char ib_license[] SEC("license") = "Dual BSD/GPL";

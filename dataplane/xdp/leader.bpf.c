@@ -23,6 +23,7 @@ IB_DEVMAP(ib_acceptors_map);
 
 SEC("xdp")
 int ib_leader_xdp(struct xdp_md *ctx) {
+    struct ib_frame frame = {ctx, 0};
     struct ib_msg m = {0};
     if (ib_role_read(ctx, &m))
         return XDP_ABORTED;
@@ -31,7 +32,7 @@ int ib_leader_xdp(struct xdp_md *ctx) {
     if (!regs)
         return XDP_ABORTED;
     struct ib_result result = ib_shell_leader(&m, regs, ib_settings.ring_slots);
-    return ib_role_send(ctx, &m, result, &ib_acceptors_map, NULL);
+    return ib_role_send(&frame, &m, result, &ib_acceptors_map, NULL);
 }
 
 char ib_license[] SEC("license") = "Dual BSD/GPL";

@@ -24,7 +24,7 @@ struct {
 
 SEC("xdp")
 int ib_quorum_xdp(struct xdp_md *ctx) {
-    struct ib_frame frame = {ctx};
+    struct ib_frame frame = {ctx, 0};
     struct ib_msg m = {0};
     if (ib_role_read(ctx, &m))
         return XDP_ABORTED;
@@ -36,7 +36,7 @@ int ib_quorum_xdp(struct xdp_md *ctx) {
     if (!config || !slot)
         return XDP_ABORTED;
     struct ib_result result = ib_shell_quorum(&m, config, slot, &frame);
-    return ib_role_send(ctx, &m, result, NULL, NULL);
+    return ib_role_send(&frame, &m, result, NULL, NULL);
 }
 
 char ib_license[] SEC("license") = "Dual BSD/GPL";

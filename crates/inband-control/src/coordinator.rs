@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::acceptor::Position;
 use crate::configuration::{majority, Configuration, Epoch, NodeId};
 use crate::message::{AcceptorReport, InstallOrder, Message, Order, Report};
@@ -39,7 +41,7 @@ pub struct Heard {
 }
 
 /// Why there is no reconfiguration although an acceptor does not vote, or why one does not go on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Waiting {
     /// Nothing to wait for.
     Nothing,

@@ -12,6 +12,7 @@ pub mod message;
 pub mod outbox;
 pub mod raft_node;
 pub mod registers;
+pub mod service;
 pub mod state;
 pub mod timing;
 

@@ -43,7 +43,7 @@ pub struct MachineConfig {
     pub dirs: Vec<PathBuf>,
     /// Number of partitions.
     pub partitions: usize,
-    /// Commands over several partitions survive a power cut whole.
+    /// The store survives power cuts, commands over several partitions whole.
     pub sync: bool,
 }
 
@@ -258,6 +258,11 @@ impl Machine {
     /// A hash over everything replicated. Equal on every replica that has applied the same.
     pub fn digest(&self) -> Result<u64, StoreError> {
         self.shared.digest().map(|(_, digest)| digest)
+    }
+
+    /// Is the store to survive power cuts?
+    pub fn is_sync(&self) -> bool {
+        self.config.sync
     }
 
     /// Make everything applied survive a crash of the host.

@@ -34,6 +34,8 @@ use crate::table::CommandId;
 use markers::Marker;
 use several::Several;
 
+/// In `sync` mode, the shortest time between two syncs of the store.
+const SYNC_EVERY: Duration = Duration::from_millis(5);
 /// Longest sleep: flags set by other threads are looked at this often at least.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Time between looks for commands that are overdue.
@@ -119,6 +121,9 @@ pub struct Replica {
     /// Values nobody waits for any more: a checkpoint came in between, or their time is over.
     orphans: HashSet<Ticket>,
     overdue_looked_at: Instant,
+    /// In `sync` mode: what of each log is synced, and when to sync next.
+    synced: Vec<u64>,
+    sync_at: Instant,
     now: Instant,
     wall_ms: u64,
     // Reused between turns.
@@ -203,6 +208,8 @@ impl Replica {
             loading_logs: Vec::new(),
             orphans: HashSet::new(),
             overdue_looked_at: now,
+            synced: Vec::new(),
+            sync_at: now,
             now,
             wall_ms: 0,
             ready: Ready::default(),
@@ -270,6 +277,7 @@ impl Replica {
         self.serve_attention();
         self.decide_and_apply()?;
         self.spin()?;
+        self.sync_if_due()?;
         self.publish();
         Ok(())
     }
@@ -532,10 +540,30 @@ impl Replica {
             let counter = &self.control.counters.applied_instances[log];
             if counter.load(Ordering::Relaxed) != applied {
                 set(counter, applied);
-                self.log.applied(log, applied);
+                if !self.machine.is_sync() {
+                    self.log.applied(log, applied);
+                }
                 self.lanes[log].last_delivery = self.now;
             }
         }
+    }
+
+    /// In `sync` mode the logs are told of what is synced only: acceptors trim what they are told of.
+    fn sync_if_due(&mut self) -> Result<(), ReplicaError> {
+        if !self.machine.is_sync() || self.now < self.sync_at {
+            return Ok(());
+        }
+        let applied = self.machine.applied();
+        if applied == self.synced {
+            return Ok(());
+        }
+        self.machine.sync()?;
+        for (log, applied) in applied.iter().enumerate() {
+            self.log.applied(log, *applied);
+        }
+        self.synced = applied;
+        self.sync_at = self.now + SYNC_EVERY;
+        Ok(())
     }
 
     fn write_replies(&mut self) {

@@ -2,13 +2,16 @@
 //!
 //! Acceptors keep their votes in memory. So after a stop, only the replicas' data are left, and
 //! they are complete only if the stop was clean: everything decided was applied at every live
-//! replica, and the record says so. A new start is always a new epoch (design, *must* 5 and 6).
+//! replica, and the record says so. A new start is a new epoch (design, *must* 5 and 6). Only in
+//! `sync` mode an unclean stop leaves the votes in the acceptors' journals: then the next start goes on
+//! in the same epoch.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use inband_paxos::config::logs_of;
+use inband_paxos::config::{logs_of, Durability};
+use inband_paxos::node::JOURNAL_DIR;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +43,12 @@ pub struct ClusterRecord {
     pub replicas: usize,
     /// Number of acceptors.
     pub acceptors: usize,
+    /// What votes of that epoch survive.
+    #[serde(default)]
+    pub durability: Durability,
+    /// The hosts of that epoch, in the order of their ids.
+    #[serde(default)]
+    pub hosts: Vec<String>,
     /// The clean-stop marker: everything decided in each log, ever, is at or below this instance
     /// and applied at every replica that was alive. Absent while the cluster runs.
     pub clean_at: Option<Vec<u64>>,
@@ -70,6 +79,8 @@ impl From<RecordOfOneLog> for ClusterRecord {
             data_dirs: 1,
             replicas: old.replicas,
             acceptors: old.acceptors,
+            durability: Durability::Memory,
+            hosts: Vec::new(),
             clean_at: old.clean_at.map(|at| vec![at]),
         }
     }
@@ -268,6 +279,8 @@ impl ClusterDir {
             data_dirs: 1 + self.more_data.len(),
             replicas: spec.replicas,
             acceptors: spec.acceptors.0.len(),
+            durability: spec.durability,
+            hosts: spec.hosts().into_iter().map(|host| host.name).collect(),
             clean_at: None,
         };
         let (mut present, mut missing) = (Vec::new(), Vec::new());
@@ -292,6 +305,9 @@ impl ClusterDir {
             });
         };
         self.check_shape(&last, &record)?;
+        if last.durability == Durability::Sync && last.clean_at.is_none() {
+            return self.go_on(last, &record, &missing);
+        }
         record.epoch = last.epoch.checked_add(1).ok_or_else(|| {
             SupervisorError::BadSpec("all 4294967295 epochs of this cluster are used up".into())
         })?;
@@ -368,6 +384,48 @@ impl ClusterDir {
             ));
         }
         Ok(StartPlan { record, notices })
+    }
+
+    /// Continue the epoch of a cluster in `sync` mode that was not stopped cleanly: what was decided is
+    /// in the acceptors' journals.
+    fn go_on(
+        &self,
+        last: ClusterRecord,
+        asked: &ClusterRecord,
+        missing: &[usize],
+    ) -> Result<StartPlan, SupervisorError> {
+        let refuse = |why: String| {
+            let dir = self.path.display();
+            Err(SupervisorError::LayoutChanged(format!(
+                "the cluster in {dir} was not stopped cleanly and goes on in its epoch, {}: {why}; \
+                 start it as it was, and change it after a clean `inband down`",
+                last.epoch
+            )))
+        };
+        if asked.durability != last.durability {
+            return refuse("its durability is sync, so use --durability sync".into());
+        }
+        if asked.hosts != last.hosts {
+            return refuse(format!("its hosts are {}", last.hosts.join(", ")));
+        }
+        // What a majority of replicas holds durably may be trimmed from the journals.
+        let journal = |host: &String| self.host(&host.replace('/', "-")).join(JOURNAL_DIR);
+        let has_started = last.hosts.iter().any(|host| journal(host).exists());
+        if missing.len() > (last.replicas - 1) / 2 && has_started {
+            let names: Vec<String> = missing.iter().map(|i| format!("replica/{i}")).collect();
+            return Err(SupervisorError::ReplicaMissing {
+                dir: self.path.clone(),
+                missing: names.join(", "),
+            });
+        }
+        let notice = format!(
+            "going on in epoch {} after an unclean stop, from the acceptors' journals",
+            last.epoch
+        );
+        Ok(StartPlan {
+            record: last,
+            notices: vec![notice],
+        })
     }
 
     /// Refuse to continue a cluster as one of another shape.

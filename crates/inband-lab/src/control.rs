@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::line_json::{self, CallError};
 
+/// Positions that one line names.
+const POSITIONS_SHOWN_MAX: usize = 9;
+
 /// A request to a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase")]
@@ -79,11 +82,15 @@ fn is_log_m(log: usize, logs: usize) -> bool {
     logs > 1 && log + 1 == logs
 }
 
-/// Positions in all logs, for people: `instance 7`, or `instances 7, 12, 3`.
+/// Positions in all logs, for people: `instance 7`, or `instances 7, 12, 3`; the first of many.
 pub fn instances(at: &[u64]) -> String {
-    let list: Vec<String> = at.iter().map(u64::to_string).collect();
-    let plural = if at.len() == 1 { "" } else { "s" };
-    format!("instance{plural} {}", list.join(", "))
+    let shown = at.iter().take(POSITIONS_SHOWN_MAX).map(u64::to_string);
+    let list = shown.collect::<Vec<_>>().join(", ");
+    match at.len() {
+        1 => format!("instance {list}"),
+        logs if logs > POSITIONS_SHOWN_MAX => format!("instances {list}, ... of {logs} logs"),
+        _ => format!("instances {list}"),
+    }
 }
 
 /// Everything a host says of itself.
@@ -200,5 +207,21 @@ fn unexpected(reply: HostReply) -> ControlError {
     match reply {
         HostReply::Error { message } => ControlError::Refused(message),
         other => ControlError::Unexpected(format!("{other:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_and_logs_have_names() {
+        assert_eq!(instances(&[7]), "instance 7");
+        assert_eq!(instances(&[7, 12, 3]), "instances 7, 12, 3");
+        let many = instances(&[5; 65]);
+        assert!(many.ends_with("5, 5, ... of 65 logs"), "{many}");
+        assert_eq!(log_name(0, 1), "partition 0");
+        assert_eq!((log_label(1, 3), log_label(2, 3)), ("1".into(), "M".into()));
+        assert_eq!(log_name(2, 3), "log M");
     }
 }

@@ -5,7 +5,9 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use inband_paxos::config::{bounds, Dataplane, Limits, Role, Timing, DEFAULT_RING_SLOTS};
+use inband_paxos::config::{
+    bounds, Dataplane, Durability, Limits, Role, Timing, DEFAULT_RING_SLOTS,
+};
 
 /// Hosts that lead and do nothing else.
 pub const LEADER_HOSTS: RangeInclusive<usize> = 1..=16;
@@ -95,6 +97,8 @@ pub struct ClusterSpec {
     pub partitions: u32,
     /// The leader.
     pub leader: LeaderLayout,
+    /// What a vote survives.
+    pub durability: Durability,
     /// How hosts are connected.
     pub network: NetworkChoice,
     /// Front door for RESP clients; replica `i` also listens at the port plus 1 plus `i`.
@@ -128,6 +132,7 @@ impl ClusterSpec {
             replicas: 3,
             partitions: 1,
             leader: LeaderLayout::default(),
+            durability: Durability::default(),
             network: NetworkChoice::Auto,
             resp: SocketAddr::from(([127, 0, 0, 1], 6379)),
             metrics_port: 9464,

@@ -237,6 +237,13 @@ impl Supervisor {
         self.shared.restart(role)
     }
 
+    /// Stop a host that the others can spare, start it again, and wait until it votes, has caught up
+    /// and every log has a leader. Called for one host after another, it brings in a new version
+    /// of the program while the cluster serves.
+    pub fn roll(&self, host: &str, limit: Duration) -> Result<String, SupervisorError> {
+        self.shared.roll(host, limit)
+    }
+
     /// Stop the packets of a role, keeping them. Returns the host's name.
     pub fn pause(&self, role: &str) -> Result<String, SupervisorError> {
         self.shared.pause(role)
@@ -368,7 +375,7 @@ impl Shared {
                 "loopback"
             }
             .to_owned(),
-            durability: inband_paxos::config::Durability::Memory.to_string(),
+            durability: record.durability.to_string(),
             ring_slots: self.spec.ring_slots,
             acceptor_rings_bytes: MemoryNeed::of(&self.spec).acceptor_rings_bytes,
             resp: self.spec.resp,

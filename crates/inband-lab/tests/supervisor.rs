@@ -27,7 +27,7 @@ fn fake_host() {
 fn spec(dir: &Path, network: NetworkChoice) -> ClusterSpec {
     // Each cluster has ports of its own, and each test run, so that runs do not meet.
     const PORTS_PER_CLUSTER: u16 = 4;
-    const CLUSTERS_PER_RUN: u16 = 16;
+    const CLUSTERS_PER_RUN: u16 = 20;
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let cluster = NEXT.fetch_add(1, Ordering::Relaxed) % CLUSTERS_PER_RUN;
     let run = (std::process::id() % 150) as u16;
@@ -290,6 +290,39 @@ fn several_partitions_have_leaders_and_directories_of_their_own() {
         error.contains("has 2 partitions and --partitions 4"),
         "{error}"
     );
+}
+
+#[test]
+fn hosts_are_rolled_as_long_as_they_can_be_spared() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let spec = spec(dir.path(), NetworkChoice::Loopback);
+    let supervisor = Supervisor::start(spec.clone()).expect("up");
+    let pids = || -> Vec<Option<u32>> { supervisor.status().hosts.iter().map(|h| h.pid).collect() };
+    put(supervisor.resp()).expect("put");
+    until(&supervisor, "all apply it", |s| applied(s) == [Some(1); 3]);
+    let before = pids();
+    for host in supervisor.status().hosts {
+        supervisor.roll(&host.name, PATIENCE).expect("roll");
+    }
+    assert!(before.iter().zip(pids()).all(|(old, new)| *old != new));
+
+    let limit = Duration::from_millis(100);
+    let marker = spec.data.join("hosts/acceptor-0/recovering");
+    fs::write(&marker, "").expect("marker");
+    let error = supervisor.roll("acceptor/0", limit).expect_err("it forgot");
+    assert!(error.to_string().contains("it does not vote"), "{error}");
+    let error = supervisor
+        .roll("acceptor/1", limit)
+        .expect_err("a majority");
+    let says = "only 1 other acceptors vote in partition 0, and 2 decide";
+    assert!(error.to_string().contains(says), "{error}");
+    supervisor
+        .roll("replica/1", PATIENCE)
+        .expect("the others serve");
+    supervisor.kill("replica/0").expect("kill");
+    supervisor.kill("replica/2").expect("kill");
+    let error = supervisor.roll("replica/1", limit).expect_err("the last");
+    assert!(error.to_string().contains("no other replica"), "{error}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ use crate::outbox::{Dest, Outbox};
 use crate::timing::{Micros, Timing};
 
 /// The acceptor's journal, in the state directory.
-const JOURNAL_DIR: &str = "acceptor";
+pub const JOURNAL_DIR: &str = "acceptor";
 /// Packets taken from the socket in one poll, so that time and the ring buffer get their turn.
 const RECEIVE_BATCH: usize = 256;
 /// Time between two looks at the kernel's neighbour tables.

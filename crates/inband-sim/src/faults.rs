@@ -55,18 +55,10 @@ impl World {
         }
     }
 
-    /// Acceptors that may still lose their memory without taking the majority with them.
-    pub(crate) fn acceptors_to_spare(&self) -> usize {
-        let lost = self.hosts.iter().filter(|h| h.has_forgotten()).count();
-        self.layout.acceptor_failures_max().saturating_sub(lost)
-    }
-
     /// May this host crash, now and for good as far as its acceptor is concerned?
     pub fn may_crash(&self, node: u8) -> bool {
         let sim = self.host(node);
-        let is_acceptor = self.layout.acceptors.contains(&node);
-        let forgets = is_acceptor && !sim.has_forgotten() && !self.keeps_journal(node);
-        sim.host.is_some() && (!forgets || self.acceptors_to_spare() > 0)
+        sim.host.is_some() && (self.keeps_journal(node) || self.may_forget(node))
     }
 
     /// The next fault strikes.
@@ -182,7 +174,7 @@ impl World {
                 self.fail_disk(node);
                 ("disk fails", Fault::DiskFails)
             }
-            3 if self.acceptors_to_spare() > 0 => {
+            3 if self.may_forget(node) => {
                 self.crash(node);
                 self.damage_journal(node);
                 ("journal damaged", Fault::Down(node))

@@ -1,13 +1,13 @@
 //! Which hosts there are and what runs on each.
 
 use inband_dataplane::soft::{Geometry, Roles};
-use inband_paxos::host::{HostConfig, LogStart};
+use inband_paxos::host::{EpochConfig, HostConfig, LogStart};
 use inband_paxos::timing::{Micros, Timing};
 
 use crate::limits::{RING_SLOTS, SEVERAL_LOGS, SEVERAL_LOGS_PPM};
 use crate::rng::Rng;
 
-/// Configuration epoch of every simulated cluster.
+/// First configuration epoch of every simulated cluster.
 pub const EPOCH: u32 = 1;
 
 /// A cluster.
@@ -19,6 +19,12 @@ pub struct Layout {
     pub replicas: Vec<u8>,
     /// Nodes with a leader role, in take-over order.
     pub leaders: Vec<u8>,
+    /// All nodes that can be these, members of the epoch or not. They never change.
+    pub acceptor_hosts: Vec<u8>,
+    /// The same of replicas.
+    pub replica_hosts: Vec<u8>,
+    /// The same of leaders.
+    pub leader_hosts: Vec<u8>,
     /// Logs, each with a ring of its own at every acceptor.
     pub partitions: usize,
     /// Slots of a ring.
@@ -33,36 +39,52 @@ impl Layout {
     /// Every role on a host of its own: leaders, then acceptors, then replicas.
     pub fn dedicated(acceptors: u8, leaders: u8, replicas: u8) -> Layout {
         let range = |from: u8, count: u8| (from..from + count).collect::<Vec<u8>>();
+        Layout::of(
+            range(1 + leaders, acceptors),
+            range(1 + leaders + acceptors, replicas),
+            range(1, leaders),
+        )
+    }
+
+    fn of(acceptors: Vec<u8>, replicas: Vec<u8>, leaders: Vec<u8>) -> Layout {
         Layout {
-            leaders: range(1, leaders),
-            acceptors: range(1 + leaders, acceptors),
-            replicas: range(1 + leaders + acceptors, replicas),
+            acceptor_hosts: acceptors.clone(),
+            replica_hosts: replicas.clone(),
+            leader_hosts: leaders.clone(),
+            acceptors,
+            replicas,
+            leaders,
             partitions: 1,
             ring_slots: RING_SLOTS,
             sync: false,
             timing: Timing::default(),
         }
+    }
+
+    /// One more host with an acceptor, which is no member of the first epoch. Its node id.
+    pub fn add_spare_acceptor(&mut self) -> u8 {
+        let node = self.nodes().last().map_or(1, |last| last + 1);
+        self.acceptor_hosts.push(node);
+        node
+    }
+
+    /// One more host with a replica, which is no member of the first epoch. Its node id.
+    pub fn add_spare_replica(&mut self) -> u8 {
+        let node = self.nodes().last().map_or(1, |last| last + 1);
+        self.replica_hosts.push(node);
+        node
     }
 
     /// Hosts that are leader (or backup), acceptor and replica in one.
     pub fn combined(hosts: u8) -> Layout {
         let all: Vec<u8> = (1..=hosts).collect();
-        Layout {
-            acceptors: all.clone(),
-            replicas: all.clone(),
-            leaders: all,
-            partitions: 1,
-            ring_slots: RING_SLOTS,
-            sync: false,
-            timing: Timing::default(),
-        }
+        Layout::of(all.clone(), all.clone(), all)
     }
 
     /// Acceptors on hosts of their own; replicas are leader and backups.
     pub fn replicas_lead(acceptors: u8, replicas: u8) -> Layout {
-        let mut layout = Layout::dedicated(acceptors, 0, replicas);
-        layout.leaders = layout.replicas.clone();
-        layout
+        let of = Layout::dedicated(acceptors, 0, replicas);
+        Layout::of(of.acceptors, of.replicas.clone(), of.replicas)
     }
 
     /// Any of these.
@@ -83,7 +105,12 @@ impl Layout {
 
     /// All nodes, ascending.
     pub fn nodes(&self) -> Vec<u8> {
-        let mut nodes = [&self.leaders[..], &self.acceptors, &self.replicas].concat();
+        let hosts = [
+            &self.leader_hosts[..],
+            &self.acceptor_hosts,
+            &self.replica_hosts,
+        ];
+        let mut nodes = hosts.concat();
         nodes.sort_unstable();
         nodes.dedup();
         nodes
@@ -103,6 +130,7 @@ impl Layout {
     pub fn host(
         &self,
         node: u8,
+        entered: EpochConfig,
         incarnation: u64,
         applied: impl Iterator<Item = u64>,
         voting: bool,
@@ -113,16 +141,16 @@ impl Layout {
         };
         HostConfig {
             node,
-            epoch: EPOCH,
+            epoch: entered.epoch,
             logs: applied.map(start).collect(),
-            acceptors: self.acceptors.clone(),
-            replicas: self.replicas.clone(),
-            leaders: self.leaders.clone(),
+            acceptors: entered.acceptors,
+            replicas: entered.replicas,
+            leaders: entered.leaders,
             leader_balance: true,
             soft_roles: Roles {
-                leader: self.leaders.contains(&node),
-                acceptor: self.acceptors.contains(&node),
-                quorum: self.replicas.contains(&node),
+                leader: self.leader_hosts.contains(&node),
+                acceptor: self.acceptor_hosts.contains(&node),
+                quorum: self.replica_hosts.contains(&node),
             },
             kernel_roles: Roles::default(),
             geometry: self.geometry(),

@@ -6,6 +6,7 @@
 //! everything must finish. Two runs of one seed are equal, event for event.
 
 mod app;
+mod epochs;
 mod faults;
 mod forge;
 mod layout;
@@ -24,6 +25,7 @@ mod trace;
 mod world;
 
 pub use app::{App, State};
+pub use epochs::Members;
 pub use faults::Unkindness;
 pub use layout::Layout;
 pub use ledger::{Ends, Ledger};

@@ -2,6 +2,14 @@
 
 use inband_paxos::timing::Micros;
 
+/// The coordinator of epochs turns to a host, or to it again, within this time.
+pub const COORDINATOR_MAX_US: Micros = 20_000;
+/// A host is told of a new epoch within this time.
+pub const ENTER_MAX_US: Micros = 300_000;
+/// How many of a million clusters change their members.
+pub const EPOCHS_PPM: u64 = 400_000;
+/// Mean time between their changes.
+pub const RECONFIGURE_US: Micros = 120_000;
 /// Slots of the acceptors' rings: the smallest allowed, so that rings wrap, fill and are trimmed.
 pub const RING_SLOTS: usize = 64;
 /// Logs of a cluster that has more than one.

@@ -47,22 +47,16 @@ impl World {
     /// Hosts that are left out for good: never more than the cluster promises to survive.
     pub fn choose_the_dead(&mut self) -> Vec<u8> {
         let mut dead = Vec::new();
-        let mut acceptors = self.acceptors_to_spare();
         let mut replicas = self.layout.replica_failures_max();
         let mut leaders = self.layout.leaders.len() - 1;
         for sim in &self.hosts {
             let node = sim.node;
             let is = |of: &[u8]| usize::from(of.contains(&node));
-            let (a, r, l) = (
-                // One that has forgotten is counted already.
-                is(&self.layout.acceptors) * usize::from(!sim.has_forgotten()),
-                is(&self.layout.replicas),
-                is(&self.layout.leaders),
-            );
-            let spared = sim.host.is_some() || acceptors < a || replicas < r || leaders < l;
+            let (r, l) = (is(&self.layout.replicas), is(&self.layout.leaders));
+            let spared = sim.host.is_some() || replicas < r || leaders < l;
+            let spared = spared || !self.may_die(node, &dead);
             if !spared && self.rng.faults.chance_ppm(500_000) {
                 dead.push(node);
-                acceptors -= a;
                 replicas -= r;
                 leaders -= l;
             }
@@ -169,8 +163,10 @@ impl World {
                     view.floor
                 );
             }
-            if let (true, Some(switch)) = (self.layout.acceptors.contains(&sim.node), host.switch())
-            {
+            if let (true, Some(switch)) = (
+                self.layout.acceptor_hosts.contains(&sim.node),
+                host.switch(),
+            ) {
                 let view = switch.registers().acceptor.acceptor(partition);
                 line += &format!(
                     ": acceptor voting {} promise {} floor {} highest {}",

@@ -22,6 +22,10 @@ pub enum Mutation {
     HighestSequenceOnly,
     /// Replicas tell that they hold durably what a crash makes them forget (design, must 7).
     NotDurable,
+    /// An epoch's acceptors vote before a majority of the epoch before is sealed (schedules.md, 5).
+    OpenedEarly,
+    /// An acceptor without memory counts among the sealed ones (design, must 4).
+    RecoveringSealed,
     /// A read's index is what a leader has stamped (schedules.md, 12).
     ReadOfStamped,
     /// One acceptor's answer is enough for a read (design, must 11).
@@ -36,7 +40,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All of them, with the names the command line uses.
-    pub const ALL: [(Mutation, &'static str); 14] = [
+    pub const ALL: [(Mutation, &'static str); 16] = [
         (Mutation::VoteCountedTwice, "vote-counted-twice"),
         (Mutation::VotesIgnored, "votes-ignored"),
         (Mutation::SilenceIsNoVote, "silence-is-no-vote"),
@@ -46,6 +50,8 @@ impl Mutation {
         (Mutation::NoSessionTable, "no-session-table"),
         (Mutation::HighestSequenceOnly, "highest-sequence-only"),
         (Mutation::NotDurable, "not-durable"),
+        (Mutation::OpenedEarly, "opened-early"),
+        (Mutation::RecoveringSealed, "recovering-sealed"),
         (Mutation::ReadOfStamped, "read-of-stamped"),
         (Mutation::ReadOfOneAcceptor, "read-of-one-acceptor"),
         (Mutation::ReadJoinedLate, "read-joined-late"),

@@ -40,8 +40,8 @@ struct Acceptor {
     slots: Vec<Seen>,
     /// Highest promise of the partition ever given, lost memory or not.
     promise_ever: u64,
-    /// Of one that keeps a journal: instance, round and value of votes that are not on its disk yet,
-    unsynced: Vec<(u64, u64, u64)>,
+    /// Of one that keeps a journal: votes that are not on its disk yet,
+    unsynced: Vec<Seen>,
     /// and what is.
     synced: Option<Synced>,
 }
@@ -53,11 +53,19 @@ struct Synced {
     slots: Vec<Seen>,
 }
 
+/// Votes of one round for one instance.
+#[derive(Debug, Default)]
+struct Round {
+    value: u64,
+    /// Bitmap of who voted, by epoch. An acceptor that begins an epoch with a vote of an earlier one
+    /// holds it in both.
+    voters: BTreeMap<u64, u64>,
+}
+
 /// Votes ever cast for one instance.
 #[derive(Debug, Default)]
 struct Instance {
-    /// By round: the value and a bitmap of who voted.
-    rounds: BTreeMap<u64, (u64, u32)>,
+    rounds: BTreeMap<u64, Round>,
     /// The chosen value and the lowest round that chose it.
     chosen: Option<(u64, u64)>,
 }
@@ -67,6 +75,8 @@ struct Instance {
 pub struct Observer {
     partition: usize,
     nodes: Vec<u8>,
+    /// Of each epoch: a bitmap of its acceptors.
+    members: Vec<u64>,
     ring_slots: usize,
     acceptors: Vec<Acceptor>,
     instances: Vec<Instance>,
@@ -74,9 +84,11 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Nothing seen yet.
+    /// Nothing seen yet of these nodes, all that have an acceptor.
     pub fn new(partition: usize, nodes: &[u8], ring_slots: usize) -> Observer {
+        assert!(nodes.len() <= 64, "a bit for each");
         Observer {
+            members: Vec::new(),
             partition,
             nodes: nodes.to_vec(),
             ring_slots,
@@ -84,6 +96,34 @@ impl Observer {
             instances: Vec::new(),
             chosen_highest: 0,
         }
+    }
+
+    /// The next epoch has these acceptors.
+    pub fn epoch_begins(&mut self, acceptors: &[u8]) {
+        let is_member = |node: &u8| acceptors.contains(node);
+        let bits = self.nodes.iter().enumerate();
+        let bits = bits.filter(|(_, node)| is_member(node));
+        self.members
+            .push(bits.map(|(at, _)| 1 << at).fold(0, |a, b| a | b));
+    }
+
+    /// An acceptor was given the state that it begins its epoch with. What it promised in an earlier
+    /// one was promised to rounds of that epoch, which ended.
+    pub fn installed(&mut self, node: u8, registers: &Registers) -> Result<(), String> {
+        let Some(at) = self.nodes.iter().position(|n| *n == node) else {
+            return Ok(());
+        };
+        let view = registers.acceptor.acceptor(self.partition);
+        let first = self.partition * self.ring_slots;
+        let slots = (first..first + self.ring_slots).map(|slot| Seen::of(registers, slot));
+        let slots: Vec<Seen> = slots.map(Option::unwrap_or_default).collect();
+        for slot in slots.iter().filter(|slot| slot.vround != 0) {
+            self.count(at, view.epoch, *slot)?;
+        }
+        let acceptor = &mut self.acceptors[at];
+        (acceptor.view, acceptor.slots) = (view, slots);
+        acceptor.promise_ever = view.promise;
+        Ok(())
     }
 
     /// An acceptor lost its memory. What it promised before, it still must not break.
@@ -130,7 +170,7 @@ impl Observer {
             }
         }
         for slot in slots.iter().filter(|slot| slot.vround != 0) {
-            self.count(at, slot.instance, slot.vround, slot.value)?;
+            self.count(at, view.epoch, *slot)?;
         }
         let acceptor = &mut self.acceptors[at];
         (acceptor.view, acceptor.slots) = (view, slots);
@@ -149,10 +189,10 @@ impl Observer {
             view: acceptor.view,
             slots: acceptor.slots.clone(),
         });
+        let epoch = acceptor.view.epoch;
         let votes = std::mem::take(&mut acceptor.unsynced);
-        votes
-            .into_iter()
-            .try_for_each(|(instance, round, value)| self.count(at, instance, round, value))
+        let mut votes = votes.into_iter();
+        votes.try_for_each(|vote| self.count(at, epoch, vote))
     }
 
     /// Look at an acceptor after a step; `instance` if the step concerned this one only.
@@ -284,19 +324,23 @@ impl Observer {
                 now.instance, self.acceptors[at].view.floor
             ));
         }
-        self.voted(at, now.instance, now.vround, value)
-    }
-
-    fn voted(&mut self, at: usize, instance: u64, round: u64, value: u64) -> Result<(), String> {
         let acceptor = &mut self.acceptors[at];
         if acceptor.synced.is_some() {
-            acceptor.unsynced.push((instance, round, value));
+            acceptor.unsynced.push(now);
             return Ok(());
         }
-        self.count(at, instance, round, value)
+        self.count(at, view.epoch, now)
     }
 
-    fn count(&mut self, at: usize, instance: u64, round: u64, value: u64) -> Result<(), String> {
+    /// An acceptor holds this vote in this epoch.
+    fn count(&mut self, at: usize, epoch: u64, vote: Seen) -> Result<(), String> {
+        let (instance, round, value) = (vote.instance, vote.vround, vote.value);
+        let Some(members) = self.members.get((epoch as usize).wrapping_sub(1)).copied() else {
+            return Err(format!(
+                "acceptor {} votes in epoch {epoch}, which there is not",
+                self.nodes[at]
+            ));
+        };
         if instance > INSTANCES_MAX {
             return Err(format!(
                 "instance {instance} is beyond anything this run can reach"
@@ -306,17 +350,21 @@ impl Observer {
         if self.instances.len() <= index {
             self.instances.resize_with(index + 1, Instance::default);
         }
-        let majority = self.nodes.len() / 2 + 1;
         let known = &mut self.instances[index];
-        let (of_round, voters) = known.rounds.entry(round).or_insert((value, 0));
-        if *of_round != value {
+        let of_round = known.rounds.entry(round).or_insert(Round {
+            value,
+            voters: BTreeMap::new(),
+        });
+        if of_round.value != value {
             return Err(format!(
                 "two values for {instance} in one round, {}; the second at acceptor {}",
                 round_name(round),
                 self.nodes[at]
             ));
         }
-        *voters |= 1 << at;
+        let voters = of_round.voters.entry(epoch).or_default();
+        *voters |= 1 << at & members;
+        let is_majority = voters.count_ones() > members.count_ones() / 2;
         if let Some((chosen, chosen_round)) = known.chosen {
             if chosen != value && round > chosen_round {
                 return Err(format!(
@@ -327,7 +375,7 @@ impl Observer {
                 ));
             }
         }
-        if (voters.count_ones() as usize) < majority {
+        if !is_majority {
             return Ok(());
         }
         if let Some((chosen, chosen_round)) = known.chosen {
@@ -345,7 +393,7 @@ impl Observer {
         let against = known
             .rounds
             .range(first + 1..)
-            .find(|(_, (v, _))| *v != value);
+            .find(|(_, other)| other.value != value);
         match against {
             Some((round, _)) => Err(format!(
                 "{instance} was chosen in {} although {} carries another value",

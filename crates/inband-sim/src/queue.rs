@@ -27,6 +27,14 @@ pub enum Event {
     Sync(u8, u64),
     /// A replica of this incarnation has copied a peer's state of this partition.
     CheckpointCopied(u8, u64, usize),
+    /// The coordinator seals an acceptor for this epoch.
+    Seal(u8, u32),
+    /// The coordinator gives an acceptor the state it begins this epoch with.
+    Install(u8, u32),
+    /// A host is told of this epoch.
+    EnterEpoch(u8, u32),
+    /// Somebody wants other members.
+    Reconfigure,
     /// The next fault strikes.
     Fault,
     /// The fault of this number ends.

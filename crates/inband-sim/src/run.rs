@@ -8,7 +8,9 @@ use inband_paxos::timing::Micros;
 use crate::faults::Unkindness;
 use crate::layout::Layout;
 use crate::ledger::Ends;
-use crate::limits::{EVENTS_MAX, FAULTY_PHASE_US, LOADS_US, SYNC_PPM, TRACE_EVENTS};
+use crate::limits::{
+    EPOCHS_PPM, EVENTS_MAX, FAULTY_PHASE_US, LOADS_US, RECONFIGURE_US, SYNC_PPM, TRACE_EVENTS,
+};
 use crate::mutation::Mutation;
 use crate::network::Rates;
 use crate::rng::Rng;
@@ -61,7 +63,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "seed {}: {}; {} events, {} fault events ({} faults, {} crashes), {} instances, {} of {} \
-             commands succeeded, {} reads, {} activations, {} checkpoints, {} busy, settled after {} ms, trace {:016x}",
+             commands succeeded, {} reads, {} activations, {} epochs, {} checkpoints, {} busy, settled after {} ms, trace {:016x}",
             self.seed,
             self.layout,
             self.stats.events,
@@ -73,6 +75,7 @@ impl fmt::Display for Report {
             self.stats.submitted,
             self.ends.reads,
             self.stats.activations,
+            self.stats.epochs,
             self.stats.checkpoints,
             self.stats.busy,
             self.stats.settled_after_us / 1000,
@@ -132,6 +135,16 @@ pub fn run(seed: u64, options: &Options) -> Report {
     let mut layout = Layout::random(&mut rng);
     let needs_journal = options.mutation == Some(Mutation::LyingDisk);
     layout.sync = needs_journal || Rng::new(seed, 6).chance_ppm(SYNC_PPM);
+    let mut rng_epochs = Rng::new(seed, 8);
+    let needs_epochs = matches!(
+        options.mutation,
+        Some(Mutation::OpenedEarly | Mutation::RecoveringSealed)
+    );
+    let changes = needs_epochs || rng_epochs.chance_ppm(EPOCHS_PPM);
+    let changes = changes && !layout.sync;
+    if changes {
+        layout.add_spare_acceptor();
+    }
     let unkind = unkindness(&mut rng);
     let load_us = LOADS_US[rng.below(3) as usize];
     let described = layout.describe();
@@ -139,11 +152,15 @@ pub fn run(seed: u64, options: &Options) -> Report {
     let played = catch_unwind(AssertUnwindSafe(|| {
         world.be_unkind(unkind);
         world.load(load_us);
+        if changes {
+            world.reconfigure_every(RECONFIGURE_US);
+        }
         let until = world.now + options.faulty_us;
         world.run_until(until, |w| w.stats.events > EVENTS_MAX);
         if world.violation().is_some() {
             return;
         }
+        world.reconfigure_every(0);
         let dead = world.choose_the_dead();
         world.end_all_faults(&dead);
         world.must_settle();

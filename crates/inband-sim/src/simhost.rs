@@ -8,6 +8,7 @@ use inband_paxos::session::Verdict;
 use inband_paxos::timing::Micros;
 
 use crate::app::{decided_key, App};
+use crate::layout::EPOCH;
 use crate::limits::{
     CHECKPOINT_COPY_MAX_US, COMMAND_LEN_BYTES, DEADLINE_SLACK_US, FLUSH_MAX_US, TICK_LATE_MAX_US,
 };
@@ -29,6 +30,10 @@ pub struct SimHost {
     pub host: Option<Host>,
     /// The application of a replica, of each log.
     pub apps: Vec<App>,
+    /// The epoch that it has entered.
+    pub epoch: u32,
+    /// The epoch that its acceptor began last.
+    pub votes_in: u32,
     /// Of the process; never used again, unless a mutation says so.
     pub incarnation: u64,
     /// Faults that hold the packets of its links.
@@ -52,6 +57,8 @@ impl SimHost {
             node,
             host: None,
             apps: (0..partitions).map(|_| App::default()).collect(),
+            epoch: EPOCH,
+            votes_in: EPOCH,
             incarnation: 0,
             links_held: 0,
             frozen: 0,
@@ -95,8 +102,12 @@ impl World {
         }
         sim.memory_lost |= journal.as_ref().is_some_and(|start| !start.voting);
         let voting = !sim.memory_lost || self.mutation == Some(Mutation::Amnesia);
+        let entered = self.epoch_config(self.hosts[at].epoch);
+        let sim = &mut self.hosts[at];
         let applied = sim.apps.iter().map(|app| app.live.applied);
-        let config = self.layout.host(node, sim.incarnation, applied, voting);
+        let config = self
+            .layout
+            .host(node, entered, sim.incarnation, applied, voting);
         sim.host = Some(Host::new(self.now, config));
         sim.responsive_since = self.now;
         sim.flush_is_due = false;
@@ -106,6 +117,7 @@ impl World {
         if let Some(start) = journal {
             self.restore(at, &start);
         }
+        self.ask_for_epoch(node);
         self.arm(at);
     }
 
@@ -120,7 +132,7 @@ impl World {
         sim.tick_at = Micros::MAX;
         if self.keeps_journal(node) {
             self.close_journal(at);
-        } else if self.layout.acceptors.contains(&node) {
+        } else if self.layout.acceptor_hosts.contains(&node) {
             self.hosts[at].memory_lost = true;
             self.observers.iter_mut().for_each(|o| o.forgot(node));
         }
@@ -193,7 +205,8 @@ impl World {
         };
         act(host, self.now, &mut out);
         // On a host of several roles one packet may cause votes in any slot.
-        let several = self.layout.leaders.contains(&node) || self.layout.replicas.contains(&node);
+        let layout = &self.layout;
+        let several = layout.leader_hosts.contains(&node) || layout.replica_hosts.contains(&node);
         let look_at = if several { None } else { look_at };
         self.look(at, look_at);
         while self.apply(at, &mut out) {
@@ -217,10 +230,17 @@ impl World {
         self.arm(at);
     }
 
+    /// Look at an acceptor that something other than a packet was done to.
+    pub(crate) fn look_at_all(&mut self, node: u8) {
+        if let Some(at) = self.index(node) {
+            self.look(at, None);
+        }
+    }
+
     /// At one instance of one log, or at everything.
     fn look(&mut self, at: usize, look_at: Option<(usize, u64)>) {
         let sim = &self.hosts[at];
-        if !self.layout.acceptors.contains(&sim.node) {
+        if !self.layout.acceptor_hosts.contains(&sim.node) {
             return;
         }
         if let Some(switch) = sim.host.as_ref().and_then(Host::switch) {
@@ -450,6 +470,10 @@ impl World {
         sim.tick_at = Micros::MAX;
         self.trace.note(self.now, Happened::Ticked(node));
         self.with_host(node, None, None, |host, now, out| host.on_tick(now, out));
+        let heard_of = |host: &Host| host.highest_epoch_seen() > host.config().epoch;
+        if self.host(node).host.as_ref().is_some_and(heard_of) {
+            self.ask_for_epoch(node);
+        }
         let sim = &self.hosts[at];
         let slack_us = DEADLINE_SLACK_US;
         if self.now > sim.responsive_since + slack_us {

@@ -32,6 +32,8 @@ pub enum Happened {
     Started(u8, u64),
     /// A replica installed a peer's state of a partition.
     Checkpoint(u8, usize, u64),
+    /// A host and an epoch: sealed for it, votes in it, enters it.
+    Epoch(u8, &'static str, u32),
     /// A fault began or ended; what, between whom.
     Fault(&'static str, u8, u8),
 }
@@ -100,6 +102,10 @@ impl Trace {
             Happened::Started(node, n) => words[..3].copy_from_slice(&[9, node.into(), n]),
             Happened::Checkpoint(node, p, i) => {
                 words[..4].copy_from_slice(&[10, node.into(), i, p as u64]);
+            }
+            Happened::Epoch(node, what, epoch) => {
+                let what = what.len() as u64; // different for each
+                words[..4].copy_from_slice(&[13, node.into(), what, epoch.into()]);
             }
             Happened::Fault(name, a, b) => {
                 words[..3].copy_from_slice(&[11, a.into(), b.into()]);
@@ -211,6 +217,7 @@ fn line(at: Micros, what: Happened) -> String {
         Happened::Checkpoint(node, p, i) => {
             format!("{node} installed a checkpoint of partition {p} at {i}")
         }
+        Happened::Epoch(node, what, epoch) => format!("{node} {what} epoch {epoch}"),
         Happened::Fault(name, a, b) => format!("FAULT {name} {a} {b}"),
     };
     format!("{:>10} us  {text}", at)

@@ -7,6 +7,7 @@ use inband_paxos::log::Burst;
 use inband_paxos::outbox::Outbox;
 use inband_paxos::timing::Micros;
 
+use crate::epochs::{Change, Members};
 use crate::faults::Faults;
 use crate::forge;
 use crate::layout::Layout;
@@ -56,6 +57,8 @@ pub struct Stats {
     pub checkpoints: u64,
     /// BUSY packets: a window was full.
     pub busy: u64,
+    /// Changes of epoch begun.
+    pub epochs: u64,
     /// Recoveries of single instances by learners.
     pub recoveries: u64,
     /// Simulated time from the last fault until everything was finished.
@@ -75,6 +78,7 @@ pub(crate) struct Streams {
     pub faults: Rng,
     pub load: Rng,
     pub hosts: Rng,
+    pub epochs: Rng,
     pub disks: Rng,
 }
 
@@ -109,6 +113,12 @@ pub struct World {
     pub(crate) faults: Faults,
     /// Mean time between commands of one replica's clients; 0: they rest.
     pub(crate) load_us: Micros,
+    /// Of each epoch, from the first.
+    pub(crate) members: Vec<Members>,
+    /// The last change of epoch.
+    pub(crate) change: Option<Change>,
+    /// Mean time between changes of epoch; 0: none.
+    pub(crate) reconfigure_us: Micros,
     pub(crate) kept: Vec<(u8, u8, Vec<u8>)>,
     /// For a mutation: answers to a host's questions for reads of a partition.
     read_answers: BTreeMap<(u8, u16), ReadAnswers>,
@@ -132,8 +142,11 @@ impl World {
             stats: Stats::default(),
             ledger: Ledger::new(layout.partitions),
             observers: (0..layout.partitions)
-                .map(|p| Observer::new(p, &layout.acceptors, layout.ring_slots))
+                .map(|p| Observer::new(p, &layout.acceptor_hosts, layout.ring_slots))
                 .collect(),
+            members: Vec::new(),
+            change: None,
+            reconfigure_us: 0,
             violation: None,
             mutation,
             rng: Streams {
@@ -141,6 +154,7 @@ impl World {
                 faults: Rng::new(seed, 2),
                 load: Rng::new(seed, 3),
                 hosts: Rng::new(seed, 4),
+                epochs: Rng::new(seed, 7),
                 disks: Rng::new(seed, 5),
             },
             queue: Queue::default(),
@@ -156,6 +170,18 @@ impl World {
             bursts: Burst::for_logs(layout.partitions),
             layout,
         };
+        let members = Members {
+            acceptors: world.layout.acceptors.clone(),
+            replicas: world.layout.replicas.clone(),
+            leaders: world.layout.leaders.clone(),
+        };
+        for observer in &mut world.observers {
+            observer.epoch_begins(&members.acceptors);
+        }
+        for sim in &mut world.hosts {
+            sim.memory_lost = !members.acceptors.contains(&sim.node);
+        }
+        world.members.push(members);
         for node in nodes {
             world.start(node);
         }
@@ -210,6 +236,10 @@ impl World {
             Event::CheckpointCopied(node, incarnation, partition) => {
                 self.checkpoint(node, incarnation, partition);
             }
+            Event::Seal(node, epoch) => self.seal(node, epoch),
+            Event::Install(node, epoch) => self.install(node, epoch),
+            Event::EnterEpoch(node, epoch) => self.enter_epoch(node, epoch),
+            Event::Reconfigure => self.reconfigure_at_random(),
             Event::Fault => self.strike(),
             Event::FaultEnds(id) => self.end_fault(id),
         }

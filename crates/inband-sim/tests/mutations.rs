@@ -22,6 +22,12 @@ fn words_for(mutation: Mutation) -> &'static [&'static str] {
         Mutation::NoSessionTable => &["applied twice"],
         Mutation::HighestSequenceOnly => &["acknowledged"],
         Mutation::NotDurable => &["not settled", "no command through"],
+        Mutation::OpenedEarly | Mutation::RecoveringSealed => &[
+            "voted in",
+            "chosen",
+            "another value",
+            "of which a client knew",
+        ],
         Mutation::ReadOfStamped
         | Mutation::ReadOfOneAcceptor
         | Mutation::ReadJoinedLate

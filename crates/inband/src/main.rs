@@ -37,8 +37,8 @@ enum Command {
     Status(operate::StatusArgs),
     /// Kill the process of a role at once.
     Kill(operate::RoleArgs),
-    /// Start the process of a role again.
-    Restart(operate::RoleArgs),
+    /// Start the process of a role again; or all, one after another.
+    Restart(operate::RestartArgs),
     /// Hold the packets of a role on its link.
     Pause(operate::RoleArgs),
     /// Release them.

@@ -47,6 +47,20 @@ pub struct RoleArgs {
     cluster: ClusterArgs,
 }
 
+/// Options of `inband restart`.
+#[derive(Debug, Args)]
+pub struct RestartArgs {
+    /// leader (the host that was killed under this name), acceptor/0, replica/2, ...
+    #[arg(required_unless_present = "rolling")]
+    role: Option<String>,
+    /// All hosts one after another, each back in its part before the next, while the cluster serves:
+    /// how a new version of the program comes in.
+    #[arg(long, conflicts_with = "role")]
+    rolling: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
 /// Instances of all logs applied and commands applied, at the most advanced replica.
 pub fn progress(status: &ClusterStatus) -> (u64, u64) {
     let hosts = status.hosts.iter().filter_map(|h| h.status.as_ref());
@@ -219,14 +233,20 @@ pub fn down(args: &ClusterArgs) -> Result<()> {
 }
 
 fn act(args: &RoleArgs, done: &str, request: fn(String) -> SupervisorRequest) -> Result<()> {
-    match remote::ask(&args.cluster.data, &request(args.role.clone()))? {
-        SupervisorReply::Done { host } => println!("{host} {done}"),
+    let host = ask(&args.cluster, &request(args.role.clone()))?;
+    println!("{host} {done}");
+    Ok(())
+}
+
+/// Have something done to a host; its name.
+fn ask(cluster: &ClusterArgs, request: &SupervisorRequest) -> Result<String> {
+    match remote::ask(&cluster.data, request)? {
+        SupervisorReply::Done { host } => Ok(host),
         SupervisorReply::Error { message } => bail!(message),
         SupervisorReply::Status(_) | SupervisorReply::Down(_) => {
             bail!("the supervisor answered another question; is it of the same version?")
         }
     }
-    Ok(())
 }
 
 /// `inband kill`.
@@ -235,13 +255,39 @@ pub fn kill(args: &RoleArgs) -> Result<()> {
 }
 
 /// `inband restart`.
-pub fn restart(args: &RoleArgs) -> Result<()> {
-    act(args, "restarted", |role| SupervisorRequest::Restart {
-        role,
-    })?;
-    if args.role.starts_with("acceptor/") {
+pub fn restart(args: &RestartArgs) -> Result<()> {
+    let Some(role) = &args.role else {
+        return roll(&args.cluster);
+    };
+    let host = ask(
+        &args.cluster,
+        &SupervisorRequest::Restart { role: role.clone() },
+    )?;
+    println!("{host} restarted");
+    if host.starts_with("acceptor/") {
         println!(
             "it has forgotten its votes and does not vote until the next `inband down` and `up`"
+        );
+    }
+    Ok(())
+}
+
+/// Every host, each back in its part before the next one.
+fn roll(cluster: &ClusterArgs) -> Result<()> {
+    let hosts = remote::status(&cluster.data)?.hosts;
+    for (i, host) in hosts.iter().enumerate() {
+        let started = Instant::now();
+        let host = ask(
+            cluster,
+            &SupervisorRequest::Roll {
+                host: host.name.clone(),
+            },
+        )?;
+        println!(
+            "{} of {}: {host} restarted and back after {:.1} s",
+            i + 1,
+            hosts.len(),
+            started.elapsed().as_secs_f64()
         );
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::replica::{Replica, ReplicaConfig};
-use inband_paxos::config::{Config, Dataplane};
+use inband_paxos::config::{Config, Dataplane, Durability};
 use inband_paxos::node::Node;
 
 use crate::metrics;
@@ -30,7 +30,7 @@ pub fn run(
     let machine = Machine::open(MachineConfig {
         dirs: config.host.data_dirs.clone(),
         partitions: config.cluster.partitions as usize,
-        sync: false,
+        sync: config.cluster.durability == Durability::Sync,
     })
     .with_context(|| format!("host.data_dirs {:?}", config.host.data_dirs))?;
     let applied = machine.applied();

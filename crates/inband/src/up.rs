@@ -15,7 +15,7 @@ use inband_lab::supervisor::remote;
 use inband_lab::{
     AcceptorChoice, ClusterSpec, ClusterStatus, DownReport, LeaderLayout, Supervisor,
 };
-use inband_paxos::config::{logs_of, Dataplane, DEFAULT_RING_SLOTS};
+use inband_paxos::config::{logs_of, Dataplane, Durability, DEFAULT_RING_SLOTS};
 
 use crate::client::Client;
 use crate::operate;
@@ -61,6 +61,9 @@ pub struct UpArgs {
     /// Slots of each acceptor's ring: a power of two, 64 to 65536.
     #[arg(long, default_value_t = DEFAULT_RING_SLOTS)]
     ring_slots: u32,
+    /// What a vote survives: "memory" any minority of acceptors, "sync" also a power cut of everything.
+    #[arg(long, default_value_t, value_name = "memory|sync")]
+    durability: Durability,
     /// Run in the background; stop with `inband down`.
     #[arg(long)]
     detach: bool,
@@ -89,6 +92,7 @@ impl UpArgs {
         spec.resp = self.resp;
         spec.metrics_port = self.metrics_port;
         spec.ring_slots = self.ring_slots;
+        spec.durability = self.durability;
         spec.accept_loss = self.accept_loss;
         spec.accept_missing_replicas = self.accept_missing_replicas;
         spec.leader = if self.leader_with_acceptor {

@@ -107,3 +107,48 @@ impl State {
         .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rocksdb::{Options, DB};
+
+    use crate::db::{DATA, EXPIRY, META};
+    use crate::keyspace::stored_key;
+    use crate::machine::{Machine, MachineConfig};
+
+    /// What a program of format 1 left behind: one key, applied up to 7.
+    fn write_version_1(dir: &Path) {
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.create_missing_column_families(true);
+        let families = [DATA, EXPIRY, META];
+        let db = DB::open_cf(&options, dir.join("db-3"), families).unwrap();
+        let mut key = Vec::new();
+        stored_key(b"k", &mut key);
+        let record = [&0u64.to_be_bytes()[..], b"value"].concat();
+        db.put_cf(db.cf_handle(DATA).unwrap(), key, record).unwrap();
+        let state: Vec<u8> = [1u64, 7, 1000, 1, 5]
+            .iter()
+            .flat_map(|w| w.to_be_bytes())
+            .collect();
+        db.put_cf(db.cf_handle(META).unwrap(), super::STATE_KEY, state)
+            .unwrap();
+        std::fs::write(dir.join("ACTIVE"), "db-3").unwrap();
+    }
+
+    #[test]
+    fn data_of_version_1_open() {
+        let dir = tempfile::tempdir().unwrap();
+        write_version_1(dir.path());
+        let machine = Machine::open(MachineConfig::single(dir.path())).unwrap();
+        let store = machine.store(0);
+        assert_eq!(
+            (store.applied(), store.time_ms(), store.keys()),
+            (7, 1000, 1)
+        );
+        assert!(!store.keyspace.has_versions);
+        assert_eq!(machine.scan(0, 10).unwrap().keys, [b"k".to_vec()]);
+    }
+}

@@ -174,7 +174,7 @@ impl Shared {
     }
 
     /// Ask, then insist, then kill; all hosts at once.
-    fn stop_hosts(&self, indices: &[usize]) {
+    pub(super) fn stop_hosts(&self, indices: &[usize]) {
         let mut children = Vec::new();
         {
             let mut slots = lock(&self.slots);

@@ -1,19 +1,21 @@
-//! Kill, restart, pause and resume the host of a role.
+//! Kill, restart, roll, pause and resume the host of a role.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-use inband_paxos::config::Dataplane;
+use inband_paxos::config::{Dataplane, Role};
 use nix::sys::signal::Signal;
 
 use super::{lock, ProcessState, Shared, SupervisorError};
-use crate::control::log_label;
+use crate::control::{instances, log_label, log_name, HostStatus};
 
 /// Not the name of a host but of whoever leads; of log K with `:K` behind it.
 const LEADER: &str = "leader";
 /// How long a leader is looked for: a host that has just taken over shows it a little later.
 const LEADER_LIMIT: Duration = Duration::from_secs(2);
 const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Time between two looks at a host that is to be back.
+const BACK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Shared {
     /// The log whose leader a role means, if it means a leader and not a host.
@@ -120,6 +122,94 @@ impl Shared {
         Ok(self.hosts[index].plan.name.clone())
     }
 
+    /// Stop a host that the others can spare, start it again, and wait until it plays its part.
+    pub(super) fn roll(&self, name: &str, limit: Duration) -> Result<String, SupervisorError> {
+        let _operation = lock(&self.operation);
+        self.refuse_after_end()?;
+        let index = self.named(name)?;
+        let statuses = self.host_statuses();
+        self.check_spare(index, &statuses)?;
+        let applied = most_applied(&statuses);
+        self.stop_hosts(&[index]);
+        self.spawn(index)?;
+        self.wait_until_answering(index)?;
+        let deadline = Instant::now() + limit;
+        while let Err(missing) = self.plays_its_part(index, &applied) {
+            if Instant::now() >= deadline {
+                return Err(SupervisorError::WrongState(format!(
+                    "{name} was restarted, but after {} s {missing}; no further host was touched",
+                    limit.as_secs()
+                )));
+            }
+            thread::sleep(BACK_POLL_INTERVAL);
+        }
+        Ok(name.to_owned())
+    }
+
+    /// Whether the cluster goes on without this host.
+    fn check_spare(
+        &self,
+        index: usize,
+        statuses: &[Option<HostStatus>],
+    ) -> Result<(), SupervisorError> {
+        let host = &self.hosts[index].plan;
+        let others = || {
+            let others = statuses.iter().enumerate().filter(|(i, _)| *i != index);
+            others.filter_map(|(_, status)| status.as_ref())
+        };
+        let refuse = |why: String| {
+            let name = &host.name;
+            Err(SupervisorError::WrongState(format!(
+                "{name} cannot be spared: {why}"
+            )))
+        };
+        if host.has(Role::Acceptor) {
+            let acceptors = self.hosts.iter().filter(|h| h.plan.has(Role::Acceptor));
+            let majority = acceptors.count() / 2 + 1;
+            for log in 0..self.logs() {
+                let voting = others().filter_map(|s| s.acceptors.get(log));
+                let voting = voting.filter(|a| a.voting).count();
+                if voting < majority {
+                    let log = log_name(log, self.logs());
+                    return refuse(format!(
+                        "only {voting} other acceptors vote in {log}, and {majority} decide; wait \
+                         until all vote, see `inband status`"
+                    ));
+                }
+            }
+        }
+        if host.has(Role::Replica) && !others().any(|s| s.replica.is_some()) {
+            return refuse("no other replica answers; start one with `inband restart`".into());
+        }
+        Ok(())
+    }
+
+    /// What a restarted host still lacks.
+    fn plays_its_part(&self, index: usize, applied: &[u64]) -> Result<(), String> {
+        let statuses = self.host_statuses();
+        let Some(said) = &statuses[index] else {
+            return Err("it does not answer".into());
+        };
+        if said.acceptors.iter().any(|a| !a.voting) {
+            return Err("it does not vote".into());
+        }
+        if let Some(replica) = &said.replica {
+            let is_behind = |(log, goal): (usize, &u64)| replica.applied.get(log) < Some(goal);
+            if applied.iter().enumerate().any(is_behind) {
+                return Err(format!(
+                    "its store is at {}, behind {}",
+                    instances(&replica.applied),
+                    instances(applied)
+                ));
+            }
+        }
+        let logs = self.logs();
+        match (0..logs).find(|&log| Self::leader_among(&statuses, log).is_none()) {
+            Some(log) => Err(format!("{} has no leader", log_name(log, logs))),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn pause(&self, role: &str) -> Result<String, SupervisorError> {
         let _operation = lock(&self.operation);
         let index = self.resolve(role)?;
@@ -180,4 +270,15 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// The most that any replica has applied, of every log.
+fn most_applied(statuses: &[Option<HostStatus>]) -> Vec<u64> {
+    let replicas = statuses.iter().flatten().filter_map(|s| s.replica.as_ref());
+    replicas.fold(Vec::new(), |mut most, replica| {
+        most.resize(most.len().max(replica.applied.len()), 0);
+        let pairs = most.iter_mut().zip(&replica.applied);
+        pairs.for_each(|(most, &applied)| *most = applied.max(*most));
+        most
+    })
 }

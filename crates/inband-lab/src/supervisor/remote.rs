@@ -17,6 +17,8 @@ use crate::line_json::{self, CallError, Server};
 
 /// Longer than anything that a supervisor does in one request.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
+/// How long a restarted host may take to play its part again.
+const ROLL_LIMIT: Duration = Duration::from_secs(60);
 const DETACH_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A request to a running supervisor.
@@ -34,6 +36,11 @@ pub enum SupervisorRequest {
     Restart {
         /// `leader`, `acceptor/0`, ...
         role: String,
+    },
+    /// Restart a host that can be spared, and wait until it plays its part again.
+    Roll {
+        /// `acceptor/0`, ...
+        host: String,
     },
     /// Hold its packets.
     Pause {
@@ -78,6 +85,7 @@ pub(super) fn serve(shared: &Arc<Shared>) -> Result<Server, SupervisorError> {
             SupervisorRequest::Down => return SupervisorReply::Down(shared.down()),
             SupervisorRequest::Kill { role } => shared.kill(&role),
             SupervisorRequest::Restart { role } => shared.restart(&role),
+            SupervisorRequest::Roll { host } => shared.roll(&host, ROLL_LIMIT),
             SupervisorRequest::Pause { role } => shared.pause(&role),
             SupervisorRequest::Resume { role } => shared.resume(&role),
         };

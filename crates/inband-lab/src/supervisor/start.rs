@@ -271,7 +271,7 @@ impl Shared {
             leader_balance: true,
             ring_slots: self.spec.ring_slots,
             port: DEFAULT_PORT,
-            durability: Durability::Memory,
+            durability: record.durability,
         };
         // It has been checked that this much is there.
         let most_bytes = self
@@ -452,6 +452,9 @@ impl Shared {
     /// start need not be told to accept a loss. The epoch stays used up.
     fn take_start_back(&self) {
         let mut record = lock(&self.record);
+        if record.durability == Durability::Sync {
+            return; // votes may be in journals; the next start goes on in this epoch
+        }
         let before: Vec<u64> = record.first_instances.iter().map(|i| i - 1).collect();
         let has_not_moved = |at: Vec<u64>| {
             at.len() == before.len() && at.iter().zip(&before).all(|(at, before)| at <= before)

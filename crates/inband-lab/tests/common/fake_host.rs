@@ -115,7 +115,7 @@ impl State {
             ],
             acceptors: vec![
                 AcceptorStatus {
-                    voting: true,
+                    voting: !self.config.host.state_dir.join("recovering").exists(),
                     ..AcceptorStatus::default()
                 };
                 if_it_has(Role::Acceptor)

@@ -1,0 +1,603 @@
+//! The control service of one host: the state machines of this crate, a thread, a listening socket and
+//! a disk. Slow on purpose, and off the packet path.
+
+mod call;
+mod files;
+mod net;
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use inband_storage::{Disk, StorageError};
+
+pub use call::{call, CallError, HostStatus, Request, Response, Status};
+pub use files::FilesError;
+
+use crate::acceptor::AcceptorState;
+use crate::configuration::{Configuration, Identity, NodeId};
+use crate::coordinator::Coordinator;
+use crate::member::{Member, MemberConfig};
+use crate::message::{Message, Order};
+use crate::outbox::{Outbox, To};
+use crate::raft_node::{node_of, RaftError, RaftNode};
+use crate::state::{Change, Command, Refusal};
+use crate::timing::{Micros, Timing};
+use call::cluster_id;
+use files::FileNotes;
+use net::{Announcement, Body, Event, Frame, Links};
+
+/// A tick of Raft.
+const RAFT_TICK_US: Micros = 50_000;
+/// Between two announcements of a controller's log.
+const ANNOUNCE_US: Micros = 500_000;
+/// A call that was not applied by then has an unknown outcome.
+const CALL_US: Micros = 5_000_000;
+/// Events waiting for the service's thread.
+const EVENTS_MAX: usize = 1024;
+/// Directory of the log within the control directory.
+const RAFT_DIR: &str = "raft";
+
+/// What a service needs to know at its start.
+#[derive(Debug, Clone)]
+pub struct ServiceConfig {
+    /// Name of the cluster: services of another one are not listened to.
+    pub cluster: String,
+    /// This node.
+    pub node: NodeId,
+    /// Of this process; durable, each used once, ascending.
+    pub life: u64,
+    /// Where this service listens, as others reach it.
+    pub control: SocketAddr,
+    /// A directory of its own.
+    pub dir: PathBuf,
+    /// The cluster's first configuration. Its first controller founds the group once all the others
+    /// are up; later configurations are told by the controllers.
+    pub first: Configuration,
+    /// Times.
+    pub timing: Timing,
+}
+
+/// What the host does for its service.
+pub trait Hooks: Send {
+    /// This configuration is in force, and the host is in it from now on.
+    fn entered(&mut self, configuration: &Configuration);
+
+    /// The cluster does not take this host, for this reason.
+    fn refused(&mut self, refusal: &Refusal);
+
+    /// The last instance applied of each partition, if the host is a replica.
+    fn applied(&mut self) -> Option<Vec<u64>>;
+}
+
+/// Why a service did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// Its socket.
+    #[error("control service: cannot listen at {address}: {source}; is another host running with it, and does this machine have the address?")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Its files.
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    /// Its disk.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// Its log.
+    #[error(transparent)]
+    Raft(#[from] RaftError),
+    /// The system has no thread left.
+    #[error("control service: no thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// A running service. Stops when it is dropped.
+pub struct Service {
+    events: SyncSender<Event>,
+    stop: Arc<AtomicBool>,
+    control: SocketAddr,
+    threads: Vec<thread::JoinHandle<()>>,
+    identity: Identity,
+}
+
+impl Service {
+    /// Start the service of a host. `acceptor` does not vote yet: it does when the cluster's
+    /// configuration says so.
+    pub fn start<A: AcceptorState + Send + 'static>(
+        config: ServiceConfig,
+        acceptor: Option<A>,
+        hooks: Box<dyn Hooks>,
+    ) -> Result<Service, ServiceError> {
+        let control = config.control;
+        let listener = TcpListener::bind(control).map_err(|source| ServiceError::Listen {
+            address: control,
+            source,
+        })?;
+        let cluster = cluster_id(&config.cluster);
+        let worker = Worker::new(config, acceptor, hooks)?;
+        let identity = worker.identity;
+        let (events, arriving) = mpsc::sync_channel(EVENTS_MAX);
+        let stop = Arc::new(AtomicBool::new(false));
+        let listening = net::listen(listener, cluster, events.clone(), stop.clone())?;
+        let working = thread::Builder::new()
+            .name("control".into())
+            .spawn(move || worker.run(&arriving))?;
+        Ok(Service {
+            events,
+            stop,
+            control,
+            threads: vec![working, listening],
+            identity,
+        })
+    }
+
+    /// The host's identity.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let _ = self.events.send(Event::Stop);
+        // Wakes the listener, which then sees that it is to stop.
+        let _ = TcpStream::connect_timeout(&self.control, Duration::from_secs(1));
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Waiting {
+    answer: Sender<Response>,
+    until: Micros,
+}
+
+struct Worker<A> {
+    config: ServiceConfig,
+    cluster: u64,
+    identity: Identity,
+    started: Instant,
+    member: Member<A, FileNotes>,
+    hooks: Box<dyn Hooks>,
+    disk: Disk,
+    links: Links,
+    /// Messages of this host to itself.
+    local: Vec<Message>,
+    /// If this host keeps the configuration.
+    raft: Option<RaftNode>,
+    /// If it leads those that do.
+    coordinator: Option<Coordinator>,
+    announced: BTreeMap<NodeId, Announcement>,
+    /// Where controllers' services listen, as last heard.
+    services: BTreeMap<NodeId, SocketAddr>,
+    calls: BTreeMap<u64, Waiting>,
+    refused: Option<Refusal>,
+    ticket: u64,
+    tick_at: Micros,
+    announce_at: Micros,
+}
+
+impl<A: AcceptorState> Worker<A> {
+    fn new(
+        config: ServiceConfig,
+        acceptor: Option<A>,
+        hooks: Box<dyn Hooks>,
+    ) -> Result<Worker<A>, ServiceError> {
+        let mut disk = Disk::open(&config.dir)?;
+        let identity = files::identity(&mut disk, rand::random())?;
+        let notes = FileNotes::open(Box::new(Disk::open(&config.dir)?))?;
+        let cached = files::configuration(&disk)?;
+        let controllers = config.first.controllers();
+        let service = |node: &NodeId| (*node, config.first.members[node].control);
+        let services: BTreeMap<_, _> = controllers.iter().map(service).collect();
+        let member = MemberConfig {
+            node: config.node,
+            identity,
+            life: config.life,
+            control: config.control,
+            controllers: services.iter().map(|(n, a)| (*n, *a)).collect(),
+            timing: config.timing,
+        };
+        let member = Member::new(member, acceptor, notes);
+        let is_controller = cached.as_ref().unwrap_or(&config.first).controllers();
+        let raft = if is_controller.contains(&config.node) {
+            let storage = Disk::open(&config.dir.join(RAFT_DIR))?;
+            let random = rand::random();
+            Some(RaftNode::open(Box::new(storage), config.node, random)?)
+        } else {
+            None
+        };
+        let mut worker = Worker {
+            cluster: cluster_id(&config.cluster),
+            identity,
+            started: Instant::now(),
+            member,
+            hooks,
+            disk,
+            links: Links::default(),
+            local: Vec::new(),
+            raft,
+            coordinator: None,
+            announced: BTreeMap::new(),
+            services,
+            calls: BTreeMap::new(),
+            refused: None,
+            // Tickets of an earlier life may still be applied.
+            ticket: rand::random(),
+            tick_at: 0,
+            announce_at: 0,
+            config,
+        };
+        if let Some(cached) = cached {
+            // What was in force: with the control plane down the host goes on in it.
+            let mut out = Outbox::new();
+            worker.member.on_order(0, Order::Enter(cached), &mut out);
+        }
+        Ok(worker)
+    }
+
+    fn now(&self) -> Micros {
+        self.started.elapsed().as_micros() as Micros
+    }
+
+    fn run(mut self, events: &Receiver<Event>) {
+        loop {
+            match events.recv_timeout(self.sleep()) {
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(event) => self.on_event(event),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.on_tick();
+            self.settle();
+        }
+    }
+
+    fn sleep(&self) -> Duration {
+        let coordinator = self.coordinator.as_ref().map_or(Micros::MAX, |c| c.due());
+        let due = self.member.due().min(coordinator).min(self.tick_at);
+        Duration::from_micros(due.saturating_sub(self.now()).min(RAFT_TICK_US))
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Frame(frame) => self.on_frame(frame),
+            Event::Call(request, answer) => self.on_call(request, answer),
+            Event::Stop => {}
+        }
+    }
+
+    fn on_frame(&mut self, frame: Frame) {
+        let Some(control) = frame.control else {
+            return;
+        };
+        match frame.body {
+            Body::Host(message) => self.on_message(frame.from, control, message),
+            Body::Raft(message) => {
+                if let Some(raft) = &mut self.raft {
+                    self.services.insert(node_of(message.from), control);
+                    raft.on_message(message);
+                }
+            }
+            Body::Announce(announcement) => {
+                self.services.insert(frame.from, control);
+                self.announced.insert(frame.from, announcement);
+            }
+            Body::Call(_) | Body::Answer(_) => {}
+        }
+    }
+
+    fn on_message(&mut self, from: NodeId, control: SocketAddr, message: Message) {
+        let now = self.now();
+        let mut out = Outbox::new();
+        let mut command = None;
+        match message {
+            Message::Report(report) => {
+                if let (Some(coordinator), Some(raft)) = (&mut self.coordinator, &self.raft) {
+                    command = coordinator.on_report(now, report, raft.state(), &mut out);
+                }
+            }
+            Message::Order(order) => self.member.on_order(now, order, &mut out),
+            Message::Pull(pull) => self.member.on_pull(pull, &mut out),
+            Message::Pulled { pull, whole, piece } => {
+                let member = &mut self.member;
+                member.on_pulled(now, from, pull, whole, &piece, &mut out);
+            }
+        }
+        self.send(&mut out, (from, control));
+        if let Some(command) = command {
+            self.propose(&command);
+        }
+    }
+
+    fn send(&mut self, out: &mut Outbox, sender: (NodeId, SocketAddr)) {
+        for (to, message) in out.drain() {
+            let (node, address) = match to {
+                To::Node(node, address) => (node, address),
+                To::Sender => sender,
+            };
+            if node == self.config.node {
+                self.local.push(message);
+            } else {
+                let frame = Frame {
+                    cluster: self.cluster,
+                    from: self.config.node,
+                    control: Some(self.config.control),
+                    body: Body::Host(message),
+                };
+                self.links.send(address, frame);
+            }
+        }
+    }
+
+    fn send_body(&mut self, to: NodeId, body: Body) {
+        let Some(address) = self.services.get(&to) else {
+            return;
+        };
+        let frame = Frame {
+            cluster: self.cluster,
+            from: self.config.node,
+            control: Some(self.config.control),
+            body,
+        };
+        self.links.send(*address, frame);
+    }
+
+    fn propose(&mut self, command: &Command) -> Option<u64> {
+        self.ticket = self.ticket.wrapping_add(1);
+        let ticket = self.ticket;
+        let proposed = self.raft.as_mut()?.propose(ticket, command);
+        proposed.then_some(ticket)
+    }
+
+    fn on_tick(&mut self) {
+        let now = self.now();
+        let mut out = Outbox::new();
+        if let Some(applied) = self.hooks.applied() {
+            self.member.set_applied(applied);
+        }
+        if now >= self.member.due() {
+            self.member.on_tick(now, &mut out);
+        }
+        if now >= self.tick_at {
+            self.tick_at = now + RAFT_TICK_US;
+            if let Some(raft) = &mut self.raft {
+                raft.tick();
+            }
+            self.announce(now);
+            self.gather();
+            self.calls.retain(|_, call| now < call.until);
+        }
+        let mut command = None;
+        if let (Some(coordinator), Some(raft)) = (&mut self.coordinator, &self.raft) {
+            command = coordinator.on_tick(now, raft.state(), &mut out);
+        }
+        self.send(&mut out, (self.config.node, self.config.control));
+        if let Some(command) = command {
+            self.propose(&command);
+        }
+    }
+
+    /// What came of the event: send, apply, and handle what this host sends itself.
+    fn settle(&mut self) {
+        loop {
+            self.advance();
+            self.enter();
+            let local = std::mem::take(&mut self.local);
+            if local.is_empty() {
+                return;
+            }
+            for message in local {
+                self.on_message(self.config.node, self.config.control, message);
+            }
+        }
+    }
+
+    fn advance(&mut self) {
+        let Some(raft) = &mut self.raft else { return };
+        // A disk that takes nothing: everything waits, and the next tick tries again.
+        let Ok(outcome) = raft.advance() else { return };
+        let state = raft.state();
+        if let (Some(coordinator), false) = (&mut self.coordinator, outcome.applied.is_empty()) {
+            coordinator.on_applied();
+        }
+        for applied in outcome.applied {
+            let Some(call) = self.calls.remove(&applied.ticket) else {
+                continue;
+            };
+            let epoch = state.highest_epoch;
+            let response = match applied.result {
+                Ok(()) => Response::Accepted { epoch },
+                Err(refusal) => Response::Refused(refusal),
+            };
+            // A client that has hung up wants no answer.
+            let _ = call.answer.send(response);
+        }
+        let leads = raft.is_up_to_date();
+        if !leads {
+            self.coordinator = None;
+            self.calls.clear();
+        } else if self.coordinator.is_none() {
+            self.coordinator = Some(Coordinator::new(self.config.timing));
+        }
+        for message in outcome.messages {
+            self.send_body(node_of(message.to), Body::Raft(message));
+        }
+    }
+
+    /// Tell the host of the configuration it is in, and keep it.
+    fn enter(&mut self) {
+        if self.refused.as_ref() != self.member.refused() {
+            self.refused = self.member.refused().cloned();
+            if let Some(refusal) = &self.refused {
+                self.hooks.refused(refusal);
+            }
+        }
+        let Some(configuration) = self.member.take_entered() else {
+            return;
+        };
+        // Kept so that the host can start while the control plane is down; told again if it is not.
+        let _ = files::keep_configuration(&mut self.disk, configuration);
+        for node in configuration.controllers() {
+            let control = configuration.members[&node].control;
+            self.services.insert(node, control);
+        }
+        self.hooks.entered(configuration);
+    }
+
+    fn announce(&mut self, now: Micros) {
+        let Some(raft) = self.raft.as_ref().filter(|_| now >= self.announce_at) else {
+            return;
+        };
+        self.announce_at = now + ANNOUNCE_US;
+        let announcement = Announcement {
+            raft_id: raft.id(),
+            is_in_group: raft.is_in_group(),
+            identity: self.identity,
+        };
+        self.announced.insert(self.config.node, announcement);
+        let own = self.config.node;
+        let nodes: Vec<NodeId> = self.services.keys().copied().collect();
+        for node in nodes.into_iter().filter(|node| *node != own) {
+            self.send_body(node, Body::Announce(announcement));
+        }
+    }
+
+    /// Found the group, take logs into it, found the cluster.
+    fn gather(&mut self) {
+        let first = self.config.first.controllers();
+        let Some(raft) = self.raft.take() else { return };
+        // Only if nobody has a log: a founder that has lost its own must not begin another group.
+        let is_founder = first.first() == Some(&self.config.node);
+        let all_empty = first.iter().all(|node| {
+            let announced = self.announced.get(node);
+            announced.is_some_and(|a| !a.is_in_group)
+        });
+        if is_founder && !raft.is_in_group() && all_empty {
+            match raft.found() {
+                Ok(raft) => self.raft = Some(raft),
+                Err(error) => tracing::error!("{error}"),
+            }
+            return;
+        }
+        let mut raft = raft;
+        let wanted = self.wanted(&raft, &first);
+        raft.steer_voters(&wanted);
+        let voters = raft.peers().0;
+        let all_vote = first
+            .iter()
+            .all(|node| voters.iter().any(|v| node_of(*v) == *node));
+        let is_new = raft.state().opened.is_none() && all_vote && raft.is_up_to_date();
+        self.raft = Some(raft);
+        if is_new {
+            let found = Command::Found(self.config.first.clone());
+            self.propose(&found);
+        }
+    }
+
+    /// Raft ids of the logs that are to vote: of each controller the one that its host announces, if it
+    /// is the host it should be.
+    fn wanted(&self, raft: &RaftNode, first: &[NodeId]) -> Vec<u64> {
+        let state = raft.state();
+        let opened = state.opened.as_ref();
+        let nodes = opened.map_or_else(|| first.to_vec(), Configuration::controllers);
+        let (voters, learners) = raft.peers();
+        let id = |node: &NodeId| {
+            let announced = self.announced.get(node);
+            let is_known = |a: &&Announcement| state.check_identity(*node, a.identity).is_ok();
+            let announced = announced.filter(is_known).map(|a| a.raft_id);
+            let mut peers = voters.iter().chain(&learners).copied();
+            announced.or_else(|| peers.find(|id| node_of(*id) == *node))
+        };
+        nodes.iter().filter_map(id).collect()
+    }
+
+    fn on_call(&mut self, request: Request, answer: Sender<Response>) {
+        let now = self.now();
+        let leads = self.coordinator.is_some();
+        let Some(raft) = self.raft.as_ref().filter(|_| leads) else {
+            let leader = self.raft.as_ref().and_then(RaftNode::leader);
+            let elsewhere = leader.and_then(|node| self.services.get(&node).copied());
+            let known = || self.services.values().next().copied();
+            let elsewhere = if self.raft.is_none() {
+                known()
+            } else {
+                elsewhere
+            };
+            let _ = answer.send(Response::Elsewhere(elsewhere));
+            return;
+        };
+        if request == Request::Status {
+            let _ = answer.send(Response::Status(Box::new(self.status(now, raft))));
+            return;
+        }
+        let response = match self.command(now, raft, request) {
+            Err(refusal) => Response::Refused(refusal),
+            Ok(command) => match self.propose(&command) {
+                Some(ticket) => {
+                    let until = now + CALL_US;
+                    self.calls.insert(ticket, Waiting { answer, until });
+                    return;
+                }
+                None => Response::Elsewhere(None),
+            },
+        };
+        let _ = answer.send(response);
+    }
+
+    fn command(&self, now: Micros, raft: &RaftNode, request: Request) -> Result<Command, Refusal> {
+        let state = raft.state();
+        let coordinator = self.coordinator.as_ref().ok_or(Refusal::NotFounded)?;
+        let identified = |mut member: crate::configuration::Member| {
+            let report = coordinator.alive(now, member.node);
+            member.identity = report.map(|report| report.identity);
+            member
+        };
+        let change = match request {
+            Request::Add(member) => Change::Add(identified(member)),
+            Request::Remove(node) => Change::Remove(node),
+            Request::Replace { old, new } => Change::Replace {
+                old,
+                new: identified(new),
+            },
+            Request::MoveLeader { partition, to } => {
+                return Ok(Command::MoveLeader { partition, to });
+            }
+            Request::Restart {
+                at_least,
+                first_instances,
+            } => return coordinator.restart(now, state, at_least, first_instances),
+            Request::Status => return Err(Refusal::NotFounded),
+        };
+        coordinator.request(now, state, change)
+    }
+
+    fn status(&self, now: Micros, raft: &RaftNode) -> Status {
+        let state = raft.state();
+        let coordinator = self.coordinator.as_ref();
+        let host = |heard: &crate::coordinator::Heard| HostStatus {
+            node: heard.report.node,
+            identity: heard.report.identity,
+            silent_ms: now.saturating_sub(heard.at) / 1000,
+            acceptor: heard.report.acceptor.clone(),
+        };
+        let waiting = coordinator.map(|c| c.waiting().clone());
+        Status {
+            leader: self.config.node,
+            opened: state.opened.clone(),
+            pending: state.pending.clone(),
+            waiting: waiting.unwrap_or(crate::coordinator::Waiting::Nothing),
+            hosts: coordinator.map_or_else(Vec::new, |c| c.hosts().values().map(host).collect()),
+        }
+    }
+}

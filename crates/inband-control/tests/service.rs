@@ -1,0 +1,400 @@
+//! Control services of several hosts on loopback, each with a soft acceptor.
+#![allow(missing_docs)]
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use inband_control::configuration::{
+    spread_leaders, Beginning, Configuration, Epoch, Member, NodeId, Parts,
+};
+use inband_control::coordinator::Waiting;
+use inband_control::registers::RegisterState;
+use inband_control::service::{
+    call, CallError, Hooks, Request, Response, Service, ServiceConfig, Status,
+};
+use inband_control::state::Refusal;
+use inband_control::timing::Timing;
+use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
+use inband_dataplane::wire::{digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use tempfile::TempDir;
+
+const CLUSTER: &str = "test";
+const PARTITIONS: usize = 2;
+const GEOMETRY: Geometry = Geometry {
+    partitions: PARTITIONS,
+    ring_slots: 64,
+};
+const FIRST: [NodeId; 3] = [1, 2, 3];
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Clone)]
+struct Switch(Arc<SoftSwitch>);
+
+impl Deref for Switch {
+    type Target = Registers;
+    fn deref(&self) -> &Registers {
+        self.0.registers()
+    }
+}
+
+#[derive(Clone, Default)]
+struct Noted {
+    entered: Arc<Mutex<Option<Configuration>>>,
+    refused: Arc<Mutex<Option<Refusal>>>,
+}
+
+impl Hooks for Noted {
+    fn entered(&mut self, configuration: &Configuration) {
+        *self.entered.lock().expect("not poisoned") = Some(configuration.clone());
+    }
+
+    fn refused(&mut self, refusal: &Refusal) {
+        *self.refused.lock().expect("not poisoned") = Some(refusal.clone());
+    }
+
+    fn applied(&mut self) -> Option<Vec<u64>> {
+        Some(vec![0; PARTITIONS])
+    }
+}
+
+struct Host {
+    switch: Switch,
+    noted: Noted,
+    _service: Service,
+}
+
+struct Cluster {
+    dir: TempDir,
+    addresses: BTreeMap<NodeId, SocketAddr>,
+    hosts: BTreeMap<NodeId, Host>,
+    lives: u64,
+}
+
+fn timing() -> Timing {
+    Timing {
+        report_us: 30_000,
+        alive_us: 400_000,
+        retry_us: 30_000,
+        stall_us: 100_000,
+        settle_us: 50_000,
+        open_wait_us: 300_000,
+        give_up_us: 2_000_000,
+        backoff_us: 50_000,
+        backoff_max_us: 1_000_000,
+    }
+}
+
+impl Cluster {
+    fn new() -> Cluster {
+        // Ports that are free now; the services bind them a moment later.
+        let listeners: Vec<TcpListener> = (0..5)
+            .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
+            .collect();
+        let address = |l: &TcpListener| l.local_addr().expect("it is bound");
+        let mut cluster = Cluster {
+            dir: tempfile::tempdir().expect("a directory"),
+            addresses: (1..).zip(listeners.iter().map(address)).collect(),
+            hosts: BTreeMap::new(),
+            lives: 0,
+        };
+        drop(listeners);
+        FIRST.into_iter().for_each(|node| cluster.start(node));
+        cluster.wait("all vote", |c| c.all_vote());
+        cluster
+    }
+
+    fn member(&self, node: NodeId) -> Member {
+        Member {
+            node,
+            name: format!("node/{node}"),
+            data: "10.0.0.1:7400".parse().expect("an address"),
+            control: self.addresses[&node],
+            parts: Parts {
+                acceptor: true,
+                replica: true,
+                leader: true,
+                controller: true,
+            },
+            identity: None,
+        }
+    }
+
+    fn first(&self, nodes: &[NodeId]) -> Configuration {
+        let members = nodes.iter().map(|node| (*node, self.member(*node)));
+        Configuration {
+            epoch: 1,
+            revision: 0,
+            members: members.collect(),
+            leaders: spread_leaders(nodes, PARTITIONS),
+            beginning: Beginning::Fresh(vec![1; PARTITIONS]),
+        }
+    }
+
+    /// A host starts with an empty acceptor.
+    fn start(&mut self, node: NodeId) {
+        let mut nodes = FIRST.to_vec();
+        if !nodes.contains(&node) {
+            nodes.push(node); // in its own file it is a member
+        }
+        self.lives += 1;
+        let config = ServiceConfig {
+            cluster: CLUSTER.into(),
+            node,
+            life: self.lives,
+            control: self.addresses[&node],
+            dir: self.dir.path().join(node.to_string()),
+            first: self.first(&nodes),
+            timing: timing(),
+        };
+        let roles = Roles {
+            acceptor: true,
+            ..Roles::default()
+        };
+        let switch = Switch(Arc::new(SoftSwitch::new(node, roles, GEOMETRY)));
+        let noted = Noted::default();
+        let hooks = Box::new(noted.clone());
+        let acceptor = RegisterState::new(switch.clone(), GEOMETRY);
+        let service = Service::start(config, Some(acceptor), hooks).expect("it starts");
+        let host = Host {
+            switch,
+            noted,
+            _service: service,
+        };
+        self.hosts.insert(node, host);
+    }
+
+    fn stop(&mut self, node: NodeId) {
+        self.hosts.remove(&node).expect("it runs");
+    }
+
+    fn wait(&self, what: &str, done: impl Fn(&Cluster) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !done(self) {
+            assert!(Instant::now() < until, "{what}: {:?}", self.status());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Result<Response, CallError> {
+        let services: Vec<SocketAddr> = self.hosts.keys().map(|n| self.addresses[n]).collect();
+        call(CLUSTER, &services, request, Duration::from_secs(10))
+    }
+
+    /// Ask again while another reconfiguration is under way.
+    fn change(&self, request: &Request) -> Epoch {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.ask(request) {
+                Ok(Response::Accepted { epoch }) => return epoch,
+                Err(CallError::Refused(Refusal::Busy(_) | Refusal::NotHeard(_)))
+                    if Instant::now() < until => {}
+                Err(CallError::Refused(Refusal::TooFewHealthy { .. }))
+                    if Instant::now() < until => {}
+                other => panic!("{request:?}: {other:?}"),
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn status(&self) -> Option<Status> {
+        match self.ask(&Request::Status) {
+            Ok(Response::Status(status)) => Some(*status),
+            _ => None,
+        }
+    }
+
+    fn epoch(&self) -> Epoch {
+        let status = self.status().expect("somebody answers");
+        status.opened.expect("founded").epoch
+    }
+
+    /// Every member that runs votes, all in one epoch, the one that it was told of.
+    fn all_vote(&self) -> bool {
+        let epochs: Vec<Option<u64>> = self
+            .hosts
+            .iter()
+            .filter_map(|(node, host)| {
+                let entered = host.noted.entered.lock().expect("not poisoned");
+                let known = entered.as_ref().map(|c| c.epoch)?;
+                let is_member = entered.as_ref().is_some_and(|c| c.is_acceptor(*node));
+                let views = (0..PARTITIONS).map(|p| host.switch.acceptor.acceptor(p));
+                let mut epochs = views.map(|v| v.voting.then_some(v.epoch));
+                let first = epochs.next().flatten();
+                let equal = epochs.all(|e| e == first) && first == Some(u64::from(known));
+                is_member.then_some(first.filter(|_| equal))
+            })
+            .collect();
+        !epochs.is_empty() && epochs[0].is_some() && epochs.iter().all(|e| *e == epochs[0])
+    }
+
+    fn votes_in(&self, epoch: Epoch) -> bool {
+        let at_least = self.hosts.values().all(|host| {
+            let entered = host.noted.entered.lock().expect("not poisoned");
+            entered.as_ref().is_some_and(|c| c.epoch >= epoch)
+        });
+        at_least && self.all_vote()
+    }
+
+    /// An acceptor votes for a value.
+    fn vote(&self, node: NodeId, instance: u64, round: u64, value: &[u8]) {
+        let switch = &self.hosts[&node].switch.0;
+        let epoch = switch.registers().acceptor.acceptor(1).epoch as u32;
+        let mut header = Header::new(Type::Phase2A, 1, epoch);
+        header.partition = 1;
+        header.flags = flag::RECOVERY;
+        (header.instance, header.round) = (instance, round);
+        header.digest = digest(value);
+        let mut packet = Vec::new();
+        emit(&header, value, &mut packet);
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES];
+        buffer[..packet.len()].copy_from_slice(&packet);
+        let (verdict, ..) = switch.handle(&mut buffer, packet.len());
+        assert_eq!(verdict, Verdict::Back, "it votes");
+    }
+
+    fn holds(&self, node: NodeId, instance: u64) -> Vec<u8> {
+        let index = GEOMETRY.ring_slots + instance as usize;
+        let slot = self.hosts[&node].switch.ring.slot(index);
+        slot.filter(|s| s.instance == instance)
+            .map_or(vec![], |s| s.value)
+    }
+}
+
+#[test]
+fn an_empty_acceptor_rejoins_by_itself_and_another_can_then_be_lost() {
+    let mut cluster = Cluster::new();
+    // Chosen by 1 and 2; then 3 is left out of another one.
+    cluster.vote(1, 1, 256 + 1, b"chosen");
+    cluster.vote(2, 1, 256 + 1, b"chosen");
+    for lost in [1, 2, 3] {
+        let epoch = cluster.epoch();
+        cluster.stop(lost);
+        cluster.start(lost);
+        cluster.wait("it votes again", |c| c.votes_in(epoch + 1));
+        for node in FIRST {
+            assert_eq!(cluster.holds(node, 1), b"chosen", "at {node} after {lost}");
+        }
+    }
+}
+
+#[test]
+fn members_change_while_the_leading_controller_dies() {
+    let mut cluster = Cluster::new();
+    cluster.vote(1, 1, 256 + 1, b"chosen");
+    cluster.vote(3, 1, 256 + 1, b"chosen");
+    let status = cluster.status().expect("somebody leads");
+    assert_eq!(status.waiting, Waiting::Nothing);
+    cluster.start(4);
+    let epoch = cluster.change(&Request::Add(cluster.member(4)));
+    cluster.wait("four vote", |c| c.votes_in(epoch) && c.hosts.len() == 4);
+    let leader = status.leader;
+    cluster.stop(leader);
+    cluster.wait("another leads", |c| {
+        c.status().is_some_and(|s| s.leader != leader)
+    });
+    // The dead one is replaced.
+    cluster.start(5);
+    let new = cluster.member(5);
+    let epoch = cluster.change(&Request::Replace { old: leader, new });
+    cluster.wait("the new one votes", |c| c.votes_in(epoch));
+    assert_eq!(cluster.holds(5, 1), b"chosen");
+    let epoch = cluster.change(&Request::Remove(4));
+    cluster.wait("three vote", |c| c.votes_in(epoch));
+    assert!(!cluster.hosts[&4].switch.acceptor.acceptor(0).voting);
+    let to = 5;
+    cluster.change(&Request::MoveLeader {
+        partition: Some(0),
+        to,
+    });
+    let moved = |c: &Cluster| {
+        let entered = c.hosts[&to].noted.entered.lock().expect("not poisoned");
+        entered.as_ref().is_some_and(|e| e.leaders[0][0] == to)
+    };
+    cluster.wait("the host knows that it is preferred", moved);
+    let refused = cluster.ask(&Request::Remove(77));
+    assert!(matches!(
+        refused,
+        Err(CallError::Refused(Refusal::NotMember(77)))
+    ));
+}
+
+#[test]
+fn a_wiped_host_is_refused_and_returns_under_a_new_id() {
+    let mut cluster = Cluster::new();
+    let epoch = cluster.epoch();
+    cluster.stop(2);
+    let dir = cluster.dir.path().join("2");
+    std::fs::remove_dir_all(&dir).expect("it is there");
+    cluster.start(2);
+    let refused = |c: &Cluster| {
+        let refused = c.hosts[&2].noted.refused.lock().expect("not poisoned");
+        matches!(*refused, Some(Refusal::OtherIdentity { node: 2, .. }))
+    };
+    cluster.wait("it is refused", refused);
+    assert!(!cluster.hosts[&2].switch.acceptor.acceptor(0).voting);
+    assert_eq!(cluster.epoch(), epoch);
+    cluster.stop(2);
+    cluster.start(4);
+    let new = cluster.member(4);
+    let epoch = cluster.change(&Request::Replace { old: 2, new });
+    cluster.wait("three vote", |c| c.votes_in(epoch));
+}
+
+#[test]
+fn everything_stops_and_the_configuration_is_still_there() {
+    let mut cluster = Cluster::new();
+    cluster.start(4);
+    let epoch = cluster.change(&Request::Add(cluster.member(4)));
+    cluster.wait("four vote", |c| c.votes_in(epoch));
+    let nodes = [1, 2, 3, 4];
+    nodes.into_iter().for_each(|node| cluster.stop(node));
+    nodes.into_iter().for_each(|node| cluster.start(node));
+    let lost = |c: &Cluster| {
+        let waiting = c.status().map(|s| s.waiting);
+        matches!(waiting, Some(Waiting::MajorityLost(nodes)) if nodes.len() > 2)
+    };
+    cluster.wait("a majority is lost", lost);
+    assert_eq!(cluster.epoch(), epoch);
+    let restart = Request::Restart {
+        at_least: 0,
+        first_instances: vec![7, 9],
+    };
+    let epoch = cluster.change(&restart);
+    cluster.wait("four vote", |c| c.votes_in(epoch));
+    assert_eq!(cluster.hosts[&4].switch.acceptor.acceptor(1).floor, 9);
+    let refused = cluster.ask(&restart);
+    assert!(matches!(
+        refused,
+        Err(CallError::Refused(Refusal::NothingLost))
+    ));
+}
+
+#[test]
+fn strangers_are_hung_up_on() {
+    use std::io::{Read, Write};
+    let cluster = Cluster::new();
+    for garbage in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &[0, 0, 0, 2, 255, 255],
+        &[255; 64],
+    ] {
+        let to = cluster.addresses[&1];
+        let mut stream = std::net::TcpStream::connect(to).expect("it listens");
+        stream.write_all(garbage).expect("it takes some bytes");
+        stream.shutdown(std::net::Shutdown::Write).expect("done");
+        let mut answer = Vec::new();
+        // A reset is a way of hanging up.
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.is_empty());
+    }
+    let to = [cluster.addresses[&1]];
+    let other = call("another", &to, &Request::Status, Duration::from_secs(1));
+    assert!(matches!(other, Err(CallError::NoAnswer(_))));
+    assert!(cluster.status().is_some());
+    assert!(Path::new(cluster.dir.path()).exists());
+}

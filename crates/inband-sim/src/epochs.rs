@@ -1,0 +1,371 @@
+//! Reconfiguration by a coordinator that is trusted and cannot fail, in the place of the control plane.
+//!
+//! Its rules (design, *must* 4 and 5): the acceptors of an epoch are sealed for the next one; once a
+//! majority of them is, recovering ones not counted, their state is merged as phase 1 would; each
+//! acceptor of the next epoch gets that state, and votes from then on. Hosts enter the epoch each at a
+//! time of its own, before, meanwhile or long after.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use inband_dataplane::registers::SlotView;
+use inband_dataplane::soft::Registers;
+use inband_paxos::host::EpochConfig;
+use inband_paxos::timing::Micros;
+
+use crate::limits::{COORDINATOR_MAX_US, ENTER_MAX_US};
+use crate::mutation::Mutation;
+use crate::queue::Event;
+use crate::trace::Happened;
+use crate::world::World;
+
+/// Who is what in an epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Members {
+    /// Nodes whose acceptors vote.
+    pub acceptors: Vec<u8>,
+    /// Nodes with a replica.
+    pub replicas: Vec<u8>,
+    /// Nodes that may lead, in take-over order.
+    pub leaders: Vec<u8>,
+}
+
+/// What an acceptor holds of one log, or several together.
+#[derive(Debug, Clone, Default)]
+struct Held {
+    promise: u64,
+    floor: u64,
+    highest: u64,
+    votes: BTreeMap<u64, SlotView>,
+}
+
+/// A change of epoch that the coordinator has begun.
+#[derive(Debug)]
+pub(crate) struct Change {
+    epoch: u32,
+    /// What sealed acceptors of the epoch before hold, of each log.
+    sealed: BTreeMap<u8, Vec<Held>>,
+    /// What a majority of them held together.
+    merged: Option<Vec<Held>>,
+    installed: BTreeSet<u8>,
+}
+
+impl Change {
+    /// Will this acceptor still get the state of the epoch before?
+    fn awaits(&self, node: u8) -> bool {
+        !self.installed.contains(&node)
+    }
+}
+
+impl Held {
+    fn of(registers: &Registers, partition: usize, ring_slots: usize) -> Held {
+        let view = registers.acceptor.acceptor(partition);
+        let slots = (0..ring_slots).filter_map(|slot| {
+            let slot = registers.ring.slot(partition * ring_slots + slot)?;
+            let is_vote = slot.vround != 0 && slot.instance >= view.floor;
+            is_vote.then_some((slot.instance, slot))
+        });
+        Held {
+            promise: view.promise,
+            floor: view.floor,
+            highest: view.highest,
+            votes: slots.collect(),
+        }
+    }
+
+    fn add(&mut self, other: &Held) {
+        self.promise = self.promise.max(other.promise);
+        self.floor = self.floor.max(other.floor);
+        self.highest = self.highest.max(other.highest);
+        for (instance, vote) in &other.votes {
+            let held = self.votes.get(instance);
+            if held.is_none_or(|held| held.vround < vote.vround) {
+                self.votes.insert(*instance, vote.clone());
+            }
+        }
+        self.votes = self.votes.split_off(&self.floor);
+    }
+
+    fn install(&self, registers: &Registers, partition: usize, ring_slots: usize, epoch: u64) {
+        let acceptor = &registers.acceptor;
+        acceptor.seal(partition, epoch);
+        acceptor.adopt(partition, self.promise, self.floor, self.highest);
+        let nothing = SlotView::default();
+        for instance in self.floor..self.floor + ring_slots as u64 {
+            let vote = self.votes.get(&instance).unwrap_or(&nothing);
+            let slot = instance as usize & (ring_slots - 1);
+            let replaced = registers.ring.replace(partition * ring_slots + slot, vote);
+            assert!(replaced, "nobody else is at it");
+        }
+        acceptor.adopted(partition, self.highest);
+        acceptor.open(partition);
+    }
+}
+
+/// Are those of the acceptors that are good a majority only with `node`?
+fn needs(acceptors: &[u8], is_good: impl Fn(u8) -> bool, node: u8) -> bool {
+    let good = acceptors.iter().filter(|n| is_good(**n)).count();
+    acceptors.contains(&node) && is_good(node) && good <= acceptors.len() / 2 + 1
+}
+
+impl World {
+    /// The latest epoch that the coordinator has begun.
+    pub fn epoch(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    fn members_of(&self, epoch: u32) -> &Members {
+        &self.members[epoch as usize - 1]
+    }
+
+    /// What a host that enters this epoch is told.
+    pub(crate) fn epoch_config(&self, epoch: u32) -> EpochConfig {
+        let members = self.members_of(epoch);
+        EpochConfig {
+            epoch,
+            acceptors: members.acceptors.clone(),
+            replicas: members.replicas.clone(),
+            leaders: members.leaders.clone(),
+        }
+    }
+
+    /// Does a majority of the latest epoch's acceptors vote in it?
+    pub fn is_open(&self) -> bool {
+        let Some(change) = &self.change else {
+            return true;
+        };
+        change.installed.len() > self.layout.acceptors.len() / 2
+    }
+
+    /// Begin the next epoch, with these members. The one before must be open.
+    pub fn reconfigure(&mut self, members: Members) {
+        assert!(self.is_open(), "one change at a time");
+        let before = self.layout.acceptors.clone();
+        self.layout.acceptors.clone_from(&members.acceptors);
+        self.layout.replicas.clone_from(&members.replicas);
+        self.layout.leaders.clone_from(&members.leaders);
+        for observer in &mut self.observers {
+            observer.epoch_begins(&members.acceptors);
+        }
+        self.members.push(members);
+        let epoch = self.epoch();
+        self.change = Some(Change {
+            epoch,
+            sealed: BTreeMap::new(),
+            merged: None,
+            installed: BTreeSet::new(),
+        });
+        self.stats.epochs += 1;
+        for node in before {
+            self.coordinator_turns_to(Event::Seal(node, epoch));
+        }
+        for node in self.layout.nodes() {
+            let late_us = self.rng.epochs.below(ENTER_MAX_US);
+            let enter = Event::EnterEpoch(node, epoch);
+            self.queue.push(self.now + late_us, enter);
+        }
+    }
+
+    fn coordinator_turns_to(&mut self, event: Event) {
+        let wait_us = self.rng.epochs.between(1, COORDINATOR_MAX_US);
+        self.queue.push(self.now + wait_us, event);
+    }
+
+    /// Seal an acceptor of the epoch before.
+    pub(crate) fn seal(&mut self, node: u8, epoch: u32) {
+        let Some(mut change) = self.change.take_if(|change| change.epoch == epoch) else {
+            return;
+        };
+        if self.host(node).is_well() {
+            self.seal_now(node, &mut change);
+        } else {
+            self.coordinator_turns_to(Event::Seal(node, epoch));
+        }
+        self.change = Some(change);
+    }
+
+    fn seal_now(&mut self, node: u8, change: &mut Change) {
+        let (partitions, ring_slots) = (self.layout.partitions, self.layout.ring_slots);
+        let Some(registers) = self.registers(node) else {
+            return;
+        };
+        let before = registers.acceptor.acceptor(0);
+        let voted = before.voting && before.epoch == u64::from(change.epoch - 1);
+        let held: Vec<Held> = (0..partitions)
+            .map(|partition| {
+                let epoch = u64::from(change.epoch);
+                registers.acceptor.seal(partition, epoch);
+                Held::of(registers, partition, ring_slots)
+            })
+            .collect();
+        let happened = Happened::Epoch(node, "sealed for", change.epoch);
+        self.trace.note(self.now, happened);
+        self.look_at_all(node);
+        let counts = voted || self.mutation == Some(Mutation::RecoveringSealed);
+        if change.merged.is_some() || !counts {
+            return;
+        }
+        change.sealed.insert(node, held);
+        let acceptors = &self.members_of(change.epoch - 1).acceptors;
+        let needed = match self.mutation {
+            Some(Mutation::OpenedEarly) => 1,
+            _ => acceptors.len() / 2 + 1,
+        };
+        if change.sealed.len() < needed {
+            return;
+        }
+        let mut merged = vec![Held::default(); partitions];
+        for held in change.sealed.values() {
+            for (merged, held) in merged.iter_mut().zip(held) {
+                merged.add(held);
+            }
+        }
+        change.merged = Some(merged);
+        for node in self.layout.acceptors.clone() {
+            self.coordinator_turns_to(Event::Install(node, change.epoch));
+        }
+    }
+
+    /// Give an acceptor of the new epoch the state of the one before.
+    pub(crate) fn install(&mut self, node: u8, epoch: u32) {
+        let Some(mut change) = self.change.take_if(|change| change.epoch == epoch) else {
+            return;
+        };
+        if self.host(node).is_well() {
+            self.install_now(node, &mut change);
+        } else {
+            self.coordinator_turns_to(Event::Install(node, epoch));
+        }
+        self.change = Some(change);
+    }
+
+    fn install_now(&mut self, node: u8, change: &mut Change) {
+        let ring_slots = self.layout.ring_slots;
+        let (Some(registers), Some(merged)) = (self.registers(node), &change.merged) else {
+            return;
+        };
+        for (partition, held) in merged.iter().enumerate() {
+            let epoch = u64::from(change.epoch);
+            held.install(registers, partition, ring_slots, epoch);
+        }
+        change.installed.insert(node);
+        let at = self.index(node).expect("it has registers");
+        self.hosts[at].memory_lost = false;
+        self.hosts[at].votes_in = change.epoch;
+        let happened = Happened::Epoch(node, "votes in", change.epoch);
+        self.trace.note(self.now, happened);
+        let host = self.hosts[at].host.as_ref();
+        let registers = host.and_then(|h| h.switch()).map(|s| s.registers());
+        let registers = registers.expect("they were there just now");
+        let mut observers = self.observers.iter_mut();
+        let seen = observers.try_for_each(|observer| observer.installed(node, registers));
+        self.check(seen);
+    }
+
+    fn registers(&self, node: u8) -> Option<&Registers> {
+        let host = self.host(node).host.as_ref()?;
+        Some(host.switch()?.registers())
+    }
+
+    /// A host is told of an epoch.
+    pub(crate) fn enter_epoch(&mut self, node: u8, epoch: u32) {
+        let Some(at) = self.index(node) else { return };
+        let sim = &mut self.hosts[at];
+        if sim.frozen > 0 {
+            return self.coordinator_turns_to(Event::EnterEpoch(node, epoch));
+        }
+        // One that is down is told when it starts.
+        if sim.host.is_none() || sim.epoch >= epoch {
+            return;
+        }
+        sim.epoch = epoch;
+        let config = self.epoch_config(epoch);
+        let happened = Happened::Epoch(node, "enters", epoch);
+        self.trace.note(self.now, happened);
+        self.with_host(node, None, None, |host, now, out| {
+            host.enter_epoch(now, &config, out);
+        });
+    }
+
+    /// A host that has heard of a later epoch, or has just started, asks for it.
+    pub(crate) fn ask_for_epoch(&mut self, node: u8) {
+        let latest = self.epoch();
+        if self.host(node).epoch < latest {
+            self.coordinator_turns_to(Event::EnterEpoch(node, latest));
+        }
+    }
+
+    /// May the acceptor of this host lose its memory now without the cluster coming to a stop?
+    pub(crate) fn may_forget(&self, node: u8) -> bool {
+        let awaits = |change: &Change| change.awaits(node);
+        // Who awaits the state of the epoch before will have it, whatever it forgets until then.
+        let awaits = self.change.as_ref().is_some_and(awaits);
+        (awaits || !self.is_needed(node, &[])) && !self.is_needed_before(node, &[])
+    }
+
+    /// May this host be gone for good, and those in `gone` too?
+    pub(crate) fn may_die(&self, node: u8, gone: &[u8]) -> bool {
+        !self.is_needed(node, gone) && !self.is_needed_before(node, gone)
+    }
+
+    /// Did the acceptor of this host begin the epoch with its state, and has it forgotten nothing since?
+    fn knows(&self, node: u8, epoch: u32) -> bool {
+        let sim = self.host(node);
+        sim.votes_in == epoch && !sim.has_forgotten()
+    }
+
+    /// Has the latest epoch a majority of voters only with this acceptor, now or later?
+    fn is_needed(&self, node: u8, gone: &[u8]) -> bool {
+        let awaits = |n| self.change.as_ref().is_some_and(|change| change.awaits(n));
+        let votes = |n| !gone.contains(&n) && (awaits(n) || self.knows(n, self.epoch()));
+        needs(&self.layout.acceptors, votes, node)
+    }
+
+    /// Can the epoch before be sealed only with this acceptor?
+    fn is_needed_before(&self, node: u8, gone: &[u8]) -> bool {
+        let change = self.change.as_ref().filter(|c| c.merged.is_none());
+        change.is_some_and(|change| {
+            let knows = |n| !gone.contains(&n) && self.knows(n, change.epoch - 1);
+            let acceptors = &self.members_of(change.epoch - 1).acceptors;
+            needs(acceptors, knows, node)
+        })
+    }
+
+    /// Time comes for another epoch, with members like these.
+    pub(crate) fn reconfigure_at_random(&mut self) {
+        if self.reconfigure_us == 0 {
+            return;
+        }
+        let wait_us = self.rng.epochs.wait(self.reconfigure_us);
+        self.queue.push(self.now + wait_us, Event::Reconfigure);
+        if !self.is_open() {
+            return;
+        }
+        let mut members = self.members_of(self.epoch()).clone();
+        let hosts = self.layout.acceptor_hosts.clone();
+        let others: Vec<u8> = hosts
+            .into_iter()
+            .filter(|node| !members.acceptors.contains(node))
+            .collect();
+        let rng = &mut self.rng.epochs;
+        let place = rng.below(members.acceptors.len() as u64) as usize;
+        match (rng.below(4), rng.pick(&others)) {
+            (0, Some(other)) => members.acceptors[place] = *other,
+            (1, Some(other)) => members.acceptors.push(*other),
+            (1, None) if members.acceptors.len() > 3 => {
+                members.acceptors.remove(place);
+            }
+            (2, _) => members.leaders.rotate_left(1),
+            _ => {}
+        }
+        self.reconfigure(members);
+    }
+
+    /// From now on there is another epoch this often on average; 0: no more.
+    pub fn reconfigure_every(&mut self, mean_us: Micros) {
+        self.reconfigure_us = mean_us;
+        if mean_us > 0 {
+            let wait_us = self.rng.epochs.wait(mean_us);
+            self.queue.push(self.now + wait_us, Event::Reconfigure);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! `sync` mode with real processes on a real file system: everything is killed, or loses its power,
+//! and comes back whole in the same epoch.
+
+mod common;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use common::{Client, Cluster};
+use inband_paxos::config::{Dataplane, Durability};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long clients write before it happens.
+const LOAD: Duration = Duration::from_millis(1_000);
+const CLIENTS: usize = 3;
+const IMAGE_BYTES: u64 = 1 << 30;
+
+fn start(name: &str) -> Cluster {
+    Cluster::start(name, Dataplane::Udp, |spec| {
+        spec.durability = Durability::Sync;
+        spec.partitions = 2;
+    })
+}
+
+/// Clients that write numbered keys until the connection breaks; they return the last number that
+/// was acknowledged.
+fn write_keys(address: SocketAddr, round: usize) -> Vec<JoinHandle<u64>> {
+    let client = move |id: usize| {
+        let mut client = Client::connect(address);
+        let acknowledged = |number: &u64| {
+            let key = format!("{round}:{id}:{number}");
+            client
+                .try_call(&["SET", &key, &number.to_string()])
+                .as_deref()
+                == Some("+OK")
+        };
+        (1..).take_while(acknowledged).last().unwrap_or(0)
+    };
+    (0..CLIENTS)
+        .map(|id| thread::spawn(move || client(id)))
+        .collect()
+}
+
+/// Every acknowledged key is there.
+fn read_keys(address: SocketAddr, round: usize, clients: Vec<JoinHandle<u64>>) -> u64 {
+    let mut reader = Client::connect(address);
+    let mut total = 0;
+    for (id, client) in clients.into_iter().enumerate() {
+        let last = client.join().expect("a client does not panic");
+        for number in 1..=last {
+            let got = reader.call(&["GET", &format!("{round}:{id}:{number}")]);
+            assert_eq!(
+                got,
+                number.to_string(),
+                "round {round}, client {id} of {last}"
+            );
+        }
+        total += last;
+    }
+    assert!(total > 0, "nothing was acknowledged");
+    total
+}
+
+#[test]
+fn a_killed_cluster_goes_on_in_its_epoch() {
+    let mut cluster = start("killed");
+    assert_eq!(cluster.status().durability, "sync");
+    for round in 0..3 {
+        let clients = write_keys(cluster.resp(), round);
+        thread::sleep(LOAD);
+        let stopped = cluster.crash();
+        (cluster, _) = stopped.up_again(|_| {});
+        assert_eq!(cluster.status().epoch, 1);
+        let total = read_keys(cluster.resp(), round, clients);
+        println!("{total} acknowledged SETs read back");
+    }
+    // An acceptor that is killed votes again when it is started, in the same epoch.
+    for acceptor in ["acceptor/0", "acceptor/1"] {
+        cluster.supervisor.kill(acceptor).expect("it is killed");
+        cluster.supervisor.restart(acceptor).expect("it starts");
+        let mut client = Client::connect(cluster.resp());
+        assert_eq!(client.call(&["SET", acceptor, "killed"]), "+OK");
+    }
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+/// A file system in a file, so that its disk can be taken away as it is.
+struct Disk {
+    image: PathBuf,
+    at: PathBuf,
+}
+
+fn run(program: &str, arguments: &[&Path]) -> bool {
+    let ran = Command::new(program).args(arguments).output();
+    ran.is_ok_and(|output| output.status.success())
+}
+
+impl Disk {
+    /// `None` if this needs rights or programs that are not there.
+    fn new(at: &Path) -> Option<Disk> {
+        let disk = Disk {
+            image: at.with_extension("img"),
+            at: at.to_owned(),
+        };
+        fs::create_dir_all(at).expect("a directory is made");
+        let file = fs::File::create(&disk.image).expect("a file is made");
+        file.set_len(IMAGE_BYTES).expect("it may be this long");
+        let made = run("mkfs.ext4", &[Path::new("-q"), &disk.image]);
+        (made && disk.mount()).then_some(disk)
+    }
+
+    fn mount(&self) -> bool {
+        // Nothing is written before it is synced, if the kernel can help it.
+        let options = Path::new("-oloop,commit=600");
+        run("mount", &[options, &self.image, &self.at])
+    }
+
+    /// What is on the disk now, and nothing that is only in memory.
+    fn copy(&self) -> PathBuf {
+        let copy = self.image.with_extension("copy");
+        let sparse = Path::new("--sparse=always");
+        assert!(
+            run("cp", &[sparse, &self.image, &copy]),
+            "no copy of the disk"
+        );
+        copy
+    }
+
+    /// The power comes back: all that is there is the copy.
+    fn put_back(&self, copy: &Path) {
+        let deadline = Instant::now() + PATIENCE;
+        while !run("umount", &[&self.at]) {
+            assert!(Instant::now() < deadline, "{} is busy", self.at.display());
+            thread::sleep(Duration::from_millis(50));
+        }
+        fs::rename(copy, &self.image).expect("the copy takes the disk's place");
+        assert!(self.mount(), "the disk is mounted again");
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        run("umount", &[Path::new("-l"), &self.at]);
+        let _ = fs::remove_file(&self.image);
+        let _ = fs::remove_dir(&self.at);
+    }
+}
+
+/// Let all processes of the cluster stand still.
+fn stop_processes(dir: &Path) {
+    let mut stopped = 0;
+    for host in fs::read_dir(dir.join("hosts")).expect("there are hosts") {
+        let pid = host.expect("a host").path().join("pid");
+        let pid = fs::read_to_string(pid).expect("a process id");
+        assert!(run("kill", &[Path::new("-STOP"), Path::new(pid.trim())]));
+        stopped += 1;
+    }
+    assert!(stopped >= 6, "{stopped} processes");
+}
+
+#[test]
+fn a_power_cut_of_everything_loses_nothing_acknowledged() {
+    let dir = std::env::temp_dir().join(format!("ib-power-{}", std::process::id()));
+    let Some(disk) = Disk::new(&dir) else {
+        println!("SKIPPED power: no file system can be mounted from a file");
+        return;
+    };
+    let mut cluster = start("power");
+    assert_eq!(cluster.dir, dir);
+    for round in 0..3 {
+        let clients = write_keys(cluster.resp(), round);
+        thread::sleep(LOAD);
+        stop_processes(&dir);
+        let copy = disk.copy();
+        let stopped = cluster.crash();
+        disk.put_back(&copy);
+        (cluster, _) = stopped.up_again(|_| {});
+        assert_eq!(cluster.status().epoch, 1);
+        let total = read_keys(cluster.resp(), round, clients);
+        println!("{total} acknowledged SETs read back");
+    }
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
