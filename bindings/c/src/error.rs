@@ -37,9 +37,9 @@ impl From<ConfigError> for Error {
 impl From<LibraryError> for Error {
     fn from(error: LibraryError) -> Error {
         let code = match &error {
-            LibraryError::Node(NodeError::Durable(_) | NodeError::StateDir { .. }) => {
-                Code::StateDir
-            }
+            LibraryError::Node(
+                NodeError::Durable(_) | NodeError::StateDir { .. } | NodeError::Journal(_),
+            ) => Code::StateDir,
             LibraryError::Node(NodeError::Xdp(_) | NodeError::NoInterface(_)) => Code::Dataplane,
             LibraryError::Node(NodeError::Bind { .. }) => Code::Address,
             LibraryError::Restore(_) => Code::SavedDamaged,

@@ -17,6 +17,8 @@ pub mod state;
 pub mod timing;
 
 #[cfg(test)]
+mod coordinator_tests;
+#[cfg(test)]
 mod member_tests;
 #[cfg(test)]
 mod simulation;

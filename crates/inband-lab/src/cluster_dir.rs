@@ -305,7 +305,8 @@ impl ClusterDir {
             });
         };
         self.check_shape(&last, &record)?;
-        if last.durability == Durability::Sync && last.clean_at.is_none() {
+        let has_journals = last.durability == Durability::Sync && last.clean_at.is_none();
+        if has_journals && !spec.accept_loss {
             return self.go_on(last, &record, &missing);
         }
         record.epoch = last.epoch.checked_add(1).ok_or_else(|| {
@@ -606,6 +607,49 @@ mod tests {
         assert!(plan.notices[0].contains(found), "{}", plan.notices[0]);
         assert!(plan.notices[1].contains("after instance 110"));
         assert!(plan.notices[2].contains("replica/2"));
+    }
+
+    #[test]
+    fn an_unclean_stop_in_sync_mode_goes_on_in_its_epoch() {
+        let (_t, dir, mut spec) = setup();
+        spec.durability = Durability::Sync;
+        let mut record = dir.plan(&spec, &never).expect("plan").record;
+        (record.epoch, record.first_instances) = (4, vec![500]);
+        dir.write_record(&record).expect("write");
+        add_data(&dir, 1..3);
+        let plan = dir.plan(&spec, &never).expect("plan");
+        assert_eq!(plan.record, record);
+        assert!(plan.notices[0].contains("epoch 4"), "{:?}", plan.notices);
+
+        let mut memory = spec.clone();
+        memory.durability = Durability::Memory;
+        let error = dir.plan(&memory, &never).expect_err("mode").to_string();
+        assert!(error.contains("--durability sync"), "{error}");
+        let mut other = spec.clone();
+        other.leader = crate::layout::LeaderLayout::WithAcceptor;
+        let error = dir.plan(&other, &never).expect_err("hosts").to_string();
+        assert!(
+            error.contains("its hosts are leader, acceptor/0"),
+            "{error}"
+        );
+
+        // With journals that may have been trimmed, a majority of the replicas is needed.
+        fs::remove_dir_all(dir.host("replica-1")).expect("remove");
+        dir.plan(&spec, &never)
+            .expect("no acceptor has ever started");
+        fs::create_dir_all(dir.host("acceptor-0").join(JOURNAL_DIR)).expect("create");
+        let error = dir.plan(&spec, &never).expect_err("data").to_string();
+        assert!(error.contains("replica/0, replica/1"), "{error}");
+
+        // A clean stop ends the epoch in this mode, too, and the mode may change.
+        record.clean_at = Some(vec![600]);
+        dir.write_record(&record).expect("write");
+        let plan = dir.plan(&memory, &never).expect("plan");
+        assert_eq!(
+            (plan.record.epoch, &plan.record.first_instances[..]),
+            (5, &[601][..])
+        );
+        assert_eq!(plan.record.durability, Durability::Memory);
     }
 
     #[test]

@@ -189,6 +189,9 @@ impl World {
             return;
         };
         let before = registers.acceptor.acceptor(0);
+        if before.epoch >= u64::from(change.epoch) {
+            return; // it was given its state meanwhile, and votes
+        }
         let voted = before.voting && before.epoch == u64::from(change.epoch - 1);
         let held: Vec<Held> = (0..partitions)
             .map(|partition| {

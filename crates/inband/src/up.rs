@@ -158,7 +158,8 @@ fn up_detached(args: &UpArgs) -> Result<()> {
 fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
     operate::print_hosts(status);
     operate::print_logs(status);
-    let median = self_check(status.resp).context("self-check: the cluster does not serve")?;
+    let median = self_check(status.resp, status.partitions)
+        .context("self-check: the cluster does not serve")?;
     println!(
         "self-check: SET and GET agree; median of {SELF_CHECK_SETS} SETs {:.0} us (client, agreement, {} stores)",
         median.as_nanos() as f64 / 1000.0,
@@ -236,7 +237,7 @@ fn leaders_in_words(status: &ClusterStatus) -> String {
 }
 
 /// SET, GET, compare, over a real socket. Returns the median time of a SET.
-fn self_check(resp: SocketAddr) -> Result<Duration> {
+fn self_check(resp: SocketAddr, partitions: u32) -> Result<Duration> {
     let deadline = Instant::now() + SELF_CHECK_LIMIT;
     let mut client = Client::connect(resp, SELF_CHECK_LIMIT)?;
     // A cluster that has just started may still be electing its leader.
@@ -256,15 +257,42 @@ fn self_check(resp: SocketAddr) -> Result<Duration> {
         times.push(start.elapsed());
         ensure!(reply == "+OK", "SET answered {reply:?}");
     }
-    let reply = client.call(&["GET", SELF_CHECK_KEY])?;
     let last = (SELF_CHECK_SETS - 1).to_string();
-    ensure!(
-        reply == format!("${}", last.len()),
-        "GET answered {reply:?}"
-    );
-    let value = client.line()?;
-    ensure!(value == last, "GET answered {value:?}, {last:?} was set");
+    expect_value(&mut client, SELF_CHECK_KEY, &last)?;
     client.call(&["DEL", SELF_CHECK_KEY])?;
+    if partitions > 1 {
+        check_all_partitions(&mut client, partitions)?;
+    }
     times.sort_unstable();
     Ok(times[times.len() / 2])
+}
+
+/// One command that writes keys of (nearly) all partitions, then each key read alone.
+fn check_all_partitions(client: &mut Client, partitions: u32) -> Result<()> {
+    let keys: Vec<String> = (0..4 * partitions)
+        .map(|i| format!("{SELF_CHECK_KEY}:{i}"))
+        .collect();
+    let pairs = keys.iter().flat_map(|key| [key.as_str(), "set"]);
+    let reply = client.call(&["MSET"].into_iter().chain(pairs).collect::<Vec<_>>())?;
+    ensure!(reply == "+OK", "MSET answered {reply:?}");
+    for key in &keys {
+        expect_value(client, key, "set")?;
+    }
+    let keys = keys.iter().map(String::as_str);
+    let reply = client.call(&["DEL"].into_iter().chain(keys).collect::<Vec<_>>())?;
+    let expected = format!(":{}", 4 * partitions);
+    ensure!(reply == expected, "DEL answered {reply:?}");
+    Ok(())
+}
+
+fn expect_value(client: &mut Client, key: &str, expected: &str) -> Result<()> {
+    let reply = client.call(&["GET", key])?;
+    let length = format!("${}", expected.len());
+    ensure!(reply == length, "GET {key} answered {reply:?}");
+    let value = client.line()?;
+    ensure!(
+        value == expected,
+        "GET {key} answered {value:?}, {expected:?} was set"
+    );
+    Ok(())
 }

@@ -19,8 +19,8 @@ const LOAD: Duration = Duration::from_millis(1_000);
 const CLIENTS: usize = 3;
 const IMAGE_BYTES: u64 = 1 << 30;
 
-fn start(name: &str) -> Cluster {
-    Cluster::start(name, Dataplane::Udp, |spec| {
+fn start(name: &str, dataplane: Dataplane) -> Cluster {
+    Cluster::start(name, dataplane, |spec| {
         spec.durability = Durability::Sync;
         spec.partitions = 2;
     })
@@ -65,9 +65,8 @@ fn read_keys(address: SocketAddr, round: usize, clients: Vec<JoinHandle<u64>>) -
     total
 }
 
-#[test]
-fn a_killed_cluster_goes_on_in_its_epoch() {
-    let mut cluster = start("killed");
+fn killed(name: &str, dataplane: Dataplane) {
+    let mut cluster = start(name, dataplane);
     assert_eq!(cluster.status().durability, "sync");
     for round in 0..3 {
         let clients = write_keys(cluster.resp(), round);
@@ -87,6 +86,19 @@ fn a_killed_cluster_goes_on_in_its_epoch() {
     }
     cluster.wait_until_equal(PATIENCE);
     cluster.down_and_compare();
+}
+
+#[test]
+fn a_killed_cluster_goes_on_in_its_epoch() {
+    killed("killed", Dataplane::Udp);
+}
+
+/// Leaders and quorum counters are in the kernel, acceptors are not.
+#[test]
+fn a_killed_cluster_goes_on_in_its_epoch_with_xdp() {
+    if common::lab_works("killed-xdp") {
+        killed("killed-xdp", Dataplane::Xdp);
+    }
 }
 
 /// A file system in a file, so that its disk can be taken away as it is.
@@ -170,15 +182,19 @@ fn a_power_cut_of_everything_loses_nothing_acknowledged() {
         println!("SKIPPED power: no file system can be mounted from a file");
         return;
     };
-    let mut cluster = start("power");
+    let mut cluster = start("power", Dataplane::Udp);
     assert_eq!(cluster.dir, dir);
     for round in 0..3 {
         let clients = write_keys(cluster.resp(), round);
         thread::sleep(LOAD);
+        let unsynced = dir.join(format!("unsynced-{round}"));
+        fs::write(&unsynced, "gone with the power").expect("it is written");
         stop_processes(&dir);
         let copy = disk.copy();
         let stopped = cluster.crash();
         disk.put_back(&copy);
+        // Or the disk that was copied is not what a power cut leaves.
+        assert!(fs::read(&unsynced).is_ok_and(|bytes| bytes.is_empty()) || !unsynced.exists());
         (cluster, _) = stopped.up_again(|_| {});
         assert_eq!(cluster.status().epoch, 1);
         let total = read_keys(cluster.resp(), round, clients);

@@ -24,6 +24,13 @@ use inband_paxos::log::{Decided, Origin, Ticket, ValueKind};
 /// A point in time for tests.
 pub const T0_MS: u64 = 1_700_000_000_000;
 
+/// A temporary directory, in memory if there is a file system for that: these tests are about
+/// crashes of processes, and open very many databases.
+pub fn scratch() -> tempfile::TempDir {
+    let in_memory = tempfile::tempdir_in("/dev/shm");
+    in_memory.unwrap_or_else(|_| tempfile::tempdir().expect("temporary directory"))
+}
+
 /// A machine of one partition in `dir`.
 pub fn open(dir: &Path) -> Machine {
     Machine::open(MachineConfig::single(dir)).expect("opens")

@@ -1,0 +1,113 @@
+//! One coordinator, report by report.
+
+use crate::acceptor::{Holds, Position};
+use crate::configuration::{
+    spread_leaders, Beginning, Configuration, Epoch, Identity, Member, NodeId, Parts,
+};
+use crate::coordinator::Coordinator;
+use crate::message::{AcceptorReport, Report};
+use crate::outbox::Outbox;
+use crate::state::{Change, Command, State};
+use crate::timing::Timing;
+
+const ALL: Parts = Parts {
+    acceptor: true,
+    replica: true,
+    leader: true,
+    controller: true,
+};
+/// What acceptors have trimmed: the replicas 1 and 2 hold everything below, 3 is behind.
+const FLOOR: u64 = 50;
+
+fn member(node: NodeId, parts: Parts) -> Member {
+    Member {
+        node,
+        name: format!("node/{node}"),
+        data: "10.0.0.1:7400".parse().expect("an address"),
+        control: "10.0.0.1:7500".parse().expect("an address"),
+        parts,
+        identity: Some(Identity(u64::from(node))),
+    }
+}
+
+fn report(node: NodeId, epoch: Epoch, holds: Epoch, applied: u64, number: u64) -> Report {
+    Report {
+        node,
+        identity: Identity(u64::from(node)),
+        life: 1,
+        number,
+        control: "10.0.0.1:7500".parse().expect("an address"),
+        revision: u64::MAX,
+        acceptor: Some(AcceptorReport {
+            epoch,
+            voting: false,
+            holds: Some(Holds {
+                epoch: holds,
+                base: 1,
+            }),
+            entered: 1,
+            fenced: epoch - 1,
+            progress: number,
+            positions: vec![Position {
+                promise: 1,
+                floor: FLOOR,
+                highest: 60,
+            }],
+        }),
+        applied: Some(vec![applied]),
+    }
+}
+
+/// Replica 1 leaves and 4 comes. Then only 2 would hold what is trimmed, until 3 has caught up.
+#[test]
+fn new_replicas_hold_what_was_trimmed_before_the_epoch_opens() {
+    let mut state = State::default();
+    let apply = |state: &mut State, command| state.apply(&command).expect("it makes sense");
+    let configuration = Configuration {
+        epoch: 1,
+        revision: 0,
+        members: [1, 2, 3].map(|n| (n, member(n, ALL))).into(),
+        leaders: spread_leaders(&[1, 2, 3], 1),
+        beginning: Beginning::Fresh(vec![1]),
+    };
+    apply(&mut state, Command::Found(configuration));
+    let new = member(4, ALL);
+    let change = Some(Change::Replace { old: 1, new });
+    apply(&mut state, Command::Begin { opened: 1, change });
+    let (sealed, abstained) = (vec![1, 2], vec![]);
+    let install = Command::Install {
+        epoch: 2,
+        sealed,
+        abstained,
+    };
+    apply(&mut state, install);
+    let mut coordinator = Coordinator::new(Timing::default());
+    let mut out = Outbox::new();
+    let mut tell = |report| coordinator.on_report(1000, report, &state, &mut out);
+    assert_eq!(tell(report(2, 2, 2, FLOOR, 1)), None);
+    assert_eq!(tell(report(4, 2, 2, 0, 1)), None);
+    assert_eq!(tell(report(3, 2, 2, FLOOR - 2, 1)), None, "one short");
+    let open = Some(Command::Open { epoch: 2 });
+    assert_eq!(tell(report(3, 2, 2, FLOOR - 1, 2)), open);
+}
+
+/// A report that was late says nothing new.
+#[test]
+fn an_old_report_does_not_count() {
+    let mut state = State::default();
+    let configuration = Configuration {
+        epoch: 1,
+        revision: 0,
+        members: [(1, member(1, ALL))].into(),
+        leaders: spread_leaders(&[1], 1),
+        beginning: Beginning::Fresh(vec![1]),
+    };
+    let found = Command::Found(configuration);
+    state.apply(&found).expect("a good configuration");
+    let mut coordinator = Coordinator::new(Timing::default());
+    let mut out = Outbox::new();
+    coordinator.on_report(1000, report(1, 1, 1, 9, 5), &state, &mut out);
+    coordinator.on_report(2000, report(1, 1, 1, 3, 4), &state, &mut out);
+    let heard = coordinator.hosts()[&1].report.clone();
+    assert_eq!((heard.number, heard.applied), (5, Some(vec![9])));
+}
