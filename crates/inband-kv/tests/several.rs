@@ -56,8 +56,9 @@ struct Value {
 struct World {
     partitions: usize,
     logs: Vec<Vec<Value>>,
-    dirs: Vec<tempfile::TempDir>,
     machines: Vec<Option<Machine>>,
+    /// Removed after the machines are closed.
+    dirs: Vec<tempfile::TempDir>,
     /// By replica and log: values delivered.
     delivered: Vec<Vec<usize>>,
     /// Entries decided so far.

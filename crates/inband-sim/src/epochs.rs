@@ -128,12 +128,12 @@ impl World {
         }
     }
 
-    /// Does a majority of the latest epoch's acceptors vote in it?
+    /// Does a majority of the latest epoch's acceptors vote in it? If another one is begun before that,
+    /// there may never be a majority to seal.
     pub fn is_open(&self) -> bool {
-        let Some(change) = &self.change else {
-            return true;
-        };
-        change.installed.len() > self.layout.acceptors.len() / 2
+        let acceptors = &self.layout.acceptors;
+        let voting = acceptors.iter().filter(|n| self.knows(**n, self.epoch()));
+        voting.count() > acceptors.len() / 2
     }
 
     /// Begin the next epoch, with these members. The one before must be open.

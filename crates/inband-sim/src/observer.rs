@@ -53,21 +53,24 @@ struct Synced {
     slots: Vec<Seen>,
 }
 
-/// Votes of one round for one instance.
-#[derive(Debug, Default)]
-struct Round {
-    value: u64,
-    /// Bitmap of who voted, by epoch. An acceptor that begins an epoch with a vote of an earlier one
-    /// holds it in both.
-    voters: BTreeMap<u64, u64>,
-}
+/// Epoch and round of a vote. An acceptor that begins an epoch with a vote of an earlier one holds it
+/// in both. What the sealed majority of an epoch does not hold counts for nothing in later ones,
+/// whatever its round.
+type Ballot = (u64, u64);
 
 /// Votes ever cast for one instance.
 #[derive(Debug, Default)]
 struct Instance {
-    rounds: BTreeMap<u64, Round>,
-    /// The chosen value and the lowest round that chose it.
-    chosen: Option<(u64, u64)>,
+    /// The value of each round.
+    values: BTreeMap<u64, u64>,
+    /// Bitmap of who voted.
+    voters: BTreeMap<Ballot, u64>,
+    /// The chosen value and the lowest ballot that chose it.
+    chosen: Option<(u64, Ballot)>,
+}
+
+fn ballot_name((epoch, round): Ballot) -> String {
+    format!("{} of epoch {epoch}", round_name(round))
 }
 
 /// See the module.
@@ -351,54 +354,47 @@ impl Observer {
             self.instances.resize_with(index + 1, Instance::default);
         }
         let known = &mut self.instances[index];
-        let of_round = known.rounds.entry(round).or_insert(Round {
-            value,
-            voters: BTreeMap::new(),
-        });
-        if of_round.value != value {
+        let ballot = (epoch, round);
+        if *known.values.entry(round).or_insert(value) != value {
             return Err(format!(
                 "two values for {instance} in one round, {}; the second at acceptor {}",
                 round_name(round),
                 self.nodes[at]
             ));
         }
-        let voters = of_round.voters.entry(epoch).or_default();
-        *voters |= 1 << at & members;
-        let is_majority = voters.count_ones() > members.count_ones() / 2;
-        if let Some((chosen, chosen_round)) = known.chosen {
-            if chosen != value && round > chosen_round {
+        if let Some((chosen, first)) = known.chosen {
+            if chosen != value && ballot > first {
                 return Err(format!(
                     "acceptor {} voted in {} against the value of {instance} chosen in {}",
                     self.nodes[at],
-                    round_name(round),
-                    round_name(chosen_round)
+                    ballot_name(ballot),
+                    ballot_name(first)
                 ));
             }
         }
-        if !is_majority {
+        let voters = known.voters.entry(ballot).or_default();
+        *voters |= 1 << at & members;
+        if voters.count_ones() <= members.count_ones() / 2 {
             return Ok(());
         }
-        if let Some((chosen, chosen_round)) = known.chosen {
+        if let Some((chosen, first)) = known.chosen {
             if chosen != value {
                 return Err(format!(
                     "{instance} was chosen twice, differently, in {} and {}",
-                    round_name(chosen_round),
-                    round_name(round)
+                    ballot_name(first),
+                    ballot_name(ballot)
                 ));
             }
         }
-        let first = known.chosen.map_or(round, |(_, r)| r.min(round));
+        let first = known.chosen.map_or(ballot, |(_, b)| b.min(ballot));
         known.chosen = Some((value, first));
         self.chosen_highest = self.chosen_highest.max(instance);
-        let against = known
-            .rounds
-            .range(first + 1..)
-            .find(|(_, other)| other.value != value);
-        match against {
-            Some((round, _)) => Err(format!(
+        let mut later = known.voters.range(first..).map(|(ballot, _)| *ballot);
+        match later.find(|(_, round)| known.values[round] != value) {
+            Some(ballot) => Err(format!(
                 "{instance} was chosen in {} although {} carries another value",
-                round_name(first),
-                round_name(*round)
+                ballot_name(first),
+                ballot_name(ballot)
             )),
             None => Ok(()),
         }
@@ -408,9 +404,9 @@ impl Observer {
     pub fn learned(&self, node: u8, instance: u64, value: u64) -> Result<(), String> {
         match self.instances.get(instance as usize).and_then(|i| i.chosen) {
             Some((chosen, _)) if chosen == value => Ok(()),
-            Some((_, round)) => Err(format!(
+            Some((_, ballot)) => Err(format!(
                 "replica {node} learned another value for {instance} than was chosen in {}",
-                round_name(round)
+                ballot_name(ballot)
             )),
             None => Err(format!(
                 "replica {node} learned {instance}, which no majority voted for"

@@ -264,7 +264,10 @@ pub fn restart(args: &RestartArgs) -> Result<()> {
         &SupervisorRequest::Restart { role: role.clone() },
     )?;
     println!("{host} restarted");
-    if host.starts_with("acceptor/") {
+    let status = remote::status(&args.cluster.data)?;
+    let entry = status.hosts.iter().find(|entry| entry.name == host);
+    let acceptors = entry.and_then(|entry| Some(&entry.status.as_ref()?.acceptors));
+    if acceptors.is_some_and(|acceptors| acceptors.iter().any(|a| !a.voting)) {
         println!(
             "it has forgotten its votes and does not vote until the next `inband down` and `up`"
         );

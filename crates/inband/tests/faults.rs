@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use common::{check, lab_works, progress, Client, Cluster, Load};
 use inband_dataplane::wire::{self, Header, Type};
+use inband_lab::supervisor::HostEntry;
 use inband_lab::{ClusterSpec, DropRule, LeaderLayout, LinkFaults};
-use inband_paxos::config::{Dataplane, Role};
+use inband_paxos::config::{Dataplane, Durability, Role};
 
 /// Time for a cluster on a busy two-core machine to do what takes it milliseconds on a quiet one.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -325,20 +326,17 @@ fn of_four_partitions_a_killed_replica_catches_up() {
     cluster.down_and_compare();
 }
 
-#[test]
-fn hosts_are_rolled_under_load() {
-    if !lab_works("hosts_are_rolled_under_load") {
-        return;
-    }
-    let cluster = partitioned("roll", |_| {});
+/// Restart hosts one after another, under clients that go on at another replica when theirs is
+/// restarted. Nothing acknowledged is lost.
+fn rolled(name: &str, durability: Durability, which: fn(&HostEntry) -> bool) {
+    let cluster = partitioned(name, |spec| spec.durability = durability);
     let load = Load::start(
         &[cluster.replica(0), cluster.replica(1), cluster.replica(2)],
         6,
     );
     run_for(300);
     let hosts = cluster.status().hosts;
-    // An acceptor that has lost its memory does not vote again before the next epoch.
-    for host in hosts.iter().filter(|h| !h.roles.contains(&Role::Acceptor)) {
+    for host in hosts.iter().filter(|h| which(h)) {
         let began = Instant::now();
         cluster.supervisor.roll(&host.name, PATIENCE).unwrap();
         println!(
@@ -353,6 +351,23 @@ fn hosts_are_rolled_under_load() {
     check(cluster.resp(), &records);
     cluster.wait_until_equal(PATIENCE);
     cluster.down_and_compare();
+}
+
+#[test]
+fn leaders_and_replicas_are_rolled_under_load() {
+    if lab_works("leaders_and_replicas_are_rolled_under_load") {
+        // An acceptor that has lost its memory does not vote again before the next epoch.
+        rolled("roll", Durability::Memory, |host| {
+            !host.roles.contains(&Role::Acceptor)
+        });
+    }
+}
+
+#[test]
+fn all_hosts_are_rolled_under_load_in_sync_mode() {
+    if lab_works("all_hosts_are_rolled_under_load_in_sync_mode") {
+        rolled("rollsync", Durability::Sync, |_| true);
+    }
 }
 
 fn loss(name: &str, percent: u32) {
@@ -409,7 +424,7 @@ fn two_leaders_at_once() {
     run_for(400);
     let old = cluster.supervisor.pause("leader").unwrap();
     cluster.wait_for("a backup leads", PATIENCE, |status| {
-        let leads = |h: &&inband_lab::supervisor::HostEntry| {
+        let leads = |h: &&HostEntry| {
             h.name != old
                 && h.status
                     .as_ref()

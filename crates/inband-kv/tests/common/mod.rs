@@ -27,7 +27,9 @@ pub const T0_MS: u64 = 1_700_000_000_000;
 /// A temporary directory, in memory if there is a file system for that: these tests are about
 /// crashes of processes, and open very many databases.
 pub fn scratch() -> tempfile::TempDir {
-    let in_memory = tempfile::tempdir_in("/dev/shm");
+    let in_memory = tempfile::Builder::new()
+        .prefix("inband-kv-")
+        .tempdir_in("/dev/shm");
     in_memory.unwrap_or_else(|_| tempfile::tempdir().expect("temporary directory"))
 }
 
@@ -206,15 +208,16 @@ impl Log {
 
 /// A store with a log of its own: commands in, replies out.
 pub struct Bench {
-    pub dir: tempfile::TempDir,
     pub machine: Machine,
+    /// Removed after the machine is closed.
+    pub dir: tempfile::TempDir,
     pub log: Log,
     pub now_ms: u64,
 }
 
 impl Default for Bench {
     fn default() -> Self {
-        let dir = tempfile::tempdir().expect("temporary directory");
+        let dir = scratch();
         let machine = open(dir.path());
         Self {
             dir,
