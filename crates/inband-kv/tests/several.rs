@@ -748,7 +748,7 @@ fn run(partitions: usize, steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(common::cases(12))]
 
     /// Whatever is delivered when, whoever crashes where and whoever starts from whose checkpoint:
     /// all replicas end the same, nobody sees half a command, and the order of commands is one.

@@ -123,7 +123,7 @@ fn any_line() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(common::cases(10))]
 
     /// Random commands against the model; and bursts of any length, with or without a restart
     /// between them, give the same replies and the same state.

@@ -33,6 +33,16 @@ pub fn scratch() -> tempfile::TempDir {
     in_memory.unwrap_or_else(|_| tempfile::tempdir().expect("temporary directory"))
 }
 
+/// So many cases of a property, or `PROPTEST_CASES`.
+pub fn cases(default: u32) -> proptest::test_runner::Config {
+    let asked = std::env::var("PROPTEST_CASES");
+    proptest::test_runner::Config {
+        cases: asked.ok().and_then(|text| text.parse().ok()).unwrap_or(default),
+        failure_persistence: None,
+        ..Default::default()
+    }
+}
+
 /// A machine of one partition in `dir`.
 pub fn open(dir: &Path) -> Machine {
     Machine::open(MachineConfig::single(dir)).expect("opens")
@@ -306,6 +316,12 @@ impl Served {
     pub fn start(cluster: &MemoryCluster, dir: &Path, config: ReplicaConfig) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         Self::start_on(cluster, dir, config, listener)
+    }
+
+    /// Start again in the same directory, as after a crash: nothing is waited for.
+    pub fn restart(self, cluster: &MemoryCluster, dir: &Path, config: ReplicaConfig) -> Self {
+        drop(self);
+        Self::start(cluster, dir, config)
     }
 
     /// The same on a listener that may be shared.
