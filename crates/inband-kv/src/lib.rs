@@ -10,6 +10,7 @@
 //!   over all partitions;
 //! * [`store`], [`client_sessions`]: the part of it that one log drives;
 //! * [`checkpoint`], [`checkpoint_server`], [`checkpoint_client`], [`loader`]: state transfer;
+//! * [`syncer`]: what is applied survives a power cut;
 //! * [`control`]: watching and directing a replica from other threads;
 //! * [`limits`]: every limit.
 
@@ -38,6 +39,7 @@ pub mod replica;
 pub mod reply;
 pub mod resp;
 pub mod store;
+pub mod syncer;
 pub mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -267,11 +267,25 @@ impl Machine {
 
     /// Make everything applied survive a crash of the host.
     pub fn sync(&mut self) -> Result<(), StoreError> {
+        self.sync_begins();
         self.shared.sync()?;
-        for shard in &mut self.shards {
-            shard.store.synced();
-        }
+        self.sync_ends();
         Ok(())
+    }
+
+    /// Must what is applied be synced before anybody is told?
+    pub fn is_sync(&self) -> bool {
+        self.config.sync
+    }
+
+    /// A sync through [`shared`](Self::shared) begins.
+    pub fn sync_begins(&mut self) {
+        self.shards.iter_mut().for_each(|s| s.store.sync_begins());
+    }
+
+    /// It has succeeded.
+    pub fn sync_ends(&mut self) {
+        self.shards.iter_mut().for_each(|s| s.store.sync_ends());
     }
 
     /// Let writes fail.

@@ -30,6 +30,7 @@ use crate::packer::{Packer, Rejected, Submission};
 use crate::reply::Reply;
 use crate::resp::Args;
 use crate::store::{Outcomes, StoreError};
+use crate::syncer::Syncer;
 use crate::table::CommandId;
 use markers::Marker;
 use several::Several;
@@ -99,6 +100,10 @@ struct Lane {
     tick: Option<Ticket>,
     last_delivery: Instant,
     marker: Marker,
+    /// Last instance applied.
+    applied: u64,
+    /// What the log was told of that.
+    reported: u64,
 }
 
 /// A replica.
@@ -113,6 +118,10 @@ pub struct Replica {
     lanes: Vec<Lane>,
     several: Several,
     loader: Loader,
+    /// If what is applied must be synced before anybody is told.
+    syncer: Option<Syncer>,
+    /// Applied instances that are being synced.
+    syncing: Vec<u64>,
     clock: WallClock,
     /// Clients meanwhile get LOADING.
     is_loading: bool,
@@ -178,11 +187,18 @@ impl Replica {
         };
         let now = Instant::now();
         let value_len_bytes_max = log.max_value_len_bytes();
-        let lane = |log| Lane {
+        let applied = machine.applied();
+        let lane = |log: usize| Lane {
             packer: Packer::new(log, value_len_bytes_max),
             tick: None,
             last_delivery: now,
             marker: Marker::default(),
+            applied: applied[log],
+            reported: applied[log],
+        };
+        let syncer = match machine.is_sync() {
+            true => Some(Syncer::start(machine.shared(), control.clone())?),
+            false => None,
         };
         let identity = Identity {
             name: config.name.clone(),
@@ -197,6 +213,8 @@ impl Replica {
             config,
             identity,
             loader: Loader::new(control.clone()),
+            syncer,
+            syncing: Vec::new(),
             control,
             front,
             log,
@@ -272,6 +290,7 @@ impl Replica {
         }
         self.accept();
         self.finish_loading()?;
+        self.sync_if_due()?;
         self.give_up_overdue();
         self.tick_if_due();
         self.serve_attention();
@@ -502,7 +521,7 @@ impl Replica {
             return Ok(false);
         }
         self.now = Instant::now();
-        self.report_applied();
+        self.note_applied();
         let commands = self.outcomes.commands;
         add(&self.control.counters.commands_applied_total, commands);
         let mut outcomes = std::mem::take(&mut self.outcomes);
@@ -674,7 +693,9 @@ impl Replica {
                 add(&self.control.counters.checkpoints_installed_total, 1);
                 for (log, applied) in beyond {
                     self.log.reset(log, applied);
+                    self.lanes[log].reported = applied;
                 }
+                self.note_applied();
                 self.is_loading = false;
                 self.orphan_values();
             }

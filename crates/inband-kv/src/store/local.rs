@@ -43,6 +43,8 @@ pub(super) struct Removals {
     ready: Vec<Removal>,
     /// To be kept until what was done in their place survives a power cut.
     unsynced: Vec<Removal>,
+    /// The same, while that is being made sure of.
+    syncing: Vec<Removal>,
     waits_for_sync: bool,
     /// Of the queue: by partition, the last entry that changed something there and was removed.
     last: Vec<u64>,
@@ -161,9 +163,14 @@ impl Store {
         self.removals.waits_for_sync = is_needed;
     }
 
-    /// Everything written by any store of this replica survives a power cut.
-    pub(crate) fn synced(&mut self) {
-        self.removals.ready.append(&mut self.removals.unsynced);
+    /// A sync of all stores of this replica begins.
+    pub(crate) fn sync_begins(&mut self) {
+        self.removals.syncing.append(&mut self.removals.unsynced);
+    }
+
+    /// It has succeeded: everything written before it began survives a power cut.
+    pub(crate) fn sync_ends(&mut self) {
+        self.removals.ready.append(&mut self.removals.syncing);
     }
 
     /// By partition, the last entry that changed something there and was removed from the queue.
