@@ -3,7 +3,7 @@
 //! ```text
 //! client:  magic | count of logs | positions of the client
 //! server:  magic | 0 | count of logs | positions | file count | total bytes
-//!          then per file: log | name length u16 | name | length | contents | xxh3 of the contents
+//!          then per file: log | name length u16 | name | length | contents | xxh3 of log, name, contents
 //!          then: end magic | xxh3 over all the files' hashes
 //!      or  magic | 1 | length u16 | text: why not
 //! ```
@@ -15,6 +15,8 @@
 //! is neither encrypted nor authenticated; it belongs on the replicas' own network.
 
 use std::io::{self, Read, Write};
+
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::partition::{logs_of, PARTITIONS_MAX};
 use crate::store::Position;
@@ -48,6 +50,14 @@ pub enum TransferError {
     /// There is nobody to ask.
     #[error("no peer serves checkpoints; configure the other replicas' addresses")]
     NoPeers,
+}
+
+/// The hash of a file before its contents.
+pub fn file_hash(log: u64, name: &str) -> Xxh3 {
+    let mut hash = Xxh3::new();
+    hash.update(&log.to_be_bytes());
+    hash.update(name.as_bytes());
+    hash
 }
 
 /// Write a number.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::checkpoint::{
-    read_array, read_positions, read_text, read_u64, write_positions, TransferError, ANSWER_OK,
-    ANSWER_REFUSED, CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
+    file_hash, read_array, read_positions, read_text, read_u64, write_positions, TransferError,
+    ANSWER_OK, ANSWER_REFUSED, CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
 };
 use crate::limits::{
     CHECKPOINT_FILES_MAX, CHECKPOINT_FILE_NAME_LEN_BYTES_MAX, CHECKPOINT_IO_TIMEOUT_MS,
@@ -107,8 +107,9 @@ impl Fetch<'_> {
         let mut all = Xxh3::new();
         let mut chunk = vec![0; CHUNK_LEN_BYTES];
         for _ in 0..files {
-            let log = usize::try_from(read_u64(from)?).ok();
-            let into = log.and_then(|log| self.into.get(log));
+            let log = read_u64(from)?;
+            let place = usize::try_from(log).ok();
+            let into = place.and_then(|place| self.into.get(place));
             let into = into.ok_or(TransferError::Damaged("a log that there is not"))?;
             fs::create_dir_all(into)?;
             let name = read_text(from)?;
@@ -123,7 +124,7 @@ impl Fetch<'_> {
                 .write(true)
                 .create_new(true)
                 .open(into.join(&name))?;
-            let (mut hash, mut left) = (Xxh3::new(), len);
+            let (mut hash, mut left) = (file_hash(log, &name), len);
             while left > 0 {
                 if self.stop.load(Ordering::Acquire) {
                     return Err(TransferError::Stopping);

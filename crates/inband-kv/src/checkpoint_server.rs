@@ -12,8 +12,8 @@ use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::checkpoint::{
-    read_array, read_positions, write_positions, write_text, write_u64, TransferError, ANSWER_OK,
-    ANSWER_REFUSED, CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
+    file_hash, read_array, read_positions, write_positions, write_text, write_u64, TransferError,
+    ANSWER_OK, ANSWER_REFUSED, CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
 };
 use crate::limits::{CHECKPOINT_IO_TIMEOUT_MS, CHECKPOINT_TRANSFERS_MAX};
 use crate::store::{Position, SharedDbs};
@@ -238,7 +238,7 @@ fn send_files(
         write_text(to, &name)?;
         write_u64(to, len)?;
         let mut file = fs::File::open(dirs[log].join(&name))?.take(len);
-        let (mut hash, mut left) = (Xxh3::new(), len);
+        let (mut hash, mut left) = (file_hash(log as u64, &name), len);
         while left > 0 {
             if stop.load(Ordering::Acquire) {
                 return Err(TransferError::Stopping);

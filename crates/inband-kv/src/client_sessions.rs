@@ -3,6 +3,14 @@
 //! Not to be confused with `inband_paxos::session`: that one makes *values* of a proposer
 //! exactly-once; this one makes *commands* of a client exactly-once across lost connections and
 //! replicas (design, *must* 8). Part of the replicated state: driven by the log and its time only.
+//!
+//! With several partitions each one keeps the records of the commands that it executes; of a command
+//! over several partitions the lowest of them does. Where a command is executed follows from the
+//! command alone, so a retry meets the record of the first attempt. (A transaction with `WATCH` is
+//! also about the keys watched: whoever retries its `EXEC` must have watched the same keys.)
+//! `INBAND.SESSION NEW` opens the session in all partitions at once; its id is the number of that
+//! command among those over several partitions. Each partition expires it by its own time and use: a
+//! session that is idle in one partition for too long is refused there, with nothing applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 

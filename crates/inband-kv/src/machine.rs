@@ -260,11 +260,6 @@ impl Machine {
         self.shared.digest().map(|(_, digest)| digest)
     }
 
-    /// Is the store to survive power cuts?
-    pub fn is_sync(&self) -> bool {
-        self.config.sync
-    }
-
     /// Make everything applied survive a crash of the host.
     pub fn sync(&mut self) -> Result<(), StoreError> {
         self.sync_begins();

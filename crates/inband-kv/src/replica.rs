@@ -35,8 +35,8 @@ use crate::table::CommandId;
 use markers::Marker;
 use several::Several;
 
-/// In `sync` mode, the shortest time between two syncs of the store.
-const SYNC_EVERY: Duration = Duration::from_millis(5);
+/// In `sync` mode, the shortest time between the beginnings of two syncs of the stores.
+const SYNC_PERIOD_MIN: Duration = Duration::from_millis(5);
 /// Longest sleep: flags set by other threads are looked at this often at least.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Time between looks for commands that are overdue.
@@ -122,6 +122,8 @@ pub struct Replica {
     syncer: Option<Syncer>,
     /// Applied instances that are being synced.
     syncing: Vec<u64>,
+    /// When to sync next.
+    sync_after: Instant,
     clock: WallClock,
     /// Clients meanwhile get LOADING.
     is_loading: bool,
@@ -130,9 +132,6 @@ pub struct Replica {
     /// Values nobody waits for any more: a checkpoint came in between, or their time is over.
     orphans: HashSet<Ticket>,
     overdue_looked_at: Instant,
-    /// In `sync` mode: what of each log is synced, and when to sync next.
-    synced: Vec<u64>,
-    sync_at: Instant,
     now: Instant,
     wall_ms: u64,
     // Reused between turns.
@@ -215,6 +214,7 @@ impl Replica {
             loader: Loader::new(control.clone()),
             syncer,
             syncing: Vec::new(),
+            sync_after: now,
             control,
             front,
             log,
@@ -226,8 +226,6 @@ impl Replica {
             loading_logs: Vec::new(),
             orphans: HashSet::new(),
             overdue_looked_at: now,
-            synced: Vec::new(),
-            sync_at: now,
             now,
             wall_ms: 0,
             ready: Ready::default(),
@@ -290,7 +288,6 @@ impl Replica {
         }
         self.accept();
         self.finish_loading()?;
-        self.sync_if_due()?;
         self.give_up_overdue();
         self.tick_if_due();
         self.serve_attention();
@@ -310,7 +307,16 @@ impl Replica {
             let pause = self.front.accept_pause(self.now);
             timeout = pause.map_or(timeout, |pause| timeout.min(pause));
         }
+        let is_unsynced = |syncer: &Syncer| !syncer.is_busy() && self.has_unreported();
+        if self.syncer.as_ref().is_some_and(is_unsynced) {
+            timeout = timeout.min(self.sync_after.saturating_duration_since(self.now));
+        }
         timeout
+    }
+
+    /// Is something applied of which a log was not told?
+    fn has_unreported(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.applied != lane.reported)
     }
 
     fn accepts(&self) -> bool {
@@ -553,35 +559,47 @@ impl Replica {
         }
     }
 
-    /// Tell the logs how far their values are applied.
-    fn report_applied(&mut self) {
-        for (log, applied) in self.machine.applied().into_iter().enumerate() {
-            let counter = &self.control.counters.applied_instances[log];
-            if counter.load(Ordering::Relaxed) != applied {
-                set(counter, applied);
-                if !self.machine.is_sync() {
-                    self.log.applied(log, applied);
-                }
-                self.lanes[log].last_delivery = self.now;
+    /// Note how far values are applied, and tell the logs how far that survives a crash.
+    fn note_applied(&mut self) {
+        for (lane, applied) in self.lanes.iter_mut().zip(self.machine.applied()) {
+            if lane.applied != applied {
+                lane.applied = applied;
+                lane.last_delivery = self.now;
+            }
+        }
+        if self.syncer.is_none() {
+            self.report(self.machine.applied());
+        }
+    }
+
+    /// Tell the logs: acceptors trim what they are told of.
+    fn report(&mut self, applied: Vec<u64>) {
+        for (log, (lane, applied)) in self.lanes.iter_mut().zip(applied).enumerate() {
+            if lane.reported < applied {
+                lane.reported = applied;
+                self.log.applied(log, applied);
             }
         }
     }
 
-    /// In `sync` mode the logs are told of what is synced only: acceptors trim what they are told of.
+    /// In `sync` mode: let what is applied survive a power cut, then tell the logs.
     fn sync_if_due(&mut self) -> Result<(), ReplicaError> {
-        if !self.machine.is_sync() || self.now < self.sync_at {
+        let Some(syncer) = &mut self.syncer else {
             return Ok(());
+        };
+        if let Some(result) = syncer.take_result() {
+            result?;
+            self.machine.sync_ends();
+            let synced = std::mem::take(&mut self.syncing);
+            self.report(synced);
         }
-        let applied = self.machine.applied();
-        if applied == self.synced {
-            return Ok(());
+        let is_due = self.now >= self.sync_after && self.has_unreported();
+        if let Some(syncer) = self.syncer.as_mut().filter(|s| is_due && !s.is_busy()) {
+            self.machine.sync_begins();
+            self.syncing = self.machine.applied();
+            self.sync_after = self.now + SYNC_PERIOD_MIN;
+            syncer.request();
         }
-        self.machine.sync()?;
-        for (log, applied) in applied.iter().enumerate() {
-            self.log.applied(log, *applied);
-        }
-        self.synced = applied;
-        self.sync_at = self.now + SYNC_EVERY;
         Ok(())
     }
 

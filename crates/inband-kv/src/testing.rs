@@ -115,6 +115,8 @@ struct Shared {
     decide_twice: bool,
     /// By handle and log: how many values may still be delivered. `None`: all.
     allowed: Option<BTreeMap<(usize, usize), usize>>,
+    /// By handle and log: what was reported to be applied.
+    applied: BTreeMap<(usize, usize), u64>,
     wakers: Vec<UnixStream>,
     peers: Vec<SocketAddr>,
 }
@@ -161,6 +163,7 @@ impl MemoryCluster {
             logs: logs.collect(),
             decide_twice: false,
             allowed: None,
+            applied: BTreeMap::new(),
             wakers: Vec::new(),
             peers: Vec::new(),
         })))
@@ -287,6 +290,11 @@ impl MemoryCluster {
         let mut shared = self.lock();
         shared.allowed = None;
         shared.wake_all_but(usize::MAX);
+    }
+
+    /// What a handle was told to be applied of a log.
+    pub fn applied(&self, owner: usize, log: usize) -> u64 {
+        self.lock().applied.get(&(owner, log)).copied().unwrap_or(0)
     }
 
     /// Who serves checkpoints.
@@ -503,6 +511,9 @@ impl ReplicatedLog for MemoryLog {
             instance < self.lanes[partition].next_instance,
             "applied what was delivered"
         );
+        let mut shared = self.cluster.lock();
+        let before = shared.applied.insert((self.owner, partition), instance);
+        assert!(before.is_none_or(|before| before < instance));
     }
 
     fn reset(&mut self, partition: usize, applied: u64) {

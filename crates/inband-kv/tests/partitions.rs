@@ -254,3 +254,26 @@ fn a_scan_goes_through_all_partitions() {
     client.send(resp(&format!("SCAN {}", u64::MAX)));
     client.expect("*2\r\n$1\r\n0\r\n*0\r\n");
 }
+
+#[test]
+fn a_synced_replica_reports_what_it_has_applied() {
+    let (cluster, dir) = (MemoryCluster::with_partitions(2), common::scratch());
+    let machine = MachineConfig {
+        dirs: vec![dir.path().to_path_buf()],
+        partitions: 2,
+        sync: true,
+    };
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let served = Served::start_with(&cluster, machine, ReplicaConfig::default(), listener);
+    let (mut client, keys) = (served.client(), keys(2));
+    for i in 0..20 {
+        client.send(resp(&format!("SET {} {i}", keys[0])));
+        client.send(resp(&format!("MSET {} {i} {} {i}", keys[0], keys[1])));
+        client.expect("+OK\r\n+OK\r\n");
+    }
+    wait_for("all is synced and reported", || {
+        (0..3).all(|log| cluster.applied(0, log) == cluster.last_instance_of(log))
+    });
+    assert!(cluster.applied(0, 2) > 20);
+    served.stop();
+}

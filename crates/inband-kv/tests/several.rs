@@ -399,7 +399,10 @@ fn a_crash_at_every_write() {
             for key in &all {
                 world.decide_line(&format!("APPEND {key} s{i},"), 0);
             }
-            let lines: Vec<_> = all.iter().map(|key| format!("APPEND {key} m{i},")).collect();
+            let lines: Vec<_> = all
+                .iter()
+                .map(|key| format!("APPEND {key} m{i},"))
+                .collect();
             world.decide_several(exec(&lines), 0);
             world.decide_several(exec(&lines[1..]), 0);
             for partition in [1, 0, 2] {
@@ -668,7 +671,10 @@ fn run(partitions: usize, steps: &[Step]) {
                 reads.push(world.decide_several(command, owner));
             }
             Step::Append(one, two) => {
-                let mut of = vec![usize::from(*one) % partitions, usize::from(*two) % partitions];
+                let mut of = vec![
+                    usize::from(*one) % partitions,
+                    usize::from(*two) % partitions,
+                ];
                 of.push((of[0] + 1) % partitions);
                 of.sort_unstable();
                 of.dedup();

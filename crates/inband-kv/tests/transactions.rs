@@ -128,7 +128,11 @@ const SCRIPT: &str = "
 ";
 
 fn play(clients: &mut [Client; 2]) {
-    for line in SCRIPT.lines().map(str::trim_start).filter(|l| !l.is_empty()) {
+    for line in SCRIPT
+        .lines()
+        .map(str::trim_start)
+        .filter(|l| !l.is_empty())
+    {
         let (who, rest) = line.split_once("> ").expect("a client");
         let (command, expected) = rest.split_once(" -> ").expect("an arrow");
         let client = &mut clients[who.parse::<usize>().expect("a number") - 1];

@@ -1,4 +1,9 @@
 //! `MULTI` to `EXEC`: what is queued, and the versions of the keys watched.
+//!
+//! `WATCH` reads the versions of its keys through the log, and `EXEC` carries them back: they are
+//! compared when the transaction is executed. A record's version changes with every write, so what
+//! Redis calls a touched key is one here, with one difference: a key that did not exist counts as
+//! unchanged if it does not exist again at `EXEC`, whatever was in between.
 
 use bytes::BytesMut;
 

@@ -37,7 +37,10 @@ pub fn scratch() -> tempfile::TempDir {
 pub fn cases(default: u32) -> proptest::test_runner::Config {
     let asked = std::env::var("PROPTEST_CASES");
     proptest::test_runner::Config {
-        cases: asked.ok().and_then(|text| text.parse().ok()).unwrap_or(default),
+        cases: asked
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(default),
         failure_persistence: None,
         ..Default::default()
     }
@@ -331,17 +334,28 @@ impl Served {
         config: ReplicaConfig,
         listener: TcpListener,
     ) -> Self {
-        let (cluster, dir) = (cluster.clone(), dir.to_path_buf());
+        let machine = MachineConfig {
+            dirs: vec![dir.to_path_buf()],
+            partitions: cluster.partitions(),
+            sync: false,
+        };
+        Self::start_with(cluster, machine, config, listener)
+    }
+
+    /// The same with everything that can be said about the store.
+    pub fn start_with(
+        cluster: &MemoryCluster,
+        machine: MachineConfig,
+        config: ReplicaConfig,
+        listener: TcpListener,
+    ) -> Self {
+        let cluster = cluster.clone();
         let address = listener.local_addr().expect("an address");
         let clock_offset_ms = Arc::new(AtomicU64::new(0));
         let offset = clock_offset_ms.clone();
         let (sender, receiver) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let machine = Machine::open(MachineConfig {
-                dirs: vec![dir],
-                partitions: cluster.partitions(),
-                sync: false,
-            })?;
+            let machine = Machine::open(machine)?;
             let log = Box::new(cluster.join(&machine.applied())?);
             let peers = TcpListener::bind("127.0.0.1:0")?;
             let mut replica = Replica::new(config, machine, log, vec![listener], Some(peers))?;

@@ -23,7 +23,11 @@ use super::row::{machine, median, progress, Baseline, Output, Row};
 pub struct AgreementArgs {
     /// Rounds of each measurement; the median is reported.
     #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    pub rounds: usize,
+    /// Instead: what a whole instance costs in the kernel, fed by live frames, beside roles without a
+    /// protocol and plain forwarding on the same links. Only --rounds applies.
+    #[arg(long)]
+    pub capacity: bool,
     /// Time counted in each round.
     #[arg(long, default_value_t = 1000)]
     duration_ms: u64,

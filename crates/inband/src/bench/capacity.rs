@@ -1,38 +1,105 @@
-use std::time::Duration;
+//! `inband bench agreement --capacity`: what a whole instance costs in the kernel, from a client's
+//! request to the learner's ring buffer, fed by live frames, beside two baselines on the same links.
 
 use anyhow::{Context, Result};
-use clap::Args;
 use inband_dataplane::bench::capacity::{Chain, Variant, LINKS, SITES, VARIANTS, WINDOW_INSTANCES};
 use inband_dataplane::soft::Geometry;
+use inband_dataplane::wire::VALUE_LEN_MAX_BYTES;
 use inband_lab::direct::DirectLinks;
 
-use super::row::{median, Output};
+use super::row::{machine, median, progress, Baseline, Output, Row};
 
-/// Measure.
-pub fn run(output: &mut Output) -> Result<()> {
-    let links = DirectLinks::create(&format!("capacity{}", std::process::id()), &SITES, &LINKS)?;
-    for ring_slots in [1024, 4096, 65536] {
-        let mut chain = Chain::load(Geometry { partitions: 1, ring_slots })?;
+const VALUE_LENS_BYTES: [usize; 3] = [64, 512, VALUE_LEN_MAX_BYTES];
+const RINGS_SLOTS: [usize; 3] = [1024, 4096, 65_536];
+/// Windows of instances in one run; their median is the run's figure.
+const WINDOWS_PER_RUN: u32 = 40;
+/// Instances that fill a small ring twice before anything counts.
+const WARM_UP_INSTANCES_MIN: u32 = 8192;
+
+/// Medians over the rounds, in the order of [`VARIANTS`], and instances that got lost on the way.
+struct Measured {
+    ns: [f64; VARIANTS.len()],
+    lost: u64,
+}
+
+/// Measure and print the rows.
+pub fn run(rounds: usize, output: &mut Output) -> Result<()> {
+    let machine = machine();
+    let name = format!("capacity{}", std::process::id());
+    let links = DirectLinks::create(&name, &SITES, &LINKS).context("making the links")?;
+    for ring_slots in RINGS_SLOTS {
+        let geometry = Geometry {
+            partitions: 1,
+            ring_slots,
+        };
+        let mut chain = Chain::load(geometry).context("loading the packet programs")?;
         for (site, host) in links.hosts().iter().enumerate() {
             host.run(|| Ok(chain.wire(site)))??;
         }
-        for len in [64, 512, 1376] {
-            for v in VARIANTS {
-                let warm = (ring_slots as u32).max(8192);
-                let r = links.hosts()[0].run(|| Ok(chain.run(v, len, warm)))??;
-                if r.sent != r.completed { eprintln!("lost {} {}", r.sent, r.completed); }
-            }
-            let mut all = [const { Vec::new() }; 3];
-            for _ in 0..5 {
-                for (i, v) in VARIANTS.iter().enumerate() {
-                    let mut r = links.hosts()[0].run(|| Ok(chain.run(*v, len, 40 * WINDOW_INSTANCES)))??;
-                    if r.sent != r.completed { eprintln!("lost {v:?} {} {} {:?}", r.sent, r.completed, chain.counters()); }
-                    all[i].push(median(&mut r.window_ns));
-                }
-            }
-            let m: Vec<f64> = all.iter_mut().map(|a| median(a)).collect();
-            eprintln!("ring {ring_slots} len {len}: {:.0} {:.0} {:.0}: {:.2} bare, {:.2} plain  {:.0?}", m[0], m[1], m[2], m[0]/m[1], m[0]/m[2], all);
+        for value_len_bytes in VALUE_LENS_BYTES {
+            progress(&format!("ring of {ring_slots}, {value_len_bytes} B"));
+            let measured = measure(&links, &mut chain, ring_slots, value_len_bytes, rounds)?;
+            progress("");
+            let conditions = format!(
+                "{value_len_bytes} B values, ring of {ring_slots} slots, live frames on one CPU, \
+                 direct veth links, one leader, three acceptors, one learner, not authenticated; \
+                 {} lost; median of {rounds} interleaved rounds; {machine}",
+                measured.lost
+            );
+            rows(&measured, &conditions, output)?;
         }
     }
     Ok(())
+}
+
+fn measure(
+    links: &DirectLinks,
+    chain: &mut Chain,
+    ring_slots: usize,
+    value_len_bytes: usize,
+    rounds: usize,
+) -> Result<Measured> {
+    let client = &links.hosts()[0];
+    let mut send = |variant: Variant, instances: u32| -> Result<_> {
+        Ok(client.run(|| Ok(chain.run(variant, value_len_bytes, instances)))??)
+    };
+    let warm_up = WARM_UP_INSTANCES_MIN.max(ring_slots as u32);
+    for variant in VARIANTS {
+        send(variant, warm_up)?;
+    }
+    let mut lost = 0;
+    let mut ns = VARIANTS.map(|_| Vec::with_capacity(rounds));
+    for _ in 0..rounds {
+        for (variant, ns) in VARIANTS.iter().zip(&mut ns) {
+            let mut run = send(*variant, WINDOWS_PER_RUN * WINDOW_INSTANCES)?;
+            lost += run.sent.saturating_sub(run.completed);
+            ns.push(median(&mut run.window_ns));
+        }
+    }
+    Ok(Measured {
+        ns: ns.map(|mut ns| median(&mut ns)),
+        lost,
+    })
+}
+
+fn rows(measured: &Measured, conditions: &str, output: &mut Output) -> Result<()> {
+    let [roles, bare, forwarding] = measured.ns;
+    let row = |metric| Row {
+        bench: "agreement",
+        metric,
+        backend: "xdp".into(),
+        value: roles,
+        unit: "ns/inst",
+        baseline: None,
+        ratio: None,
+        conditions: conditions.to_owned(),
+    };
+    let beside = |name: &str, value| {
+        let name = name.to_owned();
+        Some(Baseline { name, value })
+    };
+    let bare = beside("roles without a protocol", bare);
+    output.row(&row("capacity_to_bare").beside(bare))?;
+    let forwarding = beside("plain forwarding", forwarding);
+    output.row(&row("capacity_to_forwarding").beside(forwarding))
 }

@@ -39,7 +39,6 @@ enum What {
     Failover(failover::FailoverArgs),
     /// What packets cost: those of others, and those of each role.
     Neighbour(neighbour::NeighbourArgs),
-    Capacity,
 }
 
 /// `inband bench-node`.
@@ -72,10 +71,10 @@ pub struct BenchNodeArgs {
 pub fn bench(args: BenchArgs) -> Result<()> {
     let mut output = row::Output::new(args.json, args.results.as_deref())?;
     match args.what {
+        What::Agreement(args) if args.capacity => capacity::run(args.rounds, &mut output),
         What::Agreement(args) => agreement::run(&args, &mut output),
         What::Kv(args) => kv::run(&args, &mut output),
         What::Failover(args) => failover::run(&args, &mut output),
-        What::Capacity => capacity::run(&mut output),
         What::Neighbour(args) => neighbour::run(&args, &mut output),
     }
 }
