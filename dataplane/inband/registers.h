@@ -43,11 +43,25 @@ struct ib_vote {
     ib_u32 reserved;
 };
 
-/* One slot of an acceptor's ring. Odd sequence: taken. */
+enum ib_slot_limits {
+    IB_SLOT_VALUE_BYTES = 120, /* of a value are in the slot: it fills three cache lines */
+    IB_TAIL_VALUE_BYTES = IB_VALUE_LEN_MAX_BYTES - IB_SLOT_VALUE_BYTES,
+};
+
+/*
+ * One slot of an acceptor's ring. Odd sequence: taken. What a long value has more is in the tail of
+ * the same index, which belongs to whoever has taken the slot. It is kept apart because memory
+ * costs more than all else an acceptor does: so slots of short values lie close together, and one
+ * after the other is what processors fetch ahead of being asked.
+ */
 struct ib_slot {
     ib_u64 sequence;
     struct ib_vote vote;
-    ib_u8 value[IB_VALUE_LEN_MAX_BYTES];
+    ib_u8 value[IB_SLOT_VALUE_BYTES];
+};
+
+struct ib_tail {
+    ib_u8 value[IB_TAIL_VALUE_BYTES];
 };
 
 /* Quorum counter, one a host: the members of this epoch. */
@@ -74,6 +88,7 @@ struct ib_count_slot {
 _Static_assert(sizeof(struct ib_leader_regs) == 64, "one cache line a partition");
 _Static_assert(sizeof(struct ib_acceptor_regs) == 64, "one cache line a partition");
 _Static_assert(sizeof(struct ib_vote) == 64, "copied as eight words");
-_Static_assert(sizeof(struct ib_slot) % 8 == 0, "slots stay aligned in the ring");
+_Static_assert(sizeof(struct ib_slot) == 192, "three cache lines, shared with no other slot");
+_Static_assert(sizeof(struct ib_tail) % 8 == 0, "tails stay aligned in the ring");
 
 #endif

@@ -6,20 +6,32 @@
 
 struct ib_frame {
     ib_u8 *data;
+    struct ib_tail *tail; /* of the slot that the packet is about */
     ib_u32 hand_off_fails;
 };
 
+/* Bytes of a value that lie in its slot. */
+static inline ib_u32 in_slot(ib_u32 len_bytes) {
+    return len_bytes < IB_SLOT_VALUE_BYTES ? len_bytes : IB_SLOT_VALUE_BYTES;
+}
+
 static inline int ib_value_save(struct ib_frame *frame, struct ib_slot *slot, ib_u32 len_bytes) {
+    const ib_u8 *from = frame->data + IB_HEADER_LEN_BYTES;
+    ib_u32 head = in_slot(len_bytes);
     if (len_bytes > IB_VALUE_LEN_MAX_BYTES)
         return -1;
-    memcpy(slot->value, frame->data + IB_HEADER_LEN_BYTES, len_bytes);
+    memcpy(slot->value, from, head);
+    memcpy(frame->tail->value, from + head, len_bytes - head);
     return 0;
 }
 
 static inline int ib_value_load(struct ib_frame *frame, struct ib_slot *slot, ib_u32 len_bytes) {
+    ib_u8 *to = frame->data + IB_HEADER_LEN_BYTES;
+    ib_u32 head = in_slot(len_bytes);
     if (len_bytes > IB_VALUE_LEN_MAX_BYTES)
         return -1;
-    memcpy(frame->data + IB_HEADER_LEN_BYTES, slot->value, len_bytes);
+    memcpy(to, slot->value, head);
+    memcpy(to + head, frame->tail->value, len_bytes - head);
     return 0;
 }
 
@@ -54,9 +66,11 @@ static struct ib_result handle(struct ib_switch *sw, struct ib_msg *m, struct ib
     case IB_LEARN:
         if (!(sw->roles & IB_ROLE_ACCEPTOR))
             break;
-        if (ib_acceptor_needs_slot(m))
+        if (ib_acceptor_needs_slot(m)) {
+            frame->tail = &sw->tails[at];
             return ib_shell_acceptor_slot(m, &sw->acceptor[m->partition], &sw->ring[at],
                                           sw->ring_slots, frame);
+        }
         return ib_shell_acceptor_partition(m, &sw->acceptor[m->partition]);
     case IB_PHASE2B:
         if (sw->roles & IB_ROLE_QUORUM)
@@ -68,7 +82,7 @@ static struct ib_result handle(struct ib_switch *sw, struct ib_msg *m, struct ib
 
 struct ib_result ib_switch_handle(struct ib_switch *sw, ib_u8 *buffer, ib_u32 *len_bytes) {
     struct ib_msg m = {0};
-    struct ib_frame frame = {buffer, sw->hand_off_fails};
+    struct ib_frame frame = {buffer, NULL, sw->hand_off_fails};
     struct ib_result result = {IB_DROP, IB_R_none};
     result.reason = ib_parse(buffer, buffer + *len_bytes, *len_bytes, sw->partitions, &m);
     if (result.reason == IB_R_none)

@@ -29,6 +29,7 @@ struct ib_switch {
     struct ib_leader_regs *leader;     /* [partitions] */
     struct ib_acceptor_regs *acceptor; /* [partitions] */
     struct ib_slot *ring;              /* [partitions * ring_slots] */
+    struct ib_tail *tails;             /* [partitions * ring_slots] */
     struct ib_quorum_config *quorum;   /* one */
     struct ib_count_slot *counts;      /* [partitions * ring_slots] */
     ib_u64 *counters;                  /* [IB_REASONS_COUNT] */

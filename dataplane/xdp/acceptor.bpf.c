@@ -40,11 +40,20 @@ struct {
     __type(value, struct ib_slot);
 } ib_ring_map SEC(".maps");
 
+/* Indexed like the ring. */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1);
+    __type(key, ib_u32);
+    __type(value, struct ib_tail);
+} ib_tails_map SEC(".maps");
+
 IB_DEVMAP(ib_learners_map);
 
 SEC("xdp")
 int ib_acceptor_xdp(struct xdp_md *ctx) {
-    struct ib_frame frame = {ctx, 0};
+    struct ib_frame frame = {ctx, &ib_tails_map, 0, 0};
     struct ib_msg m = {0};
     if (ib_role_read(ctx, &m))
         return XDP_ABORTED;
@@ -55,17 +64,15 @@ int ib_acceptor_xdp(struct xdp_md *ctx) {
     struct ib_result result;
     if (ib_acceptor_needs_slot(&m)) {
         ib_u32 ring_slots = ib_settings.ring_slots;
-        ib_u32 at = partition * ring_slots + ((ib_u32)m.instance & (ring_slots - 1));
-        struct ib_slot *slot = bpf_map_lookup_elem(&ib_ring_map, &at);
+        frame.at = partition * ring_slots + ((ib_u32)m.instance & (ring_slots - 1));
+        struct ib_slot *slot = bpf_map_lookup_elem(&ib_ring_map, &frame.at);
         if (!slot)
             return XDP_ABORTED;
-        ib_slot_fetch(slot, m.value_len_bytes);
+        ib_tail_fetch(&ib_tails_map, frame.at, m.value_len_bytes);
         result = ib_shell_acceptor_slot(&m, regs, slot, ring_slots, &frame);
         /* The next packet is likely about the next instance. */
-        at = partition * ring_slots + ((ib_u32)(m.instance + 1) & (ring_slots - 1));
-        slot = bpf_map_lookup_elem(&ib_ring_map, &at);
-        if (slot)
-            ib_slot_fetch(slot, m.value_len_bytes);
+        ib_u32 next = partition * ring_slots + ((ib_u32)(m.instance + 1) & (ring_slots - 1));
+        ib_tail_fetch(&ib_tails_map, next, m.value_len_bytes);
     } else {
         result = ib_shell_acceptor_partition(&m, regs);
     }

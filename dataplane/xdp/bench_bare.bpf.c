@@ -7,7 +7,6 @@
 #include "bench.h"
 #include "role.h"
 #include "up.h"
-#include "fetch.h"
 
 #define IB_FIELD(name) __builtin_offsetof(struct ib_header, name)
 
@@ -44,16 +43,16 @@ IB_INLINE int ib_bare(struct xdp_md *ctx, ib_u8 *payload) {
 
 #elif defined(IB_BARE_ACCEPTOR)
 IB_SHARED_ARRAY(ib_ring_map, struct ib_slot);
+IB_SHARED_ARRAY(ib_tails_map, struct ib_tail);
 
 IB_INLINE int ib_bare(struct xdp_md *ctx, ib_u8 *payload) {
-    struct ib_frame frame = {ctx, 0};
+    struct ib_frame frame = {ctx, &ib_tails_map, 0, 0};
     struct ib_msg m;
     ib_read(payload, &m);
-    ib_u32 at = (ib_u32)m.instance & (ib_settings.ring_slots - 1);
-    struct ib_slot *slot = bpf_map_lookup_elem(&ib_ring_map, &at);
+    frame.at = (ib_u32)m.instance & (ib_settings.ring_slots - 1);
+    struct ib_slot *slot = bpf_map_lookup_elem(&ib_ring_map, &frame.at);
     if (!slot)
         return XDP_ABORTED;
-    ib_slot_fetch(slot, m.value_len_bytes);
     slot->vote.instance = m.instance;
     slot->vote.vround = m.round;
     slot->vote.digest = m.digest;
@@ -77,7 +76,7 @@ IB_INLINE int ib_bare(struct xdp_md *ctx, ib_u8 *payload) {
 IB_SHARED_ARRAY(ib_counts_map, struct ib_count_slot);
 
 IB_INLINE int ib_bare(struct xdp_md *ctx, ib_u8 *payload) {
-    struct ib_frame frame = {ctx, 0};
+    struct ib_frame frame = {ctx, NULL, 0, 0};
     struct ib_msg m = {.value_len_bytes = IB_GET16(payload, value_len_bytes)};
     ib_u64 instance = IB_GET64(payload, instance);
     ib_u32 at = (ib_u32)instance & (ib_settings.ring_slots - 1);

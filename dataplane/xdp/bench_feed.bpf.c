@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_feed - sends REQUESTs out of an interface, run by BPF_PROG_TEST_RUN with live frames. What
- * the network does with a frame is done before the next batch of frames is made, on the same CPU; so
- * the time between two frames is the time of everything that one causes.
+ * the network does with a frame is done before the next batch of frames is made, on the same CPU;
+ * so the time between two frames is the time of everything that one causes.
  *
- * Frames are recycled: the headers of the last one sent in the same memory are rewritten. Floors are
- * raised in the registers themselves, as TRIM packets would do it.
+ * Frames are recycled: the headers of the last one sent in the same memory are rewritten. Floors
+ * are raised in the registers themselves, as TRIM packets would do it.
  */
 #include "bench.h"
 #include "frame.h"

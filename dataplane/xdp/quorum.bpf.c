@@ -24,7 +24,7 @@ struct {
 
 SEC("xdp")
 int ib_quorum_xdp(struct xdp_md *ctx) {
-    struct ib_frame frame = {ctx, 0};
+    struct ib_frame frame = {ctx, NULL, 0, 0};
     struct ib_msg m = {0};
     if (ib_role_read(ctx, &m))
         return XDP_ABORTED;

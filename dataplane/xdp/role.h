@@ -6,10 +6,12 @@
 #ifndef INBAND_XDP_ROLE_H
 #define INBAND_XDP_ROLE_H
 
-#include "frame.h"
+#include "groups.h"
 
 struct ib_frame {
     struct xdp_md *ctx;
+    void *tails;   /* the map of the slots' tails, if the role has slots */
+    ib_u32 at;     /* index of the slot */
     int new_value; /* a stored value has replaced the packet's */
 };
 
@@ -52,12 +54,11 @@ IB_INLINE int ib_frame_resize(struct xdp_md *ctx, ib_u32 value_len_bytes) {
 #define IB_HIDE(variable) __asm__ volatile("" : "+r"(variable))
 
 /*
- * Copy short values by loads and stores of words: the processor does not wait for one cache miss
- * before it goes to the next, as it does in the helper's string instruction. A value of n to 2n bytes
- * is its first n and its last n bytes.
+ * Copy the part of a value that lies in the slot. By loads and stores of words: the processor does
+ * not wait for one cache miss before it goes to the next, as it does in the helper's string
+ * instruction. A value of n to 2n bytes is its first n and its last n bytes.
  */
 #define IB_WORDS_MIN_BYTES 8
-#define IB_WORDS_MAX_BYTES 128
 
 /* 1: copied, 0: shorter than `half` bytes, -1: the packet is shorter than it says. */
 IB_INLINE int ib_save_halves(const struct xdp_md *ctx, ib_u8 *to, ib_u32 len_bytes, ib_u32 half) {
@@ -67,7 +68,7 @@ IB_INLINE int ib_save_halves(const struct xdp_md *ctx, ib_u8 *to, ib_u32 len_byt
         return 0;
     ib_u32 rest = len_bytes - half;
     IB_HIDE(rest);
-    if (rest > half)
+    if (rest > half || rest > IB_SLOT_VALUE_BYTES - half)
         return -1;
     const ib_u8 *last = from + rest;
     if (from + half > end || last + half > end)
@@ -80,27 +81,43 @@ IB_INLINE int ib_save_halves(const struct xdp_md *ctx, ib_u8 *to, ib_u32 len_byt
 }
 
 IB_INLINE int ib_save_words(const struct xdp_md *ctx, ib_u8 *to, ib_u32 len_bytes) {
-    int saved = 0;
-    if (!saved)
-        saved = ib_save_halves(ctx, to, len_bytes, 64);
+    int saved = ib_save_halves(ctx, to, len_bytes, 64);
     if (!saved)
         saved = ib_save_halves(ctx, to, len_bytes, 32);
     if (!saved)
         saved = ib_save_halves(ctx, to, len_bytes, 16);
     if (!saved)
-        saved = ib_save_halves(ctx, to, len_bytes, 8);
+        saved = ib_save_halves(ctx, to, len_bytes, IB_WORDS_MIN_BYTES);
     return saved == 1 ? 0 : -1;
 }
 
-/* Hook of shell.h: packet -> slot. */
+/* The tail of the slot that the frame is about. */
+IB_INLINE struct ib_tail *ib_tail_of(const struct ib_frame *frame) {
+    return frame->tails ? bpf_map_lookup_elem(frame->tails, &frame->at) : NULL;
+}
+
+/* Hook of shell.h: packet -> slot. The tail first: then the packet is known to be long enough. */
 IB_INLINE int ib_value_save(struct ib_frame *frame, struct ib_slot *slot, ib_u32 len_bytes) {
-    ib_u32 last = len_bytes - 1;
+    ib_u32 in_slot = len_bytes;
     if (len_bytes == 0)
         return 0;
-    if (len_bytes >= IB_WORDS_MIN_BYTES && len_bytes <= IB_WORDS_MAX_BYTES)
-        return ib_save_words(frame->ctx, slot->value, len_bytes);
+    if (len_bytes > IB_SLOT_VALUE_BYTES) {
+        ib_u32 last = len_bytes - IB_SLOT_VALUE_BYTES - 1;
+        struct ib_tail *tail = ib_tail_of(frame);
+        IB_HIDE(last);
+        if (!tail || last >= IB_TAIL_VALUE_BYTES)
+            return -1;
+        IB_HIDE(last);
+        if (bpf_xdp_load_bytes(frame->ctx, IB_VALUE_AT_BYTES + IB_SLOT_VALUE_BYTES, tail->value,
+                               last + 1))
+            return -1;
+        in_slot = IB_SLOT_VALUE_BYTES;
+    }
+    if (in_slot >= IB_WORDS_MIN_BYTES)
+        return ib_save_words(frame->ctx, slot->value, in_slot);
+    ib_u32 last = in_slot - 1;
     IB_HIDE(last);
-    if (last >= IB_VALUE_LEN_MAX_BYTES)
+    if (last >= IB_WORDS_MIN_BYTES)
         return -1;
     IB_HIDE(last);
     return (int)bpf_xdp_load_bytes(frame->ctx, IB_VALUE_AT_BYTES, slot->value, last + 1);
@@ -114,8 +131,20 @@ IB_INLINE int ib_value_load(struct ib_frame *frame, struct ib_slot *slot, ib_u32
         return -1;
     if (len_bytes == 0)
         return 0;
+    if (len_bytes > IB_SLOT_VALUE_BYTES) {
+        ib_u32 last_in_tail = len_bytes - IB_SLOT_VALUE_BYTES - 1;
+        struct ib_tail *tail = ib_tail_of(frame);
+        IB_HIDE(last_in_tail);
+        if (!tail || last_in_tail >= IB_TAIL_VALUE_BYTES)
+            return -1;
+        IB_HIDE(last_in_tail);
+        if (bpf_xdp_store_bytes(frame->ctx, IB_VALUE_AT_BYTES + IB_SLOT_VALUE_BYTES, tail->value,
+                                last_in_tail + 1))
+            return -1;
+        last = IB_SLOT_VALUE_BYTES - 1;
+    }
     IB_HIDE(last);
-    if (last >= IB_VALUE_LEN_MAX_BYTES)
+    if (last >= IB_SLOT_VALUE_BYTES)
         return -1;
     IB_HIDE(last);
     return (int)bpf_xdp_store_bytes(frame->ctx, IB_VALUE_AT_BYTES, slot->value, last + 1);
@@ -144,6 +173,25 @@ IB_INLINE int ib_role_note(struct xdp_md *ctx, ib_u32 group) {
     note->note = IB_XDP_NOTE;
     note->group = group;
     return XDP_PASS;
+}
+
+/*
+ * To all members of a group. Each gets a copy, which copies.bpf.c addresses; but what has one
+ * member needs no copy.
+ */
+IB_INLINE int ib_role_send_group(ib_u8 *data, ib_u32 which, void *devices) {
+    const struct ib_group *group = bpf_map_lookup_elem(&ib_groups_map, &which);
+    if (!group || !devices)
+        return XDP_ABORTED;
+    if (group->count + group->has_local != 1)
+        return (int)bpf_redirect_map(devices, 0, BPF_F_BROADCAST);
+    const struct ib_member *member = group->has_local ? &group->local : &group->member[0];
+    if (!member->known) {
+        ib_count_reason(IB_R_copy_unresolved);
+        return XDP_DROP;
+    }
+    ib_frame_address(data, member);
+    return (int)bpf_redirect_map(devices, 0, 0);
 }
 
 /* Count the reason and do what the verdict says. `acceptors` and `learners`: the role's devmaps. */
@@ -179,9 +227,8 @@ IB_INLINE int ib_role_send(const struct ib_frame *frame, struct ib_msg *m, struc
         return ib_role_note(ctx, group);
     if (group == IB_XDP_SENDER)
         return XDP_TX;
-    if (group == IB_XDP_ACCEPTORS)
-        return acceptors ? bpf_redirect_map(acceptors, 0, BPF_F_BROADCAST) : XDP_ABORTED;
-    return learners ? bpf_redirect_map(learners, 0, BPF_F_BROADCAST) : XDP_ABORTED;
+    return group == IB_XDP_ACCEPTORS ? ib_role_send_group(data, group, acceptors)
+                                     : ib_role_send_group(data, group, learners);
 no_room:
     ib_count_reason(IB_R_no_room);
     return XDP_DROP;

@@ -272,11 +272,61 @@ pub struct SlotView {
     pub value: Vec<u8>,
 }
 
-impl Shared<c::ib_slot> {
+/// The acceptors' rings: slots, and apart from them what long values have more.
+pub struct Ring {
+    slots: Shared<c::ib_slot>,
+    /// Indexed like the slots.
+    tails: Shared<c::ib_tail>,
+}
+
+impl Ring {
+    /// Of a program's two maps, which are equally long.
+    pub fn new(slots: Shared<c::ib_slot>, tails: Shared<c::ib_tail>) -> Ring {
+        assert_eq!(slots.count(), tails.count(), "every slot has a tail");
+        Ring { slots, tails }
+    }
+
+    /// Zeroed memory of this process.
+    pub fn zeroed(count: usize) -> Ring {
+        Ring::new(Shared::zeroed(count), Shared::zeroed(count))
+    }
+
+    /// The slots, for the native roles.
+    pub fn slots(&self) -> &Shared<c::ib_slot> {
+        &self.slots
+    }
+
+    /// The tails, for the native roles.
+    pub fn tails(&self) -> &Shared<c::ib_tail> {
+        &self.tails
+    }
+
+    /// Bytes of memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.slots.memory_bytes() + self.tails.memory_bytes()
+    }
+
+    /// The words of a slot and its tail, each read whole; of one moment only if nobody writes
+    /// meanwhile.
+    pub fn words(&self, index: usize) -> Vec<u64> {
+        [self.slots.words(index), self.tails.words(index)].concat()
+    }
+
+    /// Word `at` of a value.
+    fn value_word(&self, index: usize, at: usize) -> &AtomicU64 {
+        const IN_SLOT: usize = c::IB_SLOT_VALUE_BYTES as usize / 8;
+        if at < IN_SLOT {
+            let base = std::mem::offset_of!(c::ib_slot, value);
+            self.slots.word(index, base + at * 8)
+        } else {
+            self.tails.word(index, (at - IN_SLOT) * 8)
+        }
+    }
+
     /// Copy a slot of one moment: waits while it is taken and reads again if it changed.
     /// `None` if it stayed taken for the bounded number of tries.
     pub fn slot(&self, index: usize) -> Option<SlotView> {
-        let sequence = field!(self, index, c::ib_slot, sequence);
+        let sequence = field!(self.slots, index, c::ib_slot, sequence);
         for attempt in 0..SLOT_READ_TRIES_MAX {
             let before = sequence.load(Ordering::Acquire);
             if before & 1 == 1 {
@@ -303,23 +353,22 @@ impl Shared<c::ib_slot> {
     pub fn rounds(&self, index: usize) -> [u64; 3] {
         let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
         [
-            read(field!(self, index, c::ib_slot, vote.instance)),
-            read(field!(self, index, c::ib_slot, vote.promise)),
-            read(field!(self, index, c::ib_slot, vote.vround)),
+            read(field!(self.slots, index, c::ib_slot, vote.instance)),
+            read(field!(self.slots, index, c::ib_slot, vote.promise)),
+            read(field!(self.slots, index, c::ib_slot, vote.vround)),
         ]
     }
 
     fn copy_slot(&self, index: usize) -> SlotView {
         let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let vote = std::mem::offset_of!(c::ib_slot, vote);
-        let at = |offset: usize| read(self.word(index, vote + offset));
+        let at = |offset: usize| read(self.slots.word(index, vote + offset));
         let packed = at(std::mem::offset_of!(c::ib_vote, value_len_bytes)).to_ne_bytes();
         let value_len_bytes = usize::from(u16::from_ne_bytes([packed[0], packed[1]]))
             .min(c::IB_VALUE_LEN_MAX_BYTES as usize);
         let mut value = Vec::with_capacity(value_len_bytes + 8);
-        let base = std::mem::offset_of!(c::ib_slot, value);
         for i in 0..value_len_bytes.div_ceil(8) {
-            value.extend_from_slice(&read(self.word(index, base + i * 8)).to_ne_bytes());
+            value.extend_from_slice(&read(self.value_word(index, i)).to_ne_bytes());
         }
         value.truncate(value_len_bytes);
         SlotView {
@@ -334,16 +383,14 @@ impl Shared<c::ib_slot> {
             value,
         }
     }
-}
 
-impl Shared<c::ib_slot> {
     /// Set a slot of a sealed acceptor, taking it like a packet program: one that took it before the
     /// seal finishes first. False if it stayed taken for the bounded number of tries.
     ///
     /// # Panics
     /// If the value is longer than a slot's room.
     pub fn replace(&self, index: usize, view: &SlotView) -> bool {
-        let sequence = field!(self, index, c::ib_slot, sequence);
+        let sequence = field!(self.slots, index, c::ib_slot, sequence);
         for attempt in 0..SLOT_READ_TRIES_MAX {
             let even = sequence.load(Ordering::SeqCst);
             let taken = even & 1 == 0
@@ -371,8 +418,9 @@ impl Shared<c::ib_slot> {
     pub fn restore(&self, index: usize, view: &SlotView) {
         assert!(view.value.len() <= c::IB_VALUE_LEN_MAX_BYTES as usize);
         let vote = std::mem::offset_of!(c::ib_slot, vote);
-        let put =
-            |offset: usize, value: u64| self.word(index, offset).store(value, Ordering::SeqCst);
+        let put = |offset: usize, value: u64| {
+            self.slots.word(index, offset).store(value, Ordering::SeqCst)
+        };
         put(
             vote + std::mem::offset_of!(c::ib_vote, instance),
             view.instance,
@@ -405,10 +453,8 @@ impl Shared<c::ib_slot> {
         for (i, chunk) in view.value.chunks(8).enumerate() {
             let mut word = [0u8; 8];
             word[..chunk.len()].copy_from_slice(chunk);
-            put(
-                std::mem::offset_of!(c::ib_slot, value) + i * 8,
-                u64::from_ne_bytes(word),
-            );
+            self.value_word(index, i)
+                .store(u64::from_ne_bytes(word), Ordering::SeqCst);
         }
     }
 }

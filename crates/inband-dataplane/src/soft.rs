@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 
 use crate::c;
-use crate::registers::Shared;
+use crate::registers::{Ring, Shared};
 use crate::wire::PACKET_LEN_MAX_BYTES;
 
 /// Bytes of a slot of an acceptor's ring.
-pub const ACCEPTOR_SLOT_LEN_BYTES: usize = size_of::<c::ib_slot>();
+pub const ACCEPTOR_SLOT_LEN_BYTES: usize = size_of::<c::ib_slot>() + size_of::<c::ib_tail>();
 /// Bytes of a slot of a quorum counter's ring.
 pub const COUNT_SLOT_LEN_BYTES: usize = size_of::<c::ib_count_slot>();
 
@@ -89,7 +89,7 @@ pub struct Registers {
     /// Acceptor registers, one a partition.
     pub acceptor: Shared<c::ib_acceptor_regs>,
     /// The acceptors' rings: partition * ring_slots + (instance % ring_slots).
-    pub ring: Shared<c::ib_slot>,
+    pub ring: Ring,
     /// Members of the epoch.
     pub quorum: Shared<c::ib_quorum_config>,
     /// The quorum counters' rings, indexed like `ring`.
@@ -104,7 +104,7 @@ impl Registers {
         Registers {
             leader: Shared::zeroed(geometry.partitions),
             acceptor: Shared::zeroed(geometry.partitions),
-            ring: Shared::zeroed(if roles.acceptor { slots } else { 1 }),
+            ring: Ring::zeroed(if roles.acceptor { slots } else { 1 }),
             quorum: Shared::zeroed(1),
             counts: Shared::zeroed(if roles.quorum { slots } else { 1 }),
         }
@@ -147,7 +147,8 @@ impl SoftSwitch {
             reserved: 0,
             leader: registers.leader.as_ptr(),
             acceptor: registers.acceptor.as_ptr(),
-            ring: registers.ring.as_ptr(),
+            ring: registers.ring.slots().as_ptr(),
+            tails: registers.ring.tails().as_ptr(),
             quorum: registers.quorum.as_ptr(),
             counts: registers.counts.as_ptr(),
             counters: counters.as_ptr(),

@@ -219,18 +219,16 @@ impl XdpHost {
 
     fn fill_groups(&self) -> Result<(), XdpError> {
         for group in &self.groups {
-            self.programs.set_group(group.which, &group.current)?;
-            if self.spec.mode == XdpMode::Native {
-                let local = group.peers.iter().any(|p| p.local);
-                let near = self.loopback.iter().filter(|_| local).map(|l| l.near.index);
-                let remote = group
-                    .peers
-                    .iter()
-                    .filter(|p| !p.local)
-                    .map(|_| self.link.index);
-                let devices: Vec<u32> = remote.chain(near).collect();
-                self.programs.set_devices(group.which, &devices)?;
-            }
+            let local = group.peers.iter().any(|p| p.local);
+            let near = self.loopback.iter().filter(|_| local).map(|l| l.near.index);
+            let remote = group.peers.iter().filter(|p| !p.local);
+            let devices: Vec<u32> = remote.map(|_| self.link.index).chain(near).collect();
+            let devices = match self.spec.mode {
+                XdpMode::Native => &devices[..],
+                XdpMode::Generic => &[],
+            };
+            self.programs
+                .set_members(group.which, &group.current, devices)?;
         }
         Ok(())
     }

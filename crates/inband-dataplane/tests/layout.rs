@@ -56,7 +56,7 @@ fn the_kernel_and_rust_see_the_same_structs() {
     let quorum = Btf::from_raw("quorum", object!("quorum")).unwrap().unwrap();
     let copies = Btf::from_raw("copies", object!("copies")).unwrap().unwrap();
     let race = Btf::from_raw("race", object!("race")).unwrap().unwrap();
-    let structs: [(&Btf<'_>, &str, Layout); 11] = [
+    let structs: [(&Btf<'_>, &str, Layout); 12] = [
         (
             &acceptor,
             "ib_acceptor_regs",
@@ -72,6 +72,11 @@ fn the_kernel_and_rust_see_the_same_structs() {
             &acceptor,
             "ib_slot",
             in_rust!(c::ib_slot: sequence, vote, value),
+        ),
+        (
+            &acceptor,
+            "ib_tail",
+            in_rust!(c::ib_tail: value),
         ),
         (
             &leader,

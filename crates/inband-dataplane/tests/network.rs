@@ -317,7 +317,7 @@ fn regroup(mode: XdpMode) {
         quorum.configure(u64::from(EPOCH), &[3, 4, 5]);
     }
     let client = net.socket(1, PORT);
-    let mut decide = |learner: &mut XdpHost, first: u64| {
+    let decide = |learner: &mut XdpHost, first: u64| {
         let sent = values(12);
         for (i, value) in sent.iter().enumerate() {
             let packet = request(first + i as u64, value);

@@ -177,8 +177,8 @@ impl Site {
         } else {
             c::IB_XDP_LEARNERS
         };
-        self.roles.set_group(which, &group(site, &out))?;
-        self.roles.set_devices(which, &ifindexes)?;
+        self.roles
+            .set_members(which, &group(site, &out), &ifindexes)?;
         let dispatch = &self.roles.dispatch.program;
         for ifindex in incoming(site) {
             let native = XdpMode::Native;
@@ -241,7 +241,8 @@ impl Chain {
             .map(|site| Site::load(site, geometry))
             .collect::<Result<Vec<_>, _>>()?;
         let up = sites[LEARNER - LEADER].roles.up.take();
-        let up = up.ok_or_else(|| XdpError::Spec("the learner's host has no ring buffer".into()))?;
+        let up =
+            up.ok_or_else(|| XdpError::Spec("the learner's host has no ring buffer".into()))?;
         let registers = |site: usize| &sites[site - LEADER].roles;
         let mut shared = Vec::new();
         if let Some(leader) = &registers(LEADER).leader {
@@ -336,9 +337,7 @@ impl Chain {
             sent.map(|()| decided).doing("sending live frames")
         })?;
         let completed = match variant {
-            Variant::Forwarding => {
-                (self.came_at_learner()? - came_before) / ACCEPTORS.len() as u64
-            }
+            Variant::Forwarding => (self.came_at_learner()? - came_before) / ACCEPTORS.len() as u64,
             _ => decided,
         };
         Ok(Run {
@@ -399,7 +398,8 @@ fn request(value_len_bytes: usize) -> Vec<u8> {
 /// `struct ib_feed` at the start of a run.
 fn feed(frame: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0u8; size_of::<c::ib_feed>()];
-    let mut put = |offset: usize, from: &[u8]| bytes[offset..offset + from.len()].copy_from_slice(from);
+    let mut put =
+        |offset: usize, from: &[u8]| bytes[offset..offset + from.len()].copy_from_slice(from);
     put(
         offset_of!(c::ib_feed, window_packets),
         &u64::from(WINDOW_INSTANCES).to_ne_bytes(),

@@ -13,7 +13,7 @@ use super::error::{Doing, XdpError};
 use super::maps::{delete, map_array, page_bytes, sum_per_cpu, update, update_bytes, UpRing};
 use super::rig::TestRun;
 use crate::c;
-use crate::registers::Shared;
+use crate::registers::{Ring, Shared};
 use crate::soft::{reason_name, Geometry, Registers, Roles};
 
 /// Compiled programs, by the name of their source.
@@ -237,6 +237,7 @@ impl Programs {
             ("ib_leader_map", geometry.partitions),
             ("ib_acceptor_map", geometry.partitions),
             ("ib_ring_map", slots),
+            ("ib_tails_map", slots),
             ("ib_counts_map", slots),
             ("ib_up_map", build.ring_buffer_bytes),
         ];
@@ -244,12 +245,14 @@ impl Programs {
             load_object(name, bytes, Some(&settings), &sizes, shared)
         };
         let dispatch = load("dispatch", objects::DISPATCH, &[])?;
-        let role =
-            |on: bool, name, bytes: &[u8]| on.then(|| load(name, bytes, &[&dispatch])).transpose();
+        let copies = load("copies", objects::COPIES, &[&dispatch])?;
+        let role = |on: bool, name, bytes: &[u8]| {
+            on.then(|| load(name, bytes, &[&dispatch, &copies]))
+                .transpose()
+        };
         let leader = role(roles.leader, "leader", objects::LEADER)?;
         let acceptor = role(roles.acceptor, "acceptor", acceptor)?;
         let quorum = role(roles.quorum, "quorum", objects::QUORUM)?;
-        let copies = load("copies", objects::COPIES, &[&dispatch])?;
         let generic = (settings.generic != 0)
             .then(|| load("generic", objects::GENERIC, &[&dispatch, &copies]))
             .transpose()?;
@@ -266,7 +269,10 @@ impl Programs {
                 acceptor.map("ib_acceptor_map")?.as_fd(),
                 geometry.partitions,
             )?;
-            registers.ring = map_array(acceptor.map("ib_ring_map")?.as_fd(), slots)?;
+            registers.ring = Ring::new(
+                map_array(acceptor.map("ib_ring_map")?.as_fd(), slots)?,
+                map_array(acceptor.map("ib_tails_map")?.as_fd(), slots)?,
+            );
         }
         if let Some(quorum) = &quorum {
             registers.quorum = map_array(quorum.map("ib_config_map")?.as_fd(), 1)?;
@@ -335,9 +341,25 @@ impl Programs {
         update(&self.copies.map("ib_groups_map")?, &which, group).doing("setting a multicast group")
     }
 
-    /// Set the interfaces, one a copy, that a multicast group's packets leave by (native mode). What is
-    /// sent meanwhile may miss a member.
-    pub fn set_devices(&self, which: c::ib_xdp_group, ifindexes: &[u32]) -> Result<(), XdpError> {
+    /// Set a multicast group: its addresses, and in native mode the interfaces, one a copy, that its
+    /// packets leave by. A program that sends to a group of one addresses the packet itself; so
+    /// whatever it sees in between, no packet leaves unaddressed.
+    pub fn set_members(
+        &self,
+        which: c::ib_xdp_group,
+        group: &c::ib_group,
+        ifindexes: &[u32],
+    ) -> Result<(), XdpError> {
+        if let [_] = ifindexes {
+            self.set_group(which, group)?;
+            self.set_devices(which, ifindexes)
+        } else {
+            self.set_devices(which, ifindexes)?;
+            self.set_group(which, group)
+        }
+    }
+
+    fn set_devices(&self, which: c::ib_xdp_group, ifindexes: &[u32]) -> Result<(), XdpError> {
         let (loaded, map) = if which == c::IB_XDP_ACCEPTORS {
             (&self.leader, "ib_acceptors_map")
         } else {
@@ -346,8 +368,9 @@ impl Programs {
         let Some(loaded) = loaded else { return Ok(()) };
         let map = loaded.map(map)?;
         for (i, ifindex) in ifindexes.iter().enumerate() {
-            // struct bpf_devmap_val: interface, egress program.
-            let value = [*ifindex, self.copies.program.as_raw_fd() as u32];
+            // struct bpf_devmap_val: interface, egress program (0: none).
+            let copies = self.copies.program.as_raw_fd() as u32;
+            let value = [*ifindex, if ifindexes.len() > 1 { copies } else { 0 }];
             update(&map, &(i as u32), &value).doing("filling a multicast map")?;
         }
         for i in ifindexes.len() as u32..c::IB_XDP_GROUP_ENTRIES {
