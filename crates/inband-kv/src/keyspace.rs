@@ -258,6 +258,11 @@ impl Keyspace {
         }
     }
 
+    /// Some keys were read, between bursts.
+    pub fn was_read(&mut self) {
+        self.cache.trim();
+    }
+
     /// The burst was written.
     pub fn burst_written(&mut self) {
         self.dirty.clear();
@@ -314,6 +319,11 @@ pub struct View<'a> {
     pub keyspace: &'a mut Keyspace,
     /// Replicated time.
     pub now_ms: u64,
+    /// Wall clock of somebody who reads beside the log; else 0.
+    pub wall_ms: u64,
+    /// A record was read that has expired by the wall clock and not by replicated time, which may be
+    /// behind.
+    pub is_doubtful: bool,
 }
 
 impl Keys for View<'_> {
@@ -323,9 +333,13 @@ impl Keys for View<'_> {
 
     fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error> {
         stored_key(key, &mut self.keyspace.stored_key);
-        let now_ms = self.now_ms;
-        let record = self.place()?.as_deref().map(record);
-        Ok(record.filter(|r| is_live(r.expire_at_ms, now_ms)))
+        let (now_ms, wall_ms) = (self.now_ms, self.wall_ms);
+        let expire_at_ms = self.place()?.as_deref().map_or(0, |r| record(r).expire_at_ms);
+        if expire_at_ms != 0 && expire_at_ms <= now_ms {
+            return Ok(None);
+        }
+        self.is_doubtful |= !is_live(expire_at_ms, wall_ms);
+        Ok(self.keyspace.cache.get(&self.keyspace.stored_key).map(record))
     }
 
     fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error> {

@@ -30,7 +30,7 @@ use crate::layout::{remove_dir, Layout};
 use crate::partition::{logs_of, partition_of};
 use crate::reply::Reply;
 use crate::store::{
-    execute_stamped, BatchRecords, LogRole, Outcomes, Position, ScanPage, SharedDbs, Store,
+    execute_stamped, BatchRecords, LogRole, Outcomes, Position, Reader, ScanPage, SharedDbs, Store,
     StoreError, Work,
 };
 use crate::value;
@@ -227,6 +227,11 @@ impl Machine {
     /// The store of a log.
     pub fn store(&self, log: usize) -> &Store {
         &self.shards[log].store
+    }
+
+    /// Read in a partition beside its log, at `wall_ms` by the wall clock.
+    pub fn reader(&mut self, partition: usize, wall_ms: u64) -> Result<Reader<'_>, StoreError> {
+        self.shards[partition].store.reader(wall_ms)
     }
 
     /// The stores of all partitions.

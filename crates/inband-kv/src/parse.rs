@@ -16,6 +16,33 @@ pub const SYNTAX_ERROR: &str = "ERR syntax error";
 /// An argument or a stored value is no integer.
 pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 
+/// How commands that change nothing are executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReadMode {
+    /// From this replica's copy, once it has everything that was decided before: the log is asked
+    /// how far that is, and nothing goes through it.
+    #[default]
+    Position,
+    /// Through the log, like commands that change something.
+    Log,
+}
+
+impl ReadMode {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            ReadMode::Position => "position",
+            ReadMode::Log => "log",
+        }
+    }
+
+    /// The mode of this name, in any case.
+    pub fn of_name(name: &[u8]) -> Option<Self> {
+        let modes = [ReadMode::Position, ReadMode::Log];
+        modes.into_iter().find(|mode| is(name, mode.name()))
+    }
+}
+
 /// A request understood.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Request<'a> {
@@ -23,6 +50,10 @@ pub enum Request<'a> {
     Replicated(Command<'a>),
     /// Answered by this replica, see [`crate::local`].
     Local(&'static CommandSpec),
+    /// `INBAND.READS`: how this connection reads from now on.
+    UseReads(ReadMode),
+    /// `SCAN`.
+    Scan,
     /// `MULTI`.
     Multi,
     /// `EXEC`.
@@ -98,6 +129,11 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         CommandId::DbSize => Command::DbSize,
         CommandId::FlushAll => parse_flush(args)?,
         CommandId::Session => return parse_session(args),
+        CommandId::Reads => {
+            let mode = ReadMode::of_name(key).ok_or_else(syntax_error)?;
+            return Ok(Request::UseReads(mode));
+        }
+        CommandId::Scan => return Ok(Request::Scan),
         CommandId::Keys => Command::Keys(key),
         CommandId::Watch => Command::Watch(strings),
         CommandId::Multi => return Ok(Request::Multi),
@@ -114,7 +150,6 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         | CommandId::Ping
         | CommandId::Quit
         | CommandId::Reset
-        | CommandId::Scan
         | CommandId::Select => return Ok(Request::Local(spec)),
     };
     Ok(Request::Replicated(command))

@@ -282,6 +282,29 @@ pub(crate) struct Work<'a> {
     pub(crate) meta: &'a ColumnFamily,
 }
 
+/// Executes commands that change nothing beside the log.
+pub struct Reader<'a>(View<'a>);
+
+impl Reader<'_> {
+    /// Execute an encoded command. `None`: by the wall clock a key in it has expired, by replicated
+    /// time it has not; the log knows.
+    pub fn read(&mut self, command: &[u8]) -> Result<Option<Reply>, StoreError> {
+        let reply = match Command::decode(command) {
+            Some((command, None)) if command.only_reads() => {
+                engine::execute(&mut self.0, &command)?
+            }
+            _ => Reply::error("ERR this command goes through the log"),
+        };
+        Ok((!std::mem::take(&mut self.0.is_doubtful)).then_some(reply))
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        self.0.keyspace.was_read();
+    }
+}
+
 impl Store {
     /// Open the database in `path`; `create` it if there is none.
     pub(crate) fn open(
@@ -609,6 +632,8 @@ impl Store {
             columns,
             keyspace,
             now_ms,
+            wall_ms: 0,
+            is_doubtful: false,
         };
         let is_tick = value.count == 0;
         view.delete_expired(if is_tick {
@@ -653,10 +678,27 @@ impl Store {
                 columns,
                 keyspace: &mut self.keyspace,
                 now_ms,
+                wall_ms: 0,
+                is_doubtful: false,
             },
             clients: &mut self.clients,
             meta: columns.meta,
         })
+    }
+
+    /// Read beside the log, at `wall_ms` by the wall clock.
+    pub fn reader(&mut self, wall_ms: u64) -> Result<Reader<'_>, StoreError> {
+        if self.is_stopped {
+            return Err(StoreError::Stopped);
+        }
+        Ok(Reader(View {
+            db: &self.db,
+            columns: Columns::of(&self.db)?,
+            keyspace: &mut self.keyspace,
+            now_ms: self.state.time_ms,
+            wall_ms,
+            is_doubtful: false,
+        }))
     }
 
     /// An entry was executed here at `now_ms`; to be written with what it changed.

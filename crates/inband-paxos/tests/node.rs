@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use inband_paxos::config::{Config, Dataplane};
+use inband_dataplane::soft::Registers;
+use inband_paxos::config::{Config, Dataplane, Role};
 use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, Ticket, ValueKind};
 use inband_paxos::node::{Node, NodeError};
 
@@ -175,6 +176,45 @@ fn several_logs_over_sockets() {
     assert_eq!(after, [Some(0), Some(1), Some(1), Some(0)]);
     let ticket = cluster.nodes[0].submit(1, b"last").expect("there is room");
     cluster.until("it is decided", |c| c.done[0].contains_key(&ticket));
+}
+
+/// All acceptors keep their votes, so opening an epoch is sealing and opening each of them.
+#[test]
+fn nodes_go_on_in_another_epoch() {
+    let mut cluster = Cluster::start();
+    let all_lead = |c: &Cluster| c.leaders() == [Some(0), Some(1), Some(2), Some(0)];
+    cluster.until("every log has its first leader", all_lead);
+    let submit = |cluster: &mut Cluster, value: &[u8]| -> Vec<Ticket> {
+        let mut logs = 0..LOGS;
+        let ticket = logs.by_ref().map(|log| cluster.nodes[0].submit(log, value));
+        ticket.map(|t| t.expect("there is room")).collect()
+    };
+    let first = submit(&mut cluster, b"first");
+    let has = |c: &Cluster, tickets: &[Ticket]| tickets.iter().all(|t| c.done[0].contains_key(t));
+    cluster.until("all are decided", |c| has(c, &first));
+    let acceptors = |cluster: &Cluster, act: &dyn Fn(&Registers, usize)| {
+        for node in &cluster.nodes {
+            let registers = node.registers().expect("it has roles");
+            (0..LOGS).for_each(|log| act(registers, log));
+        }
+    };
+    acceptors(&cluster, &|registers, log| registers.acceptor.seal(log, 2));
+    acceptors(&cluster, &|registers, log| registers.acceptor.open(log));
+    let second = submit(&mut cluster, b"second");
+    // Without the third node as a leader.
+    let mut nodes = cluster.configs[0].nodes.clone();
+    nodes[2].roles.retain(|role| *role != Role::Leader);
+    for at in [1, 0, 2] {
+        let heard = cluster.nodes[at].host().highest_epoch_seen();
+        assert!(heard <= 2);
+        cluster.nodes[at].enter_epoch(2, &nodes).expect("it enters");
+        cluster.nodes[at].enter_epoch(2, &nodes).expect("once more");
+    }
+    cluster.until("all are decided", |c| has(c, &second));
+    let leaders = cluster.leaders();
+    assert_eq!(leaders, [Some(0), Some(1), Some(0), Some(1)]);
+    let third = submit(&mut cluster, b"third");
+    cluster.until("all are decided", |c| has(c, &third));
 }
 
 #[test]

@@ -136,9 +136,11 @@ impl World {
         voting.count() > acceptors.len() / 2
     }
 
-    /// Begin the next epoch, with these members. The one before must be open.
+    /// Begin the next epoch, with these members. The one before must have been opened.
     pub fn reconfigure(&mut self, members: Members) {
-        assert!(self.is_open(), "one change at a time");
+        let majority = self.layout.acceptors.len() / 2 + 1;
+        let was_opened = |change: &Change| change.installed.len() >= majority;
+        assert!(self.change.as_ref().is_none_or(was_opened), "it never will");
         let before = self.layout.acceptors.clone();
         self.layout.acceptors.clone_from(&members.acceptors);
         self.layout.replicas.clone_from(&members.replicas);
@@ -170,12 +172,16 @@ impl World {
         self.queue.push(self.now + wait_us, event);
     }
 
+    fn is_reached(&self, node: u8) -> bool {
+        self.host(node).is_well() && !self.hidden.contains(&node)
+    }
+
     /// Seal an acceptor of the epoch before.
     pub(crate) fn seal(&mut self, node: u8, epoch: u32) {
         let Some(mut change) = self.change.take_if(|change| change.epoch == epoch) else {
             return;
         };
-        if self.host(node).is_well() {
+        if self.is_reached(node) {
             self.seal_now(node, &mut change);
         } else {
             self.coordinator_turns_to(Event::Seal(node, epoch));
@@ -233,7 +239,7 @@ impl World {
         let Some(mut change) = self.change.take_if(|change| change.epoch == epoch) else {
             return;
         };
-        if self.host(node).is_well() {
+        if self.is_reached(node) {
             self.install_now(node, &mut change);
         } else {
             self.coordinator_turns_to(Event::Install(node, epoch));

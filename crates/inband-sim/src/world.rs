@@ -1,6 +1,6 @@
 //! The world: hosts, network, time. Steps from event to event and lets the checks look after each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use inband_dataplane::wire::{self, Header};
 use inband_paxos::log::Burst;
@@ -113,6 +113,8 @@ pub struct World {
     pub(crate) faults: Faults,
     /// Mean time between commands of one replica's clients; 0: they rest.
     pub(crate) load_us: Micros,
+    /// Nodes that the coordinator of epochs cannot reach, though others can.
+    pub hidden: BTreeSet<u8>,
     /// Of each epoch, from the first.
     pub(crate) members: Vec<Members>,
     /// The last change of epoch.
@@ -145,6 +147,7 @@ impl World {
                 .map(|p| Observer::new(p, &layout.acceptor_hosts, layout.ring_slots))
                 .collect(),
             members: Vec::new(),
+            hidden: BTreeSet::new(),
             change: None,
             reconfigure_us: 0,
             violation: None,

@@ -6,8 +6,12 @@ use inband_sim::{run, Mutation, Options};
 const SEEDS_MAX: u64 = 150;
 
 /// Mutations that take a schedule of their own: `round_used_twice` and `read_without_memory` in
-/// schedules.rs.
-const OF_THEIR_OWN: [Mutation; 2] = [Mutation::IncarnationReused, Mutation::ReadOfRecovering];
+/// schedules.rs, `sealed_without_memory` in epochs.rs.
+const OF_THEIR_OWN: [Mutation; 3] = [
+    Mutation::IncarnationReused,
+    Mutation::ReadOfRecovering,
+    Mutation::RecoveringSealed,
+];
 
 /// What the checks may say about a broken rule; anything else is noticed for the wrong reason.
 fn words_for(mutation: Mutation) -> &'static [&'static str] {
