@@ -5,6 +5,8 @@
 //! undecided. Lanes of different partitions go on side by side. A request that concerns more than
 //! one partition, or that is answered by this replica, waits until all before it are answered; only
 //! requests over several partitions go on together, in their lane.
+//!
+//! When it is a lane's turn and all that waits in it only reads, it need not go through the log.
 
 mod transaction;
 
@@ -21,7 +23,7 @@ use crate::limits::{
     OUTPUT_HARD_BYTES_MAX, OUTPUT_SOFT_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_COMMAND_BYTES_MAX,
     READ_BUDGET_BYTES, REQUEST_LEN_BYTES_MAX,
 };
-use crate::parse::{parse, Request};
+use crate::parse::{parse, ReadMode, Request};
 use crate::partition::logs_of;
 use crate::reply::{Protocol, Reply};
 use crate::resp::{Args, Found, RequestParser};
@@ -61,6 +63,8 @@ pub enum Next {
     Command(usize),
     /// To be answered by this replica, at once.
     Local(CommandId, OwnedArgs),
+    /// `SCAN`, to be answered by [`Connection::answer_alone`].
+    Scan(OwnedArgs),
     /// A transaction in which nothing goes through a log, to be answered at once.
     LocalTransaction(Vec<Item>),
     /// Answered already.
@@ -73,6 +77,8 @@ struct Waiting {
     number: u64,
     len_bytes: usize,
     received: Instant,
+    /// It need not go through the log.
+    is_read: bool,
 }
 
 /// The commands of one connection for one log.
@@ -81,7 +87,9 @@ struct Lane {
     waiting: VecDeque<Waiting>,
     /// The encoded forms of those that wait.
     encoded: BytesMut,
-    /// Numbers of those in the undecided value.
+    /// Those among them that must go through the log.
+    waiting_writes: usize,
+    /// Numbers of those in the undecided value, or being read.
     in_flight: VecDeque<u64>,
     /// How many of those that were in a value are not answered.
     unanswered: usize,
@@ -106,6 +114,8 @@ enum Alone {
     Watch(Vec<Vec<u8>>),
     /// `EXEC` of these items, some of which did not go through a log.
     Exec(Vec<Item>),
+    /// `SCAN`.
+    Scan,
 }
 
 /// `INBAND.SESSION id seq` as declared on a connection.
@@ -137,6 +147,8 @@ pub struct Intake<'a> {
     pub command_len_bytes_max: usize,
     /// Refuse commands for the logs with this reply.
     pub refusal: Option<&'a Reply>,
+    /// How a connection reads that has not said how.
+    pub reads: ReadMode,
     /// Now.
     pub now: Instant,
 }
@@ -186,6 +198,8 @@ pub struct Connection {
     /// Bytes of all encoded commands that wait.
     encoded_len_bytes: usize,
     session: Option<SessionCursor>,
+    /// How this connection reads, if it has said so.
+    reads: Option<ReadMode>,
     transaction: Option<Transaction>,
     watches: Watches,
     /// Bytes that may still be read in this turn.
@@ -232,6 +246,7 @@ impl Connection {
             lanes: (0..logs_of(partitions)).map(|_| Lane::default()).collect(),
             encoded_len_bytes: 0,
             session: None,
+            reads: None,
             transaction: None,
             watches: Watches::default(),
             read_budget_bytes: 0,
@@ -401,6 +416,11 @@ impl Connection {
                 });
                 Some(self.answered(Reply::Ok))
             }
+            Ok(Request::UseReads(mode)) => {
+                self.reads = Some(mode);
+                Some(self.answered(Reply::Ok))
+            }
+            Ok(Request::Scan) => self.scan(args, intake),
             Ok(Request::Multi) => Some(self.multi()),
             Ok(Request::Exec) => self.exec(intake),
             Ok(Request::Discard) => Some(self.discard()),
@@ -440,14 +460,37 @@ impl Connection {
             let keys = keys.iter().map(<[u8]>::to_vec).collect();
             self.alone = Some((Alone::Watch(keys), None));
         }
+        // A session keeps the replies to its commands, and `WATCH` makes the log keep versions.
+        let is_read = mode == Mode::Partitions
+            && stamp.is_none()
+            && command.only_reads()
+            && !matches!(command, Command::Watch(_))
+            && self.reads.unwrap_or(intake.reads) == ReadMode::Position;
         self.encoded_len_bytes += len_bytes;
         let number = self.number();
-        self.lanes[lane].waiting.push_back(Waiting {
+        let lane_of = &mut self.lanes[lane];
+        lane_of.waiting_writes += usize::from(!is_read);
+        lane_of.waiting.push_back(Waiting {
             number,
             len_bytes,
             received: intake.now,
+            is_read,
         });
         Some(Next::Command(lane))
+    }
+
+    /// `SCAN`; `None` if it must wait.
+    fn scan(&mut self, args: Args<'_>, intake: &Intake<'_>) -> Option<Next> {
+        if !self.replies.is_empty() {
+            return None;
+        }
+        if let Some(refusal) = intake.refusal {
+            return Some(self.answered(refusal.clone()));
+        }
+        self.number();
+        self.mode = Mode::Alone;
+        self.alone = Some((Alone::Scan, None));
+        Some(Next::Scan(OwnedArgs::new(args)))
     }
 
     /// Put it into the ready list of a lane; `false` if it is there already or has nothing for it.
@@ -468,6 +511,11 @@ impl Connection {
         lane.unanswered == 0
             && !lane.waiting.is_empty()
             && self.output.len() < OUTPUT_SOFT_BYTES_MAX
+    }
+
+    /// Need none of the commands that wait in a lane go through the log?
+    pub fn has_only_reads(&self, lane: usize) -> bool {
+        self.lanes[lane].waiting_writes == 0
     }
 
     /// Lanes, for those who go through all of them.
@@ -507,10 +555,41 @@ impl Connection {
         let lane = &mut self.lanes[lane];
         if let Some(front) = lane.waiting.pop_front() {
             lane.encoded.advance(front.len_bytes);
+            lane.waiting_writes -= usize::from(!front.is_read);
             self.encoded_len_bytes -= front.len_bytes;
             lane.in_flight.push_back(front.number);
             lane.unanswered += 1;
         }
+    }
+
+    /// The rest of the commands of a lane that were being read, with their encoded forms, must go
+    /// through the log: they wait again, before all others.
+    pub fn return_to_log<'c>(
+        &mut self,
+        lane: usize,
+        commands: impl ExactSizeIterator<Item = &'c [u8]>,
+        received: Instant,
+    ) {
+        let lane = &mut self.lanes[lane];
+        let later = std::mem::take(&mut lane.encoded);
+        let count = commands.len();
+        let numbers: Vec<u64> = lane.in_flight.drain(..count).collect();
+        let mut waiting = VecDeque::new();
+        for (number, command) in numbers.into_iter().zip(commands) {
+            lane.encoded.extend_from_slice(command);
+            self.encoded_len_bytes += command.len();
+            waiting.push_back(Waiting {
+                number,
+                len_bytes: command.len(),
+                received,
+                is_read: false,
+            });
+        }
+        lane.encoded.extend_from_slice(&later);
+        waiting.append(&mut lane.waiting);
+        lane.waiting = waiting;
+        lane.waiting_writes += count;
+        lane.unanswered -= count;
     }
 
     /// Answer the oldest request of the undecided value of a lane.
@@ -573,11 +652,13 @@ impl Connection {
                 Some((Vec::new(), reply))
             }
             Alone::Exec(items) => Some((items, reply)),
+            Alone::Scan => Some((Vec::new(), reply)),
         }
     }
 
     /// Answer a request that went alone.
     pub fn answer_alone(&mut self, reply: Reply) {
+        self.alone = None;
         self.answer(self.first_number, reply);
     }
 
@@ -586,6 +667,7 @@ impl Connection {
         self.protocol = Protocol::Resp2;
         self.name.clear();
         self.session = None;
+        self.reads = None;
         self.transaction = None;
         self.watches = Watches::default();
     }

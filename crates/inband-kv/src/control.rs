@@ -38,6 +38,8 @@ pub struct Status {
     pub requests_total: u64,
     /// Commands applied, of all replicas.
     pub commands_applied_total: u64,
+    /// Commands that were read beside the log on this replica.
+    pub reads_total: u64,
     /// Values submitted by this replica.
     pub values_submitted_total: u64,
     /// Values that this replica submitted and that are undecided.
@@ -75,6 +77,7 @@ pub(crate) struct Counters {
     pub connections_refused_total: AtomicU64,
     pub requests_total: AtomicU64,
     pub commands_applied_total: AtomicU64,
+    pub reads_total: AtomicU64,
     pub values_submitted_total: AtomicU64,
     pub values_in_flight: AtomicU64,
     pub outcomes_unknown_total: AtomicU64,
@@ -161,6 +164,7 @@ impl ReplicaControl {
             connections_refused_total: get(&c.connections_refused_total),
             requests_total: get(&c.requests_total),
             commands_applied_total: get(&c.commands_applied_total),
+            reads_total: get(&c.reads_total),
             values_submitted_total: get(&c.values_submitted_total),
             values_in_flight: get(&c.values_in_flight),
             outcomes_unknown_total: get(&c.outcomes_unknown_total),

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::connection::Connection;
 use crate::control::Status;
+use crate::parse::ReadMode;
 use crate::reply::Protocol;
 
 /// What a replica is; does not change while it runs.
@@ -18,6 +19,8 @@ pub struct Identity {
     pub partitions: usize,
     /// Most clients at a time.
     pub clients_max: usize,
+    /// How connections read that do not say how.
+    pub reads: ReadMode,
     /// When it started.
     pub started: Instant,
     /// Addresses it listens on.
@@ -126,6 +129,7 @@ fn inband(status: &Status, identity: &Identity) -> String {
         ("replicated_time_ms", s.time_ms),
         ("client_sessions", s.client_sessions),
         ("commands_applied", s.commands_applied_total),
+        ("reads_by_position", s.reads_total),
         ("values_submitted", s.values_submitted_total),
         ("values_in_flight", s.values_in_flight),
         ("outcomes_unknown", s.outcomes_unknown_total),
@@ -137,7 +141,8 @@ fn inband(status: &Status, identity: &Identity) -> String {
         ("checkpoints_served", s.checkpoints_served_total),
         ("draining", u64::from(s.is_draining)),
     ];
-    let mut text = format!("name:{}\r\n", identity.name);
+    let reads = identity.reads.name();
+    let mut text = format!("name:{}\r\nreads:{reads}\r\n", identity.name);
     for (log, applied) in s.applied_instances.iter().enumerate() {
         let name = match log == identity.partitions {
             true => "m".to_owned(),

@@ -332,14 +332,13 @@ impl Keys for View<'_> {
     }
 
     fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error> {
-        stored_key(key, &mut self.keyspace.stored_key);
         let (now_ms, wall_ms) = (self.now_ms, self.wall_ms);
-        let expire_at_ms = self.place()?.as_deref().map_or(0, |r| record(r).expire_at_ms);
-        if expire_at_ms != 0 && expire_at_ms <= now_ms {
-            return Ok(None);
-        }
-        self.is_doubtful |= !is_live(expire_at_ms, wall_ms);
-        Ok(self.keyspace.cache.get(&self.keyspace.stored_key).map(record))
+        let (db, columns, keyspace) = (self.db, self.columns, &mut *self.keyspace);
+        stored_key(key, &mut keyspace.stored_key);
+        let record = place(db, columns, keyspace)?.as_deref().map(record);
+        let record = record.filter(|r| is_live(r.expire_at_ms, now_ms));
+        self.is_doubtful |= record.is_some_and(|r| !is_live(r.expire_at_ms, wall_ms));
+        Ok(record)
     }
 
     fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error> {
@@ -347,7 +346,7 @@ impl Keys for View<'_> {
         self.keyspace.writes += u64::from(self.keyspace.has_versions);
         let (header, header_len) = self.keyspace.header(expire_at_ms);
         let header = &header[..header_len];
-        let place = self.place()?;
+        let place = place(self.db, self.columns, self.keyspace)?;
         let before = place.as_deref().map(|r| (record(r).expire_at_ms, r.len()));
         let len = header_len + value.len();
         match place {
@@ -386,10 +385,17 @@ impl Keys for View<'_> {
 
     fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error> {
         let keyspace = &*self.keyspace;
-        let is_alive = |bytes: &[u8]| is_live(record(bytes).expire_at_ms, self.now_ms);
+        let (now_ms, wall_ms) = (self.now_ms, self.wall_ms);
+        let is_doubtful = &mut self.is_doubtful;
+        let mut is_alive = |bytes: &[u8]| {
+            let expire_at_ms = record(bytes).expire_at_ms;
+            let is_alive = is_live(expire_at_ms, now_ms);
+            *is_doubtful |= is_alive && !is_live(expire_at_ms, wall_ms);
+            is_alive
+        };
         let dirty: HashSet<&[u8]> = keyspace.dirty.iter().collect();
         for stored_key in &dirty {
-            let is_there = keyspace.cache.get(stored_key).is_some_and(is_alive);
+            let is_there = keyspace.cache.get(stored_key).is_some_and(&mut is_alive);
             if is_there && !visit(&stored_key[HASH_LEN_BYTES..]) {
                 return Ok(());
             }
@@ -416,25 +422,26 @@ impl Keys for View<'_> {
     }
 }
 
-impl View<'_> {
-    /// The place of the record of the key in `keyspace.stored_key`, dead or alive.
-    fn place(&mut self) -> Result<&mut Option<Box<[u8]>>, rocksdb::Error> {
-        let keyspace = &mut *self.keyspace;
-        let (key, flushed) = (&keyspace.stored_key, keyspace.flushed);
-        keyspace.cache.place(key, || {
-            if flushed {
-                return Ok(None);
-            }
-            Ok(self
-                .db
-                .get_pinned_cf(self.columns.data, key)?
-                .map(|record| Box::from(&*record)))
-        })
-    }
+/// The place of the record of the key in `keyspace.stored_key`, dead or alive.
+fn place<'k>(
+    db: &DB,
+    columns: Columns<'_>,
+    keyspace: &'k mut Keyspace,
+) -> Result<&'k mut Option<Box<[u8]>>, rocksdb::Error> {
+    let (key, flushed) = (&keyspace.stored_key, keyspace.flushed);
+    keyspace.cache.place(key, || {
+        if flushed {
+            return Ok(None);
+        }
+        let record = db.get_pinned_cf(columns.data, key)?;
+        Ok(record.map(|record| Box::from(&*record)))
+    })
+}
 
+impl View<'_> {
     /// Delete the key in `keyspace.stored_key`.
     fn delete_stored(&mut self) -> Result<bool, rocksdb::Error> {
-        let Some(bytes) = self.place()?.take() else {
+        let Some(bytes) = place(self.db, self.columns, self.keyspace)?.take() else {
             return Ok(false);
         };
         let expire_at_ms = record(&bytes).expire_at_ms;

@@ -1,5 +1,5 @@
-//! Commands that a replica answers without the log: about the connection, the server, and `SCAN`,
-//! which reads the local copy.
+//! Commands that a replica answers without the log: about the connection and the server. And
+//! `SCAN`, which reads the local copy.
 
 use std::time::Instant;
 
@@ -23,8 +23,6 @@ const SCAN_COUNT_DEFAULT: usize = 10;
 
 /// What a local command may look at.
 pub struct World<'a> {
-    /// The local copy.
-    pub machine: &'a Machine,
     /// All connections, the asking one included.
     pub connections: &'a mut Connections,
     /// Place of the asking connection.
@@ -83,8 +81,6 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
                 world.now,
             ))
         }
-        CommandId::Scan if world.status.is_loading => Reply::error(loading_error(&world.status)),
-        CommandId::Scan => scan(args, world.machine).unwrap_or_else(|reply| reply),
         _ => Reply::error("ERR this command goes through the log"),
     }
 }
@@ -340,11 +336,14 @@ fn config(args: Args<'_>, identity: &info::Identity) -> Reply {
     }
 }
 
-fn scan(args: Args<'_>, machine: &Machine) -> Result<Reply, Reply> {
-    let cursor = std::str::from_utf8(args.get(1))
-        .ok()
-        .and_then(|text| text.parse::<u64>().ok());
-    let cursor = cursor.ok_or_else(|| Reply::error("ERR invalid cursor"))?;
+/// The cursor of a `SCAN`, if it is one.
+pub fn scan_cursor(args: Args<'_>) -> Option<u64> {
+    std::str::from_utf8(args.get(1)).ok()?.parse().ok()
+}
+
+/// Answer `SCAN`.
+pub fn scan(args: Args<'_>, machine: &Machine) -> Result<Reply, Reply> {
+    let cursor = scan_cursor(args).ok_or_else(|| Reply::error("ERR invalid cursor"))?;
     let (mut pattern, mut count, mut is_type_known) = (None, SCAN_COUNT_DEFAULT, true);
     let mut at = 2;
     while at < args.len() {

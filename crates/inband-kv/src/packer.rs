@@ -6,9 +6,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use inband_paxos::log::{ReplicatedLog, SubmitError, Ticket};
+use inband_paxos::log::{ReadTicket, ReplicatedLog, SubmitError, Ticket};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, OwnedArgs};
 use crate::front::Connections;
 use crate::limits::{VALUES_IN_FLIGHT_BEFORE_FILLING, VALUES_IN_FLIGHT_MAX};
 use crate::value::{self, ValueWriter, COMMAND_PREFIX_LEN_BYTES, VALUE_HEADER_LEN_BYTES};
@@ -55,6 +55,44 @@ struct InFlight {
     refused_session: u64,
 }
 
+/// Commands that only read, of many connections, and how far the log must be applied for them.
+#[derive(Debug, Default)]
+pub struct Reads {
+    /// Who waits, part by part.
+    pub parts: Vec<Part>,
+    /// Connections that wait for a page of `SCAN`.
+    pub scans: Vec<(Part, OwnedArgs)>,
+    /// The encoded commands, one after the other.
+    bytes: Vec<u8>,
+    lens: Vec<usize>,
+    ticket: Option<ReadTicket>,
+    /// Instance up to which they see everything, once it is known.
+    instance: Option<u64>,
+    since: Option<Instant>,
+}
+
+impl Reads {
+    fn is_empty(&self) -> bool {
+        self.parts.is_empty() && self.scans.is_empty()
+    }
+
+    /// The encoded commands from the one at `first` on.
+    pub fn commands(&self, first: usize, count: usize) -> impl ExactSizeIterator<Item = &[u8]> {
+        let mut at: usize = self.lens[..first].iter().sum();
+        self.lens[first..first + count].iter().map(move |len| {
+            at += len;
+            &self.bytes[at - len..at]
+        })
+    }
+
+    fn clear(&mut self) {
+        self.parts.clear();
+        self.scans.clear();
+        self.bytes.clear();
+        self.lens.clear();
+    }
+}
+
 /// Packs commands into values.
 #[derive(Debug)]
 pub struct Packer {
@@ -68,6 +106,11 @@ pub struct Packer {
     ready: VecDeque<usize>,
     in_flight: HashMap<Ticket, InFlight>,
     spare: Vec<Vec<Part>>,
+    /// To be asked for.
+    reads: Reads,
+    /// Asked for.
+    reads_in_flight: VecDeque<Reads>,
+    spare_reads: Vec<Reads>,
     /// Values submitted so far.
     pub submitted: u64,
 }
@@ -95,6 +138,9 @@ impl Packer {
             ready: VecDeque::new(),
             in_flight: HashMap::new(),
             spare: Vec::new(),
+            reads: Reads::default(),
+            reads_in_flight: VecDeque::new(),
+            spare_reads: Vec::new(),
             submitted: 0,
         }
     }
@@ -105,14 +151,15 @@ impl Packer {
         value_len_bytes_max.saturating_sub(overhead)
     }
 
-    /// Number of undecided values.
+    /// Number of undecided values, and of reads that wait together.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.len()
+        self.in_flight.len() + self.reads_in_flight.len()
     }
 
-    /// Nothing is undecided, being filled or waiting to be packed.
+    /// Nothing is undecided, being filled, being read or waiting to be packed.
     pub fn is_idle(&self) -> bool {
-        self.in_flight.is_empty() && self.writer.is_empty() && self.ready.is_empty()
+        let is_packed = self.writer.is_empty() && self.ready.is_empty() && self.reads.is_empty();
+        self.in_flight() == 0 && is_packed
     }
 
     /// A connection may have commands to pack.
@@ -134,6 +181,12 @@ impl Packer {
                 self.ready.pop_front();
                 continue;
             };
+            if connection.has_only_reads(log) {
+                self.take_reads(slot, connection);
+                connection.leave_ready_list(log);
+                self.ready.pop_front();
+                continue;
+            }
             if !self.is_good_fit(connection) {
                 if !self.submit(to, rejected) {
                     return;
@@ -144,9 +197,80 @@ impl Packer {
             connection.leave_ready_list(log);
             self.ready.pop_front();
         }
+        self.ask(to);
         if !self.writer.is_empty() && self.in_flight.len() < VALUES_IN_FLIGHT_BEFORE_FILLING {
             self.submit(to, rejected);
         }
+    }
+
+    fn take_reads(&mut self, slot: usize, connection: &mut Connection) {
+        let mut part: Option<Part> = None;
+        while let Some((command, received)) = connection.front_command(self.log) {
+            self.reads.bytes.extend_from_slice(command);
+            self.reads.lens.push(command.len());
+            connection.pop_command(self.log);
+            let first = Part {
+                slot,
+                connection_id: connection.id,
+                count: 0,
+                received,
+            };
+            part.get_or_insert(first).count += 1;
+        }
+        self.reads.parts.extend(part);
+    }
+
+    /// A connection waits for a page of `SCAN`.
+    pub fn push_scan(&mut self, part: Part, args: OwnedArgs) {
+        self.reads.scans.push((part, args));
+    }
+
+    /// Ask the log how far it must be applied for the reads: all of this turn share one question.
+    fn ask(&mut self, to: &mut Submission<'_>) {
+        if self.reads.is_empty() {
+            return;
+        }
+        let next = self.spare_reads.pop().unwrap_or_default();
+        let mut reads = std::mem::replace(&mut self.reads, next);
+        reads.ticket = Some(to.log.confirm_read(self.log));
+        (reads.instance, reads.since) = (None, Some(to.now));
+        self.reads_in_flight.push_back(reads);
+    }
+
+    /// Some reads see everything once `instance` is applied.
+    pub fn confirm_reads(&mut self, ticket: ReadTicket, instance: u64) {
+        let mut all = self.reads_in_flight.iter_mut();
+        if let Some(reads) = all.find(|reads| reads.ticket == Some(ticket)) {
+            reads.instance = Some(instance);
+        }
+    }
+
+    /// Take reads that may be answered now that `applied` is.
+    pub fn take_confirmed(&mut self, applied: u64) -> Option<Reads> {
+        let is_ready = |r: &Reads| r.instance.is_some_and(|instance| instance <= applied);
+        let at = self.reads_in_flight.iter().position(is_ready)?;
+        self.reads_in_flight.remove(at)
+    }
+
+    /// Take the reads of this ticket.
+    pub fn take_reads_of(&mut self, ticket: ReadTicket) -> Option<Reads> {
+        let mut all = self.reads_in_flight.iter();
+        let at = all.position(|reads| reads.ticket == Some(ticket))?;
+        self.reads_in_flight.remove(at)
+    }
+
+    /// Take reads that wait for longer than `age`.
+    pub fn take_overdue_reads(&mut self, now: Instant, age: Duration) -> Option<Reads> {
+        let is_overdue = |since: Instant| now.saturating_duration_since(since) > age;
+        let mut all = self.reads_in_flight.iter();
+        let at = all.position(|reads| reads.since.is_some_and(is_overdue))?;
+        self.reads_in_flight.remove(at)
+    }
+
+    /// Keep the memory of reads for the next ones.
+    pub fn recycle_reads(&mut self, mut reads: Reads) {
+        reads.clear();
+        self.spare_reads.push(reads);
     }
 
     /// Should the connection's commands go into the value being filled? They should not be torn

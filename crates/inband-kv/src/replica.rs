@@ -7,6 +7,7 @@
 
 mod answers;
 mod markers;
+mod reads;
 mod several;
 
 use std::collections::HashSet;
@@ -27,6 +28,7 @@ use crate::loader::Loader;
 use crate::local::{self, World};
 use crate::machine::Machine;
 use crate::packer::{Packer, Rejected, Submission};
+use crate::parse::ReadMode;
 use crate::reply::Reply;
 use crate::resp::Args;
 use crate::store::{Outcomes, StoreError};
@@ -59,6 +61,8 @@ pub struct ReplicaConfig {
     /// How long a command may take; then its outcome is unknown. To be longer than the log's own
     /// deadline, which covers everything up to the decision.
     pub deadline_ms: u64,
+    /// How connections read that do not say how.
+    pub reads: ReadMode,
 }
 
 impl Default for ReplicaConfig {
@@ -69,6 +73,7 @@ impl Default for ReplicaConfig {
             clients_max: 10_000,
             spin_us: 50,
             deadline_ms: 7_000,
+            reads: ReadMode::default(),
         }
     }
 }
@@ -204,6 +209,7 @@ impl Replica {
             replica_index: config.replica_index,
             partitions,
             clients_max: config.clients_max,
+            reads: config.reads,
             started: now,
             addresses: front.local_addrs(),
             command_len_bytes_max: Packer::command_len_bytes_max(value_len_bytes_max),
@@ -371,6 +377,7 @@ impl Replica {
                 partitions: self.identity.partitions,
                 command_len_bytes_max: self.identity.command_len_bytes_max,
                 refusal: refusal.as_ref(),
+                reads: self.config.reads,
                 now: self.now,
             };
             let Some(connection) = self.front.connections.get_mut(slot) else {
@@ -390,6 +397,7 @@ impl Replica {
                     let reply = self.execute_local(slot, id, args.args());
                     self.answer_local(slot, reply);
                 }
+                Ok(Next::Scan(args)) => self.start_scan(slot, args),
                 Ok(Next::LocalTransaction(items)) => {
                     let reply = self.complete(slot, items, Vec::new());
                     self.answer_local(slot, reply);
@@ -428,7 +436,6 @@ impl Replica {
     fn execute_local(&mut self, slot: usize, id: CommandId, args: Args<'_>) -> Reply {
         self.publish();
         let mut world = World {
-            machine: &self.machine,
             status: self.control.status(),
             connections: &mut self.front.connections,
             slot,
@@ -524,7 +531,7 @@ impl Replica {
         self.take_reports();
         self.outcomes.clear();
         if !self.machine.run(&mut self.outcomes)? {
-            return Ok(false);
+            return self.answer_reads();
         }
         self.now = Instant::now();
         self.note_applied();
@@ -538,6 +545,7 @@ impl Replica {
             self.finish_entry(entry, reply);
         }
         self.outcomes = outcomes;
+        self.answer_reads()?;
         Ok(true)
     }
 
@@ -554,6 +562,7 @@ impl Replica {
         for (ticket, failure) in failed {
             self.fail(ticket, failure);
         }
+        self.take_read_reports();
         if !needy.is_empty() {
             self.start_loading(needy);
         }

@@ -117,6 +117,8 @@ struct Shared {
     allowed: Option<BTreeMap<(usize, usize), usize>>,
     /// By handle and log: what was reported to be applied.
     applied: BTreeMap<(usize, usize), u64>,
+    /// Reads asked for, by all handles.
+    reads_asked: usize,
     wakers: Vec<UnixStream>,
     peers: Vec<SocketAddr>,
 }
@@ -164,6 +166,7 @@ impl MemoryCluster {
             decide_twice: false,
             allowed: None,
             applied: BTreeMap::new(),
+            reads_asked: 0,
             wakers: Vec::new(),
             peers: Vec::new(),
         })))
@@ -290,6 +293,11 @@ impl MemoryCluster {
         let mut shared = self.lock();
         shared.allowed = None;
         shared.wake_all_but(usize::MAX);
+    }
+
+    /// How often a log was asked how far it is decided.
+    pub fn reads_asked(&self) -> usize {
+        self.lock().reads_asked
     }
 
     /// What a handle was told to be applied of a log.
@@ -535,6 +543,7 @@ impl ReplicatedLog for MemoryLog {
     }
 
     fn confirm_read(&mut self, partition: usize) -> ReadTicket {
+        self.cluster.lock().reads_asked += 1;
         let ticket = ReadTicket::new(partition, self.next_ticket);
         self.next_ticket += 1;
         match self.fail_next_read.take() {

@@ -114,9 +114,8 @@ impl Connection {
             Ok(Request::UseSession { .. } | Request::Replicated(Command::SessionNew)) => {
                 Err(refuse_in_transaction("INBAND.SESSION"))
             }
-            Ok(Request::Local(spec)) if spec.id == CommandId::Scan => {
-                Err(refuse_in_transaction("SCAN"))
-            }
+            Ok(Request::UseReads(_)) => Err(refuse_in_transaction("INBAND.READS")),
+            Ok(Request::Scan) => Err(refuse_in_transaction("SCAN")),
             Ok(Request::Local(spec)) => Ok(Item::Local(spec.id, OwnedArgs::new(args))),
             Ok(Request::Replicated(_)) if intake.refusal.is_some() => {
                 Err(intake.refusal.cloned().unwrap_or(Reply::Nil))

@@ -92,6 +92,8 @@ impl Replica {
             }
         }
         self.give_up_entries(age, &why);
+        let why = format!("this replica is behind for {} ms", self.config.deadline_ms);
+        self.give_up_reads(age, &why);
     }
 
     fn reply_unknown(&mut self, log: usize, parts: Vec<Part>, why: &str) {
@@ -157,7 +159,7 @@ impl Replica {
     }
 
     /// The connections of a value may go on.
-    fn value_done(&mut self, log: usize, parts: Vec<Part>) {
+    pub(super) fn value_done(&mut self, log: usize, parts: Vec<Part>) {
         for part in &parts {
             self.waiting_commands -= part.count;
             let round_trip = self.now.saturating_duration_since(part.received);
