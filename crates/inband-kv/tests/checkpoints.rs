@@ -240,7 +240,7 @@ fn clients_are_told_while_loading() {
     let mut waiting = one.client();
     assert_eq!(waiting.ask("PING"), "+PONG");
     cluster.hold();
-    waiting.send("GET a\r\nGET a\r\nPING\r\n");
+    waiting.send("INCR a\r\nINCR a\r\nPING\r\n");
     wait_for("it is held", || cluster.held() == 1);
     // The values it needs next are gone before it sees them.
     cluster.keep_entries(1);

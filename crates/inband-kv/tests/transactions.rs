@@ -341,12 +341,12 @@ fn a_partition_that_is_gone_ends_in_an_error_not_in_silence() {
     let unknown = "-ERR outcome unknown: not applied here within 300 ms";
     assert!(client.line().starts_with(unknown));
     // The other partition stands at its marker.
-    client.send(resp(&format!("GET {}", keys[0])));
+    client.send(resp(&format!("APPEND {} x", keys[0])));
     assert!(client.line().starts_with(unknown));
     assert_eq!(served.control.status().outcomes_unknown_total, 2);
     cluster.release_log_reversed(1);
     client.send(resp(&format!("MGET {} {}", keys[0], keys[1])));
-    client.expect("*2\r\n$1\r\n2\r\n$1\r\n2\r\n");
+    client.expect("*2\r\n$2\r\n2x\r\n$1\r\n2\r\n");
 }
 
 #[test]

@@ -1,0 +1,140 @@
+//! Reads beside the log: answered from this replica's copy once it has everything that was decided
+//! before they came.
+
+use std::time::Duration;
+
+use inband_paxos::log::{ReadTicket, SubmitFailure};
+
+use super::{Replica, ReplicaError};
+use crate::connection::OwnedArgs;
+use crate::control::add;
+use crate::local;
+use crate::packer::{Part, Reads};
+use crate::reply::Reply;
+
+impl Replica {
+    /// Let a connection wait for a page of `SCAN`.
+    pub(super) fn start_scan(&mut self, slot: usize, args: OwnedArgs) {
+        let Some(connection) = self.front.connections.get_mut(slot) else {
+            return;
+        };
+        let part = Part {
+            slot,
+            connection_id: connection.id,
+            count: 1,
+            received: self.now,
+        };
+        self.waiting_commands += 1;
+        let cursor = local::scan_cursor(args.args()).unwrap_or(0);
+        let partition = self.machine.cursor_partition(cursor);
+        let last = self.machine.partitions() - 1;
+        self.lanes[partition.min(last)].packer.push_scan(part, args);
+    }
+
+    /// Take from the bursts what became of reads.
+    pub(super) fn take_read_reports(&mut self) {
+        let mut failed = Vec::new();
+        for (log, burst) in self.machine.bursts().iter_mut().enumerate() {
+            for (ticket, instance) in burst.confirmed.drain(..) {
+                self.lanes[log].packer.confirm_reads(ticket, instance);
+            }
+            failed.append(&mut burst.reads_failed);
+        }
+        for (ticket, failure) in failed {
+            self.fail_reads(ticket, failure);
+        }
+    }
+
+    /// Answer all reads that may be answered; were there any?
+    pub(super) fn answer_reads(&mut self) -> Result<bool, ReplicaError> {
+        let mut has_any = false;
+        for log in 0..self.machine.partitions() {
+            let applied = self.machine.store(log).applied();
+            while let Some(reads) = self.lanes[log].packer.take_confirmed(applied) {
+                self.read(log, &reads)?;
+                self.reads_done(log, reads);
+                has_any = true;
+            }
+        }
+        Ok(has_any)
+    }
+
+    fn read(&mut self, log: usize, reads: &Reads) -> Result<(), ReplicaError> {
+        let mut reader = self.machine.reader(log, self.wall_ms)?;
+        let mut first = 0;
+        for part in &reads.parts {
+            let (next, count) = (first + part.count, part.count);
+            let Some(connection) = part.connection(&mut self.front.connections) else {
+                first = next;
+                continue;
+            };
+            for (at, command) in reads.commands(first, count).enumerate() {
+                match reader.read(command)? {
+                    Some(reply) => connection.answer_next(log, reply),
+                    None => {
+                        // The log moves replicated time on. The rest goes after it, or would see
+                        // less than this one.
+                        let rest = reads.commands(first + at, count - at);
+                        connection.return_to_log(log, rest, part.received);
+                        self.waiting_commands += count - at;
+                        break;
+                    }
+                }
+            }
+            first = next;
+        }
+        drop(reader);
+        for (part, args) in &reads.scans {
+            let reply = local::scan(args.args(), &self.machine).unwrap_or_else(|reply| reply);
+            if let Some(connection) = part.connection(&mut self.front.connections) {
+                connection.answer_alone(reply);
+            }
+        }
+        let scans = reads.scans.iter().map(|(part, _)| part);
+        let count: usize = reads.parts.iter().chain(scans).map(|p| p.count).sum();
+        add(&self.control.counters.reads_total, count as u64);
+        Ok(())
+    }
+
+    fn fail_reads(&mut self, ticket: ReadTicket, failure: SubmitFailure) {
+        let log = ticket.partition();
+        if let Some(reads) = self.lanes[log].packer.take_reads_of(ticket) {
+            let why = match failure {
+                SubmitFailure::NotApplied(why) => why.to_owned(),
+                SubmitFailure::OutcomeUnknown(ms) => format!("no answer within {ms} ms"),
+            };
+            self.refuse_reads(log, reads, &why);
+        }
+    }
+
+    /// End reads that have taken too long.
+    pub(super) fn give_up_reads(&mut self, age: Duration, why: &str) {
+        for log in 0..self.machine.partitions() {
+            while let Some(reads) = self.lanes[log].packer.take_overdue_reads(self.now, age) {
+                self.refuse_reads(log, reads, why);
+            }
+        }
+    }
+
+    fn refuse_reads(&mut self, log: usize, reads: Reads, why: &str) {
+        let reply = Reply::error(format!("TRYAGAIN not read: {why}"));
+        for part in &reads.parts {
+            if let Some(connection) = part.connection(&mut self.front.connections) {
+                (0..part.count).for_each(|_| connection.answer_next(log, reply.clone()));
+            }
+        }
+        for (part, _) in &reads.scans {
+            if let Some(connection) = part.connection(&mut self.front.connections) {
+                connection.answer_alone(reply.clone());
+            }
+        }
+        self.reads_done(log, reads);
+    }
+
+    fn reads_done(&mut self, log: usize, mut reads: Reads) {
+        let mut parts = std::mem::take(&mut reads.parts);
+        parts.extend(reads.scans.drain(..).map(|(part, _)| part));
+        self.lanes[log].packer.recycle_reads(reads);
+        self.value_done(log, parts);
+    }
+}
