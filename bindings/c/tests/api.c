@@ -458,14 +458,15 @@ static void check_unknown(struct seen *a, const char *impatient) {
     CHECK(a->last_failure.ticket == ticket && a->last_failure.instance == 0);
 }
 
-static void check_alone(const char *alone, const char *leader) {
+static void check_alone(const char *alone, const char *twin, const char *leader) {
     struct seen seen = {0};
     inband_ctx *ctx, *twice;
     uint64_t ticket;
 
     CHECK(inband_create(alone, INBAND_DATAPLANE_AUTO, NULL, 0, &seen.ctx) == INBAND_OK);
     CHECK(strcmp(inband_dataplane_used(seen.ctx), "udp: no host.interface is configured") == 0);
-    CHECK(inband_create(alone, 0, NULL, 0, &twice) == INBAND_ERR_ADDRESS);
+    CHECK(inband_create(alone, 0, NULL, 0, &twice) == INBAND_ERR_STATE_DIR);
+    CHECK(inband_create(twin, 0, NULL, 0, &twice) == INBAND_ERR_ADDRESS);
     watch(&seen);
     CHECK(inband_submit(seen.ctx, "x", 1, &ticket) == INBAND_OK);
     RUN_UNTIL(seen.failures == 1, &seen, &seen);
@@ -487,9 +488,9 @@ int main(int argc, char **argv) {
     static struct seen a, b;
     static const char saved[8] = {0, 0, 0, 0, 0, 0, 0, FIRST - 1};
 
-    CHECK(argc == 7);
+    CHECK(argc == 8);
     check_arguments(argv[1], argv[3]);
-    check_alone(argv[4], argv[5]);
+    check_alone(argv[4], argv[7], argv[5]);
     CHECK(inband_create(argv[1], 0, saved, sizeof saved, &a.ctx) == INBAND_OK);
     CHECK(inband_create(argv[2], INBAND_DATAPLANE_UDP, NULL, 0, &b.ctx) == INBAND_OK);
     a.peer = b.ctx;

@@ -359,6 +359,10 @@ fn check_api(checker: &[&str]) {
         first,
         1000,
     ));
+    // The address of the one that is alone, and a state directory of its own.
+    let twin = dir.join("twin");
+    std::fs::create_dir(&twin).expect("a directory");
+    command.arg(configure(&twin, &alone_nodes, FIRST_REPLICA, 1, 100));
     let mut api = Program::start(&mut command);
     api.lines_until("stop the acceptors");
     cluster.acceptors.stop();
