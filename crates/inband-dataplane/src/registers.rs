@@ -419,7 +419,9 @@ impl Ring {
         assert!(view.value.len() <= c::IB_VALUE_LEN_MAX_BYTES as usize);
         let vote = std::mem::offset_of!(c::ib_slot, vote);
         let put = |offset: usize, value: u64| {
-            self.slots.word(index, offset).store(value, Ordering::SeqCst)
+            self.slots
+                .word(index, offset)
+                .store(value, Ordering::SeqCst)
         };
         put(
             vote + std::mem::offset_of!(c::ib_vote, instance),

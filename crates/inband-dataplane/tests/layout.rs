@@ -73,11 +73,7 @@ fn the_kernel_and_rust_see_the_same_structs() {
             "ib_slot",
             in_rust!(c::ib_slot: sequence, vote, value),
         ),
-        (
-            &acceptor,
-            "ib_tail",
-            in_rust!(c::ib_tail: value),
-        ),
+        (&acceptor, "ib_tail", in_rust!(c::ib_tail: value)),
         (
             &leader,
             "ib_leader_regs",
