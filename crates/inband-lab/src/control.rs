@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use inband_control::service;
 use inband_paxos::config::Role;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,7 @@ use crate::line_json::{self, CallError};
 const POSITIONS_SHOWN_MAX: usize = 9;
 
 /// A request to a host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase")]
 pub enum HostRequest {
     /// How are you? Answered by [`HostReply::Status`].
@@ -28,18 +29,25 @@ pub enum HostRequest {
     Applied,
     /// Make everything applied survive a power cut. Answered by [`HostReply::Position`].
     Sync,
+    /// Ask the control plane, wherever its leader is. Answered by [`HostReply::Control`].
+    Control {
+        /// What.
+        request: service::Request,
+    },
     /// End. Answered by [`HostReply::Stopping`] before the process ends.
     Stop,
 }
 
 /// A host's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "reply", rename_all = "lowercase")]
+#[serde(tag = "reply", content = "body", rename_all = "lowercase")]
 pub enum HostReply {
     /// To [`HostRequest::Status`].
     Status(Box<HostStatus>),
     /// To [`HostRequest::Drain`], [`HostRequest::Applied`] and [`HostRequest::Sync`].
     Position(Position),
+    /// To [`HostRequest::Control`].
+    Control(Box<service::Response>),
     /// To [`HostRequest::Stop`].
     Stopping,
     /// The request failed or was not understood.
@@ -186,11 +194,23 @@ pub fn status(socket: &Path, limit: Duration) -> Result<HostStatus, ControlError
 /// Ask to drain, sync, or just for the position.
 pub fn position(
     socket: &Path,
-    request: HostRequest,
+    request: &HostRequest,
     limit: Duration,
 ) -> Result<Position, ControlError> {
-    match line_json::call(socket, &request, limit)? {
+    match line_json::call(socket, request, limit)? {
         HostReply::Position(position) => Ok(position),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Ask the control plane by way of a host.
+pub fn control(
+    socket: &Path,
+    request: service::Request,
+    limit: Duration,
+) -> Result<service::Response, ControlError> {
+    match line_json::call(socket, &HostRequest::Control { request }, limit)? {
+        HostReply::Control(response) => Ok(*response),
         other => Err(unexpected(other)),
     }
 }
@@ -213,6 +233,44 @@ fn unexpected(reply: HostReply) -> ControlError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_of_the_control_plane_is_carried() {
+        // Its maps have numbers as keys, which not every way to write an enum can carry.
+        let configuration = inband_control::configuration::Configuration {
+            epoch: 3,
+            revision: 9,
+            members: [(
+                7,
+                inband_control::configuration::Member {
+                    node: 7,
+                    name: "acceptor/0".into(),
+                    data: "10.0.0.1:7400".parse().unwrap(),
+                    control: "10.0.0.1:7400".parse().unwrap(),
+                    parts: Default::default(),
+                    identity: None,
+                },
+            )]
+            .into(),
+            leaders: vec![vec![7]],
+            beginning: inband_control::configuration::Beginning::Merged,
+        };
+        let status = service::Status {
+            leader: 7,
+            opened: Some(configuration),
+            pending: None,
+            waiting: inband_control::coordinator::Waiting::Nothing,
+            hosts: Vec::new(),
+        };
+        let reply = HostReply::Control(Box::new(service::Response::Status(Box::new(status))));
+        let line = serde_json::to_string(&reply).unwrap();
+        assert_eq!(serde_json::from_str::<HostReply>(&line).unwrap(), reply);
+        let request = HostRequest::Control {
+            request: service::Request::Remove(7),
+        };
+        let line = serde_json::to_string(&request).unwrap();
+        assert_eq!(serde_json::from_str::<HostRequest>(&line).unwrap(), request);
+    }
 
     #[test]
     fn positions_and_logs_have_names() {

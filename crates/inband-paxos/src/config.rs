@@ -31,10 +31,14 @@ pub mod bounds {
     pub const RING_SLOTS: RangeInclusive<u64> = 64..=65_536;
     /// UDP and TCP ports.
     pub const PORT: RangeInclusive<u64> = 1..=65_535;
+    /// Nodes of one cluster that may lead.
+    pub const LEADERS: RangeInclusive<usize> = 1..=254;
     /// Acceptors of one cluster: each has a bit in the quorum counter's member bitmap.
     pub const ACCEPTORS: RangeInclusive<usize> = 1..=15;
     /// Replicas of one cluster.
     pub const REPLICAS: RangeInclusive<usize> = 1..=15;
+    /// Controllers of one cluster: each takes part in every change of the configuration.
+    pub const CONTROLLERS: RangeInclusive<usize> = 0..=7;
     /// Length of cluster and node names in bytes. Namespace names are built from both.
     pub const NAME_LEN_BYTES: RangeInclusive<usize> = 1..=32;
     /// Longest path of a unix socket that the kernel takes, in bytes.
@@ -109,6 +113,9 @@ pub enum Role {
     Acceptor,
     /// Quorum counter, learner and store; serves clients.
     Replica,
+    /// Keeps the cluster's configuration, together with the other controllers. With none in the cluster,
+    /// members are fixed, and an acceptor that lost its memory votes again only after a restart of all.
+    Controller,
 }
 
 impl FromStr for Role {
@@ -118,8 +125,9 @@ impl FromStr for Role {
             "leader" => Ok(Self::Leader),
             "acceptor" => Ok(Self::Acceptor),
             "replica" => Ok(Self::Replica),
+            "controller" => Ok(Self::Controller),
             other => Err(format!(
-                "unknown role {other:?}; the roles are \"leader\", \"acceptor\" and \"replica\""
+                "unknown role {other:?}; the roles are \"leader\", \"acceptor\", \"replica\" and \"controller\""
             )),
         }
     }
@@ -131,6 +139,7 @@ impl fmt::Display for Role {
             Self::Leader => "leader",
             Self::Acceptor => "acceptor",
             Self::Replica => "replica",
+            Self::Controller => "controller",
         })
     }
 }
@@ -336,7 +345,8 @@ pub struct NodeConfig {
     pub id: u8,
     /// Unique name, for people: `acceptor/1`.
     pub name: String,
-    /// Where its packets go.
+    /// Where its packets go, over UDP; its control service, if the cluster has controllers, listens at
+    /// the same address over TCP.
     pub address: SocketAddrV4,
     /// What it does.
     pub roles: Vec<Role>,
@@ -423,6 +433,11 @@ impl Config {
     /// The replicas, in the file's order.
     pub fn replicas(&self) -> impl Iterator<Item = &NodeConfig> {
         self.with_role(Role::Replica)
+    }
+
+    /// The nodes that keep the configuration; none: the members are fixed.
+    pub fn controllers(&self) -> impl Iterator<Item = &NodeConfig> {
+        self.with_role(Role::Controller)
     }
 
     /// The nodes that may lead, in the order of take-over.

@@ -1,11 +1,13 @@
 //! The control socket of a host: status, drain, sync, stop.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use inband_control::service;
 use inband_dataplane::registers::{AcceptorView, LeaderView};
 use inband_kv::control::ReplicaControl;
 use inband_lab::control::{
@@ -18,6 +20,8 @@ use crate::published::{self, Shared};
 
 /// Longest wait for what is in flight; a submission's deadline and a little more.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for the control plane, which may be choosing a leader.
+const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the other threads know of this host.
 #[derive(Clone)]
@@ -121,6 +125,19 @@ impl HostView {
         }
     }
 
+    /// The control plane answers over TCP, wherever its leader is.
+    fn ask_control_plane(&self, request: &service::Request) -> HostReply {
+        let cluster = &self.config.cluster.name;
+        let controllers = self.config.controllers();
+        let services: Vec<SocketAddr> = controllers.map(|n| SocketAddr::V4(n.address)).collect();
+        match service::call(cluster, &services, request, CONTROL_PLANE_TIMEOUT) {
+            Ok(response) => HostReply::Control(Box::new(response)),
+            Err(error) => HostReply::Error {
+                message: error.to_string(),
+            },
+        }
+    }
+
     fn answer(&self, request: HostRequest) -> HostReply {
         match request {
             HostRequest::Status => HostReply::Status(Box::new(self.status())),
@@ -143,6 +160,7 @@ impl HostView {
                 },
                 Some(Ok(())) | None => HostReply::Position(self.position()),
             },
+            HostRequest::Control { request } => self.ask_control_plane(&request),
             HostRequest::Stop => {
                 self.stop.store(true, Ordering::Release);
                 if let Some(replica) = &self.replica {

@@ -90,10 +90,10 @@ impl Shared {
         if replicas.is_empty() {
             return Err("no replica is alive".into());
         }
-        self.ask(&replicas, HostRequest::Drain, DRAIN_LIMIT)?;
+        self.ask(&replicas, &HostRequest::Drain, DRAIN_LIMIT)?;
         let applied = self.wait_until_equal(&replicas)?;
         self.stop_hosts(&others);
-        let after = self.ask(&replicas, HostRequest::Applied, ANSWER_LIMIT)?;
+        let after = self.ask(&replicas, &HostRequest::Applied, ANSWER_LIMIT)?;
         if let Some(moved) = after.iter().find(|p| p.applied != applied) {
             return Err(format!(
                 "a replica went on to {} after all had stopped at {}",
@@ -101,7 +101,7 @@ impl Shared {
                 instances(&applied)
             ));
         }
-        self.ask(&replicas, HostRequest::Sync, SYNC_LIMIT)?;
+        self.ask(&replicas, &HostRequest::Sync, SYNC_LIMIT)?;
         Ok(applied)
     }
 
@@ -117,7 +117,7 @@ impl Shared {
     fn ask(
         &self,
         replicas: &[usize],
-        request: HostRequest,
+        request: &HostRequest,
         limit: Duration,
     ) -> Result<Vec<Position>, String> {
         let sockets: Vec<PathBuf> = replicas.iter().map(|&i| self.hosts[i].socket()).collect();
@@ -153,7 +153,7 @@ impl Shared {
         let deadline = Instant::now() + EQUAL_LIMIT;
         let mut equal_since: Option<(Vec<u64>, Instant)> = None;
         loop {
-            let positions = self.ask(replicas, HostRequest::Applied, ANSWER_LIMIT)?;
+            let positions = self.ask(replicas, &HostRequest::Applied, ANSWER_LIMIT)?;
             let votes = voting(&self.host_statuses(), self.logs());
             let state = agreed(&positions, &votes, acceptors);
             equal_since = match (&state, equal_since) {

@@ -181,6 +181,9 @@ fn run(config: &Path) {
                     HostReply::Position(position)
                 }
                 HostRequest::Applied | HostRequest::Sync => HostReply::Position(position),
+                HostRequest::Control { .. } => HostReply::Error {
+                    message: "a stand-in keeps no configuration".into(),
+                },
                 HostRequest::Stop => {
                     std::thread::spawn(|| {
                         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -538,13 +538,14 @@ fn check_nodes(raw: &[Spanned<RawNode>], port: u16) -> Result<Vec<NodeConfig>, M
         });
     }
     let limits = [
-        (Role::Leader, 1..=usize::MAX),
+        (Role::Leader, bounds::LEADERS),
         (Role::Acceptor, bounds::ACCEPTORS),
         (Role::Replica, bounds::REPLICAS),
+        (Role::Controller, bounds::CONTROLLERS),
     ];
     for (role, allowed) in limits {
         let having: Vec<usize> = (0..nodes.len()).filter(|&i| nodes[i].has(role)).collect();
-        if having.is_empty() {
+        if having.len() < *allowed.start() {
             let at = raw.last().map_or(0, |r| r.span().start);
             return Err(Mistake {
                 at,
