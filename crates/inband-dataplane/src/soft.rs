@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
+use std::sync::Arc;
 
 use crate::c;
 use crate::registers::{Ring, Shared};
@@ -122,7 +123,7 @@ impl Registers {
 
 /// A soft switch: roles, their registers and counters.
 pub struct SoftSwitch {
-    registers: Registers,
+    registers: Arc<Registers>,
     counters: Shared<u64>,
     raw: c::ib_switch,
 }
@@ -136,7 +137,7 @@ unsafe impl Sync for SoftSwitch {}
 impl SoftSwitch {
     /// A switch with zeroed registers: inactive leader, recovering acceptor.
     pub fn new(node: u8, roles: Roles, geometry: Geometry) -> SoftSwitch {
-        let registers = Registers::new(geometry, roles);
+        let registers = Arc::new(Registers::new(geometry, roles));
         let counters: Shared<u64> = Shared::zeroed(c::IB_REASONS_COUNT as usize);
         let raw = c::ib_switch {
             roles: roles.bits(),
@@ -184,8 +185,8 @@ impl SoftSwitch {
         (verdict, result.reason, len as usize)
     }
 
-    /// The registers.
-    pub fn registers(&self) -> &Registers {
+    /// The registers, which may outlive the switch.
+    pub fn registers(&self) -> &Arc<Registers> {
         &self.registers
     }
 

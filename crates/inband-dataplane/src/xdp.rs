@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use crate::c;
 use crate::soft::{Geometry, Registers, Roles};
@@ -196,7 +197,7 @@ impl XdpHost {
             },
             ring_buffer_bytes: spec.ring_buffer_bytes,
         };
-        let programs = Programs::load(&build, programs::objects::ACCEPTOR)?;
+        let programs = Programs::load(&build, None)?;
         let groups = [
             (c::IB_XDP_ACCEPTORS, &spec.acceptors),
             (c::IB_XDP_LEARNERS, &spec.learners),
@@ -280,15 +281,15 @@ impl XdpHost {
                 self.attachments
                     .push(Attachment::tc_ingress(&generic.program, link.index, name)?);
             }
-            let program = &self.programs.dispatch.program;
+            let program = &self.programs.entry().program;
             self.attachments
                 .push(Attachment::xdp(program, link.index, name, mode)?);
         }
         Ok(())
     }
 
-    /// The registers, shared with the programs.
-    pub fn registers(&self) -> &Registers {
+    /// The registers, shared with the programs; whoever holds them may outlive the programs.
+    pub fn registers(&self) -> &Arc<Registers> {
         &self.programs.registers
     }
 

@@ -15,6 +15,8 @@ use std::str::FromStr;
 use inband_dataplane::soft::{ACCEPTOR_SLOT_LEN_BYTES, COUNT_SLOT_LEN_BYTES};
 use serde::{Deserialize, Serialize};
 
+use crate::host::spread_leaders;
+
 /// What a value in the file may be. The documentation and every error message quote these.
 pub mod bounds {
     use std::ops::RangeInclusive;
@@ -345,14 +347,30 @@ pub struct NodeConfig {
     pub id: u8,
     /// Unique name, for people: `acceptor/1`.
     pub name: String,
-    /// Where its packets go, over UDP; its control service, if the cluster has controllers, listens at
-    /// the same address over TCP.
+    /// Where its packets go, over UDP, and where peers fetch checkpoints, over TCP.
     pub address: SocketAddrV4,
+    /// Where its control service listens, over TCP; see [`NodeConfig::control_plane`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control_plane: Option<SocketAddrV4>,
     /// What it does.
     pub roles: Vec<Role>,
 }
 
 impl NodeConfig {
+    /// Where its control service listens, if the cluster has controllers; unless told otherwise, one
+    /// port above its packets' one.
+    pub fn control_plane(&self) -> SocketAddrV4 {
+        let next = || self.address.port().checked_add(1).unwrap_or(1);
+        let default = || SocketAddrV4::new(*self.address.ip(), next());
+        self.control_plane.unwrap_or_else(default)
+    }
+
+    /// How many of its roles handle packets.
+    pub fn packet_roles(&self) -> usize {
+        let roles = self.roles.iter();
+        roles.filter(|role| **role != Role::Controller).count()
+    }
+
     /// Whether the node plays this part.
     pub fn has(&self, role: Role) -> bool {
         self.roles.contains(&role)
@@ -443,6 +461,22 @@ impl Config {
     /// The nodes that may lead, in the order of take-over.
     pub fn leaders(&self) -> impl Iterator<Item = &NodeConfig> {
         self.with_role(Role::Leader)
+    }
+
+    /// Has the cluster a control plane? Then what this file says of the epoch and of the nodes is only
+    /// with what the cluster begins.
+    pub fn is_managed(&self) -> bool {
+        self.controllers().next().is_some()
+    }
+
+    /// For each log the nodes that may lead it, in the order of take-over.
+    pub fn take_over_orders(&self) -> Vec<Vec<u8>> {
+        let leaders: Vec<u8> = self.leaders().map(|n| n.id).collect();
+        if self.cluster.leader_balance {
+            spread_leaders(&leaders, self.logs())
+        } else {
+            vec![leaders; self.logs()]
+        }
     }
 
     /// Number of logs: one for each partition and, if there are several, one more for the commands

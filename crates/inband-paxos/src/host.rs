@@ -46,10 +46,8 @@ pub struct HostConfig {
     pub acceptors: Vec<u8>,
     /// Replicas' node ids: hosts with a quorum counter and a learner.
     pub replicas: Vec<u8>,
-    /// Ids of nodes with a leader role, in take-over order.
-    pub leaders: Vec<u8>,
-    /// The first in take-over order is another one for each log, so that leaders share the load.
-    pub leader_balance: bool,
+    /// For each log the nodes that may lead it, the same for all, in take-over order.
+    pub leaders: Vec<Vec<u8>>,
     /// Roles this host runs in user space.
     pub soft_roles: Roles,
     /// Roles this host runs in the kernel.
@@ -75,27 +73,33 @@ pub struct EpochConfig {
     pub acceptors: Vec<u8>,
     /// Replicas' node ids.
     pub replicas: Vec<u8>,
-    /// Ids of nodes with a leader role, in take-over order.
-    pub leaders: Vec<u8>,
+    /// For each log the nodes that may lead it, the same for all, in take-over order.
+    pub leaders: Vec<Vec<u8>>,
+}
+
+/// Take-over orders of so many logs in which each log has another one first, so that leaders share the
+/// load.
+pub fn spread_leaders(leaders: &[u8], logs: usize) -> Vec<Vec<u8>> {
+    let order = |log: usize| {
+        let mut order = leaders.to_vec();
+        order.rotate_left(log % leaders.len().max(1));
+        order
+    };
+    (0..logs).map(order).collect()
 }
 
 impl HostConfig {
     /// Every replica and every leader, once.
     fn peers(&self) -> Vec<u8> {
-        let mut peers = [&self.replicas[..], &self.leaders].concat();
+        let mut peers = [&self.replicas[..], self.leader_nodes()].concat();
         peers.sort_unstable();
         peers.dedup();
         peers
     }
 
-    /// Take-over order of a log's leaders.
-    pub fn leaders_of(&self, partition: usize) -> Vec<u8> {
-        let mut leaders = self.leaders.clone();
-        if self.leader_balance && !leaders.is_empty() {
-            let first = partition % leaders.len();
-            leaders.rotate_left(first);
-        }
-        leaders
+    /// The nodes that may lead.
+    pub fn leader_nodes(&self) -> &[u8] {
+        self.leaders.first().map_or(&[], Vec::as_slice)
     }
 
     /// What each log may keep for peers: its share, but no less than a ring, or every replica that
@@ -166,6 +170,7 @@ impl Host {
     pub fn new(now: Micros, config: HostConfig) -> Host {
         let logs = config.geometry.partitions;
         assert_eq!(config.logs.len(), logs, "a start for each log");
+        assert_eq!(config.leaders.len(), logs, "leaders of each log");
         let soft = config.soft_roles;
         let switch = (soft.leader || soft.acceptor || soft.quorum).then(|| {
             let switch = SoftSwitch::new(config.node, soft, config.geometry);
@@ -220,7 +225,9 @@ impl Host {
         if let (Some(restored), Some(switch)) = (restored, &self.shared.switch) {
             restored.install(geometry, switch.registers());
         }
-        self.journal = Some(AcceptorJournal::new(geometry));
+        let mut journal = AcceptorJournal::new(geometry);
+        journal.set_holds(restored.and_then(Restored::holds));
+        self.journal = Some(journal);
     }
 
     /// The acceptor's journal, if it keeps one, and the registers that it is about.
@@ -280,6 +287,7 @@ impl Host {
         if entered.epoch <= config.epoch {
             return;
         }
+        assert_eq!(entered.leaders.len(), config.logs.len(), "of each log");
         config.epoch = entered.epoch;
         config.acceptors.clone_from(&entered.acceptors);
         config.replicas.clone_from(&entered.replicas);
@@ -298,6 +306,21 @@ impl Host {
             self.ask(now, partition, out, |p, shared, own| {
                 p.enter_epoch(now, shared, own);
             });
+        }
+        self.find_due();
+    }
+
+    /// Within the epoch the nodes that may lead have another order now. Of each log that has another one
+    /// first, that one takes over.
+    pub fn reorder_leaders(&mut self, now: Micros, leaders: &[Vec<u8>], out: &mut Outbox) {
+        assert_eq!(leaders.len(), self.partitions.len(), "of each log");
+        for (partition, order) in leaders.iter().enumerate() {
+            if self.shared.config.leaders[partition] != *order {
+                self.shared.config.leaders[partition].clone_from(order);
+                self.ask(now, partition, out, |p, shared, own| {
+                    p.reorder_leaders(now, shared, own);
+                });
+            }
         }
         self.find_due();
     }
@@ -600,7 +623,7 @@ impl Host {
     /// about far instances would send a learner after them for ever.
     fn is_member(&self, node: u16) -> bool {
         let config = &self.shared.config;
-        let groups = [&config.acceptors, &config.replicas, &config.leaders];
+        let groups = [&config.acceptors, &config.replicas, config.leader_nodes()];
         groups
             .iter()
             .any(|group| group.iter().any(|member| u16::from(*member) == node))
@@ -687,7 +710,7 @@ impl Host {
         let nodes: &[u8] = match dest {
             Dest::Acceptors => &self.shared.config.acceptors,
             Dest::Learners => &self.shared.config.replicas,
-            Dest::Leaders => &self.shared.config.leaders,
+            Dest::Leaders => self.shared.config.leader_nodes(),
             Dest::Peers => &self.peers,
             Dest::Node(node) => &[node],
             Dest::Sender => {

@@ -38,12 +38,35 @@ pub struct AcceptorJournal {
     partitions: Vec<usize>,
     is_in_partitions: Vec<bool>,
     slots: Vec<(usize, usize)>,
+    holds: Option<Holds>,
+    /// Its record is not written yet.
+    holds_changed: bool,
+    /// The disk is to have everything anew.
+    all: bool,
     held: Vec<Held>,
     held_bytes: Vec<u8>,
     /// How many of the answers held have left.
     left: usize,
     retry_at: Option<Micros>,
     refused: u64,
+}
+
+/// For which epoch the votes of an acceptor are complete, as its control plane says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holds {
+    /// The epoch it began with these votes.
+    pub epoch: u32,
+    /// The epoch whose votes were merged into them; 0: it began empty.
+    pub base: u32,
+}
+
+/// What a reconfiguration has changed of an acceptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reconfigured {
+    /// Registers of partitions.
+    Registers,
+    /// Slots too.
+    Slots,
 }
 
 /// An answer, and how many changes must be on the disk before it may leave.
@@ -73,6 +96,9 @@ impl AcceptorJournal {
             partitions: Vec::new(),
             is_in_partitions: vec![false; geometry.partitions],
             slots: Vec::new(),
+            holds: None,
+            holds_changed: false,
+            all: false,
             held: Vec::new(),
             held_bytes: Vec::new(),
             left: 0,
@@ -160,6 +186,30 @@ impl AcceptorJournal {
         }
     }
 
+    /// What the journal began with.
+    pub(crate) fn set_holds(&mut self, holds: Option<Holds>) {
+        self.holds = holds;
+    }
+
+    /// For which epoch the votes are complete.
+    pub fn holds(&self) -> Option<Holds> {
+        self.holds
+    }
+
+    /// A reconfiguration has changed the acceptor: it is to be written, as if packets had done it.
+    pub fn reconfigured(&mut self, what: Reconfigured, holds: Option<Holds>) {
+        self.changed += 1;
+        if holds.is_some() && self.holds != holds {
+            (self.holds, self.holds_changed) = (holds, true);
+        }
+        self.all |= what == Reconfigured::Slots;
+        for partition in 0..self.geometry.partitions {
+            if !std::mem::replace(&mut self.is_in_partitions[partition], true) {
+                self.partitions.push(partition);
+            }
+        }
+    }
+
     /// Is there something to write and sync now, or to try again?
     pub fn wants_sync(&self, now: Micros) -> bool {
         match self.retry_at {
@@ -186,12 +236,16 @@ impl AcceptorJournal {
         for (partition, slot) in self.slots.drain(..) {
             record::append_slot(registers, partition, slot, append);
         }
+        if let (Some(holds), true) = (self.holds, std::mem::take(&mut self.holds_changed)) {
+            record::append_holds(holds, append);
+        }
         self.recorded = self.changed;
         self.recorded
     }
 
     /// Hand out records of all that counts: registers, and slots that are not below the floor.
-    fn record_all(geometry: Geometry, registers: &Registers, append: &mut dyn FnMut(&[u8])) {
+    fn record_all(&self, registers: &Registers, append: &mut dyn FnMut(&[u8])) {
+        let geometry = self.geometry;
         for partition in 0..geometry.partitions {
             record::append_partition(registers, partition, append);
             let first = partition * geometry.ring_slots;
@@ -203,6 +257,14 @@ impl AcceptorJournal {
                 }
             }
         }
+        if let Some(holds) = self.holds {
+            record::append_holds(holds, append);
+        }
+    }
+
+    /// Is everything to be written anew?
+    pub(crate) fn wants_all(&self) -> bool {
+        self.all
     }
 
     /// The first `changes` changes are on the disk, all that were recorded.
@@ -212,6 +274,7 @@ impl AcceptorJournal {
             "what was not written is not synced"
         );
         self.synced = self.synced.max(changes);
+        self.all = false;
         self.retry_at = None;
     }
 

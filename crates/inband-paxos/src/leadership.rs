@@ -106,6 +106,8 @@ pub struct Leadership {
     refused: Votes,
     /// A learner's recovery holds a slot with a higher round.
     outbid: bool,
+    /// Somebody wants this node to lead, though the leader may be well.
+    wanted: bool,
     /// Highest applied instance of any replica, and since when it has not moved.
     applied: u64,
     applied_at: Micros,
@@ -119,11 +121,15 @@ fn head_start_us(timing: &Timing) -> Micros {
     timing.suspect_us.saturating_sub(3 * timing.probe_us)
 }
 
+fn rank_in(leaders: &[u8], node: u8) -> u64 {
+    let rank = leaders.iter().position(|l| *l == node);
+    rank.expect("a host with a leadership is among the leaders") as u64
+}
+
 impl Leadership {
     /// Start watching at `now`.
     pub fn new(now: Micros, config: LeadershipConfig) -> Leadership {
-        let rank = config.leaders.iter().position(|l| *l == config.node);
-        let rank = rank.expect("a host with a leader role is among the leaders") as u64;
+        let rank = rank_in(&config.leaders, config.node);
         let head_start = head_start_us(&config.timing);
         Leadership {
             rank,
@@ -141,6 +147,7 @@ impl Leadership {
             tries: 0,
             refused: Votes::default(),
             outbid: false,
+            wanted: false,
             applied: 0,
             applied_at: now,
             stall_after: config.timing.stall_us,
@@ -162,8 +169,7 @@ impl Leadership {
     ) -> Option<LeaderEvent> {
         let was_active = self.is_active();
         let begins = !matches!(self.state, State::Watching);
-        let rank = leaders.iter().position(|l| *l == self.config.node);
-        self.rank = rank.expect("a leader is among the leaders of the epoch") as u64;
+        self.rank = rank_in(&leaders, self.config.node);
         let last = round::owner(self.heard_round);
         let is_awaited = last != self.config.node && leaders.contains(&last);
         self.config.epoch = epoch;
@@ -181,6 +187,18 @@ impl Leadership {
             self.state = State::Watching;
         }
         was_active.then_some(LeaderEvent::Deactivate)
+    }
+
+    /// The same nodes have another order now. If this node has become the first, it takes over from a
+    /// leader that may be well; but only if it can reach a majority of acceptors.
+    pub fn reorder(&mut self, now: Micros, leaders: Vec<u8>, out: &mut Outbox) {
+        let was_first = self.rank == 0;
+        self.rank = rank_in(&leaders, self.config.node);
+        self.config.leaders = leaders;
+        self.wanted = self.rank == 0 && !was_first && !self.is_active();
+        if self.wanted && matches!(self.state, State::Watching) {
+            self.sound_anew(now, out);
+        }
     }
 
     /// This node's leader is active.
@@ -238,7 +256,7 @@ impl Leadership {
                 self.give_way(now);
                 None
             }
-            State::Sounding { .. } => {
+            State::Sounding { .. } if !self.wanted => {
                 self.give_way(now);
                 None
             }
@@ -394,6 +412,7 @@ impl Leadership {
             epoch: u64::from(self.config.epoch),
         };
         self.state = State::Active;
+        self.wanted = false;
         self.heard_round = self.round;
         self.takeovers += 1;
         self.applied_at = now;
@@ -486,6 +505,7 @@ impl Leadership {
     /// Somebody else is at it: watch, and come back later, the later the lower in rank.
     fn give_way(&mut self, now: Micros) {
         self.state = State::Watching;
+        self.wanted = false;
         self.heard_at = now;
     }
 
@@ -511,6 +531,7 @@ impl Leadership {
                 if now >= self.retry_at {
                     self.tries += 1;
                     if self.tries > PHASE_TRIES_MAX {
+                        self.wanted = false; // the leader can reach them, perhaps
                         self.sound_anew(now, out);
                     } else {
                         self.sound(now, out);

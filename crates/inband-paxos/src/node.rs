@@ -6,6 +6,7 @@
 use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use inband_dataplane::registers::{AcceptorView, LeaderView};
@@ -13,12 +14,14 @@ use inband_dataplane::socket::{HostSocket, BATCH_MAX};
 use inband_dataplane::soft::{Geometry, Registers, Roles};
 use inband_dataplane::wire::{PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES};
 use inband_dataplane::xdp::{Peer, XdpError, XdpHost, XdpMode, XdpSpec};
-use inband_storage::{Disk, Storage};
+use inband_storage::{Disk, Storage, StorageError};
 
 use crate::config::{Config, Dataplane, Durability, NodeConfig, Role};
 use crate::durable::{self, DurableError};
 use crate::host::{EpochConfig, Host, HostConfig, LogStart, RecoverError};
-use crate::journal::{AcceptorDisk, AcceptorStart, DiskLimits, StartError, Synced};
+use crate::journal::{
+    AcceptorDisk, AcceptorStart, DiskLimits, Holds, Reconfigured, StartError, Synced,
+};
 use crate::leadership::LeaderEvent;
 use crate::log::{Burst, Origin, ReadTicket, ReplicatedLog, SubmitError, Ticket};
 use crate::outbox::{Dest, Outbox};
@@ -122,6 +125,47 @@ fn peer_of(node: &NodeConfig, own: u8) -> Peer {
     }
 }
 
+/// Who is in the cluster when a host starts.
+struct Members {
+    epoch: u32,
+    acceptors: Vec<u8>,
+    replicas: Vec<u8>,
+    leaders: Vec<Vec<u8>>,
+}
+
+impl Members {
+    /// With a control plane nobody is, until it has said so: epoch 0 is none.
+    fn at_start(config: &Config) -> Members {
+        if config.is_managed() {
+            return Members {
+                epoch: 0,
+                acceptors: Vec::new(),
+                replicas: Vec::new(),
+                leaders: vec![Vec::new(); config.logs()],
+            };
+        }
+        Members {
+            epoch: config.cluster.epoch,
+            acceptors: config.acceptors().map(|n| n.id).collect(),
+            replicas: config.replicas().map(|n| n.id).collect(),
+            leaders: config.take_over_orders(),
+        }
+    }
+
+    /// Set the registers of roles in the kernel.
+    fn configure(&self, registers: &Registers, roles: Roles, config: &Config, voting: bool) {
+        let epoch = u64::from(self.epoch);
+        if roles.acceptor {
+            for (partition, first) in config.cluster.first_instances.iter().enumerate() {
+                registers.acceptor.start(partition, epoch, *first, voting);
+            }
+        }
+        if roles.quorum {
+            registers.quorum.configure(epoch, &self.acceptors);
+        }
+    }
+}
+
 fn timing_of(config: &Config) -> Timing {
     let from = &config.host.timing;
     Timing {
@@ -141,7 +185,8 @@ impl Node {
         if given != logs {
             return Err(NodeError::Positions { given, logs });
         }
-        let (state_dir, epoch) = (&config.host.state_dir, config.cluster.epoch);
+        let members = Members::at_start(config);
+        let (state_dir, epoch) = (&config.host.state_dir, members.epoch);
         let incarnation = durable::next_incarnation(state_dir)?;
         let roles = roles_of(config);
         let geometry = Geometry {
@@ -154,6 +199,7 @@ impl Node {
             .transpose()?;
         let voting = match &journal {
             Some((_, start)) => start.voting,
+            None if config.is_managed() => false,
             None => roles.acceptor && durable::enter_epoch(state_dir, epoch)?,
         };
         let socket = HostSocket::bind(this.address).map_err(|source| NodeError::Bind {
@@ -174,29 +220,24 @@ impl Node {
             quorum: roles.quorum && !kernel_roles.quorum,
         };
         let kernel = if in_kernel {
-            Some(Self::load_kernel(
-                config,
-                dataplane,
-                kernel_roles,
-                geometry,
-                voting,
-            )?)
+            let kernel = Self::load_kernel(config, dataplane, kernel_roles, geometry)?;
+            members.configure(kernel.registers(), kernel_roles, config, voting);
+            Some(kernel)
         } else {
             None
         };
         let host = HostConfig {
             node: this.id,
-            epoch: config.cluster.epoch,
+            epoch,
             logs: std::iter::zip(&config.cluster.first_instances, applied)
                 .map(|(first_instance, applied)| LogStart {
                     first_instance: *first_instance,
                     applied: *applied,
                 })
                 .collect(),
-            acceptors: config.acceptors().map(|n| n.id).collect(),
-            replicas: config.replicas().map(|n| n.id).collect(),
-            leaders: config.leaders().map(|n| n.id).collect(),
-            leader_balance: config.cluster.leader_balance,
+            acceptors: members.acceptors,
+            replicas: members.replicas,
+            leaders: members.leaders,
             soft_roles,
             kernel_roles,
             geometry,
@@ -255,7 +296,11 @@ impl Node {
         let dir = state_dir.join(JOURNAL_DIR);
         let mut storage = || Ok(Box::new(Disk::open(&dir)?) as Box<dyn Storage>);
         let limits = DiskLimits::default();
-        let opened = AcceptorDisk::open(&mut storage, limits, geometry, epoch, has_entered)?;
+        let opened = if config.is_managed() {
+            AcceptorDisk::resume(&mut storage, limits, geometry)?
+        } else {
+            AcceptorDisk::open(&mut storage, limits, geometry, epoch, has_entered)?
+        };
         if let Some(damage) = &opened.1.damage {
             tracing::error!("the acceptor does not vote in this epoch: {damage}");
         }
@@ -270,8 +315,18 @@ impl Node {
         start: &AcceptorStart,
     ) -> Result<AcceptorDisk, NodeError> {
         host.keep_journal(start.restored.as_ref());
-        if let (None, Some((_, registers))) = (&start.restored, host.journal()) {
-            disk.enter(registers).map_err(StartError::from)?;
+        if config.is_managed() {
+            // Whether it votes is not the journal's to say.
+            if let Some((_, registers)) = host.journal() {
+                for log in 0..config.logs() {
+                    let epoch = registers.acceptor.acceptor(log).epoch;
+                    registers.acceptor.seal(log, epoch);
+                }
+            }
+            return Ok(disk);
+        }
+        if let (None, Some((journal, registers))) = (&start.restored, host.journal()) {
+            disk.enter(journal, registers).map_err(StartError::from)?;
         }
         durable::enter_epoch(&config.host.state_dir, config.cluster.epoch)?;
         Ok(disk)
@@ -282,7 +337,6 @@ impl Node {
         dataplane: Dataplane,
         roles: Roles,
         geometry: Geometry,
-        voting: bool,
     ) -> Result<XdpHost, NodeError> {
         let this = config.this();
         let interface = config
@@ -305,19 +359,8 @@ impl Node {
             learners: config.replicas().map(peer).collect(),
             ring_buffer_bytes: RING_BUFFER_BYTES,
             // Two roles on one host, or a role and the process beside it, talk to each other.
-            loopback: this.roles.len() > 1,
+            loopback: this.packet_roles() > 1,
         })?;
-        let registers = kernel.registers();
-        let epoch = u64::from(config.cluster.epoch);
-        if roles.acceptor {
-            for (partition, first) in config.cluster.first_instances.iter().enumerate() {
-                registers.acceptor.start(partition, epoch, *first, voting);
-            }
-        }
-        if roles.quorum {
-            let members: Vec<u8> = config.acceptors().map(|n| n.id).collect();
-            registers.quorum.configure(epoch, &members);
-        }
         Ok(kernel)
     }
 
@@ -371,7 +414,7 @@ impl Node {
     }
 
     /// The host's registers, in the kernel or in the soft switch.
-    pub fn registers(&self) -> Option<&Registers> {
+    pub fn registers(&self) -> Option<&Arc<Registers>> {
         match (&self.kernel, self.host.switch()) {
             (Some(kernel), _) => Some(kernel.registers()),
             (None, switch) => switch.map(|s| s.registers()),
@@ -466,10 +509,16 @@ impl Node {
         std::mem::take(&mut self.events)
     }
 
-    /// Go on in a later epoch; see [`Host::enter_epoch`]. `nodes` are all nodes of the epoch, leaders in
-    /// take-over order. The roles that this host runs stay those it was started with. An epoch that is
-    /// not later changes nothing. After an error the node is in its old epoch, and may be asked again.
-    pub fn enter_epoch(&mut self, epoch: u32, nodes: &[NodeConfig]) -> Result<(), NodeError> {
+    /// Go on in a later epoch; see [`Host::enter_epoch`]. `nodes` are all nodes of the epoch, `leaders` for
+    /// each log those that may lead it, in take-over order. The roles that this host runs stay those it
+    /// was started with. An epoch that is not later changes nothing. After an error the node is in its
+    /// old epoch, and may be asked again.
+    pub fn enter_epoch(
+        &mut self,
+        epoch: u32,
+        nodes: &[NodeConfig],
+        leaders: &[Vec<u8>],
+    ) -> Result<(), NodeError> {
         if epoch <= self.host.config().epoch {
             return Ok(());
         }
@@ -480,7 +529,7 @@ impl Node {
             epoch,
             acceptors: ids(Role::Acceptor),
             replicas: ids(Role::Replica),
-            leaders: ids(Role::Leader),
+            leaders: leaders.to_vec(),
         };
         if let Some(kernel) = &mut self.kernel {
             let peers = |role| with(role).map(|node| peer_of(node, own)).collect();
@@ -500,6 +549,33 @@ impl Node {
         self.host.enter_epoch(now, &entered, &mut self.out);
         self.flush(None);
         Ok(())
+    }
+
+    /// Within the epoch the nodes that may lead have another order; see [`Host::reorder_leaders`].
+    pub fn reorder_leaders(&mut self, leaders: &[Vec<u8>]) {
+        let now = self.now();
+        self.host.reorder_leaders(now, leaders, &mut self.out);
+        self.flush(None);
+    }
+
+    /// For which epoch the votes in the acceptor's journal are complete.
+    pub fn holds(&self) -> Option<Holds> {
+        self.host.journal()?.0.holds()
+    }
+
+    /// A reconfiguration has changed the acceptor's registers, under this thread's eyes; from now on
+    /// its votes are complete for `holds`. Durable on return, if votes are. After an error the
+    /// acceptor drops packets until its disk takes what has changed.
+    pub fn keep_acceptor(
+        &mut self,
+        what: Reconfigured,
+        holds: Option<Holds>,
+    ) -> Result<(), StorageError> {
+        let Some((journal, _)) = self.host.journal_mut() else {
+            return Ok(());
+        };
+        journal.reconfigured(what, holds);
+        self.sync_journal_now()
     }
 
     /// See [`Host::recover`].
@@ -563,20 +639,37 @@ impl Node {
     /// poll.
     fn sync_journal(&mut self) {
         let now = self.now();
-        let (Some(disk), Some((journal, registers))) = (&mut self.disk, self.host.journal_mut())
-        else {
+        let Some((journal, _)) = self.host.journal() else {
             return;
         };
-        if !journal.wants_sync(now) {
-            return;
+        if journal.wants_sync(now) {
+            // It is tried again.
+            let _ = self.sync_journal_now();
         }
-        match disk.sync(now, journal, registers) {
-            Synced::Failed(error) => tracing::error!("the acceptor stops voting: {error}"),
-            Synced::Again => tracing::warn!("the acceptor votes again: its journal is written"),
-            Synced::Done | Synced::FailedAgain => {}
-        }
+    }
+
+    fn sync_journal_now(&mut self) -> Result<(), StorageError> {
+        let now = self.now();
+        let (Some(disk), Some((journal, registers))) = (&mut self.disk, self.host.journal_mut())
+        else {
+            return Ok(());
+        };
+        let synced = disk.sync(now, journal, registers);
+        let result = match synced {
+            Synced::Failed(error) => {
+                tracing::error!("the acceptor stops voting: {error}");
+                Err(error)
+            }
+            Synced::FailedAgain(error) => Err(error),
+            Synced::Again => {
+                tracing::warn!("the acceptor votes again: its journal is written");
+                Ok(())
+            }
+            Synced::Done => Ok(()),
+        };
         self.host.release(now, &mut self.out);
         self.flush(None);
+        result
     }
 
     fn tick(&mut self) {

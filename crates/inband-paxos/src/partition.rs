@@ -20,14 +20,14 @@ use crate::trim::Trim;
 /// The leadership of a host that has a leader role and is among the leaders of its epoch.
 fn leadership(now: Micros, partition: usize, config: &HostConfig) -> Option<Leadership> {
     let has_role = config.soft_roles.leader || config.kernel_roles.leader;
-    let leads = has_role && config.leaders.contains(&config.node);
+    let leads = has_role && config.leader_nodes().contains(&config.node);
     leads.then(|| {
         let leadership = LeadershipConfig {
             node: config.node,
             partition: partition as u16,
             epoch: config.epoch,
             acceptors: config.acceptors.clone(),
-            leaders: config.leaders_of(partition),
+            leaders: config.leaders[partition].clone(),
             first_instance: config.logs[partition].first_instance,
             timing: config.timing,
         };
@@ -208,8 +208,8 @@ impl Partition {
             learner.enter_epoch(now, epoch, acceptors, &mut shared.rounds, own);
         }
         let event = match &mut self.leadership {
-            Some(leadership) if config.leaders.contains(&config.node) => {
-                let leaders = config.leaders_of(self.id);
+            Some(leadership) if config.leader_nodes().contains(&config.node) => {
+                let leaders = config.leaders[self.id].clone();
                 leadership.enter_epoch(now, epoch, acceptors, leaders, own)
             }
             former => {
@@ -219,6 +219,14 @@ impl Partition {
             }
         };
         self.lead(now, event, shared);
+    }
+
+    /// The take-over order of this log has changed.
+    pub(crate) fn reorder_leaders(&mut self, now: Micros, shared: &Shared, own: &mut Outbox) {
+        if let Some(leadership) = &mut self.leadership {
+            let leaders = shared.config.leaders[self.id].clone();
+            leadership.reorder(now, leaders, own);
+        }
     }
 
     pub(crate) fn reset(&mut self, applied: u64) {
@@ -253,7 +261,7 @@ impl Partition {
         own: &mut Outbox,
     ) {
         let leader = round::owner(header.round);
-        if shared.config.leaders.contains(&leader) && !header.has(flag::RECOVERY) {
+        if shared.config.leader_nodes().contains(&leader) && !header.has(flag::RECOVERY) {
             self.proposer.leader_is(now, header.round, own);
         }
         shared.rounds.saw(header.round);

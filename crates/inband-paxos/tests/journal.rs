@@ -7,7 +7,8 @@ use inband_dataplane::registers::{AcceptorView, SlotView};
 use inband_dataplane::soft::{Geometry, Roles, SoftSwitch};
 use inband_dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
 use inband_paxos::journal::{
-    AcceptorDisk, AcceptorJournal, AcceptorStart, DiskLimits, RestoreError, StartError, Synced,
+    AcceptorDisk, AcceptorJournal, AcceptorStart, DiskLimits, Holds, Reconfigured, RestoreError,
+    Restored, StartError, Synced,
 };
 use inband_paxos::outbox::Dest;
 use inband_storage::{Cut, Failure, JournalConfig, SimulatedDisk, Storage, StorageError};
@@ -29,6 +30,7 @@ const LIMITS: DiskLimits = DiskLimits {
     journal: JournalConfig {
         segment_bytes: 64 << 10,
         extend_bytes: 8 << 10,
+        snapshot_commit_bytes: 16 << 10,
     },
     compact_min_bytes: 128 << 10,
 };
@@ -60,6 +62,7 @@ impl Machine {
     fn start(&mut self, epoch: u32) -> Result<Process, StartError> {
         let (mut disk, start) = self.open(epoch)?;
         let switch = SoftSwitch::new(NODE, ACCEPTOR, GEOMETRY);
+        let journal = AcceptorJournal::new(GEOMETRY);
         match &start.restored {
             Some(restored) => restored.install(GEOMETRY, switch.registers()),
             None => {
@@ -67,13 +70,13 @@ impl Machine {
                     let acceptor = &switch.registers().acceptor;
                     acceptor.start(partition, u64::from(epoch), FIRST, start.voting);
                 }
-                disk.enter(switch.registers())?;
+                disk.enter(&journal, switch.registers())?;
             }
         }
         self.noted_epoch = self.noted_epoch.max(epoch);
         Ok(Process {
             switch,
-            journal: AcceptorJournal::new(GEOMETRY),
+            journal,
             disk,
         })
     }
@@ -279,7 +282,7 @@ fn a_full_disk_stops_votes_and_loses_nothing() {
     assert_eq!(process.ask(&about(Type::Learn, 0, instance)), []);
     assert_eq!(process.journal.refused(), 2);
     let again = process.journal.due();
-    assert!(matches!(process.sync(again), Some(Synced::FailedAgain)));
+    assert!(matches!(process.sync(again), Some(Synced::FailedAgain(_))));
     assert_eq!(process.answers(), []);
     machine.storage.set_free_bytes(None);
     let again = process.journal.due();
@@ -422,6 +425,101 @@ fn the_journal_stays_short() {
     let state = process.state();
     drop(process);
     assert_eq!(machine.start(EPOCH).unwrap().state(), state);
+}
+
+/// What a reconfiguration leaves an acceptor with is written whole or not at all, whenever the power goes,
+/// and nothing of what was before comes back.
+#[test]
+fn a_reconfiguration_is_kept_whole_or_not_at_all() {
+    let holds = |epoch, base| Some(Holds { epoch, base });
+    let prepare = || {
+        let mut machine = Machine::default();
+        let mut process = machine.start(EPOCH).unwrap();
+        for instance in FIRST..FIRST + 40 {
+            process.ask(&phase2a((instance % 2) as u16, instance, 7, &[1; 1000]));
+        }
+        (machine, process)
+    };
+    let reconfigure = |process: &mut Process| {
+        let registers = process.switch.registers().clone();
+        for log in 0..GEOMETRY.partitions {
+            registers.acceptor.seal(log, u64::from(EPOCH + 1));
+            registers.acceptor.adopt(log, 9, FIRST, FIRST + 60);
+            for instance in FIRST..FIRST + 64 {
+                let vote = SlotView {
+                    instance,
+                    promise: 9,
+                    vround: 8,
+                    digest: wire::digest(&[2; 1000]),
+                    value: vec![2; 1000],
+                    ..SlotView::default()
+                };
+                let is_empty = instance % 3 == 0;
+                let view = if is_empty { SlotView::default() } else { vote };
+                let at = log * GEOMETRY.ring_slots + (instance % 64) as usize;
+                assert!(registers.ring.replace(at, &view));
+            }
+            registers.acceptor.adopted(log, FIRST + 60);
+        }
+        let journal = &mut process.journal;
+        journal.reconfigured(Reconfigured::Slots, holds(EPOCH + 1, EPOCH));
+    };
+    let resume = |machine: &Machine| {
+        let mut storage = || Ok(Box::new(machine.storage.clone()) as Box<dyn Storage>);
+        let (_, start) = AcceptorDisk::resume(&mut storage, LIMITS, GEOMETRY).unwrap();
+        assert!(start.damage.is_none() && !start.voting);
+        start.restored.unwrap()
+    };
+    let state_of = |restored: &Restored| {
+        let switch = SoftSwitch::new(NODE, ACCEPTOR, GEOMETRY);
+        restored.install(GEOMETRY, switch.registers());
+        let (disk, _) = Machine::default().open(EPOCH).unwrap();
+        let journal = AcceptorJournal::new(GEOMETRY);
+        Process {
+            switch,
+            journal,
+            disk,
+        }
+        .state()
+    };
+    let (machine, mut process) = prepare();
+    let old = process.state();
+    let first_operation = machine.storage.operations();
+    reconfigure(&mut process);
+    let new = process.state();
+    assert!(matches!(process.sync(0), Some(Synced::Done)));
+    let operations = machine.storage.operations() - first_operation;
+    let restored = resume(&machine);
+    assert_eq!(restored.holds(), holds(EPOCH + 1, EPOCH));
+    assert_eq!(state_of(&restored), new);
+    let mut seen = [0; 2];
+    for operation in 0..operations {
+        for cut in CUTS {
+            let (mut machine, mut process) = prepare();
+            let at = machine.storage.operations() + operation;
+            machine.storage.power_off_at(at);
+            reconfigure(&mut process);
+            process.sync(0);
+            drop(process);
+            machine.storage.power_cut(cut, &mut chooser(operation));
+            let restored = resume(&machine);
+            let is_new = restored.holds() == holds(EPOCH + 1, EPOCH);
+            assert!(is_new || restored.holds() == holds(EPOCH, 0));
+            let state = state_of(&restored);
+            assert_eq!(state, if is_new { new.clone() } else { old.clone() });
+            seen[usize::from(is_new)] += 1;
+            if !is_new {
+                // Whatever comes next is not taken for a part of what was cut off.
+                let mut process = machine.start(EPOCH).unwrap();
+                process.ask(&phase2a(0, FIRST + 50, 7, b"later"));
+                let state = process.state();
+                drop(process);
+                machine.storage.power_cut(cut, &mut chooser(operation));
+                assert_eq!(machine.start(EPOCH).unwrap().state(), state);
+            }
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
 }
 
 // Random schedules.

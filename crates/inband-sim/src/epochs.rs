@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use inband_dataplane::registers::SlotView;
 use inband_dataplane::soft::Registers;
-use inband_paxos::host::EpochConfig;
+use inband_paxos::host::{spread_leaders, EpochConfig};
 use inband_paxos::timing::Micros;
 
 use crate::limits::{COORDINATOR_MAX_US, ENTER_MAX_US};
@@ -124,8 +124,33 @@ impl World {
             epoch,
             acceptors: members.acceptors.clone(),
             replicas: members.replicas.clone(),
-            leaders: members.leaders.clone(),
+            leaders: spread_leaders(&members.leaders, self.layout.partitions),
         }
+    }
+
+    /// The nodes that may lead have another order from now on; hosts hear of it by and by.
+    pub fn reorder_leaders(&mut self, leaders: Vec<u8>) {
+        self.layout.leaders.clone_from(&leaders);
+        let members = self.members.last_mut().expect("an epoch has begun");
+        members.leaders = leaders;
+        for node in self.layout.nodes() {
+            let late_us = self.rng.epochs.below(ENTER_MAX_US);
+            let reorder = Event::ReorderLeaders(node);
+            self.queue.push(self.now + late_us, reorder);
+        }
+    }
+
+    pub(crate) fn reorder_at(&mut self, node: u8) {
+        let Some(at) = self.index(node) else { return };
+        let sim = &self.hosts[at];
+        // One that is down, or comes into the epoch later, is told then.
+        if sim.frozen > 0 || sim.host.is_none() || sim.epoch < self.epoch() {
+            return;
+        }
+        let leaders = self.epoch_config(sim.epoch).leaders;
+        self.with_host(node, None, None, |host, now, out| {
+            host.reorder_leaders(now, &leaders, out);
+        });
     }
 
     /// Does a majority of the latest epoch's acceptors vote in it? If another one is begun before that,
@@ -357,6 +382,10 @@ impl World {
             .collect();
         let rng = &mut self.rng.epochs;
         let place = rng.below(members.acceptors.len() as u64) as usize;
+        if rng.below(5) == 0 {
+            members.leaders.rotate_left(1);
+            return self.reorder_leaders(members.leaders);
+        }
         match (rng.below(4), rng.pick(&others)) {
             (0, Some(other)) => members.acceptors[place] = *other,
             (1, Some(other)) => members.acceptors.push(*other),

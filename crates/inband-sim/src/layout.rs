@@ -146,7 +146,6 @@ impl Layout {
             acceptors: entered.acceptors,
             replicas: entered.replicas,
             leaders: entered.leaders,
-            leader_balance: true,
             soft_roles: Roles {
                 leader: self.leader_hosts.contains(&node),
                 acceptor: self.acceptor_hosts.contains(&node),

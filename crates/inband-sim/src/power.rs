@@ -19,6 +19,7 @@ const LIMITS: DiskLimits = DiskLimits {
     journal: JournalConfig {
         segment_bytes: SEGMENT_BYTES,
         extend_bytes: EXTEND_BYTES,
+        snapshot_commit_bytes: 4 << 20,
     },
     compact_min_bytes: COMPACT_MIN_BYTES,
 };
@@ -72,11 +73,12 @@ impl World {
         } = &mut self.hosts[at];
         let Some(host) = host else { return };
         host.keep_journal(start.restored.as_ref());
-        let (_, registers) = host.journal().expect("it keeps one from now on");
+        let (journal, registers) = host.journal().expect("it keeps one from now on");
         let mut result = Ok(());
         if start.restored.is_none() {
-            let journal = power.journal.as_mut().expect("it was opened");
-            result = journal.enter(registers).map_err(|error| error.to_string());
+            let disk = power.journal.as_mut().expect("it was opened");
+            let entered = disk.enter(journal, registers);
+            result = entered.map_err(|error| error.to_string());
         }
         power.has_entered = true;
         if start.voting {
@@ -129,7 +131,7 @@ impl World {
                 self.check(seen);
                 self.with_host(node, None, None, |host, now, out| host.release(now, out));
             }
-            Synced::Failed(_) | Synced::FailedAgain => self.sync_later(at),
+            Synced::Failed(_) | Synced::FailedAgain(_) => self.sync_later(at),
         }
     }
 

@@ -33,6 +33,8 @@ pub enum Event {
     Install(u8, u32),
     /// A host is told of this epoch.
     EnterEpoch(u8, u32),
+    /// A host is told of another order of the leaders of its epoch.
+    ReorderLeaders(u8),
     /// Somebody wants other members.
     Reconfigure,
     /// The next fault strikes.

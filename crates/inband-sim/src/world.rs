@@ -242,6 +242,7 @@ impl World {
             Event::Seal(node, epoch) => self.seal(node, epoch),
             Event::Install(node, epoch) => self.install(node, epoch),
             Event::EnterEpoch(node, epoch) => self.enter_epoch(node, epoch),
+            Event::ReorderLeaders(node) => self.reorder_at(node),
             Event::Reconfigure => self.reconfigure_at_random(),
             Event::Fault => self.strike(),
             Event::FaultEnds(id) => self.end_fault(id),

@@ -212,6 +212,27 @@ fn the_leader_goes_on() {
     settle(&mut world);
 }
 
+/// Within an epoch another node is to lead: it does at once, though the leader is well; but not one that
+/// cannot reach the acceptors, which would only be in the way.
+#[test]
+fn the_leader_is_moved() {
+    let mut world = warm(Layout::dedicated(3, 3, 2));
+    assert_eq!(active(&world), [1]);
+    world.reorder_leaders(vec![3, 1, 2]);
+    world.run_for(50 * MS);
+    assert_eq!(active(&world), [3]);
+    submit_all(&mut world, 7, 20);
+    assert_eq!(world.ledger.ends.unknown, 0);
+    lose(&mut world, |p| p.from == 2 && (p.to == 4 || p.to == 5));
+    world.reorder_leaders(vec![2, 3, 1]);
+    world.run_for(500 * MS);
+    assert_eq!(active(&world), [3]);
+    lose(&mut world, |_| false);
+    submit_all(&mut world, 7, 20);
+    assert_eq!((world.epoch(), world.ledger.ends.unknown), (1, 0));
+    settle(&mut world);
+}
+
 /// A new replica copies the state and takes part; one that is no replica any more takes no commands, and
 /// floors move without it.
 #[test]

@@ -37,8 +37,6 @@ use crate::witness::{Testimony, Witness, WITNESS_FILE, WITNESS_TEMPORARY};
 
 const SEGMENT_PREFIX: &str = "journal-";
 const RECORD_LEN_BYTES: usize = 4;
-/// A snapshot is committed in pieces of this size, so that it needs no memory of its own size.
-const SNAPSHOT_COMMIT_BYTES: usize = 4 << 20;
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +62,8 @@ pub struct JournalConfig {
     pub segment_bytes: u64,
     /// A segment is made longer by this much at a time, so that most syncs need not sync its length.
     pub extend_bytes: u64,
+    /// A snapshot is committed in pieces of this size, so that it needs no memory of its own size.
+    pub snapshot_commit_bytes: usize,
 }
 
 impl Default for JournalConfig {
@@ -71,6 +71,7 @@ impl Default for JournalConfig {
         JournalConfig {
             segment_bytes: 32 << 20,
             extend_bytes: 1 << 20,
+            snapshot_commit_bytes: 4 << 20,
         }
     }
 }
@@ -435,10 +436,11 @@ impl Journal {
         self.roll();
         let segment = self.segment();
         let mut failure = None;
+        let commit_bytes = self.config.snapshot_commit_bytes;
         records(&mut |record| {
             if failure.is_none() {
                 self.append(record);
-                if self.pending.len() >= SNAPSHOT_COMMIT_BYTES {
+                if self.pending.len() >= commit_bytes {
                     failure = self.commit().err();
                 }
             }

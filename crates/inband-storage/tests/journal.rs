@@ -12,6 +12,7 @@ use inband_storage::{
 const SMALL: JournalConfig = JournalConfig {
     segment_bytes: 24 << 10,
     extend_bytes: 8 << 10,
+    snapshot_commit_bytes: 4 << 20,
 };
 const BLOCK_BYTES: u64 = 4096;
 

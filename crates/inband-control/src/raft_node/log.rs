@@ -14,6 +14,7 @@ const COMPACT_ENTRIES: usize = 256;
 const JOURNAL: JournalConfig = JournalConfig {
     segment_bytes: 1 << 20,
     extend_bytes: 64 << 10,
+    snapshot_commit_bytes: 4 << 20,
 };
 
 /// A record of the journal.

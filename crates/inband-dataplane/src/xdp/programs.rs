@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, ObjectBuilder};
@@ -27,6 +27,9 @@ pub(crate) mod objects {
     pub(crate) const LEADER: &[u8] = object!("leader");
     pub(crate) const ACCEPTOR: &[u8] = object!("acceptor");
     pub(crate) const QUORUM: &[u8] = object!("quorum");
+    pub(crate) const LEADER_ALONE: &[u8] = object!("leader_alone");
+    pub(crate) const ACCEPTOR_ALONE: &[u8] = object!("acceptor_alone");
+    pub(crate) const QUORUM_ALONE: &[u8] = object!("quorum_alone");
     pub(crate) const COPIES: &[u8] = object!("copies");
     pub(crate) const GENERIC: &[u8] = object!("generic");
     pub(crate) const BARE: &[u8] = object!("bare");
@@ -201,17 +204,30 @@ pub(crate) fn test_run(program: &OwnedFd, frame: &[u8], repeat: u32) -> io::Resu
 /// The programs of a host, tied together.
 pub(crate) struct Programs {
     pub dispatch: Loaded,
+    /// The only role of the host, in one program with what dispatch does.
+    alone: Option<Loaded>,
     pub leader: Option<Loaded>,
     pub acceptor: Option<Loaded>,
     pub quorum: Option<Loaded>,
     pub copies: Loaded,
     pub generic: Option<Loaded>,
-    pub registers: Registers,
+    pub registers: Arc<Registers>,
     pub up: Option<UpRing>,
     /// Not 0: the quorum counter need not wake us.
     pub polling: Option<Shared<u64>>,
     counters: OwnedFd,
     memory_bytes: usize,
+}
+
+/// The program of a role that is alone on its host: it needs no dispatch before it, which costs nearly
+/// as much as a role.
+fn alone_object(roles: Roles) -> Option<(&'static str, &'static [u8])> {
+    match (roles.leader, roles.acceptor, roles.quorum) {
+        (true, false, false) => Some(("leader_alone", objects::LEADER_ALONE)),
+        (false, true, false) => Some(("acceptor_alone", objects::ACCEPTOR_ALONE)),
+        (false, false, true) => Some(("quorum_alone", objects::QUORUM_ALONE)),
+        _ => None,
+    }
 }
 
 /// Message types that go to the leader's program with any flags.
@@ -224,8 +240,8 @@ const QUORUM_TYPES: [c::ib_type; 1] = [c::IB_PHASE2B];
 const SHARED_TYPES: [c::ib_type; 2] = [c::IB_TRIM, c::IB_POSITION];
 
 impl Programs {
-    /// Load the programs of `build.roles`, with `acceptor` as the acceptor's object.
-    pub fn load(build: &Build, acceptor: &[u8]) -> Result<Programs, XdpError> {
+    /// Load the programs of `build.roles`. `acceptor`: another build of the acceptor's program.
+    pub fn load(build: &Build, acceptor: Option<&[u8]>) -> Result<Programs, XdpError> {
         let Build {
             roles,
             geometry,
@@ -251,8 +267,20 @@ impl Programs {
                 .transpose()
         };
         let leader = role(roles.leader, "leader", objects::LEADER)?;
+        let alone = match (acceptor, alone_object(roles)) {
+            (None, Some(object)) => Some(object),
+            _ => None,
+        };
+        let acceptor = acceptor.unwrap_or(objects::ACCEPTOR);
         let acceptor = role(roles.acceptor, "acceptor", acceptor)?;
         let quorum = role(roles.quorum, "quorum", objects::QUORUM)?;
+        let alone = alone
+            .map(|(name, object)| {
+                let roles = [&leader, &acceptor, &quorum].into_iter().flatten();
+                let shared: Vec<&Loaded> = [&dispatch, &copies].into_iter().chain(roles).collect();
+                load(name, object, &shared)
+            })
+            .transpose()?;
         let generic = (settings.generic != 0)
             .then(|| load("generic", objects::GENERIC, &[&dispatch, &copies]))
             .transpose()?;
@@ -288,12 +316,13 @@ impl Programs {
             registers.memory_bytes() + up.as_ref().map_or(0, UpRing::memory_bytes) + page_bytes();
         let programs = Programs {
             dispatch,
+            alone,
             leader,
             acceptor,
             quorum,
             copies,
             generic,
-            registers,
+            registers: Arc::new(registers),
             up,
             polling,
             counters,
@@ -301,6 +330,11 @@ impl Programs {
         };
         programs.fill_dispatch_table()?;
         Ok(programs)
+    }
+
+    /// The program to attach to the host's interface.
+    pub fn entry(&self) -> &Loaded {
+        self.alone.as_ref().unwrap_or(&self.dispatch)
     }
 
     fn fill_dispatch_table(&self) -> Result<(), XdpError> {

@@ -93,6 +93,7 @@ struct RawNode {
     id: Spanned<i64>,
     name: Spanned<String>,
     address: Spanned<String>,
+    control_plane: Option<Spanned<String>>,
     roles: Spanned<Vec<Spanned<String>>>,
 }
 
@@ -156,7 +157,11 @@ fn listen_address(key: &str, value: &Spanned<String>) -> Result<SocketAddr, Mist
     }
 }
 
-fn node_address(value: &Spanned<String>, default_port: u16) -> Result<SocketAddrV4, Mistake> {
+fn node_address(
+    key: &str,
+    value: &Spanned<String>,
+    default_port: u16,
+) -> Result<SocketAddrV4, Mistake> {
     let text = value.get_ref();
     let parsed = text.parse::<SocketAddrV4>().or_else(|_| {
         text.parse::<Ipv4Addr>()
@@ -166,7 +171,7 @@ fn node_address(value: &Spanned<String>, default_port: u16) -> Result<SocketAddr
         return mistake(
             value,
             format!(
-                "address = {text:?} is not an address; write IPV4 or IPV4:PORT, for instance \
+                "{key} = {text:?} is not an address; write IPV4 or IPV4:PORT, for instance \
                  \"10.77.0.1:7400\""
             ),
         );
@@ -176,7 +181,7 @@ fn node_address(value: &Spanned<String>, default_port: u16) -> Result<SocketAddr
         return mistake(
             value,
             format!(
-                "address = {text:?} cannot receive packets; it must be one host's own IPv4 address \
+                "{key} = {text:?} cannot receive packets; it must be one host's own IPv4 address \
                  and a port from 1"
             ),
         );
@@ -492,7 +497,11 @@ fn check_nodes(raw: &[Spanned<RawNode>], port: u16) -> Result<Vec<NodeConfig>, M
     for raw in raw.iter().map(Spanned::get_ref) {
         let id = integer("id", &raw.id, bounds::NODE_ID)? as u8;
         let name = name("name", &raw.name, &['/', '.'])?;
-        let address = node_address(&raw.address, port)?;
+        let address = node_address("address", &raw.address, port)?;
+        let control_plane = match &raw.control_plane {
+            Some(text) => Some(node_address("control_plane", text, address.port().saturating_add(1))?),
+            None => None,
+        };
         if let Some(other) = ids.insert(id, name.clone()) {
             return mistake(
                 &raw.id,
@@ -515,7 +524,7 @@ fn check_nodes(raw: &[Spanned<RawNode>], port: u16) -> Result<Vec<NodeConfig>, M
             return mistake(
                 &raw.roles,
                 format!(
-                    "node {name:?} has no roles; give it \"leader\", \"acceptor\" or \"replica\""
+                    "node {name:?} has no roles; give it \"leader\", \"acceptor\", \"replica\" or \"controller\""
                 ),
             );
         }
@@ -534,6 +543,7 @@ fn check_nodes(raw: &[Spanned<RawNode>], port: u16) -> Result<Vec<NodeConfig>, M
             id,
             name,
             address,
+            control_plane,
             roles,
         });
     }

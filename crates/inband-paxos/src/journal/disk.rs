@@ -3,7 +3,7 @@
 use inband_dataplane::soft::{Geometry, Registers};
 use inband_storage::{Journal, JournalConfig, JournalError, Storage, StorageError};
 
-use super::record::{RestoreError, Restored, RESET};
+use super::record::{RestoreError, Restored, ABANDON, BEGIN, END, RESET};
 use super::AcceptorJournal;
 use crate::timing::Micros;
 
@@ -64,7 +64,6 @@ pub struct AcceptorStart {
 /// An acceptor's journal on its storage.
 pub struct AcceptorDisk {
     journal: Journal,
-    geometry: Geometry,
     compact_min_bytes: u64,
     compact_at_bytes: u64,
     failures: u64,
@@ -80,7 +79,7 @@ pub enum Synced {
     /// The disk failed: the acceptor stops voting.
     Failed(StorageError),
     /// It still fails.
-    FailedAgain,
+    FailedAgain(StorageError),
 }
 
 /// What a journal holds, and whether all its records are known.
@@ -106,6 +105,40 @@ impl AcceptorDisk {
         epoch: u32,
         has_entered: bool,
     ) -> Result<(AcceptorDisk, AcceptorStart), StartError> {
+        let (disk, start) = Self::resume(storage, limits, geometry)?;
+        let of = start.restored.as_ref().map_or(0, Restored::epoch);
+        let AcceptorStart {
+            restored, damage, ..
+        } = start;
+        let start = match restored {
+            _ if of > u64::from(epoch) => {
+                return Err(StartError::Epoch {
+                    journal: of,
+                    config: epoch,
+                })
+            }
+            Some(restored) if of == u64::from(epoch) => AcceptorStart {
+                voting: restored.voting(),
+                restored: Some(restored),
+                damage,
+            },
+            // An empty journal of an acceptor that has been in this epoch is a lost one.
+            _ => AcceptorStart {
+                voting: damage.is_none() && !has_entered,
+                restored: None,
+                damage,
+            },
+        };
+        Ok((disk, start))
+    }
+
+    /// The same for an acceptor whose control plane says when it votes: it has whatever the journal
+    /// holds, and does not vote yet.
+    pub fn resume(
+        storage: &mut dyn FnMut() -> Result<Box<dyn Storage>, StorageError>,
+        limits: DiskLimits,
+        geometry: Geometry,
+    ) -> Result<(AcceptorDisk, AcceptorStart), StartError> {
         let (opened, damage) = match replay(storage()?, limits.journal) {
             Ok(opened) => (opened, None),
             Err(JournalError::Storage(error)) => return Err(error.into()),
@@ -118,35 +151,23 @@ impl AcceptorDisk {
                 (opened, Some(damage))
             }
         };
-        let (journal, restored, known) = opened;
+        let (mut journal, mut restored, known) = opened;
+        if restored.is_begun() {
+            journal.append(ABANDON);
+            journal.commit()?;
+            let _ = restored.replay(ABANDON);
+        }
         if !known {
             return Err(StartError::UnknownRecord);
         }
-        let start = match restored.epoch() {
-            of if of > u64::from(epoch) => {
-                return Err(StartError::Epoch {
-                    journal: of,
-                    config: epoch,
-                })
-            }
-            of if of == u64::from(epoch) => AcceptorStart {
-                voting: restored.voting(),
-                restored: Some(restored),
-                damage,
-            },
-            // An empty journal of an acceptor that has been in this epoch is a lost one.
-            _ => AcceptorStart {
-                voting: damage.is_none() && !has_entered,
-                restored: None,
-                damage,
-            },
+        restored.check(geometry)?;
+        let start = AcceptorStart {
+            voting: false,
+            restored: (restored.epoch() != 0).then_some(restored),
+            damage,
         };
-        if let Some(restored) = &start.restored {
-            restored.check(geometry)?;
-        }
         let disk = AcceptorDisk {
             journal,
-            geometry,
             compact_min_bytes: limits.compact_min_bytes,
             compact_at_bytes: limits.compact_min_bytes,
             failures: 0,
@@ -156,11 +177,27 @@ impl AcceptorDisk {
 
     /// The acceptor enters the epoch with these registers and an empty ring. From now on the journal
     /// says so, and the note outside of it may.
-    pub fn enter(&mut self, registers: &Registers) -> Result<(), StorageError> {
-        let geometry = self.geometry;
+    pub fn enter(
+        &mut self,
+        acceptor: &AcceptorJournal,
+        registers: &Registers,
+    ) -> Result<(), StorageError> {
         self.journal.snapshot(|append| {
             append(RESET);
-            AcceptorJournal::record_all(geometry, registers, append);
+            acceptor.record_all(registers, append);
+        })
+    }
+
+    /// Everything anew, and nothing of what was before: all of it or, after a power cut, nothing.
+    fn rewrite(
+        &mut self,
+        acceptor: &AcceptorJournal,
+        registers: &Registers,
+    ) -> Result<(), StorageError> {
+        self.journal.snapshot(|append| {
+            append(BEGIN);
+            acceptor.record_all(registers, append);
+            append(END);
         })
     }
 
@@ -171,19 +208,26 @@ impl AcceptorDisk {
         acceptor: &mut AcceptorJournal,
         registers: &Registers,
     ) -> Synced {
-        let changes = acceptor.record(registers, &mut |record| {
-            self.journal.append(record);
-        });
-        if let Err(error) = self.journal.commit() {
+        let changes;
+        let written = if acceptor.wants_all() {
+            changes = acceptor.record(registers, &mut |_| {});
+            self.rewrite(acceptor, registers)
+        } else {
+            changes = acceptor.record(registers, &mut |record| {
+                self.journal.append(record);
+            });
+            self.journal.commit()
+        };
+        if let Err(error) = written {
             self.failures += 1;
             return match acceptor.failed(now) {
                 true => Synced::Failed(error),
-                false => Synced::FailedAgain,
+                false => Synced::FailedAgain(error),
             };
         }
         let again = acceptor.is_stalled();
         acceptor.synced(changes);
-        self.compact(registers);
+        self.compact(acceptor, registers);
         match again {
             true => Synced::Again,
             false => Synced::Done,
@@ -191,14 +235,13 @@ impl AcceptorDisk {
     }
 
     /// Write the journal anew if it is much longer than what counts. All changes are committed.
-    fn compact(&mut self, registers: &Registers) {
+    fn compact(&mut self, acceptor: &AcceptorJournal, registers: &Registers) {
         if self.journal.len_bytes() < self.compact_at_bytes {
             return;
         }
-        let geometry = self.geometry;
         let done = self
             .journal
-            .snapshot(|append| AcceptorJournal::record_all(geometry, registers, append));
+            .snapshot(|append| acceptor.record_all(registers, append));
         self.compact_at_bytes = match done {
             Ok(()) => COMPACT_GROWTH * self.journal.len_bytes(),
             // A full disk, for instance. The journal is as good as before; try again when it has grown.

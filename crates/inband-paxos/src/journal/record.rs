@@ -5,10 +5,18 @@ use std::collections::BTreeMap;
 use inband_dataplane::registers::{AcceptorView, SlotView};
 use inband_dataplane::soft::{Geometry, Registers};
 
+use super::Holds;
+
 const PARTITION: u8 = 1;
 const SLOT: u8 = 2;
 /// Nothing before counts: the acceptor enters an epoch with an empty ring.
 pub(super) const RESET: &[u8] = &[3];
+const HOLDS: u8 = 4;
+/// What follows, up to the end, takes the place of everything before; without an end it is nothing.
+pub(super) const BEGIN: &[u8] = &[5];
+pub(super) const END: &[u8] = &[6];
+/// There will be no end.
+pub(super) const ABANDON: &[u8] = &[7];
 
 /// Why what a journal holds does not fit the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,6 +89,15 @@ pub(super) fn append_slot(
     append(&record);
 }
 
+/// Append the record of what a reconfiguration has left the acceptor with.
+pub(super) fn append_holds(holds: Holds, append: &mut dyn FnMut(&[u8])) {
+    let Holds { epoch, base } = holds;
+    let mut record = vec![HOLDS];
+    record.extend_from_slice(&epoch.to_le_bytes());
+    record.extend_from_slice(&base.to_le_bytes());
+    append(&record);
+}
+
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -94,6 +111,10 @@ impl Reader<'_> {
         self.take().map(u64::from_le_bytes)
     }
 
+    fn epoch(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
     fn half(&mut self) -> Option<u16> {
         self.take().map(u16::from_le_bytes)
     }
@@ -104,18 +125,43 @@ impl Reader<'_> {
 pub struct Restored {
     partitions: BTreeMap<usize, AcceptorView>,
     slots: BTreeMap<(usize, u64), SlotView>,
+    holds: Option<Holds>,
+    /// What a reconfiguration has begun to write.
+    begun: Option<Box<Restored>>,
 }
 
 impl Restored {
     /// Take a record. `None`: it is none.
     #[must_use]
     pub fn replay(&mut self, record: &[u8]) -> Option<()> {
-        if record == RESET {
-            *self = Restored::default();
-            return Some(());
+        match record {
+            RESET => *self = Restored::default(),
+            BEGIN => self.begun = Some(Box::default()),
+            END => *self = *self.begun.take()?,
+            ABANDON => self.begun = None,
+            _ => {
+                return match &mut self.begun {
+                    Some(begun) => begun.take(record),
+                    None => self.take(record),
+                }
+            }
         }
+        Some(())
+    }
+
+    /// Has something been begun that has no end?
+    pub(super) fn is_begun(&self) -> bool {
+        self.begun.is_some()
+    }
+
+    fn take(&mut self, record: &[u8]) -> Option<()> {
         let mut reader = Reader(record);
         let [kind] = reader.take()?;
+        if kind == HOLDS {
+            let (epoch, base) = (reader.epoch()?, reader.epoch()?);
+            self.holds = Some(Holds { epoch, base });
+            return Some(());
+        }
         let partition = usize::from(reader.half()?);
         match kind {
             PARTITION => {
@@ -162,6 +208,14 @@ impl Restored {
     /// The epoch that the acceptor has entered; 0: none.
     pub fn epoch(&self) -> u64 {
         self.partitions.values().map(|p| p.epoch).max().unwrap_or(0)
+    }
+
+    /// For which epoch its votes are complete. Without a control plane nothing is said of it; then
+    /// they are if it voted.
+    pub fn holds(&self) -> Option<Holds> {
+        let epoch = u32::try_from(self.epoch()).ok()?;
+        let voted = || self.voting().then_some(Holds { epoch, base: 0 });
+        self.holds.or_else(voted)
     }
 
     /// Was it voting in every partition?

@@ -1,21 +1,15 @@
 //! `inband bench agreement`: submit to deliver over real packets, in a lab of namespaces: a leader,
 //! three acceptors, three learners, one proposer on the host of the first learner.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::thread;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Result};
 use clap::Args;
-use inband_lab::process::ProcessSpec;
-use inband_lab::{Lab, LabSpec};
-use inband_paxos::config::{
-    ClusterConfig, Config, Dataplane, Durability, HostConfig, Limits, NodeConfig, Role, Timing,
-    DEFAULT_PORT, DEFAULT_RING_SLOTS,
-};
+use inband_paxos::config::{Dataplane, DEFAULT_RING_SLOTS};
 
-use super::node::{Load, Report};
+use super::bed::{Bed, BedSpec, Job};
+use super::node::Load;
 use super::row::{machine, median, progress, Baseline, Output, Row};
 
 /// Options of `inband bench agreement`.
@@ -48,157 +42,6 @@ pub struct AgreementArgs {
     keep: Option<PathBuf>,
 }
 
-const ACCEPTORS: usize = 3;
-const LEARNERS: usize = 3;
-
-/// Host names in the order of their addresses.
-fn hosts() -> Vec<(String, Role)> {
-    let mut hosts = vec![("leader".to_owned(), Role::Leader)];
-    hosts.extend((0..ACCEPTORS).map(|i| (format!("acceptor/{i}"), Role::Acceptor)));
-    hosts.extend((0..LEARNERS).map(|i| (format!("replica/{i}"), Role::Replica)));
-    hosts
-}
-
-struct Bed<'a> {
-    lab: &'a Lab,
-    dir: &'a Path,
-    ring_slots: u32,
-    program: PathBuf,
-}
-
-impl Bed<'_> {
-    fn write_config(&self, run: &Path, at: usize, dataplane: Dataplane) -> Result<PathBuf> {
-        let names = hosts();
-        let nodes: Vec<NodeConfig> = names
-            .iter()
-            .zip(self.lab.hosts())
-            .enumerate()
-            .map(|(i, ((name, role), host))| NodeConfig {
-                id: i as u8 + 1,
-                name: name.clone(),
-                address: std::net::SocketAddrV4::new(host.address(), DEFAULT_PORT),
-                roles: vec![*role],
-            })
-            .collect();
-        let state_dir = run.join(names[at].0.replace('/', "-"));
-        fs::create_dir_all(&state_dir)?;
-        let config = Config {
-            cluster: ClusterConfig {
-                name: "bench".into(),
-                epoch: 1,
-                first_instances: vec![1],
-                partitions: 1,
-                leader_balance: true,
-                ring_slots: self.ring_slots,
-                port: DEFAULT_PORT,
-                durability: Durability::Memory,
-            },
-            host: HostConfig {
-                node: at as u8 + 1,
-                data_dirs: vec![state_dir.join("data")],
-                control: state_dir.join("control.sock"),
-                state_dir: state_dir.clone(),
-                dataplane,
-                interface: Some(inband_lab::lab::HOST_INTERFACE.into()),
-                metrics: None,
-                resp: Vec::new(),
-                limits: Limits::default(),
-                timing: Timing::default(),
-            },
-            nodes,
-        };
-        let path = state_dir.join("config.toml");
-        fs::write(&path, config.to_toml())?;
-        Ok(path)
-    }
-
-    /// One round: fresh roles, fresh state, one report a learner.
-    fn round(
-        &self,
-        number: usize,
-        dataplane: Dataplane,
-        load: Load,
-        command_len_bytes: usize,
-        args: &AgreementArgs,
-    ) -> Result<Vec<Report>> {
-        let run = self.dir.join(format!("{number}"));
-        let mut running = Vec::new();
-        let mut learners = Vec::new();
-        for (i, ((name, role), host)) in hosts().iter().zip(self.lab.hosts()).enumerate() {
-            let config = self.write_config(&run, i, dataplane)?;
-            let log = fs::File::create(config.with_file_name("log"))?;
-            let spec = ProcessSpec::new(&self.program);
-            if *role == Role::Replica {
-                let proposers = if load == Load::Latency {
-                    1
-                } else {
-                    usize::from(args.proposers)
-                };
-                let load = if learners.len() < proposers {
-                    load
-                } else {
-                    Load::Learn
-                };
-                let load = serde_json::to_string(&load)?;
-                let mut spec = spec.args([
-                    "bench-node".into(),
-                    "--config".into(),
-                    config.clone().into_os_string(),
-                    "--dataplane".into(),
-                    dataplane.to_string().into(),
-                    "--load".into(),
-                    load.trim_matches('"').into(),
-                    "--command-len-bytes".into(),
-                    command_len_bytes.to_string().into(),
-                    "--window".into(),
-                    args.window.to_string().into(),
-                    "--duration-ms".into(),
-                    args.duration_ms.to_string().into(),
-                ]);
-                spec.log = Some(log);
-                learners.push((name.clone(), config, host.spawn(&spec)?));
-            } else {
-                let mut spec =
-                    spec.args(["run".into(), "--config".into(), config.into_os_string()]);
-                spec.log = Some(log);
-                running.push(host.spawn(&spec)?);
-            }
-        }
-        let limit = Duration::from_millis(args.duration_ms) + Duration::from_secs(20);
-        let mut reports = Vec::new();
-        for (name, config, mut child) in learners {
-            ensure!(
-                child.wait_for_exit(limit),
-                "{name} did not finish within {limit:?}"
-            );
-            let text = fs::read_to_string(config.with_file_name("log"))?;
-            let Some(line) = text.lines().find(|l| l.starts_with('{')) else {
-                bail!("{name} reported nothing; it said: {}", text.trim());
-            };
-            reports.push(serde_json::from_str(line).with_context(|| format!("{name}: {line}"))?);
-        }
-        check_agreement(&reports)?;
-        Ok(reports)
-    }
-}
-
-/// All learners delivered the same values in the same order, each once.
-fn check_agreement(reports: &[Report]) -> Result<()> {
-    let first = reports.first().context("no learners")?;
-    for report in reports {
-        ensure!(report.delivered > 0, "a learner delivered nothing");
-        ensure!(
-            (report.checksum, report.last_instance) == (first.checksum, first.last_instance),
-            "learners disagree: instance {} checksum {:x}, and instance {} checksum {:x}",
-            first.last_instance,
-            first.checksum,
-            report.last_instance,
-            report.checksum
-        );
-    }
-    Ok(())
-}
-
 #[derive(Default)]
 struct Figures {
     p50_us: Vec<f64>,
@@ -211,66 +54,47 @@ struct Figures {
 /// Run the benchmark and print its rows.
 pub fn run(args: &AgreementArgs, output: &mut Output) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
-    inband_lab::preflight::check_lab().context("this benchmark needs a lab of namespaces")?;
-    let dir = match &args.keep {
-        Some(dir) => dir.clone(),
-        None => std::env::temp_dir().join(format!("inband-bench-{}", std::process::id())),
-    };
-    let result = measure(args, &dir, output);
-    if args.keep.is_none() {
-        let _ = fs::remove_dir_all(&dir);
-    }
-    result
-}
-
-fn measure(args: &AgreementArgs, dir: &Path, output: &mut Output) -> Result<()> {
     let machine = machine();
-    let lab = Lab::create(&LabSpec {
-        name: format!("bench{}", std::process::id()),
-        hosts: hosts().into_iter().map(|h| h.0).collect(),
-        seed: 1,
+    let mut bed = Bed::create(BedSpec {
+        keep: args.keep.clone(),
+        ..BedSpec::default()
     })?;
-    let program = std::env::current_exe()?;
-    let bed = Bed {
-        lab: &lab,
-        dir,
-        ring_slots: args.ring_slots,
-        program,
-    };
     let mut figures: Vec<Figures> = args.backends.iter().map(|_| Figures::default()).collect();
-    let mut number = 0;
-    for round in 0..args.rounds {
+    for round in 1..=args.rounds {
         for (at, backend) in args.backends.iter().enumerate() {
             for (load, command_len_bytes) in [
                 (Load::Latency, 64),
                 (Load::Saturate, 64),
                 (Load::Batched, 16),
             ] {
-                number += 1;
                 progress(&format!(
-                    "round {}/{}: {backend}, {load:?}",
-                    round + 1,
+                    "round {round}/{}: {backend}, {load:?}",
                     args.rounds
                 ));
-                let reports = bed.round(number, *backend, load, command_len_bytes, args)?;
-                let figures = &mut figures[at];
-                let per_s = |count: u64| count as f64 * 1e6 / reports[0].duration_us as f64;
-                let slowest = |of: fn(&Report) -> u64| reports.iter().map(of).min().unwrap_or(0);
+                let duration = Duration::from_millis(args.duration_ms);
+                let proposers = match load {
+                    Load::Latency => 1,
+                    _ => usize::from(args.proposers),
+                };
+                let outcome = bed.run(&Job {
+                    command_len_bytes,
+                    proposers,
+                    window: args.window,
+                    ring_slots: args.ring_slots,
+                    ..Job::new(*backend, load, duration)
+                })?;
+                let (figures, proposer) = (&mut figures[at], &outcome.reports[0]);
                 match load {
                     Load::Latency => {
-                        figures.p50_us.push(reports[0].p50_ns as f64 / 1000.0);
-                        figures.p99_us.push(reports[0].p99_ns as f64 / 1000.0);
+                        figures.p50_us.push(proposer.latency.p50_us);
+                        figures.p99_us.push(proposer.latency.p99_us);
                     }
-                    Load::Saturate => {
-                        figures
-                            .delivered_per_s
-                            .push(per_s(slowest(|r| r.delivered)));
-                        figures.duplicates += reports[0].duplicates;
+                    Load::Batched => figures.commands_per_s.push(outcome.commands_per_s()),
+                    _ => {
+                        figures.delivered_per_s.push(outcome.delivered_per_s());
+                        figures.duplicates += proposer.duplicates;
                     }
-                    Load::Batched => figures.commands_per_s.push(per_s(slowest(|r| r.commands))),
-                    Load::Learn => {}
                 }
-                thread::sleep(Duration::from_millis(50));
             }
         }
     }
@@ -331,9 +155,11 @@ fn print_rows(
                 bench: "agreement",
                 metric,
                 backend: backend.to_string(),
+                variant: String::new(),
                 value: values[at],
                 unit,
                 ratio: None,
+                paper: None,
                 baseline: None,
                 conditions: format!("{what}; {machine}"),
             };
