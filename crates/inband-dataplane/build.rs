@@ -26,9 +26,12 @@ const PROGRAMS: [&str; 11] = [
     "bench_plain",
 ];
 
-/// Variants of the acceptor for the race test, and the bare roles for measurements: object name,
-/// source, definitions.
-const VARIANTS: [(&str, &str, &[&str]); 7] = [
+/// Roles that are alone on their host, variants of the acceptor for the race test, and the bare roles
+/// for measurements: object name, source, definitions.
+const VARIANTS: [(&str, &str, &[&str]); 10] = [
+    ("leader_alone", "leader", &["IB_ALONE"]),
+    ("acceptor_alone", "acceptor", &["IB_ALONE"]),
+    ("quorum_alone", "quorum", &["IB_ALONE"]),
     ("acceptor_slow", "acceptor", &["IB_RACE_DELAY"]),
     (
         "acceptor_no_exclusivity",

@@ -10,6 +10,9 @@
 
 #define IB_INLINE static inline __attribute__((always_inline))
 
+/* Hints: what packets of a healthy cluster do not do pays for the registers that run short. */
+#define IB_RARE(condition) __builtin_expect(!!(condition), 0)
+
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define IB_NET16(x) __builtin_bswap16(x)
 #define IB_NET32(x) __builtin_bswap32(x)
@@ -58,8 +61,9 @@ struct ib_msg {
     IB_NET16(*(const ib_wire16 *)((p) + __builtin_offsetof(struct ib_header, field)))
 #define IB_GET32(p, field)                                                                         \
     IB_NET32(*(const ib_wire32 *)((p) + __builtin_offsetof(struct ib_header, field)))
-#define IB_GET64(p, field)                                                                         \
-    IB_NET64(*(const ib_wire64 *)((p) + __builtin_offsetof(struct ib_header, field)))
+#define IB_RAW64(p, field)                                                                         \
+    (*(const ib_wire64 *)((p) + __builtin_offsetof(struct ib_header, field)))
+#define IB_GET64(p, field) IB_NET64(IB_RAW64(p, field))
 #define IB_PUT16(p, field, v)                                                                      \
     (*(ib_wire16 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET16(v))
 #define IB_PUT32(p, field, v)                                                                      \
@@ -76,6 +80,21 @@ IB_INLINE int ib_type_is_padded(ib_u8 type) {
 }
 
 /*
+ * The header's first fields come and go as words of 8 bytes: a load and a byte swap each. From the
+ * highest bits: magic 32, version 8, type 8, flags 16; partition, node, value_len_bytes, key_id 16
+ * each; epoch, reserved 32 each.
+ */
+#define IB_WORD_KIND(data) IB_GET64(data, magic)
+#define IB_WORD_SIZES(data) IB_GET64(data, partition)
+
+_Static_assert(__builtin_offsetof(struct ib_header, flags) == 6 &&
+                   __builtin_offsetof(struct ib_header, partition) == 8 &&
+                   __builtin_offsetof(struct ib_header, key_id) == 14 &&
+                   __builtin_offsetof(struct ib_header, epoch) == 16 &&
+                   __builtin_offsetof(struct ib_header, reserved) == 20,
+               "the words above");
+
+/*
  * Is this a packet of ours? `end` bounds what may be read; `payload_len_bytes` is the UDP payload's
  * length, already known to lie within `end`. Returns IB_R_none, or the reason to drop.
  */
@@ -83,23 +102,23 @@ IB_INLINE unsigned int ib_check(const ib_u8 *data, const ib_u8 *end, ib_u32 payl
                                 ib_u32 partitions) {
     if (payload_len_bytes < IB_HEADER_LEN_BYTES || data + IB_HEADER_LEN_BYTES > end)
         return IB_R_bad_truncated;
-    if (IB_GET32(data, magic) != IB_MAGIC)
+    ib_u64 kind = IB_WORD_KIND(data), sizes = IB_WORD_SIZES(data);
+    if (kind >> 32 != IB_MAGIC)
         return IB_R_bad_magic;
-    ib_u8 version = data[__builtin_offsetof(struct ib_header, version)];
+    ib_u8 version = (ib_u8)(kind >> 24), type = (ib_u8)(kind >> 16);
     if (version < IB_VERSION_MIN || version > IB_VERSION)
         return IB_R_bad_version;
-    ib_u8 type = data[__builtin_offsetof(struct ib_header, type)];
     if (type < IB_REQUEST || type > IB_ALIVE)
         return IB_R_bad_type;
-    ib_u32 value_len_bytes = IB_GET16(data, value_len_bytes);
+    ib_u32 value_len_bytes = (ib_u16)(sizes >> 16);
     ib_u32 claimed = IB_HEADER_LEN_BYTES + value_len_bytes;
     if (value_len_bytes > IB_VALUE_LEN_MAX_BYTES || claimed > payload_len_bytes)
         return IB_R_bad_length;
     if (claimed != payload_len_bytes && !ib_type_is_padded(type))
         return IB_R_bad_length;
-    if (IB_GET16(data, partition) >= partitions)
+    if (sizes >> 48 >= partitions)
         return IB_R_bad_partition;
-    ib_u16 node = IB_GET16(data, node);
+    ib_u16 node = (ib_u16)(sizes >> 32);
     if (node == 0 || node >= IB_NODES_MAX)
         return IB_R_bad_node;
     return IB_R_none;
@@ -107,11 +126,12 @@ IB_INLINE unsigned int ib_check(const ib_u8 *data, const ib_u8 *end, ib_u32 payl
 
 /* Read the header at `data`, which ib_check has passed, into `m`. */
 IB_INLINE void ib_read(const ib_u8 *data, struct ib_msg *m) {
-    m->type = data[__builtin_offsetof(struct ib_header, type)];
-    m->flags = IB_GET16(data, flags);
-    m->partition = IB_GET16(data, partition);
-    m->node = IB_GET16(data, node);
-    m->value_len_bytes = IB_GET16(data, value_len_bytes);
+    ib_u64 kind = IB_WORD_KIND(data), sizes = IB_WORD_SIZES(data);
+    m->type = (ib_u8)(kind >> 16);
+    m->flags = (ib_u16)kind;
+    m->partition = (ib_u16)(sizes >> 48);
+    m->node = (ib_u16)(sizes >> 32);
+    m->value_len_bytes = (ib_u16)(sizes >> 16);
     m->epoch = IB_GET32(data, epoch);
     m->instance = IB_GET64(data, instance);
     m->floor = IB_GET64(data, floor);
@@ -134,16 +154,11 @@ IB_INLINE unsigned int ib_parse(const ib_u8 *data, const ib_u8 *end, ib_u32 payl
 
 /* Write into the header at `data` what a role may change of a message whose value stays. */
 IB_INLINE void ib_emit_same_value(ib_u8 *data, const struct ib_msg *m) {
-    IB_PUT32(data, magic, (ib_u32)IB_MAGIC);
-    data[__builtin_offsetof(struct ib_header, version)] = IB_VERSION;
-    data[__builtin_offsetof(struct ib_header, type)] = m->type;
-    IB_PUT16(data, flags, m->flags);
-    IB_PUT16(data, partition, m->partition);
-    IB_PUT16(data, node, m->node);
-    IB_PUT16(data, value_len_bytes, m->value_len_bytes);
-    IB_PUT16(data, key_id, (ib_u16)0);
-    IB_PUT32(data, epoch, m->epoch);
-    IB_PUT32(data, reserved, (ib_u32)0);
+    IB_PUT64(data, magic,
+             (ib_u64)IB_MAGIC << 32 | (ib_u64)IB_VERSION << 24 | (ib_u64)m->type << 16 | m->flags);
+    IB_PUT64(data, partition,
+             (ib_u64)m->partition << 48 | (ib_u64)m->node << 32 | (ib_u64)m->value_len_bytes << 16);
+    IB_PUT64(data, epoch, (ib_u64)m->epoch << 32);
     IB_PUT64(data, instance, m->instance);
     IB_PUT64(data, floor, m->floor);
     IB_PUT64(data, round, m->round);

@@ -121,7 +121,7 @@ IB_INLINE struct ib_result ib_shell_acceptor_slot(struct ib_msg *m, struct ib_ac
 #endif
     IB_RACE_WINDOW();
     ib_u64 odd = ib_take(&slot->sequence);
-    if (!odd)
+    if (IB_RARE(!odd))
         return ib_say(IB_DROP, IB_R_contended);
 #ifndef IB_MUTANT_PROMISE_BEFORE_SLOT
     ib_acceptor_snapshot(&r, regs);
@@ -130,26 +130,26 @@ IB_INLINE struct ib_result ib_shell_acceptor_slot(struct ib_msg *m, struct ib_ac
     struct ib_vote v = slot->vote;
     result = ib_acceptor_slot(m, &r, &v, ring_slots, &io);
     if (io.raise_highest) {
-        if (!ib_raise(&regs->highest, io.raise_highest)) {
+        if (IB_RARE(!ib_raise(&regs->highest, io.raise_highest))) {
             result = ib_say(IB_DROP, IB_R_contended);
             goto release;
         }
 #if !defined(IB_MUTANT_PROMISE_BEFORE_SLOT) && !defined(IB_MUTANT_NO_SECOND_READ)
         IB_COMPILER_BARRIER();
-        if (!ib_acceptor_unchanged(&r, regs)) {
+        if (IB_RARE(!ib_acceptor_unchanged(&r, regs))) {
             result = ib_say(IB_DROP, IB_R_acceptor_raced);
             goto release;
         }
 #endif
     }
     IB_RACE_WINDOW();
-    if (io.save_value && ib_value_save(frame, slot, m->value_len_bytes)) {
+    if (io.save_value && IB_RARE(ib_value_save(frame, slot, m->value_len_bytes))) {
         result = ib_say(IB_DROP, IB_R_value_io_failed);
         goto release;
     }
     if (io.store_vote)
         slot->vote = v;
-    if (io.load_value && ib_value_load(frame, slot, m->value_len_bytes))
+    if (IB_RARE(io.load_value) && ib_value_load(frame, slot, m->value_len_bytes))
         result = ib_say(IB_DROP, IB_R_value_io_failed);
 release:
     ib_release(&slot->sequence, odd);
@@ -212,15 +212,19 @@ IB_INLINE struct ib_result ib_shell_leader(struct ib_msg *m, struct ib_leader_re
  */
 IB_INLINE struct ib_result ib_shell_quorum(struct ib_msg *m, const struct ib_quorum_config *config,
                                            struct ib_count_slot *slot, struct ib_frame *frame) {
+    if (!ib_quorum_counts(m))
+        return ib_say(IB_PASS, IB_R_passed_up);
+    if (ib_quorum_is_late(m, config, &slot->count))
+        return ib_say(IB_DROP, IB_R_quorum_late); /* as the role would, but without taking the slot */
     ib_u64 odd = ib_take(&slot->sequence);
-    if (!odd)
+    if (IB_RARE(!odd))
         return ib_say(IB_DROP, IB_R_contended);
     struct ib_count c = slot->count;
     ib_u64 epoch = IB_LOAD(&config->epoch);
     IB_COMPILER_BARRIER();
     struct ib_result result = ib_quorum(m, config, &c);
     IB_COMPILER_BARRIER();
-    if (result.verdict != IB_PASS && IB_LOAD(&config->epoch) != epoch)
+    if (IB_LOAD(&config->epoch) != epoch)
         result = ib_say(IB_DROP, IB_R_wrong_epoch);
     else if (result.verdict == IB_UP && ib_value_up(frame, m))
         result = ib_say(IB_DROP, IB_R_quorum_hand_off_failed);

@@ -36,15 +36,15 @@ IB_INLINE struct ib_result ib_acceptor_refuse(struct ib_msg *m, ib_u64 promise, 
 /* The epochs agree and the acceptor votes; otherwise *out says what to do with the packet. */
 IB_INLINE int ib_acceptor_may_vote(struct ib_msg *m, const struct ib_acceptor_regs *r,
                                    struct ib_result *out) {
-    if (!r->voting) {
+    if (IB_RARE(!r->voting)) {
         *out = ib_say(IB_DROP, IB_R_acceptor_recovering);
         return 0;
     }
-    if (m->epoch > r->epoch) {
+    if (IB_RARE(m->epoch > r->epoch)) {
         *out = ib_say(IB_DROP, IB_R_epoch_ahead);
         return 0;
     }
-    if (m->epoch < r->epoch) {
+    if (IB_RARE(m->epoch < r->epoch)) {
         *out = ib_acceptor_refuse(m, r->promise, 0, r, IB_R_wrong_epoch);
         return 0;
     }
@@ -55,7 +55,7 @@ IB_INLINE int ib_acceptor_may_vote(struct ib_msg *m, const struct ib_acceptor_re
 IB_INLINE struct ib_result ib_acceptor_promise(struct ib_msg *m, const struct ib_acceptor_regs *r,
                                                struct ib_acceptor_io *io) {
     struct ib_result refused;
-    if (!ib_acceptor_may_vote(m, r, &refused))
+    if (IB_RARE(!ib_acceptor_may_vote(m, r, &refused)))
         return refused;
     if (m->round < r->promise)
         return ib_acceptor_refuse(m, r->promise, 0, r, IB_R_acceptor_nack);
@@ -94,7 +94,7 @@ IB_INLINE struct ib_result ib_acceptor_promise_slot(struct ib_msg *m,
                                                     const struct ib_acceptor_regs *r,
                                                     struct ib_vote *v, ib_u64 promise,
                                                     struct ib_acceptor_io *io) {
-    if (m->round < promise)
+    if (IB_RARE(m->round < promise))
         return ib_acceptor_refuse(m, promise, promise > r->promise ? IB_F_SLOT : 0, r,
                                   promise > r->promise ? IB_R_acceptor_nack_slot
                                                        : IB_R_acceptor_nack);
@@ -116,7 +116,7 @@ IB_INLINE struct ib_result ib_acceptor_promise_slot(struct ib_msg *m,
 IB_INLINE struct ib_result ib_acceptor_vote(struct ib_msg *m, const struct ib_acceptor_regs *r,
                                             struct ib_vote *v, ib_u64 promise,
                                             struct ib_acceptor_io *io) {
-    if (m->round < promise)
+    if (IB_RARE(m->round < promise))
         return ib_acceptor_refuse(m, promise, promise > r->promise ? IB_F_SLOT : 0, r,
                                   promise > r->promise ? IB_R_acceptor_nack_slot
                                                        : IB_R_acceptor_nack);
@@ -124,7 +124,7 @@ IB_INLINE struct ib_result ib_acceptor_vote(struct ib_msg *m, const struct ib_ac
     m->type = IB_PHASE2B;
     m->flags &= IB_F_VALUE_MASK | IB_F_RECOVERY;
     m->floor = r->floor;
-    if (v->vround == m->round) {
+    if (IB_RARE(v->vround == m->round)) {
         /* An equal round never replaces a value: the stored one is what the quorum counts. */
         ib_acceptor_show_vote(m, v, io);
         return ib_say(verdict, IB_R_acceptor_vote_repeated);
@@ -140,6 +140,7 @@ IB_INLINE struct ib_result ib_acceptor_vote(struct ib_msg *m, const struct ib_ac
     v->client_low = m->client_low;
     v->value_len_bytes = m->value_len_bytes;
     v->flags = m->flags & IB_F_VALUE_MASK;
+    v->reserved = 0; /* so that nothing of the vote's last word is read */
     m->vround = m->round;
     io->raise_highest = m->instance;
     io->save_value = 1;
@@ -165,14 +166,14 @@ IB_INLINE struct ib_result ib_acceptor_slot(struct ib_msg *m, const struct ib_ac
                                             struct ib_vote *v, ib_u64 ring_slots,
                                             struct ib_acceptor_io *io) {
     struct ib_result refused;
-    if (!ib_acceptor_may_vote(m, r, &refused))
+    if (IB_RARE(!ib_acceptor_may_vote(m, r, &refused)))
         return refused;
-    if (m->instance < r->floor || m->instance == 0)
+    if (IB_RARE(m->instance < r->floor || m->instance == 0))
         return ib_acceptor_refuse(m, r->promise, IB_F_SLOT | IB_F_BELOW_FLOOR, r,
                                   IB_R_acceptor_below_floor);
-    if (m->instance >= r->floor + ring_slots)
+    if (IB_RARE(m->instance >= r->floor + ring_slots))
         return ib_say(IB_DROP, IB_R_acceptor_beyond_ring);
-    if (v->instance > m->instance) {
+    if (IB_RARE(v->instance > m->instance)) {
         /* Cannot be: a later instance in this slot implies a floor above this one. Never move a
          * slot to a lower instance, whatever happened. */
         return ib_say(IB_DROP, IB_R_acceptor_raced);
@@ -185,10 +186,10 @@ IB_INLINE struct ib_result ib_acceptor_slot(struct ib_msg *m, const struct ib_ac
         v->value_len_bytes = 0;
         v->flags = 0;
     }
-    if (m->type == IB_LEARN)
+    if (IB_RARE(m->type == IB_LEARN))
         return ib_acceptor_learn(m, r, v, io);
     ib_u64 promise = v->promise > r->promise ? v->promise : r->promise;
-    if (m->type == IB_PHASE1A)
+    if (IB_RARE(m->type == IB_PHASE1A))
         return ib_acceptor_promise_slot(m, r, v, promise, io);
     return ib_acceptor_vote(m, r, v, promise, io);
 }

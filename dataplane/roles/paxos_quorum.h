@@ -22,11 +22,23 @@ IB_INLINE ib_u64 ib_quorum_size(ib_u64 members) {
     return size;
 }
 
+/* Is the message a vote to be counted here? Answers to LEARN and recovery: user space counts. */
+IB_INLINE int ib_quorum_counts(const struct ib_msg *m) {
+    return m->type == IB_PHASE2B && !(m->flags & (IB_F_REPEAT | IB_F_RECOVERY));
+}
+
+/*
+ * Is a member's vote too late to change the count? May be asked of a count that others change
+ * meanwhile: what is done stays done, and a vote that is lost by a mixture of two counts is a loss.
+ */
+IB_INLINE int ib_quorum_is_late(const struct ib_msg *m, const struct ib_quorum_config *config,
+                                const volatile struct ib_count *c) {
+    return c->done && m->instance == c->instance && m->round == c->round &&
+           m->epoch == config->epoch && config->member_bit[m->node & 0xff] != 0;
+}
+
 IB_INLINE struct ib_result ib_quorum(const struct ib_msg *m, const struct ib_quorum_config *config,
                                      struct ib_count *c) {
-    if (m->type != IB_PHASE2B || (m->flags & (IB_F_REPEAT | IB_F_RECOVERY)))
-        return ib_say(IB_PASS,
-                      IB_R_passed_up); /* answers to LEARN and recovery: user space counts */
     if (m->epoch != config->epoch)
         return ib_say(IB_DROP, IB_R_wrong_epoch);
     ib_u8 bit = config->member_bit[m->node & 0xff];

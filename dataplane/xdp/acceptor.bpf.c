@@ -55,14 +55,15 @@ SEC("xdp")
 int ib_acceptor_xdp(struct xdp_md *ctx) {
     struct ib_frame frame = {ctx, &ib_tails_map, 0, 0};
     struct ib_msg m = {0};
-    if (ib_role_read(ctx, &m))
-        return XDP_ABORTED;
+    int action = ib_role_read(ctx, &m);
+    if (action != IB_OURS)
+        return action;
     ib_u32 partition = m.partition;
     struct ib_acceptor_regs *regs = bpf_map_lookup_elem(&ib_acceptor_map, &partition);
     if (!regs)
         return XDP_ABORTED;
     struct ib_result result;
-    if (ib_acceptor_needs_slot(&m)) {
+    if (!IB_RARE(!ib_acceptor_needs_slot(&m))) {
         ib_u32 ring_slots = ib_settings.ring_slots;
         frame.at = partition * ring_slots + ((ib_u32)m.instance & (ring_slots - 1));
         struct ib_slot *slot = bpf_map_lookup_elem(&ib_ring_map, &frame.at);
@@ -72,6 +73,7 @@ int ib_acceptor_xdp(struct xdp_md *ctx) {
         result = ib_shell_acceptor_slot(&m, regs, slot, ring_slots, &frame);
         /* The next packet is likely about the next instance. */
         ib_u32 next = partition * ring_slots + ((ib_u32)(m.instance + 1) & (ring_slots - 1));
+        ib_slot_fetch(&ib_ring_map, next);
         ib_tail_fetch(&ib_tails_map, next, m.value_len_bytes);
     } else {
         result = ib_shell_acceptor_partition(&m, regs);

@@ -21,21 +21,21 @@ struct {
     __type(value, struct ib_rotation);
 } ib_rotation_map SEC(".maps");
 
-/* The number of this copy among `count`. */
+/* The number of this copy among `count`. Fields as they lie in the packet: only equality matters. */
 IB_INLINE ib_u32 ib_copy_number(struct ib_rotation *r, const ib_u8 *payload, ib_u32 count) {
-    ib_u64 instance = IB_GET64(payload, instance);
-    ib_u64 round = IB_GET64(payload, round);
-    ib_u32 partition = IB_GET16(payload, partition);
-    ib_u32 type = payload[__builtin_offsetof(struct ib_header, type)];
+    ib_u64 kind = IB_RAW64(payload, magic);
+    ib_u64 partition = IB_RAW64(payload, partition);
+    ib_u64 instance = IB_RAW64(payload, instance);
+    ib_u64 round = IB_RAW64(payload, round);
     if (r->instance != instance || r->round != round || r->partition != partition ||
-        r->type != type || r->next >= count) {
+        r->kind != kind || r->next >= count) {
         r->instance = instance;
         r->round = round;
         r->partition = partition;
-        r->type = type;
+        r->kind = kind;
         r->next = 0;
     }
-    return r->next++;
+    return (ib_u32)r->next++;
 }
 
 /* The first member behind an interface, or NULL. */

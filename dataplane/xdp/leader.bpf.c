@@ -25,8 +25,9 @@ SEC("xdp")
 int ib_leader_xdp(struct xdp_md *ctx) {
     struct ib_frame frame = {ctx, NULL, 0, 0};
     struct ib_msg m = {0};
-    if (ib_role_read(ctx, &m))
-        return XDP_ABORTED;
+    int action = ib_role_read(ctx, &m);
+    if (action != IB_OURS)
+        return action;
     ib_u32 partition = m.partition;
     struct ib_leader_regs *regs = bpf_map_lookup_elem(&ib_leader_map, &partition);
     if (!regs)

@@ -26,8 +26,9 @@ SEC("xdp")
 int ib_quorum_xdp(struct xdp_md *ctx) {
     struct ib_frame frame = {ctx, NULL, 0, 0};
     struct ib_msg m = {0};
-    if (ib_role_read(ctx, &m))
-        return XDP_ABORTED;
+    int action = ib_role_read(ctx, &m);
+    if (action != IB_OURS)
+        return action;
     ib_u32 ring_slots = ib_settings.ring_slots;
     ib_u32 at = (ib_u32)m.partition * ring_slots + ((ib_u32)m.instance & (ring_slots - 1));
     ib_u32 zero = 0;

@@ -6,6 +6,7 @@
 #ifndef INBAND_XDP_ROLE_H
 #define INBAND_XDP_ROLE_H
 
+#include "enter.h"
 #include "groups.h"
 
 struct ib_frame {
@@ -29,21 +30,12 @@ struct ib_frame {
         __type(value, struct bpf_devmap_val);                                                      \
     } name SEC(".maps")
 
-/*
- * The frame's length in bytes; a role's program gets no fragmented frames. In assembler, because
- * clang narrows a difference that is used as 32 bits, and the verifier allows none of pointers.
- */
-IB_INLINE ib_u32 ib_frame_len_bytes(const struct xdp_md *ctx) {
-    const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
-    const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
-    __asm__ volatile("%0 -= %1" : "+r"(end) : "r"(data));
-    return (ib_u32)(long)end;
-}
-
 /* Make the frame exactly as long as header and value. */
 IB_INLINE int ib_frame_resize(struct xdp_md *ctx, ib_u32 value_len_bytes) {
-    int delta = (int)(IB_VALUE_AT_BYTES + value_len_bytes) - (int)ib_frame_len_bytes(ctx);
-    return delta ? bpf_xdp_adjust_tail(ctx, delta) : 0;
+    const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
+    const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
+    int delta = (int)(IB_VALUE_AT_BYTES + value_len_bytes) - (int)ib_bytes_between(data, end);
+    return IB_RARE(delta) ? bpf_xdp_adjust_tail(ctx, delta) : 0;
 }
 
 /*
@@ -151,16 +143,23 @@ IB_INLINE int ib_value_load(struct ib_frame *frame, struct ib_slot *slot, ib_u32
 }
 
 /*
- * Read the packet that dispatch has checked. The verifier has forgotten what dispatch knew, so the
- * bounds are checked again; the rest is not.
+ * Read the packet. Returns IB_OURS, or what the program is to return. Behind dispatch the verifier
+ * has forgotten what dispatch knew, so the bounds are checked again; the rest is not. A role that is
+ * alone on its host (IB_ALONE) is the interface's own program and has no dispatch before it, which
+ * costs nearly as much as a role.
  */
 IB_INLINE int ib_role_read(struct xdp_md *ctx, struct ib_msg *m) {
     const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
     const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
+#ifdef IB_ALONE
+    int action = ib_enter(data, end);
+    if (action != IB_OURS)
+        return action;
+#endif
     if (data + IB_VALUE_AT_BYTES > end)
-        return -1;
+        return XDP_ABORTED;
     ib_read(data + IB_XDP_FRAME_LEN_BYTES, m);
-    return 0;
+    return IB_OURS;
 }
 
 /* Leave a note for tc, which sends the packet in generic mode (generic.bpf.c). */
@@ -207,12 +206,12 @@ IB_INLINE int ib_role_send(const struct ib_frame *frame, struct ib_msg *m, struc
         return XDP_PASS;
     }
     m->node = (ib_u16)ib_settings.node;
-    if (ib_frame_resize(ctx, m->value_len_bytes))
+    if (IB_RARE(ib_frame_resize(ctx, m->value_len_bytes)))
         goto no_room;
     ib_u8 *data = (ib_u8 *)(long)ctx->data;
     if (data + IB_VALUE_AT_BYTES > (ib_u8 *)(long)ctx->data_end)
         goto no_room;
-    if (frame->new_value)
+    if (IB_RARE(frame->new_value))
         ib_emit(data + IB_XDP_FRAME_LEN_BYTES, m);
     else
         ib_emit_same_value(data + IB_XDP_FRAME_LEN_BYTES, m);
@@ -221,9 +220,9 @@ IB_INLINE int ib_role_send(const struct ib_frame *frame, struct ib_msg *m, struc
     ib_u32 group = result.verdict == IB_TO_ACCEPTORS  ? IB_XDP_ACCEPTORS
                    : result.verdict == IB_TO_LEARNERS ? IB_XDP_LEARNERS
                                                       : IB_XDP_SENDER;
-    if (group == IB_XDP_SENDER)
+    if (IB_RARE(group == IB_XDP_SENDER))
         ib_frame_turn(data);
-    if (ib_settings.generic)
+    if (IB_RARE(ib_settings.generic))
         return ib_role_note(ctx, group);
     if (group == IB_XDP_SENDER)
         return XDP_TX;

@@ -62,10 +62,9 @@ struct ib_group {
 struct ib_rotation {
     ib_u64 instance;
     ib_u64 round;
-    ib_u32 partition;
-    ib_u32 type;
-    ib_u32 next;
-    ib_u32 reserved;
+    ib_u64 partition; /* and sender and length: the header's second word */
+    ib_u64 kind;      /* type and flags: its first word */
+    ib_u64 next;
 };
 
 /* From XDP to tc in generic mode, in front of the packet. */

@@ -13,7 +13,7 @@ use crate::configuration::Epoch;
 const VOTE_LEN_BYTES: usize = 64;
 
 /// See the module. `R` gives the registers: a reference, or something that shares their ownership.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RegisterState<R> {
     registers: R,
     geometry: Geometry,
@@ -27,6 +27,15 @@ impl<R: Deref<Target = Registers>> RegisterState<R> {
             registers,
             geometry,
             holds: None,
+        }
+    }
+
+    /// One whose votes have outlived the process: they are complete for `holds`.
+    pub fn restored(registers: R, geometry: Geometry, holds: Option<Holds>) -> RegisterState<R> {
+        RegisterState {
+            registers,
+            geometry,
+            holds,
         }
     }
 

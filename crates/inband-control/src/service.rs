@@ -20,7 +20,7 @@ pub use call::{call, CallError, HostStatus, Request, Response, Status};
 pub use files::FilesError;
 
 use crate::acceptor::AcceptorState;
-use crate::configuration::{Configuration, Identity, NodeId};
+use crate::configuration::{Configuration, Epoch, Identity, NodeId};
 use crate::coordinator::Coordinator;
 use crate::member::{Member, MemberConfig};
 use crate::message::{Message, Order};
@@ -56,6 +56,8 @@ pub struct ServiceConfig {
     pub control: SocketAddr,
     /// A directory of its own.
     pub dir: PathBuf,
+    /// The highest epoch that the acceptor has voted in as far as is known from elsewhere.
+    pub entered: Epoch,
     /// The cluster's first configuration. Its first controller founds the group once all the others
     /// are up; later configurations are told by the controllers.
     pub first: Configuration,
@@ -168,6 +170,8 @@ struct Worker<A> {
     cluster: u64,
     identity: Identity,
     started: Instant,
+    /// What was in force when the host was last told, until it is in it again.
+    cached: Option<Configuration>,
     member: Member<A, FileNotes>,
     hooks: Box<dyn Hooks>,
     disk: Disk,
@@ -196,7 +200,7 @@ impl<A: AcceptorState> Worker<A> {
     ) -> Result<Worker<A>, ServiceError> {
         let mut disk = Disk::open(&config.dir)?;
         let identity = files::identity(&mut disk, rand::random())?;
-        let notes = FileNotes::open(Box::new(Disk::open(&config.dir)?))?;
+        let notes = FileNotes::open(Box::new(Disk::open(&config.dir)?), config.entered)?;
         let cached = files::configuration(&disk)?;
         let controllers = config.first.controllers();
         let service = |node: &NodeId| (*node, config.first.members[node].control);
@@ -218,10 +222,11 @@ impl<A: AcceptorState> Worker<A> {
         } else {
             None
         };
-        let mut worker = Worker {
+        Ok(Worker {
             cluster: cluster_id(&config.cluster),
             identity,
             started: Instant::now(),
+            cached,
             member,
             hooks,
             disk,
@@ -238,13 +243,7 @@ impl<A: AcceptorState> Worker<A> {
             tick_at: 0,
             announce_at: 0,
             config,
-        };
-        if let Some(cached) = cached {
-            // What was in force: with the control plane down the host goes on in it.
-            let mut out = Outbox::new();
-            worker.member.on_order(0, Order::Enter(cached), &mut out);
-        }
-        Ok(worker)
+        })
     }
 
     fn now(&self) -> Micros {
@@ -252,6 +251,14 @@ impl<A: AcceptorState> Worker<A> {
     }
 
     fn run(mut self, events: &Receiver<Event>) {
+        if let Some(cached) = self.cached.take() {
+            // With the control plane down the host goes on in it.
+            let now = self.now();
+            let mut out = Outbox::new();
+            self.member.on_order(now, Order::Enter(cached), &mut out);
+            self.send(&mut out, (self.config.node, self.config.control));
+            self.settle();
+        }
         loop {
             match events.recv_timeout(self.sleep()) {
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,

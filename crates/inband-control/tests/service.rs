@@ -148,6 +148,7 @@ impl Cluster {
             life: self.lives,
             control: self.addresses[&node],
             dir: self.dir.path().join(node.to_string()),
+            entered: 0,
             first: self.first(&nodes),
             timing: timing(),
         };

@@ -3,6 +3,7 @@
 //! absolute figures depend on the machine and on what else it does.
 
 pub mod capacity;
+pub mod feeder;
 mod live;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -121,7 +122,7 @@ pub fn passthrough_cost() -> Result<Vec<PassthroughCost>, XdpError> {
     [("tcp", tcp), ("udp", udp)]
         .into_iter()
         .map(|(packet, frame)| {
-            let ours = || time(&rig.programs.dispatch, &frame);
+            let ours = || time(rig.programs.entry(), &frame);
             let (bare_ns, dispatch_ns) = paired(|| time(&bare, &frame), ours)?;
             Ok(PassthroughCost {
                 packet,
@@ -165,8 +166,8 @@ fn role_cost(role: &'static str, value_len_bytes: usize) -> Result<RoleCost, Xdp
     let per_instance = if roles.quorum { VOTERS.len() } else { 1 };
     let alone = driver(&rig, &frame, per_instance)?;
     let driving = driver(&rig, &frame, per_instance)?;
-    let dispatch = rig.programs.dispatch.program.as_raw_fd().to_ne_bytes();
-    driving.set_bytes("ib_measured_map", 0, &dispatch)?;
+    let entry = rig.programs.entry().program.as_raw_fd().to_ne_bytes();
+    driving.set_bytes("ib_measured_map", 0, &entry)?;
     let drive = || {
         if roles.leader {
             prepare(&rig); // an empty window: answering BUSY is not what is measured

@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::command::SessionStamp;
 use crate::limits::{
-    CLIENT_SESSIONS_EXPIRED_PER_ENTRY_MAX, CLIENT_SESSIONS_MAX, CLIENT_SESSION_IDLE_MS_MAX,
-    CLIENT_SESSION_READ_REPLY_BYTES_MAX, CLIENT_SESSION_REPLIES_MAX,
+    CLIENT_SESSIONS_EXPIRED_PER_ENTRY_MAX, CLIENT_SESSIONS_MAX, CLIENT_SESSIONS_REPLY_BYTES_MAX,
+    CLIENT_SESSION_IDLE_MS_MAX, CLIENT_SESSION_READ_REPLY_BYTES_MAX, CLIENT_SESSION_REPLIES_MAX,
     CLIENT_SESSION_REPLY_BYTES_MAX,
 };
 use crate::reply::Reply;
@@ -64,6 +64,8 @@ pub struct ClientSessions {
     sessions: BTreeMap<u64, Session>,
     /// `(last_ms, id)`: the one idle for longest first.
     by_age: BTreeSet<(u64, u64)>,
+    /// Of the replies of all sessions.
+    reply_bytes: usize,
     next_id: u64,
 }
 
@@ -73,6 +75,7 @@ impl ClientSessions {
         Self {
             sessions: BTreeMap::new(),
             by_age: BTreeSet::new(),
+            reply_bytes: 0,
             next_id,
         }
     }
@@ -148,7 +151,9 @@ impl ClientSessions {
         self.by_age.remove(&(session.last_ms, id));
         self.by_age.insert((now_ms, id));
         session.last_ms = now_ms;
+        let before = session.reply_bytes;
         session.raise_low(id, low.min(seq), records);
+        self.reply_bytes -= before - session.reply_bytes;
         let low = session.low;
         let admission = match session.replies.get(&seq) {
             _ if seq < low => Admission::Answer(Reply::error(format!(
@@ -184,6 +189,7 @@ impl ClientSessions {
             stored = vec![STORED_READ_AGAIN];
         }
         records.put(&reply_key(stamp.id, stamp.seq), &stored);
+        let before = session.reply_bytes;
         session.reply_bytes += stored.len();
         session.replies.insert(stamp.seq, stored);
         while session.replies.len() > CLIENT_SESSION_REPLIES_MAX
@@ -194,7 +200,15 @@ impl ClientSessions {
             };
             session.raise_low(stamp.id, oldest + 1, records);
         }
+        self.reply_bytes = self.reply_bytes + session.reply_bytes - before;
         self.put_session(stamp.id, records);
+        while self.reply_bytes > CLIENT_SESSIONS_REPLY_BYTES_MAX {
+            let mut others = self.by_age.iter().filter(|(_, id)| *id != stamp.id);
+            let Some((_, oldest)) = others.next().copied() else {
+                break;
+            };
+            self.remove(oldest, records);
+        }
     }
 
     /// Load a stored session; `false` if the record is malformed.
@@ -225,6 +239,7 @@ impl ClientSessions {
             return false;
         };
         session.reply_bytes += record.len();
+        self.reply_bytes += record.len();
         session.replies.insert(seq, record.to_vec());
         true
     }
@@ -241,6 +256,7 @@ impl ClientSessions {
     fn remove(&mut self, id: u64, records: &mut dyn Records) {
         if let Some(session) = self.sessions.remove(&id) {
             self.by_age.remove(&(session.last_ms, id));
+            self.reply_bytes -= session.reply_bytes;
             session
                 .replies
                 .keys()
@@ -393,6 +409,38 @@ mod tests {
             Admission::ReadAgain
         );
         assert_eq!(reloaded(&stored, 2), all);
+    }
+
+    #[test]
+    fn replies_of_all_sessions_are_bounded() {
+        let (mut all, mut stored) = (ClientSessions::new(1), Stored::default());
+        let len = 8 * 1024 * 1024;
+        let big = Reply::Bulk(vec![7; len]);
+        let room = CLIENT_SESSIONS_REPLY_BYTES_MAX / (len + 100);
+        let ids: Vec<u64> = (0..=room)
+            .map(|at| all.open(at as u64, &mut stored))
+            .collect();
+        for id in &ids {
+            assert!(run(&mut all, stamp(*id, 1, 1), big.clone(), &mut stored));
+        }
+        // The one that was idle for longest has made room.
+        assert_eq!(all.len(), room);
+        assert!(all.reply_bytes <= CLIENT_SESSIONS_REPLY_BYTES_MAX);
+        assert_eq!(reloaded(&stored, all.next_id()), all);
+        let is_refused = |all: &mut ClientSessions, stored: &mut Stored, id| matches!(all.admit(stamp(id, 1, 1), 5, stored), Admission::Answer(r) if r.is_error());
+        assert!(is_refused(&mut all, &mut stored, ids[0]));
+        assert!(!is_refused(&mut all, &mut stored, ids[1]));
+        // Forgetting gives the room back.
+        for id in &ids[1..] {
+            assert!(run(&mut all, stamp(*id, 2, 2), Reply::Ok, &mut stored));
+        }
+        assert!(all.reply_bytes < len);
+        assert_eq!(all.len(), room);
+        all.expire(u64::MAX, &mut stored);
+        assert_eq!(
+            (all.reply_bytes > 0, all.is_empty()),
+            (!all.is_empty(), all.is_empty())
+        );
     }
 
     #[test]

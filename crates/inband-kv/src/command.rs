@@ -417,12 +417,29 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Length of the value a command stores, if it stores one: the part worth naming when the
-    /// command is too long.
-    pub fn value_len_bytes(&self) -> Option<usize> {
+    /// Its reply may be as long as a value.
+    pub fn replies_with_value(&self) -> bool {
         match self {
-            Command::Set { value, .. } | Command::Append(_, value) => Some(value.len()),
-            _ => None,
+            Command::Get(_) | Command::GetDel(_) | Command::MGet(_) => true,
+            Command::Keys(_) | Command::Exec { .. } => true,
+            Command::Set { reply, .. } => *reply == SetReply::Old,
+            _ => false,
+        }
+    }
+
+    /// Lengths of the longest key and of the longest value that a command stores; 0 if it stores
+    /// none.
+    pub fn stored_len_bytes(&self) -> (usize, usize) {
+        match self {
+            Command::Set { key, value, .. } | Command::Append(key, value) => {
+                (key.len(), value.len())
+            }
+            Command::IncrBy(key, _) => (key.len(), 0),
+            Command::MSet(pairs) => {
+                let longest = |first| pairs.iter().skip(first).step_by(2).map(<[u8]>::len).max();
+                (longest(0).unwrap_or(0), longest(1).unwrap_or(0))
+            }
+            _ => (0, 0),
         }
     }
 

@@ -20,8 +20,9 @@ use mio::net::TcpStream;
 
 use crate::command::{Command, Route, SessionStamp};
 use crate::limits::{
-    OUTPUT_HARD_BYTES_MAX, OUTPUT_SOFT_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_COMMAND_BYTES_MAX,
-    READ_BUDGET_BYTES, REQUEST_LEN_BYTES_MAX,
+    COMMAND_LEN_BYTES_MAX, IDLE_BUFFER_BYTES_MAX, KEY_LEN_BYTES_MAX, OUTPUT_HARD_BYTES_MAX,
+    OUTPUT_SOFT_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_COMMAND_BYTES_MAX, READ_BUDGET_BYTES,
+    REQUEST_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX,
 };
 use crate::parse::{parse, ReadMode, Request};
 use crate::partition::logs_of;
@@ -67,6 +68,8 @@ pub enum Next {
     Scan(OwnedArgs),
     /// A transaction in which nothing goes through a log, to be answered at once.
     LocalTransaction(Vec<Item>),
+    /// `INBAND.EXPORT`: the connection is to carry an export and nothing else.
+    Export,
     /// Answered already.
     Answered,
 }
@@ -79,6 +82,8 @@ struct Waiting {
     received: Instant,
     /// It need not go through the log.
     is_read: bool,
+    /// Its reply may be as long as a value.
+    replies_with_value: bool,
 }
 
 /// The commands of one connection for one log.
@@ -143,8 +148,6 @@ impl SessionCursor {
 pub struct Intake<'a> {
     /// Number of partitions.
     pub partitions: usize,
-    /// Longest encoded command that is taken.
-    pub command_len_bytes_max: usize,
     /// Refuse commands for the logs with this reply.
     pub refusal: Option<&'a Reply>,
     /// How a connection reads that has not said how.
@@ -190,6 +193,8 @@ pub struct Connection {
     parser: RequestParser,
     /// Replies to the unanswered requests, as far as there are any; the first is missing.
     replies: VecDeque<Option<Reply>>,
+    /// About how long those are that wait for one before them.
+    held_reply_bytes: usize,
     /// Number of the oldest unanswered request.
     first_number: u64,
     mode: Mode,
@@ -240,6 +245,7 @@ impl Connection {
             input: BytesMut::new(),
             parser: RequestParser::default(),
             replies: VecDeque::new(),
+            held_reply_bytes: 0,
             first_number: 0,
             mode: Mode::Partitions,
             alone: None,
@@ -304,7 +310,9 @@ impl Connection {
             };
             self.requests += 1;
             self.last_request = intake.now;
+            let before = self.input.len();
             self.parser.consume(&mut self.input);
+            if_large_let_go(&mut self.input, before);
             return Ok(next);
         }
     }
@@ -342,7 +350,12 @@ impl Connection {
     fn has_room(&self) -> bool {
         self.replies.len() < PENDING_COMMANDS_MAX
             && self.encoded_len_bytes < PENDING_COMMAND_BYTES_MAX
-            && self.output.len() < OUTPUT_SOFT_BYTES_MAX
+            && self.has_reply_room()
+    }
+
+    /// Is there room for further replies?
+    pub fn has_reply_room(&self) -> bool {
+        self.output.len() + self.held_reply_bytes < OUTPUT_SOFT_BYTES_MAX
     }
 
     /// Would [`next`](Self::next) find something?
@@ -421,6 +434,10 @@ impl Connection {
                 Some(self.answered(Reply::Ok))
             }
             Ok(Request::Scan) => self.scan(args, intake),
+            Ok(Request::Export) => match intake.refusal {
+                Some(refusal) => Some(self.answered(refusal.clone())),
+                None => self.replies.is_empty().then_some(Next::Export),
+            },
             Ok(Request::Multi) => Some(self.multi()),
             Ok(Request::Exec) => self.exec(intake),
             Ok(Request::Discard) => Some(self.discard()),
@@ -442,6 +459,10 @@ impl Connection {
         if !self.replies.is_empty() && self.mode != mode {
             return None;
         }
+        if let Some(reply) = over_limit(command) {
+            return Some(self.answered(reply));
+        }
+        let session = self.session;
         let stamp = match command {
             Command::SessionNew | Command::Watch(_) => None,
             _ => self.session.as_mut().map(SessionCursor::stamp),
@@ -449,10 +470,13 @@ impl Connection {
         let before = self.lanes[lane].encoded.len();
         command.encode(stamp, &mut self.lanes[lane].encoded);
         let len_bytes = self.lanes[lane].encoded.len() - before;
-        if len_bytes > intake.command_len_bytes_max {
+        if len_bytes > COMMAND_LEN_BYTES_MAX {
             self.lanes[lane].encoded.truncate(before);
-            let reply = over_limit(command, len_bytes, intake.command_len_bytes_max);
-            return Some(self.answered(reply));
+            self.session = session;
+            return Some(self.answered(Reply::error(format!(
+                "ERR command of {len_bytes} bytes is over the limit of {COMMAND_LEN_BYTES_MAX} \
+                 bytes; use shorter or fewer keys and values"
+            ))));
         }
         self.mode = mode;
         if let Command::Watch(keys) = command {
@@ -475,6 +499,7 @@ impl Connection {
             len_bytes,
             received: intake.now,
             is_read,
+            replies_with_value: command.replies_with_value(),
         });
         Some(Next::Command(lane))
     }
@@ -508,9 +533,16 @@ impl Connection {
     /// Are there commands in a lane, and is it their turn?
     pub fn is_ready_to_pack(&self, lane: usize) -> bool {
         let lane = &self.lanes[lane];
-        lane.unanswered == 0
-            && !lane.waiting.is_empty()
-            && self.output.len() < OUTPUT_SOFT_BYTES_MAX
+        let Some(front) = lane.waiting.front() else {
+            return false;
+        };
+        // All others may wait for the oldest one.
+        let is_oldest = front.number == self.first_number;
+        let has_room = match is_oldest {
+            true => self.output.len() < OUTPUT_SOFT_BYTES_MAX,
+            false => self.has_reply_room(),
+        };
+        lane.unanswered == 0 && has_room
     }
 
     /// Need none of the commands that wait in a lane go through the log?
@@ -550,25 +582,29 @@ impl Connection {
         Some((&lane.encoded[..front.len_bytes], front.received))
     }
 
-    /// The next command of a lane is in a value now.
-    pub fn pop_command(&mut self, lane: usize) {
+    /// The next command of a lane is in a value now; may its reply be as long as a value?
+    pub fn pop_command(&mut self, lane: usize) -> bool {
         let lane = &mut self.lanes[lane];
-        if let Some(front) = lane.waiting.pop_front() {
+        let front = lane.waiting.pop_front();
+        if let Some(front) = &front {
             lane.encoded.advance(front.len_bytes);
             lane.waiting_writes -= usize::from(!front.is_read);
             self.encoded_len_bytes -= front.len_bytes;
+            if_large_let_go(&mut lane.encoded, front.len_bytes);
             lane.in_flight.push_back(front.number);
             lane.unanswered += 1;
         }
+        front.is_some_and(|front| front.replies_with_value)
     }
 
-    /// The rest of the commands of a lane that were being read, with their encoded forms, must go
-    /// through the log: they wait again, before all others.
-    pub fn return_to_log<'c>(
+    /// The rest of the commands of a lane that were being read, with their encoded forms, wait again,
+    /// before all others: `is_read`, to be read later, or else to go through the log.
+    pub fn put_back<'c>(
         &mut self,
         lane: usize,
         commands: impl ExactSizeIterator<Item = &'c [u8]>,
         received: Instant,
+        is_read: bool,
     ) {
         let lane = &mut self.lanes[lane];
         let later = std::mem::take(&mut lane.encoded);
@@ -582,13 +618,14 @@ impl Connection {
                 number,
                 len_bytes: command.len(),
                 received,
-                is_read: false,
+                is_read,
+                replies_with_value: true,
             });
         }
         lane.encoded.extend_from_slice(&later);
         waiting.append(&mut lane.waiting);
         lane.waiting = waiting;
-        lane.waiting_writes += count;
+        lane.waiting_writes += if is_read { 0 } else { count };
         lane.unanswered -= count;
     }
 
@@ -618,12 +655,14 @@ impl Connection {
     fn answer(&mut self, number: u64, reply: Reply) {
         let place = (number - self.first_number) as usize;
         if place > 0 {
+            self.held_reply_bytes += reply.len_bytes();
             self.replies[place] = Some(reply);
             return;
         }
         self.reply(&reply);
         self.pop_reply();
         while let Some(Some(reply)) = self.replies.front_mut().map(Option::take) {
+            self.held_reply_bytes -= reply.len_bytes();
             self.reply(&reply);
             self.pop_reply();
         }
@@ -681,6 +720,7 @@ impl Connection {
         if self.output.len() > OUTPUT_HARD_BYTES_MAX {
             return Err(io::Error::other("the client does not read its replies"));
         }
+        let before = self.output.len();
         while self.is_writable && !self.output.is_empty() {
             match self.stream.write(&self.output) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -692,6 +732,7 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
+        if_large_let_go(&mut self.output, before);
         Ok(())
     }
 
@@ -702,16 +743,23 @@ impl Connection {
     }
 }
 
-fn over_limit(command: &Command<'_>, len_bytes: usize, limit: usize) -> Reply {
-    let over = len_bytes - limit;
-    Reply::error(match command.value_len_bytes() {
-        Some(value_len) if value_len > over => format!(
-            "ERR value of {value_len} bytes is over the limit of {} bytes",
-            value_len - over
-        ),
-        _ => format!(
-            "ERR command of {len_bytes} bytes is over the limit of {limit} bytes; use shorter or \
-             fewer keys"
-        ),
-    })
+/// Give back the memory of an empty buffer that was so long.
+fn if_large_let_go(buffer: &mut BytesMut, len_bytes: usize) {
+    if buffer.is_empty() && len_bytes > IDLE_BUFFER_BYTES_MAX {
+        *buffer = BytesMut::new();
+    }
+}
+
+/// The error of a command that stores too long a key or value.
+fn over_limit(command: &Command<'_>) -> Option<Reply> {
+    let (key_len_bytes, value_len_bytes) = command.stored_len_bytes();
+    let over = |what, len_bytes, limit| {
+        (len_bytes > limit).then(|| {
+            Reply::error(format!(
+                "ERR {what} of {len_bytes} bytes is over the limit of {limit} bytes"
+            ))
+        })
+    };
+    over("key", key_len_bytes, KEY_LEN_BYTES_MAX)
+        .or_else(|| over("value", value_len_bytes, STORED_VALUE_LEN_BYTES_MAX))
 }

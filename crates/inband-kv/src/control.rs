@@ -1,11 +1,13 @@
 //! How other threads watch and direct a running replica.
 
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::Waker;
 
+use crate::export::{ExportError, Summary};
 use crate::store::{SharedDbs, StoreError};
 
 /// Buckets of the latency histogram; bucket `i` counts round trips below `2^i` microseconds that
@@ -213,6 +215,12 @@ impl ReplicaControl {
     /// stores, on the calling thread.
     pub fn digest(&self) -> Result<(Vec<u64>, u64), StoreError> {
         self.dbs.digest()
+    }
+
+    /// Write all keys, as they are at one moment, while the replica goes on; see [`crate::export`].
+    /// Reads all stores, on the calling thread.
+    pub fn export(&self, to: impl Write) -> Result<Summary, ExportError> {
+        self.dbs.export(to)
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

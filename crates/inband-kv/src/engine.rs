@@ -3,10 +3,10 @@
 
 use std::borrow::Cow;
 
-use crate::command::{Command, ExpireWhen, Expiry, SetReply, SetWhen, TimeUnit};
+use crate::command::{Command, ExpireWhen, Expiry, Queue, SetReply, SetWhen, Strings, TimeUnit};
 use crate::glob;
 use crate::keyspace::Keys;
-use crate::limits::KEYS_REPLY_BYTES_MAX;
+use crate::limits::{KEYS_REPLY_BYTES_MAX, VALUES_REPLY_BYTES_MAX};
 use crate::parse::{strict_integer, NOT_AN_INTEGER};
 use crate::reply::Reply;
 
@@ -51,10 +51,7 @@ pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
         Command::IncrBy(key, delta) => incr_by(keys, key, *delta)?,
         Command::Append(key, tail) => append(keys, key, tail)?,
         Command::Expire { key, expiry, when } => expire(keys, key, *expiry, *when)?,
-        Command::MGet(names) => {
-            let values = names.iter().map(|key| bulk_or_nil(keys, key));
-            Reply::Array(values.collect::<Result<_>>()?)
-        }
+        Command::MGet(names) => values_of(keys, names)?,
         Command::MSet(pairs) => {
             let mut strings = pairs.iter();
             while let (Some(key), Some(value)) = (strings.next(), strings.next()) {
@@ -96,10 +93,51 @@ pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
                     return Ok(Reply::NilArray);
                 }
             }
-            let replies = commands.iter().map(|command| execute(keys, &command));
-            Reply::Array(replies.collect::<Result<_>>()?)
+            execute_all(keys, commands)?
         }
     })
+}
+
+/// Execute the commands of a transaction. A reply for which there is no room is left out, and from
+/// then on nothing is read for a reply.
+fn execute_all(keys: &mut impl Keys, commands: &Queue<'_>) -> Result<Reply> {
+    let (mut replies, mut len_bytes, mut is_full) = (Vec::new(), 0, false);
+    for command in commands.iter() {
+        let reply = match is_full && command.only_reads() {
+            true => None,
+            false => Some(execute(keys, &command)?),
+        };
+        let has_room = |reply: &Reply| len_bytes + reply.len_bytes() <= VALUES_REPLY_BYTES_MAX;
+        let reply = reply.filter(has_room);
+        is_full |= reply.is_none();
+        let reply = reply.unwrap_or_else(reply_left_out);
+        len_bytes += reply.len_bytes();
+        replies.push(reply);
+    }
+    Ok(Reply::Array(replies))
+}
+
+fn reply_left_out() -> Reply {
+    Reply::error(format!(
+        "ERR the replies of the transaction are over the limit of {VALUES_REPLY_BYTES_MAX} bytes; \
+         the command was executed, its reply is left out"
+    ))
+}
+
+fn values_of(keys: &mut impl Keys, names: &Strings<'_>) -> Result<Reply> {
+    let (mut values, mut len_bytes) = (Vec::new(), 0);
+    for key in names.iter() {
+        let value = bulk_or_nil(keys, key)?;
+        len_bytes += value.len_bytes();
+        if len_bytes > VALUES_REPLY_BYTES_MAX {
+            return Ok(Reply::error(format!(
+                "ERR the values are over the limit of {VALUES_REPLY_BYTES_MAX} bytes; ask for fewer \
+                 at a time"
+            )));
+        }
+        values.push(value);
+    }
+    Ok(Reply::Array(values))
 }
 
 /// What `WATCH` compares: the version of the record; of a key that is not there, 0, and of one that

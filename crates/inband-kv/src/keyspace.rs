@@ -11,7 +11,7 @@ use rocksdb::{Direction, IteratorMode, WriteBatch, DB};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::db::{Columns, HASH_LEN_BYTES};
-use crate::limits::{APPENDED_LEN_BYTES_MAX_V1, STORED_VALUE_LEN_BYTES_MAX};
+use crate::limits::{APPENDED_LEN_BYTES_MAX_V1, KEY_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX};
 
 /// Length of the expiry time in front of a record, and in front of a key in the expiry index.
 pub const TIME_LEN_BYTES: usize = 8;
@@ -22,7 +22,8 @@ const HAS_VERSION: u64 = 1 << 63;
 const HEADER_LEN_BYTES: usize = 16;
 
 /// Above every key: longer than any and all ones.
-const ABOVE_ALL_KEYS: [u8; 4096] = [0xff; 4096];
+static ABOVE_ALL_KEYS: [u8; HASH_LEN_BYTES + KEY_LEN_BYTES_MAX + 1] =
+    [0xff; HASH_LEN_BYTES + KEY_LEN_BYTES_MAX + 1];
 
 /// Rough memory of one cached record besides its bytes.
 const CACHED_RECORD_OVERHEAD_BYTES: usize = 80;

@@ -5,26 +5,31 @@
 //!
 //! * [`front`], [`connection`], [`resp`], [`reply`]: sockets, requests and replies;
 //! * [`table`], [`parse`], [`local`], [`info`]: which commands there are, and those answered here;
-//! * [`command`], [`value`], [`packer`]: commands for the log, many in one value;
+//! * [`command`], [`value`], [`packer`], [`chunks`]: commands for the log, many in one value or one in
+//!   many;
 //! * [`partition`], [`machine`]: which partition a key belongs to, and the replicated state machine
 //!   over all partitions;
 //! * [`store`], [`client_sessions`]: the part of it that one log drives;
 //! * [`checkpoint`], [`checkpoint_server`], [`checkpoint_client`], [`loader`]: state transfer;
 //! * [`syncer`]: what is applied survives a power cut;
+//! * [`export`], [`import`]: all keys as one stream, out of a replica and into a cluster;
 //! * [`control`]: watching and directing a replica from other threads;
 //! * [`limits`]: every limit.
 
 pub mod checkpoint;
 pub mod checkpoint_client;
 pub mod checkpoint_server;
+pub mod chunks;
 pub mod client_sessions;
 pub mod command;
 pub mod connection;
 pub mod control;
 mod db;
 mod engine;
+pub mod export;
 pub mod front;
 pub mod glob;
+pub mod import;
 pub mod info;
 mod keyspace;
 mod layout;

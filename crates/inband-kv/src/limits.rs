@@ -3,10 +3,32 @@
 //! Limits marked *replicated* take part in what a log means: all replicas of a cluster must run
 //! with the same number, so they are constants and not configuration.
 
-/// Longest string a key may grow to by `APPEND`. *Replicated.*
+/// Longest value of a key. *Replicated.*
 pub const STORED_VALUE_LEN_BYTES_MAX: usize = 1024 * 1024;
 
-/// The same in a log that programs of value version 1 can still follow. *Replicated.*
+/// Longest key that is stored. What is stored can so be exported and set again.
+pub const KEY_LEN_BYTES_MAX: usize = 32 * 1024;
+
+/// Longest encoded command: a value and its key. One that does not fit a value of the log is sent
+/// in chunks. *Replicated.*
+pub const COMMAND_LEN_BYTES_MAX: usize = STORED_VALUE_LEN_BYTES_MAX + 64 * 1024;
+
+/// Most commands of which some chunks are there and others missing, in one log; beginning one more
+/// drops the oldest. *Replicated.*
+pub const TRANSFERS_MAX: usize = 32;
+
+/// A command of which chunks are missing for longer, by replicated time, is dropped: its proposer is
+/// gone. *Replicated.*
+pub const TRANSFER_AGE_MS_MAX: u64 = 60 * 1000;
+
+/// Most commands that one replica sends in chunks to one log at a time.
+pub const TRANSFERS_PER_REPLICA_MAX: usize = 4;
+
+/// Of what the log's window takes, one in so many values may be a chunk.
+pub const WINDOW_PER_CHUNKS: usize = 4;
+
+/// Longest value that `APPEND` makes in a log that programs of value version 1 can still follow.
+/// *Replicated.*
 pub const APPENDED_LEN_BYTES_MAX_V1: usize = 64 * 1024;
 
 /// Most named client sessions (`INBAND.SESSION`); opening one more expires the one that has been
@@ -22,6 +44,11 @@ pub const CLIENT_SESSION_REPLIES_MAX: usize = 256;
 /// Most bytes of stored replies of one client session; the oldest is forgotten first, the newest is
 /// always kept. *Replicated.*
 pub const CLIENT_SESSION_REPLY_BYTES_MAX: usize = 128 * 1024;
+
+/// Most bytes of stored replies of all client sessions of one partition; over it the sessions that
+/// were idle for longest expire. *Replicated.*
+pub const CLIENT_SESSIONS_REPLY_BYTES_MAX: usize =
+    CLIENT_SESSIONS_MAX * CLIENT_SESSION_REPLY_BYTES_MAX;
 
 /// A longer reply to a command that only reads is not stored: a retry reads again. *Replicated.*
 pub const CLIENT_SESSION_READ_REPLY_BYTES_MAX: usize = 4 * 1024;
@@ -62,7 +89,7 @@ pub const ROCKSDB_WAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// Longest request (all arguments together) that is read into memory. A longer one is skipped as it
 /// arrives and answered with an error.
-pub const REQUEST_LEN_BYTES_MAX: usize = 64 * 1024;
+pub const REQUEST_LEN_BYTES_MAX: usize = COMMAND_LEN_BYTES_MAX + 64 * 1024;
 
 /// Longest argument a request may announce at all, as in Redis.
 pub const BULK_LEN_BYTES_MAX: usize = 512 * 1024 * 1024;
@@ -86,10 +113,23 @@ pub const PENDING_COMMAND_BYTES_MAX: usize = 256 * 1024;
 pub const OUTPUT_SOFT_BYTES_MAX: usize = 256 * 1024;
 
 /// Over this many unsent reply bytes a connection is closed.
-pub const OUTPUT_HARD_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub const OUTPUT_HARD_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+/// A connection's buffer that has held more gives its memory back when it is empty.
+pub const IDLE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Most bytes of keys that one `KEYS` returns.
 pub const KEYS_REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Most bytes of values that one `MGET`, and of replies that one `EXEC` returns. *Replicated.*
+pub const VALUES_REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Most reads of one connection in one value: how long their replies are is not known beforehand.
+pub const READS_PER_VALUE_MAX: usize = 32;
+
+/// When the replies to what a turn of the loop applies are as long, further reads through the log are
+/// refused in it.
+pub const READ_REPLIES_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Most keys that one `SCAN` looks at, whatever `COUNT` asks for.
 pub const SCAN_COUNT_MAX: usize = 10_000;
@@ -121,6 +161,12 @@ pub const CHECKPOINT_FILE_NAME_LEN_BYTES_MAX: usize = 255;
 
 /// Checkpoint transfer: pause after every peer has failed once.
 pub const CHECKPOINT_RETRY_MS: u64 = 500;
+
+/// Most exports that one replica sends at the same time.
+pub const EXPORTS_MAX: usize = 4;
+
+/// Export: give up on somebody who is silent for this long.
+pub const EXPORT_IO_TIMEOUT_MS: u64 = 30_000;
 
 /// Most commands of one transaction.
 pub const TRANSACTION_COMMANDS_MAX: usize = 16 * 1024;

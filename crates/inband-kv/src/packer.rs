@@ -8,9 +8,13 @@ use std::time::{Duration, Instant};
 
 use inband_paxos::log::{ReadTicket, ReplicatedLog, SubmitError, Ticket};
 
+use crate::chunks::Chunks;
 use crate::connection::{Connection, OwnedArgs};
 use crate::front::Connections;
-use crate::limits::{VALUES_IN_FLIGHT_BEFORE_FILLING, VALUES_IN_FLIGHT_MAX};
+use crate::limits::{
+    READS_PER_VALUE_MAX, TRANSFERS_PER_REPLICA_MAX, VALUES_IN_FLIGHT_BEFORE_FILLING,
+    VALUES_IN_FLIGHT_MAX,
+};
 use crate::value::{self, ValueWriter, COMMAND_PREFIX_LEN_BYTES, VALUE_HEADER_LEN_BYTES};
 
 /// The commands of one connection within a value.
@@ -42,6 +46,8 @@ pub struct Rejected {
     pub log: usize,
     /// Who waits.
     pub parts: Vec<Part>,
+    /// What was submitted of it already.
+    pub tickets: Vec<Ticket>,
     /// Why it was refused.
     pub error: SubmitError,
 }
@@ -111,6 +117,10 @@ pub struct Packer {
     /// Asked for.
     reads_in_flight: VecDeque<Reads>,
     spare_reads: Vec<Reads>,
+    /// Commands that do not fit a value.
+    pub chunks: Chunks,
+    /// Connections with such a command, while too many are being sent.
+    large: VecDeque<usize>,
     /// Values submitted so far.
     pub submitted: u64,
 }
@@ -141,25 +151,27 @@ impl Packer {
             reads: Reads::default(),
             reads_in_flight: VecDeque::new(),
             spare_reads: Vec::new(),
+            chunks: Chunks::new(log, value_len_bytes_max),
+            large: VecDeque::new(),
             submitted: 0,
         }
     }
 
-    /// Longest encoded command that fits a value of this length.
-    pub fn command_len_bytes_max(value_len_bytes_max: usize) -> usize {
+    /// Longest encoded command that fits a value.
+    fn command_len_bytes_max(&self) -> usize {
         let overhead = VALUE_HEADER_LEN_BYTES + COMMAND_PREFIX_LEN_BYTES;
-        value_len_bytes_max.saturating_sub(overhead)
+        self.value_len_bytes_max.saturating_sub(overhead)
     }
 
-    /// Number of undecided values, and of reads that wait together.
+    /// Number of undecided values and commands in chunks, and of reads that wait together.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.len() + self.reads_in_flight.len()
+        self.in_flight.len() + self.chunks.len() + self.reads_in_flight.len()
     }
 
     /// Nothing is undecided, being filled, being read or waiting to be packed.
     pub fn is_idle(&self) -> bool {
-        let is_packed = self.writer.is_empty() && self.ready.is_empty() && self.reads.is_empty();
-        self.in_flight() == 0 && is_packed
+        let is_packed = self.writer.is_empty() && self.ready.is_empty() && self.large.is_empty();
+        self.in_flight() == 0 && is_packed && self.reads.is_empty()
     }
 
     /// A connection may have commands to pack.
@@ -171,6 +183,9 @@ impl Packer {
 
     /// Pack and submit as much as the policy and the log allow.
     pub fn pack(&mut self, to: &mut Submission<'_>, rejected: &mut Vec<Rejected>) {
+        if self.chunks.len() < TRANSFERS_PER_REPLICA_MAX {
+            self.ready.extend(self.large.drain(..));
+        }
         while let Some(slot) = self.ready.front().copied() {
             let log = self.log;
             let connection = to.connections.get_mut(slot);
@@ -187,6 +202,12 @@ impl Packer {
                 self.ready.pop_front();
                 continue;
             }
+            let first = connection.front_command(log).map_or(0, |(c, _)| c.len());
+            if first > self.command_len_bytes_max() {
+                self.ready.pop_front();
+                self.take_large(slot, connection, to.now);
+                continue;
+            }
             if !self.is_good_fit(connection) {
                 if !self.submit(to, rejected) {
                     return;
@@ -198,8 +219,43 @@ impl Packer {
             self.ready.pop_front();
         }
         self.ask(to);
+        self.submit_chunks(to, rejected);
         if !self.writer.is_empty() && self.in_flight.len() < VALUES_IN_FLIGHT_BEFORE_FILLING {
             self.submit(to, rejected);
+        }
+    }
+
+    /// Begin to send a command that does not fit a value, or let it wait.
+    fn take_large(&mut self, slot: usize, connection: &mut Connection, now: Instant) {
+        if self.chunks.len() >= TRANSFERS_PER_REPLICA_MAX {
+            self.large.push_back(slot);
+            return;
+        }
+        connection.leave_ready_list(self.log);
+        let Some((command, received)) = connection.front_command(self.log) else {
+            return;
+        };
+        let command = command.to_vec();
+        connection.pop_command(self.log);
+        let part = Part {
+            slot,
+            connection_id: connection.id,
+            count: 1,
+            received,
+        };
+        self.chunks.push(part, command, now);
+    }
+
+    fn submit_chunks(&mut self, to: &mut Submission<'_>, rejected: &mut Vec<Rejected>) {
+        let undecided = self.in_flight.len() + self.chunks.in_flight();
+        let window = undecided + to.log.submit_room(self.log);
+        for (ended, error) in self.chunks.submit(to, window) {
+            rejected.push(Rejected {
+                log: self.log,
+                parts: vec![ended.part],
+                tickets: ended.tickets,
+                error,
+            });
         }
     }
 
@@ -291,13 +347,14 @@ impl Packer {
 
     fn take_commands(&mut self, slot: usize, connection: &mut Connection) {
         let mut part: Option<Part> = None;
+        let mut reads = 0;
         while let Some((command, received)) = connection.front_command(self.log) {
             let len = self.writer.len_bytes() + command.len() + COMMAND_PREFIX_LEN_BYTES;
-            if len > self.value_len_bytes_max {
+            if len > self.value_len_bytes_max || reads == READS_PER_VALUE_MAX {
                 break;
             }
             self.writer.push(command);
-            connection.pop_command(self.log);
+            reads += usize::from(connection.pop_command(self.log));
             let first = Part {
                 slot,
                 connection_id: connection.id,
@@ -325,6 +382,7 @@ impl Packer {
             Err(error) => rejected.push(Rejected {
                 log: self.log,
                 parts,
+                tickets: Vec::new(),
                 error,
             }),
         }
@@ -404,7 +462,7 @@ impl Packer {
     /// Take everything that waits to be packed out of the queues: who waits for how many replies.
     pub fn reject_waiting(&mut self, connections: &mut Connections) -> Vec<(usize, usize)> {
         let mut waiting = Vec::new();
-        for slot in self.ready.drain(..) {
+        for slot in self.ready.drain(..).chain(self.large.drain(..)) {
             let Some(connection) = connections.get_mut(slot) else {
                 continue;
             };

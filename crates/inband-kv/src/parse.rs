@@ -54,6 +54,8 @@ pub enum Request<'a> {
     UseReads(ReadMode),
     /// `SCAN`.
     Scan,
+    /// `INBAND.EXPORT`: from now on the connection carries an export and nothing else.
+    Export,
     /// `MULTI`.
     Multi,
     /// `EXEC`.
@@ -134,6 +136,7 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
             return Ok(Request::UseReads(mode));
         }
         CommandId::Scan => return Ok(Request::Scan),
+        CommandId::Export => return Ok(Request::Export),
         CommandId::Keys => Command::Keys(key),
         CommandId::Watch => Command::Watch(strings),
         CommandId::Multi => return Ok(Request::Multi),

@@ -6,13 +6,15 @@
 //! while if values of its own are undecided.
 
 mod answers;
+mod exports;
+mod large;
 mod markers;
 mod reads;
 mod several;
 
 use std::collections::HashSet;
 use std::net::TcpListener;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -23,7 +25,9 @@ use crate::connection::{Intake, Item, Next};
 use crate::control::{add, set, ReplicaControl};
 use crate::front::{Front, Ready};
 use crate::info::Identity;
-use crate::limits::{READ_BUDGET_BYTES, TICK_BACKLOG_MS, TICK_IDLE_MS, TICK_STAGGER_MS};
+use crate::limits::{
+    COMMAND_LEN_BYTES_MAX, READ_BUDGET_BYTES, TICK_BACKLOG_MS, TICK_IDLE_MS, TICK_STAGGER_MS,
+};
 use crate::loader::Loader;
 use crate::local::{self, World};
 use crate::machine::Machine;
@@ -122,6 +126,8 @@ pub struct Replica {
     /// One a log.
     lanes: Vec<Lane>,
     several: Several,
+    /// Exports under way.
+    exports: Arc<AtomicUsize>,
     loader: Loader,
     /// If what is applied must be synced before anybody is told.
     syncer: Option<Syncer>,
@@ -212,7 +218,7 @@ impl Replica {
             reads: config.reads,
             started: now,
             addresses: front.local_addrs(),
-            command_len_bytes_max: Packer::command_len_bytes_max(value_len_bytes_max),
+            command_len_bytes_max: COMMAND_LEN_BYTES_MAX,
         };
         let replica = Self {
             config,
@@ -226,6 +232,7 @@ impl Replica {
             log,
             lanes: (0..log_count).map(lane).collect(),
             several: Several::default(),
+            exports: Arc::default(),
             machine,
             clock: Box::new(system_time_ms),
             is_loading: false,
@@ -375,7 +382,6 @@ impl Replica {
         loop {
             let intake = Intake {
                 partitions: self.identity.partitions,
-                command_len_bytes_max: self.identity.command_len_bytes_max,
                 refusal: refusal.as_ref(),
                 reads: self.config.reads,
                 now: self.now,
@@ -398,6 +404,10 @@ impl Replica {
                     self.answer_local(slot, reply);
                 }
                 Ok(Next::Scan(args)) => self.start_scan(slot, args),
+                Ok(Next::Export) => {
+                    self.start_export(slot);
+                    break;
+                }
                 Ok(Next::LocalTransaction(items)) => {
                     let reply = self.complete(slot, items, Vec::new());
                     self.answer_local(slot, reply);
@@ -502,6 +512,7 @@ impl Replica {
                 SubmitError::Closed(_) => format!("TRYAGAIN {}", rejected.error),
                 _ => format!("ERR {}", rejected.error),
             });
+            self.orphans.extend(rejected.tickets);
             self.reply_all(rejected.log, rejected.parts, &reply);
         }
     }

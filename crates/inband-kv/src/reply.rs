@@ -67,6 +67,21 @@ impl Reply {
         matches!(self, Reply::Error(_))
     }
 
+    /// About how much memory it takes.
+    pub fn len_bytes(&self) -> usize {
+        let content = match self {
+            Reply::Bulk(bytes) => bytes.len(),
+            Reply::Status(text) | Reply::Error(text) => text.len(),
+            Reply::Array(items) => items.iter().map(Reply::len_bytes).sum(),
+            Reply::Map(pairs) => pairs
+                .iter()
+                .map(|(k, v)| k.len_bytes() + v.len_bytes())
+                .sum(),
+            _ => 0,
+        };
+        size_of::<Reply>() + content
+    }
+
     /// Append the reply as RESP to `out`.
     pub fn write_resp(&self, out: &mut BytesMut, protocol: Protocol) {
         match self {

@@ -432,17 +432,19 @@ mod tests {
 
     #[test]
     fn over_long_requests_are_skipped_in_bounded_memory() {
-        let mut bytes = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$200000\r\n".to_vec();
-        bytes.extend(vec![b'v'; 200_000]);
-        bytes.extend(b"\r\nPING\r\n*20000\r\n");
-        for _ in 0..20_000 {
+        let len = REQUEST_LEN_BYTES_MAX * 3;
+        let mut bytes = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${len}\r\n").into_bytes();
+        bytes.extend(vec![b'v'; len]);
+        let count = REQUEST_LEN_BYTES_MAX / 5;
+        bytes.extend(format!("\r\nPING\r\n*{count}\r\n").into_bytes());
+        for _ in 0..count {
             bytes.extend(b"$5\r\nabcde\r\n");
         }
         bytes.extend(b"PING\r\n");
         let (found, error) = requests(&bytes, 1000);
         assert_eq!(error, None);
         assert_eq!(found.len(), 4);
-        assert!(found[0][0].starts_with(b"over 2000"));
+        assert!(found[0][0].starts_with(format!("over {}", len / 1000).as_bytes()));
         assert_eq!(found[1], words(&["PING"]));
         assert!(found[2][0].starts_with(b"over "));
         assert_eq!(found[3], words(&["PING"]));

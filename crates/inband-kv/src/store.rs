@@ -10,6 +10,7 @@
 mod local;
 mod shared;
 mod state;
+mod transfers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,15 +25,21 @@ use crate::db::{open_database, open_database_to_read, Columns, HASH_LEN_BYTES};
 use crate::engine;
 use crate::keyspace::{self, Keys, Keyspace, View};
 use crate::limits::{
-    EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX, RECORD_CACHE_BYTES_MAX,
+    EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX, READ_REPLIES_BYTES_MAX,
+    RECORD_CACHE_BYTES_MAX,
 };
 use crate::reply::Reply;
-use crate::value::{self, ValueError, ValueReader};
+use crate::value::{self, Chunk, ValueError, ValueReader};
 
 pub use local::QueueEntry;
 use local::Removals;
 pub use shared::SharedDbs;
 use state::{State, STATE_KEY, STATE_VERSION};
+pub use transfers::ChunkFate;
+use transfers::{Transfers, CHUNK_KEY};
+
+/// The reply to a read through the log for whose reply there is no room.
+const TOO_MUCH_READ: &str = "TRYAGAIN not read: too much is read at once";
 
 /// First byte of the stored key of a proposer's session.
 const PROPOSER_KEY: u8 = b's';
@@ -198,6 +205,8 @@ pub struct Outcome {
     /// Its first command's entry, if it went to the log of commands over several partitions; the
     /// others follow.
     pub first_entry: Option<u64>,
+    /// If it was a chunk and was applied: what became of it.
+    pub chunk: Option<ChunkFate>,
 }
 
 /// What became of the own values of a burst. Reused between bursts.
@@ -207,6 +216,8 @@ pub struct Outcomes {
     pub values: Vec<Outcome>,
     /// Their replies.
     pub replies: Vec<Reply>,
+    /// About how long they are.
+    reply_bytes: usize,
     /// Own entries of the log of commands over several partitions that were executed.
     pub entries: Vec<(u64, Reply)>,
     /// Commands applied, of all proposers.
@@ -218,8 +229,14 @@ impl Outcomes {
     pub fn clear(&mut self) {
         self.values.clear();
         self.replies.clear();
+        self.reply_bytes = 0;
         self.entries.clear();
         self.commands = 0;
+    }
+
+    /// Is there room for replies to reads?
+    fn has_room(&self) -> bool {
+        self.reply_bytes < READ_REPLIES_BYTES_MAX
     }
 }
 
@@ -258,6 +275,7 @@ pub struct Store {
     keyspace: Keyspace,
     proposers: SessionTable,
     clients: ClientSessions,
+    transfers: Transfers,
     /// Proposer sessions to be stored with this burst.
     touched: Vec<u64>,
     /// Entries queued by this burst.
@@ -273,6 +291,13 @@ impl std::fmt::Debug for Store {
             .field("state", &self.state)
             .finish()
     }
+}
+
+/// Where what is applied goes.
+struct Target<'a> {
+    db: &'a DB,
+    columns: Columns<'a>,
+    batch: &'a mut WriteBatch,
 }
 
 /// What one command may work on in a store while it is executed.
@@ -344,6 +369,7 @@ impl Store {
         let state = State::load(&db)?.unwrap_or(State::new(role));
         let mut proposers = SessionTable::new();
         let mut clients = ClientSessions::new(state.next_id);
+        let mut transfers = Transfers::default();
         let columns = Columns::of(&db)?;
         // 'c' sessions sort before their 'r' replies.
         for item in db.iterator_cf(columns.meta, IteratorMode::Start) {
@@ -358,6 +384,7 @@ impl Store {
                 }
                 (Some(&client_sessions::SESSION_KEY), _) => clients.load_session(&key, &record),
                 (Some(&client_sessions::REPLY_KEY), _) => clients.load_reply(&key, &record),
+                (Some(&CHUNK_KEY), _) => transfers.load(&key, &record),
                 _ => false,
             };
             if !is_good {
@@ -379,6 +406,7 @@ impl Store {
             keyspace,
             proposers,
             clients,
+            transfers,
             touched: Vec::new(),
             queued: Vec::new(),
             removals,
@@ -453,15 +481,19 @@ impl Store {
         self.start()?;
         let applied_before = self.state.applied;
         let db = self.db.clone();
-        let columns = Columns::of(&db)?;
         let (mut batch, mut taken) = (WriteBatch::default(), 0);
+        let mut to = Target {
+            db: &db,
+            columns: Columns::of(&db)?,
+            batch: &mut batch,
+        };
         for decided in decided {
             if decided.instance > self.state.applied {
                 self.check_order(&decided)?;
                 if value::marker_entry(decided.value).is_some_and(|entry| !may_pass(entry)) {
                     break;
                 }
-                self.apply_one(&db, columns, &mut batch, &decided, outcomes)?;
+                self.apply_one(&mut to, &decided, outcomes)?;
                 self.state.applied = decided.instance;
             }
             taken += 1;
@@ -533,20 +565,27 @@ impl Store {
 
     fn apply_one(
         &mut self,
-        db: &DB,
-        columns: Columns<'_>,
-        batch: &mut WriteBatch,
+        to: &mut Target<'_>,
         decided: &Decided<'_>,
         outcomes: &mut Outcomes,
     ) -> Result<(), StoreError> {
-        let verdict = self.admit(decided);
+        let verdict = self.admit(decided, to);
         let (first_reply, next_entry) = (outcomes.replies.len(), self.state.next_id);
+        let mut fate = None;
         if verdict == Verdict::Apply && value::marker_entry(decided.value).is_none() {
+            let chunk = Chunk::of_value(decided.value);
+            fate = match chunk {
+                Some(chunk) => Some(self.apply_chunk(to, decided, chunk, outcomes)?),
+                None => None,
+            };
             match ValueReader::new(decided.value) {
-                Ok(value) if self.role.is_queue() => {
-                    self.queue_value(columns, batch, decided, value);
+                _ if chunk.is_some() => {}
+                Ok(value) => {
+                    self.state.has_versions |= value.is_version_2;
+                    let commands = &mut value.commands();
+                    let (time_ms, is_own) = (value.time_ms, decided.ticket.is_some());
+                    self.apply_commands(to, time_ms, is_own, commands, outcomes)?;
                 }
-                Ok(value) => self.apply_value(db, columns, batch, decided, value, outcomes)?,
                 Err(ValueError::Malformed) => {
                     tracing::warn!(instance = decided.instance, "{}", ValueError::Malformed);
                 }
@@ -566,9 +605,38 @@ impl Store {
                 first_reply,
                 reply_count: outcomes.replies.len() - first_reply,
                 first_entry: self.role.is_queue().then_some(next_entry),
+                chunk: fate,
             });
         }
         Ok(())
+    }
+
+    fn advance_time(&mut self, to: &mut Target<'_>, time_ms: u64) {
+        self.state.time_ms = self.state.time_ms.max(time_ms);
+        self.transfers
+            .expire(self.state.time_ms, to.columns.meta, to.batch);
+    }
+
+    /// Take a chunk, and apply its command if it was the last one.
+    fn apply_chunk(
+        &mut self,
+        to: &mut Target<'_>,
+        decided: &Decided<'_>,
+        chunk: Chunk<'_>,
+        outcomes: &mut Outcomes,
+    ) -> Result<ChunkFate, StoreError> {
+        self.state.has_versions = true;
+        self.advance_time(to, chunk.time_ms);
+        let session = decided.origin.client_id;
+        let now = (decided.instance, self.state.time_ms);
+        let (transfers, meta) = (&mut self.transfers, to.columns.meta);
+        let (fate, command) = transfers.take(session, &chunk, now, meta, to.batch);
+        if let Some(command) = command {
+            let commands = &mut std::iter::once(&command[..]);
+            let (time_ms, is_own) = (chunk.time_ms, decided.ticket.is_some());
+            self.apply_commands(to, time_ms, is_own, commands, outcomes)?;
+        }
+        Ok(fate)
     }
 
     /// Pass a marker whose entries are executed; to be written with what they changed.
@@ -579,14 +647,18 @@ impl Store {
     ) -> Result<(), StoreError> {
         self.check_order(decided)?;
         let db = self.db.clone();
-        let (columns, mut nothing) = (Columns::of(&db)?, WriteBatch::default());
-        self.apply_one(&db, columns, &mut nothing, decided, outcomes)?;
+        let mut nothing = Target {
+            db: &db,
+            columns: Columns::of(&db)?,
+            batch: &mut WriteBatch::default(),
+        };
+        self.apply_one(&mut nothing, decided, outcomes)?;
         self.state.applied = decided.instance;
         Ok(())
     }
 
     /// Ask the proposers' session table, and note which of its records change.
-    fn admit(&mut self, decided: &Decided<'_>) -> Verdict {
+    fn admit(&mut self, decided: &Decided<'_>, to: &mut Target<'_>) -> Verdict {
         let touched = match decided.origin.kind {
             ValueKind::Noop => return Verdict::Nothing,
             ValueKind::Command => decided.origin.client_id,
@@ -600,7 +672,10 @@ impl Store {
             let gone = ids
                 .into_iter()
                 .find(|id| self.proposers.ids().all(|open| open != *id));
-            self.touched.extend(gone);
+            if let Some(gone) = gone {
+                self.touched.push(gone);
+                self.transfers.end_session(gone, to.columns.meta, to.batch);
+            }
         }
         if !self.touched.contains(&touched) && (verdict != Verdict::Refused) {
             self.touched.push(touched);
@@ -608,42 +683,47 @@ impl Store {
         verdict
     }
 
-    fn apply_value(
+    /// Execute commands, or append them to the queue.
+    fn apply_commands(
         &mut self,
-        db: &DB,
-        columns: Columns<'_>,
-        batch: &mut WriteBatch,
-        decided: &Decided<'_>,
-        value: ValueReader<'_>,
+        to: &mut Target<'_>,
+        time_ms: u64,
+        is_own: bool,
+        commands: &mut dyn Iterator<Item = &[u8]>,
         outcomes: &mut Outcomes,
     ) -> Result<(), StoreError> {
-        self.state.time_ms = self.state.time_ms.max(value.time_ms);
-        self.state.has_versions |= value.is_version_2;
+        self.advance_time(to, time_ms);
         self.keyspace.has_versions = self.state.has_versions;
+        if self.role.is_queue() {
+            commands.for_each(|command| {
+                self.queue_command(to.columns, to.batch, command, is_own);
+            });
+            return Ok(());
+        }
         let now_ms = self.state.time_ms;
         let mut records = BatchRecords {
-            batch,
-            meta: columns.meta,
+            batch: to.batch,
+            meta: to.columns.meta,
         };
         self.clients.expire(now_ms, &mut records);
         let keyspace = &mut self.keyspace;
         let mut view = View {
-            db,
-            columns,
+            db: to.db,
+            columns: to.columns,
             keyspace,
             now_ms,
             wall_ms: 0,
             is_doubtful: false,
         };
-        let is_tick = value.count == 0;
+        let mut commands = commands.peekable();
+        let is_tick = commands.peek().is_none();
         view.delete_expired(if is_tick {
             EXPIRED_KEYS_PER_TICK_MAX
         } else {
             EXPIRED_KEYS_PER_ENTRY_MAX
         })?;
-        let is_own = decided.ticket.is_some();
-        outcomes.commands += value.count as u64;
-        for bytes in value.commands() {
+        for bytes in commands {
+            outcomes.commands += 1;
             let reply = match Command::decode(bytes) {
                 None => Some(Reply::error("ERR malformed command in a value")),
                 Some((command, Some(stamp))) => {
@@ -660,10 +740,14 @@ impl Store {
                     Reply::Integer(self.clients.open(now_ms, &mut records) as i64),
                 ),
                 Some((command, None)) if !is_own && command.only_reads() => None,
+                Some((command, None)) if !outcomes.has_room() && command.only_reads() => {
+                    Some(Reply::error(TOO_MUCH_READ))
+                }
                 Some((command, None)) => Some(engine::execute(&mut view, &command)?),
             };
-            if is_own {
-                outcomes.replies.extend(reply);
+            if let Some(reply) = reply.filter(|_| is_own) {
+                outcomes.reply_bytes += reply.len_bytes();
+                outcomes.replies.push(reply);
             }
         }
         Ok(())

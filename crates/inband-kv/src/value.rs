@@ -5,13 +5,14 @@
 //! | 1 | commands: `time_ms u64, count u16, count x (len u16, command)` |
 //! | 2 | the same, with commands that programs knowing only 1 do not understand |
 //! | 3 | a *marker*: `entry u64`; see [`crate::machine`] |
+//! | 4 | a *chunk* of a command that does not fit one value: `time_ms u64, transfer u64, index u16, count u16, bytes` |
 //!
 //! A value without commands is a *tick*: it only moves the replicated time.
 
 use crate::command;
 
 /// Highest first byte that this program knows.
-pub const VALUE_VERSION: u8 = 3;
+pub const VALUE_VERSION: u8 = 4;
 
 /// First byte of commands that every program knows.
 const COMMANDS: u8 = 1;
@@ -19,6 +20,12 @@ const COMMANDS: u8 = 1;
 const COMMANDS_2: u8 = 2;
 /// First byte of a marker.
 const MARKER: u8 = 3;
+
+/// First byte of a chunk.
+const CHUNK: u8 = 4;
+
+/// Length of the header of a chunk.
+pub const CHUNK_HEADER_LEN_BYTES: usize = 21;
 
 /// Length of the header of a value of commands.
 pub const VALUE_HEADER_LEN_BYTES: usize = 11;
@@ -106,6 +113,54 @@ pub fn marker_entry(value: &[u8]) -> Option<u64> {
     ))
 }
 
+/// A part of a command that does not fit one value.
+///
+/// The first one (index 0) begins the transfer; it is to be decided before the others are sent.
+/// `count` 0 gives the transfer up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunk<'a> {
+    /// Wall clock of the proposer.
+    pub time_ms: u64,
+    /// Which command, within the proposer's session.
+    pub transfer: u64,
+    /// Its place.
+    pub index: u16,
+    /// How many there are.
+    pub count: u16,
+    /// A part of the encoded command.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Chunk<'a> {
+    /// The chunk in a value; `None` if it is none.
+    pub fn of_value(value: &'a [u8]) -> Option<Self> {
+        let (header, bytes) = value.split_first_chunk::<CHUNK_HEADER_LEN_BYTES>()?;
+        if header[0] != CHUNK {
+            return None;
+        }
+        let long = |at: usize| header[at..].first_chunk().map(|b| u64::from_be_bytes(*b));
+        let short = |at: usize| header[at..].first_chunk().map(|b| u16::from_be_bytes(*b));
+        Some(Self {
+            time_ms: long(1)?,
+            transfer: long(9)?,
+            index: short(17)?,
+            count: short(19)?,
+            bytes,
+        })
+    }
+
+    /// Write it as a value.
+    pub fn write(&self, value: &mut Vec<u8>) {
+        value.clear();
+        value.push(CHUNK);
+        value.extend_from_slice(&self.time_ms.to_be_bytes());
+        value.extend_from_slice(&self.transfer.to_be_bytes());
+        value.extend_from_slice(&self.index.to_be_bytes());
+        value.extend_from_slice(&self.count.to_be_bytes());
+        value.extend_from_slice(self.bytes);
+    }
+}
+
 /// Why a value cannot be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
@@ -134,7 +189,7 @@ impl<'a> ValueReader<'a> {
     pub fn new(value: &'a [u8]) -> Result<Self, ValueError> {
         match value.first() {
             Some(&(COMMANDS | COMMANDS_2)) => {}
-            None | Some(&(0 | MARKER)) => return Err(ValueError::Malformed),
+            None | Some(&(0 | MARKER | CHUNK)) => return Err(ValueError::Malformed),
             Some(&other) => return Err(ValueError::Version(other)),
         }
         let (header, commands) = value
@@ -237,5 +292,25 @@ mod tests {
             ValueReader::new(&marker(7)).unwrap_err(),
             ValueError::Malformed
         );
+    }
+
+    #[test]
+    fn chunks_and_every_cut() {
+        let chunk = Chunk {
+            time_ms: 1 << 40,
+            transfer: 1 << 50,
+            index: 300,
+            count: 301,
+            bytes: b"part",
+        };
+        let mut value = vec![9; 100];
+        chunk.write(&mut value);
+        assert_eq!(Chunk::of_value(&value), Some(chunk));
+        assert_eq!(value.len(), CHUNK_HEADER_LEN_BYTES + 4);
+        for len in 0..CHUNK_HEADER_LEN_BYTES {
+            assert_eq!(Chunk::of_value(&value[..len]), None, "cut at {len}");
+            assert!(ValueReader::new(&value[..len]).is_err());
+        }
+        assert_eq!(Chunk::of_value(&marker(7)), None);
     }
 }

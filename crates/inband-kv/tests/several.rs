@@ -13,7 +13,7 @@ use inband_kv::partition::{logs_of, partition_of};
 use inband_kv::reply::Reply;
 use inband_kv::resp::Args;
 use inband_kv::store::{Outcomes, StoreError};
-use inband_kv::value::{marker, ValueWriter};
+use inband_kv::value::{marker, Chunk, ValueWriter};
 use inband_paxos::log::{Origin, Ticket, ValueKind};
 use proptest::prelude::*;
 
@@ -135,6 +135,27 @@ impl World {
         if log == self.partitions {
             self.entries += commands.len() as u64;
         }
+    }
+
+    /// Decide a command in so many chunks.
+    fn decide_chunks(&mut self, command: &[u8], count: usize, owner: usize) -> u64 {
+        let log = self.partitions;
+        let transfer = self.logs[log].len() as u64;
+        let chunks: Vec<&[u8]> = command.chunks(command.len().div_ceil(count)).collect();
+        for (index, bytes) in chunks.iter().enumerate() {
+            let mut value = Vec::new();
+            let chunk = Chunk {
+                time_ms: self.now_ms,
+                transfer,
+                index: index as u16,
+                count: chunks.len() as u16,
+                bytes,
+            };
+            chunk.write(&mut value);
+            self.push(log, value, owner);
+        }
+        self.entries += 1;
+        self.entries
     }
 
     fn decide_several(&mut self, command: Vec<u8>, owner: usize) -> u64 {
@@ -682,7 +703,11 @@ fn run(partitions: usize, steps: &[Step]) {
                     .iter()
                     .map(|partition| format!("APPEND {} m{at},", lists[*partition]))
                     .collect();
-                world.decide_several(exec(&lines), owner);
+                if one % 4 == 0 {
+                    world.decide_chunks(&exec(&lines), 1 + usize::from(*two) % 4, owner);
+                } else {
+                    world.decide_several(exec(&lines), owner);
+                }
                 appended.push((format!("m{at}"), of));
             }
             Step::Other(kind) => {

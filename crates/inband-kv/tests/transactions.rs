@@ -446,7 +446,7 @@ fn a_transaction_is_bounded() {
     assert_eq!(client.ask("MULTI"), "+OK");
     let mut last = String::new();
     for i in 0..3000 {
-        last = client.ask(&format!("SET key{i} {}", "v".repeat(500)));
+        last = client.ask(&format!("SET key{i} {}", "v".repeat(5000)));
         if last != "+QUEUED" {
             break;
         }

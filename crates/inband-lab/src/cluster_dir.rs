@@ -6,20 +6,22 @@
 //! `sync` mode an unclean stop leaves the votes in the acceptors' journals: then the next start goes on
 //! in the same epoch.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
+use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 
-use inband_paxos::config::{logs_of, Durability};
+use inband_paxos::config::{bounds, logs_of, Durability, Role};
 use inband_paxos::node::JOURNAL_DIR;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use crate::control::instances;
-use crate::layout::ClusterSpec;
+use crate::layout::{kind_of, ClusterSpec, HostPlan};
 use crate::supervisor::SupervisorError;
 
-const RECORD_FORMAT: u32 = 2;
+const RECORD_FORMAT: u32 = 3;
 /// A cluster's name: what fits of the directory's name, a dash, and digits of a hash of its path.
 const NAME_STEM_MAX_BYTES: usize = 20;
 
@@ -31,27 +33,44 @@ pub struct ClusterRecord {
     pub format: u32,
     /// Name of the cluster.
     pub name: String,
-    /// The last epoch in which an acceptor may have voted.
+    /// The last epoch known in which an acceptor may have voted.
     pub epoch: u32,
-    /// First instance of that epoch, of every log.
+    /// First instance of every log since the last start with empty acceptors.
     pub first_instances: Vec<u64>,
     /// Partitions of the key space.
     pub partitions: u32,
     /// Directories over which the partitions are spread.
     pub data_dirs: usize,
-    /// Number of replicas.
-    pub replicas: usize,
-    /// Number of acceptors.
-    pub acceptors: usize,
-    /// What votes of that epoch survive.
-    #[serde(default)]
+    /// What votes survive.
     pub durability: Durability,
-    /// The hosts of that epoch, in the order of their ids.
-    #[serde(default)]
-    pub hosts: Vec<String>,
+    /// Names of the hosts that the first start was asked for.
+    pub asked: Vec<String>,
+    /// The members, in the order of their ids.
+    pub hosts: Vec<HostRecord>,
+    /// The id of the next new host: none is ever used twice.
+    pub next_id: u16,
+    /// The number of the next new host of each kind, for its name.
+    pub next_numbers: BTreeMap<String, u32>,
     /// The clean-stop marker: everything decided in each log, ever, is at or below this instance
     /// and applied at every replica that was alive. Absent while the cluster runs.
     pub clean_at: Option<Vec<u64>>,
+}
+
+/// A member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostRecord {
+    /// Id of the node.
+    pub id: u8,
+    /// `acceptor/0`, ...
+    pub name: String,
+    /// What it does.
+    pub roles: Vec<Role>,
+    /// Where its packets go.
+    pub address: SocketAddrV4,
+    /// It is on its way in or out: whether it is a member, the control plane knows.
+    #[serde(default)]
+    pub changing: bool,
 }
 
 /// The first format: of clusters with one log.
@@ -64,24 +83,66 @@ struct RecordOfOneLog {
     epoch: u32,
     first_instance: u64,
     replicas: usize,
-    acceptors: usize,
+    #[serde(rename = "acceptors")]
+    _acceptors: usize,
     clean_at: Option<u64>,
 }
 
-impl From<RecordOfOneLog> for ClusterRecord {
+/// The second format: of clusters whose members were fixed.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordOfFixedMembers {
+    #[serde(rename = "format")]
+    _format: u32,
+    name: String,
+    epoch: u32,
+    first_instances: Vec<u64>,
+    partitions: u32,
+    data_dirs: usize,
+    replicas: usize,
+    #[serde(rename = "acceptors")]
+    _acceptors: usize,
+    #[serde(default)]
+    durability: Durability,
+    #[serde(default, rename = "hosts")]
+    _hosts: Vec<String>,
+    clean_at: Option<Vec<u64>>,
+}
+
+impl From<RecordOfOneLog> for RecordOfFixedMembers {
     fn from(old: RecordOfOneLog) -> Self {
         Self {
-            format: RECORD_FORMAT,
+            _format: old._format,
             name: old.name,
             epoch: old.epoch,
             first_instances: vec![old.first_instance],
             partitions: 1,
             data_dirs: 1,
             replicas: old.replicas,
-            acceptors: old.acceptors,
+            _acceptors: old._acceptors,
             durability: Durability::Memory,
-            hosts: Vec::new(),
+            _hosts: Vec::new(),
             clean_at: old.clean_at.map(|at| vec![at]),
+        }
+    }
+}
+
+impl From<RecordOfFixedMembers> for ClusterRecord {
+    /// Without members: the next start founds its control plane, with the hosts that it is asked for.
+    fn from(old: RecordOfFixedMembers) -> Self {
+        Self {
+            format: RECORD_FORMAT,
+            name: old.name,
+            epoch: old.epoch,
+            first_instances: old.first_instances,
+            partitions: old.partitions,
+            data_dirs: old.data_dirs,
+            durability: old.durability,
+            asked: (0..old.replicas).map(|i| format!("replica/{i}")).collect(),
+            hosts: Vec::new(),
+            next_id: 1,
+            next_numbers: BTreeMap::new(),
+            clean_at: old.clean_at,
         }
     }
 }
@@ -95,7 +156,10 @@ impl ClusterRecord {
         let in_words = |e: serde_json::Error| e.to_string();
         let any: AnyRecord = serde_json::from_str(text).map_err(in_words)?;
         let record: Self = match any.format {
-            1 => serde_json::from_str::<RecordOfOneLog>(text).map(Self::from),
+            1 => serde_json::from_str::<RecordOfOneLog>(text)
+                .map(RecordOfFixedMembers::from)
+                .map(Self::from),
+            2 => serde_json::from_str::<RecordOfFixedMembers>(text).map(Self::from),
             RECORD_FORMAT => serde_json::from_str(text),
             other => return Err(format!("format {other}, this is {RECORD_FORMAT}")),
         }
@@ -113,19 +177,64 @@ impl ClusterRecord {
         }
         Ok(record)
     }
+
+    /// Put a host down as on its way in.
+    pub fn add_host(&mut self, host: HostRecord) {
+        self.next_id = self.next_id.max(u16::from(host.id) + 1);
+        let (kind, number) = kind_of(&host.name);
+        let next = self.next_numbers.entry(kind.to_owned()).or_default();
+        *next = (*next).max(number + 1);
+        self.hosts.push(host);
+    }
+
+    /// Id and name of the next new host of a kind.
+    pub fn next_host(&self, kind: &str) -> Result<(u8, String), SupervisorError> {
+        let id = u8::try_from(self.next_id)
+            .ok()
+            .filter(|id| bounds::NODE_ID.contains(&u64::from(*id)));
+        let id = id.ok_or_else(|| {
+            SupervisorError::WrongState(format!(
+                "all ids up to {} have been used, and none is used twice; export the data and \
+                 import it into a new cluster",
+                bounds::NODE_ID.end()
+            ))
+        })?;
+        let number = self.next_numbers.get(kind).copied().unwrap_or(0);
+        Ok((id, format!("{kind}/{number}")))
+    }
+
+    /// The host of this id.
+    pub fn host_mut(&mut self, id: u8) -> Option<&mut HostRecord> {
+        self.hosts.iter_mut().find(|host| host.id == id)
+    }
 }
 
 /// How the next start goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartPlan {
-    /// To be written before any acceptor starts.
+    /// To be written before any acceptor starts, with the addresses of new hosts.
     pub record: ClusterRecord,
+    /// Who is to be started, in the order of their ids.
+    pub hosts: Vec<PlannedHost>,
+    /// Acceptors that have lost their votes may begin anew behind the record's first instances.
+    pub may_begin_empty: bool,
     /// What the user should know, one line each.
     pub notices: Vec<String>,
 }
 
-/// Reads the position in every log out of the data directories of a replica of this index.
-pub type AppliedAt<'a> = dyn Fn(usize, &[PathBuf]) -> Result<Vec<u64>, SupervisorError> + 'a;
+/// A host to be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedHost {
+    /// Id of the node.
+    pub id: u8,
+    /// What it is.
+    pub plan: HostPlan,
+    /// Where its packets go, if it is a member already.
+    pub address: Option<SocketAddrV4>,
+}
+
+/// Reads the position in every log out of the data directories of a replica of this name.
+pub type AppliedAt<'a> = dyn Fn(&str, &[PathBuf]) -> Result<Vec<u64>, SupervisorError> + 'a;
 
 /// A cluster's directories, locked for as long as this lives.
 #[derive(Debug)]
@@ -188,20 +297,26 @@ impl ClusterDir {
             .collect()
     }
 
-    /// Data directories of a replica.
-    pub fn replica_data(&self, index: usize) -> Vec<PathBuf> {
-        self.data_dirs(&format!("replica-{index}"))
+    /// Directories of all hosts that there ever were.
+    pub fn all_hosts(&self) -> Vec<PathBuf> {
+        let found = fs::read_dir(self.path.join("hosts")).into_iter().flatten();
+        found.flatten().map(|entry| entry.path()).collect()
+    }
+
+    /// Data directories of the replica of this name.
+    pub fn replica_data(&self, name: &str) -> Vec<PathBuf> {
+        self.data_dirs(&name.replace('/', "-"))
     }
 
     /// Whether a replica has data; an error if it has only some of its directories.
-    fn has_data(&self, index: usize) -> Result<bool, SupervisorError> {
+    fn has_data(&self, name: &str) -> Result<bool, SupervisorError> {
         let (there, gone): (Vec<PathBuf>, Vec<PathBuf>) = self
-            .replica_data(index)
+            .replica_data(name)
             .into_iter()
             .partition(|dir| dir.exists());
         match (there.first(), gone.first()) {
             (Some(there), Some(gone)) => Err(SupervisorError::ReplicaInPieces {
-                replica: format!("replica/{index}"),
+                replica: name.to_owned(),
                 gone: gone.clone(),
                 there: there.clone(),
             }),
@@ -277,51 +392,68 @@ impl ClusterDir {
             first_instances: vec![1; logs],
             partitions: spec.partitions,
             data_dirs: 1 + self.more_data.len(),
-            replicas: spec.replicas,
-            acceptors: spec.acceptors.0.len(),
             durability: spec.durability,
-            hosts: spec.hosts().into_iter().map(|host| host.name).collect(),
+            asked: spec.hosts().into_iter().map(|host| host.name).collect(),
+            hosts: Vec::new(),
+            next_id: 1,
+            next_numbers: BTreeMap::new(),
             clean_at: None,
         };
+        let last = self.record()?;
+        if let Some(last) = &last {
+            self.check_shape(last, &record)?;
+            record.hosts.clone_from(&last.hosts);
+            record.asked.clone_from(&last.asked);
+            record.next_id = last.next_id;
+            record.next_numbers.clone_from(&last.next_numbers);
+        }
+        let hosts = planned(spec, &record);
         let (mut present, mut missing) = (Vec::new(), Vec::new());
-        for i in 0..spec.replicas {
-            let list = if self.has_data(i)? {
+        for host in hosts.iter().filter(|host| host.plan.has(Role::Replica)) {
+            let list = if self.has_data(&host.plan.name)? {
                 &mut present
             } else {
                 &mut missing
             };
-            list.push(i);
+            list.push(host.plan.name.clone());
         }
-        let Some(last) = self.record()? else {
-            if let Some(&i) = present.first() {
+        let Some(last) = last else {
+            if let Some(name) = present.first() {
                 return Err(SupervisorError::DamagedRecord {
                     path: self.record_path(),
-                    reason: format!("it is gone, but replica/{i} has data"),
+                    reason: format!("it is gone, but {name} has data"),
                 });
             }
             return Ok(StartPlan {
                 record,
+                hosts,
+                may_begin_empty: true,
                 notices: Vec::new(),
             });
         };
-        self.check_shape(&last, &record)?;
+        let is_founded = !last.hosts.is_empty();
         let has_journals = last.durability == Durability::Sync && last.clean_at.is_none();
         if has_journals && !spec.accept_loss {
-            return self.go_on(last, &record, &missing);
+            let notices = vec![self.go_on(&last, spec, &missing)?];
+            record.epoch = last.epoch;
+            record.first_instances = last.first_instances;
+            return Ok(StartPlan {
+                record,
+                hosts,
+                may_begin_empty: false,
+                notices,
+            });
         }
-        record.epoch = last.epoch.checked_add(1).ok_or_else(|| {
+        // After a clean stop in `sync` mode the acceptors go on from their journals, and the epoch
+        // with them.
+        let keeps_votes = last.durability == Durability::Sync && spec.durability == last.durability;
+        let steps = u32::from(!(is_founded && keeps_votes));
+        record.epoch = last.epoch.checked_add(steps).ok_or_else(|| {
             SupervisorError::BadSpec("all 4294967295 epochs of this cluster are used up".into())
         })?;
-        let names = |replicas: &[usize]| {
-            replicas
-                .iter()
-                .map(|i| format!("replica/{i}"))
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
         let gone = || SupervisorError::ReplicaMissing {
             dir: self.path.clone(),
-            missing: names(&missing),
+            missing: missing.join(", "),
         };
         if let Some(applied) = last.clean_at {
             record.first_instances = behind(&applied);
@@ -333,10 +465,15 @@ impl ClusterDir {
                 }
                 notices.push(format!(
                     "{} starts empty and copies a peer's checkpoint",
-                    names(&missing)
+                    missing.join(", ")
                 ));
             }
-            return Ok(StartPlan { record, notices });
+            return Ok(StartPlan {
+                record,
+                hosts,
+                may_begin_empty: true,
+                notices,
+            });
         }
         if !spec.accept_loss {
             return Err(SupervisorError::Unclean {
@@ -351,18 +488,18 @@ impl ClusterDir {
         // even if the data that hold it are gone.
         let mut best: Vec<u64> = last.first_instances.iter().map(|first| first - 1).collect();
         let mut found = Vec::new();
-        for &i in &present {
-            let applied = applied_at(i, &self.replica_data(i))?;
+        for name in &present {
+            let applied = applied_at(name, &self.replica_data(name))?;
             if applied.len() != logs {
                 return Err(SupervisorError::Inspect {
-                    replica: format!("replica/{i}"),
+                    replica: name.clone(),
                     reason: format!("it tells of {} logs, the cluster has {logs}", applied.len()),
                 });
             }
             best.iter_mut()
                 .zip(&applied)
                 .for_each(|(best, &applied)| *best = applied.max(*best));
-            found.push(format!("replica/{i} up to {}", instances(&applied)));
+            found.push(format!("{name} up to {}", instances(&applied)));
         }
         record.first_instances = behind(&best);
         let best = instances(&best);
@@ -381,52 +518,62 @@ impl ClusterDir {
         if !missing.is_empty() {
             notices.push(format!(
                 "missing: all data of {}; whatever only they had applied is lost",
-                names(&missing)
+                missing.join(", ")
             ));
         }
-        Ok(StartPlan { record, notices })
+        Ok(StartPlan {
+            record,
+            hosts,
+            may_begin_empty: true,
+            notices,
+        })
     }
 
-    /// Continue the epoch of a cluster in `sync` mode that was not stopped cleanly: what was decided is
-    /// in the acceptors' journals.
+    /// Whether a cluster in `sync` mode that was not stopped cleanly can continue in its epoch: what was
+    /// decided is in the acceptors' journals.
     fn go_on(
         &self,
-        last: ClusterRecord,
-        asked: &ClusterRecord,
-        missing: &[usize],
-    ) -> Result<StartPlan, SupervisorError> {
-        let refuse = |why: String| {
+        last: &ClusterRecord,
+        spec: &ClusterSpec,
+        missing: &[String],
+    ) -> Result<String, SupervisorError> {
+        let refuse = |why: &str| {
             let dir = self.path.display();
             Err(SupervisorError::LayoutChanged(format!(
-                "the cluster in {dir} was not stopped cleanly and goes on in its epoch, {}: {why}; \
-                 start it as it was, and change it after a clean `inband down`",
+                "the cluster in {dir} was not stopped cleanly and goes on in its epoch, {}: {why}",
                 last.epoch
             )))
         };
-        if asked.durability != last.durability {
-            return refuse("its durability is sync, so use --durability sync".into());
+        if spec.durability != last.durability {
+            return refuse(
+                "its durability is sync, so use --durability sync, and change it after a clean \
+                 `inband down`",
+            );
         }
-        if asked.hosts != last.hosts {
-            return refuse(format!("its hosts are {}", last.hosts.join(", ")));
+        if last.hosts.is_empty() {
+            return refuse(
+                "it was made by a version without a control plane; start it with that version, \
+                 and stop it cleanly, before it goes on with this one",
+            );
         }
         // What a majority of replicas holds durably may be trimmed from the journals.
-        let journal = |host: &String| self.host(&host.replace('/', "-")).join(JOURNAL_DIR);
+        let journal = |host: &HostRecord| {
+            let dir = self.host(&host.name.replace('/', "-"));
+            dir.join(JOURNAL_DIR)
+        };
         let has_started = last.hosts.iter().any(|host| journal(host).exists());
-        if missing.len() > (last.replicas - 1) / 2 && has_started {
-            let names: Vec<String> = missing.iter().map(|i| format!("replica/{i}")).collect();
+        let is_replica = |host: &&HostRecord| host.roles.contains(&Role::Replica);
+        let replicas = last.hosts.iter().filter(is_replica).count();
+        if missing.len() > replicas.saturating_sub(1) / 2 && has_started {
             return Err(SupervisorError::ReplicaMissing {
                 dir: self.path.clone(),
-                missing: names.join(", "),
+                missing: missing.join(", "),
             });
         }
-        let notice = format!(
+        Ok(format!(
             "going on in epoch {} after an unclean stop, from the acceptors' journals",
             last.epoch
-        );
-        Ok(StartPlan {
-            record: last,
-            notices: vec![notice],
-        })
+        ))
     }
 
     /// Refuse to continue a cluster as one of another shape.
@@ -441,18 +588,28 @@ impl ClusterDir {
                 "the cluster in {dir} {why}, or another --data directory"
             )))
         };
-        if is.replicas != asked.replicas {
-            return refuse(format!(
-                "has {} replicas and --replicas {} was asked for; the number of replicas of a \
-                 cluster cannot be changed yet: use --replicas {}",
-                is.replicas, asked.replicas, is.replicas
-            ));
+        let of_now: Vec<String> = is.hosts.iter().map(|host| host.name.clone()).collect();
+        for kind in ["replica", "acceptor", "leader", "controller"] {
+            // A record without members is of a time when only replicas could not be changed.
+            if of_now.is_empty() && kind != "replica" {
+                break;
+            }
+            let count = |names: &[String]| names.iter().filter(|n| kind_of(n).0 == kind).count();
+            let (first, now, wanted) = (count(&is.asked), count(&of_now), count(&asked.asked));
+            let now = if of_now.is_empty() { first } else { now };
+            if wanted != first && wanted != now {
+                return refuse(format!(
+                    "has {now} {kind}s and --{kind}s {wanted} was asked for; start it with \
+                     --{kind}s {now} and change its members with `inband member`"
+                ));
+            }
         }
         if is.partitions != asked.partitions {
             return refuse(format!(
                 "has {} partitions and --partitions {} was asked for; a key is kept in the \
-                 partition that its hash names among {}: use --partitions {}",
-                is.partitions, asked.partitions, is.partitions, is.partitions
+                 partition that its hash names among {}: use --partitions {}, move the keys with \
+                 `inband export` and `inband import` into a cluster of {}",
+                is.partitions, asked.partitions, is.partitions, is.partitions, asked.partitions
             ));
         }
         if is.data_dirs != asked.data_dirs {
@@ -473,6 +630,32 @@ impl ClusterDir {
 fn absolute(path: &Path) -> Result<PathBuf, SupervisorError> {
     path.canonicalize()
         .map_err(SupervisorError::file("open", path))
+}
+
+/// The members of the record or, if there are none yet, the hosts that are asked for.
+fn planned(spec: &ClusterSpec, record: &ClusterRecord) -> Vec<PlannedHost> {
+    let asked = spec.hosts();
+    if record.hosts.is_empty() {
+        let number = |(i, plan): (usize, HostPlan)| PlannedHost {
+            id: (i + 1) as u8,
+            plan,
+            address: None,
+        };
+        return asked.into_iter().enumerate().map(number).collect();
+    }
+    let host = |host: &HostRecord| PlannedHost {
+        id: host.id,
+        plan: HostPlan {
+            name: host.name.clone(),
+            roles: host.roles.clone(),
+            dataplane: asked
+                .iter()
+                .find(|asked| asked.name == host.name)
+                .map_or_else(Default::default, |asked| asked.dataplane),
+        },
+        address: Some(host.address),
+    };
+    record.hosts.iter().map(host).collect()
 }
 
 /// Lock a directory, or say who has it.
@@ -526,16 +709,31 @@ mod tests {
     }
 
     fn add_data(dir: &ClusterDir, replicas: std::ops::Range<usize>) {
-        let dirs = replicas.flat_map(|i| dir.replica_data(i));
+        let dirs = replicas.flat_map(|i| dir.replica_data(&format!("replica/{i}")));
         dirs.for_each(|dir| fs::create_dir_all(dir).expect("data"));
     }
 
-    /// Replica i has applied 100 + 10 i.
-    fn applied(index: usize, _: &[PathBuf]) -> Result<Vec<u64>, SupervisorError> {
-        Ok(vec![100 + 10 * index as u64])
+    /// What the record of a start says once its hosts have addresses.
+    fn started(plan: StartPlan) -> ClusterRecord {
+        let mut record = plan.record;
+        for host in plan.hosts {
+            record.add_host(HostRecord {
+                id: host.id,
+                name: host.plan.name,
+                roles: host.plan.roles,
+                address: SocketAddrV4::new([10, 77, 0, host.id].into(), 7400),
+                changing: false,
+            });
+        }
+        record
     }
 
-    fn never(_: usize, _: &[PathBuf]) -> Result<Vec<u64>, SupervisorError> {
+    /// Replica i has applied 100 + 10 i.
+    fn applied(name: &str, _: &[PathBuf]) -> Result<Vec<u64>, SupervisorError> {
+        Ok(vec![100 + 10 * u64::from(kind_of(name).1)])
+    }
+
+    fn never(_: &str, _: &[PathBuf]) -> Result<Vec<u64>, SupervisorError> {
         panic!("nothing to inspect")
     }
 
@@ -613,13 +811,14 @@ mod tests {
     fn an_unclean_stop_in_sync_mode_goes_on_in_its_epoch() {
         let (_t, dir, mut spec) = setup();
         spec.durability = Durability::Sync;
-        let mut record = dir.plan(&spec, &never).expect("plan").record;
+        let mut record = started(dir.plan(&spec, &never).expect("plan"));
         (record.epoch, record.first_instances) = (4, vec![500]);
         dir.write_record(&record).expect("write");
         add_data(&dir, 1..3);
         let plan = dir.plan(&spec, &never).expect("plan");
         assert_eq!(plan.record, record);
         assert!(plan.notices[0].contains("epoch 4"), "{:?}", plan.notices);
+        assert!(!plan.may_begin_empty);
 
         let mut memory = spec.clone();
         memory.durability = Durability::Memory;
@@ -628,10 +827,7 @@ mod tests {
         let mut other = spec.clone();
         other.leader = crate::layout::LeaderLayout::WithAcceptor;
         let error = dir.plan(&other, &never).expect_err("hosts").to_string();
-        assert!(
-            error.contains("its hosts are leader, acceptor/0"),
-            "{error}"
-        );
+        assert!(error.contains("has 1 leaders"), "{error}");
 
         // With journals that may have been trimmed, a majority of the replicas is needed.
         fs::remove_dir_all(dir.host("replica-1")).expect("remove");
@@ -641,15 +837,85 @@ mod tests {
         let error = dir.plan(&spec, &never).expect_err("data").to_string();
         assert!(error.contains("replica/0, replica/1"), "{error}");
 
-        // A clean stop ends the epoch in this mode, too, and the mode may change.
+        // After a clean stop the mode may change; else the acceptors go on.
         record.clean_at = Some(vec![600]);
         dir.write_record(&record).expect("write");
+        let plan = dir.plan(&spec, &never).expect("plan");
+        assert_eq!((plan.record.epoch, plan.may_begin_empty), (4, true));
         let plan = dir.plan(&memory, &never).expect("plan");
         assert_eq!(
             (plan.record.epoch, &plan.record.first_instances[..]),
             (5, &[601][..])
         );
         assert_eq!(plan.record.durability, Durability::Memory);
+    }
+
+    #[test]
+    fn members_of_now_are_started_whatever_the_first_start_was_asked_for() {
+        let (_t, dir, mut spec) = setup();
+        let mut record = started(dir.plan(&spec, &never).expect("plan"));
+        assert_eq!(
+            record.next_host("acceptor").expect("next"),
+            (8, "acceptor/3".into())
+        );
+        record.add_host(HostRecord {
+            id: 8,
+            name: "acceptor/3".into(),
+            roles: vec![Role::Acceptor],
+            address: "10.77.0.8:7400".parse().expect("address"),
+            changing: true,
+        });
+        record.hosts.retain(|host| host.name != "acceptor/1");
+        assert_eq!(
+            record.next_host("acceptor").expect("next"),
+            (9, "acceptor/4".into())
+        );
+        record.clean_at = Some(vec![0]);
+        dir.write_record(&record).expect("write");
+        for acceptors in ["3", "udp:3"] {
+            spec.acceptors = acceptors.parse().expect("acceptors");
+            let plan = dir.plan(&spec, &never).expect("plan");
+            assert_eq!(plan.record.hosts, record.hosts);
+            let names: Vec<&str> = plan.hosts.iter().map(|h| h.plan.name.as_str()).collect();
+            assert_eq!(names[1..3], ["acceptor/0", "acceptor/2"]);
+            assert_eq!(names[6], "acceptor/3");
+            assert_eq!(plan.hosts[6].address, Some(record.hosts[6].address));
+        }
+        spec.acceptors = "5".parse().expect("acceptors");
+        let error = dir.plan(&spec, &never).expect_err("five").to_string();
+        assert!(
+            error.contains("has 3 acceptors and --acceptors 5"),
+            "{error}"
+        );
+        assert!(error.contains("inband member"), "{error}");
+
+        record.next_id = 255;
+        let error = record
+            .next_host("replica")
+            .expect_err("used up")
+            .to_string();
+        assert!(error.contains("up to 254"), "{error}");
+    }
+
+    #[test]
+    fn a_record_of_the_time_of_fixed_members_is_read() {
+        let (_t, dir, mut spec) = setup();
+        let old = r#"{"format": 2, "name": "c", "epoch": 3, "first_instances": [7], "partitions": 1,
+            "data_dirs": 1, "replicas": 3, "acceptors": 3, "durability": "sync",
+            "hosts": ["leader", "acceptor/0"], "clean_at": CLEAN}"#;
+        let path = dir.path().join("cluster.json");
+        fs::write(&path, old.replace("CLEAN", "[41]")).expect("write");
+        add_data(&dir, 0..3);
+        spec.durability = Durability::Sync;
+        let plan = dir.plan(&spec, &never).expect("plan");
+        assert_eq!((plan.record.epoch, plan.hosts.len()), (4, 7));
+        assert!(plan.hosts.iter().all(|host| host.address.is_none()));
+        fs::write(&path, old.replace("CLEAN", "null")).expect("write");
+        let error = dir.plan(&spec, &never).expect_err("unclean").to_string();
+        assert!(
+            error.contains("a version without a control plane"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -674,8 +940,9 @@ mod tests {
         dir.write_record(&record).expect("write");
         add_data(&dir, 0..3);
         spec.accept_loss = true;
-        let at = |i: usize, _: &[PathBuf]| {
-            Ok([vec![7, 20, 30], vec![9, 4, 30], vec![8, 5, 29]][i].clone())
+        let at = |name: &str, _: &[PathBuf]| {
+            let number = kind_of(name).1 as usize;
+            Ok([vec![7, 20, 30], vec![9, 4, 30], vec![8, 5, 29]][number].clone())
         };
         let plan = dir.plan(&spec, &at).expect("plan");
         assert_eq!(plan.record.first_instances, [10, 21, 31]);
@@ -740,7 +1007,7 @@ mod tests {
         fs::remove_dir_all(disk.join("replica-1")).expect("remove");
         let error = dir.plan(&spec, &never).expect_err("in pieces").to_string();
         assert!(error.contains("disk/replica-1 is gone"), "{error}");
-        fs::remove_dir_all(&dir.replica_data(1)[0]).expect("remove");
+        fs::remove_dir_all(&dir.replica_data("replica/1")[0]).expect("remove");
         let plan = dir.plan(&spec, &never).expect("copies");
         assert!(plan.notices[0].contains("replica/1 starts empty"));
 
@@ -764,7 +1031,7 @@ mod tests {
         assert!(error.contains("cluster.json is damaged"), "{error}");
         let record = dir.path().join("cluster.json");
         for (text, says) in [
-            (r#"{"format": 3}"#, "format 3, this is 2"),
+            (r#"{"format": 4}"#, "format 4, this is 3"),
             (
                 r#"{"format": 2, "name": "c", "epoch": 1, "first_instances": [1, 1], "partitions": 1,
                     "data_dirs": 1, "replicas": 3, "acceptors": 3, "clean_at": null}"#,

@@ -23,7 +23,7 @@ use crate::error::LabError;
 use crate::faults::LinkFaults;
 use crate::netns::NetnsHandle;
 use crate::queue::{Frame, WaitingFrames, WAITING_MAX_BYTES};
-use crate::switch::{self, QueueTables, SwitchTables, IFINDEX_BASE};
+use crate::switch::{self, Ports, QueueTables, SwitchTables, IFINDEX_BASE, PORTS_MAX};
 
 /// Bytes in front of the frame in `struct switch_queued_frame`.
 const QUEUED_HEADER_BYTES: usize = 16;
@@ -37,26 +37,34 @@ pub(crate) struct PortCounts {
     pub(crate) overflowed: AtomicU64,
 }
 
-struct SetLink {
+enum Change {
+    /// Hold, delay or release a link.
+    Link(LinkFaults),
+    /// Its interface is there.
+    Open,
+    /// Its interface is about to go.
+    Close,
+}
+
+struct Command {
     port: usize,
-    faults: LinkFaults,
+    change: Change,
     done: Sender<Result<(), LabError>>,
 }
 
 /// Handle on the thread; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Injector {
-    commands: Option<Sender<SetLink>>,
+    commands: Option<Sender<Command>>,
     wake: UnixStream,
     counts: Arc<[PortCounts]>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Injector {
-    /// Start the thread in the switch's namespace and load the switch from it.
+    /// Start the thread in the switch's namespace and load the switch from it. No port is open yet.
     pub(crate) fn start(
         namespace: NetnsHandle,
-        ports: usize,
         seed: u64,
     ) -> Result<(Self, SwitchTables), LabError> {
         let (wake, woken) = UnixStream::pair().map_err(LabError::system("make a socket pair"))?;
@@ -66,14 +74,14 @@ impl Injector {
         }
         let (commands, receiver) = channel();
         let (started, start) = channel();
-        let counts: Arc<[PortCounts]> = (0..ports).map(|_| PortCounts::default()).collect();
+        let counts: Arc<[PortCounts]> = (0..PORTS_MAX).map(|_| PortCounts::default()).collect();
         let thread_counts = Arc::clone(&counts);
         let thread = std::thread::Builder::new()
             .name("lab-switch".into())
             .spawn(move || {
                 let worker = namespace
                     .enter()
-                    .and_then(|()| Worker::new(ports, seed, receiver, woken, thread_counts));
+                    .and_then(|()| Worker::new(seed, receiver, woken, thread_counts));
                 match worker {
                     Ok((mut worker, tables)) => {
                         // If nobody waits for the answer any more, nobody wants the switch.
@@ -97,10 +105,24 @@ impl Injector {
 
     /// Hold, delay or release a link. Returns when released frames are on the wire.
     pub(crate) fn set_link(&self, port: usize, faults: LinkFaults) -> Result<(), LabError> {
+        self.command(port, Change::Link(faults))
+    }
+
+    /// Let frames in and out at a port, whose interface is there.
+    pub(crate) fn open(&self, port: usize) -> Result<(), LabError> {
+        self.command(port, Change::Open)
+    }
+
+    /// No more of that. What waited for the port is dropped.
+    pub(crate) fn close(&self, port: usize) -> Result<(), LabError> {
+        self.command(port, Change::Close)
+    }
+
+    fn command(&self, port: usize, change: Change) -> Result<(), LabError> {
         let (done, result) = channel();
         let commands = self.commands.as_ref().ok_or(LabError::QueueGone)?;
         commands
-            .send(SetLink { port, faults, done })
+            .send(Command { port, change, done })
             .map_err(|_| LabError::QueueGone)?;
         // A full pipe wakes the thread as well.
         let _ = (&self.wake).write(&[0]);
@@ -132,21 +154,22 @@ struct Worker {
     /// Ports that no longer queue, once the last of their waiting frames is gone.
     closing_ports: u64,
     socket: OwnedFd,
-    addresses: Vec<LinkAddr>,
-    commands: Receiver<SetLink>,
+    ports: Ports,
+    /// Of the open ports.
+    addresses: Vec<Option<LinkAddr>>,
+    commands: Receiver<Command>,
     woken: UnixStream,
     counts: Arc<[PortCounts]>,
 }
 
 impl Worker {
     fn new(
-        ports: usize,
         seed: u64,
-        commands: Receiver<SetLink>,
+        commands: Receiver<Command>,
         woken: UnixStream,
         counts: Arc<[PortCounts]>,
     ) -> Result<(Self, SwitchTables), LabError> {
-        let (switch, tables) = switch::load(ports)?;
+        let (switch, tables, ports) = switch::load()?;
         // Protocol 0: a socket that only sends.
         let socket = socket(
             AddressFamily::Packet,
@@ -155,24 +178,13 @@ impl Worker {
             None,
         )
         .map_err(LabError::system("open a packet socket"))?;
-        let links: Vec<LinkAddr> = getifaddrs()
-            .map_err(LabError::system("list the switch's interfaces"))?
-            .filter_map(|i| i.address?.as_link_addr().copied())
-            .collect();
-        let addresses = (0..ports)
-            .map(|port| {
-                let link = links.iter().find(|l| l.ifindex() == IFINDEX_BASE + port);
-                link.copied()
-                    .ok_or_else(|| LabError::BadLayout(format!("no link at port {port}")))
-            })
-            .collect::<Result<_, _>>()?;
-        let waiting = WaitingFrames::new(ports, WAITING_MAX_BYTES, seed);
+        let waiting = WaitingFrames::new(PORTS_MAX, WAITING_MAX_BYTES, seed);
         let taken = Rc::new(RefCell::new(Vec::new()));
         let take = {
             let taken = Rc::clone(&taken);
             move |record: &[u8]| {
                 // A record of another shape cannot be: the switch is the only writer.
-                taken.borrow_mut().extend(parse_queued(record, ports));
+                taken.borrow_mut().extend(parse_queued(record));
                 0
             }
         };
@@ -189,7 +201,8 @@ impl Worker {
             queueing_ports: 0,
             closing_ports: 0,
             socket,
-            addresses,
+            ports,
+            addresses: vec![None; PORTS_MAX],
             commands,
             woken,
             counts,
@@ -208,7 +221,11 @@ impl Worker {
             loop {
                 match self.commands.try_recv() {
                     Ok(command) => {
-                        let result = self.set_link(command.port, command.faults);
+                        let result = match command.change {
+                            Change::Link(faults) => self.set_link(command.port, faults),
+                            Change::Open => self.open(command.port),
+                            Change::Close => self.close(command.port),
+                        };
                         acknowledge.push((command.done, result));
                     }
                     Err(std::sync::mpsc::TryRecvError::Empty) => break,
@@ -226,6 +243,26 @@ impl Worker {
             }
             self.sleep();
         }
+    }
+
+    fn open(&mut self, port: usize) -> Result<(), LabError> {
+        let links = getifaddrs().map_err(LabError::system("list the switch's interfaces"))?;
+        let address = links
+            .filter_map(|i| i.address?.as_link_addr().copied())
+            .find(|l| l.ifindex() == IFINDEX_BASE + port)
+            .ok_or_else(|| LabError::BadLayout(format!("no link at port {port}")))?;
+        let counts = &self.counts[port];
+        counts.released.store(0, Ordering::Relaxed);
+        counts.overflowed.store(0, Ordering::Relaxed);
+        self.ports.open(port)?;
+        self.addresses[port] = Some(address);
+        Ok(())
+    }
+
+    fn close(&mut self, port: usize) -> Result<(), LabError> {
+        self.addresses[port] = None;
+        self.set_link(port, LinkFaults::default())?;
+        self.ports.close(port)
     }
 
     fn set_link(&mut self, port: usize, faults: LinkFaults) -> Result<(), LabError> {
@@ -281,7 +318,9 @@ impl Worker {
 
     fn send_due(&mut self) {
         while let Some(frame) = self.waiting.next_due(Instant::now()) {
-            let address = &self.addresses[frame.to_port];
+            let Some(address) = &self.addresses[frame.to_port] else {
+                continue; // the host is gone
+            };
             let counts = &self.counts[frame.to_port];
             let fd = self.socket.as_raw_fd();
             match sendto(fd, &frame.bytes, address, MsgFlags::empty()) {
@@ -308,13 +347,13 @@ impl Worker {
     }
 }
 
-fn parse_queued(record: &[u8], ports: usize) -> Option<Frame> {
+fn parse_queued(record: &[u8]) -> Option<Frame> {
     let word = |at: usize| -> Option<usize> {
         let bytes = record.get(at..at + 4)?.try_into().ok()?;
         Some(u32::from_ne_bytes(bytes) as usize)
     };
     let (from_port, to_port, len_bytes) = (word(0)?, word(4)?, word(8)?);
-    if from_port >= ports || to_port >= ports {
+    if from_port >= PORTS_MAX || to_port >= PORTS_MAX {
         return None;
     }
     let bytes = record.get(QUEUED_HEADER_BYTES..QUEUED_HEADER_BYTES + len_bytes)?;

@@ -1,10 +1,10 @@
 //! A lab: hosts, each a network namespace with one veth into an XDP switch.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::error::LabError;
@@ -39,6 +39,8 @@ pub struct LabSpec {
 #[derive(Debug)]
 pub struct Host {
     name: String,
+    /// Of the switch.
+    port: usize,
     address: Ipv4Addr,
     namespace: Netns,
 }
@@ -73,40 +75,59 @@ impl Host {
 /// Hosts, switch and links. Everything is removed when it is dropped.
 #[derive(Debug)]
 pub struct Lab {
+    name: String,
     // In the order of removal: the thread leaves the switch before the namespaces go.
     injector: Injector,
     tables: Mutex<SwitchTables>,
-    hosts: Vec<Host>,
-    _switch: Netns,
-    _owner: Owner,
+    hosts: Mutex<Hosts>,
+    switch: Netns,
+    owner: Mutex<Owner>,
+}
+
+#[derive(Debug)]
+struct Hosts {
+    list: Vec<Arc<Host>>,
+    /// Ports without a host, the one free for the longest time first: neighbours may still send
+    /// frames there that were meant for the last host.
+    free_ports: VecDeque<usize>,
 }
 
 impl Lab {
-    /// Make a lab. Leftovers of crashed ones are removed first.
+    /// Make a lab whose hosts have consecutive addresses. Leftovers of crashed labs are removed first.
     pub fn create(spec: &LabSpec) -> Result<Self, LabError> {
+        let first = u32::from(FIRST_ADDRESS);
+        let addresses: Vec<Ipv4Addr> = (0..spec.hosts.len() as u32)
+            .map(|host| Ipv4Addr::from(first + host))
+            .collect();
+        Self::create_at(spec, &addresses)
+    }
+
+    /// Make a lab with an address for each host.
+    pub fn create_at(spec: &LabSpec, addresses: &[Ipv4Addr]) -> Result<Self, LabError> {
         check(spec)?;
+        check_addresses(spec, addresses)?;
         // A dot is legal in neither name, so no two labs can mean the same namespace.
         let switch_name = format!("ib-{}.switch.", spec.name);
-        let host_names: Vec<String> = spec
+        let mut all_names: Vec<String> = spec
             .hosts
             .iter()
-            .map(|h| format!("ib-{}.{}", spec.name, h.replace('/', "-")))
+            .map(|host| namespace_of(&spec.name, host))
             .collect();
-        let mut all_names = host_names.clone();
         all_names.push(switch_name.clone());
         let owner = Owner::claim(&spec.name, &all_names)?;
         let switch = Netns::create(&switch_name)?;
-        let hosts = host_names
+        let hosts = spec
+            .hosts
             .iter()
-            .zip(&spec.hosts)
+            .zip(addresses)
             .enumerate()
-            .map(|(port, (namespace, name))| {
-                let address = Ipv4Addr::from(u32::from(FIRST_ADDRESS) + port as u32);
-                Ok(Host {
+            .map(|(port, (name, address))| {
+                Ok(Arc::new(Host {
                     name: name.clone(),
-                    address,
-                    namespace: Netns::create(namespace)?,
-                })
+                    port,
+                    address: *address,
+                    namespace: Netns::create(&namespace_of(&spec.name, name))?,
+                }))
             })
             .collect::<Result<Vec<_>, LabError>>()?;
         switch.run(|| make_links(&hosts))?;
@@ -120,14 +141,91 @@ impl Lab {
                 Err(panic) => std::panic::resume_unwind(panic),
             })
         })?;
-        let (injector, tables) = Injector::start(switch.handle()?, hosts.len(), spec.seed)?;
+        let (injector, mut tables) = Injector::start(switch.handle()?, spec.seed)?;
+        for host in &hosts {
+            injector.open(host.port)?;
+            tables.set_present(host.port, true)?;
+        }
         Ok(Self {
+            name: spec.name.clone(),
             injector,
             tables: Mutex::new(tables),
-            hosts,
-            _switch: switch,
-            _owner: owner,
+            hosts: Mutex::new(Hosts {
+                free_ports: (hosts.len()..PORTS_MAX).collect(),
+                list: hosts,
+            }),
+            switch,
+            owner: Mutex::new(owner),
         })
+    }
+
+    /// Add a host to the running lab.
+    pub fn add_host(&self, name: &str, address: Ipv4Addr) -> Result<Arc<Host>, LabError> {
+        check_name(name, "host")?;
+        let mut hosts = self.lock_hosts();
+        let namespace = namespace_of(&self.name, name);
+        let is_taken = |h: &Arc<Host>| h.namespace.name() == namespace || h.address == address;
+        if hosts.list.iter().any(is_taken) {
+            return Err(LabError::BadLayout(format!(
+                "host {name:?} or its address {address} is in the lab already"
+            )));
+        }
+        let Some(port) = hosts.free_ports.pop_front() else {
+            return Err(LabError::BadLayout(format!(
+                "a lab has at most {PORTS_MAX} hosts; remove one first"
+            )));
+        };
+        match self.make_host(name, &namespace, port, address) {
+            Ok(host) => {
+                hosts.list.push(Arc::clone(&host));
+                Ok(host)
+            }
+            Err(error) => {
+                hosts.free_ports.push_back(port);
+                Err(error)
+            }
+        }
+    }
+
+    fn make_host(
+        &self,
+        name: &str,
+        namespace: &str,
+        port: usize,
+        address: Ipv4Addr,
+    ) -> Result<Arc<Host>, LabError> {
+        self.owner().add(namespace)?;
+        let host = Arc::new(Host {
+            name: name.to_owned(),
+            port,
+            address,
+            namespace: Netns::create(namespace)?,
+        });
+        self.switch
+            .run(|| make_links(std::slice::from_ref(&host)))?;
+        let opened = set_up_host(&host)
+            .and_then(|()| self.injector.open(port))
+            .and_then(|()| self.tables().set_present(port, true));
+        if let Err(error) = opened {
+            // Or the next host at this port could not have its interface.
+            let _ = self.switch.run(|| remove_link(port));
+            return Err(error);
+        }
+        Ok(host)
+    }
+
+    /// Take a host out of the running lab. Its processes have ended.
+    pub fn remove_host(&self, name: &str) -> Result<(), LabError> {
+        let mut hosts = self.lock_hosts();
+        let index = position(&hosts.list, name)?;
+        let host = hosts.list.remove(index);
+        self.tables().set_present(host.port, false)?;
+        self.injector.close(host.port)?;
+        self.switch.run(|| remove_link(host.port))?;
+        hosts.free_ports.push_back(host.port);
+        let namespace = host.namespace.name().to_owned();
+        drop(host);
+        self.owner().forget(&namespace)
     }
 
     /// Remove what killed owners of labs left behind: namespaces, and the processes in them.
@@ -136,14 +234,15 @@ impl Lab {
         owner::sweep();
     }
 
-    /// All hosts, in order.
-    pub fn hosts(&self) -> &[Host] {
-        &self.hosts
+    /// All hosts, in the order in which they were made.
+    pub fn hosts(&self) -> Vec<Arc<Host>> {
+        self.lock_hosts().list.clone()
     }
 
     /// The host of this name.
-    pub fn host(&self, name: &str) -> Result<&Host, LabError> {
-        Ok(&self.hosts[self.port(name)?])
+    pub fn host(&self, name: &str) -> Result<Arc<Host>, LabError> {
+        let hosts = self.lock_hosts();
+        Ok(Arc::clone(&hosts.list[position(&hosts.list, name)?]))
     }
 
     /// Replace the faults of a host's link. Pairwise cuts and drop rules stay as they are.
@@ -169,7 +268,7 @@ impl Lab {
 
     /// The same faults on every link.
     pub fn set_all_links(&self, faults: LinkFaults) -> Result<(), LabError> {
-        self.hosts
+        self.hosts()
             .iter()
             .try_for_each(|h| self.set_link(&h.name, faults))
     }
@@ -236,11 +335,12 @@ impl Lab {
 
     /// Make every link perfect and remove every rule; held frames are released.
     pub fn heal(&self) -> Result<(), LabError> {
+        let hosts = self.hosts();
         let mut tables = self.tables();
         tables.remove_all_rules()?;
-        for port in 0..self.hosts.len() {
-            tables.set_link(port, switch::LinkEntry::default())?;
-            self.injector.set_link(port, LinkFaults::default())?;
+        for host in hosts {
+            tables.set_link(host.port, switch::LinkEntry::default())?;
+            self.injector.set_link(host.port, LinkFaults::default())?;
         }
         Ok(())
     }
@@ -257,18 +357,7 @@ impl Lab {
     }
 
     fn port(&self, name: &str) -> Result<usize, LabError> {
-        self.hosts
-            .iter()
-            .position(|h| h.name == name)
-            .ok_or_else(|| LabError::UnknownHost {
-                name: name.to_owned(),
-                known: self
-                    .hosts
-                    .iter()
-                    .map(|h| h.name.as_str())
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            })
+        Ok(self.host(name)?.port)
     }
 
     /// A mask of ports; no host means all.
@@ -284,23 +373,45 @@ impl Lab {
     fn tables(&self) -> MutexGuard<'_, SwitchTables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn lock_hosts(&self) -> MutexGuard<'_, Hosts> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn owner(&self) -> MutexGuard<'_, Owner> {
+        self.owner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn position(hosts: &[Arc<Host>], name: &str) -> Result<usize, LabError> {
+    let names = || hosts.iter().map(|h| h.name.as_str());
+    let found = names().position(|host| host == name);
+    found.ok_or_else(|| LabError::UnknownHost {
+        name: name.to_owned(),
+        known: names().collect::<Vec<_>>().join(", "),
+    })
+}
+
+fn namespace_of(lab: &str, host: &str) -> String {
+    format!("ib-{lab}.{}", host.replace('/', "-"))
+}
+
+fn check_name(name: &str, what: &str) -> Result<(), LabError> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || "-_/".contains(c);
+    if name.is_empty() || name.len() > NAME_MAX_BYTES || !name.chars().all(legal) {
+        return Err(LabError::BadLayout(format!(
+            "{name:?} is no name for a {what}; use 1 to {NAME_MAX_BYTES} of a-z A-Z 0-9 - _ /"
+        )));
+    }
+    Ok(())
 }
 
 fn check(spec: &LabSpec) -> Result<(), LabError> {
-    let legal = |c: char| c.is_ascii_alphanumeric() || "-_/".contains(c);
+    check_name(&spec.name, "lab")?;
     let mut namespaces = HashSet::new();
-    for (name, what) in spec
-        .hosts
-        .iter()
-        .map(|h| (h, "host"))
-        .chain([(&spec.name, "lab")])
-    {
-        if name.is_empty() || name.len() > NAME_MAX_BYTES || !name.chars().all(legal) {
-            return Err(LabError::BadLayout(format!(
-                "{name:?} is no name for a {what}; use 1 to {NAME_MAX_BYTES} of a-z A-Z 0-9 - _ /"
-            )));
-        }
-        if what == "host" && !namespaces.insert(name.replace('/', "-")) {
+    for name in &spec.hosts {
+        check_name(name, "host")?;
+        if !namespaces.insert(name.replace('/', "-")) {
             return Err(LabError::BadLayout(format!(
                 "two hosts are called {name:?}"
             )));
@@ -316,10 +427,23 @@ fn check(spec: &LabSpec) -> Result<(), LabError> {
     Ok(())
 }
 
+fn check_addresses(spec: &LabSpec, addresses: &[Ipv4Addr]) -> Result<(), LabError> {
+    let distinct: HashSet<_> = addresses.iter().collect();
+    if addresses.len() != spec.hosts.len() || distinct.len() != addresses.len() {
+        return Err(LabError::BadLayout(format!(
+            "{} hosts have {} different addresses; each needs one",
+            spec.hosts.len(),
+            distinct.len()
+        )));
+    }
+    Ok(())
+}
+
 /// In the switch's namespace: one veth a host, its other end already in the host.
-fn make_links(hosts: &[Host]) -> Result<(), LabError> {
+fn make_links(hosts: &[Arc<Host>]) -> Result<(), LabError> {
     let mut batch = String::new();
-    for (port, host) in hosts.iter().enumerate() {
+    for host in hosts {
+        let port = host.port;
         let mac = switch::mac_of(port)
             .map(|byte| format!("{byte:02x}"))
             .join(":");
@@ -331,6 +455,12 @@ fn make_links(hosts: &[Host]) -> Result<(), LabError> {
             host.namespace.name(),
         );
     }
+    run_tool("ip", "iproute2", &["-batch", "-"], &batch)
+}
+
+/// In the switch's namespace.
+fn remove_link(port: usize) -> Result<(), LabError> {
+    let batch = format!("link del p{port}\n");
     run_tool("ip", "iproute2", &["-batch", "-"], &batch)
 }
 

@@ -65,6 +65,9 @@ impl Default for LeaderLayout {
     }
 }
 
+/// Most hosts that keep the configuration.
+pub const CONTROLLERS_MAX: usize = 5;
+
 /// How hosts are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NetworkChoice {
@@ -97,6 +100,10 @@ pub struct ClusterSpec {
     pub partitions: u32,
     /// The leader.
     pub leader: LeaderLayout,
+    /// Hosts that keep the cluster's configuration and do nothing else; with 0, hosts of acceptors do.
+    pub controllers: usize,
+    /// TEMPORARY
+    pub control_plane: bool,
     /// What a vote survives.
     pub durability: Durability,
     /// How hosts are connected.
@@ -132,6 +139,8 @@ impl ClusterSpec {
             replicas: 3,
             partitions: 1,
             leader: LeaderLayout::default(),
+            controllers: 0,
+            control_plane: std::env::var_os("INBAND_LAB_PLANE").is_some(),
             durability: Durability::default(),
             network: NetworkChoice::Auto,
             resp: SocketAddr::from(([127, 0, 0, 1], 6379)),
@@ -166,13 +175,14 @@ impl ClusterSpec {
             }
         }
         for (i, &dataplane) in self.acceptors.0.iter().enumerate() {
-            let leads = i == 0 && self.leader == LeaderLayout::WithAcceptor;
-            let roles: &[Role] = if leads {
-                &[Role::Acceptor, Role::Leader]
-            } else {
-                &[Role::Acceptor]
-            };
-            add(format!("acceptor/{i}"), roles, dataplane);
+            let mut roles = vec![Role::Acceptor];
+            if i == 0 && self.leader == LeaderLayout::WithAcceptor {
+                roles.push(Role::Leader);
+            }
+            if i < self.acceptors_that_control() {
+                roles.push(Role::Controller);
+            }
+            add(format!("acceptor/{i}"), &roles, dataplane);
         }
         for i in 0..self.replicas {
             add(
@@ -181,7 +191,25 @@ impl ClusterSpec {
                 Dataplane::Auto,
             );
         }
+        for i in 0..self.controllers {
+            add(
+                format!("controller/{i}"),
+                &[Role::Controller],
+                Dataplane::Auto,
+            );
+        }
         hosts
+    }
+
+    /// So many of the acceptors' hosts keep the configuration: an odd number, for one more would
+    /// survive no more failures.
+    fn acceptors_that_control(&self) -> usize {
+        if self.controllers > 0 || !self.control_plane {
+            return 0;
+        }
+        let acceptors = self.acceptors.0.len();
+        let odd = acceptors - usize::from(acceptors % 2 == 0);
+        odd.min(CONTROLLERS_MAX)
     }
 
     /// Whether some host must run XDP, whatever "auto" turns out to be.
@@ -234,6 +262,12 @@ impl ClusterSpec {
                 self.partitions
             ));
         }
+        if self.controllers > CONTROLLERS_MAX {
+            return Err(format!(
+                "--controllers {}: at most {CONTROLLERS_MAX} hosts keep the configuration",
+                self.controllers
+            ));
+        }
         let last_port = usize::from(self.resp.port()) + self.replicas;
         if self.resp.port() == 0 || last_port > usize::from(u16::MAX) {
             return Err(format!(
@@ -267,6 +301,14 @@ pub struct HostPlan {
     pub roles: Vec<Role>,
     /// Where; [`Dataplane::Auto`] means "as the cluster".
     pub dataplane: Dataplane,
+}
+
+/// Kind and number in a host's name: `acceptor` and 3 of `acceptor/3`, `leader` and 0 of `leader`.
+pub fn kind_of(name: &str) -> (&str, u32) {
+    match name.split_once('/') {
+        Some((kind, number)) => (kind, number.parse().unwrap_or(0)),
+        None => (name, 0),
+    }
 }
 
 impl HostPlan {
@@ -323,6 +365,28 @@ mod tests {
         assert_eq!(names, expected);
         assert!(spec.hosts()[4].has(Role::Leader), "replicas are backups");
         assert!(!spec.demands_xdp());
+    }
+
+    #[test]
+    fn an_odd_number_of_hosts_keeps_the_configuration() {
+        let mut spec = ClusterSpec::new("inband", "/data");
+        spec.control_plane = true;
+        let controllers = |spec: &ClusterSpec| {
+            let hosts = spec.hosts();
+            let names = hosts.into_iter().filter(|h| h.has(Role::Controller));
+            names.map(|host| host.name).collect::<Vec<_>>()
+        };
+        for (acceptors, wanted) in [(1, 1), (2, 1), (3, 3), (4, 3), (5, 5), (15, 5)] {
+            spec.acceptors = AcceptorChoice(vec![Dataplane::Auto; acceptors]);
+            assert_eq!(controllers(&spec).len(), wanted, "{acceptors} acceptors");
+        }
+        spec.controllers = 3;
+        assert_eq!(
+            controllers(&spec),
+            ["controller/0", "controller/1", "controller/2"]
+        );
+        spec.controllers = 6;
+        assert!(spec.check().expect_err("six").contains("--controllers 6"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Hosts as network namespaces, an XDP switch between them, faults on their links; and the
 //! supervisor that runs a whole cluster in such a lab, one `inband run` process a host.
 
+pub mod change;
 pub mod cluster_dir;
 pub mod control;
 pub mod direct;
@@ -26,5 +27,5 @@ pub use faults::{DropRule, DropRuleId, LinkCounters, LinkFaults};
 pub use lab::{Host, Lab, LabSpec};
 pub use layout::{AcceptorChoice, ClusterSpec, LeaderLayout, NetworkChoice};
 pub use pass::PassProgram;
-pub use supervisor::{ClusterStatus, DownReport, Supervisor, SupervisorError};
+pub use supervisor::{ClusterStatus, DownReport, MemberKind, Supervisor, SupervisorError};
 pub use switch::{DROP_RULES_MAX, PORTS_MAX};

@@ -25,7 +25,8 @@ struct Record {
 #[derive(Debug)]
 pub(crate) struct Owner {
     path: PathBuf,
-    _lock: Flock<File>,
+    lock: Flock<File>,
+    namespaces: Vec<String>,
 }
 
 impl Owner {
@@ -71,16 +72,40 @@ impl Owner {
                 .iter()
                 .for_each(|n| netns::remove_leftover(n));
         }
-        let record = Record {
-            pid: std::process::id(),
+        let mut owner = Self {
+            path,
+            lock,
             namespaces: namespaces.to_vec(),
         };
+        owner.write()?;
+        Ok(owner)
+    }
+
+    /// Write down one more namespace, before it exists.
+    pub(crate) fn add(&mut self, namespace: &str) -> Result<(), LabError> {
+        self.namespaces.push(namespace.to_owned());
+        self.write()
+    }
+
+    /// A namespace is gone.
+    pub(crate) fn forget(&mut self, namespace: &str) -> Result<(), LabError> {
+        self.namespaces.retain(|n| n != namespace);
+        self.write()
+    }
+
+    fn write(&mut self) -> Result<(), LabError> {
+        let record = Record {
+            pid: std::process::id(),
+            namespaces: self.namespaces.clone(),
+        };
         let text = serde_json::to_vec(&record).expect("a record is representable in JSON");
-        lock.set_len(0)
-            .and_then(|()| lock.rewind())
-            .and_then(|()| lock.write_all(&text))
-            .map_err(LabError::file("write", &path))?;
-        Ok(Self { path, _lock: lock })
+        // Written before it is cut to length: a sweeper that finds the owner dead half-way reads a
+        // list that is too long rather than none.
+        self.lock
+            .rewind()
+            .and_then(|()| self.lock.write_all(&text))
+            .and_then(|()| self.lock.set_len(text.len() as u64))
+            .map_err(LabError::file("write", &self.path))
     }
 }
 

@@ -7,13 +7,16 @@
 mod down;
 mod error;
 mod listeners;
+mod members;
 mod operate;
+mod plane;
 pub mod remote;
 mod start;
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -21,8 +24,11 @@ use std::time::Duration;
 use inband_paxos::config::{Dataplane, Role};
 use serde::{Deserialize, Serialize};
 
+use inband_control::service;
+
 pub use down::DownReport;
 pub use error::SupervisorError;
+pub use members::MemberKind;
 
 use crate::cluster_dir::{ClusterDir, ClusterRecord};
 use crate::control::{self, HostStatus};
@@ -56,6 +62,8 @@ pub enum ProcessState {
 /// One host in a [`ClusterStatus`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostEntry {
+    /// Id of the node.
+    pub id: u8,
     /// `leader`, `acceptor/0`, `replica/0`, ...
     pub name: String,
     /// What it does.
@@ -88,11 +96,11 @@ pub struct ClusterStatus {
     pub data: PathBuf,
     /// The supervisor's process.
     pub supervisor_pid: u32,
-    /// Configuration epoch.
+    /// The highest configuration epoch that a host is in.
     pub epoch: u32,
     /// Partitions of the key space.
     pub partitions: u32,
-    /// First instance of the epoch, of every log.
+    /// First instance of the epoch in which this start began, of every log.
     pub first_instances: Vec<u64>,
     /// Where roles run unless said otherwise.
     pub dataplane: Dataplane,
@@ -135,33 +143,49 @@ struct Shared {
     /// Resolved: never [`Dataplane::Auto`].
     dataplane: Dataplane,
     notices: Vec<String>,
-    hosts: Vec<HostRuntime>,
-    slots: Mutex<Vec<Slot>>,
+    /// In the order of their ids.
+    hosts: Mutex<Vec<Arc<HostRuntime>>>,
     /// One kill, restart, ... or down at a time.
     operation: Mutex<()>,
+    /// One change of the members at a time. Taken before `operation`, which is held only for moments
+    /// of a change: hosts may be killed while one waits.
+    membership: Mutex<()>,
+    /// What a change of the members is doing.
+    progress: Mutex<Option<String>>,
+    /// The cluster is to end: changes of the members are broken off.
+    stopping: AtomicBool,
     /// The host that the leader of a log last meant in a kill or pause.
-    last_leaders: Mutex<BTreeMap<usize, usize>>,
+    last_leaders: Mutex<BTreeMap<usize, String>>,
     front_door: Mutex<Option<TcpListener>>,
     record: Mutex<ClusterRecord>,
     ended: Mutex<Option<DownReport>>,
     ended_signal: Condvar,
-    // In the order of removal: processes are gone (slots) before the network and the lock.
+    // In the order of removal: processes are gone (hosts) before the network and the lock.
     lab: Option<Lab>,
     dir: ClusterDir,
 }
 
-/// What does not change about a host while the cluster runs.
+/// A host. Only its slot changes.
 #[derive(Debug)]
 struct HostRuntime {
+    id: u8,
     plan: HostPlan,
     /// Resolved: never [`Dataplane::Auto`].
     dataplane: Dataplane,
     address: SocketAddrV4,
     dir: PathBuf,
     resp: Option<SocketAddr>,
+    slot: Mutex<Slot>,
 }
 
 impl HostRuntime {
+    fn name(&self) -> &str {
+        &self.plan.name
+    }
+    /// Where its control service listens.
+    fn control_plane(&self) -> SocketAddrV4 {
+        listeners::control_plane_of(self.address)
+    }
     fn socket(&self) -> PathBuf {
         self.dir.join("control.sock")
     }
@@ -173,6 +197,17 @@ impl HostRuntime {
     }
     fn pid_file(&self) -> PathBuf {
         self.dir.join("pid")
+    }
+
+    /// Its slot, with a process that has ended by itself noticed.
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        let mut slot = lock(&self.slot);
+        slot.refresh();
+        slot
+    }
+
+    fn is_running(&self) -> bool {
+        self.slot().state == ProcessState::Running
     }
 }
 
@@ -223,8 +258,7 @@ impl Supervisor {
     /// The host that a role names, `leader` being the one that leads now, `leader:2` the one that leads
     /// partition 2, `leader:M` the one that leads log M.
     pub fn host_of(&self, role: &str) -> Result<String, SupervisorError> {
-        let index = self.shared.resolve(role)?;
-        Ok(self.shared.hosts[index].plan.name.clone())
+        Ok(self.shared.resolve(role)?.plan.name.clone())
     }
 
     /// Kill the process of a role at once. Returns the host's name.
@@ -252,6 +286,35 @@ impl Supervisor {
     /// Undo a pause. Returns the host's name.
     pub fn resume(&self, role: &str) -> Result<String, SupervisorError> {
         self.shared.resume(role)
+    }
+
+    /// Take in a new host, and wait until it plays its part. Returns its name.
+    pub fn add_member(&self, kind: MemberKind) -> Result<String, SupervisorError> {
+        self.shared.add_member(kind)
+    }
+
+    /// Let a host go for ever. Returns its name.
+    pub fn remove_member(&self, host: &str) -> Result<String, SupervisorError> {
+        self.shared.remove_member(host)
+    }
+
+    /// Put a new host into the place of another, which may be dead. Returns the new one's name.
+    pub fn replace_member(&self, host: &str) -> Result<String, SupervisorError> {
+        self.shared.replace_member(host)
+    }
+
+    /// Make a host the preferred leader of one partition's log, or of all, and wait until it leads.
+    /// Returns its name.
+    pub fn move_leader(&self, log: Option<u32>, host: &str) -> Result<String, SupervisorError> {
+        self.shared.move_leader(log, host)
+    }
+
+    /// Ask the control plane, by way of any host.
+    pub fn control_plane(
+        &self,
+        request: &service::Request,
+    ) -> Result<service::Response, SupervisorError> {
+        Ok(self.shared.ask_plane(request)?)
     }
 
     /// Stop cleanly: drain, agree, sync, mark. The processes have ended when this returns; what is
@@ -299,25 +362,20 @@ impl Shared {
         lock(&self.record).first_instances.len()
     }
 
-    /// Ask all hosts at once.
-    fn host_statuses(&self) -> Vec<Option<HostStatus>> {
-        let running: Vec<bool> = {
-            let mut slots = lock(&self.slots);
-            slots.iter_mut().for_each(Slot::refresh);
-            slots
-                .iter()
-                .map(|s| s.state == ProcessState::Running)
-                .collect()
-        };
+    /// All hosts of now.
+    fn hosts(&self) -> Vec<Arc<HostRuntime>> {
+        lock(&self.hosts).clone()
+    }
+
+    /// Ask hosts, all at once.
+    fn host_statuses(&self, hosts: &[Arc<HostRuntime>]) -> Vec<Option<HostStatus>> {
         thread::scope(|scope| {
-            let asked: Vec<_> = self
-                .hosts
-                .iter()
-                .zip(running)
-                .map(|(host, running)| {
-                    running.then(|| scope.spawn(|| control::status(&host.socket(), STATUS_LIMIT)))
-                })
-                .collect();
+            let ask = |host: &HostRuntime| {
+                let socket = host.socket();
+                host.is_running()
+                    .then(|| scope.spawn(move || control::status(&socket, STATUS_LIMIT)))
+            };
+            let asked: Vec<_> = hosts.iter().map(|host| ask(host)).collect();
             asked
                 .into_iter()
                 .map(|thread| thread?.join().ok()?.ok())
@@ -326,38 +384,34 @@ impl Shared {
     }
 
     fn status(&self) -> ClusterStatus {
-        let statuses = self.host_statuses();
+        let hosts = self.hosts();
+        let statuses = self.host_statuses(&hosts);
         let leaders = (0..self.logs())
             .map(|log| Self::leader_among(&statuses, log))
-            .map(|index| index.map(|i| self.hosts[i].plan.name.clone()))
+            .map(|index| index.map(|i| hosts[i].plan.name.clone()))
             .collect();
-        let links: BTreeMap<&str, LinkCounters> = self
-            .lab
+        let epochs = statuses.iter().flatten().map(|status| status.epoch);
+        let epoch = epochs.max();
+        let link = |host: &HostRuntime| self.lab.as_ref()?.counters(host.name()).ok();
+        let entries = hosts
             .iter()
-            .flat_map(|lab| {
-                let counters = |h: &HostRuntime| lab.counters(&h.plan.name).ok();
-                self.hosts
-                    .iter()
-                    .filter_map(move |h| Some((h.plan.name.as_str(), counters(h)?)))
-            })
-            .collect();
-        let slots = lock(&self.slots);
-        let hosts = self
-            .hosts
-            .iter()
-            .zip(slots.iter())
             .zip(statuses)
-            .map(|((host, slot), status)| HostEntry {
-                name: host.plan.name.clone(),
-                roles: host.plan.roles.clone(),
-                dataplane: host.dataplane,
-                address: host.address,
-                pid: slot.child.as_ref().map(SupervisedChild::pid),
-                process: slot.state.clone(),
-                resp: host.resp,
-                metrics: slot.metrics,
-                status,
-                link: links.get(host.plan.name.as_str()).copied(),
+            .map(|(host, status)| {
+                let link = link(host);
+                let slot = lock(&host.slot);
+                HostEntry {
+                    id: host.id,
+                    name: host.plan.name.clone(),
+                    roles: host.plan.roles.clone(),
+                    dataplane: host.dataplane,
+                    address: host.address,
+                    pid: slot.child.as_ref().map(SupervisedChild::pid),
+                    process: slot.state.clone(),
+                    resp: host.resp,
+                    metrics: slot.metrics,
+                    status,
+                    link,
+                }
             })
             .collect();
         let record = lock(&self.record);
@@ -365,7 +419,7 @@ impl Shared {
             name: record.name.clone(),
             data: self.dir.path().to_owned(),
             supervisor_pid: std::process::id(),
-            epoch: record.epoch,
+            epoch: epoch.unwrap_or(0).max(record.epoch),
             partitions: record.partitions,
             first_instances: record.first_instances.clone(),
             dataplane: self.dataplane,
@@ -380,14 +434,13 @@ impl Shared {
             acceptor_rings_bytes: MemoryNeed::of(&self.spec).acceptor_rings_bytes,
             resp: self.spec.resp,
             leaders,
-            hosts,
+            hosts: entries,
         }
     }
 
     fn kill_all(&self) {
-        let mut slots = lock(&self.slots);
-        for (slot, host) in slots.iter_mut().zip(&self.hosts) {
-            slot.child = None;
+        for host in self.hosts() {
+            lock(&host.slot).child = None;
             let _ = std::fs::remove_file(host.pid_file());
             let _ = std::fs::remove_file(host.socket());
         }
@@ -396,6 +449,16 @@ impl Shared {
 }
 
 impl Slot {
+    fn new() -> Self {
+        Self {
+            child: None,
+            state: ProcessState::Ended {
+                how: "not started".into(),
+            },
+            metrics: None,
+        }
+    }
+
     /// Notice that the process has ended by itself.
     fn refresh(&mut self) {
         if !matches!(self.state, ProcessState::Running | ProcessState::Paused) {

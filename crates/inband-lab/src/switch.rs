@@ -2,7 +2,7 @@
 //!
 //! Byte layouts here are those of `bpf/switch.bpf.c`; their sizes are compared when it is loaded.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, Xdp, XdpFlags};
 
@@ -92,6 +92,8 @@ pub(crate) struct SwitchTables {
     rules: MapHandle,
     state: MapHandle,
     counters: MapHandle,
+    /// Ports with a host, as a mask.
+    present: u64,
     entries: Vec<LinkEntry>,
     active_rules: Vec<Option<RuleEntry>>,
 }
@@ -116,29 +118,52 @@ impl QueueTables {
     }
 }
 
-/// Load the program and attach it to every port. Call in the switch's namespace.
-pub(crate) fn load(ports: usize) -> Result<(SwitchTables, QueueTables), LabError> {
+/// The way in and out of the switch.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    devmap: MapHandle,
+    program: OwnedFd,
+}
+
+impl Ports {
+    /// Let frames of a port's interface in, and others out there. Call in the switch's namespace.
+    pub(crate) fn open(&self, port: usize) -> Result<(), LabError> {
+        let ifindex = (IFINDEX_BASE + port) as u32;
+        put(
+            &self.devmap,
+            port as u32,
+            &ifindex.to_ne_bytes(),
+            "fill its port table",
+        )?;
+        // Native mode or an error: generic mode would be slow without anyone noticing. The
+        // attachment belongs to the interface and ends with it.
+        Xdp::new(self.program.as_fd())
+            .attach(ifindex as i32, XdpFlags::DRV_MODE)
+            .map_err(LabError::bpf("attach it in native mode to a veth"))
+    }
+
+    /// No frame goes out there any more.
+    pub(crate) fn close(&self, port: usize) -> Result<(), LabError> {
+        self.devmap
+            .delete(&(port as u32).to_ne_bytes())
+            .map_err(LabError::bpf("empty its port table"))
+    }
+}
+
+/// Load the program; no port is open yet. Call in the switch's namespace.
+pub(crate) fn load() -> Result<(SwitchTables, QueueTables, Ports), LabError> {
     let mut builder = ObjectBuilder::default();
     let object = builder
         .open_memory(&PROGRAM.0)
         .and_then(libbpf_rs::OpenObject::load)
         .map_err(LabError::bpf("load it"))?;
-    let devmap = map(&object, "ports", 4)?;
-    for port in 0..ports {
-        let ifindex = (IFINDEX_BASE + port) as u32;
-        put(
-            &devmap,
-            port as u32,
-            &ifindex.to_ne_bytes(),
-            "fill its port table",
-        )?;
-    }
     let mut tables = SwitchTables {
         links: map(&object, "links", LINK_BYTES)?,
         rules: map(&object, "drop_rules", RULE_BYTES)?,
         state: map(&object, "state", STATE_BYTES)?,
         counters: map(&object, "counters", COUNTERS * 8)?,
-        entries: vec![LinkEntry::default(); ports],
+        present: 0,
+        entries: vec![LinkEntry::default(); PORTS_MAX],
         active_rules: vec![None; DROP_RULES_MAX as usize],
     };
     tables.put_state()?;
@@ -146,23 +171,18 @@ pub(crate) fn load(ports: usize) -> Result<(SwitchTables, QueueTables), LabError
         to_user: map(&object, "to_user", 0)?,
         queueing: map(&object, "queueing", 8)?,
     };
-    attach(&object, ports)?;
-    Ok((tables, queue))
-}
-
-fn attach(object: &Object, ports: usize) -> Result<(), LabError> {
     let program = object
         .progs()
         .find(|p| p.name() == "lab_switch")
         .expect("the embedded object contains lab_switch");
-    let xdp = Xdp::new(program.as_fd());
-    for port in 0..ports {
-        // Native mode or an error: generic mode would be slow without anyone noticing. The
-        // attachment belongs to the interface and ends with the namespace.
-        xdp.attach((IFINDEX_BASE + port) as i32, XdpFlags::DRV_MODE)
-            .map_err(LabError::bpf("attach it in native mode to a veth"))?;
-    }
-    Ok(())
+    let ports = Ports {
+        devmap: map(&object, "ports", 4)?,
+        program: program
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(LabError::system("keep the switch's program"))?,
+    };
+    Ok((tables, queue, ports))
 }
 
 fn map(object: &Object, name: &str, value_bytes: usize) -> Result<MapHandle, LabError> {
@@ -184,6 +204,16 @@ fn put(map: &MapHandle, key: u32, value: &[u8], what: &str) -> Result<(), LabErr
 }
 
 impl SwitchTables {
+    /// There is a host at this port from now on, or there is none; its link is perfect.
+    pub(crate) fn set_present(&mut self, port: usize, present: bool) -> Result<(), LabError> {
+        if present {
+            self.present |= 1 << port;
+        } else {
+            self.present &= !(1 << port);
+        }
+        self.set_link(port, LinkEntry::default())
+    }
+
     pub(crate) fn link(&self, port: usize) -> LinkEntry {
         self.entries[port]
     }
@@ -259,10 +289,9 @@ impl SwitchTables {
     }
 
     fn put_state(&mut self) -> Result<(), LabError> {
-        let ports = u64::MAX >> (PORTS_MAX - self.entries.len());
         let faulty = self.entries.iter().any(LinkEntry::is_faulty);
         let rules = self.active_rules.iter().flatten().count() as u32;
-        let mut bytes = ports.to_ne_bytes().to_vec();
+        let mut bytes = self.present.to_ne_bytes().to_vec();
         bytes.extend(u32::from(faulty).to_ne_bytes());
         bytes.extend(rules.to_ne_bytes());
         put(&self.state, 0, &bytes, "set its state")

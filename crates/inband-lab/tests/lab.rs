@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -354,6 +354,46 @@ fn a_drop_rule_loses_one_type_of_message_only() {
     lab.add_drop_rule(&rule).expect("rule");
     everything(&a, "c");
     assert_eq!(tags_until_silence(&c), all, "another port is not concerned");
+}
+
+#[test]
+fn hosts_come_and_go() {
+    if !common::privileged() {
+        return;
+    }
+    let lab = common::lab("grow", &["a", "b"]);
+    for turn in 0..3u8 {
+        let address = Ipv4Addr::new(10, 77, 0, 10 + turn);
+        lab.add_host("c", address).expect("a third host");
+        lab.add_host("c", Ipv4Addr::new(10, 77, 0, 99))
+            .expect_err("the name is taken");
+        lab.add_host("d", address)
+            .expect_err("the address is taken");
+        let (mut client, mut server) = common::tcp_pair(&lab, "a", "c");
+        client.write_all(b"there").expect("write");
+        let mut got = [0; 5];
+        server.read_exact(&mut got).expect("read");
+        assert_eq!(&got, b"there");
+        // Faults are those of the new host, not of who was at its port before.
+        lab.hold("c").expect("hold");
+        client.write_all(b"later").expect("write");
+        server
+            .set_read_timeout(Some(common::SILENCE))
+            .expect("timeout");
+        server.read_exact(&mut got).expect_err("it is held");
+        drop((client, server));
+        lab.remove_host("c").expect("it goes");
+        lab.host("c").expect_err("it is gone");
+        lab.remove_host("c").expect_err("it is gone");
+    }
+    udp_works(&lab);
+    // More often than there are ports.
+    for turn in 0..70 {
+        let name = format!("h{turn}");
+        lab.add_host(&name, Ipv4Addr::new(10, 77, 1, turn))
+            .expect("a free port");
+        lab.remove_host(&name).expect("it goes");
+    }
 }
 
 #[test]

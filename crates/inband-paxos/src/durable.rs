@@ -152,6 +152,12 @@ pub fn next_incarnation(state_dir: &Path) -> Result<u64, DurableError> {
     Ok(value)
 }
 
+/// The latest epoch that the acceptor has entered without a control plane; 0: none.
+pub fn entered_epoch(state_dir: &Path) -> Result<u32, DurableError> {
+    let entered = read_number(&state_dir.join(ACCEPTOR_EPOCH_FILE))?;
+    Ok(u32::try_from(entered).unwrap_or(u32::MAX))
+}
+
 /// Has the acceptor entered this epoch, or a later one, before?
 pub fn has_entered(state_dir: &Path, epoch: u32) -> Result<bool, DurableError> {
     let entered = read_number(&state_dir.join(ACCEPTOR_EPOCH_FILE))?;

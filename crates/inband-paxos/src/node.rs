@@ -423,13 +423,18 @@ impl Node {
 
     /// The acceptor's registers of a partition, if this host has the role.
     pub fn acceptor_view(&self, partition: usize) -> Option<AcceptorView> {
+        let registers = self.acceptor_registers();
+        registers.map(|r| r.acceptor.acceptor(partition))
+    }
+
+    /// Where the acceptor's registers are, if this host has the role.
+    pub fn acceptor_registers(&self) -> Option<&Arc<Registers>> {
         let config = self.host.config();
-        let registers = if config.soft_roles.acceptor {
+        if config.soft_roles.acceptor {
             self.host.switch().map(|switch| switch.registers())
         } else {
             self.registers().filter(|_| config.kernel_roles.acceptor)
-        };
-        registers.map(|r| r.acceptor.acceptor(partition))
+        }
     }
 
     /// The leader's registers of a partition, if this host has the role.

@@ -114,6 +114,11 @@ impl Trim {
         held.get(held.len() / 2).map_or(0, |applied| applied + 1)
     }
 
+    /// The last instance that this replica holds durably.
+    pub fn held_here(&self) -> u64 {
+        self.applied
+    }
+
     /// The most advanced replica heard of.
     pub fn highest_applied(&self) -> u64 {
         self.peers

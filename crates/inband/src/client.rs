@@ -39,6 +39,11 @@ impl Client {
         self.line()
     }
 
+    /// The connection itself. No answer may be outstanding.
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
     /// A further line of an answer.
     pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();

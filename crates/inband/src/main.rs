@@ -2,8 +2,13 @@
 
 mod bench;
 mod client;
+mod control_plane;
 mod doctor;
+mod errands;
+mod export;
+mod import;
 mod inspect;
+mod member;
 mod metrics;
 mod operate;
 mod published;
@@ -43,10 +48,21 @@ enum Command {
     Pause(operate::RoleArgs),
     /// Release them.
     Resume(operate::RoleArgs),
+    /// Who is in the cluster; take hosts in, let them go, replace them, while it serves.
+    #[command(subcommand)]
+    Member(member::MemberCommand),
+    /// Who leads.
+    #[command(subcommand)]
+    Leader(member::LeaderCommand),
     /// What works on this machine, and the cure for what does not.
     Doctor(doctor::DoctorArgs),
     /// Play seeded schedules of faults over the real protocol code.
     Sim(sim::SimArgs),
+    /// Write all keys of a cluster, running or stopped, to a file: as a backup, or to move them into a
+    /// cluster of another number of partitions.
+    Export(export::ExportArgs),
+    /// Set the keys of an exported file in a running cluster.
+    Import(import::ImportArgs),
     /// What a replica's data directory holds.
     Inspect(inspect::InspectArgs),
     /// Run the roles of one host, in the foreground.
@@ -88,8 +104,12 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Restart(args) => operate::restart(&args),
         Command::Pause(args) => operate::pause(&args),
         Command::Resume(args) => operate::resume(&args),
+        Command::Member(command) => member::member(&command),
+        Command::Leader(command) => member::leader(&command),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Sim(args) => sim::sim(&args),
+        Command::Export(args) => export::export(&args),
+        Command::Import(args) => import::import(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Run { config } => run::run(&config),
         Command::Bench(args) => bench::bench(args),

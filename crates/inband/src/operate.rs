@@ -243,7 +243,7 @@ fn ask(cluster: &ClusterArgs, request: &SupervisorRequest) -> Result<String> {
     match remote::ask(&cluster.data, request)? {
         SupervisorReply::Done { host } => Ok(host),
         SupervisorReply::Error { message } => bail!(message),
-        SupervisorReply::Status(_) | SupervisorReply::Down(_) => {
+        _ => {
             bail!("the supervisor answered another question; is it of the same version?")
         }
     }
@@ -269,7 +269,8 @@ pub fn restart(args: &RestartArgs) -> Result<()> {
     let acceptors = entry.and_then(|entry| Some(&entry.status.as_ref()?.acceptors));
     if acceptors.is_some_and(|acceptors| acceptors.iter().any(|a| !a.voting)) {
         println!(
-            "it has forgotten its votes and does not vote until the next `inband down` and `up`"
+            "it has forgotten its votes; it votes again by itself once the control plane has opened a \
+             new epoch, see `inband member list`"
         );
     }
     Ok(())

@@ -11,6 +11,8 @@ use inband_paxos::leadership::LeaderEvent;
 use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, SubmitError, Ticket};
 use inband_paxos::node::Node;
 
+use crate::errands::ErrandQueue;
+
 /// Time between two publications.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 /// Leader changes remembered.
@@ -19,6 +21,12 @@ const EVENTS_MAX: usize = 64;
 /// What a node told about itself last.
 #[derive(Debug, Clone, Default)]
 pub struct NodeState {
+    /// Configuration epoch; 0: outside of all.
+    pub epoch: u32,
+    /// Of the process: durable, each used once, ascending.
+    pub incarnation: u64,
+    /// If it is a replica: last instance of every log that its store has applied.
+    pub applied: Option<Vec<u64>>,
     /// The acceptor's registers of every log, if it has the role.
     pub acceptors: Vec<AcceptorView>,
     /// The leader's registers of every log, if it has the role.
@@ -106,6 +114,7 @@ pub fn read(shared: &Shared) -> NodeState {
 /// A [`Node`] that publishes its state as it is polled.
 pub struct PublishedNode {
     node: Node,
+    errands: Option<ErrandQueue>,
     shared: Shared,
     publish_at: Instant,
     /// One a log.
@@ -119,12 +128,13 @@ pub struct PublishedNode {
 }
 
 impl PublishedNode {
-    /// Wrap a node.
-    pub fn new(node: Node) -> (PublishedNode, Shared) {
+    /// Wrap a node. Other threads have it do their errands.
+    pub fn new(node: Node, errands: Option<ErrandQueue>) -> (PublishedNode, Shared) {
         let shared = Shared::default();
         let logs = node.partitions();
         let mut published = PublishedNode {
             node,
+            errands,
             shared: shared.clone(),
             publish_at: Instant::now(),
             takeovers: (0..logs).map(|_| TakeoverWatch::default()).collect(),
@@ -142,7 +152,11 @@ impl PublishedNode {
         let all = || 0..logs.len();
         let learners = || logs.iter().filter_map(|log| log.learner());
         let leaderships = logs.iter().filter_map(|log| log.leadership());
+        let learns = logs.iter().all(|log| log.learner().is_some());
         let fresh = NodeState {
+            epoch: self.node.host().config().epoch,
+            incarnation: self.node.host().config().incarnation,
+            applied: learns.then(|| logs.iter().map(|log| log.trim().held_here()).collect()),
             acceptors: all().filter_map(|p| self.node.acceptor_view(p)).collect(),
             leaders: all().filter_map(|p| self.node.leader_view(p)).collect(),
             next_delivery: learners().map(|l| l.next()).reduce(|a, b| a + b),
@@ -183,6 +197,9 @@ impl ReplicatedLog for PublishedNode {
     }
     fn poll(&mut self, bursts: &mut [Burst]) {
         let started = Instant::now();
+        if let Some(errands) = &mut self.errands {
+            errands.run(&mut self.node);
+        }
         self.delivered.clear();
         self.delivered
             .extend(bursts.iter().map(|burst| burst.decided().len()));
@@ -215,7 +232,9 @@ impl ReplicatedLog for PublishedNode {
         self.node.confirm_read(partition)
     }
     fn wake_fds(&self) -> Vec<RawFd> {
-        self.node.wake_fds()
+        let mut fds = self.node.wake_fds();
+        fds.extend(self.errands.as_ref().map(ErrandQueue::fd));
+        fds
     }
     fn poll_timeout(&self) -> Duration {
         self.node.poll_timeout().min(PUBLISH_EVERY)

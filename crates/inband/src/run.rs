@@ -17,6 +17,8 @@ use inband_paxos::node::Node;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{self, SigSet, Signal};
 
+use crate::control_plane;
+use crate::errands;
 use crate::metrics;
 use crate::published::PublishedNode;
 use crate::serve::{self, HostView};
@@ -49,7 +51,16 @@ pub fn run(config_path: &Path) -> Result<()> {
     }
     let firsts = config.cluster.first_instances.iter();
     let applied: Vec<u64> = firsts.map(|first| first - 1).collect();
-    let (mut node, state) = PublishedNode::new(Node::open(&config, dataplane, &applied)?);
+    // Ends last: its thread may wait for the node's.
+    let _control_plane;
+    let node = Node::open(&config, dataplane, &applied)?;
+    let acceptor = control_plane::acceptor_of(&node);
+    let (errands, queue) = errands::errands()?;
+    let (mut node, state) = PublishedNode::new(node, Some(queue));
+    _control_plane = config
+        .is_managed()
+        .then(|| control_plane::start(&config, acceptor, errands, state.clone()))
+        .transpose()?;
     let view = HostView {
         config: config.clone(),
         dataplane,

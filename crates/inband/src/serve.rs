@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use inband_control::service;
+use inband_control::service::{self, CallError, Response};
 use inband_dataplane::registers::{AcceptorView, LeaderView};
 use inband_kv::control::ReplicaControl;
 use inband_lab::control::{
@@ -94,7 +94,7 @@ impl HostView {
             name: this.name.clone(),
             node: this.id,
             version: env!("CARGO_PKG_VERSION").into(),
-            epoch: self.config.cluster.epoch,
+            epoch: state.epoch,
             durability: self.config.cluster.durability.to_string(),
             backends: this
                 .roles
@@ -129,9 +129,17 @@ impl HostView {
     fn ask_control_plane(&self, request: &service::Request) -> HostReply {
         let cluster = &self.config.cluster.name;
         let controllers = self.config.controllers();
-        let services: Vec<SocketAddr> = controllers.map(|n| SocketAddr::V4(n.address)).collect();
+        let services: Vec<SocketAddr> = controllers
+            .map(|n| SocketAddr::V4(n.control_plane()))
+            .collect();
         match service::call(cluster, &services, request, CONTROL_PLANE_TIMEOUT) {
             Ok(response) => HostReply::Control(Box::new(response)),
+            Err(CallError::Refused(refusal)) => {
+                HostReply::Control(Box::new(Response::Refused(refusal)))
+            }
+            Err(CallError::OutcomeUnknown) => {
+                HostReply::Control(Box::new(Response::OutcomeUnknown))
+            }
             Err(error) => HostReply::Error {
                 message: error.to_string(),
             },

@@ -50,6 +50,10 @@ pub struct UpArgs {
     /// Put the first leader on the host of acceptor/0 instead of a host of its own.
     #[arg(long, conflicts_with = "leaders")]
     leader_with_acceptor: bool,
+    /// Hosts that keep the cluster's configuration and do nothing else. By default the hosts of up to
+    /// five acceptors do it.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    controllers: usize,
     /// Directory of the cluster; data in it survive `inband down` and `inband up`. Further ones, on
     /// other disks perhaps, take their share of the partitions.
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR[,DIR...]", value_delimiter = ',')]
@@ -91,6 +95,7 @@ impl UpArgs {
         spec.acceptors = self.acceptors.clone();
         spec.replicas = self.replicas;
         spec.dataplane = self.dataplane;
+        spec.controllers = self.controllers;
         spec.resp = self.resp;
         spec.metrics_port = self.metrics_port;
         spec.ring_slots = self.ring_slots;

@@ -2,7 +2,7 @@
 
 use inband_storage::{Storage, StorageError};
 
-use crate::configuration::{Configuration, Identity};
+use crate::configuration::{Configuration, Epoch, Identity};
 use crate::member::{Fences, NoteError, Notes};
 
 const IDENTITY_FILE: &str = "identity";
@@ -75,9 +75,11 @@ pub(super) struct FileNotes {
 }
 
 impl FileNotes {
-    pub fn open(storage: Box<dyn Storage>) -> Result<FileNotes, FilesError> {
+    /// `at_least`: the acceptor has voted in this epoch, as is known from elsewhere.
+    pub fn open(storage: Box<dyn Storage>, at_least: Epoch) -> Result<FileNotes, FilesError> {
         let noted: Option<(u32, u32)> = read(storage.as_ref(), FENCES_FILE)?;
         let (entered, fenced) = noted.unwrap_or_default();
+        let entered = entered.max(at_least);
         let fences = Fences { entered, fenced };
         Ok(FileNotes { storage, fences })
     }

@@ -136,7 +136,7 @@ impl Site {
             settings,
             ring_buffer_bytes: RING_BUFFER_BYTES,
         };
-        let roles = Programs::load(&build, objects::ACCEPTOR)?;
+        let roles = Programs::load(&build, None)?;
         let shared: Vec<&Loaded> = [&roles.leader, &roles.acceptor, &roles.quorum]
             .into_iter()
             .flatten()
@@ -179,18 +179,18 @@ impl Site {
         };
         self.roles
             .set_members(which, &group(site, &out), &ifindexes)?;
-        let dispatch = &self.roles.dispatch.program;
+        let entry = &self.roles.entry().program;
         for ifindex in incoming(site) {
             let native = XdpMode::Native;
             self.attachments
-                .push(Attachment::xdp(dispatch, ifindex, SITES[site], native)?);
+                .push(Attachment::xdp(entry, ifindex, SITES[site], native)?);
         }
         Ok(())
     }
 
     fn select(&self, variant: Variant) -> Result<(), XdpError> {
         let program = match variant {
-            Variant::Roles => &self.roles.dispatch.program,
+            Variant::Roles => &self.roles.entry().program,
             Variant::Bare => &self.bare.program,
             Variant::Forwarding => &self.plain.program,
         };

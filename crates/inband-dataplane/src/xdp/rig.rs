@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::error::{Doing, XdpError};
 use super::maps::UpRing;
-use super::programs::{load_object, objects, test_run, Build, Loaded, Programs};
+use super::programs::{load_object, test_run, Build, Loaded, Programs};
 use super::{loopback, wire_address, wire_port};
 use crate::c;
 use crate::soft::{Geometry, Registers, Roles};
@@ -68,7 +68,7 @@ impl Rig {
             },
             ring_buffer_bytes: RING_BUFFER_BYTES,
         };
-        let mut programs = Programs::load(&build, acceptor.unwrap_or(objects::ACCEPTOR))?;
+        let mut programs = Programs::load(&build, acceptor)?;
         let up = Mutex::new(programs.up.take());
         Ok(Rig {
             programs,
@@ -77,9 +77,9 @@ impl Rig {
         })
     }
 
-    /// Put a frame through the dispatch program.
+    /// Put a frame through the program that is to be attached to the interface.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
-        run(&self.programs.dispatch.program, frame, repeat)
+        run(&self.programs.entry().program, frame, repeat)
     }
 
     /// The registers.

@@ -7,9 +7,9 @@
 
 use bytes::BytesMut;
 
-use super::{Alone, Connection, Intake, Mode, Next, OwnedArgs};
+use super::{over_limit, Alone, Connection, Intake, Mode, Next, OwnedArgs};
 use crate::command::{Command, Queue, Watched};
-use crate::limits::{TRANSACTION_COMMANDS_MAX, WATCHED_KEYS_MAX};
+use crate::limits::{COMMAND_LEN_BYTES_MAX, TRANSACTION_COMMANDS_MAX, WATCHED_KEYS_MAX};
 use crate::parse::{parse, Request};
 use crate::reply::Reply;
 use crate::resp::Args;
@@ -116,17 +116,21 @@ impl Connection {
             }
             Ok(Request::UseReads(_)) => Err(refuse_in_transaction("INBAND.READS")),
             Ok(Request::Scan) => Err(refuse_in_transaction("SCAN")),
+            Ok(Request::Export) => Err(refuse_in_transaction("INBAND.EXPORT")),
             Ok(Request::Local(spec)) => Ok(Item::Local(spec.id, OwnedArgs::new(args))),
             Ok(Request::Replicated(_)) if intake.refusal.is_some() => {
                 Err(intake.refusal.cloned().unwrap_or(Reply::Nil))
             }
-            Ok(Request::Replicated(command)) => {
-                transaction.commands += 1;
-                Queue::push(&mut transaction.encoded, &command);
-                Ok(Item::Replicated)
-            }
+            Ok(Request::Replicated(command)) => match over_limit(&command) {
+                Some(reply) => Err(reply),
+                None => {
+                    transaction.commands += 1;
+                    Queue::push(&mut transaction.encoded, &command);
+                    Ok(Item::Replicated)
+                }
+            },
         };
-        let limit = intake.command_len_bytes_max;
+        let limit = COMMAND_LEN_BYTES_MAX;
         let item = match item {
             Ok(_) if transaction.items.len() >= TRANSACTION_COMMANDS_MAX => Err(Reply::error(
                 format!("ERR transaction is over the limit of {TRANSACTION_COMMANDS_MAX} commands"),

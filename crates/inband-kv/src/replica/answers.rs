@@ -21,6 +21,9 @@ impl Replica {
             ..
         } = outcome;
         let log = ticket.partition();
+        if self.finish_chunk(outcome, replies) {
+            return;
+        }
         match verdict {
             Verdict::Nothing => return,
             // The log submits it again under the same ticket, in a new session.
@@ -65,6 +68,7 @@ impl Replica {
             for (ticket, parts) in self.lanes[log].packer.take_all() {
                 self.orphan(ticket, parts, why);
             }
+            self.orphan_large(log, why);
         }
         self.give_up_entries(Duration::ZERO, why);
     }
@@ -92,6 +96,7 @@ impl Replica {
             }
         }
         self.give_up_entries(age, &why);
+        self.give_up_large(age, &why);
         let why = format!("this replica is behind for {} ms", self.config.deadline_ms);
         self.give_up_reads(age, &why);
     }
@@ -106,6 +111,12 @@ impl Replica {
         self.forget_own(ticket);
         self.orphans.remove(&ticket);
         let log = ticket.partition();
+        if let Some(ended) = self.lanes[log].packer.chunks.failed(ticket, failure) {
+            if let Some(ended) = ended {
+                self.end_large(log, ended);
+            }
+            return;
+        }
         let Some(parts) = self.lanes[log].packer.take_parts(ticket) else {
             return;
         };
@@ -134,7 +145,7 @@ impl Replica {
     }
 
     /// Give each command of a value its reply.
-    fn reply_each(&mut self, log: usize, parts: Vec<Part>, replies: &mut [Reply]) {
+    pub(super) fn reply_each(&mut self, log: usize, parts: Vec<Part>, replies: &mut [Reply]) {
         let mut replies = replies.iter_mut();
         for part in &parts {
             let own = replies.by_ref().take(part.count);

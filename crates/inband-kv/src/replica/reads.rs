@@ -61,7 +61,7 @@ impl Replica {
 
     fn read(&mut self, log: usize, reads: &Reads) -> Result<(), ReplicaError> {
         let mut reader = self.machine.reader(log, self.wall_ms)?;
-        let mut first = 0;
+        let (mut first, mut answered) = (0, reads.scans.len());
         for part in &reads.parts {
             let (next, count) = (first + part.count, part.count);
             let Some(connection) = part.connection(&mut self.front.connections) else {
@@ -69,16 +69,21 @@ impl Replica {
                 continue;
             };
             for (at, command) in reads.commands(first, count).enumerate() {
-                match reader.read(command)? {
-                    Some(reply) => connection.answer_next(log, reply),
-                    None => {
-                        // The log moves replicated time on. The rest goes after it, or would see
-                        // less than this one.
-                        let rest = reads.commands(first + at, count - at);
-                        connection.return_to_log(log, rest, part.received);
-                        self.waiting_commands += count - at;
-                        break;
+                let (done, by_log) = match reader.read(command)? {
+                    Some(reply) => {
+                        connection.answer_next(log, reply);
+                        (at + 1, false)
                     }
+                    // The log moves replicated time on. The rest goes after it, or would see less
+                    // than this one.
+                    None => (at, true),
+                };
+                answered += usize::from(!by_log);
+                if done < count && (by_log || !connection.has_reply_room()) {
+                    let rest = reads.commands(first + done, count - done);
+                    connection.put_back(log, rest, part.received, !by_log);
+                    self.waiting_commands += count - done;
+                    break;
                 }
             }
             first = next;
@@ -90,9 +95,7 @@ impl Replica {
                 connection.answer_alone(reply);
             }
         }
-        let scans = reads.scans.iter().map(|(part, _)| part);
-        let count: usize = reads.parts.iter().chain(scans).map(|p| p.count).sum();
-        add(&self.control.counters.reads_total, count as u64);
+        add(&self.control.counters.reads_total, answered as u64);
         Ok(())
     }
 

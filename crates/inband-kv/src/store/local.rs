@@ -1,13 +1,11 @@
 //! What a store holds for this replica alone, to come back whole after a crash: the queue of
 //! commands over several partitions, and the effects of one that is being executed.
 
-use inband_paxos::log::Decided;
 use rocksdb::{IteratorMode, WriteBatch, DB};
 
 use super::{LogRole, Store, StoreError};
 use crate::db::Columns;
 use crate::keyspace::leading_number;
-use crate::value::ValueReader;
 
 /// First byte of the stored key of a queued entry.
 const ENTRY_KEY: u8 = b'e';
@@ -100,28 +98,43 @@ fn local_key(kind: u8, entry: u64) -> [u8; 9] {
     key
 }
 
+/// The entry of a redo record; `None` if the key is of another record.
+pub(super) fn redo_entry(key: &[u8]) -> Option<u64> {
+    let is_redo = key.first() == Some(&REDO_KEY) && key.len() == local_key(REDO_KEY, 0).len();
+    is_redo.then(|| leading_number(&key[1..]))
+}
+
+/// The logs of a redo record, each with its batch.
+pub(super) fn redo_parts(record: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let mut rest = record;
+    std::iter::from_fn(move || {
+        let (log, tail) = rest.split_first_chunk()?;
+        let (len, tail) = tail.split_first_chunk()?;
+        let (data, tail) = tail.split_at_checked(u32::from_be_bytes(*len) as usize)?;
+        rest = tail;
+        Some((u32::from_be_bytes(*log) as usize, data))
+    })
+}
+
 impl Store {
-    /// Append the commands of a value to the queue.
-    pub(super) fn queue_value(
+    /// Append a command to the queue.
+    pub(super) fn queue_command(
         &mut self,
         columns: Columns<'_>,
         batch: &mut WriteBatch,
-        decided: &Decided<'_>,
-        value: ValueReader<'_>,
+        command: &[u8],
+        is_own: bool,
     ) {
-        self.state.time_ms = self.state.time_ms.max(value.time_ms);
-        for command in value.commands() {
-            let entry = QueueEntry {
-                number: self.state.next_id,
-                time_ms: self.state.time_ms,
-                command: command.to_vec(),
-                is_own: decided.ticket.is_some(),
-            };
-            self.state.next_id += 1;
-            let record = [&entry.time_ms.to_be_bytes()[..], command].concat();
-            batch.put_cf(columns.local, local_key(ENTRY_KEY, entry.number), record);
-            self.queued.push(entry);
-        }
+        let entry = QueueEntry {
+            number: self.state.next_id,
+            time_ms: self.state.time_ms,
+            command: command.to_vec(),
+            is_own,
+        };
+        self.state.next_id += 1;
+        let record = [&entry.time_ms.to_be_bytes()[..], command].concat();
+        batch.put_cf(columns.local, local_key(ENTRY_KEY, entry.number), record);
+        self.queued.push(entry);
     }
 
     /// The entries queued since the last call.
@@ -202,19 +215,8 @@ impl Store {
         let Some(record) = self.db.get_cf(local, local_key(REDO_KEY, entry))? else {
             return Ok(None);
         };
-        let mut rest = &record[..];
-        while let Some((head, tail)) = rest.split_first_chunk::<8>() {
-            let word =
-                |at| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-            let Some((data, tail)) = tail.split_at_checked(word(4) as usize) else {
-                break;
-            };
-            if word(0) as usize == log {
-                return Ok(Some(WriteBatch::from_data(data)));
-            }
-            rest = tail;
-        }
-        Ok(None)
+        let part = redo_parts(&record).find(|(of, _)| *of == log);
+        Ok(part.map(|(_, data)| WriteBatch::from_data(data)))
     }
 
     /// The entries of which there are redo records here.

@@ -1,5 +1,6 @@
 //! The databases as other threads see them.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,9 +9,11 @@ use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{IteratorMode, SnapshotWithThreadMode, DB};
 use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
-use super::state::STATE_KEY;
+use super::local;
+use super::state::{State, STATE_KEY};
 use super::{Position, Store, StoreError};
-use crate::db::{family, REPLICATED_FAMILIES};
+use crate::db::{family, LOCAL, META, REPLICATED_FAMILIES};
+use crate::export::{export, ExportError, Summary};
 use crate::keyspace::leading_number;
 
 /// The databases as other threads see them: the server of checkpoints, the digest. While their lock
@@ -32,6 +35,16 @@ struct Shared {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A database at one moment.
+pub(crate) type Snapshot<'d> = SnapshotWithThreadMode<'d, DB>;
+
+/// What an export must know of a log.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counters {
+    pub(crate) time_ms: u64,
+    pub(crate) done_entry: u64,
 }
 
 /// Counts itself among the cuts as long as it lives.
@@ -97,12 +110,59 @@ impl SharedDbs {
         dirs.iter().map(|dir| Store::position_in(dir)).collect()
     }
 
+    /// The databases in use now, to be looked at for a while.
+    pub(crate) fn handles(&self) -> Vec<Arc<DB>> {
+        self.dbs().clone()
+    }
+
+    /// What is in `dbs` at one moment: between two bursts.
+    pub(crate) fn freeze<'d>(&self, dbs: &'d [Arc<DB>]) -> Vec<Snapshot<'d>> {
+        let _turn = self.turn();
+        dbs.iter().map(|db| db.snapshot()).collect()
+    }
+
+    /// The counters of each log.
+    pub(crate) fn states(
+        dbs: &[Arc<DB>],
+        snapshots: &[Snapshot<'_>],
+    ) -> Result<Vec<Counters>, StoreError> {
+        let state = |(db, snapshot): (&Arc<DB>, &Snapshot<'_>)| {
+            let record = snapshot.get_cf(family(db, META)?, STATE_KEY)?;
+            let state = record.map(|record| State::decode(&record)).transpose()?;
+            Ok(state.map_or(Counters::default(), |state| Counters {
+                time_ms: state.time_ms,
+                done_entry: state.done_entry,
+            }))
+        };
+        dbs.iter().zip(snapshots).map(state).collect()
+    }
+
+    /// A command over several partitions that some of them have executed and others have not.
+    pub(crate) fn half_applied(
+        dbs: &[Arc<DB>],
+        snapshots: &[Snapshot<'_>],
+        states: &[Counters],
+    ) -> Result<Option<u64>, StoreError> {
+        for (db, snapshot) in dbs.iter().zip(snapshots) {
+            for item in snapshot.iterator_cf(family(db, LOCAL)?, IteratorMode::Start) {
+                let (key, record) = item?;
+                let Some(entry) = local::redo_entry(&key) else {
+                    continue;
+                };
+                let logs = local::redo_parts(&record).map(|(log, _)| log);
+                let is_behind = |log: usize| states.get(log).is_some_and(|s| s.done_entry < entry);
+                if logs.into_iter().any(is_behind) {
+                    return Ok(Some(entry));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// Applied instances and a hash over everything replicated, at one moment.
     pub fn digest(&self) -> Result<(Vec<u64>, u64), StoreError> {
-        let dbs = self.dbs();
-        let turn = self.turn();
-        let snapshots: Vec<_> = dbs.iter().map(|db| db.snapshot()).collect();
-        drop(turn);
+        let dbs = self.handles();
+        let snapshots = self.freeze(&dbs);
         let mut applied = Vec::new();
         let mut hashes = Vec::new();
         for (db, snapshot) in dbs.iter().zip(&snapshots) {
@@ -120,6 +180,11 @@ impl SharedDbs {
             ),
         };
         Ok((applied, hash))
+    }
+
+    /// Write all keys, as they are at one moment; see [`crate::export`].
+    pub fn export(&self, to: impl Write) -> Result<Summary, ExportError> {
+        export(self, to)
     }
 
     /// Make everything written so far survive a crash of the host.

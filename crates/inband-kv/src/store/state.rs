@@ -50,13 +50,15 @@ impl State {
 
     /// The stored state; `None` if there is none yet.
     pub(super) fn load(db: &DB) -> Result<Option<Self>, StoreError> {
-        let Some(record) = db.get_cf(family(db, META)?, STATE_KEY)? else {
-            return Ok(None);
-        };
+        let record = db.get_cf(family(db, META)?, STATE_KEY)?;
+        record.map(|record| Self::decode(&record)).transpose()
+    }
+
+    pub(super) fn decode(record: &[u8]) -> Result<Self, StoreError> {
         let malformed = || StoreError::Malformed(String::from_utf8_lossy(STATE_KEY).into_owned());
         let words: Vec<u64> = record.chunks(8).map(leading_number).collect();
         let one_partition = State::new(LogRole::ONLY);
-        Ok(Some(match words[..] {
+        Ok(match words[..] {
             [STATE_VERSION, applied, time_ms, keys, next_id, partitions, log, has_versions, writes, done_entry] => {
                 Self {
                     applied,
@@ -79,7 +81,7 @@ impl State {
             },
             [version, ..] if version > STATE_VERSION => return Err(StoreError::Version(version)),
             _ => return Err(malformed()),
-        }))
+        })
     }
 
     pub(super) fn position(&self) -> Position {

@@ -461,10 +461,15 @@ impl Client {
 
     /// Read until the server closes.
     pub fn rest(&mut self) -> String {
+        String::from_utf8_lossy(&self.rest_bytes()).into_owned()
+    }
+
+    /// Read until the server closes.
+    pub fn rest_bytes(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         // A reset is an end as well.
         let _ = self.stream.read_to_end(&mut rest);
-        String::from_utf8_lossy(&rest).into_owned()
+        rest
     }
 }
 

@@ -9,6 +9,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use inband_paxos::config::Role;
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::{lock, ProcessState, Shared};
+use super::{lock, HostRuntime, ProcessState, Shared};
 use crate::control::{self, instances, log_name, ControlError, HostRequest, HostStatus, Position};
 
 /// How long values in flight may take to finish. Above a host's own limit, whose message is better.
@@ -45,16 +46,19 @@ pub struct DownReport {
 
 impl Shared {
     pub(super) fn down(&self) -> DownReport {
+        self.stopping.store(true, Ordering::Release);
+        let _membership = lock(&self.membership);
         let _operation = lock(&self.operation);
         if let Some(report) = lock(&self.ended).clone() {
             return report;
         }
+        let epoch = self.status().epoch;
         let outcome = self.stop_cleanly();
-        let everyone: Vec<usize> = (0..self.hosts.len()).collect();
-        self.stop_hosts(&everyone);
+        self.stop_hosts(&self.hosts());
         self.kill_all();
         let outcome = outcome.and_then(|applied| {
             let mut record = lock(&self.record);
+            record.epoch = epoch;
             record.clean_at = Some(applied.clone());
             self.dir
                 .write_record(&record)
@@ -79,14 +83,13 @@ impl Shared {
     /// The instances that every live replica has applied and nothing decided is above; or why that
     /// could not be reached.
     fn stop_cleanly(&self) -> Result<Vec<u64>, String> {
-        for index in 0..self.hosts.len() {
+        for host in self.hosts() {
             // Fails for those that are not paused.
-            let _ = self.resume_host(index);
+            let _ = self.resume_host(&host);
         }
-        let live = self.live();
-        let (replicas, others): (Vec<usize>, Vec<usize>) = live
-            .iter()
-            .partition(|&&i| self.hosts[i].plan.has(Role::Replica));
+        let live = self.hosts().into_iter().filter(|host| host.is_running());
+        let (replicas, others): (Vec<_>, Vec<_>) =
+            live.partition(|host| host.plan.has(Role::Replica));
         if replicas.is_empty() {
             return Err("no replica is alive".into());
         }
@@ -105,22 +108,14 @@ impl Shared {
         Ok(applied)
     }
 
-    fn live(&self) -> Vec<usize> {
-        let mut slots = lock(&self.slots);
-        slots.iter_mut().for_each(super::Slot::refresh);
-        (0..slots.len())
-            .filter(|&i| slots[i].state == ProcessState::Running)
-            .collect()
-    }
-
     /// Ask several replicas at once; all must answer.
     fn ask(
         &self,
-        replicas: &[usize],
+        replicas: &[Arc<HostRuntime>],
         request: &HostRequest,
         limit: Duration,
     ) -> Result<Vec<Position>, String> {
-        let sockets: Vec<PathBuf> = replicas.iter().map(|&i| self.hosts[i].socket()).collect();
+        let sockets: Vec<PathBuf> = replicas.iter().map(|host| host.socket()).collect();
         let answers: Vec<Result<Position, ControlError>> = thread::scope(|scope| {
             let asked: Vec<_> = sockets
                 .iter()
@@ -138,23 +133,18 @@ impl Shared {
         answers
             .into_iter()
             .zip(replicas)
-            .map(|(answer, &i)| {
-                answer.map_err(|e| format!("{} ({request:?}): {e}", self.hosts[i].plan.name))
-            })
+            .map(|(answer, host)| answer.map_err(|e| format!("{} ({request:?}): {e}", host.name())))
             .collect()
     }
 
-    fn wait_until_equal(&self, replicas: &[usize]) -> Result<Vec<u64>, String> {
-        let acceptors = self
-            .hosts
-            .iter()
-            .filter(|h| h.plan.has(Role::Acceptor))
-            .count();
+    fn wait_until_equal(&self, replicas: &[Arc<HostRuntime>]) -> Result<Vec<u64>, String> {
+        let hosts = self.hosts();
+        let acceptors = hosts.iter().filter(|h| h.plan.has(Role::Acceptor)).count();
         let deadline = Instant::now() + EQUAL_LIMIT;
         let mut equal_since: Option<(Vec<u64>, Instant)> = None;
         loop {
             let positions = self.ask(replicas, &HostRequest::Applied, ANSWER_LIMIT)?;
-            let votes = voting(&self.host_statuses(), self.logs());
+            let votes = voting(&self.host_statuses(&hosts), self.logs());
             let state = agreed(&positions, &votes, acceptors);
             equal_since = match (&state, equal_since) {
                 (Ok(now), Some((then, since))) if *now == then => Some((then, since)),
@@ -174,23 +164,21 @@ impl Shared {
     }
 
     /// Ask, then insist, then kill; all hosts at once.
-    pub(super) fn stop_hosts(&self, indices: &[usize]) {
+    pub(super) fn stop_hosts(&self, hosts: &[Arc<HostRuntime>]) {
         let mut children = Vec::new();
-        {
-            let mut slots = lock(&self.slots);
-            for &i in indices {
-                if let Some(child) = slots[i].child.take() {
-                    slots[i].state = ProcessState::Ended {
-                        how: "stopped".into(),
-                    };
-                    children.push((i, child));
-                }
+        for host in hosts {
+            let mut slot = lock(&host.slot);
+            if let Some(child) = slot.child.take() {
+                slot.state = ProcessState::Ended {
+                    how: "stopped".into(),
+                };
+                children.push((host, child));
             }
         }
         let killed = AtomicBool::new(false);
         thread::scope(|scope| {
-            for (i, mut child) in children {
-                let (socket, killed) = (self.hosts[i].socket(), &killed);
+            for (host, mut child) in children {
+                let (socket, killed) = (host.socket(), &killed);
                 scope.spawn(move || {
                     if control::stop(&socket, ANSWER_LIMIT).is_ok()
                         && child.wait_for_exit(STOP_LIMIT)
@@ -211,11 +199,15 @@ impl Shared {
     }
 }
 
-/// For each log, the highest instance voted of every acceptor that votes in it.
+/// For each log, the highest instance voted of every acceptor that votes in it; in the latest epoch,
+/// whose acceptors have what was chosen in those before.
 fn voting(statuses: &[Option<HostStatus>], logs: usize) -> Vec<Vec<u64>> {
+    let said = || statuses.iter().flatten();
+    let epoch = said().map(|s| s.epoch).max();
     (0..logs)
         .map(|log| {
-            let acceptors = statuses.iter().flatten().map(|s| s.acceptors.get(log));
+            let current = said().filter(|s| Some(s.epoch) == epoch);
+            let acceptors = current.map(|s| s.acceptors.get(log));
             let voting = acceptors.flatten().filter(|a| a.voting);
             voting.map(|a| a.highest_voted).collect()
         })

@@ -1,10 +1,11 @@
 //! What can go wrong with a cluster, each with what to do about it.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
 use inband_paxos::config::ConfigError;
 
+use crate::change::{ChangeError, PlaneError};
 use crate::error::LabError;
 use crate::line_json::CallError;
 use crate::memory::TooLarge;
@@ -37,6 +38,22 @@ pub enum SupervisorError {
         /// The option that sets it.
         option: &'static str,
     },
+    /// A member's address on loopback is taken.
+    #[error(
+        "{address} is the address of {host} in the cluster, and in use; stop what listens there"
+    )]
+    HostPortInUse {
+        /// The host.
+        host: String,
+        /// Its address.
+        address: SocketAddrV4,
+    },
+    /// The control plane refused, or did not answer.
+    #[error(transparent)]
+    Plane(#[from] PlaneError),
+    /// A change of the members did not come to be.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
     /// An address cannot be listened at for another reason.
     #[error("cannot listen at {address}: {source}; choose another address with {option}")]
     CannotListen {

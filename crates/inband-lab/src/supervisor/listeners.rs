@@ -57,8 +57,34 @@ pub(super) fn bind_or_any(port: u16, option: &'static str) -> Result<TcpListener
     }
 }
 
-/// UDP ports of loopback for hosts without a network of their own, free at the moment. Where the
-/// search begins depends on the cluster, so that clusters that start together do not meet.
+/// Where the control service of the host with this address listens: at the next port.
+pub(super) fn control_plane_of(address: SocketAddrV4) -> SocketAddrV4 {
+    SocketAddrV4::new(*address.ip(), address.port() + 1)
+}
+
+/// Whether a host could take this address: for packets, checkpoints and its control service.
+fn is_free(address: SocketAddrV4) -> bool {
+    let listens = |address| TcpListener::bind(address).is_ok();
+    UdpSocket::bind(address).is_ok() && listens(address) && listens(control_plane_of(address))
+}
+
+/// Make sure that a member's address is free: it cannot have another.
+pub(super) fn check_free(host: &str, address: SocketAddrV4) -> Result<(), SupervisorError> {
+    let deadline = Instant::now() + IN_USE_PATIENCE;
+    while !is_free(address) {
+        if Instant::now() >= deadline {
+            return Err(SupervisorError::HostPortInUse {
+                host: host.to_owned(),
+                address,
+            });
+        }
+        thread::sleep(IN_USE_POLL_INTERVAL);
+    }
+    Ok(())
+}
+
+/// Ports of loopback for hosts without a network of their own, free at the moment. Where the search
+/// begins depends on the cluster, so that clusters that start together do not meet.
 pub(super) fn free_loopback_ports(
     cluster: &str,
     count: usize,
@@ -66,17 +92,18 @@ pub(super) fn free_loopback_ports(
     let hash = cluster
         .bytes()
         .fold(7u32, |h, b| h.wrapping_mul(31).wrapping_add(u32::from(b)));
-    let span = u32::from(LOOPBACK_PORTS.end - LOOPBACK_PORTS.start);
-    let start = hash.wrapping_mul(2_654_435_761) % span;
-    let addresses: Vec<SocketAddrV4> = (0..span)
-        .map(|i| LOOPBACK_PORTS.start + ((start + i) % span) as u16)
+    // Each host has a pair of ports.
+    let pairs = u32::from(LOOPBACK_PORTS.end - LOOPBACK_PORTS.start) / 2;
+    let start = hash.wrapping_mul(2_654_435_761) % pairs;
+    let addresses: Vec<SocketAddrV4> = (0..pairs)
+        .map(|i| LOOPBACK_PORTS.start + 2 * ((start + i) % pairs) as u16)
         .map(|port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
-        .filter(|address| UdpSocket::bind(address).is_ok())
+        .filter(|address| is_free(*address))
         .take(count)
         .collect();
     if addresses.len() < count {
         return Err(SupervisorError::BadSpec(format!(
-            "no {count} free UDP ports on loopback in {LOOPBACK_PORTS:?}"
+            "no {count} free ports on loopback in {LOOPBACK_PORTS:?}"
         )));
     }
     Ok(addresses)

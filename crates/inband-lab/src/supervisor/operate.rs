@@ -1,12 +1,13 @@
 //! Kill, restart, roll, pause and resume the host of a role.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use inband_paxos::config::{Dataplane, Role};
 use nix::sys::signal::Signal;
 
-use super::{lock, ProcessState, Shared, SupervisorError};
+use super::{lock, HostRuntime, ProcessState, Shared, SupervisorError};
 use crate::control::{instances, log_label, log_name, HostStatus};
 
 /// Not the name of a host but of whoever leads; of log K with `:K` behind it.
@@ -28,14 +29,15 @@ impl Shared {
     }
 
     /// The host that a role names for kill and pause.
-    pub(super) fn resolve(&self, role: &str) -> Result<usize, SupervisorError> {
+    pub(super) fn resolve(&self, role: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
         let Some(log) = self.led_log(role) else {
             return self.named(role);
         };
         let deadline = Instant::now() + LEADER_LIMIT;
         loop {
-            if let Some(leader) = Self::leader_among(&self.host_statuses(), log) {
-                return Ok(leader);
+            let hosts = self.hosts();
+            if let Some(leader) = Self::leader_among(&self.host_statuses(&hosts), log) {
+                return Ok(Arc::clone(&hosts[leader]));
             }
             if Instant::now() >= deadline {
                 return Err(SupervisorError::NoLeader);
@@ -46,61 +48,59 @@ impl Shared {
 
     /// The host that a role names for restart and resume: a leader is the one that was killed or
     /// paused under this name, not the one that has taken over since.
-    fn resolve_past(&self, role: &str) -> Result<usize, SupervisorError> {
+    fn resolve_past(&self, role: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
         let log = self.led_log(role);
-        match log.and_then(|log| lock(&self.last_leaders).get(&log).copied()) {
-            Some(index) => Ok(index),
-            None => self.named(role),
-        }
+        let past = log.and_then(|log| lock(&self.last_leaders).get(&log).cloned());
+        self.named(past.as_deref().unwrap_or(role))
     }
 
-    fn named(&self, role: &str) -> Result<usize, SupervisorError> {
-        let hosts = || self.hosts.iter().map(|h| h.plan.name.as_str());
-        hosts()
-            .position(|name| name == role)
-            .ok_or_else(|| SupervisorError::UnknownRole {
-                name: role.to_owned(),
-                leaders: match self.logs() {
-                    1 => "leader (whoever leads now)".to_owned(),
-                    logs => format!(
-                        "leader:0 to leader:{} and leader:M (whoever leads that log now)",
-                        logs - 2
-                    ),
-                },
-                known: hosts()
-                    .filter(|&name| name != LEADER)
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            })
+    pub(super) fn named(&self, role: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
+        let hosts = self.hosts();
+        let found = hosts.iter().find(|host| host.name() == role);
+        found.cloned().ok_or_else(|| SupervisorError::UnknownRole {
+            name: role.to_owned(),
+            leaders: match self.logs() {
+                1 => "leader (whoever leads now)".to_owned(),
+                logs => format!(
+                    "leader:0 to leader:{} and leader:M (whoever leads that log now)",
+                    logs - 2
+                ),
+            },
+            known: hosts
+                .iter()
+                .map(|host| host.name())
+                .filter(|&name| name != LEADER)
+                .collect::<Vec<_>>()
+                .join(", "),
+        })
     }
 
-    fn remember(&self, role: &str, index: usize) {
+    fn remember(&self, role: &str, host: &HostRuntime) {
         if let Some(log) = self.led_log(role) {
-            lock(&self.last_leaders).insert(log, index);
+            lock(&self.last_leaders).insert(log, host.plan.name.clone());
         }
     }
 
     pub(super) fn kill(&self, role: &str) -> Result<String, SupervisorError> {
         let _operation = lock(&self.operation);
-        let index = self.resolve(role)?;
-        self.kill_process(index)?;
-        self.remember(role, index);
-        Ok(self.hosts[index].plan.name.clone())
+        let host = self.resolve(role)?;
+        self.kill_process(&host)?;
+        self.remember(role, &host);
+        Ok(host.plan.name.clone())
     }
 
-    fn kill_process(&self, index: usize) -> Result<(), SupervisorError> {
-        let name = &self.hosts[index].plan.name;
-        let mut slots = lock(&self.slots);
-        slots[index].refresh();
-        let was_paused = slots[index].state == ProcessState::Paused;
-        let Some(mut child) = slots[index].child.take() else {
+    fn kill_process(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
+        let name = host.name();
+        let mut slot = host.slot();
+        let was_paused = slot.state == ProcessState::Paused;
+        let Some(mut child) = slot.child.take() else {
             return Err(SupervisorError::WrongState(format!(
                 "{name} is not running; start it with `inband restart {name}`"
             )));
         };
         child.kill();
-        slots[index].state = ProcessState::Killed;
-        drop(slots);
+        slot.state = ProcessState::Killed;
+        drop(slot);
         match &self.lab {
             // What was on the wire arrives, if late; the host is dead, not its link.
             Some(lab) if was_paused => Ok(lab.release(name)?),
@@ -111,30 +111,31 @@ impl Shared {
     pub(super) fn restart(&self, role: &str) -> Result<String, SupervisorError> {
         let _operation = lock(&self.operation);
         self.refuse_after_end()?;
-        let index = self.resolve_past(role)?;
+        let host = self.resolve_past(role)?;
         // Not running is what one expects before a restart.
-        match self.kill_process(index) {
+        match self.kill_process(&host) {
             Ok(()) | Err(SupervisorError::WrongState(_)) => {}
             Err(error) => return Err(error),
         }
-        self.spawn(index)?;
-        self.wait_until_answering(index)?;
-        Ok(self.hosts[index].plan.name.clone())
+        self.spawn(&host)?;
+        self.wait_until_answering(&host)?;
+        Ok(host.plan.name.clone())
     }
 
     /// Stop a host that the others can spare, start it again, and wait until it plays its part.
     pub(super) fn roll(&self, name: &str, limit: Duration) -> Result<String, SupervisorError> {
         let _operation = lock(&self.operation);
         self.refuse_after_end()?;
-        let index = self.named(name)?;
-        let statuses = self.host_statuses();
-        self.check_spare(index, &statuses)?;
+        let host = self.named(name)?;
+        let hosts = self.hosts();
+        let statuses = self.host_statuses(&hosts);
+        self.check_spare(&host, &hosts, &statuses)?;
         let applied = most_applied(&statuses);
-        self.stop_hosts(&[index]);
-        self.spawn(index)?;
-        self.wait_until_answering(index)?;
+        self.stop_hosts(std::slice::from_ref(&host));
+        self.spawn(&host)?;
+        self.wait_until_answering(&host)?;
         let deadline = Instant::now() + limit;
-        while let Err(missing) = self.plays_its_part(index, &applied) {
+        while let Err(missing) = self.plays_its_part(&host, &applied) {
             if Instant::now() >= deadline {
                 return Err(SupervisorError::WrongState(format!(
                     "{name} was restarted, but after {} s {missing}; no further host was touched",
@@ -149,22 +150,22 @@ impl Shared {
     /// Whether the cluster goes on without this host.
     fn check_spare(
         &self,
-        index: usize,
+        host: &HostRuntime,
+        hosts: &[Arc<HostRuntime>],
         statuses: &[Option<HostStatus>],
     ) -> Result<(), SupervisorError> {
-        let host = &self.hosts[index].plan;
         let others = || {
-            let others = statuses.iter().enumerate().filter(|(i, _)| *i != index);
+            let others = hosts.iter().zip(statuses).filter(|(h, _)| h.id != host.id);
             others.filter_map(|(_, status)| status.as_ref())
         };
         let refuse = |why: String| {
-            let name = &host.name;
+            let name = host.name();
             Err(SupervisorError::WrongState(format!(
                 "{name} cannot be spared: {why}"
             )))
         };
-        if host.has(Role::Acceptor) {
-            let acceptors = self.hosts.iter().filter(|h| h.plan.has(Role::Acceptor));
+        if host.plan.has(Role::Acceptor) {
+            let acceptors = hosts.iter().filter(|h| h.plan.has(Role::Acceptor));
             let majority = acceptors.count() / 2 + 1;
             for log in 0..self.logs() {
                 let voting = others().filter_map(|s| s.acceptors.get(log));
@@ -178,16 +179,18 @@ impl Shared {
                 }
             }
         }
-        if host.has(Role::Replica) && !others().any(|s| s.replica.is_some()) {
+        if host.plan.has(Role::Replica) && !others().any(|s| s.replica.is_some()) {
             return refuse("no other replica answers; start one with `inband restart`".into());
         }
         Ok(())
     }
 
-    /// What a restarted host still lacks.
-    fn plays_its_part(&self, index: usize, applied: &[u64]) -> Result<(), String> {
-        let statuses = self.host_statuses();
-        let Some(said) = &statuses[index] else {
+    /// What a host that has just started still lacks.
+    pub(super) fn plays_its_part(&self, host: &HostRuntime, applied: &[u64]) -> Result<(), String> {
+        let hosts = self.hosts();
+        let statuses = self.host_statuses(&hosts);
+        let index = hosts.iter().position(|h| h.id == host.id);
+        let Some(said) = index.and_then(|i| statuses[i].as_ref()) else {
             return Err("it does not answer".into());
         };
         if said.acceptors.iter().any(|a| !a.voting) {
@@ -212,57 +215,53 @@ impl Shared {
 
     pub(super) fn pause(&self, role: &str) -> Result<String, SupervisorError> {
         let _operation = lock(&self.operation);
-        let index = self.resolve(role)?;
-        let host = &self.hosts[index];
-        let mut slots = lock(&self.slots);
-        slots[index].refresh();
-        if slots[index].state != ProcessState::Running {
+        let host = self.resolve(role)?;
+        let mut slot = host.slot();
+        if slot.state != ProcessState::Running {
             return Err(SupervisorError::WrongState(format!(
                 "{} is not running, so it cannot be paused",
-                host.plan.name
+                host.name()
             )));
         }
         if let Some(lab) = &self.lab {
-            lab.hold(&host.plan.name)?;
+            lab.hold(host.name())?;
         }
         // Roles in the kernel run on whatever happens to their loader; the link is their pause.
-        if let (Dataplane::Udp, Some(child)) = (host.dataplane, &mut slots[index].child) {
+        if let (Dataplane::Udp, Some(child)) = (host.dataplane, &mut slot.child) {
             child.signal(Signal::SIGSTOP);
         }
-        slots[index].state = ProcessState::Paused;
-        drop(slots);
-        self.remember(role, index);
+        slot.state = ProcessState::Paused;
+        drop(slot);
+        self.remember(role, &host);
         Ok(host.plan.name.clone())
     }
 
     pub(super) fn resume(&self, role: &str) -> Result<String, SupervisorError> {
         let _operation = lock(&self.operation);
-        let index = self.resolve_past(role)?;
-        self.resume_host(index)?;
-        Ok(self.hosts[index].plan.name.clone())
+        let host = self.resolve_past(role)?;
+        self.resume_host(&host)?;
+        Ok(host.plan.name.clone())
     }
 
-    pub(super) fn resume_host(&self, index: usize) -> Result<(), SupervisorError> {
-        let host = &self.hosts[index];
-        let mut slots = lock(&self.slots);
-        slots[index].refresh();
-        if slots[index].state != ProcessState::Paused {
+    pub(super) fn resume_host(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
+        let mut slot = host.slot();
+        if slot.state != ProcessState::Paused {
             return Err(SupervisorError::WrongState(format!(
                 "{} is not paused",
-                host.plan.name
+                host.name()
             )));
         }
-        if let (Dataplane::Udp, Some(child)) = (host.dataplane, &mut slots[index].child) {
+        if let (Dataplane::Udp, Some(child)) = (host.dataplane, &mut slot.child) {
             child.signal(Signal::SIGCONT);
         }
         if let Some(lab) = &self.lab {
-            lab.release(&host.plan.name)?;
+            lab.release(host.name())?;
         }
-        slots[index].state = ProcessState::Running;
+        slot.state = ProcessState::Running;
         Ok(())
     }
 
-    fn refuse_after_end(&self) -> Result<(), SupervisorError> {
+    pub(super) fn refuse_after_end(&self) -> Result<(), SupervisorError> {
         if lock(&self.ended).is_some() {
             return Err(SupervisorError::WrongState(
                 "the cluster has been stopped".into(),
@@ -273,7 +272,7 @@ impl Shared {
 }
 
 /// The most that any replica has applied, of every log.
-fn most_applied(statuses: &[Option<HostStatus>]) -> Vec<u64> {
+pub(super) fn most_applied(statuses: &[Option<HostStatus>]) -> Vec<u64> {
     let replicas = statuses.iter().flatten().filter_map(|s| s.replica.as_ref());
     replicas.fold(Vec::new(), |mut most, replica| {
         most.resize(most.len().max(replica.applied.len()), 0);

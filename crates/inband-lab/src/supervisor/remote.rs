@@ -11,12 +11,16 @@ use std::time::Duration;
 use nix::unistd::setsid;
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterStatus, DownReport, Shared, SupervisorError};
+use inband_control::service;
+
+use super::{ClusterStatus, DownReport, MemberKind, Shared, SupervisorError};
 use crate::cluster_dir::ClusterDir;
 use crate::line_json::{self, CallError, Server};
 
 /// Longer than anything that a supervisor does in one request.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
+/// A change of the members lasts as long as it gets on: a new replica may have much to copy.
+const CHANGE_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a restarted host may take to play its part again.
 const ROLL_LIMIT: Duration = Duration::from_secs(60);
 const DETACH_POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -52,8 +56,48 @@ pub enum SupervisorRequest {
         /// `leader`, `acceptor/0`, ...
         role: String,
     },
+    /// Take in a new host.
+    Add {
+        /// What it is.
+        kind: MemberKind,
+    },
+    /// Let a host go for ever.
+    Remove {
+        /// `acceptor/0`, ...
+        host: String,
+    },
+    /// Put a new host into the place of another. The answer names the new one.
+    Replace {
+        /// `acceptor/0`, ...
+        host: String,
+    },
+    /// Make a host the preferred leader.
+    Lead {
+        /// Of this log; `None`: of all.
+        log: Option<u32>,
+        /// `replica/0`, ...
+        host: String,
+    },
+    /// What a change of the members is doing. Answered by [`SupervisorReply::Progress`].
+    Progress,
+    /// Ask the control plane. Answered by [`SupervisorReply::Control`].
+    Control {
+        /// What.
+        request: service::Request,
+    },
     /// Stop the cluster cleanly. Answered by [`SupervisorReply::Down`].
     Down,
+}
+
+impl SupervisorRequest {
+    fn limit(&self) -> Duration {
+        match self {
+            Self::Add { .. } | Self::Remove { .. } | Self::Replace { .. } | Self::Lead { .. } => {
+                CHANGE_LIMIT
+            }
+            _ => CALL_LIMIT,
+        }
+    }
 }
 
 /// A supervisor's answer.
@@ -66,6 +110,16 @@ pub enum SupervisorReply {
     Done {
         /// The host's name.
         host: String,
+    },
+    /// To [`SupervisorRequest::Progress`].
+    Progress {
+        /// `None`: none is under way.
+        doing: Option<String>,
+    },
+    /// To [`SupervisorRequest::Control`].
+    Control {
+        /// The control plane's answer.
+        response: Box<service::Response>,
     },
     /// To [`SupervisorRequest::Down`].
     Down(DownReport),
@@ -88,6 +142,21 @@ pub(super) fn serve(shared: &Arc<Shared>) -> Result<Server, SupervisorError> {
             SupervisorRequest::Roll { host } => shared.roll(&host, ROLL_LIMIT),
             SupervisorRequest::Pause { role } => shared.pause(&role),
             SupervisorRequest::Resume { role } => shared.resume(&role),
+            SupervisorRequest::Add { kind } => shared.add_member(kind),
+            SupervisorRequest::Remove { host } => shared.remove_member(&host),
+            SupervisorRequest::Replace { host } => shared.replace_member(&host),
+            SupervisorRequest::Lead { log, host } => shared.move_leader(log, &host),
+            SupervisorRequest::Progress => {
+                let doing = shared.progress();
+                return SupervisorReply::Progress { doing };
+            }
+            SupervisorRequest::Control { request } => match shared.ask_plane(&request) {
+                Ok(response) => {
+                    let response = Box::new(response);
+                    return SupervisorReply::Control { response };
+                }
+                Err(error) => Err(error.into()),
+            },
         };
         match done {
             Ok(host) => SupervisorReply::Done { host },
@@ -102,7 +171,7 @@ pub(super) fn serve(shared: &Arc<Shared>) -> Result<Server, SupervisorError> {
 
 /// Ask the supervisor of the cluster in a directory.
 pub fn ask(data: &Path, request: &SupervisorRequest) -> Result<SupervisorReply, SupervisorError> {
-    match line_json::call(&ClusterDir::socket_in(data), request, CALL_LIMIT) {
+    match line_json::call(&ClusterDir::socket_in(data), request, request.limit()) {
         Ok(SupervisorReply::Error { message }) => Err(SupervisorError::Refused(message)),
         Ok(reply) => Ok(reply),
         Err(CallError::Unreachable { source, .. })
@@ -123,6 +192,20 @@ pub fn ask(data: &Path, request: &SupervisorRequest) -> Result<SupervisorReply, 
 pub fn status(data: &Path) -> Result<ClusterStatus, SupervisorError> {
     match ask(data, &SupervisorRequest::Status)? {
         SupervisorReply::Status(status) => Ok(*status),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// How the control plane of the cluster in a directory says things are.
+pub fn plane_status(data: &Path) -> Result<service::Status, SupervisorError> {
+    let request = service::Request::Status;
+    match ask(data, &SupervisorRequest::Control { request })? {
+        SupervisorReply::Control { response } => match *response {
+            service::Response::Status(status) => Ok(*status),
+            other => Err(SupervisorError::Refused(format!(
+                "the control plane answered {other:?}; do both sides run the same version?"
+            ))),
+        },
         other => Err(unexpected(&other)),
     }
 }

@@ -5,7 +5,8 @@ use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Condvar, Mutex};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,20 +18,24 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use serde::Deserialize;
 
-use super::listeners::{bind, bind_or_any, free_loopback_ports};
+use super::listeners::{bind, bind_or_any, check_free, free_loopback_ports};
 use super::{lock, HostRuntime, ProcessState, Shared, Slot, SupervisorError};
-use crate::cluster_dir::{ClusterDir, ClusterRecord};
+use crate::cluster_dir::{ClusterDir, ClusterRecord, HostRecord, PlannedHost};
 use crate::control::{self, HostStatus};
 use crate::error::LabError;
-use crate::lab::{Lab, LabSpec, HOST_INTERFACE};
-use crate::layout::{ClusterSpec, HostPlan, NetworkChoice};
+use crate::lab::{Lab, LabSpec, FIRST_ADDRESS, HOST_INTERFACE};
+use crate::layout::{kind_of, ClusterSpec, HostPlan, NetworkChoice};
 use crate::memory;
 use crate::preflight;
 use crate::process::{ProcessSpec, SupervisedChild};
 
 /// How long hosts may take to answer, and the cluster to have a leader.
 const READY_LIMIT: Duration = Duration::from_secs(20);
-const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
+pub(super) const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Between two questions to the control plane at the start.
+const PLANE_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a minority of the acceptors is waited for.
+const MINORITY_LIMIT: Duration = Duration::from_secs(10);
 /// How long a process of a crashed supervisor may take to die.
 const LEFTOVER_LIMIT: Duration = Duration::from_secs(3);
 /// Lines of a log that an error message quotes.
@@ -43,68 +48,75 @@ struct Inspection {
     applied: Vec<u64>,
 }
 
-pub(super) fn start(spec: ClusterSpec) -> Result<Shared, SupervisorError> {
+pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
     spec.check().map_err(SupervisorError::BadSpec)?;
     memory::check(&spec, memory::available_bytes())?;
     let dir = ClusterDir::open(&spec.data, &spec.more_data)?;
     dir.roots().try_for_each(preflight::check_disk)?;
-    let plans = spec.hosts();
-    plans
-        .iter()
-        .for_each(|plan| kill_leftover(&dir.host(&plan.dir_name())));
-    let plan = dir.plan(&spec, &|i, dirs| inspect(&spec.program, i, dirs))?;
+    dir.all_hosts().iter().for_each(|host| kill_leftover(host));
+    let plan = dir.plan(&spec, &|name, dirs| inspect(&spec.program, name, dirs))?;
+    keep_network(&mut spec, &plan.hosts)?;
     // Everything that may fail for a reason outside comes before the record says "running".
     let front_door = bind(spec.resp, "--resp")?;
-    let own_doors = own_doors(&spec)?;
+    for host in &plan.hosts {
+        // It is bound again for each process, so that the port of a dead replica refuses connections.
+        if let Some(door) = own_door(&spec, &host.plan) {
+            bind(door, "--resp (replicas use the ports after it)")?;
+        }
+    }
     let mut notices = plan.notices;
-    let (dataplane, lab, why) = network(&spec, &plan.record.name, &plans)?;
+    let (dataplane, lab, why) = network(&spec, &plan.record.name, &plan.hosts)?;
     notices.insert(0, why);
-    let addresses: Vec<SocketAddrV4> = match &lab {
-        Some(lab) => lab
-            .hosts()
-            .iter()
-            .map(|h| SocketAddrV4::new(h.address(), DEFAULT_PORT))
-            .collect(),
-        None => free_loopback_ports(&plan.record.name, plans.len())?,
-    };
-    let hosts: Vec<HostRuntime> = plans
+    let addresses = addresses(&plan.record.name, &plan.hosts, lab.is_some())?;
+    let is_new = plan.record.hosts.is_empty();
+    let mut record = plan.record;
+    let hosts: Vec<Arc<HostRuntime>> = plan
+        .hosts
         .into_iter()
         .zip(addresses)
-        .enumerate()
-        .map(|(i, (plan, address))| HostRuntime {
-            dataplane: resolve(plan.dataplane, dataplane),
+        .map(|(host, address)| HostRuntime {
+            id: host.id,
+            dataplane: resolve(host.plan.dataplane, dataplane),
             address,
-            dir: dir.host(&plan.dir_name()),
-            resp: own_doors.iter().find(|d| d.0 == i).map(|d| d.1),
-            plan,
+            dir: dir.host(&host.plan.dir_name()),
+            resp: own_door(&spec, &host.plan),
+            plan: host.plan,
+            slot: Mutex::new(Slot::new()),
         })
+        .map(Arc::new)
         .collect();
-    let fresh = || Slot {
-        child: None,
-        state: ProcessState::Ended {
-            how: "not started".into(),
-        },
-        metrics: None,
-    };
-    let shared = Shared {
-        slots: Mutex::new(hosts.iter().map(|_| fresh()).collect()),
+    if is_new {
+        for host in &hosts {
+            record.add_host(host.record(false));
+        }
+    }
+    let mut shared = Shared {
         spec,
         dataplane,
         notices,
-        hosts,
+        hosts: Mutex::new(hosts),
         operation: Mutex::default(),
+        membership: Mutex::default(),
+        progress: Mutex::default(),
+        stopping: AtomicBool::new(false),
         last_leaders: Mutex::default(),
         front_door: Mutex::new(Some(front_door)),
-        record: Mutex::new(plan.record),
+        record: Mutex::new(record),
         ended: Mutex::default(),
         ended_signal: Condvar::new(),
         lab,
         dir,
     };
-    shared.write_configs()?;
+    let hosts = shared.hosts();
+    for host in &hosts {
+        shared.write_config(host, &hosts)?;
+    }
     shared.dir.write_record(&lock(&shared.record))?;
-    match shared.start_hosts() {
-        Ok(()) => Ok(shared),
+    match shared.start_hosts(!is_new, plan.may_begin_empty) {
+        Ok(more) => {
+            shared.notices.extend(more);
+            Ok(shared)
+        }
         Err(error) => {
             shared.kill_all();
             shared.take_start_back();
@@ -113,7 +125,7 @@ pub(super) fn start(spec: ClusterSpec) -> Result<Shared, SupervisorError> {
     }
 }
 
-fn resolve(wanted: Dataplane, cluster: Dataplane) -> Dataplane {
+pub(super) fn resolve(wanted: Dataplane, cluster: Dataplane) -> Dataplane {
     if wanted == Dataplane::Auto {
         cluster
     } else {
@@ -121,34 +133,74 @@ fn resolve(wanted: Dataplane, cluster: Dataplane) -> Dataplane {
     }
 }
 
-/// Make sure that the replicas' own ports are free. They are bound again for each process, so that
-/// the port of a dead replica refuses connections.
-fn own_doors(spec: &ClusterSpec) -> Result<Vec<(usize, SocketAddr)>, SupervisorError> {
-    let mut doors = Vec::new();
-    for (i, plan) in spec.hosts().iter().enumerate() {
-        if plan.has(Role::Replica) {
-            let port = spec.resp.port() + 1 + doors.len() as u16;
-            let address = SocketAddr::new(spec.resp.ip(), port);
-            bind(address, "--resp (replicas use the ports after it)")?;
-            doors.push((i, address));
-        }
+/// The port of a replica alone: `replica/2` has the third after the front door's.
+pub(super) fn own_door(spec: &ClusterSpec, plan: &HostPlan) -> Option<SocketAddr> {
+    let number = u16::try_from(kind_of(&plan.name).1).ok()?;
+    let port = spec.resp.port().checked_add(number)?.checked_add(1)?;
+    plan.has(Role::Replica)
+        .then(|| SocketAddr::new(spec.resp.ip(), port))
+}
+
+/// Members have their addresses for good, so their network is what it was.
+fn keep_network(spec: &mut ClusterSpec, hosts: &[PlannedHost]) -> Result<(), SupervisorError> {
+    let Some(address) = hosts.first().and_then(|host| host.address) else {
+        return Ok(());
+    };
+    if !address.ip().is_loopback() {
+        spec.network = NetworkChoice::Namespaces;
+        return Ok(());
     }
-    Ok(doors)
+    spec.network = NetworkChoice::Loopback;
+    if spec.demands_xdp() {
+        return Err(SupervisorError::LayoutChanged(
+            "the hosts of this cluster are on loopback, where there is no XDP; use --dataplane udp, \
+             or export the data and import it into a cluster in another --data directory"
+                .into(),
+        ));
+    }
+    Ok(())
+}
+
+/// Where each host's packets go.
+fn addresses(
+    cluster: &str,
+    hosts: &[PlannedHost],
+    in_lab: bool,
+) -> Result<Vec<SocketAddrV4>, SupervisorError> {
+    if in_lab {
+        let address = |host: &PlannedHost| host.address.unwrap_or(lab_address(host.id));
+        return Ok(hosts.iter().map(address).collect());
+    }
+    let new = hosts.iter().filter(|host| host.address.is_none()).count();
+    let mut fresh = free_loopback_ports(cluster, new)?.into_iter();
+    let address = |host: &PlannedHost| match host.address {
+        Some(address) => check_free(&host.plan.name, address).map(|()| address),
+        None => Ok(fresh.next().expect("one for each new host")),
+    };
+    hosts.iter().map(address).collect()
+}
+
+/// Where the packets of a host in the lab go; an id is never used twice, and so no address.
+pub(super) fn lab_address(id: u8) -> SocketAddrV4 {
+    let before_first = u32::from(FIRST_ADDRESS) - 1;
+    SocketAddrV4::new((before_first + u32::from(id)).into(), DEFAULT_PORT)
 }
 
 /// Choose the dataplane and make the network for it; the line says which and why.
 fn network(
     spec: &ClusterSpec,
     name: &str,
-    plans: &[HostPlan],
+    plans: &[PlannedHost],
 ) -> Result<(Dataplane, Option<Lab>, String), SupervisorError> {
     let make_lab = || -> Result<Lab, LabError> {
         preflight::check_lab()?;
-        let lab = Lab::create(&LabSpec {
+        let lab_spec = LabSpec {
             name: name.to_owned(),
-            hosts: plans.iter().map(|p| p.name.clone()).collect(),
+            hosts: plans.iter().map(|p| p.plan.name.clone()).collect(),
             seed: 1,
-        })?;
+        };
+        let addresses = plans.iter().map(|host| *lab_address(host.id).ip());
+        let lab = Lab::create_at(&lab_spec, &addresses.collect::<Vec<_>>())?;
         // The way in which hosts will attach theirs.
         drop(lab.hosts()[0].attach_pass()?);
         Ok(lab)
@@ -208,13 +260,9 @@ fn kill_leftover(host_dir: &Path) {
 }
 
 /// Ask the program for the positions of a replica that does not run.
-fn inspect(
-    program: &Path,
-    index: usize,
-    data_dirs: &[PathBuf],
-) -> Result<Vec<u64>, SupervisorError> {
+fn inspect(program: &Path, name: &str, data_dirs: &[PathBuf]) -> Result<Vec<u64>, SupervisorError> {
     let failed = |reason: String| SupervisorError::Inspect {
-        replica: format!("replica/{index}"),
+        replica: name.to_owned(),
         reason,
     };
     let output = Command::new(program)
@@ -249,19 +297,33 @@ fn one_line(text: &str) -> String {
         .join("; ")
 }
 
+impl HostRuntime {
+    /// What the cluster's record says of it.
+    pub(super) fn record(&self, changing: bool) -> HostRecord {
+        HostRecord {
+            id: self.id,
+            name: self.plan.name.clone(),
+            roles: self.plan.roles.clone(),
+            address: self.address,
+            changing,
+        }
+    }
+}
+
 impl Shared {
-    fn write_configs(&self) -> Result<(), SupervisorError> {
-        let nodes: Vec<NodeConfig> = self
-            .hosts
-            .iter()
-            .enumerate()
-            .map(|(i, host)| NodeConfig {
-                id: (i + 1) as u8,
-                name: host.plan.name.clone(),
-                address: host.address,
-                roles: host.plan.roles.clone(),
-            })
-            .collect();
+    /// Write the configuration of a host in a cluster of these.
+    pub(super) fn write_config(
+        &self,
+        host: &HostRuntime,
+        hosts: &[Arc<HostRuntime>],
+    ) -> Result<(), SupervisorError> {
+        let node = |host: &Arc<HostRuntime>| NodeConfig {
+            id: host.id,
+            name: host.plan.name.clone(),
+            address: host.address,
+            control_plane: None, // at the next port
+            roles: host.plan.roles.clone(),
+        };
         let record = lock(&self.record);
         let cluster = ClusterConfig {
             name: record.name.clone(),
@@ -273,59 +335,55 @@ impl Shared {
             port: DEFAULT_PORT,
             durability: record.durability,
         };
+        drop(record);
         // It has been checked that this much is there.
-        let most_bytes = self
-            .hosts
-            .iter()
-            .map(|h| ring_memory_bytes(&h.plan.roles, cluster.partitions, cluster.ring_slots))
-            .max()
-            .unwrap_or(0);
+        let rings_bytes =
+            ring_memory_bytes(&host.plan.roles, cluster.partitions, cluster.ring_slots);
         let mut limits = self.spec.limits.clone();
         limits.ring_memory_mib = limits
             .ring_memory_mib
-            .max(most_bytes.div_ceil(1 << 20) as u32);
-        for (host, node) in self.hosts.iter().zip(&nodes) {
-            fs::create_dir_all(&host.dir).map_err(SupervisorError::file("create", &host.dir))?;
-            let config = Config {
-                cluster: cluster.clone(),
-                host: HostConfig {
-                    node: node.id,
-                    state_dir: host.dir.clone(),
-                    data_dirs: self.dir.data_dirs(&host.plan.dir_name()),
-                    dataplane: host.dataplane,
-                    interface: self.lab.as_ref().map(|_| HOST_INTERFACE.to_owned()),
-                    control: host.socket(),
-                    // Bound here, where clients are, and handed down.
-                    metrics: None,
-                    resp: Vec::new(),
-                    limits: limits.clone(),
-                    timing: self.spec.timing.clone(),
-                },
-                nodes: nodes.clone(),
-            };
-            let (text, path) = (config.to_toml(), host.config());
-            // Held to the same rules as a hand-written one.
-            Config::parse(&text, &path.display().to_string())?;
-            fs::write(&path, text).map_err(SupervisorError::file("write", &path))?;
-        }
-        Ok(())
+            .max(rings_bytes.div_ceil(1 << 20) as u32);
+        fs::create_dir_all(&host.dir).map_err(SupervisorError::file("create", &host.dir))?;
+        let config = Config {
+            cluster,
+            host: HostConfig {
+                node: host.id,
+                state_dir: host.dir.clone(),
+                data_dirs: self.dir.data_dirs(&host.plan.dir_name()),
+                dataplane: host.dataplane,
+                interface: self.lab.as_ref().map(|_| HOST_INTERFACE.to_owned()),
+                control: host.socket(),
+                // Bound here, where clients are, and handed down.
+                metrics: None,
+                resp: Vec::new(),
+                limits,
+                timing: self.spec.timing.clone(),
+            },
+            nodes: hosts.iter().map(node).collect(),
+        };
+        let (text, path) = (config.to_toml(), host.config());
+        // Held to the same rules as a hand-written one.
+        Config::parse(&text, &path.display().to_string())?;
+        fs::write(&path, text).map_err(SupervisorError::file("write", &path))
     }
 
     /// Start one host's process. Whatever ran there before has ended.
-    pub(super) fn spawn(&self, index: usize) -> Result<(), SupervisorError> {
-        let host = &self.hosts[index];
-        let (log_path, mut slots) = (host.log(), lock(&self.slots));
+    pub(super) fn spawn(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
+        let (log_path, mut slot) = (host.log(), lock(&host.slot));
         let log = OpenOptions::new()
             .create(true)
             .append(true)
             .open(&log_path)
             .map_err(SupervisorError::file("open", &log_path))?;
-        let metrics_port = match slots[index].metrics {
+        let metrics_port = match slot.metrics {
             Some(address) => address.port(),
-            None => self.spec.metrics_port.saturating_add(index as u16),
+            None => self
+                .spec
+                .metrics_port
+                .saturating_add(u16::from(host.id) - 1),
         };
         let metrics = bind_or_any(metrics_port, "--metrics")?;
-        slots[index].metrics = metrics.local_addr().ok();
+        slot.metrics = metrics.local_addr().ok();
         // Not kept here: when the process dies, its own ports refuse connections.
         let own_door: Option<TcpListener> = host
             .resp
@@ -353,27 +411,33 @@ impl Shared {
         let pid_file = host.pid_file();
         fs::write(&pid_file, child.pid().to_string())
             .map_err(SupervisorError::file("write", &pid_file))?;
-        slots[index].child = Some(child);
-        slots[index].state = ProcessState::Running;
+        slot.child = Some(child);
+        slot.state = ProcessState::Running;
         Ok(())
     }
 
-    /// Acceptors and leaders first: until a replica runs, no client can have got an answer.
-    fn start_hosts(&self) -> Result<(), SupervisorError> {
-        let (replicas, others): (Vec<usize>, Vec<usize>) =
-            (0..self.hosts.len()).partition(|&i| self.hosts[i].plan.has(Role::Replica));
+    /// Acceptors and leaders first: until a replica runs, no client can have got an answer. Returns
+    /// what the user should know.
+    fn start_hosts(
+        &self,
+        is_founded: bool,
+        may_begin_empty: bool,
+    ) -> Result<Vec<String>, SupervisorError> {
+        let (replicas, others): (Vec<_>, Vec<_>) = self
+            .hosts()
+            .into_iter()
+            .partition(|host| host.plan.has(Role::Replica));
         for group in [others, replicas] {
-            group.iter().try_for_each(|&i| self.spawn(i))?;
+            group.iter().try_for_each(|host| self.spawn(host))?;
             group
                 .iter()
-                .try_for_each(|&i| self.wait_until_answering(i))?;
+                .try_for_each(|host| self.wait_until_answering(host))?;
         }
-        self.wait_until_serving()
+        self.wait_until_serving(is_founded, may_begin_empty)
     }
 
     /// Wait until a host answers on its control socket.
-    pub(super) fn wait_until_answering(&self, index: usize) -> Result<(), SupervisorError> {
-        let host = &self.hosts[index];
+    pub(super) fn wait_until_answering(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -382,43 +446,68 @@ impl Shared {
             if control::status(&host.socket(), limit).is_ok() {
                 return Ok(());
             }
-            self.check_alive(index)?;
+            self.check_alive(host)?;
             if left.is_zero() {
-                return Err(self.late(format!("{} did not answer", host.plan.name)));
+                return Err(self.late(format!("{} did not answer", host.name())));
             }
             thread::sleep(READY_POLL_INTERVAL);
         }
     }
 
-    fn wait_until_serving(&self) -> Result<(), SupervisorError> {
-        let deadline = Instant::now() + READY_LIMIT;
+    fn wait_until_serving(
+        &self,
+        is_founded: bool,
+        may_begin_empty: bool,
+    ) -> Result<Vec<String>, SupervisorError> {
+        let began = Instant::now();
+        let is_founded = is_founded && self.has_control_plane();
+        let (mut is_settled, mut ask_at) = (!is_founded, began);
         loop {
-            let statuses = self.host_statuses();
-            let votes = |status: &&HostStatus| {
-                !status.acceptors.is_empty() && status.acceptors.iter().all(|a| a.voting)
-            };
-            let voting = statuses.iter().flatten().filter(votes).count();
-            let acceptors = self
-                .hosts
-                .iter()
-                .filter(|h| h.plan.has(Role::Acceptor))
-                .count();
+            let hosts = self.hosts();
+            let statuses = self.host_statuses(&hosts);
+            let mute = mute_acceptors(&hosts, &statuses);
+            let acceptors = hosts.iter().filter(|h| h.plan.has(Role::Acceptor)).count();
             let logs = self.logs();
             let led = (0..logs)
                 .filter(|&log| Self::leader_among(&statuses, log).is_some())
                 .count();
-            if led == logs && voting == acceptors {
-                return Ok(());
+            if led == logs && is_settled && mute.is_empty() {
+                return Ok(Vec::new());
             }
-            (0..self.hosts.len()).try_for_each(|i| self.check_alive(i))?;
-            if Instant::now() >= deadline {
+            // They may have lost what the cluster trusted them to remember; then they must be replaced,
+            // and for that the cluster must be up.
+            let is_spared = 2 * mute.len() < acceptors && began.elapsed() >= MINORITY_LIMIT;
+            if led == logs && is_settled && is_spared {
+                return Ok(vec![format!(
+                    "{} does not vote yet ({}); see `inband member list`",
+                    mute.join(", "),
+                    self.plane_in_words()
+                )]);
+            }
+            let is_waiting = !is_settled || !mute.is_empty();
+            if is_founded && is_waiting && Instant::now() >= ask_at {
+                is_settled = self.settle(may_begin_empty)?;
+                ask_at = Instant::now() + PLANE_POLL_INTERVAL;
+            }
+            self.hosts()
+                .iter()
+                .try_for_each(|host| self.check_alive(host))?;
+            if began.elapsed() >= READY_LIMIT {
                 return Err(self.late(format!(
-                    "the cluster did not come up ({led} of {logs} logs have a leader, {voting} of \
-                     {acceptors} acceptors vote)"
+                    "the cluster did not come up ({led} of {logs} logs have a leader, {} of \
+                     {acceptors} acceptors vote; {})",
+                    acceptors - mute.len(),
+                    self.plane_in_words()
                 )));
             }
             thread::sleep(READY_POLL_INTERVAL);
         }
+    }
+
+    /// Whether somebody keeps the configuration.
+    fn has_control_plane(&self) -> bool {
+        let hosts = self.hosts();
+        hosts.iter().any(|host| host.plan.has(Role::Controller))
     }
 
     fn late(&self, what: String) -> SupervisorError {
@@ -430,19 +519,18 @@ impl Shared {
         }
     }
 
-    fn check_alive(&self, index: usize) -> Result<(), SupervisorError> {
-        let mut slots = lock(&self.slots);
-        slots[index].refresh();
-        let ProcessState::Ended { how } = &slots[index].state else {
-            return Ok(());
+    pub(super) fn check_alive(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
+        let how = match &host.slot().state {
+            ProcessState::Ended { how } => how.clone(),
+            _ => return Ok(()),
         };
-        let log = self.hosts[index].log();
+        let log = host.log();
         let text = fs::read_to_string(&log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let tail = one_line(&lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n"));
         Err(SupervisorError::HostFailed {
-            host: self.hosts[index].plan.name.clone(),
-            how: how.clone(),
+            host: host.plan.name.clone(),
+            how,
             log,
             tail,
         })
@@ -459,9 +547,11 @@ impl Shared {
         let has_not_moved = |at: Vec<u64>| {
             at.len() == before.len() && at.iter().zip(&before).all(|(at, before)| at <= before)
         };
-        let unmoved = (0..record.replicas).all(|i| {
-            let data = self.dir.replica_data(i);
-            !data[0].exists() || inspect(&self.spec.program, i, &data).is_ok_and(has_not_moved)
+        let is_replica = |host: &&HostRecord| host.roles.contains(&Role::Replica);
+        let unmoved = record.hosts.iter().filter(is_replica).all(|host| {
+            let data = self.dir.replica_data(&host.name);
+            let at = || inspect(&self.spec.program, &host.name, &data);
+            !data[0].exists() || at().is_ok_and(has_not_moved)
         });
         if unmoved {
             let back = ClusterRecord {
@@ -474,4 +564,18 @@ impl Shared {
             }
         }
     }
+}
+
+/// Names of the acceptors that do not vote in all logs.
+pub(super) fn mute_acceptors<'h>(
+    hosts: &'h [Arc<HostRuntime>],
+    statuses: &[Option<HostStatus>],
+) -> Vec<&'h str> {
+    let votes = |status: &HostStatus| {
+        !status.acceptors.is_empty() && status.acceptors.iter().all(|a| a.voting)
+    };
+    let pairs = hosts.iter().zip(statuses);
+    let acceptors = pairs.filter(|(host, _)| host.plan.has(Role::Acceptor));
+    let mute = acceptors.filter(|(_, status)| !status.as_ref().is_some_and(votes));
+    mute.map(|(host, _)| host.name()).collect()
 }

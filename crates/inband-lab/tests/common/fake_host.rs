@@ -3,6 +3,9 @@
 //!
 //! `put` on a RESP socket adds one to the number and tells the other replicas, over the cluster's
 //! network. Leads if no earlier candidate's process exists.
+//!
+//! Its control plane is one file beside the hosts' directories, which all stand-ins read and write; a
+//! change is in force at once. A marker in that place has the next changes refused, or left pending.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,12 +16,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
+use inband_control::configuration::{Beginning, Configuration, Identity, Member, Parts};
+use inband_control::coordinator::Waiting;
+use inband_control::service::{Request, Response, Status};
+use inband_control::state::{Change, Command, Refusal, State as Plane};
 use inband_lab::control::{
     AcceptorStatus, HostReply, HostRequest, HostStatus, LeaderStatus, Position, ReplicaStatus,
 };
 use inband_lab::line_json::Server;
 use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
-use inband_paxos::config::{Config, Role};
+use inband_paxos::config::{Config, NodeConfig, Role};
+use nix::fcntl::{Flock, FlockArg};
 
 const ARGS_ENV: &str = "FAKE_HOST_ARGS";
 
@@ -82,17 +90,153 @@ impl State {
         applied
     }
 
-    fn leads(&self) -> bool {
-        let hosts = self.config.host.state_dir.parent().expect("hosts");
-        let alive = |name: &str| {
-            UnixStream::connect(hosts.join(name.replace('/', "-")).join("control.sock")).is_ok()
+    fn most_of_peers(&self) -> u64 {
+        let peers = self.config.replicas().map(|node| {
+            let dir = self.hosts_dir().join(node.name.replace('/', "-"));
+            read_number(&dir.join("data/applied"))
+        });
+        peers.max().unwrap_or(0)
+    }
+
+    fn hosts_dir(&self) -> &Path {
+        self.config.host.state_dir.parent().expect("hosts")
+    }
+
+    /// Change the shared state of the control plane; one stand-in at a time.
+    fn with_plane<T>(&self, change: impl FnOnce(&mut Plane) -> T) -> T {
+        let path = self.hosts_dir().with_file_name("plane.json");
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .expect("the plane's file");
+        let file = Flock::lock(file, FlockArg::LockExclusive).expect("lock");
+        let text = fs::read_to_string(&path).expect("read");
+        let mut plane: Plane = serde_json::from_str(&text).unwrap_or_default();
+        let result = change(&mut plane);
+        let text = serde_json::to_string(&plane).expect("JSON");
+        fs::write(&path, text).expect("write");
+        drop(file);
+        result
+    }
+
+    /// As the first controller does, once, and all do on coming back.
+    fn found(&self) {
+        let firsts = &self.config.cluster.first_instances;
+        let members = self.config.nodes.iter().map(|node| (node.id, member(node)));
+        let leaders: Vec<u8> = self.config.leaders().map(|node| node.id).collect();
+        let first = Configuration {
+            epoch: self.config.cluster.epoch,
+            revision: 0,
+            members: members.collect(),
+            leaders: vec![leaders; firsts.len()],
+            beginning: Beginning::Fresh(firsts.clone()),
         };
-        let this = self.config.this();
-        let mut earlier = self.config.leaders().take_while(|n| n.id != this.id);
-        this.has(Role::Leader) && !earlier.any(|n| alive(&n.name))
+        self.with_plane(|plane| {
+            if plane.opened.is_none() {
+                plane.apply(&Command::Found(first)).expect("founded");
+            }
+        });
+    }
+
+    fn control(&self, request: Request) -> Response {
+        let marker = |name: &str| self.hosts_dir().with_file_name(name).exists();
+        let waiting = if marker("lost") {
+            Waiting::MajorityLost(vec![2, 3])
+        } else {
+            Waiting::Nothing
+        };
+        self.with_plane(|plane| {
+            let Some(opened) = plane.opened.clone() else {
+                return Response::Refused(Refusal::NotFounded);
+            };
+            let known = |mut member: Member| {
+                member.identity = Some(Identity(u64::from(member.node)));
+                member
+            };
+            let change = match request {
+                Request::Status => {
+                    return Response::Status(Box::new(Status {
+                        leader: 2,
+                        opened: Some(opened),
+                        pending: plane.pending.clone(),
+                        waiting,
+                        hosts: Vec::new(),
+                    }))
+                }
+                Request::Add(member) => Change::Add(known(member)),
+                Request::Remove(node) => Change::Remove(node),
+                Request::Replace { old, new } => Change::Replace {
+                    old,
+                    new: known(new),
+                },
+                Request::MoveLeader { partition, to } => {
+                    let moved = plane.apply(&Command::MoveLeader { partition, to });
+                    return moved.map_or_else(Response::Refused, |()| Response::Accepted {
+                        epoch: opened.epoch,
+                    });
+                }
+                Request::Restart {
+                    at_least,
+                    first_instances,
+                } => {
+                    let opened = opened.epoch;
+                    let restart = Command::Restart {
+                        opened,
+                        at_least,
+                        first_instances,
+                    };
+                    let done = plane.apply(&restart);
+                    let _ = fs::remove_file(self.hosts_dir().with_file_name("lost"));
+                    let epoch = plane.highest_epoch;
+                    return done.map_or_else(Response::Refused, |()| Response::Accepted { epoch });
+                }
+            };
+            if marker("refuse") {
+                return Response::Refused(Refusal::MajorityLost("refused on purpose".into()));
+            }
+            let begin = Command::Begin {
+                opened: opened.epoch,
+                change: Some(change),
+            };
+            if let Err(refusal) = plane.apply(&begin) {
+                return Response::Refused(refusal);
+            }
+            let epoch = plane.highest_epoch;
+            if !marker("pending") {
+                let sealed = opened.acceptors();
+                let abstained = Vec::new();
+                let install = Command::Install {
+                    epoch,
+                    sealed,
+                    abstained,
+                };
+                plane.apply(&install).expect("installed");
+                plane.apply(&Command::Open { epoch }).expect("opened");
+            }
+            Response::Accepted { epoch }
+        })
+    }
+
+    fn leads(&self) -> bool {
+        let alive = |name: &str| {
+            let dir = self.hosts_dir().join(name.replace('/', "-"));
+            UnixStream::connect(dir.join("control.sock")).is_ok()
+        };
+        let this = self.config.this().id;
+        let opened = self.with_plane(|plane| plane.opened.clone());
+        let Some(opened) = opened.filter(|opened| opened.leaders[0].contains(&this)) else {
+            return false;
+        };
+        let mut earlier = opened.leaders[0].iter().take_while(|id| **id != this);
+        !earlier.any(|id| alive(&opened.members[id].name))
     }
 
     fn status(&self) -> HostStatus {
+        let opened = self.with_plane(|plane| plane.opened.clone());
+        let epoch = opened.map_or(self.config.cluster.epoch, |opened| opened.epoch);
         let this = self.config.this();
         let if_it_has = |role| {
             if this.has(role) {
@@ -104,7 +248,7 @@ impl State {
         HostStatus {
             name: this.name.clone(),
             node: this.id,
-            epoch: self.config.cluster.epoch,
+            epoch,
             backends: this.roles.iter().map(|&r| (r, "udp".to_owned())).collect(),
             leaders: vec![
                 LeaderStatus {
@@ -130,6 +274,22 @@ impl State {
     }
 }
 
+fn member(node: &NodeConfig) -> Member {
+    Member {
+        node: node.id,
+        name: node.name.clone(),
+        data: node.address,
+        control: node.control_plane().into(),
+        parts: Parts {
+            acceptor: node.has(Role::Acceptor),
+            replica: node.has(Role::Replica),
+            leader: node.has(Role::Leader),
+            controller: node.has(Role::Controller),
+        },
+        identity: Some(Identity(u64::from(node.id))),
+    }
+}
+
 fn run(config: &Path) {
     let config = Config::load(config).expect("a good configuration");
     assert_eq!(std::env::var(SUPERVISED_ENV).as_deref(), Ok("1"));
@@ -145,12 +305,20 @@ fn run(config: &Path) {
         socket: UdpSocket::bind(config.this().address).expect("the host's own address"),
         config,
     });
+    state.found();
     if is_replica {
         let dirs = &state.config.host.data_dirs;
         dirs.iter()
             .for_each(|dir| fs::create_dir_all(dir).expect("data"));
         let data = &dirs[0];
-        state.set(read_number(&data.join("applied")).max(before));
+        let own = data.join("applied");
+        // A new one copies what its peers have.
+        let copied = if own.exists() {
+            0
+        } else {
+            state.most_of_peers()
+        };
+        state.set(read_number(&own).max(before).max(copied));
         follow_peers(Arc::clone(&state));
     }
     let inherited = inband_dataplane::inherit::listeners(LISTEN_FDS_ENV);
@@ -181,9 +349,9 @@ fn run(config: &Path) {
                     HostReply::Position(position)
                 }
                 HostRequest::Applied | HostRequest::Sync => HostReply::Position(position),
-                HostRequest::Control { .. } => HostReply::Error {
-                    message: "a stand-in keeps no configuration".into(),
-                },
+                HostRequest::Control { request } => {
+                    HostReply::Control(Box::new(handler.control(request)))
+                }
                 HostRequest::Stop => {
                     std::thread::spawn(|| {
                         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -212,14 +380,14 @@ fn serve_clients(state: &State, listener: &TcpListener) {
             "draining".to_owned()
         } else {
             state.set(state.applied.load(Ordering::SeqCst) + 1);
-            for peer in state
-                .config
-                .replicas()
-                .filter(|n| n.id != state.config.host.node)
-            {
+            let opened = state
+                .with_plane(|plane| plane.opened.clone())
+                .expect("founded");
+            let own = state.config.host.node;
+            for peer in opened.replicas().into_iter().filter(|id| *id != own) {
                 let number = state.applied.load(Ordering::SeqCst).to_be_bytes();
                 // A dead peer on loopback answers with an error.
-                let _ = state.socket.send_to(&number, peer.address);
+                let _ = state.socket.send_to(&number, opened.members[&peer].data);
             }
             state.config.this().name.clone()
         };

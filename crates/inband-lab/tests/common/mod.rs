@@ -49,7 +49,7 @@ pub fn in_host<T: Send>(host: &Host, f: impl FnOnce() -> io::Result<T> + Send) -
 pub fn udp(lab: &Lab, host: &str) -> UdpSocket {
     let host = lab.host(host).expect("host");
     let address = host.address();
-    let socket = in_host(host, || UdpSocket::bind((address, PORT)));
+    let socket = in_host(&host, || UdpSocket::bind((address, PORT)));
     socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
     // Room for everything that a released link delivers at once.
     setsockopt(&socket, RcvBufForce, &RECEIVE_BUFFER_BYTES).expect("receive buffer");
@@ -59,8 +59,8 @@ pub fn udp(lab: &Lab, host: &str) -> UdpSocket {
 pub fn tcp_pair(lab: &Lab, from: &str, to: &str) -> (TcpStream, TcpStream) {
     let (from, to) = (lab.host(from).expect("host"), lab.host(to).expect("host"));
     let address = SocketAddr::from((to.address(), PORT));
-    let listener = in_host(to, || TcpListener::bind(address));
-    let client = in_host(from, || TcpStream::connect_timeout(&address, PATIENCE));
+    let listener = in_host(&to, || TcpListener::bind(address));
+    let client = in_host(&from, || TcpStream::connect_timeout(&address, PATIENCE));
     let (server, _) = listener.accept().expect("accept");
     (client, server)
 }

@@ -46,7 +46,8 @@ pub fn run(rounds: usize, output: &mut Output) -> Result<()> {
                  {} lost; median of {rounds} interleaved rounds; {machine}",
                 measured.lost
             );
-            rows(&measured, &conditions, output)?;
+            let variant = format!("{value_len_bytes} B, ring {ring_slots}");
+            rows(&measured, &variant, &conditions, output)?;
         }
     }
     Ok(())
@@ -82,16 +83,18 @@ fn measure(
     })
 }
 
-fn rows(measured: &Measured, conditions: &str, output: &mut Output) -> Result<()> {
+fn rows(measured: &Measured, variant: &str, conditions: &str, output: &mut Output) -> Result<()> {
     let [roles, bare, forwarding] = measured.ns;
     let row = |metric| Row {
         bench: "agreement",
         metric,
         backend: "xdp".into(),
+        variant: variant.to_owned(),
         value: roles,
         unit: "ns/inst",
         baseline: None,
         ratio: None,
+        paper: None,
         conditions: conditions.to_owned(),
     };
     let beside = |name: &str, value| {

@@ -1,5 +1,6 @@
 //! A whole Inband cluster for one round of a benchmark.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
@@ -25,7 +26,16 @@ pub struct BenchCluster {
 impl BenchCluster {
     /// Start one with the defaults of `inband up` and wait until it serves.
     pub fn start(dataplane: Dataplane) -> Result<BenchCluster> {
-        let dir = ScratchDir::create(&std::env::temp_dir(), &dataplane.to_string())?;
+        Self::start_with(dataplane, &std::env::temp_dir(), |_| ())
+    }
+
+    /// Start one with its data below a directory and in other things different from the defaults.
+    pub fn start_with(
+        dataplane: Dataplane,
+        parent: &Path,
+        differ: impl FnOnce(&mut ClusterSpec),
+    ) -> Result<BenchCluster> {
+        let dir = ScratchDir::create(parent, &dataplane.to_string())?;
         let program = std::env::current_exe().context("finding this program")?;
         let mut spec = ClusterSpec::new(program, dir.path());
         spec.dataplane = dataplane;
@@ -33,6 +43,7 @@ impl BenchCluster {
         // The front door, and one port a replica behind it.
         spec.resp = loopback(free_ports(1 + REPLICAS)?);
         spec.metrics_port = free_ports(2 * REPLICAS + 1)?;
+        differ(&mut spec);
         let supervisor = Supervisor::start(spec)?;
         let cluster = BenchCluster {
             supervisor,

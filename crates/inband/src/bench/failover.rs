@@ -259,10 +259,12 @@ fn print_rows(
             bench: "failover",
             metric,
             backend: backend.to_string(),
+            variant: String::new(),
             value,
             unit: "ms",
             baseline: None,
             ratio: None,
+            paper: None,
             conditions: format!("{what}; {conditions}"),
         };
         output.row(&row.beside(Some(baseline)))?;

@@ -1,14 +1,25 @@
 //! `inband bench`: measurements, each beside a baseline of the same run.
 
 mod agreement;
+mod bed;
 mod capacity;
 mod cluster;
+mod cpu;
 mod failover;
+mod fed;
 mod kv;
+mod libpaxos;
+mod load;
+mod memory;
 mod neighbour;
 mod node;
+mod paper;
+mod plot;
+mod rocks;
 mod row;
 mod scratch;
+mod stats;
+mod sync;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,15 +27,18 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
+use row::Output;
+
 /// `inband bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     /// One JSON object a line.
     #[arg(long, global = true)]
     json: bool,
-    /// Append the figures to this file too, one JSON object a line.
-    #[arg(long, global = true, value_name = "FILE")]
-    results: Option<PathBuf>,
+    /// Write the figures to NAME.json and their plot to NAME.svg in this directory [default:
+    /// bench/results in the repository, elsewhere the current one].
+    #[arg(long, global = true, value_name = "DIR")]
+    out: Option<PathBuf>,
     #[command(subcommand)]
     what: What,
 }
@@ -39,6 +53,12 @@ enum What {
     Failover(failover::FailoverArgs),
     /// What packets cost: those of others, and those of each role.
     Neighbour(neighbour::NeighbourArgs),
+    /// What `sync` costs against `memory`, and reads through the log against reads by position.
+    Sync(sync::SyncArgs),
+    /// A cluster at full rate for minutes: its memory stays flat.
+    Memory(memory::MemoryArgs),
+    /// The papers' figures, each beside the papers' own numbers.
+    Paper(paper::PaperArgs),
 }
 
 /// `inband bench-node`.
@@ -59,7 +79,13 @@ pub struct BenchNodeArgs {
     /// Values undecided at once.
     #[arg(long, default_value_t = 256)]
     window: usize,
-    /// Time before counting starts.
+    /// Values a second (paced).
+    #[arg(long, default_value_t = 0.0)]
+    rate_per_s: f64,
+    /// Put what is delivered into RocksDB, one a partition, in this directory.
+    #[arg(long)]
+    rocksdb: Option<PathBuf>,
+    /// Time from the first value until counting starts.
     #[arg(long, default_value_t = 500)]
     warm_up_ms: u64,
     /// Time counted.
@@ -69,14 +95,46 @@ pub struct BenchNodeArgs {
 
 /// Run a benchmark.
 pub fn bench(args: BenchArgs) -> Result<()> {
-    let mut output = row::Output::new(args.json, args.results.as_deref())?;
-    match args.what {
-        What::Agreement(args) if args.capacity => capacity::run(args.rounds, &mut output),
-        What::Agreement(args) => agreement::run(&args, &mut output),
-        What::Kv(args) => kv::run(&args, &mut output),
-        What::Failover(args) => failover::run(&args, &mut output),
-        What::Neighbour(args) => neighbour::run(&args, &mut output),
-    }
+    let (json, dir) = (args.json, args.out.unwrap_or_else(row::default_dir));
+    let output_of = || Output::new(json, dir.clone());
+    let mut output = output_of();
+    let name = match args.what {
+        What::Agreement(args) if args.capacity => {
+            capacity::run(args.rounds, &mut output)?;
+            "capacity"
+        }
+        What::Agreement(args) if args.fed => {
+            fed::run(&args.for_fed(), &mut output)?;
+            "fed"
+        }
+        What::Agreement(args) => {
+            agreement::run(&args, &mut output)?;
+            "agreement"
+        }
+        What::Kv(args) => {
+            kv::run(&args, &mut output)?;
+            "kv"
+        }
+        What::Failover(args) => {
+            failover::run(&args, &mut output)?;
+            "failover"
+        }
+        What::Neighbour(args) => {
+            neighbour::run(&args, &mut output)?;
+            "neighbour"
+        }
+        What::Sync(args) => {
+            sync::run(&args, &mut output)?;
+            "sync"
+        }
+        What::Memory(args) => {
+            memory::run(&args, &mut output)?;
+            "memory"
+        }
+        // A figure, an output.
+        What::Paper(args) => return paper::run(args, &output_of),
+    };
+    output.finish(name)
 }
 
 /// Be a benchmark's host.
@@ -85,6 +143,8 @@ pub fn bench_node(args: BenchNodeArgs) -> Result<()> {
         load: args.load,
         command_len_bytes: args.command_len_bytes,
         window: args.window,
+        rate_per_s: args.rate_per_s,
+        rocksdb: args.rocksdb,
         warm_up: Duration::from_millis(args.warm_up_ms),
         duration: Duration::from_millis(args.duration_ms),
     };

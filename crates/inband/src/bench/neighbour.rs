@@ -41,10 +41,12 @@ pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
             bench: BENCH,
             metric,
             backend: XDP.into(),
+            variant: String::new(),
             value: cost.dispatch_ns,
             unit: "ns/packet",
             baseline: None,
             ratio: None,
+            paper: None,
             conditions: format!(
                 "a {} packet to another port, all roles loaded; {machine}",
                 cost.packet
@@ -70,10 +72,12 @@ pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
             bench: BENCH,
             metric,
             backend: XDP.into(),
+            variant: format!("{} B", cost.value_len_bytes),
             value: cost.ns,
             unit: "ns/packet",
             baseline: None,
             ratio: None,
+            paper: None,
             conditions: format!(
                 "{} B values, ring {} slots, dispatch included, without the test's own {:.0} ns; \
                  {machine}",
@@ -91,10 +95,12 @@ pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
         bench: BENCH,
         metric: "instance_cost_ns",
         backend: XDP.into(),
+        variant: String::new(),
         value: instance_ns,
         unit: "ns/instance",
         baseline: None,
         ratio: None,
+        paper: None,
         conditions: format!(
             "{INSTANCE_VALUE_LEN_BYTES} B value: the programs of a request, three 2As and three 2Bs \
              added up, without links and copies; {machine}"

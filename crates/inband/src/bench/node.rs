@@ -1,18 +1,22 @@
 //! `inband bench-node`: what a benchmark runs on a replica's host in place of the store: a learner
-//! that checks order, and on one of the hosts also a proposer. Prints one JSON object when done.
+//! that checks order, and on some of the hosts also a proposer. Prints one JSON object when done.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use hdrhistogram::Histogram;
 use inband_dataplane::socket::BATCH_MAX;
 use inband_paxos::config::Config;
-use inband_paxos::log::{Burst, ReplicatedLog, ValueKind};
+use inband_paxos::log::{Burst, Decided, ReplicatedLog, ValueKind};
 use inband_paxos::node::Node;
 use inband_paxos::session::{SessionTable, Verdict};
+use rocksdb::{WriteBatch, DB};
 use serde::{Deserialize, Serialize};
+
+use super::rocks;
+use super::stats::{Distribution, Pace};
 
 /// What the proposer does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
@@ -20,12 +24,25 @@ use serde::{Deserialize, Serialize};
 pub enum Load {
     /// Only learn.
     Learn,
+    /// Be there; nothing comes.
+    Idle,
+    /// Only learn, and count also what no session has sent: somebody else feeds the leader.
+    Count,
     /// One value at a time.
     Latency,
     /// As many values as the window allows, one command each.
     Saturate,
     /// As `saturate`, each value packed full of commands.
     Batched,
+    /// So many a second, whatever the answers do.
+    Paced,
+}
+
+impl Load {
+    /// Whether this host proposes.
+    pub fn proposes(self) -> bool {
+        !matches!(self, Load::Learn | Load::Idle | Load::Count)
+    }
 }
 
 /// How to run.
@@ -35,64 +52,97 @@ pub struct Options {
     pub load: Load,
     /// Bytes of a command.
     pub command_len_bytes: usize,
-    /// Values undecided at once (saturate, batched).
+    /// Values undecided at once (saturate, batched, paced).
     pub window: usize,
-    /// Time before counting starts.
+    /// Values a second (paced).
+    pub rate_per_s: f64,
+    /// Put what is delivered into a RocksDB a partition in this directory.
+    pub rocksdb: Option<PathBuf>,
+    /// Time from the first value delivered until counting starts; from the start of the process if no
+    /// proposer is among the learners.
     pub warm_up: Duration,
     /// Time counted.
     pub duration: Duration,
 }
 
 /// What a node reports.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Values delivered in the counted time.
     pub delivered: u64,
     /// Commands in them.
     pub commands: u64,
-    /// Counted time in microseconds.
+    /// Counted time in microseconds; of what is fed, from its first value to its last.
     pub duration_us: u64,
-    /// Submit to deliver, of this node's own values: samples.
-    pub samples: u64,
-    /// Percentiles in nanoseconds.
-    pub p50_ns: u64,
-    /// Percentiles in nanoseconds.
-    pub p99_ns: u64,
+    /// Submit to deliver (and, with a store, to written), of this node's own values. Of paced values
+    /// from when they were due.
+    pub latency: Distribution,
     /// Values delivered out of the order they were submitted in although never repeated.
     pub out_of_order: u64,
     /// Values decided twice and delivered once.
     pub duplicates: u64,
-    /// Sum over everything delivered since the start: equal on all learners if they agree.
-    pub checksum: u64,
-    /// Last instance delivered.
-    pub last_instance: u64,
+    /// Over everything delivered since the start, a log each: equal on all learners if they agree.
+    pub checksums: Vec<u64>,
+    /// Last instance delivered, of each log.
+    pub last_instances: Vec<u64>,
     /// Submissions that failed.
     pub failed: u64,
 }
 
+/// Printed when counting starts.
+pub const COUNTING: &str = "counting";
+
 const STAMP_LEN_BYTES: usize = 16;
+/// How long the first value may take.
+const FIRST_LIMIT: Duration = Duration::from_secs(15);
 /// Time a learner keeps going after its counted time, so that all learners see the same end.
 const LINGER: Duration = Duration::from_millis(700);
+/// Keys that values are put under, of each partition.
+const KEYS: u64 = 100_000;
+/// Longest sleep of a learner that only learns.
+const IDLE_MAX: Duration = Duration::from_millis(20);
 
 struct Bench {
     node: Node,
     options: Options,
     started: Instant,
-    sessions: SessionTable,
+    logs: Vec<Log>,
+    /// Logs that take values: not the one for commands over several partitions.
+    partitions: usize,
     latency_ns: Histogram<u64>,
     report: Report,
     next: u64,
+    pace: Pace,
+    /// When warming up began; `None` until there is a first value.
+    base_ns: Option<u64>,
+    /// First and last counted value.
+    counted_ns: Option<(u64, u64)>,
+    is_counting: bool,
+    /// Own values delivered.
+    own: u64,
     outstanding: usize,
+    value: Vec<u8>,
+}
+
+/// What a learner knows of one log.
+#[derive(Default)]
+struct Log {
+    sessions: SessionTable,
     /// Highest number seen of each proposer.
     last_seen: BTreeMap<u64, u64>,
-    value: Vec<u8>,
+    checksum: u64,
+    last_instance: u64,
+    store: Option<DB>,
+    batch: WriteBatch,
 }
 
 /// Run until the time is up; the report goes to standard output.
 pub fn run(config_path: &Path, dataplane: &str, options: Options) -> Result<()> {
     let config = Config::load(config_path)?;
     let dataplane = dataplane.parse().map_err(anyhow::Error::msg)?;
-    let node = Node::open(&config, dataplane, &[config.cluster.first_instances[0] - 1])?;
+    let firsts = config.cluster.first_instances.iter();
+    let applied: Vec<u64> = firsts.map(|first| first - 1).collect();
+    let node = Node::open(&config, dataplane, &applied)?;
     ensure!(
         options.command_len_bytes >= STAMP_LEN_BYTES
             && options.command_len_bytes <= node.max_value_len_bytes(),
@@ -104,27 +154,27 @@ pub fn run(config_path: &Path, dataplane: &str, options: Options) -> Result<()> 
         Load::Batched => node.max_value_len_bytes() / options.command_len_bytes,
         _ => 1,
     };
+    let mut logs: Vec<Log> = applied.iter().map(|_| Log::default()).collect();
+    let partitions = config.cluster.partitions as usize;
+    if let Some(dir) = &options.rocksdb {
+        for (at, log) in logs.iter_mut().take(partitions).enumerate() {
+            log.store = Some(rocks::open(&dir.join(format!("{at}")))?);
+        }
+    }
     let mut bench = Bench {
         node,
         started: Instant::now(),
-        sessions: SessionTable::new(),
+        logs,
+        partitions,
         latency_ns: Histogram::new_with_bounds(1, 60_000_000_000, 3).context("histogram")?,
-        report: Report {
-            delivered: 0,
-            commands: 0,
-            duration_us: 0,
-            samples: 0,
-            p50_ns: 0,
-            p99_ns: 0,
-            out_of_order: 0,
-            duplicates: 0,
-            checksum: 0,
-            last_instance: 0,
-            failed: 0,
-        },
+        report: Report::default(),
         next: 1,
+        pace: Pace::new(options.rate_per_s),
+        base_ns: matches!(options.load, Load::Idle | Load::Count).then_some(0),
+        counted_ns: None,
+        is_counting: false,
+        own: 0,
         outstanding: 0,
-        last_seen: BTreeMap::new(),
         value: vec![0; options.command_len_bytes * per_value],
         options,
     };
@@ -135,23 +185,34 @@ pub fn run(config_path: &Path, dataplane: &str, options: Options) -> Result<()> 
 
 impl Bench {
     fn run(&mut self) -> Result<()> {
-        let mut burst = Burst::new();
-        let total = self.options.warm_up + self.options.duration;
+        let mut bursts = Burst::for_logs(self.logs.len());
         loop {
-            let elapsed = self.started.elapsed();
-            if elapsed >= total + LINGER {
+            let now_ns = self.now_ns();
+            let (from, until) = self.counted();
+            if now_ns >= until.saturating_add(LINGER.as_nanos() as u64) {
                 break;
             }
-            if elapsed < total {
+            ensure!(
+                self.base_ns.is_some() || now_ns < FIRST_LIMIT.as_nanos() as u64,
+                "nothing was delivered within {FIRST_LIMIT:?}"
+            );
+            if !self.is_counting && now_ns >= from {
+                self.is_counting = true;
+                println!("{COUNTING}");
+            }
+            if now_ns < until {
                 self.submit()?;
             }
-            self.node.poll(std::slice::from_mut(&mut burst));
-            if burst.is_empty() && self.outstanding == 0 && self.options.load == Load::Learn {
+            self.node.poll(&mut bursts);
+            let is_idle = bursts.iter().all(Burst::is_empty) && self.outstanding == 0;
+            if is_idle && !self.options.load.proposes() {
                 // A learner that only learns gives way: cores are fewer than hosts here.
                 self.wait();
             }
-            self.take(&burst);
-            burst.clear();
+            for (at, burst) in bursts.iter_mut().enumerate() {
+                self.take(at, burst)?;
+                burst.clear();
+            }
         }
         if self.report.failed > 0 {
             bail!(
@@ -159,10 +220,13 @@ impl Bench {
                 self.report.failed
             );
         }
-        self.report.duration_us = self.options.duration.as_micros() as u64;
-        self.report.samples = self.latency_ns.len();
-        self.report.p50_ns = self.latency_ns.value_at_quantile(0.5);
-        self.report.p99_ns = self.latency_ns.value_at_quantile(0.99);
+        self.report.duration_us = match (self.options.load, self.counted_ns) {
+            (Load::Count, Some((first, last))) => (last - first) / 1000,
+            _ => self.options.duration.as_micros() as u64,
+        };
+        self.report.latency = Distribution::of(&self.latency_ns);
+        self.report.checksums = self.logs.iter().map(|log| log.checksum).collect();
+        self.report.last_instances = self.logs.iter().map(|log| log.last_instance).collect();
         Ok(())
     }
 
@@ -178,8 +242,17 @@ impl Bench {
             .iter()
             .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
             .collect();
-        let timeout = self.node.poll_timeout().min(Duration::from_millis(20));
+        let timeout = self.node.poll_timeout().min(IDLE_MAX);
         let _ = ppoll(&mut polled, Some(timeout.into()), None);
+    }
+
+    /// Begin and end of the time that counts.
+    fn counted(&self) -> (u64, u64) {
+        let Some(base_ns) = self.base_ns else {
+            return (u64::MAX, u64::MAX);
+        };
+        let from = base_ns + self.options.warm_up.as_nanos() as u64;
+        (from, from + self.options.duration.as_nanos() as u64)
     }
 
     fn now_ns(&self) -> u64 {
@@ -188,71 +261,104 @@ impl Bench {
 
     fn submit(&mut self) -> Result<()> {
         let window = match self.options.load {
-            Load::Learn => return Ok(()),
+            Load::Learn | Load::Idle | Load::Count => return Ok(()),
             Load::Latency => 1,
-            Load::Saturate | Load::Batched => self.options.window,
+            // A pace begins when every partition has a leader: there is nothing to catch up with.
+            Load::Paced if self.own < self.partitions as u64 => 1,
+            Load::Saturate | Load::Batched | Load::Paced => self.options.window,
         };
         // A few at a time, so that deliveries are taken in between.
         for _ in 0..BATCH_MAX {
-            if self.outstanding >= window || self.node.submit_room(0) == 0 {
+            let partition = self.next as usize % self.partitions;
+            if self.outstanding >= window || self.node.submit_room(partition) == 0 {
                 return Ok(());
             }
-            let now = self.now_ns();
+            let now_ns = self.now_ns();
+            let stamp_ns = match self.options.load {
+                Load::Paced if window > 1 => match self.pace.take(now_ns) {
+                    Some(due_ns) => due_ns,
+                    None => return Ok(()),
+                },
+                _ => now_ns,
+            };
             self.value[..8].copy_from_slice(&self.next.to_be_bytes());
-            self.value[8..16].copy_from_slice(&now.to_be_bytes());
-            self.node.submit(0, &self.value)?;
+            self.value[8..16].copy_from_slice(&stamp_ns.to_be_bytes());
+            self.node.submit(partition, &self.value)?;
             self.next += 1;
             self.outstanding += 1;
         }
         Ok(())
     }
 
-    fn take(&mut self, burst: &Burst) {
+    fn take(&mut self, at: usize, burst: &Burst) -> Result<()> {
+        let log = &mut self.logs[at];
+        if let Some(store) = &log.store {
+            for decided in burst.decided() {
+                if decided.origin.kind == ValueKind::Command {
+                    let key = format!("key:{:012}", scattered(stamps(&decided).0) % KEYS);
+                    log.batch.put(key, decided.value);
+                }
+            }
+            store.write(std::mem::take(&mut log.batch))?;
+        }
         let now = self.now_ns();
-        let from = self.options.warm_up.as_nanos() as u64;
-        let until = from + self.options.duration.as_nanos() as u64;
+        let (from, until) = self.counted();
+        let is_counted = (from..until).contains(&now);
+        let (log, report) = (&mut self.logs[at], &mut self.report);
         for decided in burst.decided() {
-            let verdict = self.sessions.admit(decided.instance, &decided.origin);
-            self.report.last_instance = decided.instance;
+            let verdict = log.sessions.admit(decided.instance, &decided.origin);
+            log.last_instance = decided.instance;
             if let Some(ticket) = decided.ticket {
                 self.node.answered(ticket);
             }
             if decided.origin.kind != ValueKind::Command {
                 continue;
             }
-            if verdict != Verdict::Apply {
-                self.report.duplicates += 1;
+            if verdict != Verdict::Apply && self.options.load != Load::Count {
+                report.duplicates += 1;
                 continue;
             }
-            let stamp = |at: usize| {
-                let mut word = [0; 8];
-                word.copy_from_slice(&decided.value[at..at + 8]);
-                u64::from_be_bytes(word)
-            };
-            let (number, sent_ns) = (stamp(0), stamp(8));
+            let (number, sent_ns) = stamps(&decided);
             let proposer = decided.origin.client_id;
-            let last_seen = self.last_seen.entry(proposer).or_default();
-            self.report.out_of_order += u64::from(number < *last_seen);
+            let last_seen = log.last_seen.entry(proposer).or_default();
+            report.out_of_order += u64::from(number < *last_seen);
             *last_seen = (*last_seen).max(number);
-            let mixed = self.report.checksum.rotate_left(5) ^ number ^ (proposer << 40);
-            self.report.checksum = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mixed = log.checksum.rotate_left(5) ^ number ^ (proposer << 40);
+            log.checksum = scattered(mixed);
+            self.base_ns.get_or_insert(now);
             if decided.ticket.is_some() {
                 self.outstanding -= 1;
+                self.own += 1;
                 if (from..until).contains(&sent_ns) {
                     self.latency_ns
                         .saturating_record(now.saturating_sub(sent_ns));
                 }
             }
-            if (from..until).contains(&now) {
-                self.report.delivered += 1;
-                self.report.commands +=
-                    (decided.value.len() / self.options.command_len_bytes) as u64;
+            if is_counted {
+                self.counted_ns.get_or_insert((now, now)).1 = now;
+                report.delivered += 1;
+                report.commands += (decided.value.len() / self.options.command_len_bytes) as u64;
             }
         }
         if burst.decided().len() > 0 {
-            self.node.applied(0, self.report.last_instance);
+            self.node.applied(at, log.last_instance);
         }
-        self.report.failed += burst.failed.len() as u64;
+        report.failed += burst.failed.len() as u64;
         self.outstanding -= burst.failed.len();
+        Ok(())
     }
+}
+
+/// Number of a value at its proposer, and when it was sent there.
+fn stamps(decided: &Decided<'_>) -> (u64, u64) {
+    let stamp = |at: usize| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&decided.value[at..at + 8]);
+        u64::from_be_bytes(word)
+    };
+    (stamp(0), stamp(8))
+}
+
+fn scattered(word: u64) -> u64 {
+    word.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -1,17 +1,29 @@
-//! One figure of a benchmark, as a line for people or as a JSON object.
+//! One figure of a benchmark: a line for people, a JSON object, a bar of a plot.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+
+use super::plot::{self, Bar, Chart};
 
 /// A figure measured in the same run as the one it stands beside.
 #[derive(Debug, Clone, Serialize)]
 pub struct Baseline {
     /// What it is.
     pub name: String,
+    /// Its value, in the row's unit.
+    pub value: f64,
+}
+
+/// A figure that a paper gives, of its own machines.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Quoted {
+    /// Where it stands: paper, section, figure.
+    pub place: &'static str,
+    /// What it is, when it is more than the row says.
+    pub what: &'static str,
     /// Its value, in the row's unit.
     pub value: f64,
 }
@@ -25,6 +37,8 @@ pub struct Row {
     pub metric: &'static str,
     /// Where the roles ran.
     pub backend: String,
+    /// What sets it apart from rows of the same metric and backend; empty if nothing.
+    pub variant: String,
     /// Median over the rounds.
     pub value: f64,
     /// Unit of value and baseline.
@@ -33,38 +47,60 @@ pub struct Row {
     pub baseline: Option<Baseline>,
     /// value / baseline.
     pub ratio: Option<f64>,
+    /// What a paper says of the same.
+    pub paper: Option<Quoted>,
     /// What was run, on what.
     pub conditions: String,
 }
 
-/// Where rows go.
+/// Everything that a benchmark found, as its file has it.
+#[derive(Serialize)]
+struct Results<'a> {
+    bench: &'a str,
+    finished_unix_s: u64,
+    kernel: String,
+    cores: usize,
+    load_average_before: &'a str,
+    load_average_after: String,
+    notes: &'a [String],
+    rows: &'a [Row],
+    charts: &'a [Chart],
+}
+
+/// Where rows go: to standard output at once, and all of them to two files at the end.
 pub struct Output {
     json: bool,
-    results: Option<(PathBuf, File)>,
+    dir: PathBuf,
+    load_before: String,
+    notes: std::cell::RefCell<Vec<String>>,
+    rows: Vec<Row>,
+    charts: Vec<Chart>,
 }
 
 impl Output {
-    /// To standard output, as JSON or for people, and as JSON behind what is in `results`.
-    pub fn new(json: bool, results: Option<&Path>) -> Result<Output> {
-        let open = |path: &Path| {
-            let file = OpenOptions::new().create(true).append(true).open(path);
-            let file = file.with_context(|| format!("--results {}", path.display()))?;
-            anyhow::Ok((path.to_owned(), file))
-        };
-        Ok(Output {
+    /// To standard output, as JSON or for people, and to files in `dir`.
+    pub fn new(json: bool, dir: PathBuf) -> Output {
+        Output {
             json,
-            results: results.map(open).transpose()?,
-        })
+            dir,
+            load_before: load_average(),
+            notes: std::cell::RefCell::default(),
+            rows: Vec::new(),
+            charts: Vec::new(),
+        }
     }
 
     /// Print one figure.
     pub fn row(&mut self, row: &Row) -> Result<()> {
         let line = serde_json::to_string(row)?;
-        if let Some((path, file)) = &mut self.results {
-            writeln!(file, "{line}").with_context(|| format!("--results {}", path.display()))?;
-        }
         println!("{}", if self.json { line } else { row.to_text() });
+        self.rows.push(row.clone());
         Ok(())
+    }
+
+    /// Plot this; without any chart the rows are plotted as bars.
+    pub fn chart(&mut self, chart: Chart) {
+        self.charts.push(chart);
     }
 
     /// A line for people; with `--json` it goes to standard error.
@@ -74,12 +110,129 @@ impl Output {
         } else {
             println!("{text}");
         }
+        self.notes.borrow_mut().push(text.to_owned());
     }
 
     /// Say what was left out, and why. Never silently.
     pub fn skipped(&self, what: &str) {
         self.note(&format!("SKIPPED {what}"));
     }
+
+    /// Write `NAME.json` and `NAME.svg`.
+    pub fn finish(self, name: &str) -> Result<()> {
+        if self.rows.is_empty() && self.charts.is_empty() {
+            return Ok(());
+        }
+        let charts = match self.charts.is_empty() {
+            true => bars_of(&self.rows),
+            false => self.charts,
+        };
+        let notes = self.notes.into_inner();
+        let results = Results {
+            bench: name,
+            finished_unix_s: SystemTime::UNIX_EPOCH
+                .elapsed()
+                .as_ref()
+                .map_or(0, Duration::as_secs),
+            kernel: kernel(),
+            cores: cores(),
+            load_average_before: &self.load_before,
+            load_average_after: load_average(),
+            notes: &notes,
+            rows: &self.rows,
+            charts: &charts,
+        };
+        let mut under: Vec<&str> = self.rows.iter().map(|r| r.conditions.as_str()).collect();
+        under.dedup();
+        under.truncate(CONDITIONS_SHOWN_MAX);
+        under.extend(notes.iter().map(String::as_str));
+        let svg = plot::svg(&format!("inband bench {name}"), &charts, &under.join("\n"))?;
+        let dir = &self.dir;
+        std::fs::create_dir_all(dir).with_context(|| format!("--out {}", dir.display()))?;
+        let stem = name.replace(' ', "-");
+        let texts = [
+            ("json", serde_json::to_string_pretty(&results)? + "\n"),
+            ("svg", svg),
+        ];
+        for (extension, text) in texts {
+            let path = dir.join(format!("{stem}.{extension}"));
+            std::fs::write(&path, text).with_context(|| format!("--out {}", dir.display()))?;
+            eprintln!("wrote {}", path.display());
+        }
+        Ok(())
+    }
+}
+
+/// Conditions that a plot names; the JSON has those of every row.
+const CONDITIONS_SHOWN_MAX: usize = 4;
+
+/// A chart a unit: each row, and behind it what it stands beside.
+fn bars_of(rows: &[Row]) -> Vec<Chart> {
+    let mut units: Vec<&str> = Vec::new();
+    for row in rows {
+        if !units.contains(&row.unit) {
+            units.push(row.unit);
+        }
+    }
+    let bars = |unit: &str| {
+        let mut bars: Vec<Bar> = Vec::new();
+        for row in rows.iter().filter(|row| row.unit == unit) {
+            let mut push = |name: String, value, is_baseline| {
+                bars.push(Bar {
+                    name,
+                    value,
+                    is_baseline,
+                });
+            };
+            push(
+                format!("{} {} {}", row.metric, row.backend, row.variant),
+                row.value,
+                false,
+            );
+            // A baseline that is another row's figure is there already.
+            let beside = row.baseline.iter().filter(|b| {
+                let is_shown = |other: &Row| other.unit == unit && other.value == b.value;
+                !rows.iter().any(is_shown)
+            });
+            for baseline in beside {
+                push(format!("    {}", baseline.name), baseline.value, true);
+            }
+            if let Some(paper) = row.paper {
+                push(format!("    paper: {}", paper.place), paper.value, true);
+            }
+        }
+        bars
+    };
+    units
+        .into_iter()
+        .map(|unit| Chart::Bars {
+            title: unit.to_owned(),
+            bars: bars(unit),
+        })
+        .collect()
+}
+
+/// Where results go unless told otherwise: the repository's own directory for them when run in it.
+pub fn default_dir() -> PathBuf {
+    let here = PathBuf::from("bench");
+    match here.join("run").is_file() {
+        true => here.join("results"),
+        false => PathBuf::from("."),
+    }
+}
+
+fn load_average() -> String {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().unwrap_or("unknown").to_owned()
+}
+
+fn kernel() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("Linux {}", release.trim())
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(0, usize::from)
 }
 
 /// Overwritten by the next one, and by nothing if `text` is empty.
@@ -92,13 +245,37 @@ pub fn progress(text: &str) {
 
 /// The machine's part of a row's conditions, as it is before a benchmark.
 pub fn machine() -> String {
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split(' ').next().unwrap_or("unknown").to_owned();
-    format!("{cores} cores, load average {load} before")
+    format!(
+        "{} cores, {}, load average {} before",
+        cores(),
+        kernel(),
+        load_average()
+    )
 }
 
 impl Row {
+    /// A figure that stands alone.
+    pub fn new(
+        (bench, metric): (&'static str, &'static str),
+        backend: impl Into<String>,
+        variant: impl Into<String>,
+        (value, unit): (f64, &'static str),
+        conditions: impl Into<String>,
+    ) -> Row {
+        Row {
+            bench,
+            metric,
+            backend: backend.into(),
+            variant: variant.into(),
+            value,
+            unit,
+            baseline: None,
+            ratio: None,
+            paper: None,
+            conditions: conditions.into(),
+        }
+    }
+
     fn to_text(&self) -> String {
         let mut text = format!(
             "{:<24} {:>12} {:<10} {:<12}",
@@ -107,6 +284,9 @@ impl Row {
             self.unit,
             self.backend
         );
+        if !self.variant.is_empty() {
+            text += &format!(" {:<22}", self.variant);
+        }
         if let (Some(baseline), Some(ratio)) = (&self.baseline, self.ratio) {
             text += &format!(
                 " {} x {} ({})",
@@ -115,7 +295,24 @@ impl Row {
                 number(baseline.value)
             );
         }
+        if let Some(paper) = &self.paper {
+            text += &format!(
+                "\n    paper: {} {}{}{} ({}); ours is {} of it",
+                number(paper.value),
+                self.unit,
+                if paper.what.is_empty() { "" } else { ", " },
+                paper.what,
+                paper.place,
+                number(self.value / paper.value)
+            );
+        }
         text + "\n    " + &self.conditions
+    }
+
+    /// With what a paper says beside it.
+    pub fn quoting(mut self, paper: impl Into<Option<Quoted>>) -> Row {
+        self.paper = paper.into();
+        self
     }
 
     /// With a figure of the same run beside it.
@@ -126,7 +323,8 @@ impl Row {
     }
 }
 
-fn number(value: f64) -> String {
+/// As people read it: thousands apart, no more digits than matter.
+pub fn number(value: f64) -> String {
     if value.abs() >= 1000.0 {
         let digits = format!("{:.0}", value);
         let mut out = String::new();
@@ -156,6 +354,65 @@ pub fn median(values: &mut [f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn row(metric: &'static str, value: f64) -> Row {
+        let conditions = "conditions of the row";
+        Row::new(("bench", metric), "xdp", "64 B", (value, "us"), conditions)
+    }
+
+    #[test]
+    fn results_are_a_json_and_an_svg_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut output = Output::new(true, dir.path().join("made"));
+        let paper = Quoted {
+            place: "section 5",
+            what: "",
+            value: 8.0,
+        };
+        output
+            .row(&row("latency", 4.0).quoting(paper))
+            .expect("a row");
+        output.note("a note");
+        output.finish("paper latency").expect("files");
+        let read = |name| std::fs::read_to_string(dir.path().join("made").join(name));
+        let json = read("paper-latency.json").expect("the JSON");
+        let json: serde_json::Value = serde_json::from_str(&json).expect("good JSON");
+        assert_eq!(json["rows"][0]["value"], 4.0);
+        assert_eq!(json["rows"][0]["paper"]["value"], 8.0);
+        assert_eq!(json["notes"][0], "a note");
+        assert_eq!(json["charts"][0]["bars"].as_array().map(Vec::len), Some(2));
+        let svg = read("paper-latency.svg").expect("the plot");
+        assert!(svg.contains("section 5") && svg.contains("conditions of the row"));
+    }
+
+    #[test]
+    fn a_baseline_that_is_a_row_has_one_bar() {
+        let baseline = |value| {
+            let name = "the other".into();
+            Some(Baseline { name, value })
+        };
+        let rows = [row("a", 1.0).beside(baseline(2.0)), row("b", 2.0)];
+        let [Chart::Bars { bars, .. }] = &bars_of(&rows)[..] else {
+            panic!("one unit, one chart");
+        };
+        assert_eq!(bars.len(), 2);
+        let rows = [row("a", 1.0).beside(baseline(3.0)), row("b", 2.0)];
+        let [Chart::Bars { bars, .. }] = &bars_of(&rows)[..] else {
+            panic!("one unit, one chart");
+        };
+        assert_eq!(bars.len(), 3);
+    }
+
+    #[test]
+    fn a_paper_s_figure_is_printed_beside_ours() {
+        let paper = Quoted {
+            place: "section 5",
+            what: "a switch",
+            value: 8.0,
+        };
+        let text = row("latency", 4.0).quoting(paper).to_text();
+        assert!(text.contains("8.000 us, a switch (section 5); ours is 0.500 of it"));
+    }
 
     #[test]
     fn medians_and_numbers() {

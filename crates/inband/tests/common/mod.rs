@@ -11,8 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use inband_control::service;
+use inband_lab::supervisor::HostEntry;
 use inband_lab::{ClusterSpec, ClusterStatus, Supervisor};
-use inband_paxos::config::Dataplane;
+use inband_paxos::config::{Dataplane, Role};
 
 /// One cluster at a time: two cores, and pauses are measured.
 static ONE: Mutex<()> = Mutex::new(());
@@ -162,12 +164,40 @@ impl Cluster {
         });
     }
 
-    /// Where a replica keeps its stores.
-    fn data_dirs(&self, replica: usize) -> Vec<PathBuf> {
-        let own = self.dir.join(format!("hosts/replica-{replica}/data"));
-        let more = self.spec.more_data.iter();
-        let more = more.map(|dir| dir.join(format!("replica-{replica}")));
+    /// Where a host keeps its stores.
+    fn data_dirs(&self, host: &str) -> Vec<PathBuf> {
+        let name = host.replace('/', "-");
+        let own = self.dir.join(format!("hosts/{name}/data"));
+        let more = self.spec.more_data.iter().map(|dir| dir.join(&name));
         [own].into_iter().chain(more).collect()
+    }
+
+    /// Wait until all acceptors vote in all logs; names of the acceptors.
+    pub fn wait_until_all_vote(&self, limit: Duration) -> Vec<String> {
+        let mut names = Vec::new();
+        self.wait_for("all acceptors vote", limit, |status| {
+            let acceptors = || {
+                let is_acceptor = |h: &&HostEntry| h.roles.contains(&Role::Acceptor);
+                status.hosts.iter().filter(is_acceptor)
+            };
+            names = acceptors().map(|h| h.name.clone()).collect();
+            acceptors().all(|host| {
+                let said = host.status.as_ref();
+                said.is_some_and(|s| s.acceptors.iter().all(|a| a.voting))
+            })
+        });
+        names
+    }
+
+    /// How the control plane says things are.
+    pub fn plane(&self) -> service::Status {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            match self.supervisor.control_plane(&service::Request::Status) {
+                Ok(service::Response::Status(status)) => return *status,
+                other => assert!(Instant::now() < deadline, "{other:?}"),
+            }
+        }
     }
 
     /// Instances of all logs that the most advanced replica has applied.
@@ -198,13 +228,15 @@ impl Cluster {
 
     /// Stop cleanly and compare everything the replicas hold.
     pub fn down_and_compare(self) {
+        let hosts = self.status().hosts;
         let report = self.supervisor.down();
         assert!(
             report.clean_at.is_some(),
             "unclean: {:?}",
             report.unclean_because
         );
-        let dirs: Vec<Vec<PathBuf>> = (0..self.spec.replicas).map(|i| self.data_dirs(i)).collect();
+        let replicas = hosts.iter().filter(|h| h.name.starts_with("replica"));
+        let dirs: Vec<Vec<PathBuf>> = replicas.map(|h| self.data_dirs(&h.name)).collect();
         drop(self.supervisor);
         let digests: Vec<String> = dirs.iter().map(|d| inspect(d)).collect();
         assert!(

@@ -4,7 +4,6 @@
 
 mod etcd;
 mod redis;
-mod rocks;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use clap::Args;
 use inband_paxos::config::Dataplane;
 
 use super::cluster::{self, BenchCluster};
+use super::rocks;
 use super::row::{machine, median, progress, Baseline, Output, Row};
 use redis::RedisBenchmark;
 
@@ -428,10 +428,12 @@ fn print_rows(
                 bench: "kv",
                 metric: metric.name,
                 backend: system.backend(),
+                variant: String::new(),
                 value: values[at],
                 unit: metric.unit,
                 baseline: None,
                 ratio: None,
+                paper: None,
                 conditions: format!(
                     "{outstanding}{}; {}{log}; {run}",
                     figures[at].packing(metric),
@@ -447,10 +449,12 @@ fn print_rows(
             bench: "kv",
             metric: "rocksdb_puts_per_s",
             backend: "rocksdb".into(),
+            variant: String::new(),
             value: median(rocks_per_s),
             unit: "commands/s",
             baseline: None,
             ratio: None,
+            paper: None,
             conditions: format!(
                 "no network, not replicated, one thread, one put a batch, write-ahead log on and \
                  not synced, the store's options; {run}"

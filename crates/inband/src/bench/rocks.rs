@@ -1,5 +1,6 @@
 //! RocksDB alone: what one replica's store could take if nothing were around it.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -17,7 +18,7 @@ const STEP: u64 = 256;
 /// Puts of random keys by one thread with the log on and not synced.
 pub fn puts_per_s(duration: Duration, value_len_bytes: usize, keys: u64) -> Result<f64> {
     let dir = ScratchDir::create(&std::env::temp_dir(), "rocksdb")?;
-    let db = DB::open(&options()?, dir.path()).context("opening a RocksDB")?;
+    let db = open(dir.path())?;
     let value = vec![b'x'; value_len_bytes];
     let mut random = 0x9e37_79b9_7f4a_7c15u64;
     let mut puts = 0u64;
@@ -34,6 +35,11 @@ pub fn puts_per_s(duration: Duration, value_len_bytes: usize, keys: u64) -> Resu
         puts += STEP;
     }
     Ok(puts as f64 / started.elapsed().as_secs_f64())
+}
+
+/// One with the store's options: write-ahead log on, not synced.
+pub fn open(path: &Path) -> Result<DB> {
+    DB::open(&options()?, path).context("opening a RocksDB")
 }
 
 /// As the store opens its data.

@@ -1,0 +1,388 @@
+//! Asks a replica for the stream of [`crate::export`], reads such a stream, and puts its keys into a
+//! cluster by ordinary commands: so the number of partitions, of replicas and what is there already
+//! make no difference.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::export::{block_hash, Summary, BLOCK, END, MAGIC, RECORD_HEADER_LEN_BYTES};
+use crate::limits::{COMMAND_LEN_BYTES_MAX, EXPORT_IO_TIMEOUT_MS, STORED_VALUE_LEN_BYTES_MAX};
+
+/// Commands sent before their replies are awaited.
+const PIPELINE_COMMANDS: usize = 64;
+/// The same in bytes.
+const PIPELINE_BYTES: usize = 256 * 1024;
+/// How often a key is tried again that could not be set for the moment.
+const RETRIES: usize = 20;
+/// Pause before that.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// Longest block: a full one and one more record.
+const BLOCK_LEN_BYTES_MAX: u32 = (STORED_VALUE_LEN_BYTES_MAX + COMMAND_LEN_BYTES_MAX) as u32;
+/// Longest silence of the cluster.
+const IO_TIMEOUT: Duration = Duration::from_millis(EXPORT_IO_TIMEOUT_MS);
+
+/// Why an import failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The stream could not be read, or the cluster not be reached. Setting keys again does no harm.
+    #[error("{0}; when that is cured, do it again")]
+    Io(#[from] io::Error),
+    /// It is not what an export has written.
+    #[error("the export is damaged or cut off ({0}); import from another copy")]
+    Damaged(&'static str),
+    /// A newer program wrote it.
+    #[error("the export is of another version than this program knows; import with the program that wrote it, or a newer one")]
+    Version,
+    /// The cluster has keys already.
+    #[error("the cluster has {0} keys already; import into an empty one, or with --overwrite")]
+    NotEmpty(u64),
+    /// A key was refused.
+    #[error("the cluster answered {reply:?} to SET of a key of {key_len_bytes} bytes with {value_len_bytes} bytes")]
+    Refused {
+        /// What it said.
+        reply: String,
+        /// Length of the key.
+        key_len_bytes: usize,
+        /// Length of the value.
+        value_len_bytes: usize,
+    },
+    /// No export was begun.
+    #[error("the replica answered {0:?} to INBAND.EXPORT; is it one of Inband's, of this version?")]
+    NoExport(String),
+    /// The cluster does not speak RESP.
+    #[error("the cluster answered {0:?}, which is no reply; is this the address of a replica?")]
+    Protocol(String),
+}
+
+/// One key of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExportedKey<'a> {
+    /// When it expires, as a Unix time; 0: never.
+    pub expire_at_ms: u64,
+    /// The key.
+    pub key: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+/// Read a whole stream and check it; `visit` gets each key once the block that it is in was found to
+/// be undamaged.
+pub fn read(
+    from: impl Read,
+    visit: &mut dyn FnMut(ExportedKey<'_>) -> Result<(), ImportError>,
+) -> Result<Summary, ImportError> {
+    let mut reader = Reader {
+        from: BufReader::new(from),
+        summary: Summary::default(),
+    };
+    let magic: [u8; 8] = reader.array()?;
+    if magic != MAGIC {
+        let is_other_version = magic[..6] == MAGIC[..6];
+        return Err(match is_other_version {
+            true => ImportError::Version,
+            false => ImportError::Damaged("it is none"),
+        });
+    }
+    reader.summary.partitions = u64::from_be_bytes(reader.array()?);
+    reader.summary.time_ms = u64::from_be_bytes(reader.array()?);
+    let (mut hashes, mut block) = (Xxh3::new(), Vec::new());
+    loop {
+        match reader.array()? {
+            [BLOCK] => {
+                let (count, hash) = reader.block(&mut block)?;
+                hashes.update(&hash.to_be_bytes());
+                visit_block(&block, count, visit)?;
+                reader.summary.keys += u64::from(count);
+            }
+            [END] => break,
+            _ => return Err(ImportError::Damaged("a part of unknown kind")),
+        }
+    }
+    if u64::from_be_bytes(reader.array()?) != reader.summary.keys {
+        return Err(ImportError::Damaged("another number of keys than written"));
+    }
+    if u64::from_be_bytes(reader.array()?) != hashes.digest() {
+        return Err(ImportError::Damaged("the hash at the end differs"));
+    }
+    if !reader.from.fill_buf()?.is_empty() {
+        return Err(ImportError::Damaged("something follows the end"));
+    }
+    Ok(reader.summary)
+}
+
+struct Reader<R> {
+    from: BufReader<R>,
+    summary: Summary,
+}
+
+impl<R: Read> Reader<R> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], ImportError> {
+        let mut bytes = [0; N];
+        self.exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn exact(&mut self, bytes: &mut [u8]) -> Result<(), ImportError> {
+        self.summary.len_bytes += bytes.len() as u64;
+        match self.from.read_exact(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(ImportError::Damaged("it ends too early"))
+            }
+            result => Ok(result?),
+        }
+    }
+
+    /// Read a block behind its first byte: the number of its records, and its hash.
+    fn block(&mut self, block: &mut Vec<u8>) -> Result<(u32, u64), ImportError> {
+        let mut header = [BLOCK; 9];
+        self.exact(&mut header[1..])?;
+        let word = |at: usize| {
+            header[at..]
+                .first_chunk()
+                .map_or(0, |w| u32::from_be_bytes(*w))
+        };
+        let (count, len) = (word(1), word(5));
+        if len > BLOCK_LEN_BYTES_MAX {
+            return Err(ImportError::Damaged("a block is too long"));
+        }
+        block.resize(len as usize, 0);
+        self.exact(block)?;
+        let hash = u64::from_be_bytes(self.array()?);
+        if hash != block_hash(&header, block) {
+            return Err(ImportError::Damaged("a block's hash differs"));
+        }
+        Ok((count, hash))
+    }
+}
+
+fn visit_block(
+    mut block: &[u8],
+    count: u32,
+    visit: &mut dyn FnMut(ExportedKey<'_>) -> Result<(), ImportError>,
+) -> Result<(), ImportError> {
+    let damaged = || ImportError::Damaged("a record is longer than its block");
+    for _ in 0..count {
+        let (header, rest) = block
+            .split_first_chunk::<RECORD_HEADER_LEN_BYTES>()
+            .ok_or_else(damaged)?;
+        let word = |at: usize| {
+            header[at..]
+                .first_chunk()
+                .map_or(0, |w| u32::from_be_bytes(*w))
+        };
+        let time = header[8..]
+            .first_chunk()
+            .map_or(0, |t| u64::from_be_bytes(*t));
+        let (key, rest) = rest
+            .split_at_checked(word(0) as usize)
+            .ok_or_else(damaged)?;
+        let (value, rest) = rest
+            .split_at_checked(word(4) as usize)
+            .ok_or_else(damaged)?;
+        visit(ExportedKey {
+            expire_at_ms: time,
+            key,
+            value,
+        })?;
+        block = rest;
+    }
+    if !block.is_empty() {
+        return Err(ImportError::Damaged("a block is longer than its records"));
+    }
+    Ok(())
+}
+
+/// Ask the replica that listens for clients at `address` for an export: its stream, to be
+/// [read](read), and about how many keys will be in it. Everything that was answered before is in it,
+/// whichever replica answered.
+pub fn ask_for_export(address: SocketAddr) -> Result<(u64, impl Read), ImportError> {
+    let mut client = Client::connect(address)?;
+    // The count goes over all partitions: when this replica has answered it, it has what was decided
+    // before.
+    let keys = client.count_keys()?;
+    let reply = client.ask_again(&[b"INBAND.EXPORT"])?;
+    match reply.as_str() {
+        "+OK" => Ok((keys, client.from)),
+        _ => Err(ImportError::NoExport(reply)),
+    }
+}
+
+/// How to import.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ImportOptions {
+    /// Import although there are keys already; those of the same name are overwritten.
+    pub overwrite: bool,
+}
+
+/// Set all keys of a stream in the cluster whose replica listens for clients at `address`. `progress`
+/// is told the number of keys set so far. Importing again does no harm.
+pub fn import(
+    from: impl Read,
+    address: SocketAddr,
+    options: ImportOptions,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Summary, ImportError> {
+    let mut client = Client::connect(address)?;
+    if !options.overwrite {
+        match client.count_keys()? {
+            0 => {}
+            keys => return Err(ImportError::NotEmpty(keys)),
+        }
+    }
+    let mut set = 0;
+    let mut visit = |key: ExportedKey<'_>| {
+        client.set(key)?;
+        if client.is_full() {
+            set += client.flush()?;
+            progress(set);
+        }
+        Ok(())
+    };
+    let summary = read(from, &mut visit)?;
+    set += client.flush()?;
+    progress(set);
+    Ok(summary)
+}
+
+/// A `SET` that was sent.
+struct Sent {
+    request: Vec<u8>,
+    key_len_bytes: usize,
+    value_len_bytes: usize,
+}
+
+/// The little of a RESP client that an import needs.
+struct Client {
+    stream: TcpStream,
+    from: BufReader<TcpStream>,
+    out: BytesMut,
+    sent: Vec<Sent>,
+    len_bytes: usize,
+}
+
+impl Client {
+    fn connect(address: SocketAddr) -> Result<Self, ImportError> {
+        let stream = TcpStream::connect_timeout(&address, IO_TIMEOUT)?;
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
+        stream.set_write_timeout(Some(IO_TIMEOUT))?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            from: BufReader::new(stream.try_clone()?),
+            stream,
+            out: BytesMut::new(),
+            sent: Vec::new(),
+            len_bytes: 0,
+        })
+    }
+
+    fn set(&mut self, key: ExportedKey<'_>) -> Result<(), ImportError> {
+        let at = key.expire_at_ms.to_string();
+        let plain: [&[u8]; 3] = [b"SET", key.key, key.value];
+        let expiring: [&[u8]; 5] = [b"SET", key.key, key.value, b"PXAT", at.as_bytes()];
+        let request = match key.expire_at_ms {
+            0 => encode(&plain),
+            _ => encode(&expiring),
+        };
+        self.len_bytes += request.len();
+        self.sent.push(Sent {
+            request,
+            key_len_bytes: key.key.len(),
+            value_len_bytes: key.value.len(),
+        });
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.sent.len() >= PIPELINE_COMMANDS || self.len_bytes >= PIPELINE_BYTES
+    }
+
+    /// Send what is due and await that it is set; how many keys that were.
+    fn flush(&mut self) -> Result<u64, ImportError> {
+        let mut sent = std::mem::take(&mut self.sent);
+        let count = sent.len() as u64;
+        self.len_bytes = 0;
+        for attempt in 0.. {
+            self.out.clear();
+            for sent in &sent {
+                self.out.extend_from_slice(&sent.request);
+            }
+            self.stream.write_all(&self.out)?;
+            let mut again = Vec::new();
+            for sent in sent {
+                let reply = self.line()?;
+                match reply.as_str() {
+                    "+OK" => {}
+                    // Setting a key again to the same value does no harm.
+                    text if is_for_the_moment(text) && attempt < RETRIES => again.push(sent),
+                    _ => {
+                        return Err(ImportError::Refused {
+                            reply,
+                            key_len_bytes: sent.key_len_bytes,
+                            value_len_bytes: sent.value_len_bytes,
+                        });
+                    }
+                }
+            }
+            if again.is_empty() {
+                break;
+            }
+            std::thread::sleep(RETRY_PAUSE);
+            sent = again;
+        }
+        Ok(count)
+    }
+
+    fn count_keys(&mut self) -> Result<u64, ImportError> {
+        let reply = self.ask_again(&[b"DBSIZE"])?;
+        let keys = reply.strip_prefix(':').and_then(|n| n.parse().ok());
+        keys.ok_or(ImportError::Protocol(reply))
+    }
+
+    /// Ask until it is answered.
+    fn ask_again(&mut self, words: &[&[u8]]) -> Result<String, ImportError> {
+        for _ in 0..RETRIES {
+            let reply = self.ask(words)?;
+            if !is_for_the_moment(&reply) {
+                return Ok(reply);
+            }
+            std::thread::sleep(RETRY_PAUSE);
+        }
+        self.ask(words)
+    }
+
+    fn ask(&mut self, words: &[&[u8]]) -> Result<String, ImportError> {
+        self.stream.write_all(&encode(words))?;
+        self.line()
+    }
+
+    fn line(&mut self) -> Result<String, ImportError> {
+        let mut line = String::new();
+        self.from.read_line(&mut line)?;
+        let text = line.trim_end();
+        if !text.starts_with(['+', '-', ':']) {
+            return Err(ImportError::Protocol(text.into()));
+        }
+        Ok(text.into())
+    }
+}
+
+/// May a command that was answered so succeed a little later?
+fn is_for_the_moment(reply: &str) -> bool {
+    ["-TRYAGAIN", "-LOADING", "-ERR outcome unknown"]
+        .iter()
+        .any(|start| reply.starts_with(start))
+}
+
+fn encode(words: &[&[u8]]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}

@@ -1,0 +1,94 @@
+//! `INBAND.EXPORT`: the connection becomes the stream of an export, written by a thread of its own.
+
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Replica;
+use crate::connection::Connection;
+use crate::control::ReplicaControl;
+use crate::export::ExportError;
+use crate::limits::{EXPORTS_MAX, EXPORT_IO_TIMEOUT_MS};
+use crate::reply::Reply;
+
+/// Counts itself among the exports under way as long as it lives.
+struct UnderWay(Arc<AtomicUsize>);
+
+impl UnderWay {
+    /// `None`: there are too many.
+    fn begin(count: &Arc<AtomicUsize>) -> Option<Self> {
+        let one = Self(count.clone());
+        (count.fetch_add(1, Ordering::AcqRel) < EXPORTS_MAX).then_some(one)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Replica {
+    /// Let a thread export to this connection, which is no client's any more.
+    pub(super) fn start_export(&mut self, slot: usize) {
+        let Some(under_way) = UnderWay::begin(&self.exports) else {
+            let text = format!("TRYAGAIN {EXPORTS_MAX} exports are under way; wait for one to end");
+            return self.answer_local(slot, Reply::error(text));
+        };
+        let Some(connection) = self.front.close(slot) else {
+            return;
+        };
+        let (control, peer) = (self.control.clone(), connection.peer);
+        let export = move || {
+            match export(connection, &control) {
+                Ok(keys) => tracing::info!("exported {keys} keys to {peer}"),
+                Err(error) => tracing::warn!("exporting to {peer}: {error}"),
+            }
+            drop(under_way);
+        };
+        let thread = std::thread::Builder::new().name("ib-export".into());
+        if let Err(error) = thread.spawn(export) {
+            tracing::warn!("starting a thread to export: {error}");
+        }
+    }
+}
+
+/// Answer what is left to be answered, and then the export.
+fn export(connection: Connection, control: &ReplicaControl) -> Result<u64, ExportError> {
+    let mut stream = TcpStream::from(connection.stream);
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(Duration::from_millis(EXPORT_IO_TIMEOUT_MS)))?;
+    stream.write_all(&connection.output)?;
+    let mut to = AfterOk {
+        stream: &stream,
+        is_begun: false,
+    };
+    let result = control.export(&mut to);
+    let is_begun = to.is_begun;
+    if let (Err(error), false) = (&result, is_begun) {
+        stream.write_all(format!("-TRYAGAIN {error}\r\n").as_bytes())?;
+    }
+    Ok(result?.keys)
+}
+
+/// Says `+OK` before the first bytes.
+struct AfterOk<'a> {
+    stream: &'a TcpStream,
+    is_begun: bool,
+}
+
+impl Write for AfterOk<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.is_begun {
+            self.is_begun = true;
+            self.stream.write_all(b"+OK\r\n")?;
+        }
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}

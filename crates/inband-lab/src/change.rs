@@ -1,0 +1,310 @@
+//! Changes of the members, carried out by the control plane: asked for, and waited for until they are
+//! in force. The supervisor and the command line do it in the same way.
+
+use std::time::{Duration, Instant};
+
+use inband_control::configuration::{Epoch, NodeId};
+use inband_control::coordinator::Waiting;
+use inband_control::service::{CallError, Request, Response, Status};
+use inband_control::state::{Phase, Refusal};
+
+/// How long the control plane is asked again that refuses for a reason which passes.
+pub const ACCEPT_LIMIT: Duration = Duration::from_secs(15);
+/// How long a change may take without getting anywhere.
+pub const STALL_LIMIT: Duration = Duration::from_secs(60);
+
+/// Why the control plane did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaneError {
+    /// No host could be asked.
+    #[error("no host runs by which the control plane could be asked; see `inband status`")]
+    NoHost,
+    /// It makes no sense, or not now.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// It may happen yet.
+    #[error("whether the control plane has done it is unknown; look at `inband member list` before trying again")]
+    Unknown,
+    /// No answer.
+    #[error("the control plane does not answer: {0}")]
+    Silent(String),
+}
+
+impl From<CallError> for PlaneError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Refused(refusal) => refusal.into(),
+            CallError::OutcomeUnknown => PlaneError::Unknown,
+            CallError::NoAnswer(_) => PlaneError::Silent(error.to_string()),
+        }
+    }
+}
+
+impl PlaneError {
+    /// A moment later the answer may be another.
+    pub fn is_passing(&self) -> bool {
+        let passing = |refusal: &Refusal| {
+            matches!(
+                refusal,
+                Refusal::NotHeard(_)
+                    | Refusal::Busy(_)
+                    | Refusal::Overtaken { .. }
+                    | Refusal::TooFewHealthy { .. }
+                    | Refusal::NotFounded
+            )
+        };
+        match self {
+            PlaneError::Refused(refusal) => passing(refusal),
+            PlaneError::NoHost => false,
+            PlaneError::Unknown | PlaneError::Silent(_) => true,
+        }
+    }
+}
+
+/// A way to the control plane, and to whoever waits.
+pub trait Plane {
+    /// The control plane's answer; a refusal is an error.
+    fn ask(&self, request: &Request) -> Result<Response, PlaneError>;
+
+    /// Tell what is being done.
+    fn say(&self, what: String);
+
+    /// Sleep a little; false if the waiting is to be broken off.
+    fn wait_a_little(&self) -> bool;
+
+    /// How things are.
+    fn status(&self) -> Result<Status, PlaneError> {
+        match self.ask(&Request::Status)? {
+            Response::Status(status) => Ok(*status),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn unexpected(answer: &Response) -> PlaneError {
+    PlaneError::Silent(format!("an unexpected answer: {answer:?}"))
+}
+
+/// Why a change did not come to be.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The control plane did not accept it.
+    #[error(transparent)]
+    Plane(#[from] PlaneError),
+    /// Accepted and given up again.
+    #[error("the change was begun and given up again, because it did not get anywhere; epoch {0} is in force, with the members of before")]
+    GivenUp(Epoch),
+    /// Nothing moves.
+    #[error("the change is accepted for epoch {epoch}, but nothing has moved for {} s ({why}); it goes on in the background, see `inband member list`", STALL_LIMIT.as_secs())]
+    Stalled {
+        /// From which on it would be in force.
+        epoch: Epoch,
+        /// What is waited for.
+        why: String,
+    },
+    /// Whoever waited is to end.
+    #[error("broken off before it was known how the change ends; see `inband member list`")]
+    BrokenOff,
+}
+
+/// How a change of the members is to end.
+#[derive(Debug, Clone, Copy)]
+pub struct Goal {
+    /// Is a member.
+    pub comes: Option<NodeId>,
+    /// Is none.
+    pub goes: Option<NodeId>,
+}
+
+impl Goal {
+    /// Whether the members are as wished for.
+    pub fn is_reached(&self, status: &Status) -> bool {
+        let Some(opened) = &status.opened else {
+            return false;
+        };
+        let is_member = |node: NodeId| opened.members.contains_key(&node);
+        self.comes.is_none_or(is_member) && !self.goes.is_some_and(is_member)
+    }
+
+    /// Whether a reconfiguration towards it is under way; its epoch.
+    pub fn is_pending(&self, status: &Status) -> Option<Epoch> {
+        let target = &status.pending.as_ref()?.target;
+        let will_be = |node: NodeId| target.members.contains_key(&node);
+        let comes = self.comes.is_none_or(will_be);
+        (comes && !self.goes.is_some_and(will_be)).then_some(target.epoch)
+    }
+}
+
+/// How a change ended that did not come to be.
+#[derive(Debug)]
+pub enum Failure {
+    /// It will not happen any more.
+    Undone(ChangeError),
+    /// It may happen yet.
+    Open(ChangeError),
+}
+
+impl Failure {
+    /// Why.
+    pub fn error(self) -> ChangeError {
+        match self {
+            Failure::Undone(error) | Failure::Open(error) => error,
+        }
+    }
+}
+
+/// Have the control plane make a change, and wait until it is in force.
+pub fn carry_out(plane: &dyn Plane, request: &Request, goal: Goal) -> Result<(), Failure> {
+    let epoch = begin(plane, request, goal)?;
+    wait_until_reached(plane, goal, epoch)
+}
+
+/// The epoch from which on the change is in force.
+fn begin(plane: &dyn Plane, request: &Request, goal: Goal) -> Result<Epoch, Failure> {
+    let began = Instant::now();
+    let mut may_be_accepted = false;
+    loop {
+        let error = match plane.ask(request) {
+            Ok(Response::Accepted { epoch }) => return Ok(epoch),
+            Ok(other) => unexpected(&other),
+            Err(error) => error,
+        };
+        may_be_accepted |= matches!(error, PlaneError::Unknown);
+        // What was asked for before may have come to be, or be on its way.
+        if let Ok(status) = plane.status() {
+            if goal.is_reached(&status) {
+                return Ok(status.opened.map_or(0, |opened| opened.epoch));
+            }
+            if let Some(epoch) = goal.is_pending(&status) {
+                return Ok(epoch);
+            }
+            // A refusal is decided after whatever was asked for before.
+            may_be_accepted &= !matches!(error, PlaneError::Refused(_));
+        }
+        let fail = |error: ChangeError| match may_be_accepted {
+            true => Failure::Open(error),
+            false => Failure::Undone(error),
+        };
+        if !error.is_passing() || began.elapsed() >= ACCEPT_LIMIT {
+            return Err(fail(error.into()));
+        }
+        plane.say(format!("the control plane: {error}; asking again"));
+        if !plane.wait_a_little() {
+            return Err(fail(ChangeError::BrokenOff));
+        }
+    }
+}
+
+/// Wait until the change that was accepted for `epoch` is in force.
+fn wait_until_reached(plane: &dyn Plane, goal: Goal, epoch: Epoch) -> Result<(), Failure> {
+    let mut watch = Watch::default();
+    loop {
+        match plane.status() {
+            Ok(status) => {
+                if goal.is_reached(&status) {
+                    return Ok(());
+                }
+                let opened = status.opened.as_ref().map_or(0, |opened| opened.epoch);
+                if status.pending.is_none() && opened >= epoch {
+                    return Err(Failure::Undone(ChangeError::GivenUp(opened)));
+                }
+                plane.say(format!("epoch {epoch}: {}", phase(&status)));
+                let pending = status.pending.as_ref();
+                let phase = pending.map(|p| (p.target.epoch, &p.phase));
+                watch.look(format!("{:?}", (opened, phase, progress(&status))));
+            }
+            Err(error) => plane.say(error.to_string()),
+        }
+        if watch.is_stalled() {
+            let why = in_words(&plane.status());
+            return Err(Failure::Open(ChangeError::Stalled { epoch, why }));
+        }
+        if !plane.wait_a_little() {
+            return Err(Failure::Open(ChangeError::BrokenOff));
+        }
+    }
+}
+
+/// Notices when nothing moves any more.
+#[derive(Debug)]
+pub struct Watch {
+    last: String,
+    moved_at: Instant,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            last: String::new(),
+            moved_at: Instant::now(),
+        }
+    }
+}
+
+impl Watch {
+    /// How things are now.
+    pub fn look(&mut self, now: String) {
+        if now != self.last {
+            self.last = now;
+            self.moved_at = Instant::now();
+        }
+    }
+
+    /// Whether they have been so for too long.
+    pub fn is_stalled(&self) -> bool {
+        self.moved_at.elapsed() >= STALL_LIMIT
+    }
+}
+
+/// How far the acceptors are with what they take over.
+fn progress(status: &Status) -> u64 {
+    let acceptors = status
+        .hosts
+        .iter()
+        .filter_map(|host| host.acceptor.as_ref());
+    acceptors.map(|acceptor| acceptor.progress).sum()
+}
+
+/// How far a reconfiguration is, in words.
+fn phase(status: &Status) -> &'static str {
+    match status.pending.as_ref().map(|pending| &pending.phase) {
+        None => "about to begin",
+        Some(Phase::Sealing) => "a majority of the acceptors stops voting in the old epoch",
+        Some(Phase::Installing { .. }) => "acceptors take over votes, new replicas catch up",
+    }
+}
+
+/// How things are, and what is waited for.
+pub fn in_words(status: &Result<Status, PlaneError>) -> String {
+    let status = match status {
+        Ok(status) => status,
+        Err(error) => return error.to_string(),
+    };
+    let Some(opened) = &status.opened else {
+        return "the control plane has not been founded: all its hosts must be up at once, the \
+                first time"
+            .to_owned();
+    };
+    let names = |nodes: &[NodeId]| {
+        let name = |node: &NodeId| {
+            let member = opened.members.get(node);
+            member.map_or_else(|| format!("node {node}"), |m| m.name.clone())
+        };
+        nodes.iter().map(name).collect::<Vec<_>>().join(", ")
+    };
+    match (&status.waiting, &status.pending) {
+        (Waiting::MajorityLost(nodes), _) => {
+            format!(
+                "so many acceptors have lost their votes ({}) that what was chosen cannot be known",
+                names(nodes)
+            )
+        }
+        (Waiting::Unreachable(nodes), _) => {
+            format!("the control plane waits for {}", names(nodes))
+        }
+        (Waiting::Nothing, Some(pending)) => {
+            format!("epoch {} is being prepared", pending.target.epoch)
+        }
+        (Waiting::Nothing, None) => format!("epoch {} is in force", opened.epoch),
+    }
+}

@@ -1,0 +1,226 @@
+//! `inband bench sync`: what it costs to have votes on a disk before they are told, and to read
+//! through the log instead of by position; and how long one command takes from a client in Rust.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{ensure, Result};
+use clap::Args;
+use inband_lab::{AcceptorChoice, ClusterSpec};
+use inband_paxos::config::{Dataplane, Durability};
+
+use super::cluster::{self, BenchCluster};
+use super::load::{LoadReport, Operation, RespLoad};
+use super::row::{machine, median, progress, Baseline, Output, Row};
+
+/// Options of `inband bench sync`.
+#[derive(Debug, Args)]
+pub struct SyncArgs {
+    /// Rounds of each measurement; the median is reported.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Time counted in each measurement of a round.
+    #[arg(long, default_value_t = 1500)]
+    duration_ms: u64,
+    /// Connections of the pipelined measurements.
+    #[arg(long, default_value_t = 50)]
+    clients: usize,
+    /// Commands outstanding on each.
+    #[arg(long, default_value_t = 16)]
+    pipeline: usize,
+    /// Where the clusters keep their data: what a sync costs is a matter of the disk.
+    #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
+    disk: PathBuf,
+}
+
+const BENCH: &str = "sync";
+const WARM_UP: Duration = Duration::from_millis(300);
+/// The backend that the others are compared on.
+const FAST: Dataplane = Dataplane::Xdp;
+
+/// What a cluster is started with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Memory,
+    /// `memory` with the acceptors where `sync` has them: what is left of the difference is the disk.
+    MemoryInUserSpace,
+    Sync,
+}
+
+const KINDS: [Kind; 3] = [Kind::Memory, Kind::MemoryInUserSpace, Kind::Sync];
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Memory => "memory",
+            Kind::MemoryInUserSpace => "memory, acceptors udp",
+            Kind::Sync => "sync",
+        }
+    }
+
+    fn set(self, spec: &mut ClusterSpec) {
+        match self {
+            Kind::Memory => {}
+            Kind::MemoryInUserSpace => spec.acceptors = AcceptorChoice(vec![Dataplane::Udp; 3]),
+            Kind::Sync => spec.durability = Durability::Sync,
+        }
+    }
+}
+
+/// One figure, its rounds by what it was measured on.
+struct Figure {
+    metric: &'static str,
+    unit: &'static str,
+    what: &'static str,
+    pick: fn(&LoadReport) -> f64,
+    load: fn(&RespLoad, &SyncArgs) -> RespLoad,
+}
+
+const FIGURES: [Figure; 4] = [
+    Figure {
+        metric: "pipelined_per_s",
+        unit: "commands/s",
+        what: "many outstanding",
+        pick: |report| report.per_s,
+        load: |load, args| RespLoad {
+            connections: args.clients,
+            pipeline: args.pipeline,
+            ..load.clone()
+        },
+    },
+    Figure {
+        metric: "single_p50_us",
+        unit: "us",
+        what: "one outstanding",
+        pick: |report| report.latency.p50_us,
+        load: |load, _| load.clone(),
+    },
+    Figure {
+        metric: "single_p99_us",
+        unit: "us",
+        what: "one outstanding",
+        pick: |report| report.latency.p99_us,
+        load: |load, _| load.clone(),
+    },
+    Figure {
+        metric: "single_spinning_p50_us",
+        unit: "us",
+        what: "one outstanding, a client in Rust that asks its socket again and again",
+        pick: |report| report.latency.p50_us,
+        load: |load, _| RespLoad {
+            spins: true,
+            ..load.clone()
+        },
+    },
+];
+
+/// What was measured: a name, and the rounds of each of [`FIGURES`].
+struct Measured {
+    operation: &'static str,
+    variant: &'static str,
+    rounds: [Vec<f64>; FIGURES.len()],
+}
+
+impl Measured {
+    fn new(operation: &'static str, variant: &'static str) -> Measured {
+        Measured {
+            operation,
+            variant,
+            rounds: [const { Vec::new() }; FIGURES.len()],
+        }
+    }
+
+    fn measure(&mut self, load: &RespLoad, args: &SyncArgs) -> Result<()> {
+        let duration = Duration::from_millis(args.duration_ms);
+        for (figure, rounds) in FIGURES.iter().zip(&mut self.rounds) {
+            let report = (figure.load)(load, args).run(WARM_UP, duration)?;
+            ensure!(
+                report.errors == 0,
+                "{} commands failed ({} {})",
+                report.errors,
+                self.operation,
+                self.variant
+            );
+            rounds.push((figure.pick)(&report));
+        }
+        Ok(())
+    }
+}
+
+/// Run the benchmark and print its rows.
+pub fn run(args: &SyncArgs, output: &mut Output) -> Result<()> {
+    ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
+    let backends = cluster::usable(&[FAST], &mut |what| output.skipped(&what));
+    let backend = backends.first().copied().unwrap_or(Dataplane::Udp);
+    let machine = machine();
+    let mut sets = KINDS.map(|kind| Measured::new("SET", kind.name()));
+    let mut gets = ["by position", "through the log"].map(|how| Measured::new("GET", how));
+    for round in 1..=args.rounds {
+        for (kind, measured) in KINDS.into_iter().zip(&mut sets) {
+            if kind == Kind::MemoryInUserSpace && backend == Dataplane::Udp {
+                continue;
+            }
+            progress(&format!("round {round}/{}: {}", args.rounds, kind.name()));
+            let cluster = BenchCluster::start_with(backend, &args.disk, |spec| kind.set(spec))?;
+            let load = RespLoad::sets(cluster.supervisor.resp());
+            measured.measure(&load, args)?;
+            if kind != Kind::Memory {
+                continue;
+            }
+            let commands: [&'static [&'static str]; 2] =
+                [&["INBAND.READS", "position"], &["INBAND.READS", "log"]];
+            for (first, measured) in commands.into_iter().zip(&mut gets) {
+                progress(&format!("round {round}/{}: {first:?}", args.rounds));
+                let load = RespLoad {
+                    operation: Operation::Get,
+                    first: Some(first),
+                    ..load.clone()
+                };
+                measured.measure(&load, args)?;
+            }
+        }
+    }
+    progress("");
+    let conditions = format!(
+        "3 replicas, 3 acceptors, many is {} x {}, 64 B values, data in {}, latencies by a client in \
+         this program, median of {} x {} ms; {machine}",
+        args.clients,
+        args.pipeline,
+        args.disk.display(),
+        args.rounds,
+        args.duration_ms
+    );
+    print_rows(&mut sets, backend, &conditions, output)?;
+    print_rows(&mut gets, backend, &conditions, output)
+}
+
+/// The first of them is what the others stand beside.
+fn print_rows(
+    all: &mut [Measured],
+    backend: Dataplane,
+    conditions: &str,
+    output: &mut Output,
+) -> Result<()> {
+    for (at, figure) in FIGURES.iter().enumerate() {
+        let values: Vec<f64> = all.iter_mut().map(|m| median(&mut m.rounds[at])).collect();
+        for (number, measured) in all.iter().enumerate() {
+            if measured.rounds[at].is_empty() {
+                continue;
+            }
+            let variant = format!("{} {}", measured.operation, measured.variant);
+            let baseline = (number > 0).then(|| Baseline {
+                name: all[0].variant.to_owned(),
+                value: values[0],
+            });
+            let row = Row::new(
+                (BENCH, figure.metric),
+                backend.to_string(),
+                variant,
+                (values[number], figure.unit),
+                format!("{}; {conditions}", figure.what),
+            );
+            output.row(&row.beside(baseline))?;
+        }
+    }
+    Ok(())
+}

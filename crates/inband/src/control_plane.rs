@@ -1,0 +1,279 @@
+//! This host's part in the control plane: the service that talks to the others' services, and what it
+//! may do to the node.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use inband_control::acceptor::{AcceptorError, AcceptorState, Holds, Merged, Piece, Position};
+use inband_control::configuration::{Beginning, Configuration, Epoch, Member, Parts};
+use inband_control::registers::RegisterState;
+use inband_control::service::{Hooks, Service, ServiceConfig};
+use inband_control::state::Refusal;
+use inband_control::timing::Timing;
+use inband_dataplane::soft::Registers;
+use inband_paxos::config::{Config, NodeConfig, Role};
+use inband_paxos::durable;
+use inband_paxos::journal::{self, Reconfigured};
+use inband_paxos::node::{Node, NodeError};
+
+use crate::errands::Errands;
+use crate::published::{self, Shared};
+
+/// Directory of the control plane's files in the state directory.
+const CONTROL_DIR: &str = "control";
+/// How long the node's thread may take for an errand. It takes over the votes of a log in one.
+const ERRAND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The acceptor as the control plane sees it before the node is wrapped.
+pub type Acceptor = RegisterState<Arc<Registers>>;
+
+/// The acceptor of a node that was just opened, if it has one.
+pub fn acceptor_of(node: &Node) -> Option<Acceptor> {
+    let registers = node.acceptor_registers()?.clone();
+    let holds = node.holds().map(|held| Holds {
+        epoch: held.epoch,
+        base: held.base,
+    });
+    let geometry = node.host().config().geometry;
+    Some(RegisterState::restored(registers, geometry, holds))
+}
+
+/// Start the service of this host. It stops when it is dropped; by then the node must have gone, or be
+/// polled by another thread.
+pub fn start(
+    config: &Config,
+    acceptor: Option<Acceptor>,
+    errands: Errands,
+    state: Shared,
+) -> Result<Service> {
+    let this = config.this();
+    let host = &config.host;
+    let entered = durable::entered_epoch(&host.state_dir)?;
+    let service = ServiceConfig {
+        cluster: config.cluster.name.clone(),
+        node: this.id,
+        life: published::read(&state).incarnation,
+        control: SocketAddr::V4(this.control_plane()),
+        dir: host.state_dir.join(CONTROL_DIR),
+        entered,
+        first: first_configuration(config),
+        timing: Timing::default(),
+    };
+    let acceptor = acceptor.map(|state| NodeAcceptor {
+        state,
+        errands: errands.clone(),
+    });
+    let hooks = NodeHooks {
+        errands,
+        state,
+        latest: None,
+        is_entered: Arc::default(),
+    };
+    Service::start(service, acceptor, Box::new(hooks))
+        .with_context(|| format!("control plane of node {:?}", this.name))
+}
+
+/// A node as the control plane knows it.
+pub fn member(node: &NodeConfig) -> Member {
+    Member {
+        node: node.id,
+        name: node.name.clone(),
+        data: node.address,
+        control: SocketAddr::V4(node.control_plane()),
+        parts: Parts {
+            acceptor: node.has(Role::Acceptor),
+            replica: node.has(Role::Replica),
+            leader: node.has(Role::Leader),
+            controller: node.has(Role::Controller),
+        },
+        identity: None,
+    }
+}
+
+/// With what the cluster begins: what the hosts' files say.
+fn first_configuration(config: &Config) -> Configuration {
+    let members = config.nodes.iter().map(|node| (node.id, member(node)));
+    Configuration {
+        epoch: config.cluster.epoch,
+        revision: 0,
+        members: members.collect(),
+        leaders: config.take_over_orders(),
+        beginning: Beginning::Fresh(config.cluster.first_instances.clone()),
+    }
+}
+
+fn node_of(member: &Member) -> NodeConfig {
+    let parts = [
+        (member.parts.leader, Role::Leader),
+        (member.parts.acceptor, Role::Acceptor),
+        (member.parts.replica, Role::Replica),
+        (member.parts.controller, Role::Controller),
+    ];
+    let roles = parts.into_iter().filter(|(has, _)| *has);
+    NodeConfig {
+        id: member.node,
+        name: member.name.clone(),
+        address: member.data,
+        control_plane: None,
+        roles: roles.map(|(_, role)| role).collect(),
+    }
+}
+
+/// Be in this configuration.
+fn enter(node: &mut Node, configuration: &Configuration) -> Result<(), NodeError> {
+    let nodes: Vec<NodeConfig> = configuration.members.values().map(node_of).collect();
+    node.enter_epoch(configuration.epoch, &nodes, &configuration.leaders)?;
+    // One that was overtaken by a later epoch says nothing any more.
+    if node.host().config().epoch == configuration.epoch {
+        node.reorder_leaders(&configuration.leaders);
+    }
+    Ok(())
+}
+
+/// What the service tells this host.
+struct NodeHooks {
+    errands: Errands,
+    state: Shared,
+    latest: Option<Configuration>,
+    /// Cleared with every configuration, set by the node's thread.
+    is_entered: Arc<AtomicBool>,
+}
+
+impl NodeHooks {
+    fn enter_latest(&self) {
+        let Some(configuration) = self.latest.clone() else {
+            return;
+        };
+        let is_entered = self.is_entered.clone();
+        self.errands.send(move |node| match enter(node, &configuration) {
+            Ok(()) => is_entered.store(true, Ordering::Release),
+            Err(error) => tracing::error!("epoch {} is not entered: {error}", configuration.epoch),
+        });
+    }
+}
+
+impl Hooks for NodeHooks {
+    fn entered(&mut self, configuration: &Configuration) {
+        tracing::info!(
+            "epoch {} (revision {}): acceptors {:?}, replicas {:?}",
+            configuration.epoch,
+            configuration.revision,
+            configuration.acceptors(),
+            configuration.replicas()
+        );
+        self.latest = Some(configuration.clone());
+        self.is_entered = Arc::default();
+        self.enter_latest();
+    }
+
+    fn refused(&mut self, refusal: &Refusal) {
+        tracing::error!("the cluster does not take this host: {refusal}");
+    }
+
+    fn applied(&mut self) -> Option<Vec<u64>> {
+        if self.latest.is_some() && !self.is_entered.load(Ordering::Acquire) {
+            self.enter_latest();
+        }
+        published::read(&self.state).applied
+    }
+}
+
+/// The acceptor of a node that runs: read from here, changed by the node's own thread, so that a role in
+/// user space never meets a change half done, and the journal has it.
+struct NodeAcceptor {
+    state: Acceptor,
+    errands: Errands,
+}
+
+impl NodeAcceptor {
+    /// Have the node's thread make a change, and keep it if votes are durable.
+    fn change(
+        &mut self,
+        keep: Option<Reconfigured>,
+        change: impl FnOnce(&mut Acceptor) -> Result<(), AcceptorError> + Send + 'static,
+    ) -> Result<(), AcceptorError> {
+        let mut state = self.state.clone();
+        let (done, changed) = mpsc::channel();
+        self.errands.send(move |node| {
+            let result = change(&mut state).and_then(|()| match keep {
+                Some(what) => keep_in(node, what, &state),
+                None => Ok(()),
+            });
+            // Whoever has given up waiting asks again.
+            let _ = done.send(result.map(|()| state));
+        });
+        let changed = changed.recv_timeout(ERRAND_TIMEOUT);
+        let late = |_| AcceptorError::Unreachable("its host is busy, or ends".into());
+        self.state = changed.map_err(late)??;
+        Ok(())
+    }
+}
+
+fn keep_in(node: &mut Node, what: Reconfigured, state: &Acceptor) -> Result<(), AcceptorError> {
+    let holds = state.holds().map(|holds| journal::Holds {
+        epoch: holds.epoch,
+        base: holds.base,
+    });
+    let kept = node.keep_acceptor(what, holds);
+    kept.map_err(|error| AcceptorError::Unreachable(error.to_string()))
+}
+
+impl AcceptorState for NodeAcceptor {
+    fn partitions(&self) -> usize {
+        self.state.partitions()
+    }
+
+    fn position(&self, partition: usize) -> Position {
+        self.state.position(partition)
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.state.epoch()
+    }
+
+    fn is_voting(&self) -> bool {
+        self.state.is_voting()
+    }
+
+    fn holds(&self) -> Option<Holds> {
+        self.state.holds()
+    }
+
+    fn seal(&mut self, epoch: Epoch) -> Result<(), AcceptorError> {
+        self.change(Some(Reconfigured::Registers), move |a| a.seal(epoch))
+    }
+
+    fn export(
+        &self,
+        partition: usize,
+        from: u64,
+        len_bytes_max: usize,
+    ) -> Result<Piece, AcceptorError> {
+        self.state.export(partition, from, len_bytes_max)
+    }
+
+    fn install(&mut self, partition: usize, merged: &Merged) -> Result<(), AcceptorError> {
+        // Kept with the others, when all are installed: until then the votes of before count.
+        let merged = merged.clone();
+        self.change(None, move |a| a.install(partition, &merged))
+    }
+
+    fn installed(&mut self, holds: Holds) -> Result<(), AcceptorError> {
+        self.change(Some(Reconfigured::Slots), move |a| a.installed(holds))
+    }
+
+    fn start_fresh(&mut self, epoch: Epoch, first: &[u64]) -> Result<(), AcceptorError> {
+        let first = first.to_vec();
+        self.change(Some(Reconfigured::Slots), move |a| {
+            a.start_fresh(epoch, &first)
+        })
+    }
+
+    fn open(&mut self) -> Result<(), AcceptorError> {
+        self.change(Some(Reconfigured::Registers), Acceptor::open)
+    }
+}

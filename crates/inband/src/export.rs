@@ -1,0 +1,288 @@
+//! `inband export`: all keys of a cluster into a file, of a running one over its clients' port, of a
+//! stopped one out of a replica's data.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail, ensure, Context, Result};
+use clap::Args;
+use inband_kv::export::{ExportError, Summary};
+use inband_kv::import::{self, ImportError};
+use inband_kv::machine::{Machine, MachineConfig};
+use inband_lab::cluster_dir::ClusterDir;
+use inband_lab::signals::StopSignals;
+use inband_lab::supervisor::{remote, SupervisorError};
+use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use tempfile::NamedTempFile;
+
+/// Where a cluster serves its clients unless told otherwise.
+pub const DEFAULT_RESP: &str = "127.0.0.1:6379";
+/// What a shell expects of a process that Ctrl-C has ended.
+const EXIT_INTERRUPTED: i32 = 130;
+const SIGNAL_POLL: Duration = Duration::from_millis(500);
+const WRITE_BUFFER_BYTES: usize = 1 << 20;
+
+/// Options of `inband export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// Where a replica of a running cluster listens for clients.
+    #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_RESP, value_parser = address)]
+    host: SocketAddr,
+    /// Instead: a cluster's directories as given to `inband up`, whether it runs or not; or the data
+    /// directories of a replica that does not run.
+    #[arg(
+        long,
+        value_name = "DIR[,DIR...]",
+        value_delimiter = ',',
+        conflicts_with = "host"
+    )]
+    data: Vec<PathBuf>,
+    /// Also from data that were not stopped cleanly: what no replica had applied is missing.
+    #[arg(long, requires = "data")]
+    accept_loss: bool,
+    /// The file. It is there only once it is whole; one that is there already is replaced.
+    file: PathBuf,
+}
+
+/// An address, or a name and a port.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    let found = text.to_socket_addrs().map_err(|error| error.to_string())?;
+    let mut found: Vec<SocketAddr> = found.collect();
+    // A cluster listens on one address, and `localhost` has two.
+    found.sort_by_key(SocketAddr::is_ipv6);
+    found.first().copied().ok_or_else(|| "no address".into())
+}
+
+/// An export that is coming.
+struct Source {
+    stream: Box<dyn Read>,
+    /// About so many.
+    keys: u64,
+    /// Writes the stream, if this process does.
+    writer: Option<JoinHandle<Result<Summary, ExportError>>>,
+}
+
+/// Export, check what comes, and only then give it its name.
+pub fn export(args: &ExportArgs) -> Result<()> {
+    let (directory, name) = place_of(&args.file)?;
+    let temporary = tempfile::Builder::new()
+        .prefix(&format!(".{name}."))
+        .suffix(".partial")
+        .tempfile_in(&directory)
+        .with_context(|| format!("a file in {}", directory.display()))?;
+    let path = temporary.path().to_path_buf();
+    at_ctrl_c(move || {
+        // It is as good as gone; there is nobody to tell.
+        let _ = std::fs::remove_file(path);
+        eprintln!("inband: interrupted; nothing was exported");
+    })?;
+    let source = match args.data.first() {
+        None => live(args.host)?,
+        Some(_) => of_directories(&args.data, args.accept_loss)?,
+    };
+    let summary = receive(source, &temporary, &args.file)?;
+    let finish = || -> io::Result<()> {
+        temporary.as_file().sync_all()?;
+        temporary.persist(&args.file)?;
+        File::open(&directory)?.sync_all()
+    };
+    finish().with_context(|| args.file.display().to_string())?;
+    println!(
+        "exported {} of {} to {} ({})",
+        keys(summary.keys),
+        partitions(summary.partitions),
+        args.file.display(),
+        HumanBytes(summary.len_bytes)
+    );
+    Ok(())
+}
+
+/// The directory and the name of a file to be made.
+fn place_of(file: &Path) -> Result<(PathBuf, String)> {
+    let name = file.file_name().filter(|_| !file.is_dir());
+    let name = name.with_context(|| format!("{} is no name for a file", file.display()))?;
+    let directory = match file.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    Ok((directory.to_path_buf(), name.to_string_lossy().into_owned()))
+}
+
+/// At Ctrl-C and its like, do this and end. Call before other threads are started.
+pub fn at_ctrl_c(last: impl FnOnce() + Send + 'static) -> Result<()> {
+    let signals = StopSignals::take()?;
+    let wait = move || {
+        while !signals.wait(SIGNAL_POLL) {}
+        last();
+        std::process::exit(EXIT_INTERRUPTED);
+    };
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(wait)?;
+    Ok(())
+}
+
+/// A bar of so many keys; nothing if nobody looks at a terminal.
+pub fn bar(keys: u64, doing: &'static str) -> ProgressBar {
+    let template = "{prefix} {wide_bar} {human_pos} of {human_len} keys, {per_sec}, {eta} left";
+    let style = ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar());
+    ProgressBar::new(keys).with_prefix(doing).with_style(style)
+}
+
+/// A number of keys in words.
+pub fn keys(count: u64) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} key{plural}", HumanCount(count))
+}
+
+fn partitions(count: u64) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} partition{plural}")
+}
+
+fn live(address: SocketAddr) -> Result<Source> {
+    let asked = import::ask_for_export(address);
+    let (keys, stream) = asked.with_context(|| {
+        format!("{address} (of a cluster that does not run, name the directory with --data)")
+    })?;
+    Ok(Source {
+        stream: Box::new(stream),
+        keys,
+        writer: None,
+    })
+}
+
+fn of_directories(dirs: &[PathBuf], accept_loss: bool) -> Result<Source> {
+    if Machine::partitions_in(&dirs[0])?.is_some() {
+        return stopped(open(dirs)?);
+    }
+    match remote::status(&dirs[0]) {
+        Ok(status) => live(status.resp),
+        Err(SupervisorError::NotRunning { .. }) => stopped(best_replica(dirs, accept_loss)?),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Open a replica's data.
+fn open(dirs: &[PathBuf]) -> Result<Machine> {
+    let first = dirs[0].display();
+    let partitions = Machine::partitions_in(&dirs[0])?;
+    Machine::open(MachineConfig {
+        dirs: dirs.to_vec(),
+        partitions: partitions.with_context(|| format!("{first} holds no data of a replica"))?,
+        sync: false,
+    })
+    .with_context(|| first.to_string())
+}
+
+/// The most advanced replica of a cluster that does not run.
+fn best_replica(dirs: &[PathBuf], accept_loss: bool) -> Result<Machine> {
+    let shown = dirs[0].display();
+    // Opening would make a cluster's directory of it.
+    ensure!(
+        dirs[0].join("hosts").is_dir(),
+        "{shown} is neither a cluster's directory nor a replica's data"
+    );
+    let cluster = ClusterDir::open(&dirs[0], &dirs[1..])?;
+    let record = cluster.record()?;
+    let record = record.with_context(|| format!("{shown} holds no cluster"))?;
+    ensure!(
+        record.data_dirs == dirs.len(),
+        "the cluster in {shown} has its partitions in {} directories, --data names {}; name the \
+         same ones as for `inband up`, in their order",
+        record.data_dirs,
+        dirs.len()
+    );
+    let mut best: Option<(u64, Vec<PathBuf>)> = None;
+    for host in std::fs::read_dir(cluster.path().join("hosts"))? {
+        let data = cluster.data_dirs(&host?.file_name().to_string_lossy());
+        if Machine::partitions_in(&data[0])?.is_some() {
+            let applied = open(&data)?.applied().iter().sum();
+            if best.as_ref().is_none_or(|(most, _)| applied > *most) {
+                best = Some((applied, data));
+            }
+        }
+    }
+    let (_, data) = best.with_context(|| format!("no replica in {shown} has data"))?;
+    let machine = open(&data)?;
+    let has = |at: &Vec<u64>| machine.applied().iter().zip(at).all(|(has, at)| has >= at);
+    let is_whole = record.clean_at.as_ref().is_some_and(has);
+    if !is_whole && !accept_loss {
+        bail!(
+            "the cluster in {shown} was not stopped cleanly: its replicas' data may lack what its \
+             clients were told is done; start it with `inband up` and export then, or export what \
+             there is with --accept-loss"
+        );
+    }
+    Ok(machine)
+}
+
+/// Let a thread export, so that what comes is checked as if it came over a network.
+fn stopped(machine: Machine) -> Result<Source> {
+    let (stream, to) = UnixStream::pair()?;
+    let keys = machine.keys();
+    let write = move || machine.shared().export(BufWriter::new(to));
+    let thread = std::thread::Builder::new().name("export".into());
+    Ok(Source {
+        stream: Box::new(stream),
+        keys,
+        writer: Some(thread.spawn(write)?),
+    })
+}
+
+/// Write down what comes, and check it.
+fn receive(source: Source, to: &NamedTempFile, file: &Path) -> Result<Summary> {
+    let bar = bar(source.keys, "exporting");
+    let mut tee = Tee {
+        from: source.stream,
+        to: BufWriter::with_capacity(WRITE_BUFFER_BYTES, to),
+        file,
+    };
+    let count = &mut |_: import::ExportedKey<'_>| {
+        bar.inc(1);
+        Ok(())
+    };
+    let result = import::read(&mut tee, count);
+    let written = tee.to.flush().map_err(|error| writing(file, error));
+    drop(tee);
+    bar.finish_and_clear();
+    if let Some(writer) = source.writer {
+        let written = writer.join();
+        let written = written.map_err(|_| anyhow!("the export has panicked"))?;
+        // Without the reader, the writer finds a broken pipe; what the reader found comes first.
+        if !matches!(result, Err(ImportError::Io(_))) {
+            written?;
+        }
+    }
+    let summary = result.map_err(|error| match error {
+        ImportError::Damaged(what) => anyhow!("the export broke off ({what}); export again"),
+        other => other.into(),
+    })?;
+    written?;
+    Ok(summary)
+}
+
+fn writing(file: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("writing {}: {error}", file.display()))
+}
+
+/// Writes down what is read.
+struct Tee<'a, W: Write> {
+    from: Box<dyn Read>,
+    to: BufWriter<W>,
+    file: &'a Path,
+}
+
+impl<W: Write> Read for Tee<'_, W> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let len = self.from.read(into)?;
+        let written = self.to.write_all(&into[..len]);
+        written.map_err(|error| writing(self.file, error))?;
+        Ok(len)
+    }
+}

@@ -1,0 +1,403 @@
+//! `inband member` and what other commands about the control plane share.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+use clap::{Args, Subcommand};
+use inband_control::configuration::{Configuration, Member, NodeId, Parts};
+use inband_control::message::AcceptorReport;
+use inband_control::service::{self, HostStatus, Request, Response, Status};
+use inband_lab::change::{self, Goal, Plane, PlaneError};
+use inband_lab::signals::StopSignals;
+use inband_lab::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
+use inband_lab::MemberKind;
+use inband_paxos::config::{Config, Role};
+
+use crate::control_plane;
+use crate::up::DEFAULT_DATA;
+
+/// Longest wait for one answer of the control plane.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// How often what is being done is looked at.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// A host that is silent for longer is shown as such; hosts report ten times a second.
+const SILENT_MS: u64 = 1000;
+
+/// Which cluster.
+#[derive(Debug, Args)]
+pub struct PlaneArgs {
+    /// Directory of a cluster of `inband up`.
+    #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Configuration of a host of `inband run`, for a cluster that is not of `inband up`. Its
+    /// controllers are asked directly.
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    pub config: Option<PathBuf>,
+}
+
+/// What `inband member` does.
+#[derive(Debug, Subcommand)]
+pub enum MemberCommand {
+    /// Who is a member, how they are, and what is being changed.
+    List {
+        #[command(flatten)]
+        plane: PlaneArgs,
+        /// Everything, as one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take in a new acceptor or replica while the cluster serves, and wait until it plays its part.
+    Add {
+        /// acceptor or replica. With --config: leave it out, the file says what its host does; the host
+        /// must be running.
+        #[arg(required_unless_present = "config", conflicts_with = "config")]
+        kind: Option<MemberKind>,
+        #[command(flatten)]
+        plane: PlaneArgs,
+    },
+    /// Let a host go for ever, while the cluster serves. Its id is never used again.
+    Remove {
+        /// acceptor/1, replica/2, ... With --config the default is the host of the file.
+        #[arg(required_unless_present = "config")]
+        name: Option<String>,
+        #[command(flatten)]
+        plane: PlaneArgs,
+    },
+    /// Put a new host into the place of another, which may be dead or have lost its disk.
+    Replace {
+        /// Who leaves: acceptor/1, replica/2, ... With --config the host of the file comes; it must be
+        /// running.
+        name: String,
+        #[command(flatten)]
+        plane: PlaneArgs,
+    },
+}
+
+/// What `inband leader` does.
+#[derive(Debug, Subcommand)]
+pub enum LeaderCommand {
+    /// Make a host the preferred leader, and wait until it leads.
+    Move {
+        /// leader, replica/2, ...: a host that may lead.
+        name: String,
+        /// Of this partition only: its number, or M for the log of commands over several partitions.
+        #[arg(long, value_name = "P|M")]
+        partition: Option<String>,
+        #[command(flatten)]
+        plane: PlaneArgs,
+    },
+}
+
+/// `inband member`.
+pub fn member(command: &MemberCommand) -> Result<()> {
+    match command {
+        MemberCommand::List { plane, json } => list(plane, *json),
+        MemberCommand::Add { kind, plane } => match (&plane.config, kind) {
+            (Some(_), _) => Direct::of(plane)?.add(None),
+            (None, Some(kind)) => {
+                let host = in_lab(plane, SupervisorRequest::Add { kind: *kind })?;
+                println!("{host} is a member");
+                Ok(())
+            }
+            (None, None) => bail!("say what to add: acceptor or replica"),
+        },
+        MemberCommand::Remove { name, plane } => match (&plane.config, name) {
+            (Some(_), name) => Direct::of(plane)?.remove(name.as_deref()),
+            (None, Some(name)) => {
+                let host = name.clone();
+                let host = in_lab(plane, SupervisorRequest::Remove { host })?;
+                println!("{host} is gone; what was on its disk stays in the cluster's directory");
+                Ok(())
+            }
+            (None, None) => bail!("say who is to go; `inband member list` shows who is there"),
+        },
+        MemberCommand::Replace { name, plane } => match &plane.config {
+            Some(_) => Direct::of(plane)?.add(Some(name)),
+            None => {
+                let host = name.clone();
+                let new = in_lab(plane, SupervisorRequest::Replace { host })?;
+                println!("{new} is in the place of {name}");
+                Ok(())
+            }
+        },
+    }
+}
+
+/// `inband leader`.
+pub fn leader(command: &LeaderCommand) -> Result<()> {
+    let LeaderCommand::Move {
+        name,
+        partition,
+        plane,
+    } = command;
+    let status = status_of(plane)?;
+    let opened = opened(&status)?;
+    let log = match partition.as_deref() {
+        None => None,
+        Some("M") if opened.partitions() > 1 => Some(opened.partitions() as u32 - 1),
+        Some(number) => Some(number.parse().with_context(|| {
+            format!("--partition {number:?} is no partition; write its number, or M")
+        })?),
+    };
+    if plane.config.is_some() {
+        let direct = Direct::of(plane)?;
+        let to = node_named(opened, name)?;
+        direct.ask(&Request::MoveLeader { partition: log, to })?;
+        println!("{name} is the preferred leader; /metrics shows when it leads");
+        return Ok(());
+    }
+    let host = name.clone();
+    let host = in_lab(plane, SupervisorRequest::Lead { log, host })?;
+    println!("{host} leads");
+    Ok(())
+}
+
+fn status_of(plane: &PlaneArgs) -> Result<Status> {
+    match &plane.config {
+        Some(_) => Ok(Direct::of(plane)?.status()?),
+        None => Ok(remote::plane_status(&plane.data)?),
+    }
+}
+
+/// Have the supervisor make a change, and show what it does meanwhile. Returns a host's name.
+fn in_lab(plane: &PlaneArgs, request: SupervisorRequest) -> Result<String> {
+    // Before there is another thread.
+    let signals = StopSignals::take()?;
+    let data = plane.data.clone();
+    let asked = thread::spawn(move || remote::ask(&data, &request));
+    let mut shown = None;
+    while !asked.is_finished() {
+        if signals.wait(PROGRESS_INTERVAL) {
+            bail!("no longer waiting; the change goes on in the cluster, see `inband member list`");
+        }
+        let doing = remote::ask(&plane.data, &SupervisorRequest::Progress);
+        if let Ok(SupervisorReply::Progress { doing: Some(doing) }) = doing {
+            if shown.as_ref() != Some(&doing) {
+                println!("{doing}");
+                shown = Some(doing);
+            }
+        }
+    }
+    let answer = asked
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    match answer? {
+        SupervisorReply::Done { host } => Ok(host),
+        other => bail!("the supervisor answered {other:?}; is it of the same version?"),
+    }
+}
+
+fn opened(status: &Status) -> Result<&Configuration> {
+    let none = "the cluster has no configuration yet; start all its controllers once";
+    status.opened.as_ref().context(none)
+}
+
+fn node_named(configuration: &Configuration, name: &str) -> Result<NodeId> {
+    let mut members = configuration.members.values();
+    let Some(member) = members.find(|member| member.name == name) else {
+        let names = configuration.members.values().map(|m| m.name.as_str());
+        bail!(
+            "no member is called {name:?}; there are {}",
+            names.collect::<Vec<_>>().join(", ")
+        );
+    };
+    Ok(member.node)
+}
+
+/// A cluster whose controllers are asked directly.
+struct Direct {
+    config: Config,
+    signals: StopSignals,
+    shown: RefCell<String>,
+}
+
+impl Direct {
+    fn of(plane: &PlaneArgs) -> Result<Direct> {
+        let path = plane.config.as_deref().context("--config is missing")?;
+        let config = Config::load(path)?;
+        if config.controllers().next().is_none() {
+            bail!(
+                "{}: no node has the role \"controller\", so the members are fixed",
+                path.display()
+            );
+        }
+        Ok(Direct {
+            config,
+            signals: StopSignals::take()?,
+            shown: RefCell::default(),
+        })
+    }
+
+    /// Take in the host of the file, in the place of another perhaps.
+    fn add(&self, in_place_of: Option<&str>) -> Result<()> {
+        let new = control_plane::member(self.config.this());
+        let (name, id) = (new.name.clone(), new.node);
+        let goes = match in_place_of {
+            Some(old) => Some(node_named(opened(&self.status()?)?, old)?),
+            None => None,
+        };
+        let request = match goes {
+            Some(old) => Request::Replace { old, new },
+            None => Request::Add(new),
+        };
+        let comes = Some(id);
+        self.carry_out(&request, Goal { comes, goes })?;
+        println!("{name} is a member; /metrics shows when it plays its part");
+        if let Some(old) = in_place_of {
+            println!("{old} is none any more: stop it, and never use its id again");
+        }
+        Ok(())
+    }
+
+    fn remove(&self, name: Option<&str>) -> Result<()> {
+        let name = name.unwrap_or(&self.config.this().name);
+        let id = node_named(opened(&self.status()?)?, name)?;
+        let goal = Goal {
+            comes: None,
+            goes: Some(id),
+        };
+        self.carry_out(&Request::Remove(id), goal)?;
+        println!("{name} is no member any more: stop it, and never use its id {id} again");
+        Ok(())
+    }
+
+    fn carry_out(&self, request: &Request, goal: Goal) -> Result<()> {
+        change::carry_out(self, request, goal).map_err(|failure| failure.error().into())
+    }
+}
+
+impl Plane for Direct {
+    fn ask(&self, request: &Request) -> Result<Response, PlaneError> {
+        let controllers = self.config.controllers();
+        let services: Vec<SocketAddr> = controllers
+            .map(|node| SocketAddr::V4(node.control_plane()))
+            .collect();
+        let cluster = &self.config.cluster.name;
+        Ok(service::call(cluster, &services, request, CALL_LIMIT)?)
+    }
+
+    fn say(&self, what: String) {
+        if *self.shown.borrow() != what {
+            println!("{what}");
+            *self.shown.borrow_mut() = what;
+        }
+    }
+
+    fn wait_a_little(&self) -> bool {
+        !self.signals.wait(PROGRESS_INTERVAL)
+    }
+}
+
+/// `inband member list`.
+fn list(plane: &PlaneArgs, json: bool) -> Result<()> {
+    let status = status_of(plane)?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+        return Ok(());
+    }
+    print!("{}", in_words(&status));
+    Ok(())
+}
+
+/// The table of `inband member list`.
+fn in_words(status: &Status) -> String {
+    let Some(opened) = &status.opened else {
+        return "no configuration yet: the control plane founds the cluster once all its hosts are up\n"
+            .into();
+    };
+    let name = |node: NodeId| {
+        let member = opened.members.get(&node);
+        member.map_or_else(|| format!("node {node}"), |m| m.name.clone())
+    };
+    let mut text = format!(
+        "epoch {}  revision {}  control plane led by {}\n",
+        opened.epoch,
+        opened.revision,
+        name(status.leader)
+    );
+    text += &format!(
+        "{:>4}  {:<14} {:<28} {:<22} {}\n",
+        "id", "name", "roles", "address", "state"
+    );
+    let target = status.pending.as_ref().map(|pending| &pending.target);
+    let coming = target.iter().flat_map(|target| target.members.values());
+    let coming = coming.filter(|member| !opened.members.contains_key(&member.node));
+    for member in opened.members.values().chain(coming) {
+        let heard = status.hosts.iter().find(|host| host.node == member.node);
+        let mut state = state_of(member, heard, opened);
+        match target {
+            Some(target) if !target.members.contains_key(&member.node) => {
+                state += ", on its way out"
+            }
+            Some(_) if !opened.members.contains_key(&member.node) => state += ", on its way in",
+            _ => {}
+        }
+        text += &format!(
+            "{:>4}  {:<14} {:<28} {:<22} {state}\n",
+            member.node,
+            member.name,
+            roles(&member.parts),
+            member.data.to_string()
+        );
+    }
+    if let Some(pending) = &status.pending {
+        let why = match &pending.change {
+            Some(_) => "with other members",
+            None => "so that all acceptors vote again",
+        };
+        text += &format!("epoch {} is being prepared, {why}\n", pending.target.epoch);
+    }
+    for (log, order) in opened.leaders.iter().enumerate() {
+        let order: Vec<String> = order.iter().map(|node| name(*node)).collect();
+        let log = inband_lab::control::log_name(log, opened.partitions());
+        text += &format!("{log} is led by the first of: {}\n", order.join(", "));
+    }
+    if status.waiting != inband_control::coordinator::Waiting::Nothing {
+        text += &format!("{}\n", change::in_words(&Ok(status.clone())));
+    }
+    text
+}
+
+fn roles(parts: &Parts) -> String {
+    let roles = [
+        (parts.acceptor, Role::Acceptor),
+        (parts.replica, Role::Replica),
+        (parts.leader, Role::Leader),
+        (parts.controller, Role::Controller),
+    ];
+    let names = roles.into_iter().filter(|(has, _)| *has);
+    let names: Vec<String> = names.map(|(_, role)| role.to_string()).collect();
+    names.join(", ")
+}
+
+fn state_of(member: &Member, heard: Option<&HostStatus>, opened: &Configuration) -> String {
+    let Some(heard) = heard else {
+        return "never heard by the leader of the control plane".into();
+    };
+    if member.identity.is_some_and(|known| known != heard.identity) {
+        return "another host has its id: it has lost its state directory, replace it".into();
+    }
+    if heard.silent_ms > SILENT_MS {
+        return format!("silent for {} s", heard.silent_ms / 1000);
+    }
+    match &heard.acceptor {
+        Some(acceptor) if member.parts.acceptor => acceptor_state(acceptor, opened),
+        _ => "up".into(),
+    }
+}
+
+fn acceptor_state(acceptor: &AcceptorReport, opened: &Configuration) -> String {
+    if acceptor.voting && acceptor.epoch == opened.epoch {
+        "votes".into()
+    } else if acceptor.voting {
+        format!("votes in epoch {} still", acceptor.epoch)
+    } else if acceptor.forgot(opened.epoch) {
+        "recovering: it has lost its votes".into()
+    } else {
+        "does not vote yet".into()
+    }
+}

@@ -1,0 +1,452 @@
+//! Members that fail, come and go while clients write, and the control plane that sees to it.
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{check, lab_works, Client, Cluster, Load, Record, PROGRAM};
+use inband_control::coordinator::Waiting;
+use inband_lab::{ClusterSpec, MemberKind, Supervisor};
+use inband_paxos::config::{Dataplane, Durability};
+
+/// Time for a cluster on a busy two-core machine to do what takes it a second on a quiet one.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn run_for(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+/// Two of the clients' replicas: those that stay.
+fn load(cluster: &Cluster) -> Load {
+    Load::start(&[cluster.replica(0), cluster.replica(2)], 4)
+}
+
+/// No command failed and none was lost from sight.
+fn check_all_succeeded(cluster: &Cluster, records: &[Record]) {
+    for record in records {
+        let all_good = record.failed.is_empty() && record.unknown.is_empty();
+        assert!(all_good, "{:?} {:?}", record.failed, record.unknown);
+    }
+    let pause = records.iter().map(|r| r.longest_pause).max().unwrap();
+    let checked = check(cluster.resp(), records);
+    println!(
+        "{checked} SETs read back; longest pause of a client {} ms",
+        pause.as_millis()
+    );
+}
+
+fn timed<T>(what: &str, f: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let result = f();
+    println!("{what}: {} ms", began.elapsed().as_millis());
+    result
+}
+
+/// An acceptor is killed and restarted empty, again and again another one: each time it votes again by
+/// itself, so that the cluster survives the next.
+fn acceptors_fail_in_turn(name: &str, dataplane: Dataplane, partitions: u32) {
+    let cluster = Cluster::start(name, dataplane, |spec| spec.partitions = partitions);
+    let before = cluster.status().epoch;
+    let load = load(&cluster);
+    run_for(300);
+    // The first is the one that leads the control plane.
+    let leader = cluster.plane().leader;
+    let mut acceptors = cluster.wait_until_all_vote(PATIENCE);
+    let status = cluster.status();
+    let leading = status.hosts.iter().find(|h| h.id == leader).unwrap();
+    acceptors.sort_by_key(|name| *name != leading.name);
+    for acceptor in &acceptors {
+        cluster.supervisor.kill(acceptor).unwrap();
+        run_for(300);
+        cluster.supervisor.restart(acceptor).unwrap();
+        timed(&format!("{acceptor} votes again"), || {
+            cluster.wait_until_all_vote(PATIENCE);
+        });
+    }
+    assert!(cluster.status().epoch >= before + 3);
+    run_for(300);
+    let records = load.stop();
+    check_all_succeeded(&cluster, &records);
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn acceptors_fail_in_turn_and_vote_again_by_themselves() {
+    if lab_works("acceptors_fail_in_turn_and_vote_again_by_themselves") {
+        acceptors_fail_in_turn("turn", Dataplane::Xdp, 2);
+    }
+}
+
+#[test]
+fn acceptors_in_user_space_fail_in_turn_and_vote_again() {
+    acceptors_fail_in_turn("turnu", Dataplane::Udp, 1);
+}
+
+#[test]
+fn an_acceptor_is_replaced_under_load_and_another_may_be_lost() {
+    if !lab_works("an_acceptor_is_replaced_under_load_and_another_may_be_lost") {
+        return;
+    }
+    let cluster = Cluster::start("repl", Dataplane::Xdp, |spec| spec.partitions = 2);
+    let load = load(&cluster);
+    run_for(300);
+    // A dead one, then a living one.
+    cluster.supervisor.kill("acceptor/0").unwrap();
+    let new = timed("a dead acceptor is replaced", || {
+        cluster.supervisor.replace_member("acceptor/0").unwrap()
+    });
+    assert_eq!(new, "acceptor/3");
+    let new = timed("a living acceptor is replaced", || {
+        cluster.supervisor.replace_member("acceptor/1").unwrap()
+    });
+    assert_eq!(new, "acceptor/4");
+    let names = cluster.wait_until_all_vote(PATIENCE);
+    assert_eq!(names, ["acceptor/2", "acceptor/3", "acceptor/4"]);
+    // None of the first three is needed any more.
+    cluster.supervisor.kill("acceptor/2").unwrap();
+    run_for(700);
+    let records = load.stop();
+    check_all_succeeded(&cluster, &records);
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+fn grow_and_shrink(name: &str, dataplane: Dataplane) {
+    let cluster = Cluster::start(name, dataplane, |_| {});
+    let load = load(&cluster);
+    run_for(300);
+    let add = |kind| timed("added", || cluster.supervisor.add_member(kind).unwrap());
+    let remove = |name| {
+        timed("removed", || {
+            cluster.supervisor.remove_member(name).unwrap()
+        })
+    };
+    assert_eq!(add(MemberKind::Acceptor), "acceptor/3");
+    assert_eq!(add(MemberKind::Replica), "replica/3");
+    assert_eq!(add(MemberKind::Acceptor), "acceptor/4");
+    remove("acceptor/0");
+    remove("replica/1");
+    let names = cluster.wait_until_all_vote(PATIENCE);
+    let left = ["acceptor/1", "acceptor/2", "acceptor/3", "acceptor/4"];
+    assert_eq!(names, left);
+    run_for(300);
+    let records = load.stop();
+    check_all_succeeded(&cluster, &records);
+    cluster.wait_until_equal(PATIENCE);
+    check(cluster.replica(3), &records);
+
+    // The members of now are those after a clean stop.
+    let members = |cluster: &Cluster| {
+        let hosts = cluster.status().hosts.into_iter();
+        hosts.map(|h| (h.id, h.name, h.address)).collect::<Vec<_>>()
+    };
+    let before = members(&cluster);
+    let epoch = cluster.status().epoch;
+    let (cluster, _) = timed("down and up", || cluster.down_and_up(|_| {}));
+    assert_eq!(members(&cluster), before);
+    assert!(cluster.status().epoch > epoch);
+    check(cluster.replica(3), &records);
+    remove_last(&cluster);
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+/// After a start on existing data members come and go as before.
+fn remove_last(cluster: &Cluster) {
+    cluster.supervisor.remove_member("acceptor/4").unwrap();
+    let mut client = Client::connect(cluster.resp());
+    assert_eq!(client.call(&["SET", "after", "all"]), "+OK");
+}
+
+#[test]
+fn acceptors_and_replicas_are_added_and_removed_under_load() {
+    if lab_works("acceptors_and_replicas_are_added_and_removed_under_load") {
+        grow_and_shrink("grow", Dataplane::Xdp);
+    }
+}
+
+#[test]
+fn acceptors_and_replicas_are_added_and_removed_in_user_space() {
+    grow_and_shrink("growu", Dataplane::Udp);
+}
+
+#[test]
+fn a_replica_whose_disk_was_wiped_returns_under_a_new_id() {
+    if !lab_works("a_replica_whose_disk_was_wiped_returns_under_a_new_id") {
+        return;
+    }
+    let cluster = Cluster::start("wipe", Dataplane::Xdp, |spec| {
+        spec.ring_slots = 256;
+        spec.limits.peer_log_values = 256;
+        spec.partitions = 2;
+    });
+    let load = load(&cluster);
+    run_for(300);
+    cluster.supervisor.kill("replica/1").unwrap();
+    fs::remove_dir_all(cluster.dir.join("hosts/replica-1")).unwrap();
+    run_for(700);
+    let new = timed("the wiped replica is replaced", || {
+        cluster.supervisor.replace_member("replica/1").unwrap()
+    });
+    assert_eq!(new, "replica/3");
+    run_for(300);
+    let records = load.stop();
+    check_all_succeeded(&cluster, &records);
+    cluster.wait_until_equal(PATIENCE);
+    check(cluster.replica(3), &records);
+    assert!(cluster.status().hosts.iter().all(|h| h.name != "replica/1"));
+    cluster.down_and_compare();
+}
+
+#[test]
+fn the_cluster_decides_while_the_control_plane_is_down() {
+    if !lab_works("the_cluster_decides_while_the_control_plane_is_down") {
+        return;
+    }
+    let cluster = Cluster::start("plane", Dataplane::Xdp, |spec| spec.controllers = 3);
+    let load = load(&cluster);
+    run_for(300);
+    let leader = cluster.plane().leader;
+    let status = cluster.status();
+    let leading = status.hosts.iter().find(|h| h.id == leader).unwrap();
+    assert!(leading.name.starts_with("controller/"), "{}", leading.name);
+    cluster.supervisor.kill(&leading.name).unwrap();
+    timed("another controller leads", || {
+        assert_ne!(cluster.plane().leader, leader);
+    });
+    // A majority is gone, and an acceptor fails on top of that.
+    let second = ["controller/0", "controller/1"].map(str::to_owned);
+    let second = second.iter().find(|name| **name != leading.name).unwrap();
+    cluster.supervisor.kill(second).unwrap();
+    cluster.supervisor.kill("acceptor/1").unwrap();
+    let before = cluster.progress();
+    run_for(1500);
+    assert!(cluster.progress() > before + 100, "it does not decide");
+    let error = cluster.supervisor.add_member(MemberKind::Acceptor);
+    assert!(error.is_err(), "nobody could have agreed to it");
+    // Back: it repairs what has happened meanwhile.
+    cluster.supervisor.restart(&leading.name).unwrap();
+    cluster.supervisor.restart(second).unwrap();
+    cluster.supervisor.restart("acceptor/1").unwrap();
+    timed("the acceptor votes again", || {
+        cluster.wait_until_all_vote(PATIENCE);
+    });
+    let records = load.stop();
+    check_all_succeeded(&cluster, &records);
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn leaders_are_moved_under_load() {
+    if !lab_works("leaders_are_moved_under_load") {
+        return;
+    }
+    let cluster = Cluster::start("move", Dataplane::Xdp, |spec| spec.partitions = 2);
+    let load = load(&cluster);
+    run_for(300);
+    let epoch = cluster.status().epoch;
+    timed("all leaders moved", || {
+        cluster.supervisor.move_leader(None, "replica/1").unwrap()
+    });
+    let status = cluster.status();
+    assert!(status
+        .leaders
+        .iter()
+        .all(|l| l.as_deref() == Some("replica/1")));
+    timed("one leader moved", || {
+        cluster.supervisor.move_leader(Some(0), "leader").unwrap()
+    });
+    let status = cluster.status();
+    assert_eq!(status.leader(0), Some("leader"));
+    assert_eq!(status.leader(1), Some("replica/1"));
+    assert_eq!(status.epoch, epoch, "acceptors are not touched");
+    let error = cluster.supervisor.move_leader(None, "acceptor/0");
+    let error = error.expect_err("it has no leader").to_string();
+    assert!(error.contains("no leader part"), "{error}");
+    let records = load.stop();
+    check_all_succeeded(&cluster, &records);
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+/// Kill all acceptors but one, and start them again.
+fn lose_a_majority(cluster: &Cluster) {
+    for acceptor in ["acceptor/0", "acceptor/1"] {
+        cluster.supervisor.kill(acceptor).unwrap();
+    }
+    for acceptor in ["acceptor/0", "acceptor/1"] {
+        cluster.supervisor.restart(acceptor).unwrap();
+    }
+}
+
+#[test]
+fn a_majority_of_acceptors_lost_in_memory_mode_is_refused() {
+    let cluster = Cluster::start("lost", Dataplane::Udp, |_| {});
+    let mut client = Client::connect(cluster.resp());
+    assert_eq!(client.call(&["SET", "before", "1"]), "+OK");
+    cluster.wait_until_equal(PATIENCE);
+    lose_a_majority(&cluster);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let waiting = cluster.plane().waiting;
+        if matches!(&waiting, Waiting::MajorityLost(nodes) if nodes.len() == 2) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{waiting:?}");
+        run_for(20);
+    }
+    // Nobody votes for whatever may have been chosen already.
+    let voting = |cluster: &Cluster| {
+        let hosts = cluster.status().hosts;
+        let said = hosts.iter().filter_map(|h| h.status.as_ref());
+        said.filter(|s| s.acceptors.iter().any(|a| a.voting))
+            .count()
+    };
+    run_for(1000);
+    assert!(voting(&cluster) <= 1);
+    let error = cluster.supervisor.replace_member("acceptor/0");
+    let error = error
+        .expect_err("there is nobody to take over from")
+        .to_string();
+    assert!(error.contains("--accept-loss"), "{error}");
+
+    let report = cluster.supervisor.down();
+    assert_eq!(report.clean_at, None);
+    let stopped = cluster.crash();
+    let (cluster, spec) = stopped.up_again(|spec| spec.accept_loss = true);
+    let mut client = Client::connect(cluster.resp());
+    assert_eq!(client.call(&["GET", "before"]), "1");
+    let stopped = cluster.crash();
+    let again = ClusterSpec {
+        accept_loss: false,
+        ..spec
+    };
+    let refused = Supervisor::start(again).expect_err("an unclean stop is refused");
+    assert!(refused.to_string().contains("--accept-loss"), "{refused}");
+    let (cluster, _) = stopped.up_again(|_| {});
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn a_majority_of_acceptors_lost_in_sync_mode_comes_back_whole() {
+    let cluster = Cluster::start("back", Dataplane::Udp, |spec| {
+        spec.durability = Durability::Sync;
+        spec.partitions = 2;
+    });
+    let load = load(&cluster);
+    for _ in 0..3 {
+        run_for(300);
+        lose_a_majority(&cluster);
+        cluster.wait_until_all_vote(PATIENCE);
+    }
+    run_for(300);
+    let records = load.stop();
+    check(cluster.resp(), &records);
+    cluster.wait_until_equal(PATIENCE);
+    // A journal that is gone is a memory that is lost: the others have it.
+    cluster.supervisor.kill("acceptor/2").unwrap();
+    let journal = inband_paxos::node::JOURNAL_DIR;
+    fs::remove_dir_all(cluster.dir.join("hosts/acceptor-2").join(journal)).unwrap();
+    cluster.supervisor.restart("acceptor/2").unwrap();
+    cluster.wait_until_all_vote(PATIENCE);
+    cluster.down_and_compare();
+}
+
+fn inband(cluster: &Cluster, args: &[&str]) -> (bool, String) {
+    let output = Command::new(PROGRAM)
+        .args(args)
+        .arg("--data")
+        .arg(&cluster.dir)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("panicked"), "{said}");
+    (output.status.success(), said)
+}
+
+#[test]
+fn the_command_line_changes_members() {
+    let cluster = Cluster::start("cmd", Dataplane::Udp, |_| {});
+    let expect = |args: &[&str], good: bool, says: &str| {
+        let (succeeded, said) = inband(&cluster, args);
+        assert!(succeeded == good && said.contains(says), "{args:?}: {said}");
+        said
+    };
+    let said = expect(&["member", "list"], true, "acceptor/0");
+    assert_eq!(said.matches(" votes\n").count(), 3, "{said}");
+    assert!(said.contains("led by acceptor/"), "{said}");
+    let said = expect(&["member", "list", "--json"], true, "\"epoch\"");
+    serde_json::from_str::<serde_json::Value>(&said).expect("JSON");
+    expect(&["member", "add", "replica"], true, "replica/3 is a member");
+    expect(
+        &["member", "remove", "replica/0"],
+        true,
+        "replica/0 is gone",
+    );
+    let says = "acceptor/3 is in the place of acceptor/1";
+    expect(&["member", "replace", "acceptor/1"], true, says);
+    expect(&["leader", "move", "replica/2"], true, "replica/2 leads");
+    expect(
+        &["leader", "move", "leader", "--partition", "0"],
+        true,
+        "leader leads",
+    );
+
+    expect(
+        &["member", "add", "leader"],
+        false,
+        "choose acceptor or replica",
+    );
+    expect(&["member", "add"], false, "acceptor|replica");
+    expect(
+        &["member", "remove", "replica/0"],
+        false,
+        "no role \"replica/0\"",
+    );
+    expect(
+        &["leader", "move", "leader", "--partition", "x"],
+        false,
+        "is no partition",
+    );
+    expect(
+        &["leader", "move", "leader", "--partition", "7"],
+        false,
+        "partition 7",
+    );
+    expect(&["leader", "move", "acceptor/0"], false, "no leader part");
+    let said = expect(&["member", "list"], true, "replica/3");
+    assert!(
+        !said.contains("replica/0") && !said.contains("acceptor/1"),
+        "{said}"
+    );
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn what_nothing_can_do_without_stays() {
+    let cluster = Cluster::start("last", Dataplane::Udp, |spec| {
+        spec.acceptors = "1".parse().unwrap();
+        spec.replicas = 1;
+        spec.controllers = 1;
+    });
+    for (name, says) in [
+        ("acceptor/0", "without acceptors"),
+        ("replica/0", "last replica"),
+        ("controller/0", "without controllers"),
+    ] {
+        let error = cluster.supervisor.remove_member(name).expect_err(name);
+        assert!(error.to_string().contains(says), "{name}: {error}");
+    }
+    // The replica leads as well.
+    cluster.supervisor.remove_member("leader").unwrap();
+    let mut client = Client::connect(cluster.resp());
+    assert_eq!(client.call(&["SET", "still", "there"]), "+OK");
+    cluster.down_and_compare();
+}
