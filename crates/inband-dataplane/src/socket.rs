@@ -1,12 +1,9 @@
 //! The UDP socket of a host: everything that no role in the kernel takes arrives here.
 
 use std::cell::Cell;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{SocketAddrV4, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
-
-use nix::errno::Errno;
-use nix::sys::socket::{sendmsg, ControlMessage, MsgFlags, SockaddrIn};
 
 use crate::wire::PACKET_LEN_MAX_BYTES;
 
@@ -25,6 +22,65 @@ pub struct HostSocket {
     no_check: Cell<bool>,
     /// Cleared when the kernel or the interface refuses batches.
     batches: Cell<bool>,
+}
+
+/// The control message that has the kernel cut what is sent into packets. By hand, because nix
+/// allocates memory for every message with one.
+#[repr(C)]
+struct CutInto {
+    header: libc::cmsghdr,
+    packet_len_bytes: u16,
+    padding: [u8; 6],
+}
+
+const CUT_INTO_SPACE_BYTES: usize = {
+    // SAFETY: arithmetic only.
+    unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) as usize }
+};
+
+impl CutInto {
+    fn new(packet_len_bytes: u16) -> CutInto {
+        const { assert!(size_of::<CutInto>() >= CUT_INTO_SPACE_BYTES) };
+        // SAFETY: all zero is a valid value of this plain C struct.
+        let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
+        // SAFETY: arithmetic only.
+        header.cmsg_len = unsafe { libc::CMSG_LEN(size_of::<u16>() as u32) } as _;
+        header.cmsg_level = libc::SOL_UDP;
+        header.cmsg_type = libc::UDP_SEGMENT;
+        CutInto {
+            header,
+            packet_len_bytes,
+            padding: [0; 6],
+        }
+    }
+}
+
+/// `packets` to one address, cut into packets by the kernel.
+fn send_cut(fd: RawFd, packets: &[u8], packet_len_bytes: u16, to: SocketAddrV4) -> io::Result<()> {
+    // SAFETY: all zero is a valid value of this plain C struct.
+    let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+    address.sin_family = libc::AF_INET as libc::sa_family_t;
+    address.sin_port = to.port().to_be();
+    address.sin_addr.s_addr = u32::from_ne_bytes(to.ip().octets());
+    let mut control = CutInto::new(packet_len_bytes);
+    let mut bytes = libc::iovec {
+        iov_base: packets.as_ptr().cast_mut().cast(),
+        iov_len: packets.len(),
+    };
+    // SAFETY: as above.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = (&raw mut address).cast();
+    message.msg_namelen = size_of_val(&address) as libc::socklen_t;
+    message.msg_iov = &raw mut bytes;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut control).cast();
+    message.msg_controllen = CUT_INTO_SPACE_BYTES as _;
+    // SAFETY: address, bytes and control message live through the call, which only reads them, and
+    // their sizes are given.
+    if unsafe { libc::sendmsg(fd, &raw const message, 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 fn set_option(fd: RawFd, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
@@ -116,19 +172,15 @@ impl HostSocket {
     }
 
     fn send_segments(&self, packets: &[u8], packet_len_bytes: u16, to: SocketAddrV4) -> bool {
-        let address = SockaddrIn::from(to);
-        let parts = [IoSlice::new(packets)];
-        let control = [ControlMessage::UdpGsoSegments(&packet_len_bytes)];
-        let fd = self.socket.as_raw_fd();
-        match sendmsg(fd, &parts, &control, MsgFlags::empty(), Some(&address)) {
-            Ok(_) => true,
+        let Err(error) = send_cut(self.fd(), packets, packet_len_bytes, to) else {
+            return true;
+        };
+        let never = [libc::EINVAL, libc::EIO, libc::ENOPROTOOPT, libc::EOPNOTSUPP];
+        if error.raw_os_error().is_some_and(|e| never.contains(&e)) {
             // No such option, or an interface that cannot: never again.
-            Err(Errno::EINVAL | Errno::EIO | Errno::ENOPROTOOPT | Errno::EOPNOTSUPP) => {
-                self.batches.set(false);
-                false
-            }
-            Err(_) => false,
+            self.batches.set(false);
         }
+        false
     }
 
     fn set_no_check(&self, no_check: bool) {

@@ -208,7 +208,7 @@ impl ReplicaControl {
 
     /// Make everything applied so far survive a crash of the host.
     pub fn sync(&self) -> Result<(), StoreError> {
-        self.dbs.sync()
+        self.dbs.sync_applied()
     }
 
     /// Applied instances, one a log, and a hash over everything replicated, at one moment. Reads all

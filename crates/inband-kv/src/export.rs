@@ -71,7 +71,7 @@ pub struct Summary {
 /// Write all keys of `dbs`, as they are at one moment, while the replica goes on.
 pub fn export(dbs: &SharedDbs, to: impl Write) -> Result<Summary, ExportError> {
     let frozen = dbs.handles();
-    let snapshots = dbs.freeze(&frozen);
+    let snapshots = dbs.freeze(&frozen)?;
     let states = SharedDbs::states(&frozen, &snapshots)?;
     if let Some(entry) = SharedDbs::half_applied(&frozen, &snapshots, &states)? {
         return Err(ExportError::HalfApplied { entry });

@@ -51,7 +51,9 @@ pub enum ImportError {
         value_len_bytes: usize,
     },
     /// No export was begun.
-    #[error("the replica answered {0:?} to INBAND.EXPORT; is it one of Inband's, of this version?")]
+    #[error(
+        "the replica answered {0:?} to INBAND.EXPORT; is it one of Inband's, of this version?"
+    )]
     NoExport(String),
     /// The cluster does not speak RESP.
     #[error("the cluster answered {0:?}, which is no reply; is this the address of a replica?")]

@@ -1,8 +1,7 @@
 //! The keys and values of a store while a burst is applied.
 //!
-//! Writes go into an in-memory record cache, so that later commands of the same burst see them, and
-//! at its end into the burst's batch. After that the same cache serves hot keys without asking
-//! RocksDB.
+//! Writes go into an in-memory record cache, so that later commands see them, and when the store is
+//! written into its batch. After that the same cache serves hot keys without asking RocksDB.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -85,7 +84,7 @@ impl RecordCache {
         self.young.get(stored_key)?.as_deref()
     }
 
-    /// Between bursts only: within one, the cache is the only place that knows its writes.
+    /// Only when everything is written: until then the cache is the only place that knows it.
     fn trim(&mut self) {
         if self.young_bytes > self.bytes_max / 2 {
             self.old = std::mem::take(&mut self.young);
@@ -238,8 +237,9 @@ impl Keyspace {
         (header, HEADER_LEN_BYTES)
     }
 
-    /// Put everything that the burst changed into `batch`, each key once. In the order of the
-    /// keys: what RocksDB touches in its memtable for one is then in the CPU's cache for the next.
+    /// Put everything that was changed since the last time into `batch`, each key once. In the order
+    /// of the keys: what RocksDB touches in its memtable for one is then in the CPU's cache for the
+    /// next.
     pub fn write(&mut self, columns: Columns<'_>, batch: &mut WriteBatch) {
         if self.flushed {
             batch.delete_range_cf(columns.data, &[][..], &ABOVE_ALL_KEYS[..]);
@@ -261,10 +261,13 @@ impl Keyspace {
 
     /// Some keys were read, between bursts.
     pub fn was_read(&mut self) {
-        self.cache.trim();
+        // What is not written is nowhere else.
+        if self.dirty.ranges.is_empty() {
+            self.cache.trim();
+        }
     }
 
-    /// The burst was written.
+    /// What was changed is written.
     pub fn burst_written(&mut self) {
         self.dirty.clear();
         self.index_changes.clear();

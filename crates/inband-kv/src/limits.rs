@@ -87,6 +87,16 @@ pub const ROCKSDB_BACKGROUND_JOBS: i32 = 2;
 /// RocksDB: write-ahead log kept before old memtables are flushed.
 pub const ROCKSDB_WAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
+/// What is applied is written to RocksDB when it is so many instances of one log: many at once cost
+/// less, and values that are overwritten in between are never written.
+pub const UNWRITTEN_INSTANCES_MAX: u64 = 128;
+
+/// What is applied is written to RocksDB after so long at the latest.
+pub const UNWRITTEN_AGE_MS_MAX: u64 = 10;
+
+/// How long somebody who reads the stores from outside waits for what is applied to be written.
+pub const UNWRITTEN_WAIT_MS_MAX: u64 = 5_000;
+
 /// Longest request (all arguments together) that is read into memory. A longer one is skipped as it
 /// arrives and answered with an error.
 pub const REQUEST_LEN_BYTES_MAX: usize = COMMAND_LEN_BYTES_MAX + 64 * 1024;

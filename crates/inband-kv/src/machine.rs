@@ -31,7 +31,7 @@ use crate::partition::{logs_of, partition_of};
 use crate::reply::Reply;
 use crate::store::{
     execute_stamped, BatchRecords, LogRole, Outcomes, Position, Reader, ScanPage, SharedDbs, Store,
-    StoreError, Work,
+    StoreError, Turn, Work,
 };
 use crate::value;
 use queue::{Entry, Queue};
@@ -154,6 +154,15 @@ pub struct Machine {
     /// What was delivered and is not applied, one a log.
     bursts: Vec<Burst>,
     queue: Queue,
+    /// What the partitions apply is written by [`flush`](Self::flush).
+    is_deferring: bool,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // What is not written is lost, and need not be waited for.
+        self.shared.turn().has_unwritten = false;
+    }
 }
 
 impl Machine {
@@ -178,6 +187,7 @@ impl Machine {
             cache,
             shared,
             shards: Vec::new(),
+            is_deferring: false,
         };
         for log in 0..machine.logs() {
             let store = machine.open_store(log, found.is_none())?;
@@ -206,6 +216,7 @@ impl Machine {
         let role = LogRole { log, partitions };
         let mut store = Store::open(&path, role, &self.cache, self.shared.clone(), create)?;
         store.keep_local_records_until_synced(self.config.sync);
+        store.set_deferring(self.is_deferring && !role.is_queue());
         Ok(store)
     }
 
@@ -265,8 +276,50 @@ impl Machine {
         self.shared.digest().map(|(_, digest)| digest)
     }
 
+    /// From now on what the partitions apply is kept in memory until it is [written](Self::flush): to
+    /// be done every now and then. Commands over several partitions are written at once, and all
+    /// before them; so whatever a crash takes, the stores fit each other.
+    pub fn defer_writes(&mut self) {
+        self.is_deferring = true;
+        for shard in &mut self.shards[..self.config.partitions] {
+            shard.store.set_deferring(true);
+        }
+    }
+
+    /// Last instances written, one a log. The log may be told that these are applied.
+    pub fn written(&self) -> Vec<u64> {
+        self.shards.iter().map(|s| s.store.written()).collect()
+    }
+
+    /// Instances that are applied and not written, of the log with the most.
+    pub fn unwritten(&self) -> u64 {
+        let unwritten = |s: &Shard| s.store.applied() - s.store.written();
+        self.shards.iter().map(unwritten).max().unwrap_or(0)
+    }
+
+    /// Does somebody wait for what is applied to be written?
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.shared.is_waited_for()
+    }
+
+    /// Write what is applied.
+    pub fn flush(&mut self) -> Result<(), StoreError> {
+        let shared = self.shared.clone();
+        let mut turn = shared.turn();
+        self.flush_in(&mut turn)
+    }
+
+    fn flush_in(&mut self, turn: &mut Turn) -> Result<(), StoreError> {
+        for shard in &mut self.shards {
+            shard.store.flush()?;
+        }
+        turn.has_unwritten = false;
+        Ok(())
+    }
+
     /// Make everything applied survive a crash of the host.
     pub fn sync(&mut self) -> Result<(), StoreError> {
+        self.flush()?;
         self.sync_begins();
         self.shared.sync()?;
         self.sync_ends();
@@ -303,11 +356,15 @@ impl Machine {
     /// Apply what was delivered as far as possible; was there anything?
     pub fn run(&mut self, outcomes: &mut Outcomes) -> Result<bool, StoreError> {
         let shared = self.shared.clone();
-        let _turn = shared.turn();
+        let mut turn = shared.turn();
         let mut has_progress = false;
         while self.step(outcomes)? {
             has_progress = true;
         }
+        if shared.is_waited_for() {
+            self.flush_in(&mut turn)?;
+        }
+        turn.has_unwritten = self.unwritten() > 0;
         Ok(has_progress)
     }
 
@@ -450,6 +507,11 @@ impl Machine {
         let is_done = |p: &usize| self.shards[*p].store.done_entry() >= number;
         if !entry.is_free && entry.involved.iter().any(is_done) {
             return Err(StoreError::Torn { entry: number });
+        }
+        if !entry.is_free {
+            for partition in &entry.involved {
+                self.shards[*partition].store.flush()?;
+            }
         }
         let mut batches: Vec<WriteBatch> = entry
             .involved
@@ -634,6 +696,7 @@ impl Machine {
             let applied = self.applied();
             return Err(StoreError::CheckpointTooOld { applied });
         }
+        self.flush()?;
         let shared = self.shared.clone();
         let mut in_use = shared.dbs();
         let before = std::mem::take(&mut self.active);
@@ -661,7 +724,7 @@ impl Machine {
         Ok(reset)
     }
 
-    /// A page of keys. The cursor holds the partition in its highest bits and the place in the
+    /// A page of keys, of those that are written. The cursor holds the partition in its highest bits and the place in the
     /// order of that partition's keys below.
     pub fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, StoreError> {
         let bits = self.cursor_bits();

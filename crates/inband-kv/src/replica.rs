@@ -27,6 +27,7 @@ use crate::front::{Front, Ready};
 use crate::info::Identity;
 use crate::limits::{
     COMMAND_LEN_BYTES_MAX, READ_BUDGET_BYTES, TICK_BACKLOG_MS, TICK_IDLE_MS, TICK_STAGGER_MS,
+    UNWRITTEN_AGE_MS_MAX, UNWRITTEN_INSTANCES_MAX,
 };
 use crate::loader::Loader;
 use crate::local::{self, World};
@@ -43,6 +44,8 @@ use several::Several;
 
 /// In `sync` mode, the shortest time between the beginnings of two syncs of the stores.
 const SYNC_PERIOD_MIN: Duration = Duration::from_millis(5);
+/// Longest time that something is applied and not written.
+const UNWRITTEN_AGE_MAX: Duration = Duration::from_millis(UNWRITTEN_AGE_MS_MAX);
 /// Longest sleep: flags set by other threads are looked at this often at least.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Time between looks for commands that are overdue.
@@ -129,6 +132,8 @@ pub struct Replica {
     /// Exports under way.
     exports: Arc<AtomicUsize>,
     loader: Loader,
+    /// Since when something is applied and not written.
+    unwritten_since: Option<Instant>,
     /// If what is applied must be synced before anybody is told.
     syncer: Option<Syncer>,
     /// Applied instances that are being synced.
@@ -163,7 +168,7 @@ impl Replica {
     /// need a checkpoint over `checkpoint_listener`.
     pub fn new(
         config: ReplicaConfig,
-        machine: Machine,
+        mut machine: Machine,
         mut log: Box<dyn ReplicatedLog>,
         listeners: Vec<TcpListener>,
         checkpoint_listener: Option<TcpListener>,
@@ -179,6 +184,7 @@ impl Replica {
         for (partition, applied) in machine.applied().into_iter().enumerate() {
             log.reset(partition, applied);
         }
+        machine.defer_writes();
         let wake_fds = log.wake_fds();
         let partitions = machine.partitions();
         let mut front = Front::new(listeners, &wake_fds, config.clients_max, partitions)?;
@@ -224,6 +230,7 @@ impl Replica {
             config,
             identity,
             loader: Loader::new(control.clone()),
+            unwritten_since: None,
             syncer,
             syncing: Vec::new(),
             sync_after: now,
@@ -306,6 +313,7 @@ impl Replica {
         self.serve_attention();
         self.decide_and_apply()?;
         self.spin()?;
+        self.write_if_due()?;
         self.sync_if_due()?;
         self.publish();
         Ok(())
@@ -319,6 +327,10 @@ impl Replica {
         if self.accepts() {
             let pause = self.front.accept_pause(self.now);
             timeout = pause.map_or(timeout, |pause| timeout.min(pause));
+        }
+        if let Some(since) = self.unwritten_since {
+            let age = self.now.saturating_duration_since(since);
+            timeout = timeout.min(UNWRITTEN_AGE_MAX.saturating_sub(age));
         }
         let is_unsynced = |syncer: &Syncer| !syncer.is_busy() && self.has_unreported();
         if self.syncer.as_ref().is_some_and(is_unsynced) {
@@ -487,6 +499,7 @@ impl Replica {
             self.pack();
             let has_progress = self.apply_bursts()?;
             self.write_replies();
+            self.write_if_due()?;
             if !has_progress {
                 return Ok(());
             }
@@ -587,8 +600,30 @@ impl Replica {
                 lane.last_delivery = self.now;
             }
         }
+        self.report_written();
+    }
+
+    /// Write what is applied when it is enough or old enough. Those who wait for replies do not wait for
+    /// that: until it is written, and so told to the logs, acceptors keep it.
+    fn write_if_due(&mut self) -> Result<(), ReplicaError> {
+        let unwritten = self.machine.unwritten();
+        if unwritten == 0 {
+            self.unwritten_since = None;
+            return Ok(());
+        }
+        let since = *self.unwritten_since.get_or_insert(self.now);
+        let is_old = self.now.saturating_duration_since(since) >= UNWRITTEN_AGE_MAX;
+        if is_old || unwritten >= UNWRITTEN_INSTANCES_MAX || self.machine.is_waited_for() {
+            self.machine.flush()?;
+            self.unwritten_since = None;
+            self.report_written();
+        }
+        Ok(())
+    }
+
+    fn report_written(&mut self) {
         if self.syncer.is_none() {
-            self.report(self.machine.applied());
+            self.report(self.machine.written());
         }
     }
 
@@ -615,6 +650,7 @@ impl Replica {
         }
         let is_due = self.now >= self.sync_after && self.has_unreported();
         if let Some(syncer) = self.syncer.as_mut().filter(|s| is_due && !s.is_busy()) {
+            self.machine.flush()?;
             self.machine.sync_begins();
             self.syncing = self.machine.applied();
             self.sync_after = self.now + SYNC_PERIOD_MIN;

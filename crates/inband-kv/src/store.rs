@@ -1,8 +1,10 @@
 //! The replicated state machine of one log: values applied to RocksDB.
 //!
-//! One delivered burst becomes one write batch that holds its data, its session records, the
-//! replicated time, the number of keys and the applied instance. So a crash of the process neither
-//! loses nor repeats a command, and two replicas at the same instance have equal contents.
+//! A write batch holds the data of one or more delivered bursts, their session records, the replicated
+//! time, the number of keys and the applied instance. So a crash of the process neither loses nor
+//! repeats a command, and two replicas at the same instance have equal contents. A store that
+//! [defers](Store::set_deferring) collects several bursts in memory; what a crash takes of them is
+//! delivered again, for nobody was told that it is [written](Store::written).
 //!
 //! The store of the log of commands over several partitions holds no keys: applying a value there
 //! appends its commands to a queue, from which [`crate::machine`] executes them.
@@ -34,6 +36,7 @@ use crate::value::{self, Chunk, ValueError, ValueReader};
 pub use local::QueueEntry;
 use local::Removals;
 pub use shared::SharedDbs;
+pub(crate) use shared::Turn;
 use state::{State, STATE_KEY, STATE_VERSION};
 pub use transfers::ChunkFate;
 use transfers::{Transfers, CHUNK_KEY};
@@ -148,6 +151,9 @@ pub enum StoreError {
         /// Last instances applied, one a log.
         applied: Vec<u64>,
     },
+    /// Nobody writes what is applied.
+    #[error("the replica does not write what it has applied; is it stuck? Try again")]
+    Unwritten,
     /// An earlier error left memory and disk apart.
     #[error("an earlier error stopped this store; restart the replica")]
     Stopped,
@@ -281,6 +287,12 @@ pub struct Store {
     /// Entries queued by this burst.
     queued: Vec<QueueEntry>,
     removals: Removals,
+    /// Bursts may be collected before they are written.
+    is_deferring: bool,
+    /// What goes into the next write beside what [`fill`](Self::fill) adds.
+    unwritten: WriteBatch,
+    /// Last instance written.
+    written: u64,
     is_stopped: bool,
 }
 
@@ -410,6 +422,9 @@ impl Store {
             touched: Vec::new(),
             queued: Vec::new(),
             removals,
+            is_deferring: false,
+            unwritten: WriteBatch::default(),
+            written: state.applied,
             is_stopped: false,
         })
     }
@@ -479,9 +494,8 @@ impl Store {
         outcomes: &mut Outcomes,
     ) -> Result<usize, StoreError> {
         self.start()?;
-        let applied_before = self.state.applied;
         let db = self.db.clone();
-        let (mut batch, mut taken) = (WriteBatch::default(), 0);
+        let (mut batch, mut taken) = (std::mem::take(&mut self.unwritten), 0);
         let mut to = Target {
             db: &db,
             columns: Columns::of(&db)?,
@@ -498,12 +512,35 @@ impl Store {
             }
             taken += 1;
         }
-        if self.state.applied != applied_before {
-            self.fill(&mut batch)?;
-            self.write(batch, false)?;
-        }
+        self.unwritten = batch;
         self.is_stopped = false;
+        if !self.is_deferring {
+            self.flush()?;
+        }
         Ok(taken)
+    }
+
+    /// From now on let [`apply`](Self::apply) write at once, or leave that to [`flush`](Self::flush).
+    pub(crate) fn set_deferring(&mut self, is_deferring: bool) {
+        self.is_deferring = is_deferring;
+    }
+
+    /// Last instance written; 0: none.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Write what is applied.
+    pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
+        if self.written == self.state.applied {
+            return Ok(());
+        }
+        self.start()?;
+        let mut batch = std::mem::take(&mut self.unwritten);
+        self.fill(&mut batch)?;
+        self.write(batch, false)?;
+        self.finish();
+        Ok(())
     }
 
     fn check_order(&self, decided: &Decided<'_>) -> Result<(), StoreError> {
@@ -528,7 +565,7 @@ impl Store {
         self.is_stopped = false;
     }
 
-    /// Put everything that was changed since the last write into `batch`.
+    /// Put everything that was changed since the last write, beside what is in `unwritten`, into `batch`.
     pub(crate) fn fill(&mut self, batch: &mut WriteBatch) -> Result<(), StoreError> {
         let db = self.db.clone();
         let columns = Columns::of(&db)?;
@@ -559,6 +596,7 @@ impl Store {
         let mut options = WriteOptions::default();
         options.set_sync(sync);
         self.db.write_opt(batch, &options)?;
+        self.written = self.state.applied;
         self.keyspace.burst_written();
         Ok(())
     }
@@ -793,19 +831,21 @@ impl Store {
 
     /// Write what an earlier execution of an entry had recorded for this store, and start from it.
     pub(crate) fn restore(&mut self, batch: WriteBatch) -> Result<(), StoreError> {
+        self.flush()?;
         self.start()?;
         self.write(batch, false)?;
         let (path, db, shared) = (self.path.clone(), self.db.clone(), self.shared.clone());
         let removals = std::mem::take(&mut self.removals);
+        let is_deferring = self.is_deferring;
         *self = Self::load(self.role, path, db, shared)?;
-        self.removals = removals;
+        (self.removals, self.is_deferring) = (removals, is_deferring);
         Ok(())
     }
 
     /// Keys from hash position `cursor` on, at least `count` records looked at unless the end is
     /// reached first. A hash position means the same on every replica. Keys whose hashes differ in
     /// the lowest `fine_bits` only come together, so a key that is there throughout a scan is
-    /// returned.
+    /// returned. Sees what is written.
     pub fn scan(&self, cursor: u64, count: usize, fine_bits: u32) -> Result<ScanPage, StoreError> {
         let start = cursor.to_be_bytes();
         let mode = IteratorMode::From(&start, Direction::Forward);

@@ -624,6 +624,13 @@ fn apply(machine: &mut Machine, values: &[(Origin, Vec<u8>)], burst_len: usize) 
     fates
 }
 
+/// A machine that writes when it is told to.
+fn deferring(dir: &std::path::Path) -> Machine {
+    let mut machine = open(dir);
+    machine.defer_writes();
+    machine
+}
+
 fn list_of(machine: &mut Machine) -> String {
     let get = encode(&[b"GET", b"list"], None).expect("parses");
     match machine.reader(0, 0).unwrap().read(&get).unwrap() {
@@ -645,20 +652,21 @@ proptest! {
     ) {
         let mut model = Model::new();
         let dirs = [scratch(), scratch(), scratch()];
-        let mut one = open(dirs[0].path());
+        let mut one = deferring(dirs[0].path());
         let mut two: Option<Machine> = None;
         for step in &steps {
             model.step(step);
             match step {
                 Step::Reopen => {
                     apply(&mut one, &model.values, burst_len);
-                    // The directory is locked while it is open.
+                    // The directory is locked while it is open. What is not written is lost.
                     one = open(dirs[2].path());
-                    one = { drop(one); open(dirs[0].path()) };
+                    one = { drop(one); deferring(dirs[0].path()) };
                 }
                 Step::Checkpoint => {
                     apply(&mut one, &model.values, burst_len);
                     let mut machine = two.take().unwrap_or_else(|| open(dirs[1].path()));
+                    one.flush().unwrap();
                     let incoming = machine.incoming();
                     if one.store(0).applied() > machine.store(0).applied() {
                         one.shared().checkpoint(&incoming).unwrap();
@@ -671,6 +679,7 @@ proptest! {
         }
         let mut two = two.unwrap_or_else(|| open(dirs[1].path()));
         apply(&mut one, &model.values, burst_len);
+        one.flush().unwrap();
         apply(&mut two, &model.values, 1);
         prop_assert_eq!(list_of(&mut one), model.list.clone());
         prop_assert_eq!(list_of(&mut two), model.list);

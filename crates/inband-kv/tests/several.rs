@@ -96,12 +96,16 @@ impl World {
 
     fn reopen(&mut self, replica: usize) {
         self.machines[replica] = None;
-        let machine = Machine::open(MachineConfig {
+        let mut machine = Machine::open(MachineConfig {
             dirs: vec![self.dirs[replica].path().to_path_buf()],
             partitions: self.partitions,
             sync: replica == 1,
         })
         .expect("opens");
+        // A crash takes what it has not written.
+        if replica > 0 {
+            machine.defer_writes();
+        }
         self.delivered[replica] = machine.applied().iter().map(|at| *at as usize).collect();
         self.machines[replica] = Some(machine);
     }
@@ -212,6 +216,8 @@ impl World {
         for replica in 0..self.machines.len() {
             let machine = self.machine(replica);
             assert_eq!(machine.applied(), lens, "replica {replica}");
+            machine.flush().unwrap();
+            assert_eq!(machine.written(), lens, "replica {replica}");
             digests.push(machine.digest().unwrap());
         }
         assert!(digests.iter().all(|d| *d == digests[0]), "{digests:?}");
@@ -234,8 +240,14 @@ impl World {
                 }
             }
             Err(StoreError::CheckpointTooOld { .. }) => {}
-            Err(error) => panic!("{error}"),
+            Err(error) => self.crash(to, error),
         }
+    }
+
+    /// A write failed, and with it the process.
+    fn crash(&mut self, replica: usize, error: StoreError) {
+        assert!(matches!(error, StoreError::Fault), "{error}");
+        self.reopen(replica);
     }
 
     /// What one command over all partitions answers on replica 0, in a log that all have.
@@ -614,6 +626,8 @@ enum Step {
     Mark(u8, u8),
     Deliver(u8, u8, u8),
     Crash(u8),
+    /// Write what is applied.
+    Write(u8),
     /// Fail at one of the next writes.
     Fault(u8, u8),
     Copy(u8, u8),
@@ -632,6 +646,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         10 => (b(), b()).prop_map(|(a, c)| Step::Mark(a, c)),
         30 => (b(), b(), b()).prop_map(|(a, c, d)| Step::Deliver(a, c, d)),
         2 => b().prop_map(Step::Crash),
+        4 => b().prop_map(Step::Write),
         4 => (b(), b()).prop_map(|(a, c)| Step::Fault(a, c)),
         2 => (b(), b()).prop_map(|(a, c)| Step::Copy(a, c)),
         1 => b().prop_map(Step::Sync),
@@ -730,8 +745,13 @@ fn run(partitions: usize, steps: &[Step]) {
                 let replica = usize::from(*replica) % replicas;
                 let log = usize::from(*log) % (partitions + 1);
                 if let Err(error) = world.deliver(replica, log, usize::from(*count) % 8) {
-                    assert!(matches!(error, StoreError::Fault), "{error}");
-                    world.reopen(replica);
+                    world.crash(replica, error);
+                }
+            }
+            Step::Write(replica) => {
+                let replica = usize::from(*replica) % replicas;
+                if let Err(error) = world.machine(replica).flush() {
+                    world.crash(replica, error);
                 }
             }
             Step::Crash(replica) => world.reopen(usize::from(*replica) % replicas),
@@ -746,8 +766,10 @@ fn run(partitions: usize, steps: &[Step]) {
                 }
             }
             Step::Sync(replica) => {
-                let machine = world.machine(usize::from(*replica) % replicas);
-                machine.sync().unwrap();
+                let replica = usize::from(*replica) % replicas;
+                if let Err(error) = world.machine(replica).sync() {
+                    world.crash(replica, error);
+                }
             }
             Step::Time(ms) => world.now_ms += u64::from(*ms),
         }

@@ -469,3 +469,50 @@ fn a_killed_process_neither_loses_nor_repeats() {
     }
     assert_eq!(show(&bench.run("GET n")), "'33'");
 }
+
+#[test]
+fn what_is_not_written_is_delivered_again() {
+    let mut bench = Bench::default();
+    bench.machine.defer_writes();
+    bench.run("SET a 1 PX 100");
+    bench.machine.flush().unwrap();
+    let written = bench.machine.written();
+    assert_eq!(written, bench.machine.applied());
+    // It is all there for whoever asks, and nothing of it in the database.
+    let lines = ["SET a 2", "APPEND a 3", "FLUSHALL", "SETNX b 4", "GET b", "KEYS *"];
+    let replies: Vec<_> = lines.iter().map(|line| show(&bench.run(line))).collect();
+    assert_eq!(replies, ["OK", "2", "OK", "1", "'4'", "['b']"]);
+    assert_eq!(bench.machine.written(), written);
+    assert_eq!(bench.machine.unwritten(), lines.len() as u64);
+    bench.reopen();
+    assert_eq!(bench.machine.applied(), written);
+    bench.log.apply(&mut bench.machine, 10);
+    assert_eq!(show(&bench.run("DBSIZE")), "1");
+    let dir = tempfile::tempdir().unwrap();
+    let mut other = open(dir.path());
+    bench.log.apply(&mut other, 10);
+    assert_eq!(other.digest().unwrap(), bench.machine.digest().unwrap());
+}
+
+#[test]
+fn others_see_all_that_is_applied() {
+    let mut bench = Bench::default();
+    bench.machine.defer_writes();
+    bench.run("SET a 1");
+    let shared = bench.machine.shared();
+    let reader = std::thread::spawn(move || shared.digest());
+    // It waits for the next turn of the machine, in which all is written.
+    let mut turns = 0;
+    while !reader.is_finished() {
+        bench.run("INCR n");
+        turns += 1;
+    }
+    let (applied, _) = reader.join().unwrap().unwrap();
+    assert!(applied[0] >= 2 && applied[0] <= bench.machine.applied()[0]);
+    assert!(turns > 0);
+    // Nobody waits for a machine that is gone.
+    let shared = bench.machine.shared();
+    bench.run("SET b 1");
+    drop(bench.machine);
+    shared.digest().unwrap();
+}

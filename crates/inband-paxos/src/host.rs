@@ -180,7 +180,8 @@ impl Host {
                 let acceptor = &registers.acceptor;
                 acceptor.start(partition, epoch, start.first_instance, config.voting);
             }
-            if soft.quorum {
+            // Outside of all epochs nothing is counted.
+            if soft.quorum && epoch != 0 {
                 registers.quorum.configure(epoch, &config.acceptors);
             }
             switch

@@ -160,7 +160,8 @@ impl Members {
                 registers.acceptor.start(partition, epoch, *first, voting);
             }
         }
-        if roles.quorum {
+        // Outside of all epochs nothing is counted.
+        if roles.quorum && epoch != 0 {
             registers.quorum.configure(epoch, &self.acceptors);
         }
     }

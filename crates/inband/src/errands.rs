@@ -60,7 +60,7 @@ impl Errands {
 }
 
 impl ErrandQueue {
-    /// Readable when there is something to do.
+    /// Readable when there is something to do; for ever, when nobody is left who could want something.
     pub fn fd(&self) -> RawFd {
         self.bell.as_raw_fd()
     }

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -75,6 +75,20 @@ pub enum MemberCommand {
         #[command(flatten)]
         plane: PlaneArgs,
     },
+    /// Begin a new epoch with empty acceptors, behind what the replicas have: after a full stop with
+    /// durability "memory". What only the acceptors knew is given up. Refused if they can go on.
+    BeginAnew(BeginAnewArgs),
+}
+
+/// Options of `inband member begin-anew`.
+#[derive(Debug, Args)]
+pub struct BeginAnewArgs {
+    /// The last instance applied of every log, the most that any replica has.
+    #[arg(long, required = true, value_delimiter = ',', value_name = "N[,N...]")]
+    applied: Vec<u64>,
+    /// Configuration of any host of the cluster. (`inband up` does this by itself.)
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
 }
 
 /// What `inband leader` does.
@@ -124,6 +138,7 @@ pub fn member(command: &MemberCommand) -> Result<()> {
                 Ok(())
             }
         },
+        MemberCommand::BeginAnew(args) => begin_anew(args),
     }
 }
 
@@ -153,6 +168,19 @@ pub fn leader(command: &LeaderCommand) -> Result<()> {
     let host = name.clone();
     let host = in_lab(plane, SupervisorRequest::Lead { log, host })?;
     println!("{host} leads");
+    Ok(())
+}
+
+fn begin_anew(args: &BeginAnewArgs) -> Result<()> {
+    let direct = Direct::open(&args.config)?;
+    let request = Request::Restart {
+        at_least: 0,
+        first_instances: args.applied.iter().map(|at| at + 1).collect(),
+    };
+    match direct.ask(&request)? {
+        Response::Accepted { epoch } => println!("epoch {epoch} begins with empty acceptors"),
+        other => bail!("the control plane answered {other:?}; is it of the same version?"),
+    }
     Ok(())
 }
 
@@ -217,7 +245,10 @@ struct Direct {
 
 impl Direct {
     fn of(plane: &PlaneArgs) -> Result<Direct> {
-        let path = plane.config.as_deref().context("--config is missing")?;
+        Direct::open(plane.config.as_deref().context("--config is missing")?)
+    }
+
+    fn open(path: &Path) -> Result<Direct> {
         let config = Config::load(path)?;
         if config.controllers().next().is_none() {
             bail!(
@@ -399,5 +430,108 @@ fn acceptor_state(acceptor: &AcceptorReport, opened: &Configuration) -> String {
         "recovering: it has lost its votes".into()
     } else {
         "does not vote yet".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use inband_control::configuration::{Beginning, Identity};
+    use inband_control::coordinator::Waiting;
+    use inband_control::state::{Pending, Phase};
+
+    use super::*;
+
+    fn node(id: NodeId, name: &str, parts: Parts) -> (NodeId, Member) {
+        let address = format!("10.77.0.{id}:7400").parse().expect("an address");
+        let member = Member {
+            node: id,
+            name: name.into(),
+            data: address,
+            control: address.into(),
+            parts,
+            identity: Some(Identity(u64::from(id))),
+        };
+        (id, member)
+    }
+
+    fn heard(id: NodeId, silent_ms: u64, voting: bool, entered: u32) -> HostStatus {
+        HostStatus {
+            node: id,
+            identity: Identity(u64::from(id)),
+            silent_ms,
+            acceptor: Some(AcceptorReport {
+                epoch: 4,
+                voting,
+                holds: None,
+                entered,
+                fenced: 0,
+                progress: 0,
+                positions: Vec::new(),
+            }),
+        }
+    }
+
+    #[test]
+    fn the_list_says_how_everybody_is() {
+        let acceptor = Parts {
+            acceptor: true,
+            controller: true,
+            ..Parts::default()
+        };
+        let leader = Parts {
+            leader: true,
+            ..Parts::default()
+        };
+        let opened = Configuration {
+            epoch: 4,
+            revision: 17,
+            members: [
+                node(1, "leader", leader),
+                node(2, "acceptor/0", acceptor),
+                node(3, "acceptor/1", acceptor),
+                node(4, "acceptor/2", acceptor),
+            ]
+            .into(),
+            leaders: vec![vec![1], vec![1], vec![1]],
+            beginning: Beginning::Merged,
+        };
+        let mut target = opened.clone();
+        target.epoch = 5;
+        target.members.remove(&4);
+        target.members.extend([node(9, "acceptor/3", acceptor)]);
+        let mut status = Status {
+            leader: 3,
+            opened: Some(opened),
+            pending: Some(Pending {
+                target,
+                change: None,
+                phase: Phase::Sealing,
+            }),
+            waiting: Waiting::Unreachable(vec![4]),
+            hosts: vec![
+                heard(2, 30, true, 4),
+                heard(3, 30, false, 4),
+                heard(4, 7_000, true, 4),
+            ],
+        };
+        let text = in_words(&status);
+        for says in [
+            "epoch 4  revision 17  control plane led by acceptor/1",
+            "leader         leader                       10.77.0.1:7400         never heard",
+            "acceptor/0     acceptor, controller         10.77.0.2:7400         votes\n",
+            "recovering: it has lost its votes\n",
+            "silent for 7 s, on its way out\n",
+            "never heard by the leader of the control plane, on its way in\n",
+            "epoch 5 is being prepared, so that all acceptors vote again\n",
+            "partition 1 is led by the first of: leader\n",
+            "log M is led by the first of: leader\n",
+            "the control plane waits for acceptor/2\n",
+        ] {
+            assert!(text.contains(says), "{says:?} is missing in:\n{text}");
+        }
+        status.hosts[0].identity = Identity(77);
+        assert!(in_words(&status).contains("it has lost its state directory, replace it"));
+        status.opened = None;
+        assert!(in_words(&status).starts_with("no configuration yet"));
     }
 }

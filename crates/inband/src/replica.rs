@@ -47,7 +47,8 @@ pub fn run(
     let node = Node::open(config, dataplane, &applied)?;
     let acceptor = control_plane::acceptor_of(&node);
     let (errands, queue) = errands::errands()?;
-    let (node, state) = PublishedNode::new(node, Some(queue));
+    let queue = config.is_managed().then_some(queue);
+    let (node, state) = PublishedNode::new(node, queue);
     _control_plane = config
         .is_managed()
         .then(|| control_plane::start(config, acceptor, errands, state.clone()))

@@ -56,7 +56,8 @@ pub fn run(config_path: &Path) -> Result<()> {
     let node = Node::open(&config, dataplane, &applied)?;
     let acceptor = control_plane::acceptor_of(&node);
     let (errands, queue) = errands::errands()?;
-    let (mut node, state) = PublishedNode::new(node, Some(queue));
+    let queue = config.is_managed().then_some(queue);
+    let (mut node, state) = PublishedNode::new(node, queue);
     _control_plane = config
         .is_managed()
         .then(|| control_plane::start(&config, acceptor, errands, state.clone()))

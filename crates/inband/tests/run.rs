@@ -44,6 +44,136 @@ fn config(dir: &Path) -> PathBuf {
     path
 }
 
+/// Two hosts on loopback: a cluster of one, and a replica that is to come.
+fn configs(dirs: [&Path; 2], resp: [SocketAddr; 2]) -> [PathBuf; 2] {
+    // The control service listens at the next port, which must be free as well.
+    let pair = || {
+        let free = |port: u16| {
+            TcpListener::bind(("127.0.0.1", port)).is_ok()
+                && TcpListener::bind(("127.0.0.1", port + 1)).is_ok()
+        };
+        let candidates = std::iter::repeat_with(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+            socket.local_addr().expect("its address").port()
+        });
+        let mut candidates = candidates.filter(|port| *port < u16::MAX && free(*port));
+        candidates.next().expect("two free ports")
+    };
+    let (one, two) = (pair(), pair());
+    let host = |id: usize| {
+        let dir = dirs[id - 1];
+        let first = r#"["leader", "acceptor", "replica", "controller"]"#;
+        let second = match id {
+            1 => String::new(),
+            _ => format!(
+                r#"
+                [[node]]
+                id = 2
+                name = "two"
+                address = "127.0.0.1:{two}"
+                roles = ["replica", "leader"]
+                "#
+            ),
+        };
+        let resp = resp[id - 1];
+        let text = format!(
+            r#"
+            cluster = {{ name = "grown", epoch = 1, first_instance = 1 }}
+            host = {{ node = {id}, state_dir = {dir:?}, dataplane = "udp", resp = ["{resp}"] }}
+            [[node]]
+            id = 1
+            name = "one"
+            address = "127.0.0.1:{one}"
+            roles = {first}
+            {second}
+            "#
+        );
+        let path = dir.join("config.toml");
+        std::fs::write(&path, text).expect("the configuration");
+        path
+    };
+    [host(1), host(2)]
+}
+
+fn start(config: &Path) -> Host {
+    let mut command = Command::new(PROGRAM);
+    let child = command.args(["run", "--config"]).arg(config).spawn();
+    Host(child.expect("it runs"))
+}
+
+fn inband(args: &[&str], config: &Path) -> (bool, String) {
+    let output = Command::new(PROGRAM)
+        .args(args)
+        .arg("--config")
+        .arg(config)
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), said)
+}
+
+#[test]
+fn a_host_joins_a_cluster_and_leaves_it() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a socket"));
+    let resp = sockets
+        .each_ref()
+        .map(|s| s.local_addr().expect("its address"));
+    drop(sockets);
+    let [one, two] = configs([dirs[0].path(), dirs[1].path()], resp);
+    let first = start(&one);
+    wait_until_it_answers(resp[0], &["SET", "a", "1"], "+OK");
+    let (good, said) = inband(&["member", "list"], &one);
+    assert!(
+        good && said.contains("votes") && !said.contains("two"),
+        "{said}"
+    );
+
+    let second = start(&two);
+    let (good, said) = inband(&["member", "add"], &two);
+    assert!(good && said.contains("two is a member"), "{said}");
+    wait_until_it_answers(resp[1], &["GET", "a"], "1");
+    wait_until_it_answers(resp[1], &["SET", "a", "2"], "+OK");
+    let (good, said) = inband(&["member", "add"], &two);
+    assert!(good, "it is one already: {said}");
+    let (good, said) = inband(&["leader", "move", "two"], &one);
+    assert!(good, "{said}");
+
+    let (good, said) = inband(&["member", "remove"], &two);
+    assert!(good && said.contains("never use its id 2 again"), "{said}");
+    drop(second);
+    wait_until_it_answers(resp[0], &["SET", "a", "3"], "+OK");
+    let (good, said) = inband(&["member", "remove"], &two);
+    assert!(
+        !good && said.contains("no member is called \"two\""),
+        "{said}"
+    );
+    let anew = ["member", "begin-anew", "--applied", "9"];
+    let (good, said) = inband(&anew, &one);
+    assert!(!good && said.contains("would throw it away"), "{said}");
+    let (good, said) = inband(&["member", "remove", "one"], &one);
+    assert!(!good && said.contains("without acceptors"), "{said}");
+
+    // Its memory gone it does not know what was chosen, until it is told that the store has it all.
+    drop(first);
+    let held: serde_json::Value =
+        serde_json::from_str(&common::inspect(&[dirs[0].path().join("data")])).expect("JSON");
+    let applied = held["applied"][0].to_string();
+    let _again = start(&one);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let (good, said) = inband(&["member", "begin-anew", "--applied", &applied], &one);
+        if good {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{said}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    wait_until_it_answers(resp[0], &["GET", "a"], "3");
+    wait_until_it_answers(resp[0], &["SET", "a", "4"], "+OK");
+}
+
 fn wait_until_it_answers(address: SocketAddr, command: &[&str], answer: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -97,13 +97,12 @@ impl Loopback {
                 payload.len()
             )));
         }
-        let frame = frame(
-            self.far.mac,
-            self.near.mac,
-            self.address,
-            self.address,
-            payload,
-        );
+        let to = self.far.mac;
+        let headers = headers(to, self.near.mac, self.address, self.address, payload.len());
+        let mut frame = [0; FRAME_LEN_BYTES + PACKET_LEN_MAX_BYTES];
+        frame[..FRAME_LEN_BYTES].copy_from_slice(&headers);
+        frame[FRAME_LEN_BYTES..][..payload.len()].copy_from_slice(payload);
+        let frame = &frame[..FRAME_LEN_BYTES + payload.len()];
         // SAFETY: all zero is a valid value of this plain C struct.
         let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         to.sll_family = libc::AF_PACKET as u16;
@@ -170,6 +169,42 @@ pub(crate) fn ip_checksum(header: &[u8]) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
+/// Ethernet, IPv4 and UDP in front of a payload.
+fn headers(
+    to_mac: [u8; 6],
+    from_mac: [u8; 6],
+    from: SocketAddrV4,
+    to: SocketAddrV4,
+    payload_len_bytes: usize,
+) -> [u8; FRAME_LEN_BYTES] {
+    let udp_len_bytes = (UDP_LEN_BYTES + payload_len_bytes) as u16;
+    let ip_len_bytes = udp_len_bytes + IP_LEN_BYTES as u16;
+    let mut headers = [0; FRAME_LEN_BYTES];
+    let mut end = 0;
+    let mut put = |bytes: &[u8]| {
+        headers[end..end + bytes.len()].copy_from_slice(bytes);
+        end += bytes.len();
+    };
+    put(&to_mac);
+    put(&from_mac);
+    put(&ETHERTYPE_IPV4);
+    put(&[0x45, 0]);
+    put(&ip_len_bytes.to_be_bytes());
+    // No identification, "don't fragment", time to live, UDP, checksum below.
+    put(&[0, 0, 0x40, 0]);
+    put(&[c::IB_XDP_TTL as u8, libc::IPPROTO_UDP as u8, 0, 0]);
+    put(&from.ip().octets());
+    put(&to.ip().octets());
+    put(&from.port().to_be_bytes());
+    put(&to.port().to_be_bytes());
+    put(&udp_len_bytes.to_be_bytes());
+    put(&[0, 0]);
+    let ip = &mut headers[FRAME_LEN_BYTES - UDP_LEN_BYTES - IP_LEN_BYTES..][..IP_LEN_BYTES];
+    let checksum = ip_checksum(ip);
+    ip[10..12].copy_from_slice(&checksum);
+    headers
+}
+
 /// Ethernet, IPv4 and UDP around a payload.
 pub(crate) fn frame(
     to_mac: [u8; 6],
@@ -178,34 +213,9 @@ pub(crate) fn frame(
     to: SocketAddrV4,
     payload: &[u8],
 ) -> Vec<u8> {
-    let udp_len_bytes = (UDP_LEN_BYTES + payload.len()) as u16;
-    let ip_len_bytes = udp_len_bytes + IP_LEN_BYTES as u16;
-    let mut frame = Vec::with_capacity(FRAME_LEN_BYTES + payload.len());
-    frame.extend_from_slice(&to_mac);
-    frame.extend_from_slice(&from_mac);
-    frame.extend_from_slice(&ETHERTYPE_IPV4);
-    let ip_at = frame.len();
-    frame.extend_from_slice(&[0x45, 0]);
-    frame.extend_from_slice(&ip_len_bytes.to_be_bytes());
-    // No identification, "don't fragment", time to live, UDP, checksum below.
-    frame.extend_from_slice(&[
-        0,
-        0,
-        0x40,
-        0,
-        c::IB_XDP_TTL as u8,
-        libc::IPPROTO_UDP as u8,
-        0,
-        0,
-    ]);
-    frame.extend_from_slice(&from.ip().octets());
-    frame.extend_from_slice(&to.ip().octets());
-    let checksum = ip_checksum(&frame[ip_at..ip_at + IP_LEN_BYTES]);
-    frame[ip_at + 10..ip_at + 12].copy_from_slice(&checksum);
-    frame.extend_from_slice(&from.port().to_be_bytes());
-    frame.extend_from_slice(&to.port().to_be_bytes());
-    frame.extend_from_slice(&udp_len_bytes.to_be_bytes());
-    frame.extend_from_slice(&[0, 0]);
-    frame.extend_from_slice(payload);
-    frame
+    [
+        &headers(to_mac, from_mac, from, to, payload.len())[..],
+        payload,
+    ]
+    .concat()
 }

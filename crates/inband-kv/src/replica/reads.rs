@@ -89,6 +89,9 @@ impl Replica {
             first = next;
         }
         drop(reader);
+        if !reads.scans.is_empty() {
+            self.machine.flush()?;
+        }
         for (part, args) in &reads.scans {
             let reply = local::scan(args.args(), &self.machine).unwrap_or_else(|reply| reply);
             if let Some(connection) = part.connection(&mut self.front.connections) {

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{IteratorMode, SnapshotWithThreadMode, DB};
@@ -15,6 +16,10 @@ use super::{Position, Store, StoreError};
 use crate::db::{family, LOCAL, META, REPLICATED_FAMILIES};
 use crate::export::{export, ExportError, Summary};
 use crate::keyspace::leading_number;
+use crate::limits::UNWRITTEN_WAIT_MS_MAX;
+
+/// Time between looks at whether everything is written.
+const UNWRITTEN_LOOK: Duration = Duration::from_millis(1);
 
 /// The databases as other threads see them: the server of checkpoints, the digest. While their lock
 /// is held none is replaced.
@@ -26,11 +31,20 @@ struct Shared {
     /// One a log.
     dbs: Mutex<Vec<Arc<DB>>>,
     /// Held while bursts are applied.
-    turn: Mutex<()>,
+    turn: Mutex<Turn>,
     /// Checkpoints being made.
     cuts: AtomicUsize,
+    /// Those who wait for what is applied to be written.
+    waiting: AtomicUsize,
     #[cfg(any(test, feature = "testing"))]
     faults: super::super::testing::Faults,
+}
+
+/// What is known between two turns of the machine.
+#[derive(Default)]
+pub(crate) struct Turn {
+    /// Some of what is applied is not written.
+    pub(crate) has_unwritten: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -47,17 +61,17 @@ pub(crate) struct Counters {
     pub(crate) done_entry: u64,
 }
 
-/// Counts itself among the cuts as long as it lives.
-struct Cut<'a>(&'a AtomicUsize);
+/// Is counted as long as it lives.
+struct Counted<'a>(&'a AtomicUsize);
 
-impl<'a> Cut<'a> {
-    fn new(cuts: &'a AtomicUsize) -> Self {
-        cuts.fetch_add(1, Ordering::SeqCst);
-        Self(cuts)
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
     }
 }
 
-impl Drop for Cut<'_> {
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -70,8 +84,30 @@ impl SharedDbs {
     }
 
     /// Keeps others from looking while some stores have applied what others have not.
-    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn turn(&self) -> MutexGuard<'_, Turn> {
         lock(&self.0.turn)
+    }
+
+    /// Must what is applied be written at once?
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.0.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// Keeps the machine from applying more when everything that it has applied is written.
+    fn written_turn(&self) -> Result<MutexGuard<'_, Turn>, StoreError> {
+        let _waiting = Counted::new(&self.0.waiting);
+        let deadline = Instant::now() + Duration::from_millis(UNWRITTEN_WAIT_MS_MAX);
+        loop {
+            let turn = self.turn();
+            if !turn.has_unwritten {
+                return Ok(turn);
+            }
+            drop(turn);
+            if Instant::now() > deadline {
+                return Err(StoreError::Unwritten);
+            }
+            std::thread::sleep(UNWRITTEN_LOOK);
+        }
     }
 
     /// A checkpoint is being made: local records must stay, see [`checkpoint`](Self::checkpoint).
@@ -99,7 +135,7 @@ impl SharedDbs {
     /// queue for the same reason.
     pub fn checkpoint(&self, dirs: &[PathBuf]) -> Result<Vec<Position>, StoreError> {
         let dbs = self.dbs();
-        let _cut = Cut::new(&self.0.cuts);
+        let _cut = Counted::new(&self.0.cuts);
         let partitions = crate::partition::partitions_of_logs(dbs.len());
         let queue = partitions..dbs.len();
         for log in (0..partitions).rev().chain(queue) {
@@ -115,10 +151,10 @@ impl SharedDbs {
         self.dbs().clone()
     }
 
-    /// What is in `dbs` at one moment: between two bursts.
-    pub(crate) fn freeze<'d>(&self, dbs: &'d [Arc<DB>]) -> Vec<Snapshot<'d>> {
-        let _turn = self.turn();
-        dbs.iter().map(|db| db.snapshot()).collect()
+    /// What is in `dbs` at one moment: between two bursts, with everything that is applied.
+    pub(crate) fn freeze<'d>(&self, dbs: &'d [Arc<DB>]) -> Result<Vec<Snapshot<'d>>, StoreError> {
+        let _turn = self.written_turn()?;
+        Ok(dbs.iter().map(|db| db.snapshot()).collect())
     }
 
     /// The counters of each log.
@@ -162,7 +198,7 @@ impl SharedDbs {
     /// Applied instances and a hash over everything replicated, at one moment.
     pub fn digest(&self) -> Result<(Vec<u64>, u64), StoreError> {
         let dbs = self.handles();
-        let snapshots = self.freeze(&dbs);
+        let snapshots = self.freeze(&dbs)?;
         let mut applied = Vec::new();
         let mut hashes = Vec::new();
         for (db, snapshot) in dbs.iter().zip(&snapshots) {
@@ -185,6 +221,12 @@ impl SharedDbs {
     /// Write all keys, as they are at one moment; see [`crate::export`].
     pub fn export(&self, to: impl Write) -> Result<Summary, ExportError> {
         export(self, to)
+    }
+
+    /// Make everything applied so far survive a crash of the host.
+    pub fn sync_applied(&self) -> Result<(), StoreError> {
+        drop(self.written_turn()?);
+        self.sync()
     }
 
     /// Make everything written so far survive a crash of the host.

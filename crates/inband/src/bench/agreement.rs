@@ -24,7 +24,7 @@ pub struct AgreementArgs {
     #[arg(long)]
     pub capacity: bool,
     /// Instead: whole agreement, fed by live frames as a client in the data plane would. Only --rounds,
-    /// --duration-ms and --ring-slots apply.
+    /// --duration-ms, --ring-slots and --keep apply.
     #[arg(long, conflicts_with = "capacity")]
     pub fed: bool,
     /// Time counted in each round.
@@ -54,6 +54,7 @@ impl AgreementArgs {
             rounds: self.rounds.max(1),
             duration: Duration::from_millis(self.duration_ms),
             ring_slots: self.ring_slots,
+            keep: self.keep.clone(),
         }
     }
 }

@@ -29,7 +29,7 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 /// Between jobs, so that one's last packets do not meet the next one's roles.
 const BREATHER: Duration = Duration::from_millis(50);
 /// What CPU use is measured over begins and ends so much within the time that is counted.
-const CPU_MARGIN: Duration = Duration::from_millis(250);
+const CPU_MARGIN_SHARE: u32 = 10;
 
 /// What a bed has.
 #[derive(Debug, Clone)]
@@ -225,10 +225,11 @@ impl Bed {
         beside: impl FnOnce() -> Result<T>,
     ) -> Result<(Outcome, T)> {
         started.wait_until_counting(job)?;
-        thread::sleep(CPU_MARGIN);
+        let margin = job.duration / CPU_MARGIN_SHARE;
+        thread::sleep(margin);
         let clock = CpuClock::start(&started.pids);
         let value = beside()?;
-        let counted = job.duration.saturating_sub(2 * CPU_MARGIN);
+        let counted = job.duration.saturating_sub(2 * margin);
         thread::sleep(counted.saturating_sub(clock.elapsed()));
         let cpu = clock.stop();
         let limit = job.duration + START_LIMIT;

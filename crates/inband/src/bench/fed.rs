@@ -2,6 +2,7 @@
 //! to the learners' application, as fast as the network takes it. What the papers' DPDK client does.
 
 use std::net::{SocketAddrV4, UdpSocket};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
@@ -38,6 +39,8 @@ pub struct Options {
     pub duration: Duration,
     /// Slots of the acceptors' rings.
     pub ring_slots: u32,
+    /// Keep the hosts' logs in this directory.
+    pub keep: Option<PathBuf>,
 }
 
 /// What a round gave.
@@ -55,7 +58,7 @@ pub fn run(options: &Options, output: &mut Output) -> Result<()> {
         let mut bed = Bed::create(BedSpec {
             learners,
             has_feeder: true,
-            ..BedSpec::default()
+            keep: options.keep.clone(),
         })?;
         let mut rounds = Vec::new();
         let mut by_socket = Vec::new();

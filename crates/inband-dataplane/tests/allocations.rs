@@ -1,0 +1,253 @@
+//! No memory is allocated on the packet path: soft switch, socket, packet programs.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use inband_dataplane::registers::LeaderView;
+use inband_dataplane::socket::{HostSocket, BATCH_MAX};
+use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
+use inband_dataplane::wire::{digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_dataplane::xdp::{Peer, XdpHost, XdpMode, XdpSpec};
+
+/// Counts the calls of each thread.
+struct Counting;
+
+thread_local! {
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    CALLS.with(|calls| calls.set(calls.get() + 1));
+}
+
+// SAFETY: everything is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as above.
+        unsafe { System.realloc(at, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often this thread allocates in `f`.
+fn allocations(f: impl FnOnce()) -> u64 {
+    let before = CALLS.get();
+    f();
+    CALLS.get() - before
+}
+
+const NODE: u8 = 1;
+const EPOCH: u32 = 1;
+const GEOMETRY: Geometry = Geometry {
+    partitions: 1,
+    ring_slots: 64,
+};
+const ALL: Roles = Roles {
+    leader: true,
+    acceptor: true,
+    quorum: true,
+};
+/// Rounds of instances, each as many as half a ring, with a trim behind it.
+const ROUNDS: u64 = 200;
+const INSTANCES: u64 = GEOMETRY.ring_slots as u64 / 2;
+const VALUE_LENS_BYTES: [usize; 3] = [0, 64, 1376];
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+fn start(registers: &Registers) {
+    let epoch = u64::from(EPOCH);
+    registers.acceptor.start(0, epoch, 1, true);
+    registers.acceptor.raise_promise(0, 1);
+    registers.quorum.configure(epoch, &[NODE]);
+    let leader = LeaderView {
+        round: 1,
+        next: 1,
+        floor: 1,
+        epoch,
+    };
+    registers.leader.activate(0, leader);
+}
+
+fn packet(kind: Type, change: impl FnOnce(&mut Header), value_len_bytes: usize) -> Vec<u8> {
+    let value = vec![7; value_len_bytes];
+    let mut header = Header::new(kind, u16::from(NODE), EPOCH);
+    header.digest = digest(&value);
+    change(&mut header);
+    let mut packet = Vec::new();
+    emit(&header, &value, &mut packet);
+    packet
+}
+
+/// Requests with values of all lengths.
+fn requests() -> Vec<Vec<u8>> {
+    let request = |len: &usize| packet(Type::Request, |h| h.client_id = 1, *len);
+    VALUE_LENS_BYTES.iter().map(request).collect()
+}
+
+/// What is not a request: for the acceptor and the leader, all answered or dropped.
+fn others() -> Vec<Vec<u8>> {
+    let slot = |kind| packet(kind, |h| (h.instance, h.flags) = (1, flag::SLOT), 1376);
+    let leaders = |kind| packet(kind, |h| h.flags = flag::LEADER, 0);
+    let acceptors = |kind| packet(kind, |_| (), 0);
+    vec![
+        slot(Type::Phase1A),
+        slot(Type::Learn),
+        leaders(Type::Position),
+        acceptors(Type::Position),
+    ]
+}
+
+/// TRIM to the acceptor and the leader; the floor is at the same place in each.
+fn trims(floor: u64) -> [Vec<u8>; 2] {
+    [0, flag::LEADER].map(|flags| packet(Type::Trim, |h| (h.floor, h.flags) = (floor, flags), 0))
+}
+
+#[test]
+fn the_count_counts() {
+    let made = allocations(|| drop(std::hint::black_box(vec![1u8; 100])));
+    assert_eq!(made, 1);
+}
+
+#[test]
+fn a_soft_switch_allocates_nothing() {
+    let switch = SoftSwitch::new(NODE, ALL, GEOMETRY);
+    start(switch.registers());
+    let (requests, others) = (requests(), others());
+    let mut buffer = [0u8; PACKET_LEN_MAX_BYTES];
+    let mut handle = |packet: &[u8]| {
+        buffer[..packet.len()].copy_from_slice(packet);
+        let (mut verdict, _, mut len_bytes) = switch.handle(&mut buffer, packet.len());
+        while matches!(verdict, Verdict::ToAcceptors | Verdict::ToLearners) {
+            (verdict, _, len_bytes) = switch.handle(&mut buffer, len_bytes);
+        }
+        verdict
+    };
+    let mut up = 0;
+    for round in 0..ROUNDS {
+        let trims = trims(round * INSTANCES + 1);
+        let made = allocations(|| {
+            for at in 0..INSTANCES {
+                let request = &requests[at as usize % requests.len()];
+                up += u64::from(handle(request) == Verdict::Up);
+            }
+            for other in others.iter().chain(&trims) {
+                handle(other);
+            }
+        });
+        assert_eq!(made, 0, "round {round}");
+    }
+    assert_eq!(up, ROUNDS * INSTANCES, "{:?}", switch.counters());
+}
+
+#[test]
+fn a_socket_allocates_nothing() {
+    let here = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+    // Any port: tests run beside each other.
+    let bind = || {
+        (20_000..30_000)
+            .find_map(|port| Some((HostSocket::bind(here(port)).ok()?, here(port))))
+            .expect("a free port")
+    };
+    let ((from, _), (to, address)) = (bind(), bind());
+    let packet = [7u8; 160];
+    let batch = packet.repeat(BATCH_MAX);
+    let mut buffer = [0u8; PACKET_LEN_MAX_BYTES + 1];
+    let mut received = 0;
+    let made = allocations(|| {
+        for _ in 0..ROUNDS {
+            assert!(from.send(&packet, address));
+            assert_eq!(from.send_batch(&batch, packet.len(), address), 0);
+            let deadline = Instant::now() + TIMEOUT;
+            let mut missing = 1 + BATCH_MAX;
+            while missing > 0 && Instant::now() < deadline {
+                if let Some((len_bytes, _)) = to.receive(&mut buffer).unwrap() {
+                    assert_eq!(buffer[..len_bytes], packet);
+                    missing -= 1;
+                    received += 1;
+                }
+            }
+        }
+    });
+    assert_eq!(received, ROUNDS * (1 + BATCH_MAX as u64));
+    assert_eq!(made, 0);
+}
+
+fn run(command: &str) {
+    let status = Command::new("sh").args(["-c", command]).status().unwrap();
+    assert!(status.success(), "{command}");
+}
+
+#[test]
+fn packet_programs_and_their_host_allocate_nothing() {
+    if !common::may_load_bpf("allocations") {
+        return;
+    }
+    // This thread's own network, gone with it.
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+    run(
+        "ip link add eth0 type veth peer name eth1 && ip addr add 10.79.0.1/24 dev eth0 && \
+         ip link set lo up && ip link set eth0 up && ip link set eth1 up",
+    );
+    let address = SocketAddrV4::new(Ipv4Addr::new(10, 79, 0, 1), 7707);
+    let me = Peer {
+        node: NODE,
+        address,
+        local: true,
+    };
+    let mut host = XdpHost::load(XdpSpec {
+        node: NODE,
+        roles: ALL,
+        geometry: GEOMETRY,
+        address,
+        interface: "eth0".into(),
+        mode: XdpMode::Native,
+        acceptors: vec![me],
+        learners: vec![me],
+        ring_buffer_bytes: 1 << 20,
+        loopback: true,
+    })
+    .unwrap();
+    start(host.registers());
+    host.set_polling(true);
+    let requests = requests();
+    for round in 0..ROUNDS {
+        let trims = trims(round * INSTANCES + 1);
+        let mut decided = 0;
+        let made = allocations(|| {
+            for at in 0..INSTANCES {
+                let request = &requests[at as usize % requests.len()];
+                host.send_local(request).unwrap();
+            }
+            let deadline = Instant::now() + TIMEOUT;
+            while decided < INSTANCES && Instant::now() < deadline {
+                decided += host.decided(|packet| assert!(!packet.is_empty())) as u64;
+            }
+            host.set_polling(host.has_decided());
+            for trim in &trims {
+                host.send_local(trim).unwrap();
+            }
+        });
+        let counters = host.counters().unwrap();
+        assert_eq!(decided, INSTANCES, "round {round}: {counters:?}");
+        assert_eq!(made, 0, "round {round}");
+    }
+}
