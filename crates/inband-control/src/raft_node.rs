@@ -133,7 +133,9 @@ impl RaftNode {
             data: Vec::new(),
         });
         log.commit()?;
-        Self::with(log)
+        let mut node = Self::with(log)?;
+        node.raw.campaign()?; // nobody else could
+        Ok(node)
     }
 
     fn with(log: Log) -> Result<RaftNode, RaftError> {

@@ -36,6 +36,8 @@ use net::{Announcement, Body, Event, Frame, Links};
 const RAFT_TICK_US: Micros = 50_000;
 /// Between two announcements of a controller's log.
 const ANNOUNCE_US: Micros = 500_000;
+/// The same while the log is in no group: the cluster's beginning waits for it.
+const ANNOUNCE_NEW_US: Micros = 100_000;
 /// A call that was not applied by then has an unknown outcome.
 const CALL_US: Micros = 5_000_000;
 /// Events waiting for the service's thread.
@@ -466,7 +468,12 @@ impl<A: AcceptorState> Worker<A> {
         let Some(raft) = self.raft.as_ref().filter(|_| now >= self.announce_at) else {
             return;
         };
-        self.announce_at = now + ANNOUNCE_US;
+        let every = if raft.is_in_group() {
+            ANNOUNCE_US
+        } else {
+            ANNOUNCE_NEW_US
+        };
+        self.announce_at = now + every;
         let announcement = Announcement {
             raft_id: raft.id(),
             is_in_group: raft.is_in_group(),

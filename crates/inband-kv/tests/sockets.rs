@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{resp, wait_for, Client, Served};
-use inband_kv::limits::PENDING_COMMANDS_MAX;
+use inband_kv::limits::{PENDING_COMMANDS_MAX, UNWRITTEN_INSTANCES_MAX};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
 
@@ -387,6 +387,46 @@ fn outcomes_that_are_not_known() {
         replica.poll_once(Duration::from_millis(10)).unwrap();
     }
     assert_eq!(client.line(), ":2");
+}
+
+#[test]
+fn replies_do_not_wait_for_what_logs_are_told() {
+    let (cluster, dir) = (MemoryCluster::new(), tempfile::tempdir().unwrap());
+    let machine = common::open(dir.path());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let log = Box::new(cluster.join(&[0]).unwrap());
+    let config = ReplicaConfig::default();
+    let mut replica =
+        inband_kv::replica::Replica::new(config, machine, log, vec![listener], None).unwrap();
+    let mut client = Client::connect(address);
+    client.send("SET a 1\r\n");
+    while replica.machine().keys() == 0 {
+        assert_eq!(cluster.applied(0, 0), replica.machine().written()[0]);
+        replica.poll_once(Duration::from_millis(10)).unwrap();
+    }
+    // A crash would take it from here, and not from the acceptors.
+    assert_eq!(client.line(), "+OK");
+    let machine = replica.machine();
+    assert!(machine.written()[0] < machine.applied()[0]);
+    assert_eq!(cluster.applied(0, 0), machine.written()[0]);
+    // Without further commands it is written soon.
+    while replica.machine().unwritten() > 0 {
+        replica.poll_once(Duration::from_secs(1)).unwrap();
+    }
+    assert_eq!(cluster.applied(0, 0), replica.machine().applied()[0]);
+    // With many it is written before long, and what is told never runs ahead.
+    let mut others: Vec<Client> = (0..20).map(|_| Client::connect(address)).collect();
+    for round in 0..200 {
+        for other in &mut others {
+            other.send(resp(&format!("SET key{round} {}", "v".repeat(700))));
+        }
+        replica.poll_once(Duration::ZERO).unwrap();
+        let machine = replica.machine();
+        assert!(machine.unwritten() < UNWRITTEN_INSTANCES_MAX);
+        assert!(cluster.applied(0, 0) <= machine.written()[0]);
+    }
+    assert!(cluster.applied(0, 0) > 1000);
 }
 
 #[test]

@@ -479,7 +479,14 @@ fn what_is_not_written_is_delivered_again() {
     let written = bench.machine.written();
     assert_eq!(written, bench.machine.applied());
     // It is all there for whoever asks, and nothing of it in the database.
-    let lines = ["SET a 2", "APPEND a 3", "FLUSHALL", "SETNX b 4", "GET b", "KEYS *"];
+    let lines = [
+        "SET a 2",
+        "APPEND a 3",
+        "FLUSHALL",
+        "SETNX b 4",
+        "GET b",
+        "KEYS *",
+    ];
     let replies: Vec<_> = lines.iter().map(|line| show(&bench.run(line))).collect();
     assert_eq!(replies, ["OK", "2", "OK", "1", "'4'", "['b']"]);
     assert_eq!(bench.machine.written(), written);

@@ -410,12 +410,14 @@ impl ClusterDir {
         let hosts = planned(spec, &record);
         let (mut present, mut missing) = (Vec::new(), Vec::new());
         for host in hosts.iter().filter(|host| host.plan.has(Role::Replica)) {
-            let list = if self.has_data(&host.plan.name)? {
-                &mut present
-            } else {
-                &mut missing
-            };
-            list.push(host.plan.name.clone());
+            let name = &host.plan.name;
+            // One on its way in may not have any yet.
+            let is_changing = |host: &HostRecord| host.changing && host.name == *name;
+            if self.has_data(name)? {
+                present.push(name.clone());
+            } else if !record.hosts.iter().any(is_changing) {
+                missing.push(name.clone());
+            }
         }
         let Some(last) = last else {
             if let Some(name) = present.first() {

@@ -102,8 +102,6 @@ pub struct ClusterSpec {
     pub leader: LeaderLayout,
     /// Hosts that keep the cluster's configuration and do nothing else; with 0, hosts of acceptors do.
     pub controllers: usize,
-    /// TEMPORARY
-    pub control_plane: bool,
     /// What a vote survives.
     pub durability: Durability,
     /// How hosts are connected.
@@ -140,7 +138,6 @@ impl ClusterSpec {
             partitions: 1,
             leader: LeaderLayout::default(),
             controllers: 0,
-            control_plane: std::env::var_os("INBAND_LAB_PLANE").is_some(),
             durability: Durability::default(),
             network: NetworkChoice::Auto,
             resp: SocketAddr::from(([127, 0, 0, 1], 6379)),
@@ -204,7 +201,7 @@ impl ClusterSpec {
     /// So many of the acceptors' hosts keep the configuration: an odd number, for one more would
     /// survive no more failures.
     fn acceptors_that_control(&self) -> usize {
-        if self.controllers > 0 || !self.control_plane {
+        if self.controllers > 0 {
             return 0;
         }
         let acceptors = self.acceptors.0.len();
@@ -370,7 +367,6 @@ mod tests {
     #[test]
     fn an_odd_number_of_hosts_keeps_the_configuration() {
         let mut spec = ClusterSpec::new("inband", "/data");
-        spec.control_plane = true;
         let controllers = |spec: &ClusterSpec| {
             let hosts = spec.hosts();
             let names = hosts.into_iter().filter(|h| h.has(Role::Controller));

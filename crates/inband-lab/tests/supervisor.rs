@@ -37,7 +37,6 @@ fn spec(dir: &Path, network: NetworkChoice) -> ClusterSpec {
     spec.resp
         .set_port(10_000 + (run * CLUSTERS_PER_RUN + cluster) * PORTS_PER_CLUSTER);
     spec.metrics_port = 19_464;
-    spec.control_plane = true;
     loop {
         // A port may be taken by somebody else.
         let free = (0..PORTS_PER_CLUSTER)
@@ -338,6 +337,8 @@ fn another_process_can_ask() {
     let ask = |request| remote::ask(&spec.data, &request);
     let status = remote::status(&spec.data).expect("status");
     assert_eq!(status.hosts.len(), 7);
+    let plane = remote::plane_status(&spec.data).expect("the control plane answers");
+    assert_eq!(plane.opened.expect("founded").members.len(), 7);
     let role = || "acceptor/2".to_owned();
     let done = ask(remote::SupervisorRequest::Kill { role: role() }).expect("kill");
     assert_eq!(done, remote::SupervisorReply::Done { host: role() });
@@ -653,7 +654,6 @@ fn a_change_that_the_supervisor_does_not_see_the_end_of_is_settled_by_the_next_o
         fs::write(&path, serde_json::to_string(&plane).expect("JSON")).expect("write");
         let mut again = spec.clone();
         again.accept_loss = true;
-        again.accept_missing_replicas = true;
         let supervisor = Supervisor::start(again).expect("up");
         let hosts = names(&supervisor.status());
         assert_eq!(hosts.len(), if taken_in { 8 } else { 7 }, "{hosts:?}");

@@ -269,8 +269,8 @@ pub fn restart(args: &RestartArgs) -> Result<()> {
     let acceptors = entry.and_then(|entry| Some(&entry.status.as_ref()?.acceptors));
     if acceptors.is_some_and(|acceptors| acceptors.iter().any(|a| !a.voting)) {
         println!(
-            "it has forgotten its votes; it votes again by itself once the control plane has opened a \
-             new epoch, see `inband member list`"
+            "it does not vote yet; if it has lost its votes it takes over the others', see `inband \
+             member list`"
         );
     }
     Ok(())

@@ -357,6 +357,37 @@ fn a_majority_of_acceptors_lost_in_sync_mode_comes_back_whole() {
     cluster.down_and_compare();
 }
 
+/// Time on the CPU that a process has had.
+fn cpu(pid: u32) -> Duration {
+    const TICKS_PER_S: u64 = 100;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let ticks = fields.split(' ').skip(11).take(2);
+    let ticks: u64 = ticks.map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 1000 / TICKS_PER_S)
+}
+
+#[test]
+fn idle_hosts_leave_the_machine_to_others() {
+    let cluster = Cluster::start("idle", Dataplane::Udp, |spec| spec.controllers = 1);
+    let sample = || {
+        let hosts = cluster.status().hosts.into_iter();
+        hosts
+            .map(|h| (h.name, cpu(h.pid.unwrap())))
+            .collect::<Vec<_>>()
+    };
+    run_for(500);
+    let (before, began) = (sample(), Instant::now());
+    run_for(2000);
+    let (after, passed) = (sample(), began.elapsed());
+    for ((name, then), (_, now)) in before.iter().zip(&after) {
+        let share = (*now - *then).as_secs_f64() / passed.as_secs_f64();
+        println!("{name}: {:.1} % of a CPU", 100.0 * share);
+        assert!(share < 0.05, "{name} takes {:.0} % of a CPU", 100.0 * share);
+    }
+    cluster.down_and_compare();
+}
+
 fn inband(cluster: &Cluster, args: &[&str]) -> (bool, String) {
     let output = Command::new(PROGRAM)
         .args(args)

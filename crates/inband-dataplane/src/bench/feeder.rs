@@ -14,6 +14,9 @@ use crate::xdp::XdpError;
 /// One end of the way to the leader: hardware address, then IP address and port.
 pub type End = ([u8; 6], SocketAddrV4);
 
+/// Of no member of any cluster that is fed.
+const NODE: u16 = 254;
+
 /// A program that sends, and what it sends. All requests are the same; a leader stamps each anew.
 pub struct Feeder {
     program: Loaded,
@@ -23,7 +26,7 @@ pub struct Feeder {
 impl Feeder {
     /// Requests from one end to the other in a configuration epoch.
     pub fn load(from: End, to: End, epoch: u32, value: &[u8]) -> Result<Feeder, XdpError> {
-        let mut header = Header::new(Type::Request, 0, epoch);
+        let mut header = Header::new(Type::Request, NODE, epoch);
         (header.client_id, header.client_seq, header.digest) = (1, 1, digest(value));
         let mut packet = Vec::new();
         emit(&header, value, &mut packet);

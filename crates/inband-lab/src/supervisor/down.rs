@@ -88,8 +88,11 @@ impl Shared {
             let _ = self.resume_host(&host);
         }
         let live = self.hosts().into_iter().filter(|host| host.is_running());
+        // One on its way in or out need not be where the others are.
+        let record = lock(&self.record).hosts.clone();
+        let is_changing = |id| record.iter().any(|host| host.id == id && host.changing);
         let (replicas, others): (Vec<_>, Vec<_>) =
-            live.partition(|host| host.plan.has(Role::Replica));
+            live.partition(|host| host.plan.has(Role::Replica) && !is_changing(host.id));
         if replicas.is_empty() {
             return Err("no replica is alive".into());
         }

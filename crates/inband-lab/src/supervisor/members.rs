@@ -8,7 +8,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -180,11 +180,15 @@ impl Shared {
     }
 
     fn begin_change(&self) -> Result<Change<'_>, SupervisorError> {
-        let Ok(guard) = self.membership.try_lock() else {
-            return Err(SupervisorError::WrongState(format!(
-                "another change of the members is under way ({}); wait for it",
-                self.progress().unwrap_or_else(|| "just begun".into())
-            )));
+        let guard = match self.membership.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(SupervisorError::WrongState(format!(
+                    "another change of the members is under way ({}); wait for it",
+                    self.progress().unwrap_or_else(|| "just begun".into())
+                )));
+            }
         };
         self.refuse_after_end()?;
         if self.stopping.load(Ordering::Acquire) {
@@ -192,17 +196,25 @@ impl Shared {
                 "the cluster is being stopped".into(),
             ));
         }
-        if !self.settle(false)? {
-            return Err(SupervisorError::WrongState(format!(
-                "an earlier change is not finished ({}); see `inband member list`, and try again \
-                 then",
-                self.plane_in_words()
-            )));
-        }
-        Ok(Change {
+        let change = Change {
             shared: self,
             _guard: guard,
-        })
+        };
+        self.plane_status()?;
+        // The cluster may be repairing itself, or an earlier change may not be finished.
+        let began = Instant::now();
+        while !self.settle(false)? {
+            self.say(format!("waiting: {}", self.plane_in_words()));
+            if began.elapsed() >= ACCEPT_LIMIT {
+                return Err(SupervisorError::WrongState(format!(
+                    "an earlier change is not finished ({}); see `inband member list`, and try \
+                     again then",
+                    self.plane_in_words()
+                )));
+            }
+            self.pause_for_a_poll()?;
+        }
+        Ok(change)
     }
 
     /// A new acceptor is also a controller if that makes their number odd, or if they are few.
@@ -508,7 +520,7 @@ impl Plane for Shared {
 /// A change under way; what it does is told until this is dropped.
 struct Change<'s> {
     shared: &'s Shared,
-    _guard: std::sync::MutexGuard<'s, ()>,
+    _guard: MutexGuard<'s, ()>,
 }
 
 impl Drop for Change<'_> {

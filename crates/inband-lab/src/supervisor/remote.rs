@@ -102,7 +102,7 @@ impl SupervisorRequest {
 
 /// A supervisor's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "reply", rename_all = "lowercase")]
+#[serde(tag = "reply", content = "body", rename_all = "lowercase")]
 pub enum SupervisorReply {
     /// To [`SupervisorRequest::Status`].
     Status(Box<ClusterStatus>),

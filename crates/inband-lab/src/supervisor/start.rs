@@ -34,8 +34,8 @@ const READY_LIMIT: Duration = Duration::from_secs(20);
 pub(super) const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Between two questions to the control plane at the start.
 const PLANE_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a minority of the acceptors is waited for.
-const MINORITY_LIMIT: Duration = Duration::from_secs(10);
+/// How long those are waited for that a cluster can do without for a time.
+const ALL_LIMIT: Duration = Duration::from_secs(10);
 /// How long a process of a crashed supervisor may take to die.
 const LEFTOVER_LIMIT: Duration = Duration::from_secs(3);
 /// Lines of a log that an error message quotes.
@@ -460,7 +460,6 @@ impl Shared {
         may_begin_empty: bool,
     ) -> Result<Vec<String>, SupervisorError> {
         let began = Instant::now();
-        let is_founded = is_founded && self.has_control_plane();
         let (mut is_settled, mut ask_at) = (!is_founded, began);
         loop {
             let hosts = self.hosts();
@@ -474,15 +473,16 @@ impl Shared {
             if led == logs && is_settled && mute.is_empty() {
                 return Ok(Vec::new());
             }
-            // They may have lost what the cluster trusted them to remember; then they must be replaced,
-            // and for that the cluster must be up.
-            let is_spared = 2 * mute.len() < acceptors && began.elapsed() >= MINORITY_LIMIT;
-            if led == logs && is_settled && is_spared {
-                return Ok(vec![format!(
-                    "{} does not vote yet ({}); see `inband member list`",
-                    mute.join(", "),
-                    self.plane_in_words()
-                )]);
+            // Some may have lost what the cluster trusted them to remember. They must be replaced, and
+            // for that the cluster must be up.
+            let is_enough = led == logs && 2 * mute.len() < acceptors;
+            if is_enough && began.elapsed() >= ALL_LIMIT {
+                let what = match &mute[..] {
+                    [] => "the control plane is not ready".to_owned(),
+                    mute => format!("{} does not vote", mute.join(", ")),
+                };
+                let why = self.plane_in_words();
+                return Ok(vec![format!("{what} ({why}); see `inband member list`")]);
             }
             let is_waiting = !is_settled || !mute.is_empty();
             if is_founded && is_waiting && Instant::now() >= ask_at {
@@ -502,12 +502,6 @@ impl Shared {
             }
             thread::sleep(READY_POLL_INTERVAL);
         }
-    }
-
-    /// Whether somebody keeps the configuration.
-    fn has_control_plane(&self) -> bool {
-        let hosts = self.hosts();
-        hosts.iter().any(|host| host.plan.has(Role::Controller))
     }
 
     fn late(&self, what: String) -> SupervisorError {

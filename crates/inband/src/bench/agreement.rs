@@ -9,9 +9,9 @@ use clap::Args;
 use inband_paxos::config::{Dataplane, DEFAULT_RING_SLOTS};
 
 use super::bed::{Bed, BedSpec, Job};
-use super::fed;
 use super::node::Load;
 use super::row::{machine, median, progress, Baseline, Output, Row};
+use super::{fed, libpaxos};
 
 /// Options of `inband bench agreement`.
 #[derive(Debug, Args)]
@@ -42,6 +42,9 @@ pub struct AgreementArgs {
     /// Backends to measure.
     #[arg(long, value_delimiter = ',', default_values_t = [Dataplane::Xdp, Dataplane::Udp])]
     backends: Vec<Dataplane>,
+    /// A system of others to measure in the same run: libpaxos=DIR, DIR being where it was built.
+    #[arg(long, value_name = "NAME=DIR")]
+    peer: Option<libpaxos::Peer>,
     /// Keep the hosts' logs in this directory.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
@@ -71,6 +74,9 @@ struct Figures {
 /// Run the benchmark and print its rows.
 pub fn run(args: &AgreementArgs, output: &mut Output) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
+    if let Some(peer) = &args.peer {
+        peer.check()?;
+    }
     let machine = machine();
     let mut bed = Bed::create(BedSpec {
         keep: args.keep.clone(),
@@ -116,7 +122,9 @@ pub fn run(args: &AgreementArgs, output: &mut Output) -> Result<()> {
         }
     }
     progress("");
-    print_rows(args, &machine, &mut figures, output)
+    print_rows(args, &machine, &mut figures, output)?;
+    let duration = Duration::from_millis(args.duration_ms);
+    libpaxos::rows("agreement", args.peer.as_ref(), duration, &machine, output)
 }
 
 fn print_rows(

@@ -153,14 +153,12 @@ impl Bed {
             hosts: names,
             seed: 1,
         })?;
-        let scratch = match &spec.keep {
-            Some(_) => None,
-            None => Some(ScratchDir::create(&std::env::temp_dir(), "bed")?),
-        };
-        let dir = match (&spec.keep, &scratch) {
-            (Some(dir), _) => dir.clone(),
-            (None, Some(scratch)) => scratch.path().to_owned(),
-            (None, None) => unreachable!("one of them is there"),
+        let (dir, scratch) = match &spec.keep {
+            Some(dir) => (dir.clone(), None),
+            None => {
+                let scratch = ScratchDir::create(&std::env::temp_dir(), "bed")?;
+                (scratch.path().to_owned(), Some(scratch))
+            }
         };
         Ok(Bed {
             lab,

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 
+use super::row::{progress, Output, Row};
 use super::scratch::{free_ports, ScratchDir, Server};
 
 const REPLICAS: u16 = 3;
@@ -39,8 +40,10 @@ impl std::str::FromStr for Peer {
     }
 }
 
+/// Values outstanding at once.
+const OUTSTANDING: [usize; 2] = [1, 72];
 /// Why there is no figure of it.
-pub const NOT_GIVEN: &str = "libpaxos: no registry has it; build libpaxos 3 and give its build \
+const NOT_GIVEN: &str = "libpaxos: no registry has it; build libpaxos 3 and give its build \
                              directory: --peer libpaxos=DIR";
 
 /// A second of the sample client.
@@ -130,6 +133,39 @@ impl Peer {
     }
 }
 
+/// Measure it and print its rows; if it is not given, say that it is left out.
+pub fn rows(
+    bench: &'static str,
+    peer: Option<&Peer>,
+    duration: Duration,
+    machine: &str,
+    output: &mut Output,
+) -> Result<()> {
+    let Some(peer) = peer else {
+        output.skipped(NOT_GIVEN);
+        return Ok(());
+    };
+    let seconds = duration.as_secs_f64().ceil() as usize;
+    for outstanding in OUTSTANDING {
+        progress(&format!("libpaxos, {outstanding} outstanding"));
+        let sample = peer.measure(outstanding, seconds)?;
+        progress("");
+        let conditions = format!(
+            "three replicas on loopback, memory storage, its sample client, {VALUE_LEN_BYTES} B values, \
+             median of {seconds} s; {machine}"
+        );
+        for (metric, figure) in [
+            ("libpaxos_per_s", (sample.per_s, "values/s")),
+            ("libpaxos_mean_us", (sample.mean_us, "us")),
+        ] {
+            let variant = format!("{outstanding} outstanding");
+            let metric = (bench, metric);
+            output.row(&Row::new(metric, "libpaxos", variant, figure, &*conditions))?;
+        }
+    }
+    Ok(())
+}
+
 fn start(program: &Path, args: &[&str], log: &Path) -> Result<Server> {
     let log = File::create(log)?;
     let child = Command::new(program)
@@ -183,6 +219,18 @@ mod tests {
         };
         assert_eq!(figures(line), Some(expected));
         assert_eq!(figures("Connected to proposer"), None);
+    }
+
+    #[test]
+    fn a_peer_that_is_not_given_is_left_out_aloud() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut output = Output::new(true, dir.path().into());
+        let second = Duration::from_secs(1);
+        rows("agreement", None, second, "", &mut output).expect("nothing fails");
+        assert!(output
+            .notes()
+            .iter()
+            .any(|n| n.starts_with("SKIPPED libpaxos")));
     }
 
     #[test]

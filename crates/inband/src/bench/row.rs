@@ -118,6 +118,12 @@ impl Output {
         self.note(&format!("SKIPPED {what}"));
     }
 
+    /// Everything noted so far.
+    #[cfg(test)]
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.borrow().clone()
+    }
+
     /// Write `NAME.json` and `NAME.svg`.
     pub fn finish(self, name: &str) -> Result<()> {
         if self.rows.is_empty() && self.charts.is_empty() {

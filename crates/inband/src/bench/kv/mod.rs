@@ -418,9 +418,9 @@ fn print_rows(
                 name: name(other),
                 value: values[other],
             });
-            let log = match (is_store(system), metric.operation) {
+            let reads = match (is_store(system), metric.operation) {
                 (true, Operation::Get) => {
-                    "; reads go through the log and are executed only at the replica that was asked"
+                    "; reads by position, answered by the replica that was asked"
                 }
                 _ => "",
             };
@@ -435,7 +435,7 @@ fn print_rows(
                 ratio: None,
                 paper: None,
                 conditions: format!(
-                    "{outstanding}{}; {}{log}; {run}",
+                    "{outstanding}{}; {}{reads}; {run}",
                     figures[at].packing(metric),
                     system.conditions()
                 ),

@@ -86,6 +86,7 @@ impl Traffic {
     }
 }
 
+/// Measure, print the rows, plot.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     let mut bed = bed(3)?;
     let traffic = Traffic::of(&bed)?;

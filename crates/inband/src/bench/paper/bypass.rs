@@ -38,6 +38,7 @@ fn paper(backend: Dataplane) -> Paper {
     }
 }
 
+/// Measure, print the rows, plot.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     let backends = backends(output);
     ensure!(

@@ -32,6 +32,7 @@ fn quoted(app: App) -> [Quoted; 2] {
     }
 }
 
+/// Measure, print the rows, plot.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     let mut bed = bed(3)?;
     for app in App::ALL {
@@ -105,7 +106,7 @@ struct Point {
 
 fn rows(run: &Run, point: &Point, seen: &Distribution, output: &mut Output) -> Result<()> {
     let variant = format!(
-        "{}, {} partitions, {}%",
+        "{}, P = {}, {}%",
         point.app.name(),
         point.partitions,
         point.percent

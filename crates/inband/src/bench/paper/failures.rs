@@ -88,6 +88,7 @@ const FAILURES: [Failure; 2] = [
     },
 ];
 
+/// Measure, print the rows, plot.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     for failure in &FAILURES {
         let mut rounds = Vec::new();

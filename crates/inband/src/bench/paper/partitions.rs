@@ -17,6 +17,7 @@ const PARTITIONS: [u32; 4] = [1, 2, 4, 8];
 const CONNECTIONS: usize = 50;
 const PIPELINE: usize = 16;
 
+/// Measure, print the rows, plot.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     let mut bed = bed(3)?;
     let mut media: Vec<(&'static str, &Path)> = vec![("disk", &run.disk)];
@@ -90,7 +91,7 @@ fn rows(
             name: "one partition in the same run".into(),
             value: measured[0].1,
         };
-        let variant = format!("{partitions} partitions, {medium}");
+        let variant = format!("{medium}, P = {partitions}");
         let row = run.row(metric, Dataplane::Xdp, variant, (*per_s, "values/s"), what);
         let row = row.beside((*partitions > 1).then_some(one));
         output.row(&row.quoting(paper(medium, *partitions)))?;

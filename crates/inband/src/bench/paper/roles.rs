@@ -54,6 +54,7 @@ fn by_role(outcome: &Outcome) -> [RoleUse; ROLES.len()] {
     uses
 }
 
+/// Measure, print the rows, plot.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     let counting = ProgramTimes::count();
     if let Err(error) = &counting {

@@ -52,6 +52,7 @@ const PAPER: [Paper; 2] = [
 /// Throughput and p99, of each number of clients.
 type Curve = Vec<[f64; 2]>;
 
+/// Measure, print the rows, plot.
 pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
     let mut bed = bed(3)?;
     for paper in &PAPER {
@@ -83,7 +84,16 @@ pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
         series.push(quoted("libpaxos", &[paper.libpaxos]));
         output.chart(lines(paper.title, "values/s", "p99 latency, us", series));
         rows(run, paper, (single, most), [udp_per_s, udp_p99_us], output)?;
-        peer(run, app, output)?;
+        // libpaxos has no store, so it stands only beside the no-op.
+        if app == App::NoOp {
+            libpaxos::rows(
+                "paper",
+                run.peer.as_ref(),
+                run.duration,
+                &run.machine,
+                output,
+            )?;
+        }
     }
     Ok(())
 }
@@ -150,29 +160,4 @@ fn rows(
     );
     let p99 = row("p99_at_least_us", (single[1], "us"), &what);
     output.row(&p99.quoting(paper.p99_at_least_us))
-}
-
-/// libpaxos here, if it is there: it has no store, so only beside the no-op.
-fn peer(run: &Run, app: App, output: &mut Output) -> Result<()> {
-    if app != App::NoOp {
-        return Ok(());
-    }
-    let Some(peer) = &run.peer else {
-        output.skipped(libpaxos::NOT_GIVEN);
-        return Ok(());
-    };
-    let seconds = run.duration.as_secs_f64().ceil() as usize;
-    for outstanding in [1, PEAK_WINDOW] {
-        progress(&format!("libpaxos, {outstanding} outstanding"));
-        let sample = peer.measure(outstanding, seconds)?;
-        let variant = format!("{outstanding} outstanding");
-        let what = "three replicas on loopback, memory storage, its sample client";
-        for (metric, figure) in [
-            ("libpaxos_per_s", (sample.per_s, "values/s")),
-            ("libpaxos_mean_us", (sample.mean_us, "us")),
-        ] {
-            output.row(&run.row(metric, "libpaxos", &*variant, figure, what))?;
-        }
-    }
-    Ok(())
 }
