@@ -73,7 +73,6 @@ int ib_acceptor_xdp(struct xdp_md *ctx) {
         result = ib_shell_acceptor_slot(&m, regs, slot, ring_slots, &frame);
         /* The next packet is likely about the next instance. */
         ib_u32 next = partition * ring_slots + ((ib_u32)(m.instance + 1) & (ring_slots - 1));
-        ib_slot_fetch(&ib_ring_map, next);
         ib_tail_fetch(&ib_tails_map, next, m.value_len_bytes);
     } else {
         result = ib_shell_acceptor_partition(&m, regs);

@@ -1,21 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fetch.h - slots and their tails, asked for before they are used. Include after role.h. */
+/* fetch.h - the memory of long values, asked for before it is used. Include after role.h. */
 #ifndef INBAND_XDP_FETCH_H
 #define INBAND_XDP_FETCH_H
 
 /* By cache lines of 64 bytes. */
-#define IB_FETCH_LINE(from, line) ((void)*(const volatile ib_u64 *)((from) + 64 * (line)))
-#define IB_FETCH(tail, line) IB_FETCH_LINE((tail)->value, line)
-
-/*
- * Slots lie one behind the other, but too many packets apart in time for the processor to see it.
- * The first line, which is waited for when the slot is taken; what is only written nobody waits for.
- */
-IB_INLINE void ib_slot_fetch(void *ring, ib_u32 at) {
-    const struct ib_slot *slot = bpf_map_lookup_elem(ring, &at);
-    if (slot)
-        IB_FETCH_LINE((const ib_u8 *)slot, 0);
-}
+#define IB_FETCH(tail, line) ((void)*(const volatile ib_u64 *)((tail)->value + 64 * (line)))
 
 /*
  * Have the processor fetch the cache lines that a value takes, all at once: taking the slot is an

@@ -608,6 +608,7 @@ impl<A: AcceptorState> Worker<A> {
         let waiting = coordinator.map(|c| c.waiting().clone());
         Status {
             leader: self.config.node,
+            voters: raft.peers().0.into_iter().map(node_of).collect(),
             opened: state.opened.clone(),
             pending: state.pending.clone(),
             waiting: waiting.unwrap_or(crate::coordinator::Waiting::Nothing),

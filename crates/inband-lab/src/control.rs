@@ -257,6 +257,7 @@ mod tests {
         };
         let status = service::Status {
             leader: 7,
+            voters: vec![7],
             opened: Some(configuration),
             pending: None,
             waiting: inband_control::coordinator::Waiting::Nothing,

@@ -1,6 +1,7 @@
 //! Proposer, learner, recovery and leader change over the packet roles: submit, deliver, recover.
 
 pub mod backend;
+mod by_ticket;
 pub mod config;
 pub mod decided_log;
 pub mod durable;

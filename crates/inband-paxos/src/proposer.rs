@@ -3,11 +3,12 @@
 //! Sans-I/O: takes (now, event), pushes packets to an [`Outbox`]. Every value ends as decided or,
 //! at its deadline, as a failure (design, *must* 9).
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use inband_dataplane::round;
 use inband_dataplane::wire::{self, flag, Header, Type, VALUE_LEN_MAX_BYTES};
 
+use crate::by_ticket::ByTicket;
 use crate::log::{Origin, SubmitError, SubmitFailure, Ticket, ValueKind};
 use crate::outbox::{Dest, Outbox};
 use crate::timing::{Micros, Timing, PROPOSER_WINDOW, SEND_WINDOW};
@@ -52,7 +53,9 @@ pub struct Proposer {
     session: Session,
     next_seq: u64,
     next_ticket: u64,
-    pending: BTreeMap<Ticket, Pending>,
+    pending: ByTicket<Pending>,
+    /// Memory of values that are answered, for the next ones.
+    spare: Vec<Vec<u8>>,
     by_seq: HashMap<u64, Ticket>,
     /// Not sent in this session yet, in order; some may be given up already.
     unsent: VecDeque<Ticket>,
@@ -82,7 +85,8 @@ impl Proposer {
             session: Session::Closed,
             next_seq: 1,
             next_ticket: 1,
-            pending: BTreeMap::new(),
+            pending: ByTicket::new(),
+            spare: Vec::new(),
             by_seq: HashMap::new(),
             unsent: VecDeque::new(),
             in_flight: 0,
@@ -128,8 +132,11 @@ impl Proposer {
         }
         let ticket = Ticket::new(usize::from(self.partition), self.next_ticket);
         self.next_ticket += 1;
+        let mut memory = self.spare.pop().unwrap_or_default();
+        memory.clear();
+        memory.extend_from_slice(value);
         let pending = Pending {
-            value: value.to_vec(),
+            value: memory,
             seq: 0,
             decided: false,
             unseen: false,
@@ -139,7 +146,7 @@ impl Proposer {
             sends: 0,
             deadline: now + self.timing.submit_deadline_us,
         };
-        self.pending.insert(ticket, pending);
+        self.pending.push(ticket, pending);
         self.unsent.push_back(ticket);
         match self.session {
             Session::Open(_) => self.send_unsent(now, out),
@@ -147,13 +154,14 @@ impl Proposer {
             Session::Opening { .. } => {}
         }
         // Not 0: going through everything pending after every submission would cost more than it.
-        let sent = &self.pending[&ticket];
-        let next = if sent.seq == 0 {
-            sent.deadline
-        } else {
-            sent.resend_at.min(sent.deadline)
-        };
-        self.due = self.due.min(next);
+        if let Some(sent) = self.pending.get(ticket) {
+            let next = if sent.seq == 0 {
+                sent.deadline
+            } else {
+                sent.resend_at.min(sent.deadline)
+            };
+            self.due = self.due.min(next);
+        }
         Ok(ticket)
     }
 
@@ -208,7 +216,7 @@ impl Proposer {
             let Some(ticket) = self.unsent.pop_front() else {
                 return;
             };
-            if self.pending.contains_key(&ticket) {
+            if self.pending.get(ticket).is_some() {
                 self.in_flight += 1;
                 self.send(now, ticket, out);
             }
@@ -225,10 +233,11 @@ impl Proposer {
         let Session::Open(client_id) = self.session else {
             return;
         };
-        let everyone = self.pending.get(&ticket).is_some_and(|p| p.sends > 1);
+        let everyone = self.pending.get(ticket).is_some_and(|p| p.sends > 1);
         let dest = if everyone { Dest::Leaders } else { self.dest() };
         let mut header = self.header(Type::Request);
-        let Some(pending) = self.pending.get_mut(&ticket) else {
+        let low = self.low();
+        let Some(pending) = self.pending.get_mut(ticket) else {
             return;
         };
         if pending.seq == 0 {
@@ -244,9 +253,8 @@ impl Proposer {
         header.client_id = client_id;
         header.client_seq = pending.seq;
         header.digest = wire::digest(&pending.value);
-        header.client_low = self.low();
-        let value = &self.pending[&ticket].value;
-        out.send(dest, &header, value);
+        header.client_low = low;
+        out.send(dest, &header, &pending.value);
     }
 
     /// The learner delivered a value; if it is ours, say which.
@@ -269,7 +277,7 @@ impl Proposer {
             }
             (ValueKind::Command, Session::Open(id)) if *id == origin.client_id => {
                 let ticket = *self.by_seq.get(&origin.client_seq)?;
-                let pending = self.pending.get_mut(&ticket)?;
+                let pending = self.pending.get_mut(ticket)?;
                 // A value may be decided in several instances, and a burst may hold them all before
                 // the application answers: its ticket is given once.
                 let is_first = !std::mem::replace(&mut pending.decided, true);
@@ -286,9 +294,10 @@ impl Proposer {
 
     /// The application applied the value: it need not be repeated again.
     pub fn answered(&mut self, ticket: Ticket) {
-        if let Some(pending) = self.pending.remove(&ticket) {
+        if let Some(pending) = self.pending.remove(ticket) {
             self.by_seq.remove(&pending.seq);
             self.in_flight -= usize::from(pending.seq != 0 && !pending.decided);
+            self.spare.push(pending.value);
         }
     }
 
@@ -304,7 +313,7 @@ impl Proposer {
         self.pending.retain(|ticket, pending| {
             // Applied before the session expired, or not: nobody can say any more.
             if pending.unseen {
-                failed.push((*ticket, failure));
+                failed.push((ticket, failure));
             }
             !pending.unseen
         });
@@ -315,7 +324,7 @@ impl Proposer {
             pending.resend_after = self.timing.resend_us;
             pending.busy_after = self.timing.busy_us;
         }
-        self.unsent = self.pending.keys().copied().collect();
+        self.unsent = self.pending.iter().map(|(ticket, _)| ticket).collect();
         self.recount();
         self.session = Session::Closed;
         self.open_session(now, out);
@@ -353,7 +362,7 @@ impl Proposer {
             .pending
             .iter()
             .filter(|(_, p)| p.seq != 0 && !p.decided)
-            .map(|(t, _)| *t)
+            .map(|(t, _)| t)
             .collect();
         for ticket in undecided {
             self.send(now, ticket, out);
@@ -384,7 +393,7 @@ impl Proposer {
         let Some(ticket) = self.by_seq.get(&header.client_seq) else {
             return;
         };
-        let Some(pending) = self.pending.get_mut(ticket) else {
+        let Some(pending) = self.pending.get_mut(*ticket) else {
             return;
         };
         if header.kind == Type::Busy {
@@ -425,10 +434,10 @@ impl Proposer {
             .pending
             .iter()
             .filter(|(_, p)| !p.decided && now >= p.deadline)
-            .map(|(t, _)| *t)
+            .map(|(t, _)| t)
             .collect();
         for ticket in over {
-            let Some(pending) = self.pending.remove(&ticket) else {
+            let Some(pending) = self.pending.remove(ticket) else {
                 continue;
             };
             self.by_seq.remove(&pending.seq);
@@ -445,7 +454,7 @@ impl Proposer {
             .pending
             .iter()
             .filter(|(_, p)| !p.decided && p.seq != 0 && now >= p.resend_at)
-            .map(|(t, _)| *t)
+            .map(|(t, _)| t)
             .collect();
         for ticket in repeat {
             self.send(now, ticket, out);

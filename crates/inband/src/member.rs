@@ -54,7 +54,11 @@ pub enum MemberCommand {
     Add {
         /// acceptor or replica. With --config: leave it out, the file says what its host does; the host
         /// must be running.
-        #[arg(required_unless_present = "config", conflicts_with = "config")]
+        #[arg(
+            required_unless_present = "config",
+            conflicts_with = "config",
+            value_name = "acceptor|replica"
+        )]
         kind: Option<MemberKind>,
         #[command(flatten)]
         plane: PlaneArgs,
@@ -501,6 +505,7 @@ mod tests {
         target.members.extend([node(9, "acceptor/3", acceptor)]);
         let mut status = Status {
             leader: 3,
+            voters: vec![2, 3, 4],
             opened: Some(opened),
             pending: Some(Pending {
                 target,

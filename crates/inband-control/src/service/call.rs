@@ -67,6 +67,9 @@ pub struct HostStatus {
 pub struct Status {
     /// The controller that answers; it leads the others.
     pub leader: NodeId,
+    /// Those whose logs count for the replicated configuration. Follows the controllers of the
+    /// configuration in force; until then one that has left is still needed.
+    pub voters: Vec<NodeId>,
     /// The configuration in force; `None`: not founded yet.
     pub opened: Option<Configuration>,
     /// The reconfiguration under way.

@@ -16,7 +16,7 @@ use inband_control::configuration::{Member, Parts};
 use inband_control::coordinator::Waiting;
 use inband_control::service::{Request, Response};
 use inband_control::state::Refusal;
-use inband_paxos::config::Role;
+use inband_paxos::config::{bounds, Role};
 use serde::{Deserialize, Serialize};
 
 use super::listeners::{bind, free_loopback_ports};
@@ -33,6 +33,8 @@ use crate::memory::{self, MemoryNeed};
 
 /// How long a moved leader may take.
 const LEADER_LIMIT: Duration = Duration::from_secs(15);
+/// How long the controllers may take to let one of them go.
+const VOTERS_LIMIT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(30);
 /// With fewer controllers than this, a new acceptor is one as well.
 const CONTROLLERS_WANTED: usize = 3;
@@ -93,6 +95,7 @@ impl Shared {
         self.set_changing(old.id, true)?;
         self.admit(&new, &request, goal)?;
         self.wait_until_it_plays_its_part(&new)?;
+        self.wait_until_controllers_vote()?;
         self.say(format!("{name} leaves"));
         self.drop_host(&old)?;
         Ok(new.plan.name.clone())
@@ -120,6 +123,7 @@ impl Shared {
             }
             return Err(failure.error().into());
         }
+        self.wait_until_controllers_vote()?;
         self.say(format!("stopping {name}"));
         self.drop_host(&host)?;
         self.wait_until_the_others_serve(name)?;
@@ -273,7 +277,7 @@ impl Shared {
         self.dir.write_record(&record)?;
         drop(record);
         lock(&self.hosts).push(Arc::clone(&host));
-        match self.wire_and_start(&host, in_place_of) {
+        match self.wire_and_start(&host) {
             Ok(()) => Ok(host),
             Err(error) => {
                 self.undo(&host);
@@ -301,21 +305,37 @@ impl Shared {
         Ok(())
     }
 
-    fn wire_and_start(
-        &self,
-        host: &HostRuntime,
-        in_place_of: Option<&HostRuntime>,
-    ) -> Result<(), SupervisorError> {
+    fn wire_and_start(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
         let _operation = lock(&self.operation);
         if let Some(lab) = &self.lab {
             lab.add_host(host.name(), *host.address.ip())?;
         }
-        // With both there could be more acceptors than a configuration takes.
-        let mut hosts = self.hosts();
-        hosts.retain(|other| in_place_of.is_none_or(|old| old.id != other.id));
-        self.write_config(host, &hosts)?;
+        self.write_config(host, &self.as_known_to(host))?;
         self.spawn(host)?;
         self.wait_until_answering(host)
+    }
+
+    /// The members that a new host begins with knowing: all controllers, or the one that leads them might
+    /// not hear of it, and no more of the others than a configuration takes.
+    fn as_known_to(&self, new: &HostRuntime) -> Vec<Arc<HostRuntime>> {
+        let mut hosts = self.hosts();
+        let limits = [
+            (Role::Acceptor, bounds::ACCEPTORS),
+            (Role::Replica, bounds::REPLICAS),
+        ];
+        for (role, allowed) in limits {
+            let is_spare = |host: &Arc<HostRuntime>| {
+                let plan = &host.plan;
+                host.id != new.id && plan.has(role) && !plan.has(Role::Controller)
+            };
+            let having = hosts.iter().filter(|host| host.plan.has(role)).count();
+            if let Some(spare) = hosts.iter().position(is_spare) {
+                if having > *allowed.end() {
+                    hosts.remove(spare);
+                }
+            }
+        }
+        hosts
     }
 
     /// Have a new host taken in; if it is not, nothing is left of it.
@@ -359,6 +379,26 @@ impl Shared {
             }
             self.pause_for_a_poll()?;
         }
+        Ok(())
+    }
+
+    /// One that was a controller is needed until the others have let it go: were it stopped before, and
+    /// then the next, no majority of them would be left. One that cannot be heard cannot be waited for.
+    fn wait_until_controllers_vote(&self) -> Result<(), SupervisorError> {
+        let began = Instant::now();
+        while began.elapsed() < VOTERS_LIMIT {
+            if let Ok(status) = self.plane_status() {
+                let controllers = status.opened.map_or_else(Vec::new, |c| c.controllers());
+                let mut voters = status.voters;
+                voters.sort_unstable();
+                if voters == controllers {
+                    return Ok(());
+                }
+            }
+            self.say("the controllers change over".into());
+            self.pause_for_a_poll()?;
+        }
+        tracing::warn!("the controllers have not changed over yet");
         Ok(())
     }
 
@@ -507,8 +547,11 @@ impl Plane for Shared {
     }
 
     fn say(&self, what: String) {
-        tracing::info!("{what}");
-        *lock(&self.progress) = Some(what);
+        let mut progress = lock(&self.progress);
+        if progress.as_ref() != Some(&what) {
+            tracing::info!("{what}");
+            *progress = Some(what);
+        }
     }
 
     fn wait_a_little(&self) -> bool {

@@ -160,6 +160,7 @@ impl State {
                 Request::Status => {
                     return Response::Status(Box::new(Status {
                         leader: 2,
+                        voters: opened.controllers(),
                         opened: Some(opened),
                         pending: plane.pending.clone(),
                         waiting,

@@ -106,6 +106,11 @@ pub fn run(args: &AgreementArgs, output: &mut Output) -> Result<()> {
                     ring_slots: args.ring_slots,
                     ..Job::new(*backend, load, duration)
                 })?;
+                ensure!(
+                    outcome.failed() == 0,
+                    "{} submissions failed: the cluster did not keep up",
+                    outcome.failed()
+                );
                 let (figures, proposer) = (&mut figures[at], &outcome.reports[0]);
                 match load {
                     Load::Latency => {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use inband_lab::process::{ProcessSpec, SupervisedChild};
-use inband_lab::{Lab, LabSpec};
+use inband_lab::{control, Lab, LabSpec};
 use inband_paxos::config::{
     logs_of, ClusterConfig, Config, Dataplane, Durability, HostConfig, Limits, NodeConfig, Role,
     Timing, DEFAULT_PORT, DEFAULT_RING_SLOTS,
@@ -26,6 +26,7 @@ pub const FEEDER: &str = "feeder";
 
 /// Time in which hosts start, beside what is counted.
 const START_LIMIT: Duration = Duration::from_secs(20);
+const STATUS_LIMIT: Duration = Duration::from_millis(500);
 /// Between jobs, so that one's last packets do not meet the next one's roles.
 const BREATHER: Duration = Duration::from_millis(50);
 /// What CPU use is measured over begins and ends so much within the time that is counted.
@@ -118,6 +119,11 @@ impl Outcome {
         self.slowest_per_s(|r| r.commands)
     }
 
+    /// Submissions that failed.
+    pub fn failed(&self) -> u64 {
+        self.reports.iter().map(|r| r.failed).sum()
+    }
+
     fn slowest_per_s(&self, count: fn(&Report) -> u64) -> f64 {
         let rates = self
             .reports
@@ -184,7 +190,7 @@ impl Bed {
         self.jobs_done += 1;
         let run = self.dir.join(format!("{}", self.jobs_done));
         let started = self.start(&run, job)?;
-        let finished = self.finish(job, started, beside);
+        let finished = self.finish(&run, job, started, beside);
         if self.spec.keep.is_none() {
             // What is left lies in a directory of temporary files.
             let _ = fs::remove_dir_all(&run);
@@ -218,11 +224,15 @@ impl Bed {
 
     fn finish<T>(
         &self,
+        run: &Path,
         job: &Job,
         started: Started,
         beside: impl FnOnce() -> Result<T>,
     ) -> Result<(Outcome, T)> {
         started.wait_until_counting(job)?;
+        if job.load == Load::Count {
+            wait_for_leader(run)?;
+        }
         let margin = job.duration / CPU_MARGIN_SHARE;
         thread::sleep(margin);
         let clock = CpuClock::start(&started.pids);
@@ -318,6 +328,19 @@ impl Started {
             Ok(())
         })
     }
+}
+
+/// Nobody proposes who could tell.
+fn wait_for_leader(run: &Path) -> Result<()> {
+    let socket = run.join("leader/control.sock");
+    retry(START_LIMIT, || {
+        let status = control::status(&socket, STATUS_LIMIT)?;
+        ensure!(
+            status.leaders.iter().all(|leader| leader.active),
+            "nobody leads"
+        );
+        Ok(())
+    })
 }
 
 /// Host names in the order of their addresses.

@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, ensure, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::Args;
+use inband_kv::limits::ROCKSDB_WRITE_BUFFER_BYTES;
 use inband_paxos::config::Dataplane;
 
 use super::cluster::{self, BenchCluster};
@@ -35,6 +36,8 @@ pub struct MemoryArgs {
     growth_max_percent: f64,
 }
 
+/// One that fills and one that is being written out.
+const WRITE_BUFFERS_MIB: f64 = (2 * ROCKSDB_WRITE_BUFFER_BYTES) as f64 / (1 << 20) as f64;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Memory of one host in MiB over seconds.
@@ -48,14 +51,28 @@ impl Curve {
     /// Highest of the last quarter of the time less highest of the second: the first one fills caches,
     /// and a saw's teeth do not count.
     fn growth_percent(&self) -> f64 {
+        let (early, late) = self.highest_mib();
+        (late - early) / early * 100.0
+    }
+
+    /// In the second and in the last quarter of the time.
+    fn highest_mib(&self) -> (f64, f64) {
         let quarter = self.points.len() / 4;
         let highest = |from: usize, to: usize| {
             let points = &self.points[from..to];
             points.iter().map(|p| p[1]).fold(0.0, f64::max)
         };
-        let early = highest(quarter, 2 * quarter);
-        let late = highest(3 * quarter, self.points.len());
-        (late - early) / early * 100.0
+        (
+            highest(quarter, 2 * quarter),
+            highest(3 * quarter, self.points.len()),
+        )
+    }
+
+    /// Whether it grew by more than this, and by more than a store's write buffers, which fill and are
+    /// written out in turn: a short run sees them filling only.
+    fn has_grown(&self, max_percent: f64) -> bool {
+        let (early, late) = self.highest_mib();
+        self.growth_percent() > max_percent && late - early > WRITE_BUFFERS_MIB
     }
 }
 
@@ -87,7 +104,7 @@ pub fn run(args: &MemoryArgs, output: &mut Output) -> Result<()> {
     let mean = |part: &[[f64; 2]]| part.iter().map(|r| r[1]).sum::<f64>() / part.len() as f64;
     let quarter = rates.len() / 4;
     let conditions = format!(
-        "SET {} x {} outstanding, 64 B values, {} keys, 3 replicas, 3 acceptors, full rate for {:.1} \
+        "resident memory of each host's process, SET {} x {} outstanding, 64 B values, {} keys, 3 replicas, 3 acceptors, full rate for {:.1} \
          minutes, {} commands failed; {machine}",
         args.clients, args.pipeline, args.keys, args.minutes, report.errors
     );
@@ -129,13 +146,16 @@ pub fn run(args: &MemoryArgs, output: &mut Output) -> Result<()> {
     let last = mean(&rates[rates.len() - quarter..]);
     output.row(&row("set_per_s", "last quarter", last, "commands/s").beside(Some(first)))?;
     charts(&curves, rates, output);
-    let growth = worst.growth_percent();
-    ensure!(
-        growth <= args.growth_max_percent,
-        "{} took {growth:.1}% more memory in the last quarter than in the second; {}% are allowed",
-        worst.host,
-        args.growth_max_percent
-    );
+    let grown = curves.iter().find(|c| c.has_grown(args.growth_max_percent));
+    if let Some(grown) = grown {
+        bail!(
+            "{} took {:.1}% more memory in the last quarter of the time than in the second; {}% and \
+             {WRITE_BUFFERS_MIB:.0} MiB of write buffers are allowed",
+            grown.host,
+            grown.growth_percent(),
+            args.growth_max_percent
+        );
+    }
     Ok(())
 }
 
@@ -146,10 +166,11 @@ fn sample(cluster: &BenchCluster, duration: Duration) -> Vec<Curve> {
         thread::sleep(SAMPLE_INTERVAL);
         let at_s = started.elapsed().as_secs_f64();
         for host in cluster.supervisor.status().hosts {
-            let Some(status) = host.status else {
+            // Packet programs' maps are the kernel's, and of one size from the start.
+            let Some(resident_kib) = host.pid.and_then(resident_kib) else {
                 continue;
             };
-            let mib = status.memory_bytes as f64 / f64::from(1 << 20);
+            let mib = resident_kib as f64 / 1024.0;
             match curves.iter_mut().find(|curve| curve.host == host.name) {
                 Some(curve) => curve.points.push([at_s, mib]),
                 None => curves.push(Curve {
@@ -160,6 +181,14 @@ fn sample(cluster: &BenchCluster, duration: Duration) -> Vec<Curve> {
         }
     }
     curves
+}
+
+fn resident_kib(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
 fn charts(curves: &[Curve], rates: Vec<[f64; 2]>, output: &mut Output) {
@@ -206,6 +235,14 @@ mod tests {
         let saw = curve(|at| 100.0 + (at % 7) as f64);
         assert_eq!(saw.growth_percent(), 0.0);
         let leak = curve(|at| 100.0 + at as f64);
-        assert!(leak.growth_percent() > 50.0);
+        assert!(leak.growth_percent() > 50.0 && leak.has_grown(5.0));
+        let filling = curve(|at| 10.0 + at as f64 * WRITE_BUFFERS_MIB / 400.0);
+        assert!(filling.growth_percent() > 50.0 && !filling.has_grown(5.0));
+    }
+
+    #[test]
+    fn memory_of_a_process_is_read() {
+        assert!(resident_kib(std::process::id()).is_some_and(|kib| kib > 100));
+        assert_eq!(resident_kib(u32::MAX), None);
     }
 }

@@ -111,6 +111,8 @@ pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
         let (_, beside_idle) = bed.run_beside(&idle, || traffic.gbit_per_s(streaming))?;
         let (loaded, beside_full) = bed.run_beside(&full, || traffic.gbit_per_s(streaming))?;
         let alone = bed.run(&full)?;
+        let failed = loaded.failed() + alone.failed();
+        run.failed.set(run.failed.get() + failed);
         let figures = [
             without,
             passing,

@@ -12,7 +12,9 @@ mod partitions;
 mod roles;
 mod throughput;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
@@ -122,6 +124,8 @@ struct Run {
     disk: PathBuf,
     peer: Option<Peer>,
     machine: String,
+    /// Submissions that failed, of all jobs.
+    failed: Rc<Cell<u64>>,
 }
 
 impl Run {
@@ -182,6 +186,7 @@ impl Run {
             job: Job::new(dataplane, load, self.duration),
             app,
             store_parent: self.disk.clone(),
+            failed: self.failed.clone(),
         }
     }
 }
@@ -192,10 +197,17 @@ struct AppJob {
     job: Job,
     app: App,
     store_parent: PathBuf,
+    failed: Rc<Cell<u64>>,
 }
 
 impl AppJob {
     fn run(&self, bed: &mut Bed) -> Result<Outcome> {
+        let outcome = self.run_in(bed)?;
+        self.failed.set(self.failed.get() + outcome.failed());
+        Ok(outcome)
+    }
+
+    fn run_in(&self, bed: &mut Bed) -> Result<Outcome> {
         if self.app == App::NoOp {
             return bed.run(&self.job);
         }
@@ -241,6 +253,7 @@ pub fn run(args: PaperArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
             disk: args.disk.clone(),
             peer: args.peer.clone(),
             machine: machine(),
+            failed: Rc::default(),
         };
         let name = figure.to_possible_value().map(|v| v.get_name().to_owned());
         let name = format!("paper {}", name.unwrap_or_default());
@@ -268,6 +281,12 @@ fn measure(figure: Figure, run: &Run, output: &mut Output) -> Result<()> {
         Figure::All => Ok(()),
     };
     progress("");
+    if run.failed.get() > 0 {
+        output.note(&format!(
+            "{} submissions failed: the cluster did not keep up; they are in no latency",
+            run.failed.get()
+        ));
+    }
     measured
 }
 
