@@ -23,8 +23,6 @@ struct ib_feed {
     ib_u64 floor_packets;  /* the floors are raised after so many, to so many behind the leader */
     ib_u64 windows;        /* over in this run */
     ib_u64 last_ns;
-    ib_u64 interval_ns; /* from one packet to the next; 0: as fast as they are handled */
-    ib_u64 due_ns;      /* when the next one may go */
     ib_u8 headers[IB_BENCH_HEADERS_ROOM_BYTES];
     ib_u64 window_ns[IB_BENCH_WINDOWS_MAX];
 };

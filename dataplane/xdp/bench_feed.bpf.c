@@ -60,20 +60,6 @@ IB_INLINE void ib_read_clock(struct ib_feed *feed) {
     feed->last_ns = now_ns;
 }
 
-/* Late by more than this, the pace begins anew. */
-#define IB_PACE_LATE_MAX_NS 1000000
-
-/* Whether a packet may go now. */
-IB_INLINE int ib_is_due(struct ib_feed *feed) {
-    ib_u64 now_ns = bpf_ktime_get_ns(), due_ns = feed->due_ns;
-    if (now_ns < due_ns)
-        return 0;
-    if (now_ns - due_ns > IB_PACE_LATE_MAX_NS)
-        due_ns = now_ns;
-    feed->due_ns = due_ns + feed->interval_ns;
-    return 1;
-}
-
 SEC("xdp")
 int ib_feed_xdp(struct xdp_md *ctx) {
     ib_u8 *data = (ib_u8 *)(long)ctx->data;
@@ -84,8 +70,6 @@ int ib_feed_xdp(struct xdp_md *ctx) {
     struct ib_leader_regs *leader = bpf_map_lookup_elem(&ib_leader_map, &zero);
     if (!feed || !leader)
         return XDP_ABORTED;
-    if (feed->interval_ns && !ib_is_due(feed))
-        return XDP_DROP;
     __builtin_memcpy(data, feed->headers, IB_BENCH_HEADERS_LEN_BYTES);
     ib_u64 packets = feed->packets;
     if ((packets & (feed->floor_packets - 1)) == 0)

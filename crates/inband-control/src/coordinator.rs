@@ -517,6 +517,8 @@ impl Coordinator {
     }
 
     /// With other replicas than before, a majority of them must have what the acceptors have trimmed.
+    /// A new one says nothing and copies nothing before the epoch opens, so more than stay are not asked
+    /// for; but as many as leave one that has it, whichever minority is lost.
     fn replicas_follow(&self, opened: &Configuration, target: &Configuration) -> bool {
         let replicas = target.replicas();
         if replicas == opened.replicas() || replicas.is_empty() {
@@ -530,7 +532,11 @@ impl Coordinator {
                 applied.len() == floors.len() && both.all(|(floor, at)| at + 1 >= *floor)
             })
         };
-        replicas.iter().filter(has_all).count() >= majority(replicas.len())
+        let stay = opened.replicas().into_iter();
+        let stay = stay.filter(|node| replicas.contains(node)).count();
+        let survives = replicas.len().div_ceil(2);
+        let needed = majority(replicas.len()).min(stay.max(survives));
+        replicas.iter().filter(has_all).count() >= needed
     }
 
     /// The trim floors of those that have installed.

@@ -16,6 +16,12 @@ const ALL: Parts = Parts {
     leader: true,
     controller: true,
 };
+const ACCEPTOR: Parts = Parts {
+    acceptor: true,
+    replica: false,
+    leader: false,
+    controller: true,
+};
 /// What acceptors have trimmed: the replicas 1 and 2 hold everything below, 3 is behind.
 const FLOOR: u64 = 50;
 
@@ -89,6 +95,46 @@ fn new_replicas_hold_what_was_trimmed_before_the_epoch_opens() {
     assert_eq!(tell(report(3, 2, 2, FLOOR - 2, 1)), None, "one short");
     let open = Some(Command::Open { epoch: 2 });
     assert_eq!(tell(report(3, 2, 2, FLOOR - 1, 2)), open);
+}
+
+/// What an epoch that is to follow that of the only replica, 1, waits for: 2 reports with nothing applied,
+/// then 1 with everything.
+fn after_the_only_replica(change: Change) -> Option<Command> {
+    let mut state = State::default();
+    let apply = |state: &mut State, command| state.apply(&command).expect("it makes sense");
+    let configuration = Configuration {
+        epoch: 1,
+        revision: 0,
+        members: [(1, member(1, ALL)), (3, member(3, ACCEPTOR))].into(),
+        leaders: spread_leaders(&[1], 1),
+        beginning: Beginning::Fresh(vec![1]),
+    };
+    apply(&mut state, Command::Found(configuration));
+    let change = Some(change);
+    apply(&mut state, Command::Begin { opened: 1, change });
+    let install = Command::Install {
+        epoch: 2,
+        sealed: vec![1, 3],
+        abstained: vec![],
+    };
+    apply(&mut state, install);
+    let mut coordinator = Coordinator::new(Timing::default());
+    let mut out = Outbox::new();
+    let mut tell = |report| coordinator.on_report(1000, report, &state, &mut out);
+    assert_eq!(tell(report(3, 2, 2, 0, 1)), None);
+    assert_eq!(tell(report(2, 2, 2, 0, 1)), None);
+    tell(report(1, 2, 2, FLOOR, 1))
+}
+
+#[test]
+fn an_empty_replica_joins_the_only_one_and_does_not_take_its_place() {
+    let open = Some(Command::Open { epoch: 2 });
+    let new = member(2, ALL);
+    assert_eq!(after_the_only_replica(Change::Add(new.clone())), open);
+    assert_eq!(
+        after_the_only_replica(Change::Replace { old: 1, new }),
+        None
+    );
 }
 
 /// A report that was late says nothing new.

@@ -3,7 +3,6 @@
 //! absolute figures depend on the machine and on what else it does.
 
 pub mod capacity;
-pub mod feeder;
 mod live;
 
 use std::net::{Ipv4Addr, SocketAddrV4};

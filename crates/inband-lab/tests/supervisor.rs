@@ -26,11 +26,11 @@ fn fake_host() {
 
 fn spec(dir: &Path, network: NetworkChoice) -> ClusterSpec {
     // Each cluster has ports of its own, and each test run, so that runs do not meet.
-    const PORTS_PER_CLUSTER: u16 = 6;
+    const PORTS_PER_CLUSTER: u16 = 8;
     const CLUSTERS_PER_RUN: u16 = 25;
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let cluster = NEXT.fetch_add(1, Ordering::Relaxed) % CLUSTERS_PER_RUN;
-    let run = (std::process::id() % 60) as u16;
+    let run = (std::process::id() % 40) as u16;
     let mut spec = ClusterSpec::new(fake_host::program(dir), dir.join("data"));
     spec.dataplane = Dataplane::Udp;
     spec.network = network;

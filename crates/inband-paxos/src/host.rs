@@ -139,6 +139,23 @@ pub enum RecoverError {
     },
 }
 
+/// Packets of a host to itself.
+#[derive(Default)]
+struct LocalPackets {
+    waiting: VecDeque<Vec<u8>>,
+    /// Those that were handled: their memory is used again.
+    spare: Vec<Vec<u8>>,
+}
+
+impl LocalPackets {
+    fn push(&mut self, packet: &[u8]) {
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(packet);
+        self.waiting.push_back(copy);
+    }
+}
+
 /// See the module.
 pub struct Host {
     shared: Shared,
@@ -154,7 +171,7 @@ pub struct Host {
     /// When they are told next what this host has applied; [`Micros::MAX`]: it has nothing to tell.
     alive_at: Micros,
     highest_epoch_seen: u32,
-    local: VecDeque<Vec<u8>>,
+    local: LocalPackets,
     /// In `sync` mode, of the acceptor.
     journal: Option<AcceptorJournal>,
     /// Packets that a state machine has just made; here to keep its memory.
@@ -198,7 +215,7 @@ impl Host {
             touched: Vec::with_capacity(logs),
             is_touched: vec![false; logs],
             alive_at: if tells { now } else { Micros::MAX },
-            local: VecDeque::new(),
+            local: LocalPackets::default(),
             journal: None,
             own: Outbox::new(),
             value: Vec::new(),
@@ -526,7 +543,7 @@ impl Host {
         self.touch(partition);
         for (dest, packet) in own.iter() {
             if dest == Dest::Sender && from_self {
-                self.local.push_back(packet.to_vec());
+                self.local.push(packet);
             } else {
                 self.route_one(dest, packet, out);
             }
@@ -573,7 +590,7 @@ impl Host {
         match verdict {
             Verdict::Drop => {}
             Verdict::Pass => self.host_packet(now, packet, from_self, out),
-            Verdict::Back if from_self => self.local.push_back(packet.to_vec()),
+            Verdict::Back if from_self => self.local.push(packet),
             Verdict::Back => out.send_raw(Dest::Sender, packet),
             Verdict::ToAcceptors => self.route_one(Dest::Acceptors, packet, out),
             Verdict::ToLearners => self.route_one(Dest::Learners, packet, out),
@@ -682,13 +699,14 @@ impl Host {
 
     fn drain_local(&mut self, now: Micros, out: &mut Outbox) {
         for _ in 0..LOCAL_PACKETS_MAX {
-            if self.local.is_empty() {
+            if self.local.waiting.is_empty() {
                 self.release_answers(out);
             }
-            let Some(packet) = self.local.pop_front() else {
+            let Some(packet) = self.local.waiting.pop_front() else {
                 return;
             };
             self.handle(now, &packet, true, out);
+            self.local.spare.push(packet);
         }
         panic!("roles of one host keep answering each other");
     }
@@ -723,7 +741,7 @@ impl Host {
             if *node != self.shared.config.node || self.is_for_kernel(packet) {
                 out.send_raw(Dest::Node(*node), packet);
             } else {
-                self.local.push_back(packet.to_vec());
+                self.local.push(packet);
             }
         }
     }

@@ -98,20 +98,23 @@ impl Trim {
         self.floor
     }
 
+    /// One above the highest instance that a majority holds. Replicas are few: no sorting, which would
+    /// need memory for every burst.
     fn majority_holds(&self) -> u64 {
-        let mut held: Vec<u64> = self
-            .replicas
-            .iter()
-            .map(|r| {
-                if *r == self.node {
-                    self.applied
-                } else {
-                    self.peers.get(r).copied().unwrap_or(0)
-                }
-            })
-            .collect();
-        held.sort_unstable_by(|a, b| b.cmp(a));
-        held.get(held.len() / 2).map_or(0, |applied| applied + 1)
+        let holds = |replica: &u8| {
+            if *replica == self.node {
+                self.applied
+            } else {
+                self.peers.get(replica).copied().unwrap_or(0)
+            }
+        };
+        let majority = self.replicas.len() / 2 + 1;
+        let by_majority = |held: &u64| {
+            let holders = self.replicas.iter().filter(|r| holds(r) >= *held);
+            holders.count() >= majority
+        };
+        let held = self.replicas.iter().map(holds).filter(by_majority).max();
+        held.map_or(0, |held| held + 1)
     }
 
     /// The last instance that this replica holds durably.

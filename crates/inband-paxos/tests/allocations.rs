@@ -16,7 +16,7 @@ const REPLICAS: [u8; 2] = [5, 6];
 const NODES: u8 = 6;
 const RING_SLOTS: usize = 64;
 /// Values that each replica submits in a step, and the time a step takes.
-const VALUES: usize = 8;
+const VALUES: usize = 2;
 const STEP_US: Micros = 50;
 const VALUE_LEN_BYTES: usize = 64;
 /// More than enough for a leader to be found, and for all that is kept to be full.
@@ -175,10 +175,10 @@ fn a_value_allocates_nothing_on_its_way() {
     cluster.decided = 0;
     (0..STEPS).for_each(|_| cluster.step());
     let submitted = (STEPS * VALUES * REPLICAS.len()) as u64;
+    let delivered = cluster.decided / REPLICAS.len() as u64;
     assert!(
-        cluster.decided > submitted,
-        "{} of {submitted} values, delivered at two replicas",
-        cluster.decided
+        delivered * 2 > submitted,
+        "{delivered} of {submitted} values are delivered"
     );
     assert_eq!(cluster.made, BTreeMap::new());
 }

@@ -84,10 +84,12 @@ pub(super) fn check_free(host: &str, address: SocketAddrV4) -> Result<(), Superv
 }
 
 /// Ports of loopback for hosts without a network of their own, free at the moment. Where the search
-/// begins depends on the cluster, so that clusters that start together do not meet.
+/// begins depends on the cluster, so that clusters that start together do not meet. `taken` belong to
+/// members, whether they run or not.
 pub(super) fn free_loopback_ports(
     cluster: &str,
     count: usize,
+    taken: &[SocketAddrV4],
 ) -> Result<Vec<SocketAddrV4>, SupervisorError> {
     let hash = cluster
         .bytes()
@@ -98,7 +100,7 @@ pub(super) fn free_loopback_ports(
     let addresses: Vec<SocketAddrV4> = (0..pairs)
         .map(|i| LOOPBACK_PORTS.start + 2 * ((start + i) % pairs) as u16)
         .map(|port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
-        .filter(|address| is_free(*address))
+        .filter(|address| !taken.contains(address) && is_free(*address))
         .take(count)
         .collect();
     if addresses.len() < count {

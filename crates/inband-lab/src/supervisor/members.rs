@@ -5,7 +5,7 @@
 //! asks how it ended, and keeps or drops it.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -260,7 +260,11 @@ impl Shared {
         }
         let address = match &self.lab {
             Some(_) => lab_address(id),
-            None => free_loopback_ports(&lock(&self.record).name, 1)?[0],
+            None => {
+                let taken: Vec<SocketAddrV4> = self.hosts().iter().map(|h| h.address).collect();
+                let cluster = lock(&self.record).name.clone();
+                free_loopback_ports(&cluster, 1, &taken)?[0]
+            }
         };
         let host = Arc::new(HostRuntime {
             id,

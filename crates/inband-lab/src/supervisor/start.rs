@@ -172,7 +172,8 @@ fn addresses(
         return Ok(hosts.iter().map(address).collect());
     }
     let new = hosts.iter().filter(|host| host.address.is_none()).count();
-    let mut fresh = free_loopback_ports(cluster, new)?.into_iter();
+    let taken: Vec<SocketAddrV4> = hosts.iter().filter_map(|host| host.address).collect();
+    let mut fresh = free_loopback_ports(cluster, new, &taken)?.into_iter();
     let address = |host: &PlannedHost| match host.address {
         Some(address) => check_free(&host.plan.name, address).map(|()| address),
         None => Ok(fresh.next().expect("one for each new host")),

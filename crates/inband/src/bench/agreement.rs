@@ -9,9 +9,9 @@ use clap::Args;
 use inband_paxos::config::{Dataplane, DEFAULT_RING_SLOTS};
 
 use super::bed::{Bed, BedSpec, Job};
+use super::libpaxos;
 use super::node::Load;
 use super::row::{machine, median, progress, Baseline, Output, Row};
-use super::{fed, libpaxos};
 
 /// Options of `inband bench agreement`.
 #[derive(Debug, Args)]
@@ -23,10 +23,6 @@ pub struct AgreementArgs {
     /// protocol and plain forwarding on the same links. Only --rounds applies.
     #[arg(long)]
     pub capacity: bool,
-    /// Instead: whole agreement, fed by live frames as a client in the data plane would. Only --rounds,
-    /// --duration-ms, --ring-slots and --keep apply.
-    #[arg(long, conflicts_with = "capacity")]
-    pub fed: bool,
     /// Time counted in each round.
     #[arg(long, default_value_t = 1000)]
     duration_ms: u64,
@@ -48,18 +44,6 @@ pub struct AgreementArgs {
     /// Keep the hosts' logs in this directory.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-}
-
-impl AgreementArgs {
-    /// What of it applies to `--fed`.
-    pub fn for_fed(&self) -> fed::Options {
-        fed::Options {
-            rounds: self.rounds.max(1),
-            duration: Duration::from_millis(self.duration_ms),
-            ring_slots: self.ring_slots,
-            keep: self.keep.clone(),
-        }
-    }
 }
 
 #[derive(Default)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use inband_lab::process::{ProcessSpec, SupervisedChild};
-use inband_lab::{control, Lab, LabSpec};
+use inband_lab::{Lab, LabSpec};
 use inband_paxos::config::{
     logs_of, ClusterConfig, Config, Dataplane, Durability, HostConfig, Limits, NodeConfig, Role,
     Timing, DEFAULT_PORT, DEFAULT_RING_SLOTS,
@@ -21,12 +21,9 @@ use super::scratch::{retry, ScratchDir};
 
 /// Acceptors of every bed.
 pub const ACCEPTORS: usize = 3;
-/// The host that feeds a leader from outside, where a bed has one.
-pub const FEEDER: &str = "feeder";
 
 /// Time in which hosts start, beside what is counted.
 const START_LIMIT: Duration = Duration::from_secs(20);
-const STATUS_LIMIT: Duration = Duration::from_millis(500);
 /// Between jobs, so that one's last packets do not meet the next one's roles.
 const BREATHER: Duration = Duration::from_millis(50);
 /// What CPU use is measured over begins and ends so much within the time that is counted.
@@ -37,8 +34,6 @@ const CPU_MARGIN_SHARE: u32 = 10;
 pub struct BedSpec {
     /// Hosts that learn, the first of which also propose.
     pub learners: usize,
-    /// A further host that runs none of our processes.
-    pub has_feeder: bool,
     /// Keep the hosts' logs in this directory.
     pub keep: Option<PathBuf>,
 }
@@ -47,7 +42,6 @@ impl Default for BedSpec {
     fn default() -> Self {
         BedSpec {
             learners: 3,
-            has_feeder: false,
             keep: None,
         }
     }
@@ -150,10 +144,7 @@ impl Bed {
         static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         inband_lab::preflight::check_lab().context("this benchmark needs a lab of namespaces")?;
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let mut names: Vec<String> = hosts(spec.learners).into_iter().map(|h| h.0).collect();
-        if spec.has_feeder {
-            names.push(FEEDER.into());
-        }
+        let names: Vec<String> = hosts(spec.learners).into_iter().map(|h| h.0).collect();
         let lab = Lab::create(&LabSpec {
             name: format!("bench{}x{number}", std::process::id()),
             hosts: names,
@@ -190,7 +181,7 @@ impl Bed {
         self.jobs_done += 1;
         let run = self.dir.join(format!("{}", self.jobs_done));
         let started = self.start(&run, job)?;
-        let finished = self.finish(&run, job, started, beside);
+        let finished = self.finish(job, started, beside);
         if self.spec.keep.is_none() {
             // What is left lies in a directory of temporary files.
             let _ = fs::remove_dir_all(&run);
@@ -224,15 +215,11 @@ impl Bed {
 
     fn finish<T>(
         &self,
-        run: &Path,
         job: &Job,
         started: Started,
         beside: impl FnOnce() -> Result<T>,
     ) -> Result<(Outcome, T)> {
         started.wait_until_counting(job)?;
-        if job.load == Load::Count {
-            wait_for_leader(run)?;
-        }
         let margin = job.duration / CPU_MARGIN_SHARE;
         thread::sleep(margin);
         let clock = CpuClock::start(&started.pids);
@@ -330,19 +317,6 @@ impl Started {
     }
 }
 
-/// Nobody proposes who could tell.
-fn wait_for_leader(run: &Path) -> Result<()> {
-    let socket = run.join("leader/control.sock");
-    retry(START_LIMIT, || {
-        let status = control::status(&socket, STATUS_LIMIT)?;
-        ensure!(
-            status.leaders.iter().all(|leader| leader.active),
-            "nobody leads"
-        );
-        Ok(())
-    })
-}
-
 /// Host names in the order of their addresses.
 fn hosts(learners: usize) -> Vec<(String, Role)> {
     let mut hosts = vec![("leader".to_owned(), Role::Leader)];
@@ -354,7 +328,7 @@ fn hosts(learners: usize) -> Vec<(String, Role)> {
 /// Of the learner with this number.
 fn node_args(config: &Path, job: &Job, learner: usize) -> Vec<std::ffi::OsString> {
     let load = match (job.load, learner < job.proposers) {
-        (Load::Count | Load::Idle, _) | (_, true) => job.load,
+        (Load::Idle, _) | (_, true) => job.load,
         (_, false) => Load::Learn,
     };
     let load = clap::ValueEnum::to_possible_value(&load).map(|v| v.get_name().to_owned());

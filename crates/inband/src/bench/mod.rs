@@ -6,7 +6,6 @@ mod capacity;
 mod cluster;
 mod cpu;
 mod failover;
-mod fed;
 mod kv;
 mod libpaxos;
 mod load;
@@ -102,10 +101,6 @@ pub fn bench(args: BenchArgs) -> Result<()> {
         What::Agreement(args) if args.capacity => {
             capacity::run(args.rounds, &mut output)?;
             "capacity"
-        }
-        What::Agreement(args) if args.fed => {
-            fed::run(&args.for_fed(), &mut output)?;
-            "fed"
         }
         What::Agreement(args) => {
             agreement::run(&args, &mut output)?;

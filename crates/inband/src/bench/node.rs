@@ -26,8 +26,6 @@ pub enum Load {
     Learn,
     /// Be there; nothing comes.
     Idle,
-    /// Only learn, and count also what no session has sent: somebody else feeds the leader.
-    Count,
     /// One value at a time.
     Latency,
     /// As many values as the window allows, one command each.
@@ -41,7 +39,7 @@ pub enum Load {
 impl Load {
     /// Whether this host proposes.
     pub fn proposes(self) -> bool {
-        !matches!(self, Load::Learn | Load::Idle | Load::Count)
+        !matches!(self, Load::Learn | Load::Idle)
     }
 }
 
@@ -72,7 +70,7 @@ pub struct Report {
     pub delivered: u64,
     /// Commands in them.
     pub commands: u64,
-    /// Counted time in microseconds; of what is fed, from its first value to its last.
+    /// Counted time in microseconds.
     pub duration_us: u64,
     /// Submit to deliver (and, with a store, to written), of this node's own values. Of paced values
     /// from when they were due.
@@ -115,8 +113,6 @@ struct Bench {
     pace: Pace,
     /// When warming up began; `None` until there is a first value.
     base_ns: Option<u64>,
-    /// First and last counted value.
-    counted_ns: Option<(u64, u64)>,
     is_counting: bool,
     /// Own values delivered.
     own: u64,
@@ -170,8 +166,7 @@ pub fn run(config_path: &Path, dataplane: &str, options: Options) -> Result<()> 
         report: Report::default(),
         next: 1,
         pace: Pace::new(options.rate_per_s),
-        base_ns: matches!(options.load, Load::Idle | Load::Count).then_some(0),
-        counted_ns: None,
+        base_ns: matches!(options.load, Load::Idle).then_some(0),
         is_counting: false,
         own: 0,
         outstanding: 0,
@@ -214,10 +209,7 @@ impl Bench {
                 burst.clear();
             }
         }
-        self.report.duration_us = match (self.options.load, self.counted_ns) {
-            (Load::Count, Some((first, last))) => (last - first) / 1000,
-            _ => self.options.duration.as_micros() as u64,
-        };
+        self.report.duration_us = self.options.duration.as_micros() as u64;
         self.report.latency = Distribution::of(&self.latency_ns);
         self.report.checksums = self.logs.iter().map(|log| log.checksum).collect();
         self.report.last_instances = self.logs.iter().map(|log| log.last_instance).collect();
@@ -255,7 +247,7 @@ impl Bench {
 
     fn submit(&mut self) -> Result<()> {
         let window = match self.options.load {
-            Load::Learn | Load::Idle | Load::Count => return Ok(()),
+            Load::Learn | Load::Idle => return Ok(()),
             Load::Latency => 1,
             // A pace begins when every partition has a leader: there is nothing to catch up with.
             Load::Paced if self.own < self.partitions as u64 => 1,
@@ -308,7 +300,7 @@ impl Bench {
             if decided.origin.kind != ValueKind::Command {
                 continue;
             }
-            if verdict != Verdict::Apply && self.options.load != Load::Count {
+            if verdict != Verdict::Apply {
                 report.duplicates += 1;
                 continue;
             }
@@ -329,7 +321,6 @@ impl Bench {
                 }
             }
             if is_counted {
-                self.counted_ns.get_or_insert((now, now)).1 = now;
                 report.delivered += 1;
                 report.commands += (decided.value.len() / self.options.command_len_bytes) as u64;
             }
