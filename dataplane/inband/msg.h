@@ -61,8 +61,7 @@ struct ib_msg {
     IB_NET16(*(const ib_wire16 *)((p) + __builtin_offsetof(struct ib_header, field)))
 #define IB_GET32(p, field)                                                                         \
     IB_NET32(*(const ib_wire32 *)((p) + __builtin_offsetof(struct ib_header, field)))
-#define IB_RAW64(p, field)                                                                         \
-    (*(const ib_wire64 *)((p) + __builtin_offsetof(struct ib_header, field)))
+#define IB_RAW64(p, field) (*(const ib_wire64 *)((p) + __builtin_offsetof(struct ib_header, field)))
 #define IB_GET64(p, field) IB_NET64(IB_RAW64(p, field))
 #define IB_PUT16(p, field, v)                                                                      \
     (*(ib_wire16 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET16(v))

@@ -215,7 +215,8 @@ IB_INLINE struct ib_result ib_shell_quorum(struct ib_msg *m, const struct ib_quo
     if (!ib_quorum_counts(m))
         return ib_say(IB_PASS, IB_R_passed_up);
     if (ib_quorum_is_late(m, config, &slot->count))
-        return ib_say(IB_DROP, IB_R_quorum_late); /* as the role would, but without taking the slot */
+        return ib_say(IB_DROP,
+                      IB_R_quorum_late); /* as the role would, but without taking the slot */
     ib_u64 odd = ib_take(&slot->sequence);
     if (IB_RARE(!odd))
         return ib_say(IB_DROP, IB_R_contended);

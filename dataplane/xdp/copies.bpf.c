@@ -21,7 +21,8 @@ struct {
     __type(value, struct ib_rotation);
 } ib_rotation_map SEC(".maps");
 
-/* The number of this copy among `count`. Fields as they lie in the packet: only equality matters. */
+/* The number of this copy among `count`. Fields as they lie in the packet: only equality matters.
+ */
 IB_INLINE ib_u32 ib_copy_number(struct ib_rotation *r, const ib_u8 *payload, ib_u32 count) {
     ib_u64 kind = IB_RAW64(payload, magic);
     ib_u64 partition = IB_RAW64(payload, partition);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dispatch - the program on the interface of a host with several roles, or none in the kernel. What
- * is not Inband's passes untouched; what is, is checked whole and goes to the program of its role. A
- * bad packet is dropped and counted here, whichever roles run.
+ * is not Inband's passes untouched; what is, is checked whole and goes to the program of its role.
+ * A bad packet is dropped and counted here, whichever roles run.
  */
 #include "enter.h"
 

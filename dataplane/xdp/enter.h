@@ -10,10 +10,12 @@
 /* Four bytes of the frame, in network order. */
 #define IB_FRAME32(data, at_bytes) (*(const ib_wire32 *)((data) + (at_bytes)))
 
-/* Bytes 12 to 15 of the frame: Ethernet's type, IP's version and length (and its type of service). */
+/* Bytes 12 to 15 of the frame: Ethernet's type, IP's version and length (and its type of service).
+ */
 #define IB_IPV4_MASK bpf_htonl(0xffffff00)
 #define IB_IPV4 bpf_htonl(ETH_P_IP << 16 | 0x4500) /* a header of five words: no options */
-/* Bytes 20 to 23: IP's fragment and (time to live and) protocol. Neither a fragment nor its first. */
+/* Bytes 20 to 23: IP's fragment and (time to live and) protocol. Neither a fragment nor its first.
+ */
 #define IB_WHOLE_UDP_MASK bpf_htonl(0x3fff00ff)
 #define IB_WHOLE_UDP bpf_htonl(IPPROTO_UDP)
 

@@ -144,9 +144,9 @@ IB_INLINE int ib_value_load(struct ib_frame *frame, struct ib_slot *slot, ib_u32
 
 /*
  * Read the packet. Returns IB_OURS, or what the program is to return. Behind dispatch the verifier
- * has forgotten what dispatch knew, so the bounds are checked again; the rest is not. A role that is
- * alone on its host (IB_ALONE) is the interface's own program and has no dispatch before it, which
- * costs nearly as much as a role.
+ * has forgotten what dispatch knew, so the bounds are checked again; the rest is not. A role that
+ * is alone on its host (IB_ALONE) is the interface's own program: no tail call, and nothing is read
+ * twice.
  */
 IB_INLINE int ib_role_read(struct xdp_md *ctx, struct ib_msg *m) {
     const ib_u8 *data = (const ib_u8 *)(long)ctx->data;

@@ -46,6 +46,8 @@ use several::Several;
 const SYNC_PERIOD_MIN: Duration = Duration::from_millis(5);
 /// Longest time that something is applied and not written.
 const UNWRITTEN_AGE_MAX: Duration = Duration::from_millis(UNWRITTEN_AGE_MS_MAX);
+/// How long a turn applies what keeps coming, before sockets are looked at again.
+const TURN_MAX: Duration = Duration::from_millis(2);
 /// Longest sleep: flags set by other threads are looked at this often at least.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Time between looks for commands that are overdue.
@@ -157,6 +159,8 @@ pub struct Replica {
     outcomes: Outcomes,
     rejected: Vec<Rejected>,
     scratch: Vec<u8>,
+    /// The last turn ended before nothing more was decided.
+    has_more: bool,
     /// Commands queued on connections or in the packer.
     waiting_commands: usize,
     /// Kept alive as long as the replica.
@@ -254,6 +258,7 @@ impl Replica {
             outcomes: Outcomes::default(),
             rejected: Vec::new(),
             scratch: vec![0; READ_BUDGET_BYTES],
+            has_more: false,
             waiting_commands: 0,
             checkpoint_server,
         };
@@ -320,7 +325,7 @@ impl Replica {
     }
 
     fn sleep_time(&self, timeout: Duration) -> Duration {
-        if !self.attention.is_empty() {
+        if !self.attention.is_empty() || self.has_more {
             return Duration::ZERO;
         }
         let mut timeout = timeout.min(self.log.poll_timeout()).min(SLEEP_MAX);
@@ -493,14 +498,16 @@ impl Replica {
         Reply::Array(all.collect())
     }
 
-    /// Pack, submit, ask the log, apply and reply until nothing more comes of it.
+    /// Pack, submit, ask the log, apply and reply until nothing more comes of it, but not for so long
+    /// that clients of this replica wait while those of the others are served.
     fn decide_and_apply(&mut self) -> Result<(), ReplicaError> {
+        let until = Instant::now() + TURN_MAX;
         loop {
             self.pack();
-            let has_progress = self.apply_bursts()?;
+            self.has_more = self.apply_bursts()?;
             self.write_replies();
             self.write_if_due()?;
-            if !has_progress {
+            if !self.has_more || Instant::now() >= until {
                 return Ok(());
             }
         }

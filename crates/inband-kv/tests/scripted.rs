@@ -24,7 +24,13 @@ struct Script {
     refuse_submit: Option<SubmitError>,
     room: usize,
     calls: Vec<String>,
+    /// Something of others is decided at every look.
+    others_never_stop: bool,
+    polls: u64,
 }
+
+/// No turn looks at the log so often.
+const POLLS_MAX: u64 = 1_000_000;
 
 struct ScriptedLog(Rc<RefCell<Script>>);
 
@@ -51,6 +57,17 @@ impl ReplicatedLog for ScriptedLog {
         let burst = &mut bursts[0];
         let mut script = self.0.borrow_mut();
         burst.failed.append(&mut script.failures);
+        script.polls += 1;
+        assert!(script.polls < POLLS_MAX, "a turn does not end");
+        if script.others_never_stop {
+            let origin = Origin {
+                client_id: 0,
+                client_seq: 0,
+                client_low: 0,
+                kind: ValueKind::Noop,
+            };
+            script.deliveries.push((origin, None, Vec::new()));
+        }
         for (origin, ticket, value) in std::mem::take(&mut script.deliveries) {
             burst.push(script.next_instance, origin, ticket, &value);
             script.next_instance += 1;
@@ -137,6 +154,7 @@ impl Stage {
 
     fn turn(&mut self) {
         for _ in 0..5 {
+            self.script.borrow_mut().polls = 0;
             self.replica.poll_once(Duration::from_millis(5)).unwrap();
         }
     }
@@ -208,6 +226,21 @@ fn verdicts_reach_the_log_and_the_client() {
     assert!(client
         .line()
         .starts_with("-ERR outcome unknown: the command was applied"));
+}
+
+/// Values of other replicas come faster than this one applies them: its own clients are served all the
+/// same, and deadlines are looked at.
+#[test]
+fn clients_are_served_while_others_never_stop() {
+    let mut stage = Stage::new();
+    let mut client = stage.client();
+    stage.script.borrow_mut().others_never_stop = true;
+    client.send("INCR n\r\n");
+    stage.turn();
+    assert_eq!(stage.submitted(), 1);
+    stage.deliver(1, 1, 1);
+    stage.turn();
+    assert_eq!(client.line(), ":1");
 }
 
 #[test]

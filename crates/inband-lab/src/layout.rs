@@ -389,7 +389,8 @@ mod tests {
     fn other_layouts() {
         let mut spec = ClusterSpec::new("inband", "/data");
         spec.leader = LeaderLayout::WithAcceptor;
-        assert_eq!(spec.hosts()[0].roles, [Role::Acceptor, Role::Leader]);
+        let roles = [Role::Acceptor, Role::Leader, Role::Controller];
+        assert_eq!(spec.hosts()[0].roles, roles);
         spec.leader = LeaderLayout::OwnHosts(vec![Dataplane::Xdp, Dataplane::Udp]);
         assert_eq!(spec.hosts()[1].name, "leader/1");
         assert!(spec.demands_xdp());

@@ -29,6 +29,9 @@ const PHASE_RETRY_US: Micros = 10_000;
 const PHASE_TRIES_MAX: u32 = 10;
 /// Instances asked for at once; more would overflow the acceptors' receive buffers.
 const SCAN_WINDOW: usize = 64;
+/// How often a node that is wanted as leader tries to take over from one that may be well. Each try beyond
+/// the sounding interrupts that one.
+const WANTED_TRIES_MAX: u32 = 10;
 /// Longest time between two take-overs of a stalled leader from itself.
 const STALL_BACKOFF_MAX_US: Micros = 3_200_000;
 
@@ -106,8 +109,8 @@ pub struct Leadership {
     refused: Votes,
     /// A learner's recovery holds a slot with a higher round.
     outbid: bool,
-    /// Somebody wants this node to lead, though the leader may be well.
-    wanted: bool,
+    /// Somebody wants this node to lead, though the leader may be well: so often it will still try.
+    wanted_tries: u32,
     /// Highest applied instance of any replica, and since when it has not moved.
     applied: u64,
     applied_at: Micros,
@@ -147,7 +150,7 @@ impl Leadership {
             tries: 0,
             refused: Votes::default(),
             outbid: false,
-            wanted: false,
+            wanted_tries: 0,
             applied: 0,
             applied_at: now,
             stall_after: config.timing.stall_us,
@@ -195,8 +198,9 @@ impl Leadership {
         let was_first = self.rank == 0;
         self.rank = rank_in(&leaders, self.config.node);
         self.config.leaders = leaders;
-        self.wanted = self.rank == 0 && !was_first && !self.is_active();
-        if self.wanted && matches!(self.state, State::Watching) {
+        let is_wanted = self.rank == 0 && !was_first && !self.is_active();
+        self.wanted_tries = if is_wanted { WANTED_TRIES_MAX } else { 0 };
+        if is_wanted && matches!(self.state, State::Watching) {
             self.sound_anew(now, out);
         }
     }
@@ -256,7 +260,7 @@ impl Leadership {
                 self.give_way(now);
                 None
             }
-            State::Sounding { .. } if !self.wanted => {
+            State::Sounding { .. } if self.wanted_tries == 0 => {
                 self.give_way(now);
                 None
             }
@@ -412,7 +416,7 @@ impl Leadership {
             epoch: u64::from(self.config.epoch),
         };
         self.state = State::Active;
-        self.wanted = false;
+        self.wanted_tries = 0;
         self.heard_round = self.round;
         self.takeovers += 1;
         self.applied_at = now;
@@ -505,8 +509,11 @@ impl Leadership {
     /// Somebody else is at it: watch, and come back later, the later the lower in rank.
     fn give_way(&mut self, now: Micros) {
         self.state = State::Watching;
-        self.wanted = false;
         self.heard_at = now;
+        if self.wanted_tries > 0 {
+            self.wanted_tries -= 1;
+            self.retry_at = now + self.config.timing.suspect_us;
+        }
     }
 
     /// Watch, repeat, suspect. `view` is what the leader's registers hold now.
@@ -520,7 +527,8 @@ impl Leadership {
         match self.state {
             State::Watching => {
                 self.probe_leaders(now, out);
-                if now >= self.heard_at + self.suspect_after_us() {
+                let is_wanted = self.wanted_tries > 0 && now >= self.retry_at;
+                if is_wanted || now >= self.heard_at + self.suspect_after_us() {
                     self.sound_anew(now, out);
                 }
                 None
@@ -530,8 +538,9 @@ impl Leadership {
                 self.probe_leaders(now, out);
                 if now >= self.retry_at {
                     self.tries += 1;
-                    if self.tries > PHASE_TRIES_MAX {
-                        self.wanted = false; // the leader can reach them, perhaps
+                    if self.tries > PHASE_TRIES_MAX && self.wanted_tries > 0 {
+                        self.give_way(now); // the leader can reach them, perhaps
+                    } else if self.tries > PHASE_TRIES_MAX {
                         self.sound_anew(now, out);
                     } else {
                         self.sound(now, out);

@@ -227,6 +227,19 @@ fn the_leader_is_moved() {
     world.reorder_leaders(vec![2, 3, 1]);
     world.run_for(500 * MS);
     assert_eq!(active(&world), [3]);
+    submit_all(&mut world, 7, 20);
+    // It does as soon as it can.
+    lose(&mut world, |_| false);
+    world.run_for(300 * MS);
+    assert_eq!(active(&world), [2]);
+    // One whose first tries fail half-way comes again.
+    let begun = world.now;
+    lose(&mut world, move |p| {
+        p.to == 1 && p.header.kind == Type::Phase1B && p.now < begun + 300 * MS
+    });
+    world.reorder_leaders(vec![1, 2, 3]);
+    world.run_for(800 * MS);
+    assert_eq!(active(&world), [1]);
     lose(&mut world, |_| false);
     submit_all(&mut world, 7, 20);
     assert_eq!((world.epoch(), world.ledger.ends.unknown), (1, 0));

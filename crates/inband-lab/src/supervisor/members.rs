@@ -33,6 +33,8 @@ use crate::memory::{self, MemoryNeed};
 
 /// How long a moved leader may take.
 const LEADER_LIMIT: Duration = Duration::from_secs(15);
+/// When it is asked for again.
+const LEADER_AGAIN: Duration = Duration::from_secs(1);
 /// How long the controllers may take to let one of them go.
 const VOTERS_LIMIT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(30);
@@ -137,26 +139,16 @@ impl Shared {
     ) -> Result<String, SupervisorError> {
         let _membership = self.begin_change()?;
         let host = self.named(name)?;
-        let request = Request::MoveLeader {
+        self.ask_until_accepted(&Request::MoveLeader {
             partition: log,
             to: host.id,
-        };
-        let began = Instant::now();
-        loop {
-            match self.ask_plane(&request) {
-                Ok(_) => break,
-                Err(error) if error.is_passing() && began.elapsed() < ACCEPT_LIMIT => {
-                    self.pause_for_a_poll()?;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
+        })?;
         let logs: Vec<usize> = match log {
             Some(log) => vec![log as usize],
             None => (0..self.logs()).collect(),
         };
         self.say(format!("waiting until {name} leads"));
-        let began = Instant::now();
+        let (began, mut again_at) = (Instant::now(), Instant::now() + LEADER_AGAIN);
         loop {
             let hosts = self.hosts();
             let statuses = self.host_statuses(&hosts);
@@ -174,7 +166,39 @@ impl Shared {
                     LEADER_LIMIT.as_secs()
                 )));
             }
+            if Instant::now() >= again_at {
+                self.prefer_again(*missing, host.id)?;
+                again_at = Instant::now() + LEADER_AGAIN;
+            }
             self.pause_for_a_poll()?;
+        }
+    }
+
+    /// A host begins to lead when it *becomes* the preferred leader. One that was it before, while
+    /// another led, becomes it again behind another one.
+    fn prefer_again(&self, log: usize, host: u8) -> Result<(), SupervisorError> {
+        let opened = self.plane_status()?.opened;
+        let order = opened.and_then(|opened| opened.leaders.get(log).cloned());
+        let other = order.into_iter().flatten().find(|other| *other != host);
+        for to in other.into_iter().chain([host]) {
+            let partition = Some(log as u32);
+            self.ask_until_accepted(&Request::MoveLeader { partition, to })?;
+        }
+        Ok(())
+    }
+
+    /// Ask again while the control plane refuses for a reason that passes. Only for what does no harm
+    /// when it is done twice.
+    fn ask_until_accepted(&self, request: &Request) -> Result<(), SupervisorError> {
+        let began = Instant::now();
+        loop {
+            match self.ask_plane(request) {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_passing() && began.elapsed() < ACCEPT_LIMIT => {
+                    self.pause_for_a_poll()?;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 
