@@ -15,6 +15,8 @@ const LEADER: &str = "leader";
 /// How long a leader is looked for: a host that has just taken over shows it a little later.
 const LEADER_LIMIT: Duration = Duration::from_secs(2);
 const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// How long a host that cannot be spared is waited for until it can.
+const SPARE_LIMIT: Duration = Duration::from_secs(15);
 /// Time between two looks at a host that is to be back.
 const BACK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -127,10 +129,7 @@ impl Shared {
         let _operation = lock(&self.operation);
         self.refuse_after_end()?;
         let host = self.named(name)?;
-        let hosts = self.hosts();
-        let statuses = self.host_statuses(&hosts);
-        self.check_spare(&host, &hosts, &statuses)?;
-        let applied = most_applied(&statuses);
+        let applied = most_applied(&self.wait_until_spared(&host, limit.min(SPARE_LIMIT))?);
         self.stop_hosts(std::slice::from_ref(&host));
         self.spawn(&host)?;
         self.wait_until_answering(&host)?;
@@ -145,6 +144,25 @@ impl Shared {
             thread::sleep(BACK_POLL_INTERVAL);
         }
         Ok(name.to_owned())
+    }
+
+    /// Wait until the cluster goes on without this host: the control plane may be repairing it. The
+    /// statuses of all.
+    fn wait_until_spared(
+        &self,
+        host: &HostRuntime,
+        limit: Duration,
+    ) -> Result<Vec<Option<HostStatus>>, SupervisorError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let hosts = self.hosts();
+            let statuses = self.host_statuses(&hosts);
+            match self.check_spare(host, &hosts, &statuses) {
+                Ok(()) => return Ok(statuses),
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                Err(_) => thread::sleep(BACK_POLL_INTERVAL),
+            }
+        }
     }
 
     /// Whether the cluster goes on without this host.
