@@ -149,10 +149,13 @@ impl NodeHooks {
             return;
         };
         let is_entered = self.is_entered.clone();
-        self.errands.send(move |node| match enter(node, &configuration) {
-            Ok(()) => is_entered.store(true, Ordering::Release),
-            Err(error) => tracing::error!("epoch {} is not entered: {error}", configuration.epoch),
-        });
+        self.errands
+            .send(move |node| match enter(node, &configuration) {
+                Ok(()) => is_entered.store(true, Ordering::Release),
+                Err(error) => {
+                    tracing::error!("epoch {} is not entered: {error}", configuration.epoch)
+                }
+            });
     }
 }
 

@@ -499,7 +499,11 @@ fn check_nodes(raw: &[Spanned<RawNode>], port: u16) -> Result<Vec<NodeConfig>, M
         let name = name("name", &raw.name, &['/', '.'])?;
         let address = node_address("address", &raw.address, port)?;
         let control_plane = match &raw.control_plane {
-            Some(text) => Some(node_address("control_plane", text, address.port().saturating_add(1))?),
+            Some(text) => Some(node_address(
+                "control_plane",
+                text,
+                address.port().saturating_add(1),
+            )?),
             None => None,
         };
         if let Some(other) = ids.insert(id, name.clone()) {
