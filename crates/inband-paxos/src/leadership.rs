@@ -657,6 +657,7 @@ impl Leadership {
     /// When `on_tick` has something to do.
     pub fn due(&self) -> Micros {
         match self.state {
+            State::Watching if self.wanted_tries > 0 => self.probe_at.min(self.retry_at),
             State::Watching => self.probe_at,
             State::Sounding { .. } => self.probe_at.min(self.retry_at),
             State::Promising { .. } | State::Scanning { .. } => self.retry_at,
