@@ -124,13 +124,3 @@ impl Configuration {
 pub fn majority(count: usize) -> usize {
     count / 2 + 1
 }
-
-/// Leaders spread over the partitions: each partition prefers the next one.
-pub fn spread_leaders(leaders: &[NodeId], partitions: usize) -> Vec<Vec<NodeId>> {
-    let order = |partition: usize| {
-        let mut order = leaders.to_vec();
-        order.rotate_left(partition % leaders.len().max(1));
-        order
-    };
-    (0..partitions).map(order).collect()
-}

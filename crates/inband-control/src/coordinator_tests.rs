@@ -1,14 +1,13 @@
 //! One coordinator, report by report.
 
 use crate::acceptor::{Holds, Position};
-use crate::configuration::{
-    spread_leaders, Beginning, Configuration, Epoch, Identity, Member, NodeId, Parts,
-};
+use crate::configuration::{Beginning, Configuration, Epoch, Identity, Member, NodeId, Parts};
 use crate::coordinator::Coordinator;
 use crate::message::{AcceptorReport, Report};
 use crate::outbox::Outbox;
 use crate::state::{Change, Command, State};
 use crate::timing::Timing;
+use inband_paxos::host::spread_leaders;
 
 const ALL: Parts = Parts {
     acceptor: true,

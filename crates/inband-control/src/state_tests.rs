@@ -1,9 +1,10 @@
 //! The replicated state, command by command.
 
 use crate::configuration::{
-    spread_leaders, Beginning, Configuration, Epoch, Identity, Member, NodeId, Parts, ACCEPTORS_MAX,
+    Beginning, Configuration, Epoch, Identity, Member, NodeId, Parts, ACCEPTORS_MAX,
 };
 use crate::state::{Change, Command, Phase, Refusal, State};
+use inband_paxos::host::spread_leaders;
 
 const ACCEPTOR: Parts = Parts {
     acceptor: true,

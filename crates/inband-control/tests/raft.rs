@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use inband_control::configuration::{
-    spread_leaders, Beginning, Configuration, Identity, Member, NodeId, Parts,
-};
+use inband_control::configuration::{Beginning, Configuration, Identity, Member, NodeId, Parts};
 use inband_control::raft_node::{node_of, Outcome, RaftMessage, RaftNode};
 use inband_control::state::{Command, State};
+use inband_paxos::host::spread_leaders;
 use inband_storage::{Cut, SimulatedDisk};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -9,9 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use inband_control::configuration::{
-    spread_leaders, Beginning, Configuration, Epoch, Member, NodeId, Parts,
-};
+use inband_control::configuration::{Beginning, Configuration, Epoch, Member, NodeId, Parts};
 use inband_control::coordinator::Waiting;
 use inband_control::registers::RegisterState;
 use inband_control::service::{
@@ -21,6 +19,7 @@ use inband_control::state::Refusal;
 use inband_control::timing::Timing;
 use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::{digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_paxos::host::spread_leaders;
 use tempfile::TempDir;
 
 const CLUSTER: &str = "test";

@@ -31,6 +31,16 @@ pub struct Part {
 }
 
 impl Part {
+    /// So many commands of the connection in this place.
+    pub fn of(slot: usize, connection: &Connection, count: usize, received: Instant) -> Part {
+        Part {
+            slot,
+            connection_id: connection.id,
+            count,
+            received,
+        }
+    }
+
     /// The connection, unless it is gone.
     pub fn connection<'c>(&self, connections: &'c mut Connections) -> Option<&'c mut Connection> {
         connections
@@ -237,12 +247,7 @@ impl Packer {
         };
         let command = command.to_vec();
         connection.pop_command(self.log);
-        let part = Part {
-            slot,
-            connection_id: connection.id,
-            count: 1,
-            received,
-        };
+        let part = Part::of(slot, connection, 1, received);
         self.chunks.push(part, command, now);
     }
 
@@ -265,12 +270,7 @@ impl Packer {
             self.reads.bytes.extend_from_slice(command);
             self.reads.lens.push(command.len());
             connection.pop_command(self.log);
-            let first = Part {
-                slot,
-                connection_id: connection.id,
-                count: 0,
-                received,
-            };
+            let first = Part::of(slot, connection, 0, received);
             part.get_or_insert(first).count += 1;
         }
         self.reads.parts.extend(part);
@@ -355,12 +355,7 @@ impl Packer {
             }
             self.writer.push(command);
             reads += usize::from(connection.pop_command(self.log));
-            let first = Part {
-                slot,
-                connection_id: connection.id,
-                count: 0,
-                received,
-            };
+            let first = Part::of(slot, connection, 0, received);
             part.get_or_insert(first).count += 1;
         }
         self.parts.extend(part);

@@ -8,12 +8,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use common::{encode, resp, scratch, words, Served, T0_MS};
+use common::{encode, key_of_each, resp, scratch, words, Served, T0_MS};
 use inband_kv::export::{ExportError, Summary};
 use inband_kv::import::{ask_for_export, import, read, ImportError, ImportOptions};
 use inband_kv::limits::EXPORTS_MAX;
 use inband_kv::machine::{Machine, MachineConfig};
-use inband_kv::partition::partition_of;
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::store::{Outcomes, StoreError};
 use inband_kv::testing::MemoryCluster;
@@ -282,20 +281,10 @@ fn what_is_in_the_way_of_an_import_is_named() {
     assert!(matches!(import_into(address), ImportError::Io(_)));
 }
 
-/// One key of each partition.
-fn group(partitions: usize) -> Vec<String> {
-    let key_of = |partition| {
-        let is_there = |key: &String| partition_of(key.as_bytes(), partitions) == partition;
-        let mut names = (0..).map(|i| format!("g{i}"));
-        names.find(is_there).expect("there is one")
-    };
-    (0..partitions).map(key_of).collect()
-}
-
 #[test]
 fn an_export_under_load_holds_no_half_command() {
     let (served, _dir, _cluster) = start(3);
-    let group = group(3);
+    let group = key_of_each("g", 3);
     let is_done = Arc::new(AtomicBool::new(false));
     let (done, keys, mut client) = (is_done.clone(), group.clone(), served.client());
     let writer = std::thread::spawn(move || {
@@ -340,7 +329,7 @@ fn a_store_in_the_middle_of_a_recovery_is_not_exported() {
         client_low: client_seq,
         kind,
     };
-    let group = group(2);
+    let group = key_of_each("g", 2);
     let line = format!("MSET {} 1 {} 1", group[0], group[1]);
     let mut writer = ValueWriter::new();
     writer.push(&encode(&words(&line), None).unwrap());

@@ -4,13 +4,12 @@ mod common;
 
 use std::time::Duration;
 
-use common::{encode, open, resp, scratch, wait_for, Client, Served};
+use common::{encode, key_of_each, open, resp, scratch, wait_for, Client, Served};
 use inband_kv::limits::{
     COMMAND_LEN_BYTES_MAX, KEY_LEN_BYTES_MAX, OUTPUT_HARD_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX,
     TRANSFERS_MAX, TRANSFER_AGE_MS_MAX, VALUES_REPLY_BYTES_MAX,
 };
 use inband_kv::machine::Machine;
-use inband_kv::partition::partition_of;
 use inband_kv::replica::{Replica, ReplicaConfig};
 use inband_kv::reply::Reply;
 use inband_kv::store::{ChunkFate, Outcomes};
@@ -124,19 +123,15 @@ fn pipelined_reads_of_large_values_wait_for_the_client() {
 fn replies_that_wait_for_one_before_them_are_bounded() {
     let (cluster, dir) = (MemoryCluster::with_partitions(2), scratch());
     let served = Served::start(&cluster, dir.path(), ReplicaConfig::default());
-    let key = |partition| {
-        let mut names = (0..).map(|i| format!("k{i}"));
-        let is_there = |k: &String| partition_of(k.as_bytes(), 2) == partition;
-        names.find(is_there).unwrap()
-    };
+    let keys = key_of_each("k", 2);
     let mut client = served.client();
     let value = "v".repeat(STORED_VALUE_LEN_BYTES_MAX);
-    client.send(set(&key(1), &value));
+    client.send(set(&keys[1], &value));
     client.expect("+OK\r\n");
     cluster.hold();
     let before = served.control.status().reads_total;
-    let (requests, count) = many_gets(&key(1));
-    client.send(set(&key(0), "1") + &requests);
+    let (requests, count) = many_gets(&keys[1]);
+    client.send(set(&keys[0], "1") + &requests);
     wait_for("it is held", || cluster.held() > 0);
     wait_for("some are read", || {
         served.control.status().reads_total > before
@@ -217,12 +212,8 @@ fn large_commands_over_partitions() {
     let dirs = [scratch(), scratch()];
     let one = Served::start(&cluster, dirs[0].path(), ReplicaConfig::default());
     let two = Served::start(&cluster, dirs[1].path(), ReplicaConfig::default());
-    let key = |partition| {
-        let mut names = (0..).map(|i| format!("k{i}"));
-        let is_there = |k: &String| partition_of(k.as_bytes(), 3) == partition;
-        names.find(is_there).unwrap()
-    };
-    let (a, b) = (key(0), key(2));
+    let keys = key_of_each("k", 3);
+    let (a, b) = (&keys[0], &keys[2]);
     let mut client = one.client();
     let value = "v".repeat(200_000);
     client.send(resp(&format!("MSET {a} {value} {b} {value}")));
@@ -284,9 +275,13 @@ impl Stage {
         panic!("{what} did not come true");
     }
 
+    fn send_large(&mut self) {
+        self.client.send(set("key", &"v".repeat(40_000)));
+    }
+
     /// Begin to send a large value, and hold its chunks behind the first one.
     fn begin(&mut self) {
-        self.client.send(set("key", &"v".repeat(40_000)));
+        self.send_large();
         // Nothing is decided but the first chunk.
         self.cluster.pace();
         self.cluster.allow(0, 0, 1);
@@ -345,7 +340,7 @@ fn a_session_that_expires_before_the_first_chunk_does_no_harm() {
     stage.other.send("SET small 1\r\n");
     stage.until("it is applied", |stage| stage.replica.machine().keys() == 1);
     stage.cluster.expire_proposer_sessions();
-    stage.client.send(set("key", &"v".repeat(40_000)));
+    stage.send_large();
     stage.until("it is applied", |stage| stage.replica.machine().keys() == 2);
     stage.finish("+OK");
 }
@@ -354,12 +349,12 @@ fn a_session_that_expires_before_the_first_chunk_does_no_harm() {
 fn a_chunk_that_fails_ends_its_command() {
     let failure = SubmitFailure::NotApplied("the leader has stepped down");
     let mut stage = Stage::new(|log| log.fail_next(failure, false));
-    stage.client.send(set("key", &"v".repeat(40_000)));
+    stage.send_large();
     stage.finish("-TRYAGAIN not applied: the leader has stepped down");
     // Not decided in time, but the others were never sent: it cannot be applied any more.
     let failure = SubmitFailure::OutcomeUnknown(7);
     let mut stage = Stage::new(|log| log.fail_next(failure, true));
-    stage.client.send(set("key", &"v".repeat(40_000)));
+    stage.send_large();
     stage.finish("-TRYAGAIN not applied: a part of the command was not decided in time");
     assert_eq!(stage.replica.machine().keys(), 0);
 }

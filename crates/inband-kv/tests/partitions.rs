@@ -5,9 +5,8 @@ mod common;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::{resp, wait_for, Served, T0_MS};
+use common::{key_of_each, resp, wait_for, Served, T0_MS};
 use inband_kv::machine::{Machine, MachineConfig};
-use inband_kv::partition::partition_of;
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::store::StoreError;
 use inband_kv::testing::MemoryCluster;
@@ -18,15 +17,6 @@ fn open(dirs: &[&PathBuf], partitions: usize) -> Result<Machine, StoreError> {
         partitions,
         sync: false,
     })
-}
-
-/// A key of each partition.
-fn keys(partitions: usize) -> Vec<String> {
-    let key_of = |partition| {
-        let is_there = |key: &String| partition_of(key.as_bytes(), partitions) == partition;
-        (0..).map(|i| format!("k{i}")).find(is_there).unwrap()
-    };
-    (0..partitions).map(key_of).collect()
 }
 
 #[test]
@@ -132,7 +122,7 @@ fn three() -> Three {
     Three {
         served: Served::start(&cluster, dir.path(), ReplicaConfig::default()),
         cluster,
-        keys: keys(3),
+        keys: key_of_each("k", 3),
         _dir: dir,
     }
 }
@@ -265,7 +255,7 @@ fn a_synced_replica_reports_what_it_has_applied() {
     };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let served = Served::start_with(&cluster, machine, ReplicaConfig::default(), listener);
-    let (mut client, keys) = (served.client(), keys(2));
+    let (mut client, keys) = (served.client(), key_of_each("k", 2));
     for i in 0..20 {
         client.send(resp(&format!("SET {} {i}", keys[0])));
         client.send(resp(&format!("MSET {} {i} {} {i}", keys[0], keys[1])));

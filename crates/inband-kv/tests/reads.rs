@@ -5,10 +5,9 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{resp, scratch, wait_for, Client, Served};
+use common::{key_of_each, resp, scratch, wait_for, Client, Served};
 use inband_kv::machine::Machine;
 use inband_kv::parse::ReadMode;
-use inband_kv::partition::partition_of;
 use inband_kv::replica::{Replica, ReplicaConfig};
 use inband_kv::testing::MemoryCluster;
 use inband_paxos::log::SubmitFailure;
@@ -233,12 +232,8 @@ fn a_read_behind_a_marker_that_waits_ends_in_an_error() {
         ..ReplicaConfig::default()
     };
     let served = Served::start(&cluster, dir.path(), config);
-    let key = |partition| {
-        let mut names = (0..).map(|i| format!("k{i}"));
-        let is_there = |k: &String| partition_of(k.as_bytes(), 2) == partition;
-        names.find(is_there).unwrap()
-    };
-    let (a, b) = (key(0), key(1));
+    let keys = key_of_each("k", 2);
+    let (a, b) = (&keys[0], &keys[1]);
     cluster.hold_log(1);
     let mut writer = served.client();
     writer.send(resp(&format!("MSET {a} 2 {b} 2")));

@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use bytes::BytesMut;
-use common::{encode, scratch, show, words, T0_MS};
+use common::{encode, key_of_each, scratch, show, words, T0_MS};
 use inband_kv::command::{Command, Queue, SessionStamp, Watched};
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::partition::{logs_of, partition_of};
@@ -16,16 +16,6 @@ use inband_kv::store::{Outcomes, StoreError};
 use inband_kv::value::{marker, Chunk, ValueWriter};
 use inband_paxos::log::{Origin, Ticket, ValueKind};
 use proptest::prelude::*;
-
-/// A key of each partition whose name starts with `prefix`.
-fn keys(prefix: &str, partitions: usize) -> Vec<String> {
-    let key_of = |partition| {
-        let is_there = |key: &String| partition_of(key.as_bytes(), partitions) == partition;
-        let mut names = (0..).map(|i| format!("{prefix}{i}"));
-        names.find(is_there).expect("there is one")
-    };
-    (0..partitions).map(key_of).collect()
-}
 
 /// `EXEC` of some lines.
 fn exec(lines: &[String]) -> Vec<u8> {
@@ -266,7 +256,7 @@ fn encoded(line: &str) -> Vec<u8> {
 #[test]
 fn one_command_waits_for_all_its_partitions() {
     let mut world = World::new(3, 1);
-    let [a, b, c] = [0, 1, 2].map(|p| keys("k", 3)[p].clone());
+    let [a, b, c] = [0, 1, 2].map(|p| key_of_each("k", 3)[p].clone());
     world.decide_line(&format!("SET {a} old"), 0);
     let entry = world.decide_several(encoded(&format!("MSET {a} 1 {b} 1")), 0);
     world.mark(0, entry);
@@ -304,7 +294,7 @@ fn one_command_waits_for_all_its_partitions() {
 #[test]
 fn commands_over_all_partitions() {
     let mut world = World::new(4, 2);
-    let keys = keys("k", 4);
+    let keys = key_of_each("k", 4);
     for key in &keys {
         world.decide_line(&format!("SET {key} 1"), 1);
     }
@@ -335,7 +325,7 @@ fn commands_over_all_partitions() {
 #[test]
 fn a_key_expires_for_all_partitions_of_a_command_at_one_time() {
     let mut world = World::new(2, 2);
-    let keys = keys("k", 2);
+    let keys = key_of_each("k", 2);
     for key in &keys {
         world.decide_line(&format!("SET {key} 1 PX 100"), 0);
     }
@@ -362,7 +352,7 @@ fn a_key_expires_for_all_partitions_of_a_command_at_one_time() {
 #[test]
 fn sessions_are_exactly_once_over_partitions_too() {
     let mut world = World::new(3, 2);
-    let all = keys("k", 3);
+    let all = key_of_each("k", 3);
     let Reply::Integer(id) = ({
         let entry = world.decide_several(encoded("INBAND.SESSION NEW"), 0);
         world.settle();
@@ -426,7 +416,7 @@ fn sessions_are_exactly_once_over_partitions_too() {
 /// must be able to go on from there and become as the others are.
 #[test]
 fn a_crash_at_every_write() {
-    let all = keys("k", 3);
+    let all = key_of_each("k", 3);
     let play = |world: &mut World| {
         for i in 0..3 {
             for key in &all {
@@ -483,7 +473,7 @@ fn a_crash_at_every_write() {
 #[test]
 fn a_lost_redo_record_is_noticed() {
     let mut world = World::new(2, 1);
-    let all = keys("k", 2);
+    let all = key_of_each("k", 2);
     let entry = world.decide_several(encoded(&format!("MSET {} 1 {} 1", all[0], all[1])), 0);
     (0..2).for_each(|partition| world.mark(partition, entry));
     world.deliver(0, 2, usize::MAX).unwrap();
@@ -516,7 +506,7 @@ fn a_lost_redo_record_is_noticed() {
 #[test]
 fn a_lost_tail_of_one_store_comes_back_from_the_redo_record() {
     let mut world = World::new(2, 2);
-    let all = keys("k", 2);
+    let all = key_of_each("k", 2);
     for key in &all {
         world.decide_line(&format!("SET {key} 0"), 0);
     }
@@ -549,7 +539,7 @@ fn a_lost_tail_of_one_store_comes_back_from_the_redo_record() {
 fn checkpoints_taken_while_commands_are_executed() {
     let partitions = 3;
     let mut world = World::new(partitions, 1);
-    let all = keys("k", partitions);
+    let all = key_of_each("k", partitions);
     for i in 0..1500 {
         world.decide_line(&format!("APPEND {} s{i},", all[i % 3]), 0);
         let (from, to) = (i % 2, 2 + i % 2);
@@ -683,7 +673,7 @@ fn check_order(lists: &[Vec<String>]) {
 fn run(partitions: usize, steps: &[Step]) {
     let replicas = 3;
     let mut world = World::new(partitions, replicas);
-    let (group, lists) = (keys("g", partitions), keys("l", partitions));
+    let (group, lists) = (key_of_each("g", partitions), key_of_each("l", partitions));
     let mut reads = Vec::new();
     let mut appended: Vec<(String, Vec<usize>)> = Vec::new();
     for (at, step) in steps.iter().enumerate() {

@@ -5,8 +5,7 @@ mod common;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{resp, scratch, wait_for, Client, Served};
-use inband_kv::partition::partition_of;
+use common::{key_of_each, resp, scratch, wait_for, Client, Served};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
 
@@ -205,20 +204,10 @@ fn a_real_redis_answers_the_same() {
     outcome.expect("the script is what Redis does");
 }
 
-/// `count` keys of different partitions.
-fn spread(prefix: &str, partitions: usize) -> Vec<String> {
-    let key_of = |partition| {
-        let is_there = |key: &String| partition_of(key.as_bytes(), partitions) == partition;
-        let mut names = (0..).map(|i| format!("{prefix}{i}"));
-        names.find(is_there).expect("there is one")
-    };
-    (0..partitions).map(key_of).collect()
-}
-
 #[test]
 fn a_pipeline_sees_its_own_writes_over_partitions() {
     let (_cluster, _dir, served) = start(4);
-    let keys = spread("k", 4);
+    let keys = key_of_each("k", 4);
     let mut client = served.client();
     let (mut sent, mut expected) = (String::new(), String::new());
     for i in 10..60 {
@@ -252,7 +241,7 @@ fn many_connections_over_partitions() {
             Served::start(&cluster, dirs[i].path(), config)
         })
         .collect();
-    let keys = spread("k", 3);
+    let keys = key_of_each("k", 3);
     let clients: Vec<_> = (0..12)
         .map(|i| {
             let (mut client, keys) = (served[i % 3].client(), keys.clone());
@@ -307,7 +296,7 @@ fn another_replica_repeats_a_marker() {
         ..ReplicaConfig::default()
     };
     let two = Served::start(&cluster, dirs[1].path(), config);
-    let keys = spread("k", 2);
+    let keys = key_of_each("k", 2);
     let mut client = one.client();
     assert_eq!(client.ask(&format!("SET {} 1", keys[0])), "+OK");
     // The marker for the second partition is lost, and its sender with it.
@@ -334,7 +323,7 @@ fn a_partition_that_is_gone_ends_in_an_error_not_in_silence() {
         ..ReplicaConfig::default()
     };
     let served = Served::start(&cluster, dir.path(), config);
-    let keys = spread("k", 2);
+    let keys = key_of_each("k", 2);
     let mut client = served.client();
     cluster.hold_log(1);
     client.send(resp(&format!("MSET {} 2 {} 2", keys[0], keys[1])));
@@ -354,7 +343,7 @@ fn a_late_replica_of_several_partitions_catches_up() {
     let cluster = MemoryCluster::with_partitions(3);
     let dirs = [scratch(), scratch()];
     let one = Served::start(&cluster, dirs[0].path(), ReplicaConfig::default());
-    let keys = spread("k", 3);
+    let keys = key_of_each("k", 3);
     let mut client = one.client();
     for i in 0..100 {
         client.send(resp(&format!("SET {}{i} v", keys[i % 3])));
@@ -396,7 +385,7 @@ fn sessions_over_partitions_retry_at_another_replica() {
         ..ReplicaConfig::default()
     };
     let two = Served::start(&cluster, dirs[1].path(), config);
-    let keys = spread("k", 3);
+    let keys = key_of_each("k", 3);
     let mut client = one.client();
     let id = client.ask("INBAND.SESSION NEW")[1..].to_string();
     let other = client.ask("INBAND.SESSION NEW")[1..].to_string();
@@ -428,7 +417,7 @@ fn sessions_over_partitions_retry_at_another_replica() {
 #[test]
 fn draining_waits_for_commands_over_partitions() {
     let (cluster, _dir, served) = start(2);
-    let keys = spread("k", 2);
+    let keys = key_of_each("k", 2);
     let mut client = served.client();
     cluster.hold_log(1);
     client.send(resp(&format!("MSET {} 2 {} 2", keys[0], keys[1])));

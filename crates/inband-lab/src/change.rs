@@ -3,10 +3,28 @@
 
 use std::time::{Duration, Instant};
 
-use inband_control::configuration::{Epoch, NodeId};
+use inband_control::configuration::{Epoch, Member, NodeId, Parts};
 use inband_control::coordinator::Waiting;
 use inband_control::service::{CallError, Request, Response, Status};
 use inband_control::state::{Phase, Refusal};
+use inband_paxos::config::{NodeConfig, Role};
+
+/// A node as the control plane knows it, before it has heard of its host.
+pub fn member_of(node: &NodeConfig) -> Member {
+    Member {
+        node: node.id,
+        name: node.name.clone(),
+        data: node.address,
+        control: node.control_plane().into(),
+        parts: Parts {
+            acceptor: node.has(Role::Acceptor),
+            replica: node.has(Role::Replica),
+            leader: node.has(Role::Leader),
+            controller: node.has(Role::Controller),
+        },
+        identity: None,
+    }
+}
 
 /// How long the control plane is asked again that refuses for a reason which passes.
 pub const ACCEPT_LIMIT: Duration = Duration::from_secs(15);

@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use inband_paxos::config::{Dataplane, Role};
+use inband_paxos::config::{Dataplane, NodeConfig, Role};
 use serde::{Deserialize, Serialize};
 
 use inband_control::service;
@@ -182,9 +182,15 @@ impl HostRuntime {
     fn name(&self) -> &str {
         &self.plan.name
     }
-    /// Where its control service listens.
-    fn control_plane(&self) -> SocketAddrV4 {
-        listeners::control_plane_of(self.address)
+    /// As every host's configuration has it.
+    fn node(&self) -> NodeConfig {
+        NodeConfig {
+            id: self.id,
+            name: self.plan.name.clone(),
+            address: self.address,
+            control_plane: None, // at the next port
+            roles: self.plan.roles.clone(),
+        }
     }
     fn socket(&self) -> PathBuf {
         self.dir.join("control.sock")

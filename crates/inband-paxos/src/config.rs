@@ -356,13 +356,18 @@ pub struct NodeConfig {
     pub roles: Vec<Role>,
 }
 
+/// Where the control service of the host with this address listens unless told otherwise: at the next
+/// port.
+pub fn control_plane_beside(address: SocketAddrV4) -> SocketAddrV4 {
+    let port = address.port().checked_add(1).unwrap_or(1);
+    SocketAddrV4::new(*address.ip(), port)
+}
+
 impl NodeConfig {
-    /// Where its control service listens, if the cluster has controllers; unless told otherwise, one
-    /// port above its packets' one.
+    /// Where its control service listens, if the cluster has controllers.
     pub fn control_plane(&self) -> SocketAddrV4 {
-        let next = || self.address.port().checked_add(1).unwrap_or(1);
-        let default = || SocketAddrV4::new(*self.address.ip(), next());
-        self.control_plane.unwrap_or_else(default)
+        let default = control_plane_beside(self.address);
+        self.control_plane.unwrap_or(default)
     }
 
     /// How many of its roles handle packets.

@@ -125,45 +125,42 @@ fn peer_of(node: &NodeConfig, own: u8) -> Peer {
     }
 }
 
-/// Who is in the cluster when a host starts.
-struct Members {
-    epoch: u32,
-    acceptors: Vec<u8>,
-    replicas: Vec<u8>,
-    leaders: Vec<Vec<u8>>,
+/// Who is in the cluster when a host starts. With a control plane nobody is, until it has said so:
+/// epoch 0 is none.
+fn members_at_start(config: &Config) -> EpochConfig {
+    if config.is_managed() {
+        return EpochConfig {
+            epoch: 0,
+            acceptors: Vec::new(),
+            replicas: Vec::new(),
+            leaders: vec![Vec::new(); config.logs()],
+        };
+    }
+    EpochConfig {
+        epoch: config.cluster.epoch,
+        acceptors: config.acceptors().map(|n| n.id).collect(),
+        replicas: config.replicas().map(|n| n.id).collect(),
+        leaders: config.take_over_orders(),
+    }
 }
 
-impl Members {
-    /// With a control plane nobody is, until it has said so: epoch 0 is none.
-    fn at_start(config: &Config) -> Members {
-        if config.is_managed() {
-            return Members {
-                epoch: 0,
-                acceptors: Vec::new(),
-                replicas: Vec::new(),
-                leaders: vec![Vec::new(); config.logs()],
-            };
-        }
-        Members {
-            epoch: config.cluster.epoch,
-            acceptors: config.acceptors().map(|n| n.id).collect(),
-            replicas: config.replicas().map(|n| n.id).collect(),
-            leaders: config.take_over_orders(),
+/// Set the registers of roles in the kernel.
+fn configure(
+    registers: &Registers,
+    roles: Roles,
+    members: &EpochConfig,
+    first_instances: &[u64],
+    voting: bool,
+) {
+    let epoch = u64::from(members.epoch);
+    if roles.acceptor {
+        for (partition, first) in first_instances.iter().enumerate() {
+            registers.acceptor.start(partition, epoch, *first, voting);
         }
     }
-
-    /// Set the registers of roles in the kernel.
-    fn configure(&self, registers: &Registers, roles: Roles, config: &Config, voting: bool) {
-        let epoch = u64::from(self.epoch);
-        if roles.acceptor {
-            for (partition, first) in config.cluster.first_instances.iter().enumerate() {
-                registers.acceptor.start(partition, epoch, *first, voting);
-            }
-        }
-        // Outside of all epochs nothing is counted.
-        if roles.quorum && epoch != 0 {
-            registers.quorum.configure(epoch, &self.acceptors);
-        }
+    // Outside of all epochs nothing is counted.
+    if roles.quorum && epoch != 0 {
+        registers.quorum.configure(epoch, &members.acceptors);
     }
 }
 
@@ -186,7 +183,7 @@ impl Node {
         if given != logs {
             return Err(NodeError::Positions { given, logs });
         }
-        let members = Members::at_start(config);
+        let members = members_at_start(config);
         let (state_dir, epoch) = (&config.host.state_dir, members.epoch);
         let incarnation = durable::next_incarnation(state_dir)?;
         let roles = roles_of(config);
@@ -222,7 +219,8 @@ impl Node {
         };
         let kernel = if in_kernel {
             let kernel = Self::load_kernel(config, dataplane, kernel_roles, geometry)?;
-            members.configure(kernel.registers(), kernel_roles, config, voting);
+            let firsts = &config.cluster.first_instances;
+            configure(kernel.registers(), kernel_roles, &members, firsts, voting);
             Some(kernel)
         } else {
             None

@@ -9,30 +9,49 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use inband_control::acceptor::{AcceptorError, AcceptorState, Holds, Merged, Piece, Position};
-use inband_control::configuration::{Beginning, Configuration, Epoch, Member, Parts};
+use inband_control::configuration::{Beginning, Configuration, Epoch, Member};
 use inband_control::registers::RegisterState;
 use inband_control::service::{Hooks, Service, ServiceConfig};
 use inband_control::state::Refusal;
 use inband_control::timing::Timing;
 use inband_dataplane::soft::Registers;
+use inband_lab::change::member_of;
 use inband_paxos::config::{Config, NodeConfig, Role};
 use inband_paxos::durable;
 use inband_paxos::journal::{self, Reconfigured};
 use inband_paxos::node::{Node, NodeError};
 
-use crate::errands::Errands;
-use crate::published::{self, Shared};
+use crate::errands::{errands, Errands};
+use crate::published::{self, PublishedNode};
 
 /// Directory of the control plane's files in the state directory.
 const CONTROL_DIR: &str = "control";
 /// How long the node's thread may take for an errand. It takes over the votes of a log in one.
 const ERRAND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The acceptor as the control plane sees it before the node is wrapped.
-pub type Acceptor = RegisterState<Arc<Registers>>;
+/// The acceptor as the control plane sees it.
+type Acceptor = RegisterState<Arc<Registers>>;
+
+/// Publish a node that was just opened and, if the cluster has a control plane, start this host's part in
+/// it. The service ends last: its thread may wait for the node's, and finds that the node has gone.
+pub fn join(
+    config: &Config,
+    node: Node,
+) -> Result<(Option<Service>, PublishedNode, published::Shared)> {
+    if !config.is_managed() {
+        let (node, state) = PublishedNode::new(node, None);
+        return Ok((None, node, state));
+    }
+    let acceptor = acceptor_of(&node);
+    let life = node.host().config().incarnation;
+    let (errands, queue) = errands()?;
+    let (node, state) = PublishedNode::new(node, Some(queue));
+    let service = start(config, acceptor, life, errands, state.clone())?;
+    Ok((Some(service), node, state))
+}
 
 /// The acceptor of a node that was just opened, if it has one.
-pub fn acceptor_of(node: &Node) -> Option<Acceptor> {
+fn acceptor_of(node: &Node) -> Option<Acceptor> {
     let registers = node.acceptor_registers()?.clone();
     let holds = node.holds().map(|held| Holds {
         epoch: held.epoch,
@@ -42,13 +61,12 @@ pub fn acceptor_of(node: &Node) -> Option<Acceptor> {
     Some(RegisterState::restored(registers, geometry, holds))
 }
 
-/// Start the service of this host. It stops when it is dropped; by then the node must have gone, or be
-/// polled by another thread.
-pub fn start(
+fn start(
     config: &Config,
     acceptor: Option<Acceptor>,
+    life: u64,
     errands: Errands,
-    state: Shared,
+    state: published::Shared,
 ) -> Result<Service> {
     let this = config.this();
     let host = &config.host;
@@ -56,7 +74,7 @@ pub fn start(
     let service = ServiceConfig {
         cluster: config.cluster.name.clone(),
         node: this.id,
-        life: published::read(&state).incarnation,
+        life,
         control: SocketAddr::V4(this.control_plane()),
         dir: host.state_dir.join(CONTROL_DIR),
         entered,
@@ -77,26 +95,9 @@ pub fn start(
         .with_context(|| format!("control plane of node {:?}", this.name))
 }
 
-/// A node as the control plane knows it.
-pub fn member(node: &NodeConfig) -> Member {
-    Member {
-        node: node.id,
-        name: node.name.clone(),
-        data: node.address,
-        control: SocketAddr::V4(node.control_plane()),
-        parts: Parts {
-            acceptor: node.has(Role::Acceptor),
-            replica: node.has(Role::Replica),
-            leader: node.has(Role::Leader),
-            controller: node.has(Role::Controller),
-        },
-        identity: None,
-    }
-}
-
 /// With what the cluster begins: what the hosts' files say.
 fn first_configuration(config: &Config) -> Configuration {
-    let members = config.nodes.iter().map(|node| (node.id, member(node)));
+    let members = config.nodes.iter().map(|node| (node.id, member_of(node)));
     Configuration {
         epoch: config.cluster.epoch,
         revision: 0,
@@ -137,7 +138,7 @@ fn enter(node: &mut Node, configuration: &Configuration) -> Result<(), NodeError
 /// What the service tells this host.
 struct NodeHooks {
     errands: Errands,
-    state: Shared,
+    state: published::Shared,
     latest: Option<Configuration>,
     /// Cleared with every configuration, set by the node's thread.
     is_entered: Arc<AtomicBool>,
@@ -181,7 +182,7 @@ impl Hooks for NodeHooks {
         if self.latest.is_some() && !self.is_entered.load(Ordering::Acquire) {
             self.enter_latest();
         }
-        published::read(&self.state).applied
+        published::applied(&self.state)
     }
 }
 

@@ -17,7 +17,6 @@ use inband_lab::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
 use inband_lab::MemberKind;
 use inband_paxos::config::{Config, Role};
 
-use crate::control_plane;
 use crate::up::DEFAULT_DATA;
 
 /// Longest wait for one answer of the control plane.
@@ -269,7 +268,7 @@ impl Direct {
 
     /// Take in the host of the file, in the place of another perhaps.
     fn add(&self, in_place_of: Option<&str>) -> Result<()> {
-        let new = control_plane::member(self.config.this());
+        let new = change::member_of(self.config.this());
         let (name, id) = (new.name.clone(), new.node);
         let goes = match in_place_of {
             Some(old) => Some(node_named(opened(&self.status()?)?, old)?),

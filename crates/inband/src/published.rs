@@ -23,8 +23,6 @@ const EVENTS_MAX: usize = 64;
 pub struct NodeState {
     /// Configuration epoch; 0: outside of all.
     pub epoch: u32,
-    /// Of the process: durable, each used once, ascending.
-    pub incarnation: u64,
     /// If it is a replica: last instance of every log that its store has applied.
     pub applied: Option<Vec<u64>>,
     /// The acceptor's registers of every log, if it has the role.
@@ -111,6 +109,12 @@ pub fn read(shared: &Shared) -> NodeState {
         .clone()
 }
 
+/// What of it was applied, without a copy of the rest: for who asks all the time.
+pub fn applied(shared: &Shared) -> Option<Vec<u64>> {
+    let state = shared.lock().unwrap_or_else(PoisonError::into_inner);
+    state.applied.clone()
+}
+
 /// A [`Node`] that publishes its state as it is polled.
 pub struct PublishedNode {
     node: Node,
@@ -155,7 +159,6 @@ impl PublishedNode {
         let learns = logs.iter().all(|log| log.learner().is_some());
         let fresh = NodeState {
             epoch: self.node.host().config().epoch,
-            incarnation: self.node.host().config().incarnation,
             applied: learns.then(|| logs.iter().map(|log| log.trim().held_here()).collect()),
             acceptors: all().filter_map(|p| self.node.acceptor_view(p)).collect(),
             leaders: all().filter_map(|p| self.node.leader_view(p)).collect(),

@@ -12,9 +12,7 @@ use inband_paxos::config::{Config, Dataplane, Durability};
 use inband_paxos::node::Node;
 
 use crate::control_plane;
-use crate::errands;
 use crate::metrics;
-use crate::published::PublishedNode;
 use crate::serve::{self, HostView};
 
 /// How soon a signal is noticed.
@@ -42,17 +40,9 @@ pub fn run(
         !applied.iter().zip(firsts).any(is_behind) || config.replicas().count() > 1,
         "the store has applied instances {applied:?}, the epoch starts at {firsts:?}, and there is no peer to copy from",
     );
-    // Ends last: its thread may wait for the node's.
-    let _control_plane;
     let node = Node::open(config, dataplane, &applied)?;
-    let acceptor = control_plane::acceptor_of(&node);
-    let (errands, queue) = errands::errands()?;
-    let queue = config.is_managed().then_some(queue);
-    let (node, state) = PublishedNode::new(node, queue);
-    _control_plane = config
-        .is_managed()
-        .then(|| control_plane::start(config, acceptor, errands, state.clone()))
-        .transpose()?;
+    // The service is dropped last, as its first binding.
+    let (_service, node, state) = control_plane::join(config, node)?;
     // Peers fetch checkpoints over TCP at the address that also takes packets.
     let checkpoints = TcpListener::bind(this.address)
         .with_context(|| format!("TCP address {} of node {:?}", this.address, this.name))?;

@@ -18,9 +18,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{self, SigSet, Signal};
 
 use crate::control_plane;
-use crate::errands;
 use crate::metrics;
-use crate::published::PublishedNode;
 use crate::serve::{self, HostView};
 
 /// Longest sleep of a host without a store; it only has to notice that it is to stop.
@@ -51,17 +49,9 @@ pub fn run(config_path: &Path) -> Result<()> {
     }
     let firsts = config.cluster.first_instances.iter();
     let applied: Vec<u64> = firsts.map(|first| first - 1).collect();
-    // Ends last: its thread may wait for the node's.
-    let _control_plane;
     let node = Node::open(&config, dataplane, &applied)?;
-    let acceptor = control_plane::acceptor_of(&node);
-    let (errands, queue) = errands::errands()?;
-    let queue = config.is_managed().then_some(queue);
-    let (mut node, state) = PublishedNode::new(node, queue);
-    _control_plane = config
-        .is_managed()
-        .then(|| control_plane::start(&config, acceptor, errands, state.clone()))
-        .transpose()?;
+    // The service is dropped last, as its first binding.
+    let (_service, mut node, state) = control_plane::join(&config, node)?;
     let view = HostView {
         config: config.clone(),
         dataplane,

@@ -15,8 +15,7 @@ use super::dice::Dice;
 use super::paxos::{Packets, Proposer};
 use crate::acceptor::{AcceptorState, Holds};
 use crate::configuration::{
-    majority, spread_leaders, Beginning, Configuration, Epoch, Identity, Member as Node, NodeId,
-    Parts,
+    majority, Beginning, Configuration, Epoch, Identity, Member as Node, NodeId, Parts,
 };
 use crate::coordinator::{Coordinator, Waiting};
 use crate::member::{Fences, Member, MemberConfig, NoteError, Notes};
@@ -25,6 +24,7 @@ use crate::outbox::{Outbox, To};
 use crate::registers::RegisterState;
 use crate::state::{Change, Command, Phase, Refusal, State};
 use crate::timing::{Micros, Timing};
+use inband_paxos::host::spread_leaders;
 
 pub(super) const PARTITIONS: usize = 2;
 /// Small, so that slots are used again.

@@ -18,12 +18,7 @@ impl Replica {
         let Some(connection) = self.front.connections.get_mut(slot) else {
             return;
         };
-        let part = Part {
-            slot,
-            connection_id: connection.id,
-            count: 1,
-            received: self.now,
-        };
+        let part = Part::of(slot, connection, 1, self.now);
         self.waiting_commands += 1;
         let cursor = local::scan_cursor(args.args()).unwrap_or(0);
         let partition = self.machine.cursor_partition(cursor);

@@ -13,6 +13,7 @@ use inband_kv::command::SessionStamp;
 use inband_kv::control::ReplicaControl;
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::parse::{parse, Request};
+use inband_kv::partition::partition_of;
 use inband_kv::replica::{Replica, ReplicaConfig, ReplicaError};
 use inband_kv::reply::Reply;
 use inband_kv::resp::Args;
@@ -471,6 +472,16 @@ impl Client {
         let _ = self.stream.read_to_end(&mut rest);
         rest
     }
+}
+
+/// A key of each partition whose name starts with `prefix`.
+pub fn key_of_each(prefix: &str, partitions: usize) -> Vec<String> {
+    let key_of = |partition| {
+        let is_there = |key: &String| partition_of(key.as_bytes(), partitions) == partition;
+        let mut names = (0..).map(|i| format!("{prefix}{i}"));
+        names.find(is_there).expect("there is one")
+    };
+    (0..partitions).map(key_of).collect()
 }
 
 /// Wait until something holds.

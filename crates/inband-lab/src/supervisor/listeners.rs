@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use inband_paxos::config::control_plane_beside;
 use nix::sys::socket::{listen, Backlog};
 
 use super::SupervisorError;
@@ -57,15 +58,10 @@ pub(super) fn bind_or_any(port: u16, option: &'static str) -> Result<TcpListener
     }
 }
 
-/// Where the control service of the host with this address listens: at the next port.
-pub(super) fn control_plane_of(address: SocketAddrV4) -> SocketAddrV4 {
-    SocketAddrV4::new(*address.ip(), address.port() + 1)
-}
-
 /// Whether a host could take this address: for packets, checkpoints and its control service.
 fn is_free(address: SocketAddrV4) -> bool {
     let listens = |address| TcpListener::bind(address).is_ok();
-    UdpSocket::bind(address).is_ok() && listens(address) && listens(control_plane_of(address))
+    UdpSocket::bind(address).is_ok() && listens(address) && listens(control_plane_beside(address))
 }
 
 /// Make sure that a member's address is free: it cannot have another.

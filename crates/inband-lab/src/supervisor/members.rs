@@ -5,14 +5,13 @@
 //! asks how it ended, and keeps or drops it.
 
 use std::fs;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use inband_control::configuration::{Member, Parts};
 use inband_control::coordinator::Waiting;
 use inband_control::service::{Request, Response};
 use inband_control::state::Refusal;
@@ -24,7 +23,8 @@ use super::operate::most_applied;
 use super::start::{lab_address, mute_acceptors, own_door, resolve};
 use super::{lock, HostRuntime, Shared, Slot, SupervisorError};
 use crate::change::{
-    self, ChangeError, Failure, Goal, Plane, PlaneError, Watch, ACCEPT_LIMIT, STALL_LIMIT,
+    self, member_of, ChangeError, Failure, Goal, Plane, PlaneError, Watch, ACCEPT_LIMIT,
+    STALL_LIMIT,
 };
 use crate::cluster_dir::HostRecord;
 use crate::control::log_name;
@@ -72,7 +72,7 @@ impl Shared {
             MemberKind::Replica => ("replica", vec![Role::Replica, Role::Leader]),
         };
         let host = self.bring_up(name, roles, None)?;
-        let request = Request::Add(member(&host));
+        let request = Request::Add(member_of(&host.node()));
         let goal = Goal {
             comes: Some(host.id),
             goes: None,
@@ -88,7 +88,7 @@ impl Shared {
         let new = self.bring_up(kind_of(name).0, old.plan.roles.clone(), Some(&old))?;
         let request = Request::Replace {
             old: old.id,
-            new: member(&new),
+            new: member_of(&new.node()),
         };
         let goal = Goal {
             comes: Some(new.id),
@@ -597,22 +597,5 @@ struct Change<'s> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         *lock(&self.shared.progress) = None;
-    }
-}
-
-fn member(host: &HostRuntime) -> Member {
-    let has = |role| host.plan.has(role);
-    Member {
-        node: host.id,
-        name: host.plan.name.clone(),
-        data: host.address,
-        control: SocketAddr::V4(host.control_plane()),
-        parts: Parts {
-            acceptor: has(Role::Acceptor),
-            replica: has(Role::Replica),
-            leader: has(Role::Leader),
-            controller: has(Role::Controller),
-        },
-        identity: None,
     }
 }

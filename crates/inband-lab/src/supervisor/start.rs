@@ -11,8 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use inband_paxos::config::{
-    ring_memory_bytes, ClusterConfig, Config, Dataplane, Durability, HostConfig, NodeConfig, Role,
-    DEFAULT_PORT,
+    ring_memory_bytes, ClusterConfig, Config, Dataplane, Durability, HostConfig, Role, DEFAULT_PORT,
 };
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -318,13 +317,6 @@ impl Shared {
         host: &HostRuntime,
         hosts: &[Arc<HostRuntime>],
     ) -> Result<(), SupervisorError> {
-        let node = |host: &Arc<HostRuntime>| NodeConfig {
-            id: host.id,
-            name: host.plan.name.clone(),
-            address: host.address,
-            control_plane: None, // at the next port
-            roles: host.plan.roles.clone(),
-        };
         let record = lock(&self.record);
         let cluster = ClusterConfig {
             name: record.name.clone(),
@@ -360,7 +352,7 @@ impl Shared {
                 limits,
                 timing: self.spec.timing.clone(),
             },
-            nodes: hosts.iter().map(node).collect(),
+            nodes: hosts.iter().map(|host| host.node()).collect(),
         };
         let (text, path) = (config.to_toml(), host.config());
         // Held to the same rules as a hand-written one.

@@ -16,10 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use inband_control::configuration::{Beginning, Configuration, Identity, Member, Parts};
+use inband_control::configuration::{Beginning, Configuration, Identity, Member};
 use inband_control::coordinator::Waiting;
 use inband_control::service::{Request, Response, Status};
 use inband_control::state::{Change, Command, Refusal, State as Plane};
+use inband_lab::change::member_of;
 use inband_lab::control::{
     AcceptorStatus, HostReply, HostRequest, HostStatus, LeaderStatus, Position, ReplicaStatus,
 };
@@ -277,17 +278,8 @@ impl State {
 
 fn member(node: &NodeConfig) -> Member {
     Member {
-        node: node.id,
-        name: node.name.clone(),
-        data: node.address,
-        control: node.control_plane().into(),
-        parts: Parts {
-            acceptor: node.has(Role::Acceptor),
-            replica: node.has(Role::Replica),
-            leader: node.has(Role::Leader),
-            controller: node.has(Role::Controller),
-        },
         identity: Some(Identity(u64::from(node.id))),
+        ..member_of(node)
     }
 }
 

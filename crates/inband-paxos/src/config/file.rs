@@ -11,8 +11,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    bounds, logs_of, ClusterConfig, Config, Dataplane, Durability, HostConfig, Limits, NodeConfig,
-    Role, Timing, DEFAULT_PORT, DEFAULT_RING_SLOTS,
+    bounds, control_plane_beside, logs_of, ClusterConfig, Config, Dataplane, Durability,
+    HostConfig, Limits, NodeConfig, Role, Timing, DEFAULT_PORT, DEFAULT_RING_SLOTS,
 };
 
 /// A mistake and the byte of the text it is at.
@@ -502,7 +502,7 @@ fn check_nodes(raw: &[Spanned<RawNode>], port: u16) -> Result<Vec<NodeConfig>, M
             Some(text) => Some(node_address(
                 "control_plane",
                 text,
-                address.port().saturating_add(1),
+                control_plane_beside(address).port(),
             )?),
             None => None,
         };
