@@ -78,6 +78,21 @@ enum Command {
     BenchNode(bench::BenchNodeArgs),
 }
 
+impl Command {
+    /// May it end, as other tools do, when nobody reads its output any more (`inband status | head`)?
+    /// Not what others depend on.
+    fn only_prints(&self) -> bool {
+        matches!(
+            self,
+            Command::Status(_)
+                | Command::Doctor(_)
+                | Command::Sim(_)
+                | Command::Inspect(_)
+                | Command::Member(member::MemberCommand::List { .. })
+        )
+    }
+}
+
 fn main() -> ExitCode {
     let level = tracing_subscriber::EnvFilter::try_from_env("INBAND_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
@@ -86,7 +101,11 @@ fn main() -> ExitCode {
         .with_target(false)
         .with_writer(std::io::stderr)
         .init();
-    match dispatch(Cli::parse().command) {
+    let command = Cli::parse().command;
+    if command.only_prints() {
+        sigpipe::reset();
+    }
+    match dispatch(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("inband: {error:#}");

@@ -67,50 +67,76 @@ impl Kind {
     }
 }
 
-/// One figure, its rounds by what it was measured on.
+/// How many commands are outstanding, and how their client waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Many,
+    One,
+    OneSpinning,
+}
+
+const SHAPES: [Shape; 3] = [Shape::Many, Shape::One, Shape::OneSpinning];
+
+impl Shape {
+    fn what(self) -> &'static str {
+        match self {
+            Shape::Many => "many outstanding",
+            Shape::One => "one outstanding",
+            Shape::OneSpinning => {
+                "one outstanding, a client in Rust that asks its socket again and again"
+            }
+        }
+    }
+
+    fn of(self, load: &RespLoad, args: &SyncArgs) -> RespLoad {
+        let load = load.clone();
+        match self {
+            Shape::Many => RespLoad {
+                connections: args.clients,
+                pipeline: args.pipeline,
+                ..load
+            },
+            Shape::One => load,
+            Shape::OneSpinning => RespLoad {
+                spins: true,
+                ..load
+            },
+        }
+    }
+}
+
+/// One figure: what of the report of a shape's load.
 struct Figure {
     metric: &'static str,
     unit: &'static str,
-    what: &'static str,
+    shape: Shape,
     pick: fn(&LoadReport) -> f64,
-    load: fn(&RespLoad, &SyncArgs) -> RespLoad,
 }
 
 const FIGURES: [Figure; 4] = [
     Figure {
         metric: "pipelined_per_s",
         unit: "commands/s",
-        what: "many outstanding",
+        shape: Shape::Many,
         pick: |report| report.per_s,
-        load: |load, args| RespLoad {
-            connections: args.clients,
-            pipeline: args.pipeline,
-            ..load.clone()
-        },
     },
     Figure {
         metric: "single_p50_us",
         unit: "us",
-        what: "one outstanding",
+        shape: Shape::One,
         pick: |report| report.latency.p50_us,
-        load: |load, _| load.clone(),
     },
     Figure {
         metric: "single_p99_us",
         unit: "us",
-        what: "one outstanding",
+        shape: Shape::One,
         pick: |report| report.latency.p99_us,
-        load: |load, _| load.clone(),
     },
     Figure {
         metric: "single_spinning_p50_us",
         unit: "us",
-        what: "one outstanding, a client in Rust that asks its socket again and again",
+        shape: Shape::OneSpinning,
         pick: |report| report.latency.p50_us,
-        load: |load, _| RespLoad {
-            spins: true,
-            ..load.clone()
-        },
     },
 ];
 
@@ -132,8 +158,8 @@ impl Measured {
 
     fn measure(&mut self, load: &RespLoad, args: &SyncArgs) -> Result<()> {
         let duration = Duration::from_millis(args.duration_ms);
-        for (figure, rounds) in FIGURES.iter().zip(&mut self.rounds) {
-            let report = (figure.load)(load, args).run(WARM_UP, duration)?;
+        for shape in SHAPES {
+            let report = shape.of(load, args).run(WARM_UP, duration)?;
             ensure!(
                 report.errors == 0,
                 "{} commands failed ({} {})",
@@ -141,7 +167,10 @@ impl Measured {
                 self.operation,
                 self.variant
             );
-            rounds.push((figure.pick)(&report));
+            let figures = FIGURES.iter().zip(&mut self.rounds);
+            for (figure, rounds) in figures.filter(|(figure, _)| figure.shape == shape) {
+                rounds.push((figure.pick)(&report));
+            }
         }
         Ok(())
     }
@@ -170,7 +199,10 @@ pub fn run(args: &SyncArgs, output: &mut Output) -> Result<()> {
             let commands: [&'static [&'static str]; 2] =
                 [&["INBAND.READS", "position"], &["INBAND.READS", "log"]];
             for (first, measured) in commands.into_iter().zip(&mut gets) {
-                progress(&format!("round {round}/{}: {first:?}", args.rounds));
+                progress(&format!(
+                    "round {round}/{}: GET {}",
+                    args.rounds, measured.variant
+                ));
                 let load = RespLoad {
                     operation: Operation::Get,
                     first: Some(first),
@@ -217,7 +249,7 @@ fn print_rows(
                 backend.to_string(),
                 variant,
                 (values[number], figure.unit),
-                format!("{}; {conditions}", figure.what),
+                format!("{}; {conditions}", figure.shape.what()),
             );
             output.row(&row.beside(baseline))?;
         }
