@@ -1,5 +1,5 @@
 # Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
-.PHONY: build up down test bench lint format clean setup
+.PHONY: build up down test bench fuzz verifier-record lint format clean setup
 
 ARGS ?=
 export CARGO_TERM_COLOR ?= auto
@@ -23,6 +23,10 @@ test: build
 bench: build
 	@scripts/setup --test
 	@bench/run $(ARGS)
+
+# Renews what tests/verifier.rs compares with (needs root).
+verifier-record: setup
+	@INBAND_VERIFIER_RECORD=1 cargo test --quiet --release --locked -p inband-dataplane --test verifier
 
 lint:
 	@scripts/setup --test
