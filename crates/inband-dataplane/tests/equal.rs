@@ -1,35 +1,60 @@
-//! Kernel and native build, held equal over random packets: same packets out, same registers, same
-//! counters. `INBAND_SEED=N` repeats a run.
+//! Kernel and native build, held equal over sequences of packets and host steps: same verdicts, same
+//! packets out, same registers, same counters. Random ones (`INBAND_SEED=N` repeats a run) and those
+//! that the fuzzer has kept (`fuzz/corpus/roles`).
 #![allow(missing_docs)]
 
 mod common;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use common::{Kernel, Prng, Registers, EPOCH, NODE};
-use inband_dataplane::registers::LeaderView;
-use inband_dataplane::soft::{Geometry, Roles, SoftSwitch, Verdict};
-use inband_dataplane::wire::{
-    digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
-};
+use common::sequence::{self, Sequence, Step, GEOMETRY, NODE, RECORD_LEN_BYTES};
+use common::{Kernel, Outcome, Prng, Registers};
+use inband_dataplane::soft::{Roles, SoftSwitch, Verdict};
 
-const GEOMETRY: Geometry = Geometry {
-    partitions: 3,
-    ring_slots: 64,
-};
-const PACKETS: usize = 200_000;
-/// ... of a host with a single role, whose program has no dispatch before it.
-const PACKETS_ALONE: usize = 50_000;
-/// Packets between two comparisons of all registers.
-const COMPARE_EVERY: usize = 5_000;
-/// One packet in so many is an earlier answer, sent on by one of the members.
-const SENT_ON_ONE_IN: u64 = 3;
-/// Answers kept for that.
-const ANSWERS_KEPT: usize = 16;
-/// One packet in so many is damaged, and one step in so many is the host's own.
-const DAMAGE_ONE_IN: u64 = 20;
-const HOST_STEP_ONE_IN: u64 = 100;
-const MEMBERS: [u8; 5] = [3, 4, 5, 6, 7];
+const STEPS: usize = 150_000;
+/// ... of a host with other roles, or with a single one, whose program has no dispatch before it.
+const STEPS_OF_OTHERS: usize = 30_000;
+const DAMAGED_FRAMES: usize = 30_000;
+/// Steps between two comparisons of all registers.
+const COMPARE_EVERY: usize = 3_000;
+/// What a random run must have met: all that one CPU can, and that no full ring buffer causes.
+const MET: [&str; 33] = [
+    "acceptor_below_floor",
+    "acceptor_beyond_ring",
+    "acceptor_learn_answered",
+    "acceptor_learn_no_vote",
+    "acceptor_nack",
+    "acceptor_nack_slot",
+    "acceptor_promised",
+    "acceptor_promised_slot",
+    "acceptor_recovering",
+    "acceptor_vote_repeated",
+    "acceptor_voted",
+    "bad_length",
+    "bad_magic",
+    "bad_node",
+    "bad_partition",
+    "bad_truncated",
+    "bad_version",
+    "epoch_ahead",
+    "floor_known",
+    "floor_raised",
+    "leader_deposed",
+    "leader_not_active",
+    "leader_stamped",
+    "leader_window_full",
+    "passed_up",
+    "position_answered",
+    "quorum_counted",
+    "quorum_duplicate",
+    "quorum_late",
+    "quorum_lower_round",
+    "quorum_old_instance",
+    "quorum_reached",
+    "wrong_epoch",
+];
 
 fn seed() -> u64 {
     if let Ok(seed) = std::env::var("INBAND_SEED") {
@@ -39,217 +64,241 @@ fn seed() -> u64 {
     now.as_nanos() as u64 | 1
 }
 
-fn random_value(prng: &mut Prng) -> Vec<u8> {
-    let len = match prng.below(6) {
-        0 => 0,
-        1 => VALUE_LEN_MAX_BYTES as u64,
-        2 => prng.below(VALUE_LEN_MAX_BYTES as u64 + 1),
-        _ => prng.below(64),
-    };
-    let byte = prng.next() as u8;
-    vec![byte; len as usize]
-}
-
-/// A number close to `base`, now and then far away.
-fn near(prng: &mut Prng, base: u64, spread: u64) -> u64 {
-    match prng.below(40) {
-        0 => prng.next(),
-        1 => 0,
-        _ => (base + prng.below(2 * spread)).saturating_sub(spread),
+fn roles(leader: bool, acceptor: bool, quorum: bool) -> Roles {
+    Roles {
+        leader,
+        acceptor,
+        quorum,
     }
 }
 
-fn random_packet(prng: &mut Prng, registers: &Registers) -> Vec<u8> {
-    use Type::*;
-    let common = [
-        Request, Request, Phase2A, Phase2A, Phase2A, Phase2A, Phase1A, Phase2B, Phase2B,
-    ];
-    let rare = [
-        Phase1A, Nack, Learn, Position, Trim, Phase1B, Busy, Reply, Alive,
-    ];
-    let kind = if prng.below(3) > 0 {
-        common[prng.below(common.len() as u64) as usize]
-    } else {
-        rare[prng.below(rare.len() as u64) as usize]
-    };
-    let partition = prng.below(GEOMETRY.partitions as u64);
-    let acceptor = registers.acceptor.acceptor(partition as usize);
-    let mut header = Header::new(kind, u16::from(MEMBERS[prng.below(5) as usize]), EPOCH);
-    header.partition = partition as u16;
-    if prng.below(30) == 0 {
-        header.epoch = prng.below(6) as u32;
+/// The native build and the kernel's programs of one host, side by side.
+struct Pair {
+    roles: Roles,
+    native: SoftSwitch,
+    kernel: Kernel,
+    sequence: Sequence,
+    /// Verdicts and reasons met so far.
+    met: BTreeSet<&'static str>,
+    wrapped: bool,
+}
+
+impl Pair {
+    fn new(roles: Roles) -> Pair {
+        let pair = Pair {
+            roles,
+            native: SoftSwitch::new(NODE, roles, GEOMETRY),
+            kernel: Kernel::load(roles, GEOMETRY),
+            sequence: Sequence::default(),
+            met: BTreeSet::new(),
+            wrapped: false,
+        };
+        for registers in pair.registers() {
+            sequence::restart_all(registers);
+        }
+        pair
     }
-    if prng.below(30) == 0 {
-        header.node = prng.below(400) as u16;
+
+    fn registers(&self) -> [&Registers; 2] {
+        [self.native.registers(), self.kernel.registers()]
     }
-    if prng.below(50) == 0 {
-        header.partition = prng.next() as u16;
-    }
-    header.flags = match prng.below(4) {
-        0 => 1 << prng.below(16),
-        1 => prng.next() as u16,
-        _ => 0,
-    };
-    if matches!(kind, Phase1A) && prng.below(2) == 0 {
-        header.flags |= flag::SLOT;
-    }
-    header.instance = near(prng, acceptor.highest.max(acceptor.floor), 12);
-    header.floor = near(prng, acceptor.floor, 8);
-    header.round = near(prng, acceptor.promise, 4);
-    header.vround = prng.below(10);
-    (header.client_id, header.client_seq, header.client_low) =
-        (prng.below(5), prng.below(100), prng.below(100));
-    let value = random_value(prng);
-    header.digest = digest(&value);
-    let mut packet = Vec::new();
-    emit(&header, &value, &mut packet);
-    if prng.below(DAMAGE_ONE_IN) == 0 {
-        match prng.below(3) {
-            0 => packet.truncate(prng.below(packet.len() as u64) as usize),
-            1 => packet.resize(packet.len().min(PACKET_LEN_MAX_BYTES - 1) + 1, 0xaa),
-            _ => {
-                let at = prng.below(packet.len() as u64) as usize;
-                packet[at] ^= 1 << prng.below(8);
+
+    fn step(&mut self, record: &sequence::Record, at: &str) {
+        match self.sequence.step(record, self.native.registers()) {
+            Step::Host(partition, step) => {
+                for registers in self.registers() {
+                    step.apply(partition, registers);
+                }
+            }
+            Step::Packet(packet) => {
+                let native = common::native(&self.native, &packet);
+                let (verdict, out) = self.kernel.run(&self.kernel.frame(&packet), &packet);
+                let equal = (native.verdict, &native.packet) == (verdict, &out);
+                assert!(
+                    equal,
+                    "{native:?} is not {verdict:?} {out:?}: {packet:?} {at}"
+                );
+                self.met.insert(native.reason);
+                if !matches!(verdict, Verdict::Drop | Verdict::Pass) {
+                    self.sequence.answered(&out);
+                }
             }
         }
     }
-    packet
+
+    fn compare_all(&mut self, at: &str) {
+        let slots = GEOMETRY.partitions * GEOMETRY.ring_slots;
+        let slots_of = |role: bool| if role { slots } else { 1 };
+        let [native, kernel] = self.registers();
+        for p in 0..GEOMETRY.partitions {
+            let words = |all: &Registers| [all.leader.words(p), all.acceptor.words(p)];
+            assert_eq!(words(native), words(kernel), "partition {p} {at}");
+        }
+        for i in 0..slots_of(self.roles.acceptor) {
+            assert_eq!(native.ring.words(i), kernel.ring.words(i), "slot {i} {at}");
+        }
+        for i in 0..slots_of(self.roles.quorum) {
+            let words = |all: &Registers| all.counts.words(i);
+            assert_eq!(words(native), words(kernel), "count {i} {at}");
+        }
+        self.wrapped |= (0..slots_of(self.roles.acceptor)).any(|i| {
+            let instance = native.ring.rounds(i)[0];
+            (GEOMETRY.ring_slots as u64..1 << 20).contains(&instance)
+        });
+    }
+
+    fn compare_counters(&self, at: &str) -> BTreeMap<&'static str, u64> {
+        let counters = self.native.counters();
+        assert_eq!(counters, self.kernel.counters(), "{at}");
+        counters
+    }
 }
 
-/// What the host's own process does to its registers, to both alike.
-fn host_step(prng: &mut Prng, both: [&Registers; 2]) {
-    let partition = prng.below(GEOMETRY.partitions as u64) as usize;
-    let now = both[0].acceptor.acceptor(partition);
-    let choice = prng.below(3);
-    let bump = prng.below(3);
-    for registers in both {
-        match choice {
-            0 => drop(
-                registers
-                    .acceptor
-                    .raise_promise(partition, now.promise + bump),
-            ),
-            1 => registers.leader.activate(
-                partition,
-                LeaderView {
-                    round: now.promise + 1,
-                    next: now.highest + 1,
-                    floor: now.floor.min(now.highest + 1),
-                    epoch: u64::from(EPOCH),
-                },
-            ),
-            _ => registers
-                .acceptor
-                .start(partition, u64::from(EPOCH), now.floor.max(1), bump > 0),
+fn hold_equal(roles: Roles, steps: usize) -> Pair {
+    let seed = seed();
+    eprintln!("INBAND_SEED={seed}, {roles:?}");
+    let mut prng = Prng(seed);
+    let mut pair = Pair::new(roles);
+    for i in 0..steps {
+        let at = format!("in step {i}, INBAND_SEED={seed}");
+        let words = [prng.next(), prng.next()].map(u64::to_le_bytes);
+        let record: sequence::Record = words.concat().try_into().unwrap();
+        pair.step(&record, &at);
+        if i % COMPARE_EVERY == 0 {
+            pair.compare_all(&at);
         }
     }
-}
-
-fn compare(roles: Roles, native: &Registers, kernel: &Registers, at: &str) {
-    let slots = GEOMETRY.partitions * GEOMETRY.ring_slots;
-    let slots_of = |role: bool| if role { slots } else { 1 };
-    for p in 0..GEOMETRY.partitions {
-        assert_eq!(
-            native.leader.words(p),
-            kernel.leader.words(p),
-            "leader {p} {at}"
-        );
-        assert_eq!(
-            native.acceptor.words(p),
-            kernel.acceptor.words(p),
-            "acceptor {p} {at}"
-        );
-    }
-    for i in 0..slots_of(roles.acceptor) {
-        assert_eq!(native.ring.words(i), kernel.ring.words(i), "slot {i} {at}");
-    }
-    for i in 0..slots_of(roles.quorum) {
-        assert_eq!(
-            native.counts.words(i),
-            kernel.counts.words(i),
-            "count {i} {at}"
-        );
-    }
+    pair.compare_all("at the end");
+    eprintln!("{:?}", pair.compare_counters("at the end"));
+    pair
 }
 
 #[test]
 fn random_packets_leave_kernel_and_native_equal() {
-    let all = Roles {
-        leader: true,
-        acceptor: true,
-        quorum: true,
-    };
-    hold_equal(all, PACKETS);
+    if !common::may_load_bpf("equal") {
+        return;
+    }
+    let pair = hold_equal(roles(true, true, true), STEPS);
+    let missing: Vec<_> = MET
+        .iter()
+        .filter(|reason| !pair.met.contains(*reason))
+        .collect();
+    assert!(missing.is_empty(), "never met: {missing:?}");
+    assert!(pair.wrapped, "no ring came round");
 }
 
 #[test]
-fn a_role_alone_on_its_host_is_equal_too() {
-    let none = Roles::default();
-    for roles in [
-        Roles {
-            leader: true,
-            ..none
-        },
-        Roles {
-            acceptor: true,
-            ..none
-        },
-        Roles {
-            quorum: true,
-            ..none
-        },
+fn hosts_with_other_roles_are_equal_too() {
+    if !common::may_load_bpf("equal") {
+        return;
+    }
+    for [leader, acceptor, quorum] in [
+        [true, false, false],
+        [false, true, false],
+        [false, false, true],
+        [true, true, false],
+        [true, false, true],
+        [false, true, true],
+        [false, false, false],
     ] {
-        hold_equal(roles, PACKETS_ALONE);
+        hold_equal(roles(leader, acceptor, quorum), STEPS_OF_OTHERS);
     }
 }
 
-fn hold_equal(roles: Roles, packets: usize) {
+#[test]
+fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
+    if !common::may_load_bpf("equal") {
+        return;
+    }
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/roles");
+    let mut files: Vec<_> = std::fs::read_dir(corpus)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    assert!(!files.is_empty());
+    let mut pair = Pair::new(roles(true, true, true));
+    for file in files {
+        let at = file.display().to_string();
+        for registers in pair.registers() {
+            sequence::restart_all(registers);
+        }
+        pair.sequence = Sequence::default();
+        for record in std::fs::read(&file).unwrap().chunks_exact(RECORD_LEN_BYTES) {
+            pair.step(record.try_into().unwrap(), &at);
+        }
+        pair.compare_all(&at);
+    }
+    pair.compare_counters("at the end");
+}
+
+/// What is to become of a frame, by the rules of `enter.h` told once more: `None` if it is not ours.
+fn expected(native: &SoftSwitch, frame: &[u8]) -> Option<Outcome> {
+    let half = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    let is_ours = frame.len() >= 42
+        && half(12) == 0x0800
+        && frame[14] == 0x45
+        && half(20) & 0x3fff == 0
+        && frame[23] == 17
+        && frame[30..34] == common::HERE.ip().octets()
+        && half(36) == common::HERE.port();
+    if !is_ours {
+        return None;
+    }
+    let (ip_len, udp_len) = (usize::from(half(16)), usize::from(half(38)));
+    let bad = |reason| Outcome {
+        verdict: Verdict::Drop,
+        reason,
+        packet: Vec::new(),
+    };
+    Some(if 14 + ip_len > frame.len() {
+        bad("bad_truncated")
+    } else if udp_len < 8 || ip_len != 20 + udp_len {
+        bad("bad_length")
+    } else {
+        common::native(native, &frame[42..42 + udp_len - 8])
+    })
+}
+
+#[test]
+fn a_frame_damaged_around_its_packet_reaches_no_register() {
     if !common::may_load_bpf("equal") {
         return;
     }
     let seed = seed();
-    eprintln!("INBAND_SEED={seed}, {roles:?}");
+    eprintln!("INBAND_SEED={seed}");
     let mut prng = Prng(seed);
-    let switch = SoftSwitch::new(NODE, roles, GEOMETRY);
-    let kernel = Kernel::load(roles, GEOMETRY);
-    let both = [switch.registers(), kernel.registers()];
-    for registers in both {
-        registers.quorum.configure(u64::from(EPOCH), &MEMBERS);
-        for p in 0..GEOMETRY.partitions {
-            registers.acceptor.start(p, u64::from(EPOCH), 1, true);
-            registers.acceptor.raise_promise(p, 100);
-        }
-    }
-    let mut answers: Vec<Vec<u8>> = Vec::new();
-    for i in 0..packets {
-        let at = format!("after packet {i}, INBAND_SEED={seed}");
-        if prng.below(HOST_STEP_ONE_IN) == 0 {
-            host_step(&mut prng, both);
-        }
-        let packet = match answers.len() {
-            ANSWERS_KEPT if prng.below(SENT_ON_ONE_IN) == 0 => {
-                let mut packet = answers[prng.below(ANSWERS_KEPT as u64) as usize].clone();
-                packet[11] = MEMBERS[prng.below(MEMBERS.len() as u64) as usize];
-                packet
+    for roles in [roles(true, true, true), roles(false, true, false)] {
+        let mut pair = Pair::new(roles);
+        for i in 0..DAMAGED_FRAMES {
+            let words = [prng.next() & !0xff, prng.next()].map(u64::to_le_bytes);
+            let record: sequence::Record = words.concat().try_into().unwrap();
+            let Step::Packet(packet) = pair.sequence.step(&record, pair.native.registers()) else {
+                unreachable!("the first byte is 0");
+            };
+            let mut frame = pair.kernel.frame(&packet);
+            for _ in 0..1 + prng.below(2) {
+                frame[prng.below(42) as usize] ^= 1 << prng.below(8);
             }
-            _ => random_packet(&mut prng, both[0]),
-        };
-        let native = common::native(&switch, &packet);
-        let (verdict, out) = kernel.run(&kernel.frame(&packet), &packet);
-        assert_eq!(
-            (native.verdict, &native.packet),
-            (verdict, &out),
-            "{packet:?} {at}"
-        );
-        if !matches!(verdict, Verdict::Drop | Verdict::Pass) {
-            answers.truncate(ANSWERS_KEPT - 1);
-            answers.insert(0, out);
+            match prng.below(8) {
+                0 => frame.truncate(14 + prng.below(frame.len() as u64 - 13) as usize),
+                1 => frame.resize((frame.len() + prng.below(40) as usize).min(1514), 0x55),
+                _ => {}
+            }
+            let (verdict, out) = pair.kernel.run(&frame, &packet);
+            let (expected, out) = match expected(&pair.native, &frame) {
+                Some(native) => ((native.verdict, native.packet), out),
+                None => ((Verdict::Pass, Vec::new()), Vec::new()),
+            };
+            assert_eq!(
+                (verdict, out),
+                expected,
+                "frame {i} {frame:?}, INBAND_SEED={seed}"
+            );
+            if i % COMPARE_EVERY == 0 {
+                pair.compare_all("damaged frames");
+            }
         }
-        if i % COMPARE_EVERY == 0 {
-            compare(roles, both[0], both[1], &at);
-        }
+        pair.compare_all("at the end");
     }
-    compare(roles, both[0], both[1], "at the end");
-    assert_eq!(switch.counters(), kernel.counters(), "INBAND_SEED={seed}");
-    eprintln!("{:?}", switch.counters());
 }

@@ -1,6 +1,8 @@
 //! What the tests that need root share.
 #![allow(dead_code, missing_docs)]
 
+pub mod sequence;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
