@@ -8,6 +8,7 @@ use inband_paxos::session::Verdict;
 use inband_paxos::timing::Micros;
 
 use crate::app::{command_id, decided_key};
+use crate::invariant::{Broken, Invariant};
 
 /// What the first replica to apply an instance made of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,10 +90,12 @@ impl Ledger {
         self.fates.len() as u64
     }
 
-    fn fate(&mut self, command: u64) -> Result<&mut Fate, String> {
+    fn fate(&mut self, command: u64) -> Result<&mut Fate, Broken> {
         let at = command.checked_sub(1).and_then(|c| usize::try_from(c).ok());
-        at.and_then(|at| self.fates.get_mut(at))
-            .ok_or_else(|| format!("command {command} was never submitted by anyone"))
+        at.and_then(|at| self.fates.get_mut(at)).ok_or_else(|| {
+            Invariant::ExactlyOnce
+                .broken(format!("command {command} was never submitted by anyone"))
+        })
     }
 
     /// A replica took a command for submission.
@@ -110,7 +113,7 @@ impl Ledger {
         decided: &Decided<'_>,
         verdict: Verdict,
         state: u64,
-    ) -> Result<(), String> {
+    ) -> Result<(), Broken> {
         let history = &mut self.histories[partition];
         let instance = decided.instance;
         let value = decided_key(decided);
@@ -118,36 +121,36 @@ impl Ledger {
         let at = instance as usize - 1;
         if let Some(before) = history.get(at) {
             if *before != now {
-                return Err(format!(
+                return Err(Invariant::ReplicasEqual.broken(format!(
                     "replica {node} applied another value or state in {instance}: {now:x?} after {before:x?}"
-                ));
+                )));
             }
             return Ok(());
         }
         if at != history.len() {
-            return Err(format!(
+            return Err(Invariant::InOrder.broken(format!(
                 "replica {node} applied {instance}, which leaves a gap in the history"
-            ));
+            )));
         }
         history.push(now);
         if verdict != Verdict::Apply {
             return Ok(());
         }
         let Some(command) = command_id(decided.value) else {
-            return Err(format!(
+            return Err(Invariant::ExactlyOnce.broken(format!(
                 "replica {node} applied in {instance} what is no command"
-            ));
+            )));
         };
         let fate = self.fate(command)?;
         if let Some(first) = fate.applied_in {
-            return Err(format!(
+            return Err(Invariant::ExactlyOnce.broken(format!(
                 "command {command} was applied twice, in {first:?} and {instance} of {partition}"
-            ));
+            )));
         }
         if fate.certainly_not {
-            return Err(format!(
+            return Err(Invariant::ExactlyOnce.broken(format!(
                 "command {command} was applied in {instance} after its client was told it never would be"
-            ));
+            )));
         }
         fate.applied_in = Some((partition, instance));
         Ok(())
@@ -155,11 +158,12 @@ impl Ledger {
 
     /// A replica that has applied everything up to `applied` tells a client "done". Returns the
     /// command's number.
-    pub fn succeeded(&mut self, node: u8, ticket: Ticket, applied: u64) -> Result<u64, String> {
-        let submission = self
-            .outstanding
-            .remove(&(node, ticket))
-            .ok_or_else(|| format!("replica {node} ended {ticket:?} twice or never had it"))?;
+    pub fn succeeded(&mut self, node: u8, ticket: Ticket, applied: u64) -> Result<u64, Broken> {
+        let submission = self.outstanding.remove(&(node, ticket)).ok_or_else(|| {
+            Invariant::DeadlinesKept.broken(format!(
+                "replica {node} ended {ticket:?} twice or never had it"
+            ))
+        })?;
         self.ends.success += 1;
         match self.fate(submission.command)?.applied_in {
             Some((partition, instance))
@@ -168,19 +172,20 @@ impl Ledger {
                 self.known[partition] = self.known[partition].max(instance);
                 Ok(submission.command)
             }
-            other => Err(format!(
+            other => Err(Invariant::NothingLost.broken(format!(
                 "replica {node} at {applied} acknowledged command {}, applied in {other:?}",
                 submission.command
-            )),
+            ))),
         }
     }
 
     /// A submission ended in failure. Returns the command's number.
-    pub fn failed(&mut self, node: u8, ticket: Ticket, why: SubmitFailure) -> Result<u64, String> {
-        let submission = self
-            .outstanding
-            .remove(&(node, ticket))
-            .ok_or_else(|| format!("replica {node} ended {ticket:?} twice or never had it"))?;
+    pub fn failed(&mut self, node: u8, ticket: Ticket, why: SubmitFailure) -> Result<u64, Broken> {
+        let submission = self.outstanding.remove(&(node, ticket)).ok_or_else(|| {
+            Invariant::DeadlinesKept.broken(format!(
+                "replica {node} ended {ticket:?} twice or never had it"
+            ))
+        })?;
         let command = submission.command;
         match why {
             SubmitFailure::OutcomeUnknown(_) => self.ends.unknown += 1,
@@ -189,9 +194,9 @@ impl Ledger {
                 let fate = self.fate(command)?;
                 fate.certainly_not = true;
                 if let Some(place) = fate.applied_in {
-                    return Err(format!(
+                    return Err(Invariant::ExactlyOnce.broken(format!(
                         "replica {node} told that command {command} was not applied; it was, in {place:?}"
-                    ));
+                    )));
                 }
             }
         }
@@ -213,21 +218,22 @@ impl Ledger {
         ticket: ReadTicket,
         index: u64,
         applied: u64,
-    ) -> Result<(), String> {
-        let read = self
-            .reads
-            .remove(&(node, ticket))
-            .ok_or_else(|| format!("replica {node} ended {ticket:?} twice or never had it"))?;
+    ) -> Result<(), Broken> {
+        let read = self.reads.remove(&(node, ticket)).ok_or_else(|| {
+            Invariant::DeadlinesKept.broken(format!(
+                "replica {node} ended {ticket:?} twice or never had it"
+            ))
+        })?;
         if index > applied {
-            return Err(format!(
+            return Err(Invariant::ReadsLinearizable.broken(format!(
                 "replica {node} was told to answer a read of {index} at {applied}"
-            ));
+            )));
         }
         if index < read.must_see {
-            return Err(format!(
+            return Err(Invariant::ReadsLinearizable.broken(format!(
                 "replica {node} read at {index} and misses {}, of which a client knew before",
                 read.must_see
-            ));
+            )));
         }
         self.ends.reads += 1;
         let known = &mut self.known[ticket.partition()];
@@ -236,11 +242,14 @@ impl Ledger {
     }
 
     /// A read ended in failure.
-    pub fn read_failed(&mut self, node: u8, ticket: ReadTicket) -> Result<(), String> {
+    pub fn read_failed(&mut self, node: u8, ticket: ReadTicket) -> Result<(), Broken> {
         self.ends.reads_failed += 1;
         let had = self.reads.remove(&(node, ticket)).is_some();
-        had.then_some(())
-            .ok_or_else(|| format!("replica {node} failed {ticket:?} twice or never had it"))
+        had.then_some(()).ok_or_else(|| {
+            Invariant::DeadlinesKept.broken(format!(
+                "replica {node} failed {ticket:?} twice or never had it"
+            ))
+        })
     }
 
     /// A replica crashed: its clients will never hear.

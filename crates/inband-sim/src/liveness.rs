@@ -3,6 +3,7 @@
 use inband_paxos::host::Host;
 use inband_paxos::timing::Micros;
 
+use crate::invariant::Invariant;
 use crate::limits::{CROWD, CROWD_PPM, LIVENESS_MAX_US, LIVENESS_PROBE_US, READS_PPM};
 use crate::queue::Event;
 use crate::world::World;
@@ -112,12 +113,12 @@ impl World {
             if !got_through {
                 let why = self.explain();
                 let late = format!("replica {node} gets no command through to {partition}: {why}");
-                self.check(Err(late));
+                self.check(Err(Invariant::Liveness.broken(late)));
             }
         }
         if self.violation.is_none() && !self.run_until(until, World::is_settled) {
             let late = format!("not settled in time: {}", self.explain());
-            self.check(Err(late));
+            self.check(Err(Invariant::Liveness.broken(late)));
         }
         self.stats.settled_after_us = self.now - started;
         for sim in &self.hosts {

@@ -7,6 +7,7 @@ use inband_dataplane::registers::AcceptorView;
 use inband_dataplane::soft::Registers;
 
 use crate::app::value_key;
+use crate::invariant::{Broken, Invariant};
 use crate::limits::INSTANCES_MAX;
 use crate::trace::round_name;
 
@@ -84,6 +85,8 @@ pub struct Observer {
     acceptors: Vec<Acceptor>,
     instances: Vec<Instance>,
     chosen_highest: u64,
+    /// The latest epoch that an acceptor has begun with the state of the one before.
+    open_epoch: u64,
 }
 
 impl Observer {
@@ -98,6 +101,7 @@ impl Observer {
             acceptors: nodes.iter().map(|_| Acceptor::default()).collect(),
             instances: Vec::new(),
             chosen_highest: 0,
+            open_epoch: 0,
         }
     }
 
@@ -112,7 +116,7 @@ impl Observer {
 
     /// An acceptor was given the state that it begins its epoch with. What it promised in an earlier
     /// one was promised to rounds of that epoch, which ended.
-    pub fn installed(&mut self, node: u8, registers: &Registers) -> Result<(), String> {
+    pub fn installed(&mut self, node: u8, registers: &Registers) -> Result<(), Broken> {
         let Some(at) = self.nodes.iter().position(|n| *n == node) else {
             return Ok(());
         };
@@ -123,6 +127,7 @@ impl Observer {
         for slot in slots.iter().filter(|slot| slot.vround != 0) {
             self.count(at, view.epoch, *slot)?;
         }
+        self.open_epoch = self.open_epoch.max(view.epoch);
         let acceptor = &mut self.acceptors[at];
         (acceptor.view, acceptor.slots) = (view, slots);
         acceptor.promise_ever = view.promise;
@@ -148,7 +153,7 @@ impl Observer {
 
     /// An acceptor that keeps a journal has started with these registers. It must not have forgotten
     /// anything that was on its disk. From now on what it does counts when it is synced.
-    pub fn restored(&mut self, node: u8, registers: &Registers) -> Result<(), String> {
+    pub fn restored(&mut self, node: u8, registers: &Registers) -> Result<(), Broken> {
         let Some(at) = self.nodes.iter().position(|n| *n == node) else {
             return Ok(());
         };
@@ -159,17 +164,17 @@ impl Observer {
         let synced = self.acceptors[at].synced.take().unwrap_or_default();
         let before = synced.view;
         if view.promise < before.promise || view.floor < before.floor || view.epoch < before.epoch {
-            return Err(format!(
+            return Err(Invariant::DiskKept.broken(format!(
                 "acceptor {node} forgot: it had {before:?} on its disk and starts with {view:?}"
-            ));
+            )));
         }
         for (was, is) in synced.slots.iter().zip(&slots) {
             let other = is.vround == was.vround && is.vround != 0 && is.value != was.value;
             let lower = is.promise < was.promise || is.vround < was.vround;
             if was.instance >= view.floor && (is.instance != was.instance || lower || other) {
-                return Err(format!(
+                return Err(Invariant::DiskKept.broken(format!(
                     "acceptor {node} forgot: it had {was:?} on its disk and starts with {is:?}"
-                ));
+                )));
             }
         }
         for slot in slots.iter().filter(|slot| slot.vround != 0) {
@@ -182,7 +187,7 @@ impl Observer {
     }
 
     /// All that an acceptor that keeps a journal has done is on its disk.
-    pub fn synced(&mut self, node: u8) -> Result<(), String> {
+    pub fn synced(&mut self, node: u8) -> Result<(), Broken> {
         let Some(at) = self.nodes.iter().position(|n| *n == node) else {
             return Ok(());
         };
@@ -204,7 +209,7 @@ impl Observer {
         node: u8,
         registers: &Registers,
         instance: Option<u64>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Broken> {
         let Some(at) = self.nodes.iter().position(|n| *n == node) else {
             return Ok(());
         };
@@ -215,9 +220,9 @@ impl Observer {
             || view.highest < before.highest
             || view.epoch < before.epoch
         {
-            return Err(format!(
+            return Err(Invariant::PromiseKept.broken(format!(
                 "acceptor {node}: registers fell from {before:?} to {view:?}"
-            ));
+            )));
         }
         self.acceptors[at]
             .slots
@@ -251,11 +256,13 @@ impl Observer {
         slot: usize,
         registers: &Registers,
         view: &AcceptorView,
-    ) -> Result<(), String> {
+    ) -> Result<(), Broken> {
         let node = self.nodes[at];
         let index = self.partition * self.ring_slots + slot;
         let Some(now) = Seen::of(registers, index) else {
-            return Err(format!("acceptor {node}: slot {slot} stays taken"));
+            return Err(
+                Invariant::NoPanic.broken(format!("acceptor {node}: slot {slot} stays taken"))
+            );
         };
         let before = self.acceptors[at].slots[slot];
         let value = now.value;
@@ -265,28 +272,28 @@ impl Observer {
             return Ok(());
         }
         if now.instance < before.instance {
-            return Err(format!(
+            return Err(Invariant::RingKept.broken(format!(
                 "acceptor {node}: a slot moved from {} to the lower {}",
                 before.instance, now.instance
-            ));
+            )));
         }
         if now.instance > before.instance && before.instance != 0 && before.instance >= view.floor {
-            return Err(format!(
+            return Err(Invariant::RingKept.broken(format!(
                 "acceptor {node}: the slot of {} was reused for {} at floor {}",
                 before.instance, now.instance, view.floor
-            ));
+            )));
         }
         if now.instance == before.instance
             && (now.promise < before.promise || now.vround < before.vround)
         {
-            return Err(format!(
+            return Err(Invariant::PromiseKept.broken(format!(
                 "acceptor {node}: slot of {} fell from promise {} and vote {} to {} and {}",
                 now.instance,
                 round_name(before.promise),
                 round_name(before.vround),
                 round_name(now.promise),
                 round_name(now.vround)
-            ));
+            )));
         }
         self.acceptors[at].slots[slot] = now;
         if now.vround == 0 || (same_vote && value == before.value) {
@@ -302,30 +309,30 @@ impl Observer {
             .max(acceptor.promise_ever)
             .max(acceptor.view.promise);
         if now.vround < promised {
-            return Err(format!(
+            return Err(Invariant::PromiseKept.broken(format!(
                 "acceptor {node} voted for {} in round {}, below its promise {}",
                 now.instance,
                 round_name(now.vround),
                 round_name(promised)
-            ));
+            )));
         }
         if !view.voting {
-            return Err(format!(
+            return Err(Invariant::AmnesiacMute.broken(format!(
                 "acceptor {node} voted for {} while recovering",
                 now.instance
-            ));
+            )));
         }
         if now.instance > view.highest {
-            return Err(format!(
+            return Err(Invariant::RingKept.broken(format!(
                 "acceptor {node} voted for {} above its highest {}",
                 now.instance, view.highest
-            ));
+            )));
         }
         if now.instance < self.acceptors[at].view.floor {
-            return Err(format!(
+            return Err(Invariant::RingKept.broken(format!(
                 "acceptor {node} voted for {} below its floor {}",
                 now.instance, self.acceptors[at].view.floor
-            ));
+            )));
         }
         let acceptor = &mut self.acceptors[at];
         if acceptor.synced.is_some() {
@@ -336,18 +343,18 @@ impl Observer {
     }
 
     /// An acceptor holds this vote in this epoch.
-    fn count(&mut self, at: usize, epoch: u64, vote: Seen) -> Result<(), String> {
+    fn count(&mut self, at: usize, epoch: u64, vote: Seen) -> Result<(), Broken> {
         let (instance, round, value) = (vote.instance, vote.vround, vote.value);
         let Some(members) = self.members.get((epoch as usize).wrapping_sub(1)).copied() else {
-            return Err(format!(
+            return Err(Invariant::EpochFenced.broken(format!(
                 "acceptor {} votes in epoch {epoch}, which there is not",
                 self.nodes[at]
-            ));
+            )));
         };
         if instance > INSTANCES_MAX {
-            return Err(format!(
+            return Err(Invariant::RingKept.broken(format!(
                 "instance {instance} is beyond anything this run can reach"
-            ));
+            )));
         }
         let index = instance as usize;
         if self.instances.len() <= index {
@@ -356,34 +363,54 @@ impl Observer {
         let known = &mut self.instances[index];
         let ballot = (epoch, round);
         if *known.values.entry(round).or_insert(value) != value {
-            return Err(format!(
+            return Err(Invariant::RoundsUnique.broken(format!(
                 "two values for {instance} in one round, {}; the second at acceptor {}",
                 round_name(round),
                 self.nodes[at]
-            ));
+            )));
         }
         if let Some((chosen, first)) = known.chosen {
             if chosen != value && ballot > first {
-                return Err(format!(
+                return Err(Invariant::Agreement.broken(format!(
                     "acceptor {} voted in {} against the value of {instance} chosen in {}",
                     self.nodes[at],
                     ballot_name(ballot),
                     ballot_name(first)
-                ));
+                )));
             }
         }
+        if members & 1 << at == 0 {
+            return Err(Invariant::EpochFenced.broken(format!(
+                "acceptor {} votes for {instance} in epoch {epoch}, of which it is no member",
+                self.nodes[at]
+            )));
+        }
         let voters = known.voters.entry(ballot).or_default();
-        *voters |= 1 << at & members;
+        *voters |= 1 << at;
         if voters.count_ones() <= members.count_ones() / 2 {
             return Ok(());
         }
+        // A vote that the next epoch began with may still find its majority in the old one.
+        let handed_over = || {
+            let later = known.voters.range((epoch + 1, 0)..);
+            later
+                .into_iter()
+                .any(|((_, r), _)| known.values[r] == value)
+        };
+        if known.chosen.is_none() && epoch < self.open_epoch && !handed_over() {
+            return Err(Invariant::EpochFenced.broken(format!(
+                "{instance} is chosen in {} after epoch {} was opened without it",
+                ballot_name(ballot),
+                self.open_epoch
+            )));
+        }
         if let Some((chosen, first)) = known.chosen {
             if chosen != value {
-                return Err(format!(
+                return Err(Invariant::Agreement.broken(format!(
                     "{instance} was chosen twice, differently, in {} and {}",
                     ballot_name(first),
                     ballot_name(ballot)
-                ));
+                )));
             }
         }
         let first = known.chosen.map_or(ballot, |(_, b)| b.min(ballot));
@@ -391,26 +418,26 @@ impl Observer {
         self.chosen_highest = self.chosen_highest.max(instance);
         let mut later = known.voters.range(first..).map(|(ballot, _)| *ballot);
         match later.find(|(_, round)| known.values[round] != value) {
-            Some(ballot) => Err(format!(
+            Some(ballot) => Err(Invariant::Agreement.broken(format!(
                 "{instance} was chosen in {} although {} carries another value",
                 ballot_name(first),
                 ballot_name(ballot)
-            )),
+            ))),
             None => Ok(()),
         }
     }
 
     /// A learner learned this value: it must be the chosen one, and chosen already.
-    pub fn learned(&self, node: u8, instance: u64, value: u64) -> Result<(), String> {
+    pub fn learned(&self, node: u8, instance: u64, value: u64) -> Result<(), Broken> {
         match self.instances.get(instance as usize).and_then(|i| i.chosen) {
             Some((chosen, _)) if chosen == value => Ok(()),
-            Some((_, ballot)) => Err(format!(
+            Some((_, ballot)) => Err(Invariant::Agreement.broken(format!(
                 "replica {node} learned another value for {instance} than was chosen in {}",
                 ballot_name(ballot)
-            )),
-            None => Err(format!(
+            ))),
+            None => Err(Invariant::Agreement.broken(format!(
                 "replica {node} learned {instance}, which no majority voted for"
-            )),
+            ))),
         }
     }
 

@@ -6,6 +6,7 @@
 use inband_paxos::journal::{AcceptorDisk, AcceptorStart, DiskLimits, Synced};
 use inband_storage::{Cut, Failure, JournalConfig, SimulatedDisk, Storage};
 
+use crate::invariant::Invariant;
 use crate::layout::EPOCH;
 use crate::limits::{
     COMPACT_MIN_BYTES, EXTEND_BYTES, SEGMENT_BYTES, SYNC_MAX_US, SYNC_OPERATIONS_MAX,
@@ -78,7 +79,7 @@ impl World {
         if start.restored.is_none() {
             let disk = power.journal.as_mut().expect("it was opened");
             let entered = disk.enter(journal, registers);
-            result = entered.map_err(|error| error.to_string());
+            result = entered.map_err(|error| Invariant::DiskKept.broken(error.to_string()));
         }
         power.has_entered = true;
         if start.voting {

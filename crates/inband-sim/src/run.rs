@@ -6,6 +6,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use inband_paxos::timing::Micros;
 
 use crate::faults::Unkindness;
+use crate::invariant::Invariant;
 use crate::layout::Layout;
 use crate::ledger::Ends;
 use crate::limits::{
@@ -86,8 +87,8 @@ impl fmt::Display for Report {
             Some(violation) => {
                 write!(
                     f,
-                    "\n  VIOLATION at {} us: {}",
-                    violation.at_us, violation.what
+                    "\n  VIOLATION of {} at {} us: {}",
+                    violation.invariant, violation.at_us, violation.what
                 )
             }
         }
@@ -172,7 +173,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
             .or_else(|| panic.downcast_ref::<&str>().copied())
             .unwrap_or("no text");
         let what = format!("panicked: {text}");
-        world.check(Err(what));
+        world.check(Err(Invariant::NoPanic.broken(what)));
     }
     Report {
         seed,

@@ -8,6 +8,7 @@ use inband_paxos::session::Verdict;
 use inband_paxos::timing::Micros;
 
 use crate::app::{decided_key, App};
+use crate::invariant::{Broken, Invariant};
 use crate::layout::EPOCH;
 use crate::limits::{
     CHECKPOINT_COPY_MAX_US, COMMAND_LEN_BYTES, DEADLINE_SLACK_US, FLUSH_MAX_US, TICK_LATE_MAX_US,
@@ -93,7 +94,10 @@ impl World {
         let keeps_journal = self.keeps_journal(node);
         let journal = match keeps_journal.then(|| self.open_journal(at)).transpose() {
             Ok(journal) => journal,
-            Err(why) => return self.check(Err(format!("node {node} does not start: {why}"))),
+            Err(why) => {
+                let what = format!("node {node} does not start: {why}");
+                return self.check(Err(Invariant::DiskKept.broken(what)));
+            }
         };
         let reused = self.mutation == Some(Mutation::IncarnationReused);
         let sim = &mut self.hosts[at];
@@ -222,7 +226,10 @@ impl World {
             };
             match to {
                 Some(to) => self.transmit(node, to, packet),
-                None => self.check(Err(format!("node {node} sends to nobody: {dest:?}"))),
+                None => {
+                    let what = format!("node {node} sends to nobody: {dest:?}");
+                    self.check(Err(Invariant::NoPanic.broken(what)));
+                }
             }
         }
         self.out = out;
@@ -255,8 +262,36 @@ impl World {
                     logs.try_for_each(|log| log.look(node, registers, None))
                 }
             };
+            let floors = match look_at {
+                Some((partition, _)) => partition..(partition + 1).min(self.observers.len()),
+                None => 0..self.observers.len(),
+            };
+            let floors = floors.map(|p| (p, registers.acceptor.acceptor(p).floor));
+            let floors = floors.filter(|(p, floor)| *floor > self.floors_held[*p]);
+            let raised: Vec<(usize, u64)> = floors.collect();
             self.check(seen);
+            for (partition, floor) in raised {
+                let held = self.floor_is_held(node, partition, floor);
+                self.check(held);
+            }
         }
+    }
+
+    /// An acceptor's floor was never seen this high: does a majority of replicas hold all below it?
+    fn floor_is_held(&mut self, node: u8, partition: usize, floor: u64) -> Result<(), Broken> {
+        let holds =
+            |replica: &&u8| self.host(**replica).apps[partition].durable.applied + 1 >= floor;
+        // Hosts that have not entered the latest epoch count by the one before.
+        let is_held = self.members.iter().rev().take(2).any(|members| {
+            members.replicas.iter().filter(holds).count() > members.replicas.len() / 2
+        });
+        self.floors_held[partition] = floor;
+        is_held.then_some(()).ok_or_else(|| {
+            let what = format!(
+                "acceptor {node} was told floor {floor} of {partition}, which no majority holds"
+            );
+            Invariant::TrimKept.broken(what)
+        })
     }
 
     /// The application takes what its logs have for it. True if there was something.
@@ -294,10 +329,11 @@ impl World {
         let mut result = Ok(());
         for decided in burst.decided() {
             if decided.instance != app.live.applied + 1 {
-                result = Err(format!(
+                let what = format!(
                     "replica {node} was handed {} after {} of {partition}",
                     decided.instance, app.live.applied
-                ));
+                );
+                result = Err(Invariant::InOrder.broken(what));
                 break;
             }
             let key = decided_key(&decided);
@@ -478,7 +514,7 @@ impl World {
         let slack_us = DEADLINE_SLACK_US;
         if self.now > sim.responsive_since + slack_us {
             let overdue = self.ledger.overdue(node, self.now - slack_us);
-            self.check(overdue.map_or(Ok(()), Err));
+            self.check(overdue.map_or(Ok(()), |what| Err(Invariant::DeadlinesKept.broken(what))));
         }
     }
 

@@ -10,6 +10,7 @@ use inband_paxos::timing::Micros;
 use crate::epochs::{Change, Members};
 use crate::faults::Faults;
 use crate::forge;
+use crate::invariant::{Broken, Invariant};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
 use crate::limits::HOST_QUEUE_PACKETS;
@@ -26,6 +27,8 @@ use crate::trace::{Happened, Trace};
 pub struct Violation {
     /// Simulated time.
     pub at_us: Micros,
+    /// Which rule is broken.
+    pub invariant: Invariant,
     /// What is wrong.
     pub what: String,
 }
@@ -105,6 +108,8 @@ pub struct World {
     pub ledger: Ledger,
     /// What acceptors did, of each log.
     pub observers: Vec<Observer>,
+    /// Of each log: the highest floor of any acceptor so far; a majority of replicas holds all below.
+    pub(crate) floors_held: Vec<u64>,
     pub(crate) violation: Option<Violation>,
     pub(crate) mutation: Option<Mutation>,
     pub(crate) rng: Streams,
@@ -146,6 +151,7 @@ impl World {
             observers: (0..layout.partitions)
                 .map(|p| Observer::new(p, &layout.acceptor_hosts, layout.ring_slots))
                 .collect(),
+            floors_held: vec![0; layout.partitions],
             members: Vec::new(),
             hidden: BTreeSet::new(),
             change: None,
@@ -197,10 +203,14 @@ impl World {
     }
 
     /// Note a violation; the first one counts.
-    pub(crate) fn check(&mut self, result: Result<(), String>) {
-        if let Err(what) = result {
+    pub(crate) fn check(&mut self, result: Result<(), Broken>) {
+        if let Err(Broken { invariant, what }) = result {
             let at_us = self.now;
-            self.violation.get_or_insert(Violation { at_us, what });
+            self.violation.get_or_insert(Violation {
+                at_us,
+                invariant,
+                what,
+            });
         }
     }
 
@@ -273,7 +283,8 @@ impl World {
     /// Send a packet on its way.
     pub(crate) fn transmit(&mut self, from: u8, to: u8, bytes: &[u8]) {
         let Ok((header, value)) = wire::parse(bytes) else {
-            self.check(Err(format!("node {from} sent node {to} what is no packet")));
+            let what = format!("node {from} sent node {to} what is no packet");
+            self.check(Err(Invariant::NoPanic.broken(what)));
             return;
         };
         self.stats.packets += 1;

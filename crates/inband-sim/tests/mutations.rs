@@ -1,6 +1,6 @@
 //! Checks that cannot fail are worth nothing: every rule broken on purpose must be noticed.
 
-use inband_sim::{run, Mutation, Options};
+use inband_sim::{run, Invariant, Mutation, Options};
 
 /// Seeds tried until a mutation must be found out.
 const SEEDS_MAX: u64 = 150;
@@ -14,29 +14,26 @@ const OF_THEIR_OWN: [Mutation; 3] = [
 ];
 
 /// What the checks may say about a broken rule; anything else is noticed for the wrong reason.
-fn words_for(mutation: Mutation) -> &'static [&'static str] {
+fn invariants_broken_by(mutation: Mutation) -> &'static [Invariant] {
+    use Invariant::*;
     match mutation {
-        Mutation::VoteCountedTwice => &["no majority voted for"],
-        Mutation::VotesIgnored | Mutation::SilenceIsNoVote => {
-            &["voted in", "chosen", "another value"]
+        Mutation::VoteCountedTwice | Mutation::VotesIgnored | Mutation::SilenceIsNoVote => {
+            &[Agreement]
         }
-        Mutation::Amnesia => &["below its promise", "voted in", "chosen"],
-        Mutation::IncarnationReused => &["in one round", "chosen"],
-        Mutation::TrimTooFar => &["no command through", "not settled", "below its floor"],
-        Mutation::NoSessionTable => &["applied twice"],
-        Mutation::HighestSequenceOnly => &["acknowledged"],
-        Mutation::NotDurable => &["not settled", "no command through"],
-        Mutation::OpenedEarly | Mutation::RecoveringSealed => &[
-            "voted in",
-            "chosen",
-            "another value",
-            "of which a client knew",
-        ],
+        Mutation::Amnesia => &[PromiseKept, Agreement],
+        Mutation::IncarnationReused => &[RoundsUnique, Agreement],
+        Mutation::TrimTooFar => &[TrimKept],
+        Mutation::NoSessionTable => &[ExactlyOnce],
+        Mutation::HighestSequenceOnly => &[NothingLost],
+        Mutation::NotDurable => &[TrimKept],
+        Mutation::OpenedEarly | Mutation::RecoveringSealed => {
+            &[EpochFenced, Agreement, ReadsLinearizable]
+        }
         Mutation::ReadOfStamped
         | Mutation::ReadOfOneAcceptor
         | Mutation::ReadJoinedLate
-        | Mutation::ReadOfRecovering => &["of which a client knew"],
-        Mutation::LyingDisk => &["forgot"],
+        | Mutation::ReadOfRecovering => &[ReadsLinearizable],
+        Mutation::LyingDisk => &[DiskKept],
     }
 }
 
@@ -57,13 +54,11 @@ fn every_mutation_is_caught() {
             panic!("{name} was not noticed in {SEEDS_MAX} seeds");
         };
         println!(
-            "{name}: seed {seed}, {} us: {}",
-            violation.at_us, violation.what
+            "{name}: seed {seed}, {} us: {}: {}",
+            violation.at_us, violation.invariant, violation.what
         );
         assert!(
-            words_for(mutation)
-                .iter()
-                .any(|words| violation.what.contains(words)),
+            invariants_broken_by(mutation).contains(&violation.invariant),
             "{name} was noticed for another reason: {}",
             violation.what
         );

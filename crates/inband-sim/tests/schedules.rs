@@ -4,7 +4,7 @@ mod common;
 
 use common::{acceptor, active, applied, filter, lose, settle, sound, submit, warm, MS};
 use inband_dataplane::wire::{flag, Type};
-use inband_sim::{Fate, Layout, Mutation, Passing, World};
+use inband_sim::{Fate, Invariant, Layout, Mutation, Passing, World};
 
 /// Schedule 1: a floor reaches one acceptor only; the next leader hears it and one that never voted.
 #[test]
@@ -62,7 +62,11 @@ fn an_incarnation_makes_rounds_unique() {
     settle(&mut kept);
     let broken = round_used_twice(Some(Mutation::IncarnationReused));
     let violation = broken.violation().expect("a round used twice is noticed");
-    assert!(violation.what.contains("in one round"), "{violation:?}");
+    assert_eq!(
+        violation.invariant,
+        Invariant::RoundsUnique,
+        "{violation:?}"
+    );
 }
 
 /// Schedule 2, one host: leader and recovering learner share one source of rounds.
@@ -285,10 +289,8 @@ fn an_acceptor_without_memory_counts_for_no_read() {
     assert!(kept.ledger.ends.reads > 0);
     let broken = read_without_memory(Some(Mutation::ReadOfRecovering));
     let violation = broken.violation().expect("the read misses a value");
-    assert!(
-        violation.what.contains("of which a client knew"),
-        "{violation:?}"
-    );
+    let rule = violation.invariant;
+    assert_eq!(rule, Invariant::ReadsLinearizable, "{violation:?}");
 }
 
 /// Without a majority a read ends at its deadline, as a failure, and not before.
