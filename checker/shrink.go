@@ -1,0 +1,167 @@
+package main
+
+import (
+	"sort"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// startsTriedInARow: see latestStart.
+const startsTriedInARow = 16
+
+// shrink looks for a short history within one that is not linearizable. Each step only takes away
+// what cannot make a linearizable history one that is not, so what remains is a violation in itself:
+// keys (an order of all commands is one of those of a key), everything after a moment, operations
+// that only read, and what was over before a value was written in any case.
+func shrink(ops []*operation, limit time.Duration) []*operation {
+	deadline := time.Now().Add(limit)
+	illegal := func(ops []*operation) bool {
+		left := time.Until(deadline)
+		return left > 0 && check(ops, left) == porcupine.Illegal
+	}
+	ops = shortestPrefix(prune(ops), illegal)
+	for _, key := range keysOf(ops) {
+		if of := project(ops, key); illegal(of) {
+			ops = shortestPrefix(of, illegal)
+			break
+		}
+	}
+	if len(keysOf(ops)) == 1 {
+		ops = latestStart(ops, illegal)
+	}
+	return prune(withoutReads(ops, illegal))
+}
+
+// before is the history as it was known at a moment: what was not answered by then may yet be.
+func before(ops []*operation, moment int64) []*operation {
+	var known []*operation
+	for _, op := range ops {
+		if op.CallNs > moment {
+			continue
+		}
+		if op.Outcome == outcomeOK && op.ReturnNs > moment {
+			if op.onlyReads() {
+				continue
+			}
+			op = weakened(op)
+		}
+		known = append(known, op)
+	}
+	return known
+}
+
+func weakened(op *operation) *operation {
+	weak := *op
+	weak.Outcome, weak.Replies = outcomeUnknown, nil
+	return &weak
+}
+
+// shortestPrefix ends with the answer that makes it a violation.
+func shortestPrefix(ops []*operation, illegal func([]*operation) bool) []*operation {
+	ends := []int64{}
+	for _, op := range ops {
+		if op.Outcome == outcomeOK {
+			ends = append(ends, op.ReturnNs)
+		}
+	}
+	sort.Slice(ends, func(i, j int) bool { return ends[i] < ends[j] })
+	low, high := 0, len(ends)-1
+	for low < high {
+		middle := (low + high) / 2
+		if illegal(before(ops, ends[middle])) {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	if high < 0 {
+		return ops
+	}
+	if prefix := before(ops, ends[high]); illegal(prefix) {
+		return prefix
+	}
+	return ops
+}
+
+// project leaves of each operation what it does to one key.
+func project(ops []*operation, key string) []*operation {
+	var projected []*operation
+	for _, op := range ops {
+		of := *op
+		of.Commands, of.Replies = nil, nil
+		for i, c := range op.Commands {
+			if c.Key == key {
+				of.Commands = append(of.Commands, c)
+				if op.Outcome == outcomeOK {
+					of.Replies = append(of.Replies, op.Replies[i])
+				}
+			}
+		}
+		if len(of.Commands) > 0 {
+			projected = append(projected, &of)
+		}
+	}
+	return projected
+}
+
+// latestStart drops what was over before a value was written for certain: whatever it was, the value
+// replaced it. Of what ran at the same time as that write, reads are dropped and writes may have been
+// done or not. Only for a single key.
+func latestStart(ops []*operation, illegal func([]*operation) bool) []*operation {
+	tried := 0
+	for i := len(ops) - 1; i >= 0; i-- {
+		first := ops[i]
+		if first.Outcome != outcomeOK || first.Commands[0].Verb != "SET" {
+			continue
+		}
+		if rest := startingWith(first, ops); illegal(rest) {
+			return rest
+		}
+		// The further back, the wider apart: each try costs as much as a check.
+		tried++
+		i -= tried / startsTriedInARow
+	}
+	return ops
+}
+
+func startingWith(first *operation, ops []*operation) []*operation {
+	var rest []*operation
+	for _, op := range ops {
+		switch {
+		case op == first || op.CallNs > first.ReturnNs:
+			rest = append(rest, op)
+		case op.Outcome == outcomeOK && (op.ReturnNs < first.CallNs || op.onlyReads()):
+		default:
+			rest = append(rest, weakened(op))
+		}
+	}
+	return prune(rest)
+}
+
+// withoutReads drops reads that the violation does not need: half of them at once, if it may be, then
+// a quarter, and in the end one by one.
+func withoutReads(ops []*operation, illegal func([]*operation) bool) []*operation {
+	for size := (len(ops) + 1) / 2; size > 0; size /= 2 {
+		for end := len(ops); end > 0; end -= size {
+			begin := end - size
+			if begin < 0 {
+				begin = 0
+			}
+			if fewer := withoutReadsOf(ops, begin, end); len(fewer) < len(ops) && illegal(fewer) {
+				ops = fewer
+			}
+		}
+	}
+	return ops
+}
+
+func withoutReadsOf(ops []*operation, begin, end int) []*operation {
+	fewer := append([]*operation{}, ops[:begin]...)
+	for _, op := range ops[begin:end] {
+		if !op.onlyReads() {
+			fewer = append(fewer, op)
+		}
+	}
+	return append(fewer, ops[end:]...)
+}
