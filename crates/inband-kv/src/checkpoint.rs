@@ -15,9 +15,14 @@
 //! is neither encrypted nor authenticated; it belongs on the replicas' own network.
 
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
+use inband_transport::paced::Pace;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::limits::{
+    CHECKPOINT_BYTES_PER_S_MIN, CHECKPOINT_IO_TIMEOUT_MS, CHECKPOINT_PACE_GRACE_MS,
+};
 use crate::partition::{logs_of, PARTITIONS_MAX};
 use crate::store::Position;
 
@@ -50,6 +55,15 @@ pub enum TransferError {
     /// There is nobody to ask.
     #[error("no peer serves checkpoints; configure the other replicas' addresses")]
     NoPeers,
+}
+
+/// How slow the other end may be.
+pub fn pace() -> Pace {
+    Pace {
+        silence_max: Duration::from_millis(CHECKPOINT_IO_TIMEOUT_MS),
+        grace: Duration::from_millis(CHECKPOINT_PACE_GRACE_MS),
+        bytes_per_s_min: CHECKPOINT_BYTES_PER_S_MIN,
+    }
 }
 
 /// The hash of a file before its contents.

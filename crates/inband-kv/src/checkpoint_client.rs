@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use inband_transport::paced::Paced;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::checkpoint::{
-    file_hash, read_array, read_positions, read_text, read_u64, write_positions, TransferError,
-    ANSWER_OK, ANSWER_REFUSED, CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
+    file_hash, pace, read_array, read_positions, read_text, read_u64, write_positions,
+    TransferError, ANSWER_OK, ANSWER_REFUSED, CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
 };
 use crate::limits::{
     CHECKPOINT_FILES_MAX, CHECKPOINT_FILE_NAME_LEN_BYTES_MAX, CHECKPOINT_IO_TIMEOUT_MS,
@@ -65,9 +66,7 @@ impl Fetch<'_> {
             fs::remove_dir_all(into)?;
         }
         let timeout = Duration::from_millis(CHECKPOINT_IO_TIMEOUT_MS);
-        let mut stream = TcpStream::connect_timeout(&peer, timeout)?;
-        stream.set_read_timeout(Some(timeout))?;
-        stream.set_write_timeout(Some(timeout))?;
+        let mut stream = Paced::new(TcpStream::connect_timeout(&peer, timeout)?, pace())?;
         stream.write_all(&MAGIC)?;
         write_positions(&mut stream, self.positions)?;
         let mut from = BufReader::with_capacity(CHUNK_LEN_BYTES, stream);
@@ -92,6 +91,7 @@ impl Fetch<'_> {
                 "the checkpoint is not ahead of this replica",
             ));
         }
+        from.get_mut().begin();
         self.receive_files(&mut from, peer)
     }
 

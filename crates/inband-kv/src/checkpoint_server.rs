@@ -9,13 +9,17 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use inband_transport::paced::Paced;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::checkpoint::{
-    file_hash, read_array, read_positions, write_positions, write_text, write_u64, TransferError,
-    ANSWER_OK, ANSWER_REFUSED, CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
+    file_hash, pace, read_array, read_positions, write_positions, write_text, write_u64,
+    TransferError, ANSWER_OK, ANSWER_REFUSED, CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
 };
-use crate::limits::{CHECKPOINT_IO_TIMEOUT_MS, CHECKPOINT_TRANSFERS_MAX};
+use crate::limit_hits::{LimitHit, LimitHits, Seldom};
+use crate::limits::{
+    CHECKPOINT_IO_TIMEOUT_MS, CHECKPOINT_REQUEST_MS_MAX, CHECKPOINT_TRANSFERS_MAX,
+};
 use crate::store::{Position, SharedDbs};
 
 /// Files of a checkpoint that the receiver makes for itself.
@@ -33,6 +37,25 @@ struct Shared {
     transfers: AtomicUsize,
     next_number: AtomicU64,
     served: Arc<AtomicU64>,
+    hits: Arc<LimitHits>,
+    /// For what strangers can make happen.
+    seldom: Seldom,
+}
+
+impl Shared {
+    /// Count and tell why a peer got no checkpoint. Whoever can connect can make that happen.
+    fn failed(&self, peer: SocketAddr, error: &TransferError) {
+        match error {
+            TransferError::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
+                self.hits.count(LimitHit::CheckpointPace);
+            }
+            TransferError::Damaged(_) => self.hits.count(LimitHit::CheckpointProtocol),
+            _ => {}
+        }
+        if self.seldom.is_due() {
+            tracing::warn!("sending a checkpoint to {peer}: {error}");
+        }
+    }
 }
 
 /// Serves checkpoints until it is dropped.
@@ -44,12 +67,13 @@ pub struct CheckpointServer {
 
 impl CheckpointServer {
     /// Serve checkpoints of `dbs` on `listener`; `outgoing` are directories for its use, one a log.
-    /// Adds to `served` for each checkpoint sent.
+    /// Adds to `served` for each checkpoint sent, and to `hits` for each that was not.
     pub fn start(
         listener: TcpListener,
         dbs: SharedDbs,
         outgoing: Vec<PathBuf>,
         served: Arc<AtomicU64>,
+        hits: Arc<LimitHits>,
     ) -> io::Result<Self> {
         listener.set_nonblocking(false)?;
         let address = listener.local_addr()?;
@@ -60,6 +84,8 @@ impl CheckpointServer {
             transfers: AtomicUsize::new(0),
             next_number: AtomicU64::new(0),
             served,
+            hits,
+            seldom: Seldom::default(),
         });
         let for_thread = shared.clone();
         let thread = std::thread::Builder::new()
@@ -107,21 +133,27 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>) {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!("accepting a peer for a checkpoint: {error}");
+                shared.hits.count(LimitHit::Accept);
+                if shared.seldom.is_due() {
+                    tracing::warn!("accepting a peer for a checkpoint: {error}");
+                }
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             }
         };
         if shared.transfers.fetch_add(1, Ordering::AcqRel) >= CHECKPOINT_TRANSFERS_MAX {
             shared.transfers.fetch_sub(1, Ordering::AcqRel);
-            tracing::warn!("{peer} asks for a checkpoint, too many are being sent already");
+            shared.hits.count(LimitHit::CheckpointTransfers);
+            if shared.seldom.is_due() {
+                tracing::warn!("{peer} asks for a checkpoint, too many are being sent already");
+            }
             continue;
         }
         let for_thread = shared.clone();
         let serve = move || {
-            match serve(&stream, &for_thread) {
+            match serve(stream, &for_thread) {
                 Ok(bytes) => tracing::info!("sent a checkpoint of {bytes} bytes to {peer}"),
-                Err(error) => tracing::warn!("sending a checkpoint to {peer}: {error}"),
+                Err(error) => for_thread.failed(peer, &error),
             }
             for_thread.transfers.fetch_sub(1, Ordering::AcqRel);
         };
@@ -179,14 +211,14 @@ fn useful(positions: &[Position], wanted_above: &[Position]) -> Result<Vec<usize
     Ok(ahead)
 }
 
-fn serve(mut stream: &TcpStream, shared: &Shared) -> Result<u64, TransferError> {
-    let timeout = Some(Duration::from_millis(CHECKPOINT_IO_TIMEOUT_MS));
-    stream.set_read_timeout(timeout)?;
-    stream.set_write_timeout(timeout)?;
+fn serve(stream: TcpStream, shared: &Shared) -> Result<u64, TransferError> {
+    let mut stream = Paced::new(stream, pace())?;
+    stream.must_end_in(Some(Duration::from_millis(CHECKPOINT_REQUEST_MS_MAX)))?;
     if read_array(&mut stream)? != MAGIC {
         return Err(TransferError::Damaged("no request for a checkpoint"));
     }
     let wanted_above = read_positions(&mut stream)?;
+    stream.must_end_in(None)?;
     let mut to = BufWriter::with_capacity(CHUNK_LEN_BYTES, stream);
     to.write_all(&MAGIC)?;
     let number = shared.next_number.fetch_add(1, Ordering::Relaxed);
@@ -207,6 +239,7 @@ fn serve(mut stream: &TcpStream, shared: &Shared) -> Result<u64, TransferError> 
             return Err(TransferError::Refused(text));
         }
     };
+    to.get_mut().begin();
     let bytes = send_files(&dirs.0, &logs, &mut to, &shared.stop)?;
     shared.served.fetch_add(1, Ordering::Relaxed);
     Ok(bytes)

@@ -427,6 +427,17 @@ impl<'a> Command<'a> {
         }
     }
 
+    /// How many keys it names; of a transaction, whose commands were counted one by one, none.
+    pub fn keys(&self) -> usize {
+        match self {
+            Command::MGet(names) | Command::Del(names) => names.len(),
+            Command::Exists(names) | Command::Watch(names) => names.len(),
+            Command::MSet(pairs) => pairs.len() / 2,
+            Command::Exec { .. } => 0,
+            _ => 1,
+        }
+    }
+
     /// Lengths of the longest key and of the longest value that a command stores; 0 if it stores
     /// none.
     pub fn stored_len_bytes(&self) -> (usize, usize) {

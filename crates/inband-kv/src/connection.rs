@@ -8,27 +8,30 @@
 //!
 //! When it is a lane's turn and all that waits in it only reads, it need not go through the log.
 
+mod buffer;
 mod transaction;
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use bytes::{Buf, BytesMut};
+use bytes::Buf;
 use mio::net::TcpStream;
 
 use crate::command::{Command, Route, SessionStamp};
+use crate::limit_hits::{LimitHit, LimitHits};
 use crate::limits::{
-    COMMAND_LEN_BYTES_MAX, IDLE_BUFFER_BYTES_MAX, KEY_LEN_BYTES_MAX, OUTPUT_HARD_BYTES_MAX,
+    COMMAND_LEN_BYTES_MAX, IN_FLIGHT_COMMAND_BYTES_MAX, KEY_LEN_BYTES_MAX, OUTPUT_HARD_BYTES_MAX,
     OUTPUT_SOFT_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_COMMAND_BYTES_MAX, READ_BUDGET_BYTES,
-    REQUEST_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX,
+    REQUEST_KEYS_MAX, REQUEST_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX,
 };
 use crate::parse::{parse, ReadMode, Request};
 use crate::partition::logs_of;
 use crate::reply::{Protocol, Reply};
 use crate::resp::{Args, Found, RequestParser};
 use crate::table::CommandId;
+use buffer::Buffer;
 pub use transaction::Item;
 use transaction::{Transaction, Watches};
 
@@ -52,6 +55,10 @@ impl OwnedArgs {
     /// The arguments.
     pub fn args(&self) -> Args<'_> {
         Args::new(&self.bytes, &self.ranges)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.bytes.len() + self.ranges.len() * size_of::<(usize, usize)>()
     }
 }
 
@@ -91,13 +98,15 @@ struct Waiting {
 struct Lane {
     waiting: VecDeque<Waiting>,
     /// The encoded forms of those that wait.
-    encoded: BytesMut,
+    encoded: Buffer,
     /// Those among them that must go through the log.
     waiting_writes: usize,
     /// Numbers of those in the undecided value, or being read.
     in_flight: VecDeque<u64>,
     /// How many of those that were in a value are not answered.
     unanswered: usize,
+    /// Bytes of those, all together until the last is answered.
+    unanswered_len_bytes: usize,
     is_in_ready_list: bool,
 }
 
@@ -154,6 +163,19 @@ pub struct Intake<'a> {
     pub reads: ReadMode,
     /// Now.
     pub now: Instant,
+    /// Where to count what is refused.
+    pub hits: &'a LimitHits,
+}
+
+/// How long a client may keep a replica waiting.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// For a request to end that has begun.
+    pub incomplete: Duration,
+    /// For the client to take some of its replies.
+    pub unread: Duration,
+    /// For a further request; `None`: for ever.
+    pub idle: Option<Duration>,
 }
 
 /// One client's connection.
@@ -188,9 +210,15 @@ pub struct Connection {
     /// Requests read so far.
     pub requests: u64,
     /// Unsent replies.
-    pub output: BytesMut,
-    input: BytesMut,
+    pub output: Buffer,
+    /// Since when the client takes nothing of them.
+    unread_since: Option<Instant>,
+    input: Buffer,
     parser: RequestParser,
+    /// Since when there is a part of a request, and more of it could be read.
+    incomplete_since: Option<Instant>,
+    /// Memory that the replica's total was told of.
+    pub accounted_bytes: usize,
     /// Replies to the unanswered requests, as far as there are any; the first is missing.
     replies: VecDeque<Option<Reply>>,
     /// About how long those are that wait for one before them.
@@ -202,6 +230,10 @@ pub struct Connection {
     lanes: Vec<Lane>,
     /// Bytes of all encoded commands that wait.
     encoded_len_bytes: usize,
+    /// Bytes of all commands that are undecided or being read.
+    in_flight_len_bytes: usize,
+    /// Memory of all lanes' buffers.
+    lanes_memory_bytes: usize,
     session: Option<SessionCursor>,
     /// How this connection reads, if it has said so.
     reads: Option<ReadMode>,
@@ -241,9 +273,12 @@ impl Connection {
             is_in_attention_list: false,
             is_closing: false,
             requests: 0,
-            output: BytesMut::new(),
-            input: BytesMut::new(),
+            output: Buffer::default(),
+            unread_since: None,
+            input: Buffer::default(),
             parser: RequestParser::default(),
+            incomplete_since: None,
+            accounted_bytes: 0,
             replies: VecDeque::new(),
             held_reply_bytes: 0,
             first_number: 0,
@@ -251,6 +286,8 @@ impl Connection {
             alone: None,
             lanes: (0..logs_of(partitions)).map(|_| Lane::default()).collect(),
             encoded_len_bytes: 0,
+            in_flight_len_bytes: 0,
+            lanes_memory_bytes: 0,
             session: None,
             reads: None,
             transaction: None,
@@ -280,6 +317,11 @@ impl Connection {
                 match self.parser.next(&mut self.input) {
                     Ok(Found::Request) => {}
                     Ok(Found::Incomplete) => {
+                        let is_begun = !self.input.is_empty() || self.parser.is_inside_request();
+                        self.incomplete_since = match is_begun {
+                            true => Some(self.incomplete_since.unwrap_or(intake.now)),
+                            false => None,
+                        };
                         if !self.read(scratch)? {
                             return Ok(Next::Nothing);
                         }
@@ -290,7 +332,8 @@ impl Connection {
                         continue;
                     }
                     Ok(Found::Oversize(len)) => {
-                        self.parser.consume(&mut self.input);
+                        self.consume();
+                        intake.hits.count(LimitHit::Request);
                         return Ok(self.refuse(format!(
                             "ERR request of {len} bytes is over the limit of \
                              {REQUEST_LEN_BYTES_MAX} bytes"
@@ -299,6 +342,7 @@ impl Connection {
                     Err(error) => {
                         self.end_input();
                         self.is_closing = true;
+                        intake.hits.count(LimitHit::Protocol);
                         return Ok(self.refuse(format!("ERR {error}")));
                     }
                 }
@@ -310,11 +354,16 @@ impl Connection {
             };
             self.requests += 1;
             self.last_request = intake.now;
-            let before = self.input.len();
-            self.parser.consume(&mut self.input);
-            if_large_let_go(&mut self.input, before);
+            self.consume();
             return Ok(next);
         }
+    }
+
+    /// Drop the request just found.
+    fn consume(&mut self) {
+        self.parser.consume(&mut self.input);
+        self.input.shrunk();
+        self.incomplete_since = None;
     }
 
     /// Read once from the socket; was there anything?
@@ -328,6 +377,7 @@ impl Connection {
                 }
                 Ok(len) => {
                     self.input.extend_from_slice(&scratch[..len]);
+                    self.input.grown();
                     self.read_budget_bytes -= len;
                     if len < room && !self.is_read_closed {
                         // Edge-triggered readiness: what comes from now on makes a new event. The
@@ -350,6 +400,7 @@ impl Connection {
     fn has_room(&self) -> bool {
         self.replies.len() < PENDING_COMMANDS_MAX
             && self.encoded_len_bytes < PENDING_COMMAND_BYTES_MAX
+            && self.in_flight_len_bytes < IN_FLIGHT_COMMAND_BYTES_MAX
             && self.has_reply_room()
     }
 
@@ -386,8 +437,9 @@ impl Connection {
 
     fn end_input(&mut self) {
         self.is_input_over = true;
-        self.input = BytesMut::new();
+        self.input = Buffer::default();
         self.parser = RequestParser::default();
+        self.incomplete_since = None;
     }
 
     /// Take the request just found; `None` if it must wait.
@@ -460,6 +512,7 @@ impl Connection {
             return None;
         }
         if let Some(reply) = over_limit(command) {
+            intake.hits.count(LimitHit::Request);
             return Some(self.answered(reply));
         }
         let session = self.session;
@@ -467,12 +520,16 @@ impl Connection {
             Command::SessionNew | Command::Watch(_) => None,
             _ => self.session.as_mut().map(SessionCursor::stamp),
         };
-        let before = self.lanes[lane].encoded.len();
-        command.encode(stamp, &mut self.lanes[lane].encoded);
-        let len_bytes = self.lanes[lane].encoded.len() - before;
+        let encoded = &mut self.lanes[lane].encoded;
+        let (before, memory_before_bytes) = (encoded.len(), encoded.memory_bytes());
+        command.encode(stamp, encoded);
+        let len_bytes = encoded.len() - before;
+        encoded.grown();
+        self.lanes_memory_bytes += encoded.memory_bytes() - memory_before_bytes;
         if len_bytes > COMMAND_LEN_BYTES_MAX {
-            self.lanes[lane].encoded.truncate(before);
+            encoded.truncate(before);
             self.session = session;
+            intake.hits.count(LimitHit::Request);
             return Some(self.answered(Reply::error(format!(
                 "ERR command of {len_bytes} bytes is over the limit of {COMMAND_LEN_BYTES_MAX} \
                  bytes; use shorter or fewer keys and values"
@@ -587,10 +644,14 @@ impl Connection {
         let lane = &mut self.lanes[lane];
         let front = lane.waiting.pop_front();
         if let Some(front) = &front {
+            let memory_before_bytes = lane.encoded.memory_bytes();
             lane.encoded.advance(front.len_bytes);
+            lane.encoded.shrunk();
+            self.lanes_memory_bytes -= memory_before_bytes - lane.encoded.memory_bytes();
             lane.waiting_writes -= usize::from(!front.is_read);
             self.encoded_len_bytes -= front.len_bytes;
-            if_large_let_go(&mut lane.encoded, front.len_bytes);
+            self.in_flight_len_bytes += front.len_bytes;
+            lane.unanswered_len_bytes += front.len_bytes;
             lane.in_flight.push_back(front.number);
             lane.unanswered += 1;
         }
@@ -601,12 +662,13 @@ impl Connection {
     /// before all others: `is_read`, to be read later, or else to go through the log.
     pub fn put_back<'c>(
         &mut self,
-        lane: usize,
+        lane_number: usize,
         commands: impl ExactSizeIterator<Item = &'c [u8]>,
         received: Instant,
         is_read: bool,
     ) {
-        let lane = &mut self.lanes[lane];
+        let lane = &mut self.lanes[lane_number];
+        self.lanes_memory_bytes -= lane.encoded.memory_bytes();
         let later = std::mem::take(&mut lane.encoded);
         let count = commands.len();
         let numbers: Vec<u64> = lane.in_flight.drain(..count).collect();
@@ -623,10 +685,21 @@ impl Connection {
             });
         }
         lane.encoded.extend_from_slice(&later);
+        lane.encoded.grown();
+        self.lanes_memory_bytes += lane.encoded.memory_bytes();
         waiting.append(&mut lane.waiting);
         lane.waiting = waiting;
         lane.waiting_writes += if is_read { 0 } else { count };
+        self.note_answered(lane_number, count);
+    }
+
+    /// So many commands of a lane are no longer undecided or being read.
+    fn note_answered(&mut self, lane: usize, count: usize) {
+        let lane = &mut self.lanes[lane];
         lane.unanswered -= count;
+        if lane.unanswered == 0 {
+            self.in_flight_len_bytes -= std::mem::take(&mut lane.unanswered_len_bytes);
+        }
     }
 
     /// Answer the oldest request of the undecided value of a lane.
@@ -644,7 +717,7 @@ impl Connection {
 
     /// Answer a request of a lane.
     pub fn answer_taken(&mut self, lane: usize, number: u64, reply: Reply) {
-        self.lanes[lane].unanswered -= 1;
+        self.note_answered(lane, 1);
         match &mut self.alone {
             Some((_, place)) => *place = Some(reply),
             None => self.answer(number, reply),
@@ -713,13 +786,16 @@ impl Connection {
 
     fn reply(&mut self, reply: &Reply) {
         reply.write_resp(&mut self.output, self.protocol);
+        self.output.grown();
+    }
+
+    /// Are there more unsent replies than any client may have?
+    pub fn is_over_output_limit(&self) -> bool {
+        self.output.len() > OUTPUT_HARD_BYTES_MAX
     }
 
     /// Write as much output as the socket takes.
-    pub fn write_output(&mut self) -> io::Result<()> {
-        if self.output.len() > OUTPUT_HARD_BYTES_MAX {
-            return Err(io::Error::other("the client does not read its replies"));
-        }
+    pub fn write_output(&mut self, now: Instant) -> io::Result<()> {
         let before = self.output.len();
         while self.is_writable && !self.output.is_empty() {
             match self.stream.write(&self.output) {
@@ -732,21 +808,50 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
-        if_large_let_go(&mut self.output, before);
+        let is_taken = self.output.len() < before;
+        self.output.shrunk();
+        self.unread_since = match self.output.is_empty() {
+            true => None,
+            false => self.unread_since.filter(|_| !is_taken).or(Some(now)),
+        };
         Ok(())
+    }
+
+    /// The limit that this client has run into by letting time pass.
+    pub fn stuck(&self, now: Instant, patience: &Patience) -> Option<LimitHit> {
+        let is_over = |since: Option<Instant>, limit: Duration| {
+            since.is_some_and(|since| now.saturating_duration_since(since) >= limit)
+        };
+        // What cannot be read for want of room is not the client's fault.
+        let incomplete = self.incomplete_since.filter(|_| self.has_room());
+        let idle_since = Some(self.last_request).filter(|_| {
+            self.replies.is_empty() && self.output.is_empty() && !self.has_input_work()
+        });
+        match patience {
+            p if is_over(self.unread_since, p.unread) => Some(LimitHit::Unread),
+            p if is_over(incomplete, p.incomplete) => Some(LimitHit::Incomplete),
+            p if p.idle.is_some_and(|idle| is_over(idle_since, idle)) => Some(LimitHit::Idle),
+            _ => None,
+        }
+    }
+
+    /// Memory that this client makes the replica hold, about.
+    pub fn memory_bytes(&self) -> usize {
+        let buffers = self.input.memory_bytes() + self.output.memory_bytes();
+        let requests = self.parser.memory_bytes() + self.lanes_memory_bytes;
+        let transaction = self.transaction.as_ref().map_or(0, |t| t.memory_bytes());
+        buffers
+            + requests
+            + self.in_flight_len_bytes
+            + self.held_reply_bytes
+            + transaction
+            + self.watches.memory_bytes()
     }
 
     /// Nothing is left to do for this client.
     pub fn is_finished(&self) -> bool {
         let is_answered = self.replies.is_empty() && !self.is_held && !self.is_parser_blocked;
         self.output.is_empty() && is_answered && (self.is_closing || self.is_input_over)
-    }
-}
-
-/// Give back the memory of an empty buffer that was so long.
-fn if_large_let_go(buffer: &mut BytesMut, len_bytes: usize) {
-    if buffer.is_empty() && len_bytes > IDLE_BUFFER_BYTES_MAX {
-        *buffer = BytesMut::new();
     }
 }
 
@@ -762,4 +867,14 @@ fn over_limit(command: &Command<'_>) -> Option<Reply> {
     };
     over("key", key_len_bytes, KEY_LEN_BYTES_MAX)
         .or_else(|| over("value", value_len_bytes, STORED_VALUE_LEN_BYTES_MAX))
+        .or_else(|| too_many_keys(command.keys()))
+}
+
+/// The error of a command or transaction of so many keys, if they are too many.
+fn too_many_keys(keys: usize) -> Option<Reply> {
+    (keys > REQUEST_KEYS_MAX).then(|| {
+        Reply::error(format!(
+            "ERR {keys} keys are over the limit of {REQUEST_KEYS_MAX} keys; use several commands"
+        ))
+    })
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use mio::Waker;
 
 use crate::export::{ExportError, Summary};
+use crate::limit_hits::{LimitHit, LimitHits};
 use crate::store::{SharedDbs, StoreError};
 
 /// Buckets of the latency histogram; bucket `i` counts round trips below `2^i` microseconds that
@@ -34,8 +35,10 @@ pub struct Status {
     pub connected_clients: u64,
     /// Connections accepted so far.
     pub connections_total: u64,
-    /// Connections refused because there were too many.
-    pub connections_refused_total: u64,
+    /// How often each limit was hit, in the order of [`LimitHit::ALL`].
+    pub limit_hits: [u64; LimitHit::ALL.len()],
+    /// Memory that the clients make this replica hold.
+    pub clients_memory_bytes: u64,
     /// Requests answered on this replica.
     pub requests_total: u64,
     /// Commands applied, of all replicas.
@@ -76,7 +79,7 @@ pub(crate) struct Counters {
     pub client_sessions: AtomicU64,
     pub connected_clients: AtomicU64,
     pub connections_total: AtomicU64,
-    pub connections_refused_total: AtomicU64,
+    pub clients_memory_bytes: AtomicU64,
     pub requests_total: AtomicU64,
     pub commands_applied_total: AtomicU64,
     pub reads_total: AtomicU64,
@@ -102,6 +105,13 @@ fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
+impl Status {
+    /// How often a limit was hit.
+    pub fn hits(&self, limit: LimitHit) -> u64 {
+        self.limit_hits[limit as usize]
+    }
+}
+
 impl Counters {
     pub(crate) fn add_latency(&self, round_trip: Duration, count: u64) {
         let us = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
@@ -116,6 +126,7 @@ impl Counters {
 /// Watches and directs one replica. Shared between threads.
 pub struct ReplicaControl {
     pub(crate) counters: Counters,
+    pub(crate) limit_hits: Arc<LimitHits>,
     pub(crate) loading_bytes: Arc<AtomicU64>,
     pub(crate) loading_bytes_total: Arc<AtomicU64>,
     pub(crate) checkpoints_served: Arc<AtomicU64>,
@@ -134,13 +145,14 @@ impl std::fmt::Debug for ReplicaControl {
 }
 
 impl ReplicaControl {
-    pub(crate) fn new(waker: Waker, dbs: SharedDbs) -> Self {
+    pub(crate) fn new(waker: Waker, dbs: SharedDbs, limit_hits: Arc<LimitHits>) -> Self {
         let counters = Counters {
             applied_instances: (0..dbs.logs()).map(|_| AtomicU64::new(0)).collect(),
             ..Counters::default()
         };
         Self {
             counters,
+            limit_hits,
             loading_bytes: Arc::default(),
             loading_bytes_total: Arc::default(),
             checkpoints_served: Arc::default(),
@@ -163,7 +175,8 @@ impl ReplicaControl {
             client_sessions: get(&c.client_sessions),
             connected_clients: get(&c.connected_clients),
             connections_total: get(&c.connections_total),
-            connections_refused_total: get(&c.connections_refused_total),
+            limit_hits: self.limit_hits.snapshot(),
+            clients_memory_bytes: get(&c.clients_memory_bytes),
             requests_total: get(&c.requests_total),
             commands_applied_total: get(&c.commands_applied_total),
             reads_total: get(&c.reads_total),

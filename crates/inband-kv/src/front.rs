@@ -3,15 +3,20 @@
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
+use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::connection::Connection;
-use crate::limits::ACCEPTS_PER_TURN_MAX;
+use crate::limit_hits::{LimitHit, LimitHits, Seldom};
+use crate::limits::{
+    ACCEPTS_PER_TURN_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES,
+};
 
 const EVENTS_PER_TURN: usize = 1024;
 const WAKER: Token = Token(0);
@@ -27,6 +32,8 @@ pub struct Connections {
     slots: Vec<Option<Connection>>,
     free: Vec<usize>,
     count: usize,
+    /// Memory of all of them, as far as it was accounted for.
+    memory_bytes: usize,
 }
 
 impl Connections {
@@ -55,6 +62,26 @@ impl Connections {
         self.slots.iter().flatten()
     }
 
+    /// Places of all connections.
+    pub fn places(&self) -> impl Iterator<Item = (usize, &Connection)> {
+        let places = self.slots.iter().enumerate();
+        places.filter_map(|(slot, connection)| Some((slot, connection.as_ref()?)))
+    }
+
+    /// Memory that all clients make the replica hold, as last accounted for.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+
+    /// Account for the memory that a client holds now.
+    pub fn account(&mut self, slot: usize) {
+        if let Some(Some(connection)) = self.slots.get_mut(slot) {
+            let memory_bytes = connection.memory_bytes();
+            self.memory_bytes += memory_bytes;
+            self.memory_bytes -= std::mem::replace(&mut connection.accounted_bytes, memory_bytes);
+        }
+    }
+
     fn insert(&mut self, connection: Connection) -> usize {
         self.count += 1;
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -67,6 +94,7 @@ impl Connections {
 
     fn remove(&mut self, slot: usize) -> Option<Connection> {
         let connection = self.slots.get_mut(slot)?.take()?;
+        self.memory_bytes -= connection.accounted_bytes;
         self.count -= 1;
         self.free.push(slot);
         Some(connection)
@@ -92,8 +120,8 @@ pub struct Front {
     clients_max: usize,
     partitions: usize,
     next_id: u64,
-    /// Connections refused so far.
-    pub refused: u64,
+    hits: Arc<LimitHits>,
+    seldom: Seldom,
 }
 
 impl Front {
@@ -104,6 +132,7 @@ impl Front {
         wake_fds: &[RawFd],
         clients_max: usize,
         partitions: usize,
+        hits: Arc<LimitHits>,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
@@ -134,7 +163,8 @@ impl Front {
             clients_max,
             partitions,
             next_id: 1,
-            refused: 0,
+            hits,
+            seldom: Seldom::default(),
         })
     }
 
@@ -206,8 +236,16 @@ impl Front {
                     Err(error) => match error.kind() {
                         io::ErrorKind::WouldBlock => *is_ready = false,
                         io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                        // It stays in the listener's queue, which so stays ready: without a pause
+                        // the loop would spin.
                         _ => {
-                            tracing::warn!("accepting a client: {error}");
+                            self.hits.count(LimitHit::Accept);
+                            if self.seldom.is_due() {
+                                tracing::warn!(
+                                    "accepting a client: {error}; raise the limit of open files \
+                                     (ulimit -n) or lower host.limits.max_clients"
+                                );
+                            }
                             self.accept_after = Some(now + ACCEPT_PAUSE);
                             return;
                         }
@@ -219,13 +257,16 @@ impl Front {
 
     fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, now: Instant) -> Option<usize> {
         if self.connections.len() >= self.clients_max {
-            self.refused += 1;
+            self.hits.count(LimitHit::Clients);
             // Best effort: the client is gone either way.
             let _ = stream.write(b"-ERR max number of clients reached\r\n");
             return None;
         }
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!("TCP_NODELAY of {peer}: {error}");
+        }
+        if let Err(error) = keep_alive(&stream) {
+            tracing::debug!("SO_KEEPALIVE of {peer}: {error}");
         }
         let connection = Connection::new(self.next_id, stream, peer, self.partitions, now);
         let slot = self.connections.insert(connection);
@@ -260,6 +301,14 @@ impl Front {
     pub fn accepted(&self) -> u64 {
         self.next_id - 1
     }
+}
+
+/// Have the kernel find out about clients whose host is gone.
+fn keep_alive(stream: &TcpStream) -> nix::Result<()> {
+    setsockopt(stream, sockopt::KeepAlive, &true)?;
+    setsockopt(stream, sockopt::TcpKeepIdle, &KEEPALIVE_IDLE_S)?;
+    setsockopt(stream, sockopt::TcpKeepInterval, &KEEPALIVE_INTERVAL_S)?;
+    setsockopt(stream, sockopt::TcpKeepCount, &KEEPALIVE_PROBES)
 }
 
 fn note_readiness(connection: &mut Connection, event: &Event) {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::connection::Connection;
 use crate::control::Status;
+use crate::limit_hits::LimitHit;
 use crate::parse::ReadMode;
 use crate::reply::Protocol;
 
@@ -21,6 +22,8 @@ pub struct Identity {
     pub clients_max: usize,
     /// How connections read that do not say how.
     pub reads: ReadMode,
+    /// Seconds after which an idle client is closed; 0: never.
+    pub idle_s: u64,
     /// When it started.
     pub started: Instant,
     /// Addresses it listens on.
@@ -45,7 +48,7 @@ impl Identity {
                 crate::limits::REQUEST_LEN_BYTES_MAX.to_string(),
             ),
             ("save", String::new()),
-            ("timeout", "0".into()),
+            ("timeout", self.idle_s.to_string()),
         ]
     }
 
@@ -70,7 +73,9 @@ pub fn info(sections: &[&[u8]], status: &Status, identity: &Identity, now: Insta
             format!(
                 "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n\
              rejected_connections:{}\r\n",
-                status.connections_total, status.requests_total, status.connections_refused_total
+                status.connections_total,
+                status.requests_total,
+                status.hits(LimitHit::Clients)
             ),
         ),
         (
@@ -140,6 +145,7 @@ fn inband(status: &Status, identity: &Identity) -> String {
         ("checkpoints_installed", s.checkpoints_installed_total),
         ("checkpoints_served", s.checkpoints_served_total),
         ("draining", u64::from(s.is_draining)),
+        ("clients_memory_bytes", s.clients_memory_bytes),
     ];
     let reads = identity.reads.name();
     let mut text = format!("name:{}\r\nreads:{reads}\r\n", identity.name);
@@ -150,7 +156,8 @@ fn inband(status: &Status, identity: &Identity) -> String {
         };
         text += &format!("applied_instance_{name}:{applied}\r\n");
     }
-    for (name, value) in fields {
+    let hits = LimitHit::ALL.map(|hit| (hit.counter(), s.hits(hit)));
+    for (name, value) in fields.into_iter().chain(hits) {
         text += &format!("{name}:{value}\r\n");
     }
     text
@@ -160,7 +167,7 @@ fn inband(status: &Status, identity: &Identity) -> String {
 pub fn client_line(client: &Connection, now: Instant) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!(
-        "id={} addr={} name={} age={} idle={} flags=N db=0 qbuf={} obl={} tot-cmds={} resp={} \
+        "id={} addr={} name={} age={} idle={} flags=N db=0 qbuf={} obl={} tot-mem={} tot-cmds={} resp={} \
          lib-name={} lib-ver={}\n",
         client.id,
         client.peer,
@@ -169,6 +176,7 @@ pub fn client_line(client: &Connection, now: Instant) -> String {
         now.saturating_duration_since(client.last_request).as_secs(),
         client.encoded_len_bytes(),
         client.output.len(),
+        client.memory_bytes(),
         client.requests,
         if client.protocol == Protocol::Resp3 {
             3

@@ -33,6 +33,7 @@ pub mod import;
 pub mod info;
 mod keyspace;
 mod layout;
+pub mod limit_hits;
 pub mod limits;
 pub mod loader;
 pub mod local;

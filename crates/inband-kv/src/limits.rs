@@ -122,8 +122,47 @@ pub const PENDING_COMMAND_BYTES_MAX: usize = 256 * 1024;
 /// Over this many unsent reply bytes a connection's commands are not executed and it is not read.
 pub const OUTPUT_SOFT_BYTES_MAX: usize = 256 * 1024;
 
+/// Most bytes of commands of one connection that are undecided or being read; over it the socket is not
+/// read.
+pub const IN_FLIGHT_COMMAND_BYTES_MAX: usize = 1024 * 1024;
+
 /// Over this many unsent reply bytes a connection is closed.
 pub const OUTPUT_HARD_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+/// A client that takes nothing of its replies for so long is closed, unless configured otherwise.
+pub const UNREAD_MS_MAX: u64 = 60_000;
+
+/// A client whose request has not ended so long after it began is closed, unless configured otherwise.
+pub const INCOMPLETE_REQUEST_MS_MAX: u64 = 60_000;
+
+/// Most memory that all clients together make a replica hold, unless configured otherwise: requests,
+/// commands, replies. Over it the client with most is closed.
+pub const CLIENTS_MEMORY_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+/// Between two looks for clients that are stuck.
+pub const STUCK_CLIENTS_PERIOD_MS: u64 = 250;
+
+/// TCP asks for a sign of life of a client that was silent for so long.
+pub const KEEPALIVE_IDLE_S: u32 = 120;
+
+/// Then again so often,
+pub const KEEPALIVE_INTERVAL_S: u32 = 30;
+
+/// and gives the client up after so many questions without an answer.
+pub const KEEPALIVE_PROBES: u32 = 3;
+
+/// Most keys of one command, or of one transaction: their execution is one step of a loop that serves
+/// everybody, and on many hosts votes as well.
+pub const REQUEST_KEYS_MAX: usize = 100_000;
+
+/// Most requests whose sequence of arguments keeps its memory, in arguments.
+pub const IDLE_ARGUMENTS_MAX: usize = 4096;
+
+/// Memory that a list of reads keeps for the next reads.
+pub const IDLE_READS_BYTES_MAX: usize = 1024 * 1024;
+
+/// Most bytes of keys that one connection watches.
+pub const WATCHED_BYTES_MAX: usize = 256 * 1024;
 
 /// A connection's buffer that has held more gives its memory back when it is empty.
 pub const IDLE_BUFFER_BYTES_MAX: usize = 64 * 1024;
@@ -163,6 +202,16 @@ pub const CHECKPOINT_IO_TIMEOUT_MS: u64 = 10_000;
 /// Checkpoint transfer: most peers served at the same time.
 pub const CHECKPOINT_TRANSFERS_MAX: usize = 4;
 
+/// Checkpoint transfer: the peer must have asked after so long.
+pub const CHECKPOINT_REQUEST_MS_MAX: u64 = 10_000;
+
+/// Checkpoint transfer: bytes a second that must get through, after
+/// [`CHECKPOINT_PACE_GRACE_MS`].
+pub const CHECKPOINT_BYTES_PER_S_MIN: u64 = 64 * 1024;
+
+/// Checkpoint transfer: how long its pace does not matter.
+pub const CHECKPOINT_PACE_GRACE_MS: u64 = 30_000;
+
 /// Checkpoint transfer: most files of one checkpoint.
 pub const CHECKPOINT_FILES_MAX: u32 = 1_000_000;
 
@@ -178,7 +227,7 @@ pub const EXPORTS_MAX: usize = 4;
 /// Export: give up on somebody who is silent for this long.
 pub const EXPORT_IO_TIMEOUT_MS: u64 = 30_000;
 
-/// Most commands of one transaction.
+/// Most commands of one transaction; together they are at most [`COMMAND_LEN_BYTES_MAX`] long.
 pub const TRANSACTION_COMMANDS_MAX: usize = 16 * 1024;
 
 /// Most keys that one connection watches.

@@ -12,8 +12,8 @@ use crate::chunks::Chunks;
 use crate::connection::{Connection, OwnedArgs};
 use crate::front::Connections;
 use crate::limits::{
-    READS_PER_VALUE_MAX, TRANSFERS_PER_REPLICA_MAX, VALUES_IN_FLIGHT_BEFORE_FILLING,
-    VALUES_IN_FLIGHT_MAX,
+    IDLE_READS_BYTES_MAX, READS_PER_VALUE_MAX, TRANSFERS_PER_REPLICA_MAX,
+    VALUES_IN_FLIGHT_BEFORE_FILLING, VALUES_IN_FLIGHT_MAX,
 };
 use crate::value::{self, ValueWriter, COMMAND_PREFIX_LEN_BYTES, VALUE_HEADER_LEN_BYTES};
 
@@ -325,6 +325,9 @@ impl Packer {
 
     /// Keep the memory of reads for the next ones.
     pub fn recycle_reads(&mut self, mut reads: Reads) {
+        if reads.bytes.capacity() > IDLE_READS_BYTES_MAX {
+            return;
+        }
         reads.clear();
         self.spare_reads.push(reads);
     }

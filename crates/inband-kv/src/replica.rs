@@ -7,6 +7,7 @@
 
 mod answers;
 mod exports;
+mod guard;
 mod large;
 mod markers;
 mod reads;
@@ -21,13 +22,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use inband_paxos::log::{ReplicatedLog, SubmitError, Ticket};
 
 use crate::checkpoint_server::CheckpointServer;
-use crate::connection::{Intake, Item, Next};
+use crate::connection::{Intake, Item, Next, Patience};
 use crate::control::{add, set, ReplicaControl};
 use crate::front::{Front, Ready};
 use crate::info::Identity;
+use crate::limit_hits::{LimitHit, LimitHits, Seldom};
 use crate::limits::{
-    COMMAND_LEN_BYTES_MAX, READ_BUDGET_BYTES, TICK_BACKLOG_MS, TICK_IDLE_MS, TICK_STAGGER_MS,
-    UNWRITTEN_AGE_MS_MAX, UNWRITTEN_INSTANCES_MAX,
+    CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, INCOMPLETE_REQUEST_MS_MAX, READ_BUDGET_BYTES,
+    TICK_BACKLOG_MS, TICK_IDLE_MS, TICK_STAGGER_MS, UNREAD_MS_MAX, UNWRITTEN_AGE_MS_MAX,
+    UNWRITTEN_INSTANCES_MAX, VALUES_REPLY_BYTES_MAX,
 };
 use crate::loader::Loader;
 use crate::local::{self, World};
@@ -65,6 +68,10 @@ pub struct ReplicaConfig {
     pub replica_index: u64,
     /// Most clients at a time.
     pub clients_max: usize,
+    /// Most memory that all of them make this replica hold.
+    pub clients_memory_bytes_max: usize,
+    /// How long they may keep it waiting.
+    pub patience: Patience,
     /// How long to ask the log again and again, while own values are undecided, before sleeping.
     pub spin_us: u64,
     /// How long a command may take; then its outcome is unknown. To be longer than the log's own
@@ -80,6 +87,12 @@ impl Default for ReplicaConfig {
             name: "inband".into(),
             replica_index: 0,
             clients_max: 10_000,
+            clients_memory_bytes_max: CLIENTS_MEMORY_BYTES_MAX,
+            patience: Patience {
+                incomplete: Duration::from_millis(INCOMPLETE_REQUEST_MS_MAX),
+                unread: Duration::from_millis(UNREAD_MS_MAX),
+                idle: None,
+            },
             spin_us: 50,
             deadline_ms: 7_000,
             reads: ReadMode::default(),
@@ -150,6 +163,8 @@ pub struct Replica {
     /// Values nobody waits for any more: a checkpoint came in between, or their time is over.
     orphans: HashSet<Ticket>,
     overdue_looked_at: Instant,
+    stuck_looked_at: Instant,
+    seldom: Seldom,
     now: Instant,
     wall_ms: u64,
     // Reused between turns.
@@ -163,6 +178,8 @@ pub struct Replica {
     has_more: bool,
     /// Commands queued on connections or in the packer.
     waiting_commands: usize,
+    /// Length of the replies to what was last read beside the log.
+    read_reply_bytes: usize,
     /// Kept alive as long as the replica.
     checkpoint_server: Option<CheckpointServer>,
 }
@@ -191,11 +208,18 @@ impl Replica {
         machine.defer_writes();
         let wake_fds = log.wake_fds();
         let partitions = machine.partitions();
-        let mut front = Front::new(listeners, &wake_fds, config.clients_max, partitions)?;
+        let limit_hits: Arc<LimitHits> = Arc::default();
+        let mut front = Front::new(
+            listeners,
+            &wake_fds,
+            config.clients_max,
+            partitions,
+            limit_hits.clone(),
+        )?;
         let waker = front
             .take_waker()
             .ok_or_else(|| std::io::Error::other("no waker"))?;
-        let control = Arc::new(ReplicaControl::new(waker, machine.shared()));
+        let control = Arc::new(ReplicaControl::new(waker, machine.shared(), limit_hits));
         let checkpoint_server = match checkpoint_listener {
             None => None,
             Some(listener) => Some(CheckpointServer::start(
@@ -203,6 +227,7 @@ impl Replica {
                 machine.shared(),
                 machine.outgoing(),
                 control.checkpoints_served.clone(),
+                control.limit_hits.clone(),
             )?),
         };
         let now = Instant::now();
@@ -226,6 +251,7 @@ impl Replica {
             partitions,
             clients_max: config.clients_max,
             reads: config.reads,
+            idle_s: config.patience.idle.map_or(0, |idle| idle.as_secs()),
             started: now,
             addresses: front.local_addrs(),
             command_len_bytes_max: COMMAND_LEN_BYTES_MAX,
@@ -250,6 +276,8 @@ impl Replica {
             loading_logs: Vec::new(),
             orphans: HashSet::new(),
             overdue_looked_at: now,
+            stuck_looked_at: now,
+            seldom: Seldom::default(),
             now,
             wall_ms: 0,
             ready: Ready::default(),
@@ -260,6 +288,7 @@ impl Replica {
             scratch: vec![0; READ_BUDGET_BYTES],
             has_more: false,
             waiting_commands: 0,
+            read_reply_bytes: 0,
             checkpoint_server,
         };
         replica.publish();
@@ -314,6 +343,7 @@ impl Replica {
         self.accept();
         self.finish_loading()?;
         self.give_up_overdue();
+        self.close_stuck();
         self.tick_if_due();
         self.serve_attention();
         self.decide_and_apply()?;
@@ -402,6 +432,7 @@ impl Replica {
                 refusal: refusal.as_ref(),
                 reads: self.config.reads,
                 now: self.now,
+                hits: &self.control.limit_hits,
             };
             let Some(connection) = self.front.connections.get_mut(slot) else {
                 return;
@@ -490,12 +521,21 @@ impl Replica {
     /// The reply of a transaction, of which `replies` went through the log.
     fn complete(&mut self, slot: usize, items: Vec<Item>, replies: Vec<Reply>) -> Reply {
         let mut replies = replies.into_iter();
-        let all = items.into_iter().map(|item| match item {
-            Item::Replicated => replies.next().unwrap_or(Reply::Nil),
-            Item::Local(id, args) => self.execute_local(slot, id, args.args()),
-            Item::Answered(reply) => reply,
-        });
-        Reply::Array(all.collect())
+        let (mut all, mut len_bytes) = (Vec::with_capacity(items.len()), 0);
+        for item in items {
+            let reply = match item {
+                Item::Replicated => replies.next().unwrap_or(Reply::Nil),
+                Item::Local(..) if len_bytes > VALUES_REPLY_BYTES_MAX => Reply::error(format!(
+                    "ERR the replies of the transaction are over the limit of \
+                     {VALUES_REPLY_BYTES_MAX} bytes; this command was not executed"
+                )),
+                Item::Local(id, args) => self.execute_local(slot, id, args.args()),
+                Item::Answered(reply) => reply,
+            };
+            len_bytes += reply.len_bytes();
+            all.push(reply);
+        }
+        Reply::Array(all)
     }
 
     /// Pack, submit, ask the log, apply and reply until nothing more comes of it, but not for so long
@@ -672,15 +712,21 @@ impl Replica {
             let Some(connection) = self.front.connections.get_mut(slot) else {
                 continue;
             };
+            if connection.is_over_output_limit() {
+                self.close_for(slot, LimitHit::Output);
+                continue;
+            }
             let was_full = !connection.output.is_empty();
-            if let Err(error) = connection.write_output() {
+            if let Err(error) = connection.write_output(self.now) {
                 tracing::debug!("writing to {}: {error}", connection.peer);
                 self.close(slot);
                 continue;
             }
             if connection.is_finished() {
                 self.close(slot);
-            } else if was_full {
+                continue;
+            }
+            if was_full {
                 // There was no room for its replies; now there may be.
                 for (log, lane) in self.lanes.iter_mut().enumerate() {
                     if connection.is_ready_to_pack(log) {
@@ -691,8 +737,10 @@ impl Replica {
                     self.want_attention(slot);
                 }
             }
+            self.front.connections.account(slot);
         }
         self.dirty = dirty;
+        self.bound_memory();
     }
 
     fn close(&mut self, slot: usize) {
@@ -805,7 +853,8 @@ impl Replica {
         set(&c.client_sessions, sessions.unwrap_or(0) as u64);
         set(&c.connected_clients, self.front.connections.len() as u64);
         set(&c.connections_total, self.front.accepted());
-        set(&c.connections_refused_total, self.front.refused);
+        let memory_bytes = self.front.connections.memory_bytes();
+        set(&c.clients_memory_bytes, memory_bytes as u64);
         let submitted = self.lanes.iter().map(|lane| lane.packer.submitted).sum();
         set(&c.values_submitted_total, submitted);
         set(&c.values_in_flight, self.in_flight() as u64);

@@ -10,7 +10,8 @@ use redis_protocol::resp2::decode::decode_range;
 use redis_protocol::resp2::types::RangeFrame;
 
 use crate::limits::{
-    BULK_LEN_BYTES_MAX, INLINE_LEN_BYTES_MAX, REQUEST_ARGUMENTS_MAX, REQUEST_LEN_BYTES_MAX,
+    BULK_LEN_BYTES_MAX, IDLE_ARGUMENTS_MAX, INLINE_LEN_BYTES_MAX, REQUEST_ARGUMENTS_MAX,
+    REQUEST_LEN_BYTES_MAX,
 };
 
 /// Longest line that holds a length, its CRLF included.
@@ -125,8 +126,21 @@ impl RequestParser {
         input.advance(self.pos);
         self.pos = 0;
         self.ranges.clear();
+        if self.ranges.capacity() > IDLE_ARGUMENTS_MAX {
+            self.ranges = Vec::new();
+        }
         self.oversize = 0;
         self.is_inline = false;
+    }
+
+    /// Has a part of a request been taken from the input?
+    pub fn is_inside_request(&self) -> bool {
+        self.remaining > 0
+    }
+
+    /// Memory held beside the input, about.
+    pub fn memory_bytes(&self) -> usize {
+        self.inline.capacity() + self.ranges.capacity() * size_of::<(usize, usize)>()
     }
 
     /// Look for the next request. After anything but [`Found::Incomplete`] call

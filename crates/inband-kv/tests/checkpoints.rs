@@ -33,7 +33,14 @@ fn filled() -> Bench {
 fn serve(bench: &Bench) -> CheckpointServer {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (dbs, outgoing) = (bench.machine.shared(), bench.machine.outgoing());
-    CheckpointServer::start(listener, dbs, outgoing, Default::default()).unwrap()
+    CheckpointServer::start(
+        listener,
+        dbs,
+        outgoing,
+        Default::default(),
+        Default::default(),
+    )
+    .unwrap()
 }
 
 fn fetch(peers: &[SocketAddr], applied: u64, into: &[PathBuf]) -> Result<(), TransferError> {
@@ -276,7 +283,14 @@ fn clients_are_told_while_loading() {
     log.apply(&mut peer, 100);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (dbs, outgoing) = (peer.shared(), peer.outgoing());
-    let server = CheckpointServer::start(listener, dbs, outgoing, Default::default()).unwrap();
+    let server = CheckpointServer::start(
+        listener,
+        dbs,
+        outgoing,
+        Default::default(),
+        Default::default(),
+    )
+    .unwrap();
     cluster.decide_noops(154);
     cluster.set_checkpoint_peers(vec![server.address()]);
     wait_for("it is installed", || {

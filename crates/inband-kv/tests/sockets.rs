@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{resp, wait_for, Client, Served};
+use inband_kv::limit_hits::LimitHit;
 use inband_kv::limits::{PENDING_COMMANDS_MAX, UNWRITTEN_INSTANCES_MAX};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
@@ -257,7 +258,7 @@ fn clients_over_the_limit_are_told_so() {
         one.served.control.status().connected_clients == 0
     });
     assert_eq!(one.served.client().ask("PING"), "+PONG");
-    assert_eq!(one.served.control.status().connections_refused_total, 20);
+    assert_eq!(one.served.control.status().hits(LimitHit::Clients), 20);
 }
 
 #[test]

@@ -7,9 +7,12 @@
 
 use bytes::BytesMut;
 
-use super::{over_limit, Alone, Connection, Intake, Mode, Next, OwnedArgs};
+use super::{over_limit, too_many_keys, Alone, Connection, Intake, Mode, Next, OwnedArgs};
 use crate::command::{Command, Queue, Watched};
-use crate::limits::{COMMAND_LEN_BYTES_MAX, TRANSACTION_COMMANDS_MAX, WATCHED_KEYS_MAX};
+use crate::limit_hits::LimitHit;
+use crate::limits::{
+    COMMAND_LEN_BYTES_MAX, TRANSACTION_COMMANDS_MAX, WATCHED_BYTES_MAX, WATCHED_KEYS_MAX,
+};
 use crate::parse::{parse, Request};
 use crate::reply::Reply;
 use crate::resp::Args;
@@ -33,8 +36,24 @@ pub(super) struct Transaction {
     /// Those that go through the log.
     commands: usize,
     encoded: BytesMut,
+    /// Memory of those that do not.
+    local_bytes: usize,
+    /// Keys of all commands that go through the log.
+    keys: usize,
     /// Something could not be queued: `EXEC` will refuse.
     has_errors: bool,
+}
+
+impl Transaction {
+    /// How long it is, whoever is to execute its commands.
+    fn len_bytes(&self) -> usize {
+        self.encoded.len() + self.local_bytes
+    }
+
+    /// Memory held, about.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.len_bytes() + self.items.len() * size_of::<Item>()
+    }
 }
 
 /// The keys watched, each with the version it had.
@@ -45,6 +64,11 @@ pub(super) struct Watches {
 }
 
 impl Watches {
+    /// Memory held, about.
+    pub(super) fn memory_bytes(&self) -> usize {
+        2 * self.encoded.len()
+    }
+
     /// Watch `keys`, whose versions are in the log's reply; the client's reply.
     pub(super) fn add(&mut self, keys: Vec<Vec<u8>>, versions: Reply) -> Reply {
         let Reply::Array(versions) = versions else {
@@ -53,6 +77,13 @@ impl Watches {
         if self.keys.len() + keys.len() > WATCHED_KEYS_MAX {
             return Reply::error(format!(
                 "ERR more than {WATCHED_KEYS_MAX} keys would be watched; UNWATCH or watch fewer"
+            ));
+        }
+        let len_bytes = self.encoded.len() + keys.iter().map(Vec::len).sum::<usize>();
+        if len_bytes > WATCHED_BYTES_MAX {
+            return Reply::error(format!(
+                "ERR more than {WATCHED_BYTES_MAX} bytes of keys would be watched; UNWATCH or watch \
+                 shorter ones"
             ));
         }
         for (key, version) in keys.into_iter().zip(versions) {
@@ -117,7 +148,11 @@ impl Connection {
             Ok(Request::UseReads(_)) => Err(refuse_in_transaction("INBAND.READS")),
             Ok(Request::Scan) => Err(refuse_in_transaction("SCAN")),
             Ok(Request::Export) => Err(refuse_in_transaction("INBAND.EXPORT")),
-            Ok(Request::Local(spec)) => Ok(Item::Local(spec.id, OwnedArgs::new(args))),
+            Ok(Request::Local(spec)) => {
+                let args = OwnedArgs::new(args);
+                transaction.local_bytes += args.memory_bytes();
+                Ok(Item::Local(spec.id, args))
+            }
             Ok(Request::Replicated(_)) if intake.refusal.is_some() => {
                 Err(intake.refusal.cloned().unwrap_or(Reply::Nil))
             }
@@ -125,6 +160,7 @@ impl Connection {
                 Some(reply) => Err(reply),
                 None => {
                     transaction.commands += 1;
+                    transaction.keys += command.keys();
                     Queue::push(&mut transaction.encoded, &command);
                     Ok(Item::Replicated)
                 }
@@ -135,10 +171,11 @@ impl Connection {
             Ok(_) if transaction.items.len() >= TRANSACTION_COMMANDS_MAX => Err(Reply::error(
                 format!("ERR transaction is over the limit of {TRANSACTION_COMMANDS_MAX} commands"),
             )),
-            Ok(_) if transaction.encoded.len() > limit => Err(Reply::error(format!(
+            Ok(_) if transaction.len_bytes() > limit => Err(Reply::error(format!(
                 "ERR transaction of {} bytes is over the limit of {limit} bytes",
-                transaction.encoded.len()
+                transaction.len_bytes()
             ))),
+            Ok(item) => too_many_keys(transaction.keys).map_or(Ok(item), Err),
             item => item,
         };
         Some(match item {
@@ -147,6 +184,9 @@ impl Connection {
                 self.answered(Reply::Status("QUEUED".into()))
             }
             Err(reply) => {
+                if is_callable {
+                    intake.hits.count(LimitHit::Request);
+                }
                 // It will not be executed: what it holds is let go.
                 *transaction = Transaction {
                     has_errors: true,

@@ -10,6 +10,7 @@ use super::Replica;
 use crate::connection::Connection;
 use crate::control::ReplicaControl;
 use crate::export::ExportError;
+use crate::limit_hits::LimitHit;
 use crate::limits::{EXPORTS_MAX, EXPORT_IO_TIMEOUT_MS};
 use crate::reply::Reply;
 
@@ -34,6 +35,7 @@ impl Replica {
     /// Let a thread export to this connection, which is no client's any more.
     pub(super) fn start_export(&mut self, slot: usize) {
         let Some(under_way) = UnderWay::begin(&self.exports) else {
+            self.control.limit_hits.count(LimitHit::Exports);
             let text = format!("TRYAGAIN {EXPORTS_MAX} exports are under way; wait for one to end");
             return self.answer_local(slot, Reply::error(text));
         };

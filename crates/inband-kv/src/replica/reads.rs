@@ -8,6 +8,8 @@ use inband_paxos::log::{ReadTicket, SubmitFailure};
 use super::{Replica, ReplicaError};
 use crate::connection::OwnedArgs;
 use crate::control::add;
+use crate::limit_hits::LimitHit;
+use crate::limits::READ_REPLIES_BYTES_MAX;
 use crate::local;
 use crate::packer::{Part, Reads};
 use crate::reply::Reply;
@@ -43,6 +45,7 @@ impl Replica {
     /// Answer all reads that may be answered; were there any?
     pub(super) fn answer_reads(&mut self) -> Result<bool, ReplicaError> {
         let mut has_any = false;
+        self.read_reply_bytes = 0;
         for log in 0..self.machine.partitions() {
             let applied = self.machine.store(log).applied();
             while let Some(reads) = self.lanes[log].packer.take_confirmed(applied) {
@@ -63,9 +66,19 @@ impl Replica {
                 first = next;
                 continue;
             };
+            if self.read_reply_bytes > READ_REPLIES_BYTES_MAX {
+                // What is read in one turn is bounded, whoever reads it.
+                self.control.limit_hits.count(LimitHit::TurnReplies);
+                let rest = reads.commands(first, count);
+                connection.put_back(log, rest, part.received, true);
+                self.waiting_commands += count;
+                first = next;
+                continue;
+            }
             for (at, command) in reads.commands(first, count).enumerate() {
                 let (done, by_log) = match reader.read(command)? {
                     Some(reply) => {
+                        self.read_reply_bytes += reply.len_bytes();
                         connection.answer_next(log, reply);
                         (at + 1, false)
                     }

@@ -1,0 +1,84 @@
+//! Bytes that come and go, in memory that is given back.
+
+use std::ops::{Deref, DerefMut};
+
+use bytes::BytesMut;
+
+use crate::limits::IDLE_BUFFER_BYTES_MAX;
+
+/// A buffer that holds little has at most so many times its memory, once it was over
+/// [`IDLE_BUFFER_BYTES_MAX`].
+const SLACK: usize = 4;
+
+/// A `BytesMut` that knows how much memory it holds. (Its own capacity leaves out what was read from
+/// its front.) Whoever appends calls [`grown`](Self::grown), whoever takes from the front
+/// [`shrunk`](Self::shrunk).
+#[derive(Debug, Default)]
+pub struct Buffer {
+    bytes: BytesMut,
+    /// Longest since memory was given back, which is about what is allocated.
+    longest_bytes: usize,
+}
+
+impl Buffer {
+    /// Memory held, about.
+    pub fn memory_bytes(&self) -> usize {
+        self.longest_bytes
+    }
+
+    /// Something was appended.
+    pub fn grown(&mut self) {
+        self.longest_bytes = self.longest_bytes.max(self.bytes.len());
+    }
+
+    /// Something was taken away: give back memory that was for much more.
+    pub fn shrunk(&mut self) {
+        let len_bytes = self.bytes.len();
+        if self.longest_bytes > IDLE_BUFFER_BYTES_MAX && len_bytes <= self.longest_bytes / SLACK {
+            self.bytes = BytesMut::from(&self.bytes[..]);
+            self.longest_bytes = len_bytes;
+        }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = BytesMut;
+
+    fn deref(&self) -> &BytesMut {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut BytesMut {
+        &mut self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Buf;
+
+    #[test]
+    fn memory_is_given_back_however_slowly_it_is_emptied() {
+        let mut buffer = Buffer::default();
+        buffer.extend_from_slice(&vec![7; 32 << 20]);
+        buffer.grown();
+        assert_eq!(buffer.memory_bytes(), 32 << 20);
+        while !buffer.is_empty() {
+            let piece = buffer.len().min(10_000);
+            assert!(buffer.iter().take(piece).all(|b| *b == 7));
+            buffer.advance(piece);
+            buffer.shrunk();
+            let max = IDLE_BUFFER_BYTES_MAX.max(SLACK * (buffer.len() + 1));
+            assert!(buffer.memory_bytes() <= max);
+        }
+        // Where the rest of a long request stands behind it, too.
+        buffer.extend_from_slice(&vec![7; 1 << 20]);
+        buffer.grown();
+        buffer.advance((1 << 20) - 10);
+        buffer.shrunk();
+        assert_eq!((buffer.len(), buffer.memory_bytes()), (10, 10));
+    }
+}

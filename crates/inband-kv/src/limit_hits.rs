@@ -1,0 +1,155 @@
+//! How often each limit was hit: what a client or peer was refused, or hung up on for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A limit that somebody ran into. Each has a counter in `inband status --json` and in the metrics,
+/// and a row in docs/limits.md.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitHit {
+    /// A client came when there were too many.
+    Clients,
+    /// A client could not be accepted: descriptors or memory had run out.
+    Accept,
+    /// A client was closed because it did not read its replies.
+    Unread,
+    /// A client was closed because more replies waited for it than any client may have.
+    Output,
+    /// A client was closed because a request of its did not end.
+    Incomplete,
+    /// A client was closed because it said nothing for too long.
+    Idle,
+    /// A client was closed because all of them together held too much memory, and it most.
+    Memory,
+    /// A client was closed because it did not speak the protocol.
+    Protocol,
+    /// A request was too long, or named too many keys.
+    Request,
+    /// Reads waited because a turn of the loop had read enough.
+    TurnReplies,
+    /// An export was refused because there were too many.
+    Exports,
+    /// A peer was refused a checkpoint because there were too many transfers.
+    CheckpointTransfers,
+    /// A transfer of a checkpoint ended because the peer was too slow.
+    CheckpointPace,
+    /// A peer asked for a checkpoint and did not speak the protocol.
+    CheckpointProtocol,
+}
+
+impl LimitHit {
+    /// All of them.
+    pub const ALL: [LimitHit; 14] = [
+        LimitHit::Clients,
+        LimitHit::Accept,
+        LimitHit::Unread,
+        LimitHit::Output,
+        LimitHit::Incomplete,
+        LimitHit::Idle,
+        LimitHit::Memory,
+        LimitHit::Protocol,
+        LimitHit::Request,
+        LimitHit::TurnReplies,
+        LimitHit::Exports,
+        LimitHit::CheckpointTransfers,
+        LimitHit::CheckpointPace,
+        LimitHit::CheckpointProtocol,
+    ];
+
+    /// Name of its counter.
+    pub fn counter(self) -> &'static str {
+        match self {
+            LimitHit::Clients => "kv_connections_refused",
+            LimitHit::Accept => "kv_accepts_failed",
+            LimitHit::Unread => "kv_closed_unread",
+            LimitHit::Output => "kv_closed_output",
+            LimitHit::Incomplete => "kv_closed_incomplete",
+            LimitHit::Idle => "kv_closed_idle",
+            LimitHit::Memory => "kv_closed_memory",
+            LimitHit::Protocol => "kv_closed_protocol",
+            LimitHit::Request => "kv_requests_over_limit",
+            LimitHit::TurnReplies => "kv_reads_postponed",
+            LimitHit::Exports => "kv_exports_refused",
+            LimitHit::CheckpointTransfers => "kv_checkpoints_refused",
+            LimitHit::CheckpointPace => "kv_checkpoints_too_slow",
+            LimitHit::CheckpointProtocol => "kv_checkpoint_protocol_errors",
+        }
+    }
+}
+
+/// A counter for each limit. Any thread may count.
+#[derive(Debug, Default)]
+pub struct LimitHits([AtomicU64; LimitHit::ALL.len()]);
+
+impl LimitHits {
+    /// Count one.
+    pub fn count(&self, hit: LimitHit) {
+        self.0[hit as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it was hit.
+    pub fn get(&self, hit: LimitHit) -> u64 {
+        self.0[hit as usize].load(Ordering::Relaxed)
+    }
+
+    /// All counters.
+    pub fn snapshot(&self) -> [u64; LimitHit::ALL.len()] {
+        LimitHit::ALL.map(|hit| self.get(hit))
+    }
+}
+
+/// Lets something into the log now and then only: whoever can make it happen could flood the log.
+#[derive(Debug)]
+pub struct Seldom {
+    begun: Instant,
+    /// Not before so many milliseconds after that.
+    next_ms: AtomicU64,
+}
+
+impl Default for Seldom {
+    fn default() -> Self {
+        Self {
+            begun: Instant::now(),
+            next_ms: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Seldom {
+    /// Between two lines.
+    pub const PERIOD: Duration = Duration::from_secs(10);
+
+    /// Is it time for another line? Only one of those who ask is told so.
+    pub fn is_due(&self) -> bool {
+        let now_ms = self.begun.elapsed().as_millis() as u64;
+        let next_ms = self.next_ms.load(Ordering::Relaxed);
+        let after_ms = now_ms + Self::PERIOD.as_millis() as u64;
+        let relaxed = Ordering::Relaxed;
+        now_ms >= next_ms
+            && self
+                .next_ms
+                .compare_exchange(next_ms, after_ms, relaxed, relaxed)
+                .is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_have_names_of_their_own_and_stand_in_order() {
+        let names: std::collections::BTreeSet<_> = LimitHit::ALL.map(LimitHit::counter).into();
+        assert_eq!(names.len(), LimitHit::ALL.len());
+        for (at, hit) in LimitHit::ALL.into_iter().enumerate() {
+            assert_eq!(at, hit as usize);
+        }
+    }
+
+    #[test]
+    fn one_line_in_a_while() {
+        let seldom = Seldom::default();
+        assert!(seldom.is_due());
+        assert!((0..1000).all(|_| !seldom.is_due()));
+    }
+}

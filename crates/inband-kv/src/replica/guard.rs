@@ -1,0 +1,51 @@
+//! Clients that hold too much, or hold it for too long, are closed.
+
+use std::time::Duration;
+
+use super::Replica;
+use crate::limit_hits::LimitHit;
+use crate::limits::STUCK_CLIENTS_PERIOD_MS;
+
+impl Replica {
+    /// Close a client that has run into a limit.
+    pub(super) fn close_for(&mut self, slot: usize, hit: LimitHit) {
+        let Some(connection) = self.front.connections.get(slot) else {
+            return;
+        };
+        self.control.limit_hits.count(hit);
+        if self.seldom.is_due() {
+            let (peer, memory_bytes) = (connection.peer, connection.memory_bytes());
+            tracing::warn!(
+                "closed the client at {peer}, which held {memory_bytes} bytes: {}; see docs/limits.md",
+                hit.counter()
+            );
+        }
+        self.close(slot);
+    }
+
+    /// Close clients that have kept this replica waiting for too long.
+    pub(super) fn close_stuck(&mut self) {
+        let period = Duration::from_millis(STUCK_CLIENTS_PERIOD_MS);
+        if self.now.saturating_duration_since(self.stuck_looked_at) < period {
+            return;
+        }
+        self.stuck_looked_at = self.now;
+        let (now, patience) = (self.now, self.config.patience);
+        let places = self.front.connections.places();
+        let stuck = places.filter_map(|(slot, c)| Some((slot, c.stuck(now, &patience)?)));
+        for (slot, hit) in stuck.collect::<Vec<_>>() {
+            self.close_for(slot, hit);
+        }
+    }
+
+    /// Close the clients that hold most until all together hold no more than they may.
+    pub(super) fn bound_memory(&mut self) {
+        while self.front.connections.memory_bytes() > self.config.clients_memory_bytes_max {
+            let places = self.front.connections.places();
+            let Some((slot, _)) = places.max_by_key(|(_, c)| c.accounted_bytes) else {
+                return;
+            };
+            self.close_for(slot, LimitHit::Memory);
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! TCP connections between hosts, off the packet path: checkpoints and the control plane.
+
+pub mod paced;
