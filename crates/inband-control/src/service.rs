@@ -30,7 +30,8 @@ use crate::state::{Change, Command, Refusal};
 use crate::timing::{Micros, Timing};
 use call::cluster_id;
 use files::FileNotes;
-use net::{Announcement, Body, Event, Frame, Links};
+pub use net::DoorCounters;
+use net::{Announcement, Body, Door, Event, Frame, Links};
 
 /// A tick of Raft.
 const RAFT_TICK_US: Micros = 50_000;
@@ -111,6 +112,7 @@ pub struct Service {
     control: SocketAddr,
     threads: Vec<thread::JoinHandle<()>>,
     identity: Identity,
+    counters: Arc<DoorCounters>,
 }
 
 impl Service {
@@ -127,11 +129,19 @@ impl Service {
             source,
         })?;
         let cluster = cluster_id(&config.cluster);
-        let worker = Worker::new(config, acceptor, hooks)?;
+        let counters: Arc<DoorCounters> = Arc::default();
+        let worker = Worker::new(config, acceptor, hooks, counters.clone())?;
         let identity = worker.identity;
         let (events, arriving) = mpsc::sync_channel(EVENTS_MAX);
         let stop = Arc::new(AtomicBool::new(false));
-        let listening = net::listen(listener, cluster, events.clone(), stop.clone())?;
+        let door = Door {
+            cluster,
+            events: events.clone(),
+            stop: stop.clone(),
+            counters: counters.clone(),
+            incoming_bytes: Arc::default(),
+        };
+        let listening = net::listen(listener, door)?;
         let working = thread::Builder::new()
             .name("control".into())
             .spawn(move || worker.run(&arriving))?;
@@ -141,12 +151,18 @@ impl Service {
             control,
             threads: vec![working, listening],
             identity,
+            counters,
         })
     }
 
     /// The host's identity.
     pub fn identity(&self) -> Identity {
         self.identity
+    }
+
+    /// What strangers were refused at its socket.
+    pub fn counters(&self) -> Arc<DoorCounters> {
+        self.counters.clone()
     }
 }
 
@@ -199,6 +215,7 @@ impl<A: AcceptorState> Worker<A> {
         config: ServiceConfig,
         acceptor: Option<A>,
         hooks: Box<dyn Hooks>,
+        counters: Arc<DoorCounters>,
     ) -> Result<Worker<A>, ServiceError> {
         let mut disk = Disk::open(&config.dir)?;
         let identity = files::identity(&mut disk, rand::random())?;
@@ -232,7 +249,7 @@ impl<A: AcceptorState> Worker<A> {
             member,
             hooks,
             disk,
-            links: Links::default(),
+            links: Links::new(counters),
             local: Vec::new(),
             raft,
             coordinator: None,
@@ -280,7 +297,7 @@ impl<A: AcceptorState> Worker<A> {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::Frame(frame) => self.on_frame(frame),
+            Event::Frame(frame, _share) => self.on_frame(frame),
             Event::Call(request, answer) => self.on_call(request, answer),
             Event::Stop => {}
         }

@@ -64,7 +64,7 @@ impl Hooks for Noted {
 struct Host {
     switch: Switch,
     noted: Noted,
-    _service: Service,
+    service: Service,
 }
 
 struct Cluster {
@@ -163,7 +163,7 @@ impl Cluster {
         let host = Host {
             switch,
             noted,
-            _service: service,
+            service,
         };
         self.hosts.insert(node, host);
     }
@@ -397,4 +397,52 @@ fn strangers_are_hung_up_on() {
     assert!(matches!(other, Err(CallError::NoAnswer(_))));
     assert!(cluster.status().is_some());
     assert!(Path::new(cluster.dir.path()).exists());
+}
+
+#[test]
+fn strangers_cannot_fill_the_door() {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    let cluster = Cluster::new();
+    let to = cluster.addresses[&2];
+    let counter = |name: &str| {
+        let counters = cluster.hosts[&2].service.counters().all();
+        let of_name = counters.iter().find(|(n, _)| *n == name);
+        of_name.expect("a counter of this name").1
+    };
+    let wait = |what: &str, name: &str, at_least: u64| {
+        let deadline = Instant::now() + PATIENCE;
+        while counter(name) < at_least {
+            assert!(Instant::now() < deadline, "{what}: {}", counter(name));
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    // Long frames that have begun: only so many at a time, whatever they announce.
+    let begun: Vec<TcpStream> = (0..20)
+        .map(|_| {
+            let mut stream = TcpStream::connect(to).expect("it listens");
+            stream.write_all(&[0, 0x80, 0, 0, 1]).expect("sends");
+            stream
+        })
+        .collect();
+    wait("too much", "control_closed_memory", 12);
+    // A frame that is longer than any may be.
+    let mut long = TcpStream::connect(to).expect("it listens");
+    long.write_all(&[1, 0, 0, 0]).expect("sends");
+    wait("too long", "control_closed_protocol", 1);
+    // More who say nothing than are served at a time.
+    let mut silent: Vec<TcpStream> = (0..300)
+        .filter_map(|_| TcpStream::connect(to).ok())
+        .collect();
+    wait("a flood", "control_connections_refused", 40);
+    // Nobody stays without saying anything, nor within a frame.
+    wait("the silent", "control_closed_slow", 200);
+    for stream in &mut silent {
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        assert!(!matches!(stream.read(&mut [0]), Ok(1)));
+    }
+    drop((silent, begun, long));
+    let answer = call(CLUSTER, &[to], &Request::Status, PATIENCE);
+    assert!(matches!(answer, Ok(Response::Status(_))), "{answer:?}");
+    cluster.wait("all vote", |c| c.all_vote());
 }

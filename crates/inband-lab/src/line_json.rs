@@ -3,7 +3,7 @@
 //! Used between supervisor and hosts, and between the command line and the supervisor.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,8 @@ use serde::Serialize;
 
 /// Longest request or answer; a status of many hosts with all counters is far below.
 pub const LINE_MAX_BYTES: u64 = 4 << 20;
+/// Connections served at once; more are hung up on.
+pub const CONNECTIONS_MAX: usize = 64;
 /// How soon a server notices that it is to end.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -80,7 +82,7 @@ fn exchange<Q: Serialize>(
     stream.set_write_timeout(Some(limit))?;
     write_line(&mut stream, request)?;
     let mut line = String::new();
-    let mut reader = BufReader::new(io::Read::take(&stream, LINE_MAX_BYTES));
+    let mut reader = BufReader::new(Read::take(&stream, LINE_MAX_BYTES));
     reader.read_line(&mut line)?;
     if line.ends_with('\n') {
         Ok(line)
@@ -139,10 +141,15 @@ impl Server {
                             std::thread::sleep(STOP_POLL_INTERVAL);
                             continue;
                         };
+                        if connections.len() >= CONNECTIONS_MAX {
+                            continue;
+                        }
                         let (stop, handle) = (Arc::clone(&stop), Arc::clone(&handle));
                         let connection =
                             move || drop(serve_connection(stream, &stop, &*handle, explain));
-                        connections.push(std::thread::spawn(connection));
+                        let thread = std::thread::Builder::new().name("control-conn".into());
+                        // Without a thread the caller is hung up on, and asks again.
+                        connections.extend(thread.spawn(connection).ok());
                     }
                     // An answer under way (to "down", say) is still delivered.
                     connections.into_iter().for_each(|c| drop(c.join()));
@@ -178,7 +185,9 @@ fn serve_connection<Q: DeserializeOwned, R: Serialize>(
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     loop {
-        match reader.read_until(b'\n', &mut line) {
+        // What comes without an end is not read for ever: reading stops beyond the longest line.
+        let room = (LINE_MAX_BYTES + 1).saturating_sub(line.len() as u64);
+        match reader.by_ref().take(room).read_until(b'\n', &mut line) {
             Ok(0) => return Ok(()),
             Ok(_) if line.ends_with(b"\n") => {
                 let answer = match serde_json::from_slice(&line) {
@@ -194,6 +203,61 @@ fn serve_connection<Q: DeserializeOwned, R: Serialize>(
         }
         if stop.load(Ordering::Acquire) || line.len() as u64 > LINE_MAX_BYTES {
             return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(path: &Path) -> Server {
+        Server::start(path, |q: u64| q + 1, |_| 0).expect("it listens")
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_hung_up_on() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let _server = server(&path);
+        let mut stream = UnixStream::connect(&path).expect("connects");
+        stream
+            .set_write_timeout(Some(Duration::from_secs(10)))
+            .expect("set");
+        let piece = vec![b'1'; 1 << 16];
+        let mut sent = 0;
+        while stream.write_all(&piece).is_ok() {
+            sent += piece.len() as u64;
+            assert!(sent < 4 * LINE_MAX_BYTES, "it takes everything");
+        }
+        assert!(sent >= LINE_MAX_BYTES - (1 << 16));
+        let answer: u64 = call(&path, &1u64, Duration::from_secs(10)).expect("an answer");
+        assert_eq!(answer, 2);
+    }
+
+    #[test]
+    fn a_flood_of_connections_is_bounded_and_ends() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let _server = server(&path);
+        let mut open = Vec::new();
+        let mut hung_up = 0;
+        for _ in 0..CONNECTIONS_MAX + 20 {
+            let mut stream = UnixStream::connect(&path).expect("connects");
+            let limit = Some(Duration::from_secs(10));
+            stream.set_read_timeout(limit).expect("set");
+            let answered = writeln!(stream, "1").is_ok()
+                && BufReader::new(&stream)
+                    .read_line(&mut String::new())
+                    .is_ok_and(|len| len > 0);
+            hung_up += usize::from(!answered);
+            open.push(stream);
+        }
+        assert_eq!(hung_up, 20);
+        drop(open);
+        let begun = std::time::Instant::now();
+        while call::<u64, u64>(&path, &1, Duration::from_secs(10)).is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "still full");
         }
     }
 }

@@ -57,6 +57,12 @@ pub mod bounds {
     pub const SPIN_US: RangeInclusive<u64> = 0..=10_000;
     /// `host.limits.max_clients`
     pub const MAX_CLIENTS: RangeInclusive<u64> = 1..=65_536;
+    /// `host.limits.clients_memory_mib`; a client's longest answer alone takes 32.
+    pub const CLIENTS_MEMORY_MIB: RangeInclusive<u64> = 64..=1_048_576;
+    /// `host.limits.client_request_s` and `client_unread_s`
+    pub const CLIENT_PATIENCE_S: RangeInclusive<u64> = 1..=86_400;
+    /// `host.limits.client_idle_s`; 0: for ever.
+    pub const CLIENT_IDLE_S: RangeInclusive<u64> = 0..=31_536_000;
     /// `host.limits.ring_memory_mib`
     pub const RING_MEMORY_MIB: RangeInclusive<u64> = 1..=1_048_576;
     /// `host.limits.peer_log_values`
@@ -272,6 +278,14 @@ pub fn ring_memory_bytes(roles: &[Role], partitions: u32, ring_slots: u32) -> u6
 pub struct Limits {
     /// RESP connections served at once.
     pub max_clients: u32,
+    /// Memory that all clients together may make this host hold, in MiB.
+    pub clients_memory_mib: u32,
+    /// A client whose request has not ended so many seconds after it began is closed.
+    pub client_request_s: u32,
+    /// A client that takes nothing of its replies for so many seconds is closed.
+    pub client_unread_s: u32,
+    /// A client without a request for so many seconds is closed; 0: it may stay.
+    pub client_idle_s: u32,
     /// Decided values kept for peers that fell behind; one further behind takes a checkpoint.
     pub peer_log_values: u32,
     /// Memory that the rings of this host's roles may take, in MiB.
@@ -282,6 +296,10 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_clients: 4096,
+            clients_memory_mib: 512,
+            client_request_s: 60,
+            client_unread_s: 60,
+            client_idle_s: 0,
             peer_log_values: 65_536,
             ring_memory_mib: 1024,
         }

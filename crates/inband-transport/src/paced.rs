@@ -168,7 +168,9 @@ mod tests {
 
         // Never silent, but with a time to end at.
         let dripping = drip(far);
-        paced.must_end_in(Some(Duration::from_millis(150))).expect("set");
+        paced
+            .must_end_in(Some(Duration::from_millis(150)))
+            .expect("set");
         let (error, after) = read_until_it_fails(&mut paced);
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!((150..5000).contains(&after.as_millis()), "{after:?}");

@@ -3,6 +3,7 @@
 mod bench;
 mod client;
 mod control_plane;
+mod descriptors;
 mod doctor;
 mod errands;
 mod export;

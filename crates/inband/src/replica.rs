@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use inband_control::service::Service;
+use inband_kv::connection::Patience;
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::replica::{Replica, ReplicaConfig};
 use inband_paxos::config::{Config, Dataplane, Durability};
 use inband_paxos::node::Node;
 
 use crate::control_plane;
+use crate::descriptors;
 use crate::metrics;
 use crate::serve::{self, HostView};
 
@@ -42,15 +45,23 @@ pub fn run(
     );
     let node = Node::open(config, dataplane, &applied)?;
     // The service is dropped last, as its first binding.
-    let (_service, node, state) = control_plane::join(config, node)?;
+    let (service, node, state) = control_plane::join(config, node)?;
     // Peers fetch checkpoints over TCP at the address that also takes packets.
     let checkpoints = TcpListener::bind(this.address)
         .with_context(|| format!("TCP address {} of node {:?}", this.address, this.name))?;
     let index = config.replicas().position(|n| n.id == this.id).unwrap_or(0);
+    let limits = &config.host.limits;
+    let seconds = |s: u32| Duration::from_secs(s.into());
     let replica_config = ReplicaConfig {
         name: this.name.clone(),
         replica_index: index as u64,
-        clients_max: config.host.limits.max_clients as usize,
+        clients_max: descriptors::clients_max(config)?,
+        clients_memory_bytes_max: (limits.clients_memory_mib as usize) << 20,
+        patience: Patience {
+            incomplete: seconds(limits.client_request_s),
+            unread: seconds(limits.client_unread_s),
+            idle: (limits.client_idle_s > 0).then(|| seconds(limits.client_idle_s)),
+        },
         spin_us: config.host.timing.spin_us,
         ..ReplicaConfig::default()
     };
@@ -65,6 +76,7 @@ pub fn run(
         config: config.clone(),
         dataplane,
         state,
+        control_door: service.as_ref().map(Service::counters),
         replica: Some(replica.control()),
         stop: stop.clone(),
     };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use inband_control::service::Service;
 use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
 use inband_paxos::backend;
 use inband_paxos::config::{Config, Role};
@@ -51,11 +52,12 @@ pub fn run(config_path: &Path) -> Result<()> {
     let applied: Vec<u64> = firsts.map(|first| first - 1).collect();
     let node = Node::open(&config, dataplane, &applied)?;
     // The service is dropped last, as its first binding.
-    let (_service, mut node, state) = control_plane::join(&config, node)?;
+    let (service, mut node, state) = control_plane::join(&config, node)?;
     let view = HostView {
         config: config.clone(),
         dataplane,
         state,
+        control_door: service.as_ref().map(Service::counters),
         replica: None,
         stop,
     };

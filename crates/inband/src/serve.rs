@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use inband_control::service::{self, CallError, Response};
+use inband_control::service::{self, CallError, DoorCounters, Response};
 use inband_dataplane::registers::{AcceptorView, LeaderView};
 use inband_kv::control::ReplicaControl;
+use inband_kv::limit_hits::LimitHit;
 use inband_lab::control::{
     AcceptorStatus, HostReply, HostRequest, HostStatus, LeaderStatus, Position, ReplicaStatus,
 };
@@ -34,6 +35,8 @@ pub struct HostView {
     pub state: Shared,
     /// The store, if this host is a replica.
     pub replica: Option<Arc<ReplicaControl>>,
+    /// What strangers were refused at the control service, if there is one.
+    pub control_door: Option<Arc<DoorCounters>>,
     /// Set to end the process.
     pub stop: Arc<AtomicBool>,
 }
@@ -72,6 +75,9 @@ impl HostView {
             "leader_first_decision_us",
             state.last_takeover.decided_after,
         );
+        for (name, value) in self.control_door.iter().flat_map(|door| door.all()) {
+            counters.insert(name.into(), value);
+        }
         if let Some(store) = &store {
             counters.insert("kv_requests".into(), store.requests_total);
             counters.insert("kv_commands_applied".into(), store.commands_applied_total);
@@ -85,10 +91,10 @@ impl HostView {
                 "kv_checkpoints_served".into(),
                 store.checkpoints_served_total,
             );
-            counters.insert(
-                "kv_connections_refused".into(),
-                store.connections_refused_total,
-            );
+            counters.insert("kv_clients_memory_bytes".into(), store.clients_memory_bytes);
+            for hit in LimitHit::ALL {
+                counters.insert(hit.counter().into(), store.hits(hit));
+            }
         }
         HostStatus {
             name: this.name.clone(),

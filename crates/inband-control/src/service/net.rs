@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
+use inband_transport::paced::{Pace, Paced};
 use serde::{Deserialize, Serialize};
 
 use super::call::{Request, Response};
@@ -24,10 +25,79 @@ const FRAME_LEN_MAX_BYTES: usize = 8 << 20;
 const LINK_QUEUE_FRAMES: usize = 256;
 /// How long a connection to a peer may take to open, and a frame to be sent.
 const LINK_TIMEOUT: Duration = Duration::from_secs(1);
+/// A link without a frame to send for this long ends; the next frame opens another.
+const LINK_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Links at once: to every other node there can be, and some that have just changed their address.
+const LINKS_MAX: usize = 300;
 /// A client that says nothing for this long is hung up on.
 const CLIENT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Whoever connects must say something after this long, and a frame that has begun must end.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections served at once.
-const CONNECTIONS_MAX: usize = 256;
+pub(super) const CONNECTIONS_MAX: usize = 256;
+/// Bytes of all frames together that are being read or wait for the service's thread.
+const INCOMING_BYTES_MAX: usize = 64 << 20;
+/// Pause after accepting failed for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often each limit was hit: what strangers were refused, or hung up on for.
+#[derive(Debug, Default)]
+pub struct DoorCounters {
+    connections_refused: AtomicU64,
+    accepts_failed: AtomicU64,
+    closed_protocol: AtomicU64,
+    closed_slow: AtomicU64,
+    closed_memory: AtomicU64,
+    closed_foreign: AtomicU64,
+    links_refused: AtomicU64,
+}
+
+impl DoorCounters {
+    /// All of them, with their names in `inband status --json` and in the metrics.
+    pub fn all(&self) -> [(&'static str, u64); 7] {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [
+            (
+                "control_connections_refused",
+                get(&self.connections_refused),
+            ),
+            ("control_accepts_failed", get(&self.accepts_failed)),
+            ("control_closed_protocol", get(&self.closed_protocol)),
+            ("control_closed_slow", get(&self.closed_slow)),
+            ("control_closed_memory", get(&self.closed_memory)),
+            ("control_closed_foreign", get(&self.closed_foreign)),
+            ("control_links_refused", get(&self.links_refused)),
+        ]
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Bytes of frames that came in, counted as long as it lives.
+pub(super) struct Share {
+    bytes: usize,
+    total: Arc<AtomicUsize>,
+}
+
+impl Share {
+    /// `None`: it would be too much.
+    fn of(bytes: usize, total: &Arc<AtomicUsize>) -> Option<Share> {
+        let share = Share {
+            bytes,
+            total: total.clone(),
+        };
+        let before = total.fetch_add(bytes, Ordering::AcqRel);
+        (before + bytes <= INCOMING_BYTES_MAX).then_some(share)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
 
 /// What travels.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -59,7 +129,7 @@ pub(super) struct Announcement {
 
 /// For the service's thread.
 pub(super) enum Event {
-    Frame(Frame),
+    Frame(Frame, Share),
     Call(Request, Sender<Response>),
     Stop,
 }
@@ -72,45 +142,77 @@ pub(super) fn write_frame(stream: &mut impl Write, frame: &Frame) -> io::Result<
     stream.flush()
 }
 
-pub(super) fn read_frame(stream: &mut impl Read) -> io::Result<Frame> {
+/// The length of the frame that follows.
+fn read_len(stream: &mut impl Read) -> io::Result<usize> {
     let mut len = [0; 4];
     stream.read_exact(&mut len)?;
     let len = u32::from_be_bytes(len) as usize;
-    let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     if len > FRAME_LEN_MAX_BYTES {
         return Err(bad("a frame is too long"));
     }
+    Ok(len)
+}
+
+fn bad(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+fn read_body(stream: &mut impl Read, len: usize) -> io::Result<Frame> {
     let mut bytes = Vec::new();
     // Grows as bytes arrive: a length alone reserves nothing.
     stream.take(len as u64).read_to_end(&mut bytes)?;
     if bytes.len() < len {
-        return Err(bad("a frame is cut off"));
+        return Err(io::ErrorKind::UnexpectedEof.into());
     }
     postcard::from_bytes(&bytes).map_err(|_| bad("not a frame"))
 }
 
+pub(super) fn read_frame(stream: &mut impl Read) -> io::Result<Frame> {
+    let len = read_len(stream)?;
+    read_body(stream, len)
+}
+
+/// What the threads that serve connections share.
+pub(super) struct Door {
+    /// Frames of another cluster are not listened to.
+    pub cluster: u64,
+    pub events: SyncSender<Event>,
+    pub stop: Arc<AtomicBool>,
+    pub counters: Arc<DoorCounters>,
+    /// Bytes of frames that are being read or wait.
+    pub incoming_bytes: Arc<AtomicUsize>,
+}
+
 /// Serve connections until told to stop.
-pub(super) fn listen(
-    listener: TcpListener,
-    cluster: u64,
-    events: SyncSender<Event>,
-    stop: Arc<AtomicBool>,
-) -> io::Result<thread::JoinHandle<()>> {
-    let open = Arc::new(());
+pub(super) fn listen(listener: TcpListener, door: Door) -> io::Result<thread::JoinHandle<()>> {
+    let (door, open) = (Arc::new(door), Arc::new(()));
     let accept = move || {
         for stream in listener.incoming() {
-            if stop.load(Ordering::Acquire) {
+            if door.stop.load(Ordering::Acquire) {
                 return;
             }
-            let Ok(stream) = stream else { continue };
+            let Ok(stream) = stream else {
+                // Whoever waits is still there: without a pause this would spin.
+                count(&door.counters.accepts_failed);
+                thread::sleep(ACCEPT_PAUSE);
+                continue;
+            };
             if Arc::strong_count(&open) > CONNECTIONS_MAX {
+                count(&door.counters.connections_refused);
                 continue; // hangs up
             }
-            let (events, open) = (events.clone(), open.clone());
+            let (door, open) = (door.clone(), open.clone());
             let serve = move || {
                 let _open = open;
                 // However a connection ends, the peer notices and opens another.
-                let _ = serve(stream, cluster, &events);
+                if let Err(error) = serve(stream, &door) {
+                    match error.kind() {
+                        io::ErrorKind::TimedOut => count(&door.counters.closed_slow),
+                        io::ErrorKind::InvalidData => count(&door.counters.closed_protocol),
+                        io::ErrorKind::OutOfMemory => count(&door.counters.closed_memory),
+                        _ => {}
+                    }
+                }
             };
             let _ = thread::Builder::new()
                 .name("control-conn".into())
@@ -122,61 +224,119 @@ pub(super) fn listen(
         .spawn(accept)
 }
 
-fn serve(mut stream: TcpStream, cluster: u64, events: &SyncSender<Event>) -> io::Result<()> {
+/// Any pace will do as long as frames end in time.
+const PACE: Pace = Pace {
+    silence_max: CLIENT_IDLE_TIMEOUT,
+    grace: Duration::ZERO,
+    bytes_per_s_min: 0,
+};
+
+fn serve(stream: TcpStream, door: &Door) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(CLIENT_IDLE_TIMEOUT))?;
-    stream.set_write_timeout(Some(LINK_TIMEOUT))?;
+    let mut stream = Paced::new(stream, PACE)?;
+    stream.must_end_in(Some(FRAME_TIMEOUT))?;
+    let mut has_spoken = false;
     loop {
-        let frame = read_frame(&mut stream)?;
-        if frame.cluster != cluster {
+        let len = match read_len(&mut stream) {
+            Err(error) if has_spoken && error.kind() == io::ErrorKind::TimedOut => return Ok(()),
+            len => len?,
+        };
+        stream.must_end_in(Some(FRAME_TIMEOUT))?;
+        let share = Share::of(len, &door.incoming_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        let frame = read_body(&mut stream, len)?;
+        if frame.cluster != door.cluster {
+            count(&door.counters.closed_foreign);
             return Ok(());
         }
         let gone = |_| io::Error::from(io::ErrorKind::NotConnected);
-        let Body::Call(request) = frame.body else {
-            events.send(Event::Frame(frame)).map_err(gone)?;
-            continue;
-        };
-        let (answer, answered) = mpsc::channel();
-        events.send(Event::Call(request, answer)).map_err(gone)?;
-        let response = answered.recv().unwrap_or(Response::OutcomeUnknown);
-        let frame = Frame {
-            cluster,
-            from: 0,
-            control: None,
-            body: Body::Answer(response),
-        };
-        write_frame(&mut stream, &frame)?;
+        match frame.body {
+            Body::Call(request) => {
+                drop(share);
+                let (answer, answered) = mpsc::channel();
+                let call = Event::Call(request, answer);
+                door.events.send(call).map_err(gone)?;
+                let response = answered.recv().unwrap_or(Response::OutcomeUnknown);
+                stream.must_end_in(Some(FRAME_TIMEOUT))?;
+                write_frame(&mut stream, &answer_of(door.cluster, response))?;
+            }
+            _ => door.events.send(Event::Frame(frame, share)).map_err(gone)?,
+        }
+        stream.must_end_in(None)?;
+        has_spoken = true;
     }
+}
+
+fn answer_of(cluster: u64, response: Response) -> Frame {
+    Frame {
+        cluster,
+        from: 0,
+        control: None,
+        body: Body::Answer(response),
+    }
+}
+
+struct Link {
+    frames: SyncSender<Frame>,
+    /// Dropped by its thread at its end.
+    lives: Weak<()>,
 }
 
 /// Connections to other services, each with a thread that opens it and sends.
-#[derive(Default)]
 pub(super) struct Links {
-    links: BTreeMap<SocketAddr, SyncSender<Frame>>,
+    links: BTreeMap<SocketAddr, Link>,
+    counters: Arc<DoorCounters>,
 }
 
 impl Links {
-    /// Send a frame if that is possible now; else it is lost.
-    pub fn send(&mut self, to: SocketAddr, frame: Frame) {
-        let link = self.links.entry(to).or_insert_with(|| {
-            let (link, frames) = mpsc::sync_channel(LINK_QUEUE_FRAMES);
-            let run = move || run_link(to, &frames);
-            // Without a thread the channel is closed, and the next frame tries again.
-            let _ = thread::Builder::new()
-                .name("control-link".into())
-                .spawn(run);
-            link
-        });
-        if let Err(mpsc::TrySendError::Disconnected(_)) = link.try_send(frame) {
-            self.links.remove(&to);
+    /// None yet.
+    pub fn new(counters: Arc<DoorCounters>) -> Links {
+        Links {
+            links: BTreeMap::new(),
+            counters,
         }
     }
-}
 
+    /// Send a frame if that is possible now; else it is lost.
+    pub fn send(&mut self, to: SocketAddr, frame: Frame) {
+        let mut frame = frame;
+        if let Some(link) = self.links.get(&to) {
+            match link.frames.try_send(frame) {
+                Err(mpsc::TrySendError::Disconnected(unsent)) => frame = unsent,
+                Ok(()) | Err(mpsc::TrySendError::Full(_)) => return,
+            }
+            // It ended because it was idle, or had no thread.
+            self.links.remove(&to);
+        }
+        if self.links.len() >= LINKS_MAX {
+            // Whoever can make this host answer could have it open any number.
+            self.links.retain(|_, link| link.lives.strong_count() > 0);
+        }
+        if self.links.len() >= LINKS_MAX {
+            return count(&self.counters.links_refused);
+        }
+        let (link, frames) = mpsc::sync_channel(LINK_QUEUE_FRAMES);
+        let alive = Arc::new(());
+        let lives = Arc::downgrade(&alive);
+        let run = move || {
+            run_link(to, &frames);
+            drop(alive);
+        };
+        // Without a thread the channel is closed, and the next frame tries again.
+        let _ = thread::Builder::new()
+            .name("control-link".into())
+            .spawn(run);
+        let _ = link.try_send(frame);
+        let link = Link {
+            frames: link,
+            lives,
+        };
+        self.links.insert(to, link);
+    }
+}
 /// Send frames as they come; whatever does not get through is lost.
 fn run_link(to: SocketAddr, frames: &Receiver<Frame>) {
     let mut stream: Option<TcpStream> = None;
-    while let Ok(frame) = frames.recv() {
+    while let Ok(frame) = frames.recv_timeout(LINK_IDLE_TIMEOUT) {
         if stream.is_none() {
             stream = TcpStream::connect_timeout(&to, LINK_TIMEOUT).ok();
         }

@@ -74,6 +74,10 @@ struct RawHost {
 #[serde(deny_unknown_fields)]
 struct RawLimits {
     max_clients: Option<Spanned<i64>>,
+    clients_memory_mib: Option<Spanned<i64>>,
+    client_request_s: Option<Spanned<i64>>,
+    client_unread_s: Option<Spanned<i64>>,
+    client_idle_s: Option<Spanned<i64>>,
     peer_log_values: Option<Spanned<i64>>,
     ring_memory_mib: Option<Spanned<i64>>,
 }
@@ -430,6 +434,30 @@ impl RawLimits {
                 &self.max_clients,
                 bounds::MAX_CLIENTS,
                 default.max_clients,
+            )?,
+            clients_memory_mib: or(
+                "clients_memory_mib",
+                &self.clients_memory_mib,
+                bounds::CLIENTS_MEMORY_MIB,
+                default.clients_memory_mib,
+            )?,
+            client_request_s: or(
+                "client_request_s",
+                &self.client_request_s,
+                bounds::CLIENT_PATIENCE_S,
+                default.client_request_s,
+            )?,
+            client_unread_s: or(
+                "client_unread_s",
+                &self.client_unread_s,
+                bounds::CLIENT_PATIENCE_S,
+                default.client_unread_s,
+            )?,
+            client_idle_s: or(
+                "client_idle_s",
+                &self.client_idle_s,
+                bounds::CLIENT_IDLE_S,
+                default.client_idle_s,
             )?,
             peer_log_values: or(
                 "peer_log_values",

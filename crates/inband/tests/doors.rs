@@ -1,0 +1,326 @@
+//! Strangers at every door of a host: Redis clients' port, checkpoints, control service, control
+//! socket, metrics, packets. Whatever they send, the host serves on, within its memory. See
+//! docs/limits.md; the limits themselves are tested where they are.
+
+#![allow(missing_docs)]
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Client, PROGRAM};
+use inband_lab::control;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The least that may be configured.
+const CLIENTS_MEMORY_MIB: u64 = 64;
+
+/// One host with all roles and a limit of open files.
+struct Host {
+    process: Child,
+    dir: tempfile::TempDir,
+    /// Packets, checkpoints.
+    address: SocketAddr,
+    control: SocketAddr,
+    resp: SocketAddr,
+    metrics: SocketAddr,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Ports of loopback that are free now.
+fn free_ports() -> [SocketAddr; 4] {
+    let sockets = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    sockets
+        .each_ref()
+        .map(|socket| socket.local_addr().expect("its address"))
+}
+
+impl Host {
+    fn start(open_files_max: u64) -> Host {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [address, control, resp, metrics] = free_ports();
+        let text = format!(
+            r#"
+            cluster = {{ name = "doors", epoch = 1, first_instance = 1 }}
+            [host]
+            node = 1
+            state_dir = {:?}
+            dataplane = "udp"
+            resp = ["{resp}"]
+            metrics = "{metrics}"
+            limits = {{ clients_memory_mib = {CLIENTS_MEMORY_MIB} }}
+            [[node]]
+            id = 1
+            name = "one"
+            address = "{address}"
+            control_plane = "{control}"
+            roles = ["leader", "acceptor", "replica", "controller"]
+            "#,
+            dir.path()
+        );
+        let config = dir.path().join("config.toml");
+        fs::write(&config, text).expect("the configuration");
+        let log = fs::File::create(dir.path().join("log")).expect("a log");
+        let limited = format!("ulimit -n {open_files_max}; exec \"$0\" run --config \"$1\"");
+        let process = Command::new("bash")
+            .args(["-c", &limited, PROGRAM])
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("cloned"))
+            .stderr(log)
+            .spawn()
+            .expect("bash runs");
+        let host = Host {
+            process,
+            dir,
+            address,
+            control,
+            resp,
+            metrics,
+        };
+        let begun = Instant::now();
+        while host.try_set().is_none() {
+            assert!(begun.elapsed() < PATIENCE, "{}", host.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        host
+    }
+
+    fn try_set(&self) -> Option<()> {
+        let mut client = Client::try_connect(self.resp)?;
+        (client.try_call(&["SET", "a", "1"])? == "+OK").then_some(())
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).expect("the log")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("control.sock")
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let status = control::status(&self.socket(), PATIENCE).expect("a status");
+        let counter = status.counters.get(name);
+        *counter.unwrap_or_else(|| panic!("no counter {name} in {:?}", status.counters.keys()))
+    }
+
+    /// A line of a file of `/proc`, as a number.
+    fn proc(&self, file: &str, name: &str) -> u64 {
+        let path = format!("/proc/{}/{file}", self.process.id());
+        let text = fs::read_to_string(path).expect("it lives");
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number.and_then(|n| n.parse().ok()).expect("a number")
+    }
+
+    /// Most memory it ever had.
+    fn memory_peak_mib(&self) -> u64 {
+        self.proc("status", "VmHWM:") >> 10
+    }
+
+    /// Time on a processor so far.
+    fn cpu(&self) -> Duration {
+        let path = format!("/proc/{}/stat", self.process.id());
+        let text = fs::read_to_string(path).expect("it lives");
+        let fields: Vec<&str> = text
+            .rsplit(')')
+            .next()
+            .expect("fields")
+            .split(' ')
+            .collect();
+        // utime and stime, in hundredths of a second.
+        let ticks: u64 = [fields[12], fields[13]]
+            .map(|f| f.parse::<u64>().expect("ticks"))
+            .iter()
+            .sum();
+        Duration::from_millis(ticks * 10)
+    }
+
+    fn open_files(&self) -> u64 {
+        let path = format!("/proc/{}/fd", self.process.id());
+        fs::read_dir(path).expect("it lives").count() as u64
+    }
+
+    fn allow_open_files(&self, max: u64) {
+        let done = Command::new("prlimit")
+            .args(["--pid", &self.process.id().to_string()])
+            .arg(format!("--nofile={max}"))
+            .status();
+        assert!(done.expect("prlimit runs").success());
+    }
+
+    fn connect(&self, to: SocketAddr) -> TcpStream {
+        let stream = TcpStream::connect(to).expect("connects");
+        let limit = Some(Duration::from_secs(10));
+        stream.set_read_timeout(limit).expect("set");
+        stream.set_write_timeout(limit).expect("set");
+        stream
+    }
+}
+
+/// Bytes without sense, the same in every run.
+fn nonsense(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "{what} did not come true");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn nonsense_at_every_door() {
+    let host = Host::start(4096);
+    let mut client = Client::connect(host.resp);
+    let doors = [host.resp, host.address, host.control, host.metrics];
+    for seed in 1..40 {
+        for to in doors {
+            let mut stream = host.connect(to);
+            // It may be hung up on before all is sent.
+            let _ = stream.write_all(&nonsense(seed, 3000));
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = stream.read(&mut [0; 64]);
+        }
+        let mut stream = UnixStream::connect(host.socket()).expect("connects");
+        let _ = stream.write_all(&nonsense(seed, 3000));
+        let _ = stream.write_all(b"\n{\"cmd\":\"nonsense\"}\n");
+        let _ = stream.read(&mut [0; 64]);
+        assert_eq!(client.call(&["SET", "a", "1"]), "+OK");
+    }
+    assert!(host.counter("control_closed_protocol") >= 30);
+    assert!(host.counter("kv_closed_protocol") >= 30);
+    assert!(host.counter("kv_checkpoint_protocol_errors") >= 39);
+
+    // Packets: of every length, then such that begin well.
+    let status = || {
+        control::status(&host.socket(), PATIENCE)
+            .expect("a status")
+            .counters
+    };
+    let before = status();
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    for seed in 1..2000 {
+        let mut packet = nonsense(seed, seed as usize % 1472);
+        if seed % 2 == 0 && packet.len() > 8 {
+            packet[..4].copy_from_slice(b"INBD");
+        }
+        socket.send_to(&packet, host.address).expect("sends");
+        if seed % 100 == 0 {
+            assert_eq!(client.call(&["SET", "a", "1"]), "+OK");
+        }
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let after = status();
+    let grown: u64 = after
+        .iter()
+        .filter(|(name, _)| name.contains("bad") || name.contains("truncated"))
+        .map(|(name, value)| value - before.get(name).unwrap_or(&0))
+        .sum();
+    assert!(grown > 500, "{grown} of 2000 were counted: {after:?}");
+    assert_eq!(client.call(&["GET", "a"]), "1");
+    let log = host.log();
+    assert!(log.lines().count() < 60, "{log}");
+}
+
+#[test]
+fn a_flood_of_clients_takes_neither_files_nor_memory() {
+    // What a host keeps for itself with one log, and room for a hundred clients.
+    let host = Host::start(512 + 128 + 100);
+    assert!(
+        host.log().contains("there is room for 100"),
+        "{}",
+        host.log()
+    );
+    let mut client = Client::connect(host.resp);
+    let memory_before_mib = host.memory_peak_mib();
+    let value = "v".repeat(1 << 20);
+    assert_eq!(client.call(&["SET", "k", &value]), "+OK");
+
+    // Four hundred who say nothing.
+    let mut flood: Vec<TcpStream> = (0..400).map(|_| host.connect(host.resp)).collect();
+    wait_for("most are refused", || {
+        host.counter("kv_connections_refused") >= 300
+    });
+    assert_eq!(client.call(&["GET", "k"]), value);
+    // Those that are in begin long requests, and read nothing of long answers.
+    let half = format!(
+        "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1048576\r\n{}",
+        &value[..1_000_000]
+    );
+    let gets = format!("*31\r\n$4\r\nMGET\r\n{}", "$1\r\nk\r\n".repeat(30));
+    for (at, stream) in flood.iter_mut().enumerate() {
+        let bytes = if at % 2 == 0 { &half } else { &gets };
+        // Most are closed.
+        let _ = stream.write_all(bytes.as_bytes());
+    }
+    wait_for("some are closed", || host.counter("kv_closed_memory") > 10);
+    wait_for("it fits", || {
+        host.counter("kv_clients_memory_bytes") <= CLIENTS_MEMORY_MIB << 20
+    });
+    assert_eq!(client.call(&["SET", "b", "1"]), "+OK");
+    drop(flood);
+    // What clients hold, what is read for them in one turn, the answer being written, and what the
+    // allocator and the store keep.
+    let grown_mib = host.memory_peak_mib() - memory_before_mib;
+    let bound_mib = CLIENTS_MEMORY_MIB + 64 + 32 + 150;
+    println!("memory: {memory_before_mib} MiB, and {grown_mib} MiB more at the peak");
+    assert!(grown_mib < bound_mib, "{grown_mib} MiB over {bound_mib}");
+    let log = host.log();
+    assert!(log.lines().count() < 60, "{log}");
+}
+
+#[test]
+fn without_a_file_left_clients_wait_and_nothing_spins() {
+    let host = Host::start(4096);
+    let mut client = Client::connect(host.resp);
+    assert_eq!(client.call(&["SET", "a", "1"]), "+OK");
+    // Fewer than it counted on: the system may run out for other reasons.
+    host.allow_open_files(host.open_files() + 3);
+    let doors = [host.resp, host.address, host.control];
+    let waiting: Vec<TcpStream> = doors
+        .into_iter()
+        .flat_map(|to| (0..10).map(move |_| to))
+        .map(|to| host.connect(to))
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let cpu = host.cpu();
+    for _ in 0..10 {
+        assert_eq!(client.call(&["SET", "a", "2"]), "+OK");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let spent = host.cpu() - cpu;
+    assert!(spent < Duration::from_millis(500), "{spent:?} in a second");
+    host.allow_open_files(4096);
+    assert_eq!(Client::connect(host.resp).call(&["GET", "a"]), "2");
+    assert!(host.counter("kv_accepts_failed") > 0);
+    drop(waiting);
+    wait_for("the control plane answers", || {
+        let request = inband_control::service::Request::Status;
+        control::control(&host.socket(), request, PATIENCE).is_ok()
+    });
+    let log = host.log();
+    assert!(log.lines().count() < 60, "{log}");
+}
