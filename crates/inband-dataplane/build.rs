@@ -67,6 +67,7 @@ fn main() {
 
     cc::Build::new()
         .file(root.join("native/switch.c"))
+        .file(root.join("native/keys.c"))
         .warnings(true)
         .extra_warnings(true)
         .opt_level(2)
@@ -74,11 +75,12 @@ fn main() {
 
     bindgen::Builder::default()
         .header(root.join("native/switch.h").to_string_lossy())
+        .header(root.join("native/keys.h").to_string_lossy())
         .header(root.join("xdp/settings.h").to_string_lossy())
         .header(root.join("xdp/bench.h").to_string_lossy())
         .allowlist_type("ib_.*")
         .allowlist_var("IB_.*")
-        .allowlist_function("ib_switch_handle|ib_reason_name")
+        .allowlist_function("ib_switch_handle|ib_reason_name|ib_keys_check|ib_keys_sign|ib_siphash")
         .prepend_enum_name(false)
         .derive_default(false)
         .layout_tests(true)

@@ -54,6 +54,7 @@ struct ib_msg {
     ib_u16 partition;
     ib_u16 node;
     ib_u16 value_len_bytes;
+    ib_u16 key_id; /* only written: of the key that tags the packet (auth.h), 0: none */
     ib_u8 type;
 };
 
@@ -156,7 +157,8 @@ IB_INLINE void ib_emit_same_value(ib_u8 *data, const struct ib_msg *m) {
     IB_PUT64(data, magic,
              (ib_u64)IB_MAGIC << 32 | (ib_u64)IB_VERSION << 24 | (ib_u64)m->type << 16 | m->flags);
     IB_PUT64(data, partition,
-             (ib_u64)m->partition << 48 | (ib_u64)m->node << 32 | (ib_u64)m->value_len_bytes << 16);
+             (ib_u64)m->partition << 48 | (ib_u64)m->node << 32 | (ib_u64)m->value_len_bytes << 16 |
+                 m->key_id);
     IB_PUT64(data, epoch, (ib_u64)m->epoch << 32);
     IB_PUT64(data, instance, m->instance);
     IB_PUT64(data, floor, m->floor);

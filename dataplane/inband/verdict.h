@@ -64,7 +64,10 @@ enum ib_verdict {
     X(quorum_not_member)                                                                           \
     X(quorum_hand_off_failed)                                                                      \
     /* multicast */                                                                                \
-    X(copy_unresolved)
+    X(copy_unresolved)                                                                             \
+    /* authentication: no key of this id here; another tag than this key makes */                  \
+    X(bad_key)                                                                                     \
+    X(bad_tag)
 
 enum ib_reason {
 #define IB_REASON_ENUM(name) IB_R_##name,

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* enter.h - what the program on an interface does first: is the frame ours, and is it whole? */
+/*
+ * enter.h - what the program on an interface does first: is the frame ours, is it
+ * whole, and is its tag right?
+ */
 #ifndef INBAND_XDP_ENTER_H
 #define INBAND_XDP_ENTER_H
 
@@ -34,8 +37,13 @@ IB_INLINE ib_u32 ib_enter_check(const ib_u8 *data, const ib_u8 *end) {
     if (udp_len_bytes < sizeof(struct udphdr) ||
         sizeof(struct iphdr) + udp_len_bytes != ip_len_bytes)
         return IB_R_bad_length;
-    return ib_check(data + IB_XDP_FRAME_LEN_BYTES, end, udp_len_bytes - sizeof(struct udphdr),
-                    ib_settings.partitions);
+    const ib_u8 *payload = data + IB_XDP_FRAME_LEN_BYTES;
+    ib_u32 reason =
+        ib_check(payload, end, udp_len_bytes - sizeof(struct udphdr), ib_settings.partitions);
+    if (!ib_settings.authenticated || IB_RARE(reason != IB_R_none))
+        return reason;
+    const struct ib_keys *keys = ib_keys();
+    return keys ? ib_verify(payload, keys) : IB_R_bad_key;
 }
 
 /* IB_OURS, or what the program is to return. */

@@ -14,6 +14,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "../inband/auth.h"
 #include "../inband/msg.h"
 #include "../inband/registers.h"
 #include "settings.h"
@@ -41,6 +42,19 @@ struct {
     __type(key, ib_u32);
     __type(value, ib_u64);
 } ib_counters_map SEC(".maps");
+
+/* Used only if the settings say so; otherwise the verifier takes the code out. */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, ib_u32);
+    __type(value, struct ib_keys);
+} ib_keys_map SEC(".maps");
+
+IB_INLINE const struct ib_keys *ib_keys(void) {
+    ib_u32 zero = 0;
+    return bpf_map_lookup_elem(&ib_keys_map, &zero);
+}
 
 /*
  * Bytes between two addresses in a frame: these programs get none in fragments. In assembler,

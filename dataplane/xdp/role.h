@@ -205,6 +205,13 @@ IB_INLINE int ib_role_send(const struct ib_frame *frame, struct ib_msg *m, struc
         ib_count_reason(result.reason);
         return XDP_PASS;
     }
+    const struct ib_keys *keys = NULL;
+    if (ib_settings.authenticated) {
+        keys = ib_keys();
+        if (!keys)
+            return XDP_ABORTED;
+        m->key_id = (ib_u16)keys->active;
+    }
     m->node = (ib_u16)ib_settings.node;
     if (IB_RARE(ib_frame_resize(ctx, m->value_len_bytes)))
         goto no_room;
@@ -215,6 +222,8 @@ IB_INLINE int ib_role_send(const struct ib_frame *frame, struct ib_msg *m, struc
         ib_emit(data + IB_XDP_FRAME_LEN_BYTES, m);
     else
         ib_emit_same_value(data + IB_XDP_FRAME_LEN_BYTES, m);
+    if (keys)
+        ib_sign(data + IB_XDP_FRAME_LEN_BYTES, keys, m->key_id);
     ib_frame_sizes(data, IB_HEADER_LEN_BYTES + (ib_u32)m->value_len_bytes);
     ib_count_reason(result.reason);
     ib_u32 group = result.verdict == IB_TO_ACCEPTORS  ? IB_XDP_ACCEPTORS

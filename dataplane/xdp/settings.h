@@ -30,12 +30,12 @@ enum ib_xdp_group {
 struct ib_settings {
     ib_u32 node;
     ib_u32 partitions;
-    ib_u32 ring_slots;   /* a power of two */
-    ib_u32 address;      /* this host's IPv4 address, network order */
-    ib_u32 loop_ifindex; /* our end of the veth pair to this host's own roles; 0: none */
-    ib_u32 generic;      /* 1: generic mode, tc sends what XDP has rewritten */
-    ib_u16 port;         /* UDP, network order */
-    ib_u16 reserved;
+    ib_u32 ring_slots;    /* a power of two */
+    ib_u32 address;       /* this host's IPv4 address, network order */
+    ib_u32 loop_ifindex;  /* our end of the veth pair to this host's own roles; 0: none */
+    ib_u32 generic;       /* 1: generic mode, tc sends what XDP has rewritten */
+    ib_u16 port;          /* UDP, network order */
+    ib_u16 authenticated; /* 1: packets carry tags, the keys are in ib_keys_map */
 };
 
 /* Where one copy goes. Addresses and ports are in network order. */

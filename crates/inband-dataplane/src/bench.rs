@@ -8,6 +8,7 @@ mod live;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsRawFd;
 
+use crate::auth::{Keys, Secret};
 use crate::registers::{AcceptorView, LeaderView};
 use crate::soft::{Geometry, Roles};
 use crate::wire::{digest, emit, Header, Type};
@@ -57,6 +58,8 @@ pub struct PassthroughCost {
 pub struct RoleCost {
     /// "leader", "acceptor" or "quorum" (a third of its packets hands a value up).
     pub role: &'static str,
+    /// Packets carry tags: checked first, made anew last.
+    pub authenticated: bool,
     /// Length of the packets' values in bytes.
     pub value_len_bytes: usize,
     /// Slots of the ring.
@@ -132,24 +135,37 @@ pub fn passthrough_cost() -> Result<Vec<PassthroughCost>, XdpError> {
         .collect()
 }
 
-/// The cost of a packet for each role and several lengths of value.
+/// The cost of a packet for each role and several lengths of value, first without and then with a key.
 pub fn role_costs() -> Result<Vec<RoleCost>, XdpError> {
     let mut costs = Vec::new();
     for role in ["leader", "acceptor", "quorum"] {
         for value_len_bytes in VALUE_LENGTHS {
-            costs.push(role_cost(role, value_len_bytes)?);
+            for authenticated in [false, true] {
+                costs.push(role_cost(role, value_len_bytes, authenticated)?);
+            }
         }
     }
     Ok(costs)
 }
 
-fn role_cost(role: &'static str, value_len_bytes: usize) -> Result<RoleCost, XdpError> {
+/// Any key.
+fn keys() -> Result<Keys, XdpError> {
+    let keys = Keys::new(1, &[(1, Secret([7; 16]))]);
+    keys.map_err(|error| XdpError::Spec(error.to_string()))
+}
+
+fn role_cost(
+    role: &'static str,
+    value_len_bytes: usize,
+    authenticated: bool,
+) -> Result<RoleCost, XdpError> {
     let roles = Roles {
         leader: role == "leader",
         acceptor: role == "acceptor",
         quorum: role == "quorum",
     };
-    let rig = Rig::load(2, address(2), roles, GEOMETRY, None)?;
+    let keys = authenticated.then(keys).transpose()?;
+    let rig = Rig::load_with_keys(2, address(2), roles, GEOMETRY, None, keys.as_ref())?;
     let kind = match role {
         "leader" => Type::Request,
         "acceptor" => Type::Phase2A,
@@ -184,6 +200,7 @@ fn role_cost(role: &'static str, value_len_bytes: usize) -> Result<RoleCost, Xdp
     }
     Ok(RoleCost {
         role,
+        authenticated,
         value_len_bytes,
         ring_slots: GEOMETRY.ring_slots,
         ns: total_ns - driver_ns,

@@ -14,6 +14,7 @@ pub mod c {
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 }
 
+pub mod auth;
 pub mod bench;
 pub mod inherit;
 pub mod registers;

@@ -22,6 +22,7 @@ use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use crate::auth::Keys;
 use crate::c;
 use crate::soft::{Geometry, Registers, Roles};
 use attach::Attachment;
@@ -85,6 +86,8 @@ pub struct XdpSpec {
     pub ring_buffer_bytes: usize,
     /// Make the loopback pair even if no peer is local, for [`XdpHost::send_local`].
     pub loopback: bool,
+    /// With keys, packets without a right tag are dropped, and those that leave carry one.
+    pub keys: Option<Keys>,
 }
 
 /// A peer whose hardware address is not known (yet); copies to it are dropped and counted.
@@ -193,11 +196,14 @@ impl XdpHost {
                 loop_ifindex: loopback.as_ref().map_or(0, |l| l.near.index),
                 generic: u32::from(spec.mode == XdpMode::Generic),
                 port: wire_port(spec.address),
-                reserved: 0,
+                authenticated: u16::from(spec.keys.is_some()),
             },
             ring_buffer_bytes: spec.ring_buffer_bytes,
         };
         let programs = Programs::load(&build, None)?;
+        if let Some(keys) = &spec.keys {
+            programs.set_keys(keys)?;
+        }
         let groups = [
             (c::IB_XDP_ACCEPTORS, &spec.acceptors),
             (c::IB_XDP_LEARNERS, &spec.learners),
@@ -284,6 +290,15 @@ impl XdpHost {
             let program = &self.programs.entry().program;
             self.attachments
                 .push(Attachment::xdp(program, link.index, name, mode)?);
+        }
+        Ok(())
+    }
+
+    /// Other keys from now on. Without keys at the start there are none.
+    pub fn set_keys(&mut self, keys: Keys) -> Result<(), XdpError> {
+        if self.spec.keys.is_some() {
+            self.programs.set_keys(&keys)?;
+            self.spec.keys = Some(keys);
         }
         Ok(())
     }

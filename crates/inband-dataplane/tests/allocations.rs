@@ -186,6 +186,7 @@ fn packet_programs_and_their_host_allocate_nothing() {
         learners: vec![me],
         ring_buffer_bytes: 1 << 20,
         loopback: true,
+        keys: None,
     })
     .unwrap();
     start(host.registers());

@@ -56,7 +56,7 @@ fn the_kernel_and_rust_see_the_same_structs() {
     let quorum = Btf::from_raw("quorum", object!("quorum")).unwrap().unwrap();
     let copies = Btf::from_raw("copies", object!("copies")).unwrap().unwrap();
     let race = Btf::from_raw("race", object!("race")).unwrap().unwrap();
-    let structs: [(&Btf<'_>, &str, Layout); 12] = [
+    let structs: [(&Btf<'_>, &str, Layout); 14] = [
         (
             &acceptor,
             "ib_acceptor_regs",
@@ -98,7 +98,7 @@ fn the_kernel_and_rust_see_the_same_structs() {
             &acceptor,
             "ib_settings",
             in_rust!(c::ib_settings: node, partitions, ring_slots, address, loop_ifindex, generic,
-                port, reserved),
+                port, authenticated),
         ),
         (
             &copies,
@@ -111,6 +111,8 @@ fn the_kernel_and_rust_see_the_same_structs() {
             "ib_group",
             in_rust!(c::ib_group: count, has_local, local, member),
         ),
+        (&leader, "ib_key", in_rust!(c::ib_key: id, k0, k1)),
+        (&leader, "ib_keys", in_rust!(c::ib_keys: active, key)),
         (
             &race,
             "ib_header",

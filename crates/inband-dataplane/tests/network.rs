@@ -164,6 +164,7 @@ fn spec(
         learners: peers(node, learners),
         ring_buffer_bytes: 64 * 1024,
         loopback: false,
+        keys: None,
     }
 }
 

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use common::{Kernel, Outcome, Registers as All, EPOCH};
+use inband_dataplane::auth::{Gate, Keys, Secret};
 use inband_dataplane::registers::{AcceptorView, CountView, LeaderView, SlotView};
 use inband_dataplane::soft::{reason_name, Geometry, Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::{self, digest, emit, flag, Header, Type};
@@ -53,6 +54,9 @@ struct Case {
     name: String,
     why: String,
     roles: Vec<String>,
+    /// Ids of the keys that the host accepts; it sends with the last.
+    #[serde(default)]
+    keys: Vec<u16>,
     #[serde(default)]
     before: State,
     packet: Vec<Step>,
@@ -88,6 +92,9 @@ struct Slot {
 struct Step {
     #[serde(rename = "in")]
     input: Fields,
+    /// The key that the packet is tagged with, before any damage.
+    #[serde(default)]
+    signed_by: Option<u16>,
     #[serde(default)]
     damage: Damage,
     /// Damage to the frame around it: for the kernel only.
@@ -101,6 +108,9 @@ struct Step {
     /// What differs from the packet that came in, besides the sender.
     #[serde(default)]
     out: Fields,
+    /// Of the packet that leaves, in hexadecimal digits.
+    #[serde(default)]
+    tag: Option<String>,
     #[serde(default)]
     after: State,
 }
@@ -142,6 +152,16 @@ struct FrameDamage {
     cut: Option<usize>,
     pad: usize,
     bytes: Vec<(usize, u8)>,
+}
+
+/// The keys of these ids, the last of them active: a key is its id, 16 times.
+fn keys_of(ids: &[u16]) -> Option<Keys> {
+    let keys: Vec<_> = ids
+        .iter()
+        .map(|id| (*id, Secret([*id as u8; 16])))
+        .collect();
+    let active = *ids.last()?;
+    Some(Keys::new(active, &keys).unwrap())
 }
 
 /// "text", or "x*20" for twenty x.
@@ -363,6 +383,9 @@ fn packet_of(step: &Step) -> (Header, Vec<u8>, Vec<u8>) {
     step.input.apply(&mut header, &mut value);
     let mut packet = Vec::new();
     emit(&header, &value, &mut packet);
+    if let Some(keys) = keys_of(step.signed_by.as_slice()) {
+        keys.sign(&mut packet);
+    }
     let d = &step.damage;
     (header, value, damaged(packet, d.cut, d.pad, &d.bytes))
 }
@@ -380,7 +403,7 @@ fn verdict_of(name: &str) -> Verdict {
 }
 
 /// Hold an outcome against what the step expects.
-fn check(step: &Step, got: &Outcome) {
+fn check(case: &Case, step: &Step, got: &Outcome) {
     let (mut header, mut value, packet) = packet_of(step);
     assert_eq!(
         got.verdict,
@@ -398,6 +421,18 @@ fn check(step: &Step, got: &Outcome) {
             let parsed = wire::parse(&got.packet).unwrap();
             assert_eq!(parsed, (header, &value[..]));
             assert_eq!(got.packet.len(), wire::HEADER_LEN_BYTES + value.len());
+            let mut expected = Vec::new();
+            emit(&header, &value, &mut expected);
+            if let Some(keys) = keys_of(&case.keys) {
+                keys.sign(&mut expected);
+            }
+            assert_eq!(got.packet, expected[..got.packet.len()], "byte for byte");
+            if let Some(tag) = &step.tag {
+                let tag_at = wire::HEADER_LEN_BYTES - 8;
+                let in_packet = got.packet[tag_at..wire::HEADER_LEN_BYTES].iter();
+                let in_packet: String = in_packet.map(|byte| format!("{byte:02x}")).collect();
+                assert_eq!(in_packet, *tag, "tag");
+            }
         }
     }
 }
@@ -420,7 +455,7 @@ fn run(
         }
         let context = || format!("packet {i}: {}", case.why);
         let outcome = handle(step, &packet_of(step).2);
-        check(step, &outcome);
+        check(case, step, &outcome);
         step.after.apply(expected.registers());
         let (now, then) = (
             snapshot(registers, roles),
@@ -447,8 +482,9 @@ fn every_vector_runs_natively() {
             let mut switch = SoftSwitch::new(common::NODE, roles_of(&case.roles), GEOMETRY);
             // A case either has such a step or not: the first decides for the switch.
             switch.set_hand_off_fails(case.packet.iter().any(|step| step.hand_off_fails));
+            let mut gate = Gate::new(keys_of(&case.keys), GEOMETRY.partitions);
             run(&case, switch.registers(), false, &mut |_, packet| {
-                common::native(&switch, packet)
+                common::native_behind(&mut gate, &switch, packet)
             });
         });
     }
@@ -461,7 +497,11 @@ fn every_vector_runs_in_the_kernel() {
     }
     for (name, case) in cases() {
         named(&name, || {
-            let kernel = Kernel::load(roles_of(&case.roles), GEOMETRY);
+            let kernel = Kernel::load_with_keys(
+                roles_of(&case.roles),
+                GEOMETRY,
+                keys_of(&case.keys).as_ref(),
+            );
             run(&case, kernel.registers(), true, &mut |step, packet| {
                 if step.hand_off_fails {
                     kernel.fill_ring_buffer(&case.before.members);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::live;
+use super::{keys, live};
 use crate::c;
 use crate::registers::{AcceptorView, LeaderView, Shared};
 use crate::soft::{Geometry, Roles};
@@ -57,6 +57,8 @@ pub const LINKS: [(End, End); 7] = [
 pub enum Variant {
     /// The roles as deployed.
     Roles,
+    /// The same of a cluster with a key.
+    Authenticated,
     /// Roles without a protocol: stamp, store the value, count.
     Bare,
     /// The same frames on the same links, forwarded and dropped at their end.
@@ -64,7 +66,12 @@ pub enum Variant {
 }
 
 /// All of them.
-pub const VARIANTS: [Variant; 3] = [Variant::Roles, Variant::Bare, Variant::Forwarding];
+pub const VARIANTS: [Variant; 4] = [
+    Variant::Roles,
+    Variant::Authenticated,
+    Variant::Bare,
+    Variant::Forwarding,
+];
 
 /// What one run gave.
 #[derive(Debug, Clone)]
@@ -109,6 +116,8 @@ fn outgoing(site: usize) -> impl Iterator<Item = (u32, usize)> {
 /// The programs of one site, one set a variant.
 struct Site {
     roles: Programs,
+    /// On the same maps.
+    authenticated: Loaded,
     bare: Loaded,
     plain: Loaded,
     attachments: Vec<Attachment>,
@@ -124,7 +133,7 @@ impl Site {
             loop_ifindex: 0,
             generic: 0,
             port: wire_port(address(site)),
-            reserved: 0,
+            authenticated: 0,
         };
         let build = Build {
             roles: Roles {
@@ -137,10 +146,25 @@ impl Site {
             ring_buffer_bytes: RING_BUFFER_BYTES,
         };
         let roles = Programs::load(&build, None)?;
+        roles.set_keys(&keys()?)?;
         let shared: Vec<&Loaded> = [&roles.leader, &roles.acceptor, &roles.quorum]
             .into_iter()
             .flatten()
             .collect();
+        let authenticated = c::ib_settings {
+            authenticated: 1,
+            ..settings
+        };
+        let all: Vec<&Loaded> = [&roles.dispatch, &roles.copies]
+            .into_iter()
+            .chain(shared.iter().copied())
+            .collect();
+        let alone = match site {
+            LEADER => objects::LEADER_ALONE,
+            LEARNER => objects::QUORUM_ALONE,
+            _ => objects::ACCEPTOR_ALONE,
+        };
+        let authenticated = load_object("authenticated", alone, Some(&authenticated), &[], &all)?;
         let object = match site {
             LEADER => objects::BENCH_BARE_LEADER,
             LEARNER => objects::BENCH_BARE_QUORUM,
@@ -150,6 +174,7 @@ impl Site {
         let plain = load_object("bench_plain", objects::BENCH_PLAIN, None, &[], &[])?;
         Ok(Site {
             roles,
+            authenticated,
             bare,
             plain,
             attachments: Vec::new(),
@@ -191,6 +216,7 @@ impl Site {
     fn select(&self, variant: Variant) -> Result<(), XdpError> {
         let program = match variant {
             Variant::Roles => &self.roles.entry().program,
+            Variant::Authenticated => &self.authenticated.program,
             Variant::Bare => &self.bare.program,
             Variant::Forwarding => &self.plain.program,
         };
@@ -317,7 +343,7 @@ impl Chain {
         instances: u32,
     ) -> Result<Run, XdpError> {
         assert!(value_len_bytes <= VALUE_LEN_MAX_BYTES);
-        let frame = request(value_len_bytes);
+        let frame = request(value_len_bytes, variant)?;
         let windows_max = c::IB_BENCH_WINDOWS_MAX;
         assert!(instances / WINDOW_INSTANCES <= windows_max);
         self.sites.iter().try_for_each(|s| s.select(variant))?;
@@ -386,13 +412,16 @@ fn take_decided(up: &mut UpRing, over: &AtomicBool) -> u64 {
     }
 }
 
-fn request(value_len_bytes: usize) -> Vec<u8> {
+fn request(value_len_bytes: usize, variant: Variant) -> Result<Vec<u8>, XdpError> {
     let value = vec![7u8; value_len_bytes];
     let mut header = Header::new(Type::Request, u16::from(node(CLIENT)), EPOCH);
     (header.client_id, header.client_seq, header.digest) = (1, 1, digest(&value));
     let mut packet = Vec::new();
     emit(&header, &value, &mut packet);
-    udp_frame(address(CLIENT), address(LEADER), &packet)
+    if variant == Variant::Authenticated {
+        keys()?.sign(&mut packet);
+    }
+    Ok(udp_frame(address(CLIENT), address(LEADER), &packet))
 }
 
 /// `struct ib_feed` at the start of a run.

@@ -12,6 +12,7 @@ use libbpf_rs::{MapCore, ObjectBuilder};
 use super::error::{Doing, XdpError};
 use super::maps::{delete, map_array, page_bytes, sum_per_cpu, update, update_bytes, UpRing};
 use super::rig::TestRun;
+use crate::auth::Keys;
 use crate::c;
 use crate::registers::{Ring, Shared};
 use crate::soft::{reason_name, Geometry, Registers, Roles};
@@ -411,6 +412,11 @@ impl Programs {
             delete(&map, &i).doing("emptying a multicast map")?;
         }
         Ok(())
+    }
+
+    /// Set the keys that packets are checked and signed with, of programs that were built for that.
+    pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
+        update(&self.dispatch.map("ib_keys_map")?, &0u32, keys.raw()).doing("setting the keys")
     }
 
     /// Counters by name, those that are not zero.

@@ -11,6 +11,7 @@ use super::error::{Doing, XdpError};
 use super::maps::UpRing;
 use super::programs::{load_object, test_run, Build, Loaded, Programs};
 use super::{loopback, wire_address, wire_port};
+use crate::auth::Keys;
 use crate::c;
 use crate::soft::{Geometry, Registers, Roles};
 
@@ -53,6 +54,18 @@ impl Rig {
         geometry: Geometry,
         acceptor: Option<&[u8]>,
     ) -> Result<Rig, XdpError> {
+        Rig::load_with_keys(node, address, roles, geometry, acceptor, None)
+    }
+
+    /// The same; with keys, packets carry tags.
+    pub fn load_with_keys(
+        node: u8,
+        address: SocketAddrV4,
+        roles: Roles,
+        geometry: Geometry,
+        acceptor: Option<&[u8]>,
+        keys: Option<&Keys>,
+    ) -> Result<Rig, XdpError> {
         let build = Build {
             roles,
             geometry,
@@ -64,11 +77,14 @@ impl Rig {
                 loop_ifindex: 0,
                 generic: 0,
                 port: wire_port(address),
-                reserved: 0,
+                authenticated: u16::from(keys.is_some()),
             },
             ring_buffer_bytes: RING_BUFFER_BYTES,
         };
         let mut programs = Programs::load(&build, acceptor)?;
+        if let Some(keys) = keys {
+            programs.set_keys(keys)?;
+        }
         let up = Mutex::new(programs.up.take());
         Ok(Rig {
             programs,
@@ -80,6 +96,11 @@ impl Rig {
     /// Put a frame through the program that is to be attached to the interface.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
         run(&self.programs.entry().program, frame, repeat)
+    }
+
+    /// Other keys, of a rig that was loaded with some.
+    pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
+        self.programs.set_keys(keys)
     }
 
     /// The registers.

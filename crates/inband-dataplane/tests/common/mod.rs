@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use inband_dataplane::auth::{Gate, Keys};
 use inband_dataplane::soft::{reason_name, Geometry, Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::{
     digest, emit, Header, Type, HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
@@ -91,6 +92,25 @@ pub fn native(switch: &SoftSwitch, packet: &[u8]) -> Outcome {
     }
 }
 
+/// The same behind a gate, as a host has one.
+pub fn native_behind(gate: &mut Gate, switch: &SoftSwitch, packet: &[u8]) -> Outcome {
+    let before = gate.counters();
+    if !gate.admits(packet) {
+        let mut counted = gate.counters().into_iter();
+        let counted = counted.find(|(name, n)| before.get(name).copied().unwrap_or(0) != *n);
+        return Outcome {
+            verdict: Verdict::Drop,
+            reason: counted.expect("a reason").0,
+            packet: Vec::new(),
+        };
+    }
+    let mut outcome = native(switch, packet);
+    if !matches!(outcome.verdict, Verdict::Drop | Verdict::Pass | Verdict::Up) {
+        gate.sign(&mut outcome.packet);
+    }
+    outcome
+}
+
 /// The XDP programs, fed by test runs.
 pub struct Kernel {
     rig: Rig,
@@ -100,7 +120,13 @@ pub struct Kernel {
 impl Kernel {
     /// Load the programs of these roles.
     pub fn load(roles: Roles, geometry: Geometry) -> Kernel {
-        let rig = Rig::load(NODE, HERE, roles, geometry, None).unwrap_or_else(|e| panic!("{e}"));
+        Kernel::load_with_keys(roles, geometry, None)
+    }
+
+    /// The same; with keys, packets carry tags.
+    pub fn load_with_keys(roles: Roles, geometry: Geometry, keys: Option<&Keys>) -> Kernel {
+        let rig = Rig::load_with_keys(NODE, HERE, roles, geometry, None, keys)
+            .unwrap_or_else(|e| panic!("{e}"));
         Kernel {
             rig,
             full: Cell::new(false),
@@ -109,6 +135,10 @@ impl Kernel {
 
     pub fn registers(&self) -> &Registers {
         self.rig.registers()
+    }
+
+    pub fn set_keys(&self, keys: &Keys) {
+        self.rig.set_keys(keys).unwrap();
     }
 
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {

@@ -11,6 +11,8 @@ use super::row::{machine, median, progress, Baseline, Output, Row};
 
 const VALUE_LENS_BYTES: [usize; 3] = [64, 512, VALUE_LEN_MAX_BYTES];
 const RINGS_SLOTS: [usize; 3] = [1024, 4096, 65_536];
+/// Packets that are checked on the way of one instance: a request, three 2As, three 2Bs.
+const PACKETS_PER_INSTANCE: u32 = 7;
 /// Windows of instances in one run; their median is the run's figure.
 const WINDOWS_PER_RUN: u32 = 40;
 /// Instances that fill a small ring twice before anything counts.
@@ -42,7 +44,7 @@ pub fn run(rounds: usize, output: &mut Output) -> Result<()> {
             progress("");
             let conditions = format!(
                 "{value_len_bytes} B values, ring of {ring_slots} slots, live frames on one CPU, \
-                 direct veth links, one leader, three acceptors, one learner, not authenticated; \
+                 direct veth links, one leader, three acceptors, one learner; \
                  {} lost; median of {rounds} interleaved rounds; {machine}",
                 measured.lost
             );
@@ -84,7 +86,7 @@ fn measure(
 }
 
 fn rows(measured: &Measured, variant: &str, conditions: &str, output: &mut Output) -> Result<()> {
-    let [roles, bare, forwarding] = measured.ns;
+    let [roles, authenticated, bare, forwarding] = measured.ns;
     let row = |metric| Row {
         bench: "agreement",
         metric,
@@ -97,10 +99,21 @@ fn rows(measured: &Measured, variant: &str, conditions: &str, output: &mut Outpu
         paper: None,
         conditions: conditions.to_owned(),
     };
+    let hops = f64::from(PACKETS_PER_INSTANCE);
+    let with_key = Row {
+        value: authenticated,
+        conditions: format!(
+            "with a cluster key, {:.0} ns a hop more; {conditions}",
+            (authenticated - roles) / hops
+        ),
+        ..row("capacity_authenticated")
+    };
     let beside = |name: &str, value| {
         let name = name.to_owned();
         Some(Baseline { name, value })
     };
+    let keyless = beside("the same without a key", roles);
+    output.row(&with_key.beside(keyless))?;
     let bare = beside("roles without a protocol", bare);
     output.row(&row("capacity_to_bare").beside(bare))?;
     let forwarding = beside("plain forwarding", forwarding);

@@ -59,10 +59,11 @@ pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
     }
     let mut instance_ns = 0.0;
     for cost in role_costs().context("loading the packet programs")? {
-        if cost.value_len_bytes == INSTANCE_VALUE_LEN_BYTES {
+        if cost.value_len_bytes == INSTANCE_VALUE_LEN_BYTES && !cost.authenticated {
             let packets = PACKETS_PER_INSTANCE.iter().find(|p| p.0 == cost.role);
             instance_ns += cost.ns * packets.map_or(0.0, |p| p.1);
         }
+        let key = if cost.authenticated { ", key" } else { "" };
         let metric = match cost.role {
             "leader" => "leader_cost_ns",
             "acceptor" => "acceptor_cost_ns",
@@ -72,7 +73,7 @@ pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
             bench: BENCH,
             metric,
             backend: XDP.into(),
-            variant: format!("{} B", cost.value_len_bytes),
+            variant: format!("{} B{key}", cost.value_len_bytes),
             value: cost.ns,
             unit: "ns/packet",
             baseline: None,

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * keys.h - authentication where packets enter and leave a process: the same code as in the kernel.
+ */
+#ifndef INBAND_NATIVE_KEYS_H
+#define INBAND_NATIVE_KEYS_H
+
+#include "../inband/auth.h"
+
+/*
+ * The reason (enum ib_reason) to drop the UDP payload of len_bytes at `packet`, or IB_R_none. As
+ * the kernel does it: first whether it is whole, then its tag.
+ */
+ib_u32 ib_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,
+                     ib_u32 partitions);
+
+/* Set key_id and tag of the packet whose header is at `packet`. */
+void ib_keys_sign(const struct ib_keys *keys, ib_u8 *packet);
+
+/* SipHash-2-4 of len_bytes at `bytes`. */
+ib_u64 ib_siphash(ib_u64 k0, ib_u64 k1, const ib_u8 *bytes, ib_u64 len_bytes);
+
+#endif
