@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::wire;
+use inband_dataplane::auth::Digest;
 use serde::{Deserialize, Serialize};
 
 use crate::configuration::Epoch;
@@ -44,8 +44,8 @@ pub struct StoredVote {
 
 impl StoredVote {
     /// Is the value the one that was proposed? A damaged one can be told by its digest.
-    pub fn is_readable(&self) -> bool {
-        wire::digest(&self.value) == self.digest
+    fn is_readable(&self, digest: Digest) -> bool {
+        digest.of(&self.value) == self.digest
     }
 }
 
@@ -96,9 +96,18 @@ pub struct Merged {
     pub position: Position,
     /// For each instance the vote of the highest round.
     pub votes: BTreeMap<u64, StoredVote>,
+    digest: Digest,
 }
 
 impl Merged {
+    /// Nothing yet, of acceptors whose values are digested like this.
+    pub fn of(digest: Digest) -> Merged {
+        Merged {
+            digest,
+            ..Merged::default()
+        }
+    }
+
     /// Take in a piece. In any order, any number of times: the result is the same.
     pub fn add(&mut self, piece: &Piece) -> Result<(), Conflict> {
         let (own, other) = (&mut self.position, &piece.position);
@@ -108,7 +117,7 @@ impl Merged {
         for vote in &piece.votes {
             own.promise = own.promise.max(vote.promise).max(vote.vround);
             match self.votes.get(&vote.instance) {
-                Some(held) if !replaces(vote, held)? => {}
+                Some(held) if !replaces(vote, held, self.digest)? => {}
                 _ => {
                     self.votes.insert(vote.instance, vote.clone());
                 }
@@ -121,11 +130,11 @@ impl Merged {
 }
 
 /// The higher round counts; of one round, the copy that can be read.
-fn replaces(vote: &StoredVote, held: &StoredVote) -> Result<bool, Conflict> {
+fn replaces(vote: &StoredVote, held: &StoredVote, digest: Digest) -> Result<bool, Conflict> {
     if vote.vround != held.vround {
         return Ok(vote.vround > held.vround);
     }
-    match (vote.is_readable(), held.is_readable()) {
+    match (vote.is_readable(digest), held.is_readable(digest)) {
         (true, true) if vote.digest != held.digest => Err(Conflict {
             instance: vote.instance,
             vround: vote.vround,
@@ -159,6 +168,9 @@ pub enum AcceptorError {
 pub trait AcceptorState {
     /// How many partitions there are.
     fn partitions(&self) -> usize;
+
+    /// How its values are digested.
+    fn digest(&self) -> Digest;
 
     /// Where a partition stands.
     fn position(&self, partition: usize) -> Position;

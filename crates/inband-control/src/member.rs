@@ -428,7 +428,7 @@ impl<A: AcceptorState, N: Notes> Member<A, N> {
         self.installing = Some(Installing {
             order,
             partition: 0,
-            merged: Merged::default(),
+            merged: Merged::default(), // made by `plan`
             sources: BTreeMap::new(),
             whole: false,
             attempt: 0,
@@ -443,6 +443,7 @@ impl<A: AcceptorState, N: Notes> Member<A, N> {
     /// Choose whom to ask for the current partition: one that has it all, or all that were sealed.
     fn plan(&mut self) {
         let own = self.config.node;
+        let digest = self.acceptor.as_ref().map(A::digest).unwrap_or_default();
         let Some(installing) = &mut self.installing else {
             return;
         };
@@ -462,7 +463,7 @@ impl<A: AcceptorState, N: Notes> Member<A, N> {
             (node, source)
         };
         installing.sources = chosen.into_iter().map(source).collect();
-        installing.merged = Merged::default();
+        installing.merged = Merged::of(digest);
     }
 
     /// Ask the sources that are not done, or the one given.

@@ -3,6 +3,7 @@
 
 use std::ops::Deref;
 
+use inband_dataplane::auth::Digest;
 use inband_dataplane::registers::SlotView;
 use inband_dataplane::soft::{Geometry, Registers};
 
@@ -17,24 +18,27 @@ const VOTE_LEN_BYTES: usize = 64;
 pub struct RegisterState<R> {
     registers: R,
     geometry: Geometry,
+    digest: Digest,
     holds: Option<Holds>,
 }
 
 impl<R: Deref<Target = Registers>> RegisterState<R> {
-    /// An acceptor that has just started and knows nothing: it does not vote.
+    /// An acceptor that has just started and knows nothing: it does not vote. Of a cluster without keys.
     pub fn new(registers: R, geometry: Geometry) -> RegisterState<R> {
-        RegisterState {
-            registers,
-            geometry,
-            holds: None,
-        }
+        RegisterState::restored(registers, geometry, Digest::PLAIN, None)
     }
 
-    /// One whose votes have outlived the process: they are complete for `holds`.
-    pub fn restored(registers: R, geometry: Geometry, holds: Option<Holds>) -> RegisterState<R> {
+    /// One whose votes may have outlived the process: they are complete for `holds`.
+    pub fn restored(
+        registers: R,
+        geometry: Geometry,
+        digest: Digest,
+        holds: Option<Holds>,
+    ) -> RegisterState<R> {
         RegisterState {
             registers,
             geometry,
+            digest,
             holds,
         }
     }
@@ -86,6 +90,10 @@ fn view(vote: &StoredVote) -> SlotView {
 impl<R: Deref<Target = Registers>> AcceptorState for RegisterState<R> {
     fn partitions(&self) -> usize {
         self.geometry.partitions
+    }
+
+    fn digest(&self) -> Digest {
+        self.digest
     }
 
     fn position(&self, partition: usize) -> Position {

@@ -43,6 +43,9 @@ pub struct ClusterRecord {
     pub data_dirs: usize,
     /// What votes survive.
     pub durability: Durability,
+    /// Packets carry tags, with the keys in the directory's key file. As long as the cluster lives.
+    #[serde(default)]
+    pub authenticated: bool,
     /// Names of the hosts that the first start was asked for.
     pub asked: Vec<String>,
     /// The members, in the order of their ids.
@@ -138,6 +141,7 @@ impl From<RecordOfFixedMembers> for ClusterRecord {
             partitions: old.partitions,
             data_dirs: old.data_dirs,
             durability: old.durability,
+            authenticated: false, // until its founding, which is to come
             asked: (0..old.replicas).map(|i| format!("replica/{i}")).collect(),
             hosts: Vec::new(),
             next_id: 1,
@@ -275,6 +279,16 @@ impl ClusterDir {
         &self.path
     }
 
+    /// The keys of a cluster that has some.
+    pub fn key_file(&self) -> PathBuf {
+        Self::key_file_in(&self.path)
+    }
+
+    /// The same of the cluster's directory.
+    pub fn key_file_in(path: &Path) -> PathBuf {
+        path.join("keys.toml")
+    }
+
     /// Directory of one host: configuration, log, state, data.
     pub fn host(&self, dir_name: &str) -> PathBuf {
         self.path.join("hosts").join(dir_name)
@@ -393,6 +407,7 @@ impl ClusterDir {
             partitions: spec.partitions,
             data_dirs: 1 + self.more_data.len(),
             durability: spec.durability,
+            authenticated: spec.authenticated,
             asked: spec.hosts().into_iter().map(|host| host.name).collect(),
             hosts: Vec::new(),
             next_id: 1,
@@ -406,6 +421,9 @@ impl ClusterDir {
             record.asked.clone_from(&last.asked);
             record.next_id = last.next_id;
             record.next_numbers.clone_from(&last.next_numbers);
+            if !last.hosts.is_empty() {
+                record.authenticated = last.authenticated;
+            }
         }
         let hosts = planned(spec, &record);
         let (mut present, mut missing) = (Vec::new(), Vec::new());

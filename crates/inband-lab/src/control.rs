@@ -29,6 +29,8 @@ pub enum HostRequest {
     Applied,
     /// Make everything applied survive a power cut. Answered by [`HostReply::Position`].
     Sync,
+    /// Read the cluster's key file again. Answered by [`HostReply::Keys`].
+    ReloadKeys,
     /// Ask the control plane, wherever its leader is. Answered by [`HostReply::Control`].
     Control {
         /// What.
@@ -48,6 +50,11 @@ pub enum HostReply {
     Position(Position),
     /// To [`HostRequest::Control`].
     Control(Box<service::Response>),
+    /// To [`HostRequest::ReloadKeys`].
+    Keys {
+        /// Used from now on; `None`: the host's configuration has no key file.
+        keys: Option<KeyStatus>,
+    },
     /// To [`HostRequest::Stop`].
     Stopping,
     /// The request failed or was not understood.
@@ -55,6 +62,15 @@ pub enum HostReply {
         /// One line.
         message: String,
     },
+}
+
+/// The keys that a host authenticates packets with.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct KeyStatus {
+    /// Id of the key it sends with.
+    pub active: u16,
+    /// Ids of those it accepts, ascending.
+    pub accepted: Vec<u16>,
 }
 
 /// How far a replica is.
@@ -122,6 +138,9 @@ pub struct HostStatus {
     pub acceptors: Vec<AcceptorStatus>,
     /// If it holds a store.
     pub replica: Option<ReplicaStatus>,
+    /// If packets are authenticated: with which keys.
+    #[serde(default)]
+    pub keys: Option<KeyStatus>,
     /// Everything counted, dropped packets among them, by name.
     pub counters: BTreeMap<String, u64>,
     /// Memory of the process and of its maps.
@@ -211,6 +230,14 @@ pub fn control(
 ) -> Result<service::Response, ControlError> {
     match line_json::call(socket, &HostRequest::Control { request }, limit)? {
         HostReply::Control(response) => Ok(*response),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Have the key file read again; says which keys are used now.
+pub fn reload_keys(socket: &Path, limit: Duration) -> Result<Option<KeyStatus>, ControlError> {
+    match line_json::call(socket, &HostRequest::ReloadKeys, limit)? {
+        HostReply::Keys { keys } => Ok(keys),
         other => Err(unexpected(other)),
     }
 }

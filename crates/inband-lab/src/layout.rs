@@ -104,6 +104,8 @@ pub struct ClusterSpec {
     pub controllers: usize,
     /// What a vote survives.
     pub durability: Durability,
+    /// A new cluster gets a key, and its packets carry tags.
+    pub authenticated: bool,
     /// How hosts are connected.
     pub network: NetworkChoice,
     /// Front door for RESP clients; replica `i` also listens at the port plus 1 plus `i`.
@@ -139,6 +141,7 @@ impl ClusterSpec {
             leader: LeaderLayout::default(),
             controllers: 0,
             durability: Durability::default(),
+            authenticated: true,
             network: NetworkChoice::Auto,
             resp: SocketAddr::from(([127, 0, 0, 1], 6379)),
             metrics_port: 9464,

@@ -6,6 +6,7 @@
 
 mod down;
 mod error;
+mod keys;
 mod listeners;
 mod members;
 mod operate;

@@ -246,6 +246,10 @@ pub struct ClusterConfig {
     pub port: u16,
     /// What a vote survives.
     pub durability: Durability,
+    /// The file with the keys that packets are authenticated with; `None`: they are not. See
+    /// [`crate::key_file`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
 }
 
 impl ClusterConfig {

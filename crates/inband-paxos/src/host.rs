@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use inband_dataplane::auth::Digest;
 use inband_dataplane::registers::LeaderView;
 use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
@@ -60,6 +61,8 @@ pub struct HostConfig {
     pub log_values_max: usize,
     /// Durable, never used again by this node.
     pub incarnation: u64,
+    /// How values are digested.
+    pub digest: Digest,
     /// May a soft acceptor vote? `false` if it may have forgotten votes of this epoch.
     pub voting: bool,
 }
@@ -668,6 +671,7 @@ impl Host {
             }
             self.due_again(partition);
         }
+        header.digest = self.shared.config.digest.of(&value);
         own.send(Dest::Peers, &header, &value);
         for (dest, packet) in own.iter() {
             self.route_one(dest, packet, out);
@@ -677,6 +681,10 @@ impl Host {
 
     /// An ALIVE: the header speaks of its partition, the value of those behind it, if of any.
     fn on_alive(&mut self, now: Micros, header: &Header, value: &[u8], out: &mut Outbox) {
+        if self.shared.config.digest.of(value) != header.digest {
+            self.shared.bad_packets += 1;
+            return;
+        }
         if header.epoch != self.shared.config.epoch {
             return;
         }

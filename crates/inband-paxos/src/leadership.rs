@@ -14,9 +14,10 @@
 
 use std::collections::BTreeMap;
 
+use inband_dataplane::auth::Digest;
 use inband_dataplane::registers::LeaderView;
 use inband_dataplane::round;
-use inband_dataplane::wire::{self, flag, Header, Type};
+use inband_dataplane::wire::{flag, Header, Type};
 
 use crate::outbox::{Dest, Outbox};
 use crate::quorum::{SlotPromises, Vote, Votes};
@@ -50,6 +51,8 @@ pub struct LeadershipConfig {
     pub leaders: Vec<u8>,
     /// First instance of the epoch.
     pub first_instance: u64,
+    /// How values are digested.
+    pub digest: Digest,
     /// Times.
     pub timing: Timing,
 }
@@ -361,7 +364,7 @@ impl Leadership {
             }
             None => {
                 header.flags = flag::NOOP;
-                header.digest = wire::digest(&[]);
+                header.digest = self.config.digest.of(&[]);
                 out.send(Dest::Acceptors, &header, &[]);
             }
         }

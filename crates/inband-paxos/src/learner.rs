@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::wire::{self, flag, Header, Type};
+use inband_dataplane::auth::Digest;
+use inband_dataplane::wire::{flag, Header, Type};
 
 use crate::decided_log::{DecidedLog, LogLimit};
 use crate::log::{Origin, ValueKind};
@@ -31,6 +32,8 @@ pub struct LearnerConfig {
     pub ahead_max: u64,
     /// Decided values kept for peers.
     pub log_limit: LogLimit,
+    /// How values are digested.
+    pub digest: Digest,
     /// Times.
     pub timing: Timing,
 }
@@ -204,6 +207,7 @@ impl Learner {
             partition: config.partition,
             epoch: config.epoch,
             acceptors: &config.acceptors,
+            digest: config.digest,
         }
     }
 
@@ -214,7 +218,7 @@ impl Learner {
         if instance < self.next || instance >= self.next + self.config.ahead_max {
             return;
         }
-        if wire::digest(value) != header.digest {
+        if self.config.digest.of(value) != header.digest {
             self.stats.digest_mismatch += 1;
             return; // the hole is asked for again
         }
@@ -267,7 +271,7 @@ impl Learner {
             }
             return;
         }
-        if wire::digest(value) != header.digest {
+        if self.config.digest.of(value) != header.digest {
             self.stats.digest_mismatch += 1;
             return;
         }
@@ -289,7 +293,7 @@ impl Learner {
         let vote = header.has(flag::VOTE).then(|| vote_of(header, value));
         if vote
             .as_ref()
-            .is_some_and(|v| wire::digest(&v.value) != v.digest)
+            .is_some_and(|v| self.config.digest.of(&v.value) != v.digest)
         {
             self.stats.digest_mismatch += 1;
             return; // a damaged answer is no answer, least of all "no vote"

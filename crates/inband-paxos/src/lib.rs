@@ -7,6 +7,7 @@ pub mod decided_log;
 pub mod durable;
 pub mod host;
 pub mod journal;
+pub mod key_file;
 pub mod leadership;
 pub mod learner;
 pub mod library;

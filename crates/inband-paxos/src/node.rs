@@ -5,10 +5,11 @@
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use inband_dataplane::auth::{Digest, Gate, Keys};
 use inband_dataplane::registers::{AcceptorView, LeaderView};
 use inband_dataplane::socket::{HostSocket, BATCH_MAX};
 use inband_dataplane::soft::{Geometry, Registers, Roles};
@@ -22,6 +23,7 @@ use crate::host::{EpochConfig, Host, HostConfig, LogStart, RecoverError};
 use crate::journal::{
     AcceptorDisk, AcceptorStart, DiskLimits, Holds, Reconfigured, StartError, Synced,
 };
+use crate::key_file::{KeyFile, KeyFileError};
 use crate::leadership::LeaderEvent;
 use crate::log::{Burst, Origin, ReadTicket, ReplicatedLog, SubmitError, Ticket};
 use crate::outbox::{Dest, Outbox};
@@ -65,6 +67,9 @@ pub enum NodeError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The cluster's keys.
+    #[error(transparent)]
+    Keys(#[from] KeyFileError),
     /// `auto` was not resolved, or no interface was given.
     #[error("dataplane {0} needs host.interface in the configuration")]
     NoInterface(Dataplane),
@@ -90,6 +95,8 @@ pub enum NodeError {
 pub struct Node {
     host: Host,
     socket: HostSocket,
+    gate: Gate,
+    key_file: Option<PathBuf>,
     kernel: Option<XdpHost>,
     /// In `sync` mode, of the acceptor.
     disk: Option<AcceptorDisk>,
@@ -174,6 +181,15 @@ fn timing_of(config: &Config) -> Timing {
     }
 }
 
+/// The keys of a cluster that has some, and how its values are digested.
+fn load_keys(path: Option<&Path>) -> Result<(Option<Keys>, Digest), KeyFileError> {
+    let Some(path) = path else {
+        return Ok((None, Digest::PLAIN));
+    };
+    let file = KeyFile::load(path)?;
+    Ok((Some(file.keys()), file.digest()))
+}
+
 impl Node {
     /// Start a host. `dataplane` is what `auto` was resolved to; `applied` is the last instance of
     /// each log in the application's state.
@@ -191,6 +207,7 @@ impl Node {
             partitions: logs,
             ring_slots: config.cluster.ring_slots as usize,
         };
+        let (keys, digest) = load_keys(config.cluster.key_file.as_deref())?;
         let keeps_journal = roles.acceptor && config.cluster.durability == Durability::Sync;
         let journal = keeps_journal
             .then(|| Self::open_journal(config, geometry))
@@ -218,7 +235,7 @@ impl Node {
             quorum: roles.quorum && !kernel_roles.quorum,
         };
         let kernel = if in_kernel {
-            let kernel = Self::load_kernel(config, dataplane, kernel_roles, geometry)?;
+            let kernel = Self::load_kernel(config, dataplane, kernel_roles, geometry, keys)?;
             let firsts = &config.cluster.first_instances;
             configure(kernel.registers(), kernel_roles, &members, firsts, voting);
             Some(kernel)
@@ -243,6 +260,7 @@ impl Node {
             timing: timing_of(config),
             log_values_max: config.host.limits.peer_log_values as usize,
             incarnation,
+            digest,
             voting,
         };
         let mut addresses = vec![None; 256];
@@ -262,6 +280,8 @@ impl Node {
         let mut node = Node {
             host,
             socket,
+            gate: Gate::new(keys, geometry.partitions),
+            key_file: config.cluster.key_file.clone(),
             kernel,
             disk,
             addresses,
@@ -336,6 +356,7 @@ impl Node {
         dataplane: Dataplane,
         roles: Roles,
         geometry: Geometry,
+        keys: Option<Keys>,
     ) -> Result<XdpHost, NodeError> {
         let this = config.this();
         let interface = config
@@ -359,6 +380,7 @@ impl Node {
             ring_buffer_bytes: RING_BUFFER_BYTES,
             // Two roles on one host, or a role and the process beside it, talk to each other.
             loopback: this.packet_roles() > 1,
+            keys,
         })?;
         Ok(kernel)
     }
@@ -382,6 +404,11 @@ impl Node {
         }
         self.events.extend(self.host.take_leader_events());
         let own = self.host.config().node;
+        if self.gate.keys().is_some() {
+            self.out
+                .packets_mut()
+                .for_each(|packet| self.gate.sign(packet));
+        }
         for (dest, packet_len_bytes, packets) in self.out.runs(BATCH_MAX) {
             let address = match dest {
                 Dest::Node(node) if node == own => {
@@ -451,7 +478,8 @@ impl Node {
         let mut counters = kernel.map_or_else(Default::default, |kernel| {
             kernel.counters().unwrap_or_default()
         });
-        for (name, count) in self.host.switch().map(|s| s.counters()).unwrap_or_default() {
+        let switch = self.host.switch().map(|s| s.counters());
+        for (name, count) in switch.into_iter().flatten().chain(self.gate.counters()) {
             *counters.entry(name).or_default() += count;
         }
         let mut add = |name, value: u64| {
@@ -562,6 +590,29 @@ impl Node {
         self.flush(None);
     }
 
+    /// The keys that packets are authenticated with.
+    pub fn keys(&self) -> Option<&Keys> {
+        self.gate.keys()
+    }
+
+    /// Read the key file again and use what it says from now on. After an error the keys are as before.
+    pub fn reload_keys(&mut self) -> Result<Option<&Keys>, NodeError> {
+        let Some(path) = &self.key_file else {
+            return Ok(None);
+        };
+        let (keys, digest) = load_keys(Some(path))?;
+        if digest != self.host.config().digest {
+            return Err(KeyFileError::OtherDigestKey { path: path.clone() }.into());
+        }
+        if let Some(keys) = keys {
+            if let Some(kernel) = &mut self.kernel {
+                kernel.set_keys(keys)?;
+            }
+            self.gate.set_keys(keys);
+        }
+        Ok(self.gate.keys())
+    }
+
     /// For which epoch the votes in the acceptor's journal are complete.
     pub fn holds(&self) -> Option<Holds> {
         self.host.journal()?.0.holds()
@@ -612,6 +663,9 @@ impl Node {
             let Ok(Some((len_bytes, from))) = self.socket.receive(&mut self.buffer) else {
                 return;
             };
+            if !self.gate.admits(&self.buffer[..len_bytes]) {
+                continue;
+            }
             let now = self.now();
             self.host
                 .on_packet(now, &self.buffer[..len_bytes], &mut self.out);

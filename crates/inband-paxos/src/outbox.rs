@@ -72,6 +72,16 @@ impl Outbox {
         })
     }
 
+    /// The packets, in order, for whoever finishes them.
+    pub fn packets_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let mut rest = self.bytes.as_mut_slice();
+        self.sends.iter().map(move |(_, start, end)| {
+            let (packet, behind) = std::mem::take(&mut rest).split_at_mut(end - start);
+            rest = behind;
+            packet
+        })
+    }
+
     /// The packets, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Dest, &[u8])> {
         self.sends

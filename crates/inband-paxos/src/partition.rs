@@ -4,7 +4,7 @@
 use inband_dataplane::registers::LeaderView;
 use inband_dataplane::round;
 use inband_dataplane::soft::SoftSwitch;
-use inband_dataplane::wire::{self, flag, Header, Type};
+use inband_dataplane::wire::{flag, Header, Type};
 
 use crate::host::{HostConfig, RecoverError};
 use crate::leadership::{LeaderEvent, Leadership, LeadershipConfig};
@@ -29,6 +29,7 @@ fn leadership(now: Micros, partition: usize, config: &HostConfig) -> Option<Lead
             acceptors: config.acceptors.clone(),
             leaders: config.leaders[partition].clone(),
             first_instance: config.logs[partition].first_instance,
+            digest: config.digest,
             timing: config.timing,
         };
         Leadership::new(now, leadership)
@@ -72,6 +73,7 @@ impl Partition {
                 acceptors: config.acceptors.clone(),
                 ahead_max: config.geometry.ring_slots as u64,
                 log_limit: config.peer_log_limit(),
+                digest: config.digest,
                 timing: config.timing,
             };
             Learner::new(learner, start.applied)
@@ -91,6 +93,7 @@ impl Partition {
             config.epoch,
             config.replicas.clone(),
             config.geometry.ring_slots as u64,
+            config.digest,
             config.timing,
         );
         trim.applied(start.applied);
@@ -101,6 +104,7 @@ impl Partition {
                 partition,
                 config.epoch,
                 config.incarnation,
+                config.digest,
                 config.timing,
             ),
             learner,
@@ -339,7 +343,7 @@ impl Partition {
         shared: &mut Shared,
         own: &mut Outbox,
     ) {
-        if header.has(flag::VOTE) && wire::digest(value) != header.digest {
+        if header.has(flag::VOTE) && shared.config.digest.of(value) != header.digest {
             shared.bad_packets += 1;
             return; // a damaged vote is no answer, least of all "no vote"
         }

@@ -5,8 +5,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use inband_dataplane::auth::Digest;
 use inband_dataplane::round;
-use inband_dataplane::wire::{self, flag, Header, Type, VALUE_LEN_MAX_BYTES};
+use inband_dataplane::wire::{flag, Header, Type, VALUE_LEN_MAX_BYTES};
 
 use crate::by_ticket::ByTicket;
 use crate::log::{Origin, SubmitError, SubmitFailure, Ticket, ValueKind};
@@ -47,6 +48,7 @@ pub struct Proposer {
     node: u8,
     partition: u16,
     epoch: u32,
+    digest: Digest,
     timing: Timing,
     nonce_base: u64,
     nonces: u64,
@@ -74,11 +76,19 @@ pub struct Proposer {
 
 impl Proposer {
     /// A proposer without a session. `incarnation` is never used again by this node.
-    pub fn new(node: u8, partition: u16, epoch: u32, incarnation: u64, timing: Timing) -> Proposer {
+    pub fn new(
+        node: u8,
+        partition: u16,
+        epoch: u32,
+        incarnation: u64,
+        digest: Digest,
+        timing: Timing,
+    ) -> Proposer {
         Proposer {
             node,
             partition,
             epoch,
+            digest,
             timing,
             nonce_base: incarnation << 24 | u64::from(node) << 16,
             nonces: 0,
@@ -184,7 +194,7 @@ impl Proposer {
         let mut header = self.header(Type::Request);
         header.flags = flag::OPEN;
         header.client_id = nonce;
-        header.digest = wire::digest(&[]);
+        header.digest = self.digest.of(&[]);
         out.send(self.dest(), &header, &[]);
     }
 
@@ -252,7 +262,7 @@ impl Proposer {
         pending.resend_after = (pending.resend_after * 2).min(self.timing.resend_max_us);
         header.client_id = client_id;
         header.client_seq = pending.seq;
-        header.digest = wire::digest(&pending.value);
+        header.digest = self.digest.of(&pending.value);
         header.client_low = low;
         out.send(dest, &header, &pending.value);
     }
@@ -491,6 +501,7 @@ impl Proposer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use inband_dataplane::wire;
 
     fn open(p: &mut Proposer) {
         let mut out = Outbox::new();
@@ -518,7 +529,7 @@ mod tests {
     #[test]
     fn a_value_is_repeated_then_given_up_as_unknown() {
         let timing = Timing::default();
-        let mut p = Proposer::new(1, 0, 1, 1, timing);
+        let mut p = Proposer::new(1, 0, 1, 1, Digest::PLAIN, timing);
         open(&mut p);
         let mut out = Outbox::new();
         let ticket = p.submit(0, b"x", &mut out).unwrap();
@@ -534,7 +545,7 @@ mod tests {
     #[test]
     fn never_sent_is_certainly_not_applied() {
         let timing = Timing::default();
-        let mut p = Proposer::new(1, 0, 1, 1, timing);
+        let mut p = Proposer::new(1, 0, 1, 1, Digest::PLAIN, timing);
         let mut out = Outbox::new();
         let ticket = p.submit(0, b"x", &mut out).unwrap();
         p.on_tick(timing.submit_deadline_us, &mut out);
@@ -545,7 +556,7 @@ mod tests {
     #[test]
     fn an_older_leader_does_not_get_requests_back() {
         let round = |counter, node| round::round(counter, 1, node).unwrap();
-        let mut p = Proposer::new(1, 0, 1, 1, Timing::default());
+        let mut p = Proposer::new(1, 0, 1, 1, Digest::PLAIN, Timing::default());
         open(&mut p);
         let mut out = Outbox::new();
         p.leader_is(0, round(8, 5), &mut out);
@@ -556,7 +567,7 @@ mod tests {
 
     #[test]
     fn no_more_than_the_window_is_in_flight_and_all_are_sent() {
-        let mut p = Proposer::new(1, 0, 1, 1, Timing::default());
+        let mut p = Proposer::new(1, 0, 1, 1, Digest::PLAIN, Timing::default());
         open(&mut p);
         let mut out = Outbox::new();
         let count = 3 * SEND_WINDOW;
@@ -574,7 +585,7 @@ mod tests {
 
     #[test]
     fn the_low_mark_waits_for_the_slowest() {
-        let mut p = Proposer::new(1, 0, 1, 1, Timing::default());
+        let mut p = Proposer::new(1, 0, 1, 1, Digest::PLAIN, Timing::default());
         open(&mut p);
         let mut out = Outbox::new();
         let first = p.submit(0, b"a", &mut out).unwrap();
@@ -589,7 +600,7 @@ mod tests {
 
     #[test]
     fn a_value_that_a_checkpoint_may_hold_is_not_sent_in_another_session() {
-        let mut p = Proposer::new(1, 0, 1, 1, Timing::default());
+        let mut p = Proposer::new(1, 0, 1, 1, Digest::PLAIN, Timing::default());
         open(&mut p);
         let mut out = Outbox::new();
         let ticket = p.submit(0, b"a", &mut out).unwrap();
@@ -605,7 +616,7 @@ mod tests {
 
     #[test]
     fn a_refused_session_is_reopened_and_the_value_sent_again() {
-        let mut p = Proposer::new(1, 0, 1, 1, Timing::default());
+        let mut p = Proposer::new(1, 0, 1, 1, Digest::PLAIN, Timing::default());
         open(&mut p);
         let mut out = Outbox::new();
         let ticket = p.submit(0, b"a", &mut out).unwrap();

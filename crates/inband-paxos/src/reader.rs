@@ -145,11 +145,17 @@ impl Reader {
         self.ask(out);
     }
 
+    /// Names this process among those of all nodes: an answer that was meant for another one, which may
+    /// count its rounds alike, may be older than the question.
+    fn asker(&self) -> u64 {
+        self.config.incarnation << 8 | u64::from(self.config.node)
+    }
+
     fn ask(&self, out: &mut Outbox) {
         let config = &self.config;
         let mut header = Header::new(Type::Position, u16::from(config.node), config.epoch);
         header.partition = config.partition;
-        header.client_id = config.incarnation;
+        header.client_id = self.asker();
         header.client_seq = self.nonce;
         out.send(Dest::Acceptors, &header, &[]);
     }
@@ -157,10 +163,10 @@ impl Reader {
     /// An acceptor of this epoch says how high it has voted. Returns the index of the reads that the
     /// round served, once a majority has answered.
     pub fn on_position(&mut self, now: Micros, header: &Header, out: &mut Outbox) -> Option<u64> {
+        let asker = self.asker();
         let round = self.round.as_mut()?;
         // An acceptor that does not vote may have forgotten what it voted for.
-        let is_answer =
-            header.client_seq == self.nonce && header.client_id == self.config.incarnation;
+        let is_answer = header.client_seq == self.nonce && header.client_id == asker;
         if !is_answer || header.has(flag::RECOVERING) || header.epoch != self.config.epoch {
             return None;
         }
@@ -264,6 +270,7 @@ mod tests {
 
     const EPOCH: u32 = 3;
     const INCARNATION: u64 = 8;
+    const ASKER: u64 = INCARNATION << 8 | 9;
 
     fn reader() -> Reader {
         Reader::new(ReaderConfig {
@@ -281,7 +288,7 @@ mod tests {
             assert_eq!(dest, Dest::Acceptors);
             let (header, _) = wire::parse(packet).unwrap();
             assert_eq!((header.kind, header.partition), (Type::Position, 2));
-            assert_eq!(header.client_id, INCARNATION);
+            assert_eq!(header.client_id, ASKER);
             header.client_seq
         };
         let nonces = out.iter().map(nonce).collect();
@@ -292,7 +299,7 @@ mod tests {
     fn answer(node: u16, nonce: u64, highest: u64) -> Header {
         let mut header = Header::new(Type::Position, node, EPOCH);
         header.flags = flag::ANSWER;
-        header.client_id = INCARNATION;
+        header.client_id = ASKER;
         header.client_seq = nonce;
         header.instance = highest;
         header
@@ -347,9 +354,13 @@ mod tests {
         let mut other_epoch = answer(2, 1, 0);
         other_epoch.epoch += 1;
         let mut other_process = answer(2, 1, 0);
-        other_process.client_id -= 1;
+        other_process.client_id -= 1 << 8;
+        // Of a host whose first process asks its first question too.
+        let mut other_host = answer(2, 1, 0);
+        other_host.client_id -= 1;
         for header in [
             other_process,
+            other_host,
             answer(1, 1, 4),
             answer(1, 1, 4),
             recovering,

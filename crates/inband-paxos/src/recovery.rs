@@ -3,6 +3,7 @@
 //!
 //! The promise is for the slot alone, so a recovery never deposes the leader (schedules.md, 10).
 
+use inband_dataplane::auth::Digest;
 use inband_dataplane::wire::{flag, Header, Type};
 
 use crate::outbox::{Dest, Outbox};
@@ -45,6 +46,8 @@ pub struct Context<'a> {
     pub epoch: u32,
     /// The acceptors of the epoch.
     pub acceptors: &'a [u8],
+    /// How values are digested.
+    pub digest: Digest,
 }
 
 impl Recovery {
@@ -149,7 +152,7 @@ impl Recovery {
             client_id: 0,
             client_seq: 0,
             client_low: 0,
-            digest: inband_dataplane::wire::digest(&self.noop),
+            digest: context.digest.of(&self.noop),
             value: self.noop.clone(),
         });
         self.phase = Phase::Two(Votes::default(), vote);

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use inband_dataplane::auth::Digest;
 use inband_dataplane::wire::{flag, Header, Type};
 
 use crate::outbox::{Dest, Outbox};
@@ -21,6 +22,7 @@ pub struct Trim {
     partition: u16,
     epoch: u32,
     replicas: Vec<u8>,
+    digest: Digest,
     timing: Timing,
     /// A change of this many instances is told at once, not at the next period.
     step: u64,
@@ -43,6 +45,7 @@ impl Trim {
         epoch: u32,
         replicas: Vec<u8>,
         ring_slots: u64,
+        digest: Digest,
         timing: Timing,
     ) -> Trim {
         Trim {
@@ -50,6 +53,7 @@ impl Trim {
             partition,
             epoch,
             replicas,
+            digest,
             timing,
             step: (ring_slots / 16).max(1),
             applied: 0,
@@ -160,6 +164,7 @@ impl Trim {
             let mut header = self.header(Type::Alive);
             header.instance = self.tell_applied();
             header.round = round;
+            header.digest = self.digest.of(&[]);
             out.send(Dest::Peers, &header, &[]);
         }
         let is_beat = now >= self.beat_at;
@@ -212,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_floor_is_what_a_majority_holds() {
-        let mut trim = Trim::new(1, 0, 1, vec![1, 2, 3], 64, Timing::default());
+        let mut trim = Trim::new(1, 0, 1, vec![1, 2, 3], 64, Digest::PLAIN, Timing::default());
         trim.applied(100);
         assert_eq!(trim.floor(), 1);
         trim.on_alive(2, 70);
@@ -223,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_floor_stays_when_replicas_change() {
-        let mut trim = Trim::new(1, 0, 1, vec![1, 2, 3], 64, Timing::default());
+        let mut trim = Trim::new(1, 0, 1, vec![1, 2, 3], 64, Digest::PLAIN, Timing::default());
         trim.applied(100);
         trim.on_alive(2, 70);
         trim.enter_epoch(2, &[1, 3, 4]);
@@ -237,7 +242,7 @@ mod tests {
     #[test]
     fn a_floor_that_stays_is_told_less_and_less_often() {
         let timing = Timing::default();
-        let mut trim = Trim::new(1, 0, 1, vec![1], 64, timing);
+        let mut trim = Trim::new(1, 0, 1, vec![1], 64, Digest::PLAIN, timing);
         let mut out = Outbox::new();
         let mut told_at = |trim: &mut Trim, beats: std::ops::Range<u64>| {
             let told = |beat: &u64| {

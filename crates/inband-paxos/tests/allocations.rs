@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use inband_dataplane::auth::Digest;
 use inband_dataplane::soft::{Geometry, Roles};
 use inband_dataplane::wire;
 use inband_paxos::host::{Host, HostConfig, LogStart};
@@ -61,6 +62,7 @@ fn host(node: u8) -> Host {
             timing: Timing::default(),
             log_values_max: 1, // no more than a ring
             incarnation: 1,
+            digest: Digest::PLAIN,
             voting: true,
         },
     )

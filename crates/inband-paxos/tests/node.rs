@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
+use inband_dataplane::auth::{Keys, Secret};
 use inband_dataplane::soft::Registers;
+use inband_dataplane::wire::{emit, Header, Type};
 use inband_paxos::config::{Config, Dataplane, Role};
 use inband_paxos::host::spread_leaders;
+use inband_paxos::key_file::KeyFile;
 use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, Ticket, ValueKind};
 use inband_paxos::node::{Node, NodeError};
 
@@ -31,7 +34,18 @@ struct Cluster {
 
 impl Cluster {
     fn start() -> Cluster {
+        Cluster::start_with(None)
+    }
+
+    /// With keys: all hosts read them from one file.
+    fn start_with(keys: Option<&KeyFile>) -> Cluster {
         let dir = tempfile::tempdir().expect("a directory");
+        let key_file = keys.map(|keys| {
+            let path = dir.path().join("keys.toml");
+            keys.save(&path).expect("it is written");
+            format!("key_file = {path:?}\n")
+        });
+        let key_file = key_file.unwrap_or_default();
         let sockets: Vec<UdpSocket> = (0..HOSTS)
             .map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port is free"))
             .collect();
@@ -52,7 +66,7 @@ impl Cluster {
                 let state = dir.path().join(format!("{id}"));
                 let text = format!(
                     "[cluster]\nname = \"c\"\nepoch = 1\nfirst_instances = [1, 11, 21, 31]\n\
-                     partitions = {PARTITIONS}\nring_slots = 64\n[host]\nnode = {id}\n\
+                     partitions = {PARTITIONS}\nring_slots = 64\n{key_file}[host]\nnode = {id}\n\
                      state_dir = {state:?}\ndataplane = \"udp\"\n{nodes}"
                 );
                 Config::parse(&text, "test").expect("it is right")
@@ -220,6 +234,107 @@ fn nodes_go_on_in_another_epoch() {
     assert_eq!(leaders, [Some(0), Some(1), Some(0), Some(0)]);
     let third = submit(&mut cluster, b"third");
     cluster.until("all are decided", |c| has(c, &third));
+}
+
+fn counted(node: &Node, reason: &str) -> u64 {
+    node.counters().get(reason).copied().unwrap_or(0)
+}
+
+#[test]
+fn keys_are_rotated_while_values_are_decided_and_strangers_count_for_nothing() {
+    let mut keys = KeyFile::generate().expect("random bytes");
+    let mut cluster = Cluster::start_with(Some(&keys));
+    let path = cluster.configs[0].cluster.key_file.clone();
+    let path = path.expect("there is one");
+    let all_lead = |c: &Cluster| c.leaders() == [Some(0), Some(1), Some(2), Some(0)];
+    cluster.until("every log has its first leader", all_lead);
+    let decide = |cluster: &mut Cluster| {
+        for log in 0..LOGS {
+            let ticket = cluster.nodes[1].submit(log, b"value").expect("room");
+            cluster.until("it is decided", |c| c.done[1].contains_key(&ticket));
+        }
+    };
+    decide(&mut cluster);
+    // Add everywhere, then activate everywhere, then drop the old one; on one host after the other.
+    let new = keys.add().expect("there is room");
+    let steps: [&dyn Fn(&mut KeyFile); 3] = [
+        &|_| (),
+        &|keys| keys.activate(new).expect("it is there"),
+        &|keys| keys.drop_others(),
+    ];
+    for step in steps {
+        step(&mut keys);
+        keys.save(&path).expect("it is written");
+        for at in 0..HOSTS {
+            let reloaded = cluster.nodes[at].reload_keys().expect("it is right");
+            let reloaded = reloaded.expect("there are some");
+            assert_eq!(
+                (reloaded.active(), reloaded.ids()),
+                (keys.active(), keys.ids())
+            );
+            decide(&mut cluster);
+        }
+    }
+    for node in &cluster.nodes {
+        assert_eq!((counted(node, "bad_key"), counted(node, "bad_tag")), (0, 0));
+    }
+
+    // A stranger's packets: without a tag, with the key that was dropped, with a forged tag.
+    let stranger = UdpSocket::bind("127.0.0.1:0").expect("a port is free");
+    let mut trim = Header::new(Type::Trim, 2, 1);
+    trim.floor = 1 << 40;
+    let mut packet = Vec::new();
+    emit(&trim, &[], &mut packet);
+    let send = |packet: &[u8]| {
+        let to = cluster.configs[0].this().address;
+        stranger.send_to(packet, to).expect("it is sent");
+    };
+    let guess = Secret([1; 16]);
+    send(&packet);
+    Keys::new(1, &[(1, guess)]).unwrap().sign(&mut packet);
+    send(&packet);
+    Keys::new(new, &[(new, guess)]).unwrap().sign(&mut packet);
+    send(&packet);
+    let mut other = Cluster::start_with(Some(&KeyFile::generate().expect("random bytes")));
+    let floor = |c: &Cluster| c.nodes[0].acceptor_view(0).expect("an acceptor").floor;
+    cluster.until("they are counted", |c| {
+        counted(&c.nodes[0], "bad_key") == 2 && counted(&c.nodes[0], "bad_tag") == 1
+    });
+    assert!(floor(&cluster) < 1 << 40);
+
+    // Another digest key is refused: values could not be read any more. So is a file for all to read.
+    KeyFile::generate()
+        .expect("random bytes")
+        .save(&path)
+        .expect("it is written");
+    let error = cluster.nodes[0]
+        .reload_keys()
+        .expect_err("another digest key");
+    assert!(error.to_string().contains("digest key"), "{error}");
+    assert_eq!(cluster.nodes[0].keys().map(|keys| keys.active()), Some(new));
+    decide(&mut cluster);
+
+    // Hosts that have another key, at the same addresses, are strangers too.
+    other.until("a cluster of its own", all_lead);
+    let taken = other.nodes.remove(2);
+    drop(taken);
+    let theirs = &other.configs[2];
+    let own = KeyFile::generate().expect("random bytes");
+    own.save(theirs.cluster.key_file.as_deref().expect("there is one"))
+        .expect("it is written");
+    let stranger = Node::open(theirs, Dataplane::Udp, &[0, 10, 20, 30]).expect("it starts");
+    other.nodes.push(stranger);
+    other.until("nobody hears it, and it hears nobody", |c| {
+        [0, 1]
+            .iter()
+            .all(|at| counted(&c.nodes[*at], "bad_tag") > 0)
+            && counted(&c.nodes[2], "bad_tag") > 0
+            && c.nodes[2]
+                .host()
+                .partition(0)
+                .learner()
+                .is_some_and(|l| l.known_highest() == 0)
+    });
 }
 
 #[test]

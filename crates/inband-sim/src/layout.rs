@@ -1,5 +1,6 @@
 //! Which hosts there are and what runs on each.
 
+use inband_dataplane::auth::Digest;
 use inband_dataplane::soft::{Geometry, Roles};
 use inband_paxos::host::{EpochConfig, HostConfig, LogStart};
 use inband_paxos::timing::{Micros, Timing};
@@ -156,6 +157,7 @@ impl Layout {
             timing: self.timing,
             log_values_max: inband_paxos::timing::DECIDED_LOG_VALUES_MAX,
             incarnation,
+            digest: Digest::PLAIN,
             voting,
         }
     }

@@ -14,6 +14,7 @@ use inband_control::registers::RegisterState;
 use inband_control::service::{Hooks, Service, ServiceConfig};
 use inband_control::state::Refusal;
 use inband_control::timing::Timing;
+use inband_dataplane::auth::Digest;
 use inband_dataplane::soft::Registers;
 use inband_lab::change::member_of;
 use inband_paxos::config::{Config, NodeConfig, Role};
@@ -37,17 +38,16 @@ type Acceptor = RegisterState<Arc<Registers>>;
 pub fn join(
     config: &Config,
     node: Node,
-) -> Result<(Option<Service>, PublishedNode, published::Shared)> {
-    if !config.is_managed() {
-        let (node, state) = PublishedNode::new(node, None);
-        return Ok((None, node, state));
-    }
+) -> Result<(Option<Service>, PublishedNode, published::Shared, Errands)> {
     let acceptor = acceptor_of(&node);
     let life = node.host().config().incarnation;
     let (errands, queue) = errands()?;
-    let (node, state) = PublishedNode::new(node, Some(queue));
-    let service = start(config, acceptor, life, errands, state.clone())?;
-    Ok((Some(service), node, state))
+    let (node, state) = PublishedNode::new(node, queue);
+    let service = config
+        .is_managed()
+        .then(|| start(config, acceptor, life, errands.clone(), state.clone()))
+        .transpose()?;
+    Ok((service, node, state, errands))
 }
 
 /// The acceptor of a node that was just opened, if it has one.
@@ -57,8 +57,9 @@ fn acceptor_of(node: &Node) -> Option<Acceptor> {
         epoch: held.epoch,
         base: held.base,
     });
-    let geometry = node.host().config().geometry;
-    Some(RegisterState::restored(registers, geometry, holds))
+    let config = node.host().config();
+    let (geometry, digest) = (config.geometry, config.digest);
+    Some(RegisterState::restored(registers, geometry, digest, holds))
 }
 
 fn start(
@@ -229,6 +230,10 @@ fn keep_in(node: &mut Node, what: Reconfigured, state: &Acceptor) -> Result<(), 
 impl AcceptorState for NodeAcceptor {
     fn partitions(&self) -> usize {
         self.state.partitions()
+    }
+
+    fn digest(&self) -> Digest {
+        self.state.digest()
     }
 
     fn position(&self, partition: usize) -> Position {

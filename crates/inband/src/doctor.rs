@@ -1,15 +1,17 @@
 //! `inband doctor`: what works on this machine, and the cure for what does not.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail, Result};
 use clap::Args;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_dataplane::xdp;
+use inband_lab::cluster_dir::ClusterDir;
 use inband_lab::memory::{self, TooLarge};
 use inband_lab::{preflight, ClusterSpec};
 use inband_paxos::config::DEFAULT_RING_SLOTS;
+use inband_paxos::key_file::KeyFile;
 
 use crate::up::{store_memory_bytes, DEFAULT_DATA};
 
@@ -28,6 +30,12 @@ pub struct DoctorArgs {
     /// The same: slots of each acceptor's ring.
     #[arg(long, default_value_t = DEFAULT_RING_SLOTS, value_name = "I")]
     ring_slots: u32,
+    /// The cluster whose key file is looked at.
+    #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
+    data: PathBuf,
+    /// Another key file to look at, of a host of `inband run`.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
 }
 
 fn line(good: bool, what: &str, says: &str) {
@@ -74,6 +82,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<()> {
         Ok(says) => line(true, "memory", says),
         Err(too_large) => line(false, "memory", &too_large.to_string()),
     }
+    let keys = key_file(args);
     let mut interfaces: Vec<String> = match &args.interface {
         Some(name) => vec![name.clone()],
         None => fs::read_dir("/sys/class/net")?
@@ -92,7 +101,22 @@ pub fn doctor(args: &DoctorArgs) -> Result<()> {
         "udp backend",
         "always works: inband up --dataplane udp",
     );
+    keys?;
     memory.map(drop).map_err(|too_large| anyhow!(too_large))
+}
+
+/// Is the key file there and for its owner alone? Without a cluster there is none to look at.
+fn key_file(args: &DoctorArgs) -> Result<()> {
+    let of_cluster = ClusterDir::key_file_in(&args.data);
+    let path = match &args.key_file {
+        Some(path) => path,
+        None if of_cluster.exists() => &of_cluster,
+        None => return Ok(()),
+    };
+    let keys = KeyFile::load(path);
+    let good = format!("{} is for its owner alone", path.display());
+    line(keys.is_ok(), "key file", &words(&keys, &good));
+    Ok(keys.map(drop)?)
 }
 
 fn words<T, E: std::fmt::Display>(result: &Result<T, E>, good: &str) -> String {

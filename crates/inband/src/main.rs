@@ -9,6 +9,7 @@ mod errands;
 mod export;
 mod import;
 mod inspect;
+mod key;
 mod member;
 mod metrics;
 mod operate;
@@ -55,6 +56,9 @@ enum Command {
     /// Who leads.
     #[command(subcommand)]
     Leader(member::LeaderCommand),
+    /// The keys that packets are authenticated with.
+    #[command(subcommand)]
+    Key(key::KeyCommand),
     /// What works on this machine, and the cure for what does not.
     Doctor(doctor::DoctorArgs),
     /// Play seeded schedules of faults over the real protocol code.
@@ -126,6 +130,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Resume(args) => operate::resume(&args),
         Command::Member(command) => member::member(&command),
         Command::Leader(command) => member::leader(&command),
+        Command::Key(command) => key::key(&command),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Sim(args) => sim::sim(&args),
         Command::Export(args) => export::export(&args),

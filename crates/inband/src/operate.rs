@@ -11,6 +11,7 @@ use inband_lab::supervisor::{HostEntry, ProcessState};
 use inband_lab::ClusterStatus;
 use inband_paxos::config::Role;
 
+use crate::key;
 use crate::up::DEFAULT_DATA;
 
 /// How long the supervisor may take to remove what it made after a stop.
@@ -83,13 +84,14 @@ pub fn status(args: &StatusArgs) -> Result<()> {
         return Ok(());
     }
     println!(
-        "cluster {}  epoch {}  partitions {}  durability {}  network {}  clients {}",
+        "cluster {}  epoch {}  partitions {}  durability {}  network {}  clients {}  {}",
         status.name,
         status.epoch,
         status.partitions,
         status.durability,
         status.network,
-        status.resp
+        status.resp,
+        key::summary(&status)
     );
     print_hosts(&status);
     print_logs(&status);

@@ -35,6 +35,8 @@ pub struct NodeState {
     pub known_highest: u64,
     /// Values submitted and not yet answered.
     pub outstanding: usize,
+    /// The keys of packets: of the active one, and of all that are accepted.
+    pub keys: Option<(u16, Vec<u16>)>,
     /// Counters by name.
     pub counters: BTreeMap<&'static str, u64>,
     /// Bytes of registers, rings and log.
@@ -118,7 +120,7 @@ pub fn applied(shared: &Shared) -> Option<Vec<u64>> {
 /// A [`Node`] that publishes its state as it is polled.
 pub struct PublishedNode {
     node: Node,
-    errands: Option<ErrandQueue>,
+    errands: ErrandQueue,
     shared: Shared,
     publish_at: Instant,
     /// One a log.
@@ -133,7 +135,7 @@ pub struct PublishedNode {
 
 impl PublishedNode {
     /// Wrap a node. Other threads have it do their errands.
-    pub fn new(node: Node, errands: Option<ErrandQueue>) -> (PublishedNode, Shared) {
+    pub fn new(node: Node, errands: ErrandQueue) -> (PublishedNode, Shared) {
         let shared = Shared::default();
         let logs = node.partitions();
         let mut published = PublishedNode {
@@ -165,6 +167,7 @@ impl PublishedNode {
             next_delivery: learners().map(|l| l.next()).reduce(|a, b| a + b),
             known_highest: learners().map(|l| l.known_highest()).sum(),
             outstanding: logs.iter().map(|log| log.proposer().outstanding()).sum(),
+            keys: self.node.keys().map(|keys| (keys.active(), keys.ids())),
             counters: self.node.counters(),
             memory_bytes: self.node.memory_bytes(),
             unresolved: self.node.unresolved().to_vec(),
@@ -200,9 +203,7 @@ impl ReplicatedLog for PublishedNode {
     }
     fn poll(&mut self, bursts: &mut [Burst]) {
         let started = Instant::now();
-        if let Some(errands) = &mut self.errands {
-            errands.run(&mut self.node);
-        }
+        self.errands.run(&mut self.node);
         self.delivered.clear();
         self.delivered
             .extend(bursts.iter().map(|burst| burst.decided().len()));
@@ -236,7 +237,7 @@ impl ReplicatedLog for PublishedNode {
     }
     fn wake_fds(&self) -> Vec<RawFd> {
         let mut fds = self.node.wake_fds();
-        fds.extend(self.errands.as_ref().map(ErrandQueue::fd));
+        fds.push(self.errands.fd());
         fds
     }
     fn poll_timeout(&self) -> Duration {

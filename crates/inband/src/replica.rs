@@ -45,7 +45,7 @@ pub fn run(
     );
     let node = Node::open(config, dataplane, &applied)?;
     // The service is dropped last, as its first binding.
-    let (service, node, state) = control_plane::join(config, node)?;
+    let (service, node, state, errands) = control_plane::join(config, node)?;
     // Peers fetch checkpoints over TCP at the address that also takes packets.
     let checkpoints = TcpListener::bind(this.address)
         .with_context(|| format!("TCP address {} of node {:?}", this.address, this.name))?;
@@ -77,6 +77,7 @@ pub fn run(
         dataplane,
         state,
         control_door: service.as_ref().map(Service::counters),
+        errands,
         replica: Some(replica.control()),
         stop: stop.clone(),
     };

@@ -52,12 +52,13 @@ pub fn run(config_path: &Path) -> Result<()> {
     let applied: Vec<u64> = firsts.map(|first| first - 1).collect();
     let node = Node::open(&config, dataplane, &applied)?;
     // The service is dropped last, as its first binding.
-    let (service, mut node, state) = control_plane::join(&config, node)?;
+    let (service, mut node, state, errands) = control_plane::join(&config, node)?;
     let view = HostView {
         config: config.clone(),
         dataplane,
         state,
         control_door: service.as_ref().map(Service::counters),
+        errands,
         replica: None,
         stop,
     };

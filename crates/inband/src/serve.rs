@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{mpsc, Arc};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -12,15 +12,19 @@ use inband_dataplane::registers::{AcceptorView, LeaderView};
 use inband_kv::control::ReplicaControl;
 use inband_kv::limit_hits::LimitHit;
 use inband_lab::control::{
-    AcceptorStatus, HostReply, HostRequest, HostStatus, LeaderStatus, Position, ReplicaStatus,
+    AcceptorStatus, HostReply, HostRequest, HostStatus, KeyStatus, LeaderStatus, Position,
+    ReplicaStatus,
 };
 use inband_lab::line_json::Server;
 use inband_paxos::config::{Config, Dataplane};
 
+use crate::errands::Errands;
 use crate::published::{self, Shared};
 
 /// Longest wait for what is in flight; a submission's deadline and a little more.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for the node's thread to read the keys.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for the control plane, which may be choosing a leader.
 const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -33,6 +37,8 @@ pub struct HostView {
     pub dataplane: Dataplane,
     /// The node's published state.
     pub state: Shared,
+    /// Has the node's thread do something.
+    pub errands: Errands,
     /// The store, if this host is a replica.
     pub replica: Option<Arc<ReplicaControl>>,
     /// What strangers were refused at the control service, if there is one.
@@ -116,6 +122,9 @@ impl HostView {
                 keys: store.keys,
                 clients: store.connected_clients,
             }),
+            keys: state
+                .keys
+                .map(|(active, accepted)| KeyStatus { active, accepted }),
             counters,
             memory_bytes: state.memory_bytes,
         }
@@ -128,6 +137,28 @@ impl HostView {
             outstanding: store.as_ref().map_or(0, |s| s.values_in_flight)
                 + state.outstanding as u64,
             applied: store.map_or_else(Vec::new, |s| s.applied_instances),
+        }
+    }
+
+    /// The node's thread reads the key file between two packets.
+    fn reload_keys(&self) -> HostReply {
+        let (done, reloaded) = mpsc::channel();
+        self.errands.send(move |node| {
+            let keys = node.reload_keys().map(|keys| {
+                keys.map(|keys| KeyStatus {
+                    active: keys.active(),
+                    accepted: keys.ids(),
+                })
+            });
+            // Whoever has given up waiting asks again.
+            let _ = done.send(keys.map_err(|error| error.to_string()));
+        });
+        match reloaded.recv_timeout(RELOAD_TIMEOUT) {
+            Ok(Ok(keys)) => HostReply::Keys { keys },
+            Ok(Err(message)) => HostReply::Error { message },
+            Err(_) => HostReply::Error {
+                message: "the host is busy, or ends; ask again".into(),
+            },
         }
     }
 
@@ -174,6 +205,7 @@ impl HostView {
                 },
                 Some(Ok(())) | None => HostReply::Position(self.position()),
             },
+            HostRequest::ReloadKeys => self.reload_keys(),
             HostRequest::Control { request } => self.ask_control_plane(&request),
             HostRequest::Stop => {
                 self.stop.store(true, Ordering::Release);

@@ -70,6 +70,9 @@ pub struct UpArgs {
     /// What a vote survives: "memory" any minority of acceptors, "sync" also a power cut of everything.
     #[arg(long, default_value_t, value_name = "memory|sync")]
     durability: Durability,
+    /// Make no key: packets of a new cluster carry no tags, and whoever reaches its hosts can forge them.
+    #[arg(long)]
+    no_key: bool,
     /// Run in the background; stop with `inband down`.
     #[arg(long)]
     detach: bool,
@@ -100,6 +103,7 @@ impl UpArgs {
         spec.metrics_port = self.metrics_port;
         spec.ring_slots = self.ring_slots;
         spec.durability = self.durability;
+        spec.authenticated = !self.no_key;
         spec.accept_loss = self.accept_loss;
         spec.accept_missing_replicas = self.accept_missing_replicas;
         spec.leader = if self.leader_with_acceptor {

@@ -4,6 +4,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
 use inband_paxos::config::ConfigError;
+use inband_paxos::key_file::{ChangeError as KeyChangeError, KeyFileError};
 
 use crate::change::{ChangeError, PlaneError};
 use crate::error::LabError;
@@ -23,6 +24,12 @@ pub enum SupervisorError {
     /// A generated configuration was refused: a path that is too long, for instance.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The cluster's keys.
+    #[error(transparent)]
+    KeyFile(#[from] KeyFileError),
+    /// A change of the keys.
+    #[error(transparent)]
+    Keys(#[from] KeyChangeError),
     /// The running supervisor could not be asked.
     #[error(transparent)]
     Call(#[from] CallError),

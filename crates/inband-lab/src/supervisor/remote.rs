@@ -78,6 +78,8 @@ pub enum SupervisorRequest {
         /// `replica/0`, ...
         host: String,
     },
+    /// Put a new key into the place of the old one. The answer names it.
+    RotateKey,
     /// What a change of the members is doing. Answered by [`SupervisorReply::Progress`].
     Progress,
     /// Ask the control plane. Answered by [`SupervisorReply::Control`].
@@ -146,6 +148,7 @@ pub(super) fn serve(shared: &Arc<Shared>) -> Result<Server, SupervisorError> {
             SupervisorRequest::Remove { host } => shared.remove_member(&host),
             SupervisorRequest::Replace { host } => shared.replace_member(&host),
             SupervisorRequest::Lead { log, host } => shared.move_leader(log, &host),
+            SupervisorRequest::RotateKey => shared.rotate_key(),
             SupervisorRequest::Progress => {
                 let doing = shared.progress();
                 return SupervisorReply::Progress { doing };

@@ -17,6 +17,7 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use serde::Deserialize;
 
+use super::keys;
 use super::listeners::{bind, bind_or_any, check_free, free_loopback_ports};
 use super::{lock, HostRuntime, ProcessState, Shared, Slot, SupervisorError};
 use crate::cluster_dir::{ClusterDir, ClusterRecord, HostRecord, PlannedHost};
@@ -69,6 +70,7 @@ pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
     let addresses = addresses(&plan.record.name, &plan.hosts, lab.is_some())?;
     let is_new = plan.record.hosts.is_empty();
     let mut record = plan.record;
+    notices.push(keys::prepare(&dir, &record, spec.authenticated, is_new)?);
     let hosts: Vec<Arc<HostRuntime>> = plan
         .hosts
         .into_iter()
@@ -327,6 +329,7 @@ impl Shared {
             ring_slots: self.spec.ring_slots,
             port: DEFAULT_PORT,
             durability: record.durability,
+            key_file: record.authenticated.then(|| self.dir.key_file()),
         };
         drop(record);
         // It has been checked that this much is there.

@@ -22,11 +22,13 @@ use inband_control::service::{Request, Response, Status};
 use inband_control::state::{Change, Command, Refusal, State as Plane};
 use inband_lab::change::member_of;
 use inband_lab::control::{
-    AcceptorStatus, HostReply, HostRequest, HostStatus, LeaderStatus, Position, ReplicaStatus,
+    AcceptorStatus, HostReply, HostRequest, HostStatus, KeyStatus, LeaderStatus, Position,
+    ReplicaStatus,
 };
 use inband_lab::line_json::Server;
 use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
 use inband_paxos::config::{Config, NodeConfig, Role};
+use inband_paxos::key_file::KeyFile;
 use nix::fcntl::{Flock, FlockArg};
 
 const ARGS_ENV: &str = "FAKE_HOST_ARGS";
@@ -236,6 +238,16 @@ impl State {
         !earlier.any(|id| alive(&opened.members[id].name))
     }
 
+    /// What is in the key file now.
+    fn keys(&self) -> Option<KeyStatus> {
+        let file = KeyFile::load(self.config.cluster.key_file.as_deref()?);
+        let keys = file.expect("a good key file").keys();
+        Some(KeyStatus {
+            active: keys.active(),
+            accepted: keys.ids(),
+        })
+    }
+
     fn status(&self) -> HostStatus {
         let opened = self.with_plane(|plane| plane.opened.clone());
         let epoch = opened.map_or(self.config.cluster.epoch, |opened| opened.epoch);
@@ -345,6 +357,9 @@ fn run(config: &Path) {
                 HostRequest::Control { request } => {
                     HostReply::Control(Box::new(handler.control(request)))
                 }
+                HostRequest::ReloadKeys => HostReply::Keys {
+                    keys: handler.keys(),
+                },
                 HostRequest::Stop => {
                     std::thread::spawn(|| {
                         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -49,6 +49,7 @@ struct RawCluster {
     ring_slots: Option<Spanned<i64>>,
     port: Option<Spanned<i64>>,
     durability: Option<Spanned<String>>,
+    key_file: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -240,6 +241,10 @@ impl RawCluster {
             ring_slots: ring_slots as u32,
             port: integer_or("port", &self.port, bounds::PORT, u64::from(DEFAULT_PORT))? as u16,
             durability,
+            key_file: match &self.key_file {
+                Some(text) => Some(path("key_file", text)?),
+                None => None,
+            },
         })
     }
 }
@@ -323,10 +328,10 @@ impl RawHost {
                 ),
             );
         }
-        let state_dir = directory("state_dir", &self.state_dir)?;
+        let state_dir = path("state_dir", &self.state_dir)?;
         let data_dirs = self.data_dirs(&state_dir)?;
         let control = match &self.control {
-            Some(text) => directory("control", text)?,
+            Some(text) => path("control", text)?,
             None => state_dir.join("control.sock"),
         };
         if control.as_os_str().len() > bounds::SOCKET_PATH_MAX_BYTES {
@@ -388,7 +393,7 @@ impl RawHost {
     fn data_dirs(&self, state_dir: &Path) -> Result<Vec<PathBuf>, Mistake> {
         let dirs = match (&self.data_dir, &self.data_dirs) {
             (None, None) => return Ok(vec![state_dir.join("data")]),
-            (Some(one), None) => return Ok(vec![directory("data_dir", one)?]),
+            (Some(one), None) => return Ok(vec![path("data_dir", one)?]),
             (None, Some(dirs)) => dirs,
             (Some(one), Some(_)) => {
                 return mistake(one, "data_dir and data_dirs are both set; leave one out");
@@ -402,7 +407,7 @@ impl RawHost {
         }
         let mut found: Vec<PathBuf> = Vec::with_capacity(dirs.get_ref().len());
         for text in dirs.get_ref() {
-            let dir = directory("data_dirs", text)?;
+            let dir = path("data_dirs", text)?;
             if found.contains(&dir) {
                 return mistake(text, format!("data_dirs names {dir:?} twice"));
             }
@@ -412,7 +417,7 @@ impl RawHost {
     }
 }
 
-fn directory(key: &str, value: &Spanned<String>) -> Result<PathBuf, Mistake> {
+fn path(key: &str, value: &Spanned<String>) -> Result<PathBuf, Mistake> {
     if value.get_ref().is_empty() || value.get_ref().contains('\0') {
         return mistake(
             value,

@@ -272,6 +272,7 @@ impl Bed {
                 ring_slots: job.ring_slots,
                 port: DEFAULT_PORT,
                 durability: Durability::Memory,
+                key_file: None,
             },
             host: HostConfig {
                 node: at as u8 + 1,

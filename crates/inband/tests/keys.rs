@@ -1,0 +1,162 @@
+//! Clusters whose packets carry tags: strangers are not heard, and keys are rotated while they serve.
+
+#![allow(missing_docs)]
+
+mod common;
+
+use std::net::{SocketAddrV4, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{check, lab_works, Client, Cluster, Load, PROGRAM};
+use inband_dataplane::auth::{Keys, Secret};
+use inband_dataplane::wire::{self, Header, Type};
+use inband_paxos::config::Dataplane;
+use inband_paxos::key_file::KeyFile;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn inband(args: &[&str]) -> (bool, String) {
+    let output = Command::new(PROGRAM).args(args).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), said)
+}
+
+fn as_text(path: &Path) -> &str {
+    path.to_str().expect("of letters")
+}
+
+/// What an attacker without the key can make: every type, with absurd contents, tagged or not.
+fn throw(targets: &[SocketAddrV4]) {
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    let guess = Keys::new(1, &[(1, Secret([0; 16]))]).expect("a key");
+    for target in targets {
+        for kind in Type::ALL {
+            // As a member, of the right epoch.
+            let mut header = Header::new(kind, 2, 1);
+            (header.instance, header.floor, header.round) = (1 << 40, 1 << 40, u64::MAX);
+            header.digest = wire::digest(b"nonsense");
+            let mut packet = Vec::new();
+            wire::emit(&header, b"nonsense", &mut packet);
+            let _ = socket.send_to(&packet, target);
+            guess.sign(&mut packet);
+            let _ = socket.send_to(&packet, target);
+        }
+    }
+}
+
+fn strangers_are_not_heard_and_keys_are_rotated(dataplane: Dataplane) {
+    let cluster = Cluster::start("keys", dataplane, |_| {});
+    let load = Load::start(&[cluster.resp()], 2);
+    let status = cluster.status();
+    let data = as_text(&status.data).to_owned();
+    let targets: Vec<SocketAddrV4> = status.hosts.iter().map(|h| h.address).collect();
+    match cluster.supervisor.lab() {
+        Some(lab) => {
+            let from = lab.host("replica/2").expect("there is one");
+            let throw = || Ok::<(), inband_lab::LabError>(throw(&targets));
+            from.namespace()
+                .run(throw)
+                .expect("the namespace can be entered");
+        }
+        None => throw(&targets),
+    }
+    cluster.wait_for("every host counts them", PATIENCE, |status| {
+        let counts = |counters: &std::collections::BTreeMap<String, u64>, name: &str| {
+            counters.get(name).is_some_and(|count| *count > 0)
+        };
+        status.hosts.iter().all(|host| {
+            let said = host.status.as_ref();
+            said.is_some_and(|s| counts(&s.counters, "bad_key") && counts(&s.counters, "bad_tag"))
+        })
+    });
+
+    for id in [2, 3] {
+        let (good, said) = inband(&["key", "rotate", "--data", &data]);
+        assert!(good && said.contains(&format!("key {id}")), "{said}");
+        let (good, said) = inband(&["key", "list", "--data", &data]);
+        let each = format!("sends with key {id}, accepts {id}");
+        assert!(
+            good && said.matches(&each).count() >= status.hosts.len(),
+            "{said}"
+        );
+        assert!(Client::connect(cluster.resp()).call(&["SET", "a", "b"]) == "+OK");
+    }
+    // A host that is away meanwhile comes back with the new key.
+    cluster.supervisor.kill("acceptor/2").expect("it runs");
+    let (good, said) = inband(&["key", "rotate", "--data", &data]);
+    assert!(good && said.contains("key 4"), "{said}");
+    cluster.supervisor.restart("acceptor/2").expect("it starts");
+    cluster.wait_until_all_vote(PATIENCE);
+    let (good, said) = inband(&["status", "--data", &data]);
+    assert!(good && said.contains("  key 4"), "{said}");
+    let (good, said) = inband(&["doctor", "--data", &data]);
+    assert!(
+        said.contains("keys.toml is for its owner alone"),
+        "{good} {said}"
+    );
+    let records = load.stop();
+    let sets: usize = records.iter().map(|record| record.acknowledged.len()).sum();
+    assert!(sets > 0, "it served all the time");
+    check(cluster.resp(), &records);
+    cluster.wait_until_equal(PATIENCE);
+    cluster.down_and_compare();
+}
+
+#[test]
+fn with_roles_in_the_kernel() {
+    if lab_works("with_roles_in_the_kernel") {
+        strangers_are_not_heard_and_keys_are_rotated(Dataplane::Xdp);
+    }
+}
+
+#[test]
+fn with_roles_in_user_space() {
+    strangers_are_not_heard_and_keys_are_rotated(Dataplane::Udp);
+}
+
+#[test]
+fn a_cluster_keeps_its_keys() {
+    let cluster = Cluster::start("kept", Dataplane::Udp, |_| {});
+    assert_eq!(
+        Client::connect(cluster.resp()).call(&["SET", "a", "1"]),
+        "+OK"
+    );
+    let file = cluster.status().data.join("keys.toml");
+    let keys = KeyFile::load(&file).expect("it is there");
+    let (cluster, _) = cluster.down_and_up(|_| ());
+    assert_eq!(KeyFile::load(&file).expect("it is there"), keys);
+    assert_eq!(
+        Client::connect(cluster.resp()).call(&["SET", "a", "2"]),
+        "+OK"
+    );
+    cluster.down_and_compare();
+}
+
+#[test]
+fn key_files_of_hosts_by_hand() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("keys.toml");
+    let file = as_text(&path);
+    for (args, expected) in [
+        (&["new", file][..], "sends with key 1, accepts 1"),
+        (&["add", file], "sends with key 1, accepts 1, 2"),
+        (&["activate", file, "2"], "sends with key 2, accepts 1, 2"),
+        (&["drop", file], "sends with key 2, accepts 2"),
+        (&["list", "--file", file], "sends with key 2, accepts 2"),
+    ] {
+        let (good, said) = inband(&[&["key"], args].concat());
+        assert!(good && said.contains(expected), "{args:?}: {said}");
+    }
+    let (good, said) = inband(&["key", "new", file]);
+    assert!(!good && said.contains("exists"), "{said}");
+    let (good, said) = inband(&["key", "activate", file, "7"]);
+    assert!(!good && said.contains("no key 7"), "{said}");
+    let mut open = std::fs::metadata(&path).expect("it is there").permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut open, 0o644);
+    std::fs::set_permissions(&path, open).expect("ours");
+    let (good, said) = inband(&["doctor", "--key-file", file]);
+    assert!(!good && said.contains("chmod 600"), "{said}");
+}
