@@ -22,6 +22,8 @@ use crate::timing::{next_beat, Micros, Timing, DECIDED_LOG_BYTES_MAX, DECIDED_LO
 
 /// Packets of a host to itself handled in one go; more than any exchange of roles can cause.
 const LOCAL_PACKETS_MAX: usize = 100_000;
+/// Ids of nodes are one byte.
+const NODES: usize = 256;
 /// Bytes that an ALIVE says of one log, in its value: applied instance, round of the leader.
 const ALIVE_LOG_LEN_BYTES: usize = 16;
 
@@ -174,6 +176,8 @@ pub struct Host {
     /// When they are told next what this host has applied; [`Micros::MAX`]: it has nothing to tell.
     alive_at: Micros,
     highest_epoch_seen: u32,
+    /// The last ALIVE of each node: its process, and its number.
+    alives_heard: Vec<(u64, u64)>,
     local: LocalPackets,
     /// In `sync` mode, of the acceptor.
     journal: Option<AcceptorJournal>,
@@ -224,12 +228,14 @@ impl Host {
             value: Vec::new(),
             partitions,
             highest_epoch_seen: config.epoch,
+            alives_heard: vec![(0, 0); NODES],
             shared: Shared {
                 rounds: RoundSource::new(config.node, config.incarnation),
                 switch,
                 events: Vec::new(),
                 kernel_commands: Vec::new(),
                 bad_packets: 0,
+                alives: 0,
                 config,
             },
         }
@@ -653,26 +659,25 @@ impl Host {
     /// Tell peers what this host has applied and who leads: one packet for all logs, or many idle
     /// ones would cost more than a busy one.
     fn tell_alive(&mut self, out: &mut Outbox) {
-        let config = &self.shared.config;
-        let mut header = Header::new(Type::Alive, u16::from(config.node), config.epoch);
         let (mut own, mut value) = (
             std::mem::take(&mut self.own),
             std::mem::take(&mut self.value),
         );
         own.clear();
         value.clear();
+        let mut first = (0, 0);
         for partition in 0..self.partitions.len() {
             let (applied, round) = self.partitions[partition].alive();
             if partition == 0 {
-                (header.instance, header.round) = (applied, round);
+                first = (applied, round);
             } else {
                 value.extend_from_slice(&applied.to_be_bytes());
                 value.extend_from_slice(&round.to_be_bytes());
             }
             self.due_again(partition);
         }
-        header.digest = self.shared.config.digest.of(&value);
-        own.send(Dest::Peers, &header, &value);
+        let (applied, round) = first;
+        self.shared.tell_alive(0, applied, round, &value, &mut own);
         for (dest, packet) in own.iter() {
             self.route_one(dest, packet, out);
         }
@@ -685,7 +690,7 @@ impl Host {
             self.shared.bad_packets += 1;
             return;
         }
-        if header.epoch != self.shared.config.epoch {
+        if header.epoch != self.shared.config.epoch || !self.is_news(header) {
             return;
         }
         let said = value.chunks_exact(ALIVE_LOG_LEN_BYTES).map(|said| {
@@ -703,6 +708,15 @@ impl Host {
                 p.on_alive(now, header.node, applied, round, shared, own);
             });
         }
+    }
+
+    /// Is an ALIVE later than all that were heard of its sender, as far as this process knows?
+    fn is_news(&mut self, header: &Header) -> bool {
+        let heard = &mut self.alives_heard[usize::from(header.node) % NODES];
+        let number = (header.client_id, header.client_seq);
+        let is_news = *heard < number;
+        *heard = number.max(*heard);
+        is_news
     }
 
     fn drain_local(&mut self, now: Micros, out: &mut Outbox) {

@@ -20,6 +20,7 @@ use inband_dataplane::round;
 use inband_dataplane::wire::{flag, Header, Type};
 
 use crate::outbox::{Dest, Outbox};
+use crate::partition::process_id;
 use crate::quorum::{SlotPromises, Vote, Votes};
 use crate::rounds::RoundSource;
 use crate::timing::{next_beat, Micros, Timing};
@@ -51,6 +52,8 @@ pub struct LeadershipConfig {
     pub leaders: Vec<u8>,
     /// First instance of the epoch.
     pub first_instance: u64,
+    /// Of this process, never used again by this node.
+    pub incarnation: u64,
     /// How values are digested.
     pub digest: Digest,
     /// Times.
@@ -62,7 +65,7 @@ enum State {
     /// Another leader is active, or nobody yet.
     Watching,
     /// The leader is suspected; is a majority of acceptors within reach?
-    Sounding { voters: Votes },
+    Sounding { since: Micros, voters: Votes },
     /// Waiting for the partition's promises.
     Promising {
         voters: Votes,
@@ -271,18 +274,45 @@ impl Leadership {
         }
     }
 
+    /// A leader answered a probe. An answer that was kept back, or meant for another process, says
+    /// nothing about now.
+    pub fn on_leader_answered(&mut self, now: Micros, header: &Header) -> Option<LeaderEvent> {
+        let asked_at = self.asked_at(header)?;
+        let is_of_now = now < asked_at + self.config.timing.suspect_us;
+        is_of_now.then(|| self.on_leader_heard(now, header.round))?
+    }
+
+    /// When this process asked what is answered here; `None`: it did not.
+    fn asked_at(&self, answer: &Header) -> Option<Micros> {
+        (answer.client_id == self.process_id()).then_some(answer.client_low)
+    }
+
+    fn process_id(&self) -> u64 {
+        process_id(self.config.node, self.config.incarnation)
+    }
+
+    /// POSITION, to leaders or acceptors: answers carry back who asked, and when.
+    fn question(&self, now: Micros) -> Header {
+        let mut header = self.header(Type::Position);
+        header.round = 0;
+        header.client_id = self.process_id();
+        header.client_low = now;
+        header
+    }
+
     /// An acceptor answered POSITION: it can be reached, and hears us.
-    pub fn on_acceptor_heard(
+    pub fn on_acceptor_answered(
         &mut self,
         now: Micros,
         header: &Header,
         rounds: &mut RoundSource,
         out: &mut Outbox,
     ) -> Option<LeaderEvent> {
-        let State::Sounding { voters } = &mut self.state else {
+        let asked_at = self.asked_at(header)?;
+        let State::Sounding { since, voters } = &mut self.state else {
             return None;
         };
-        if header.has(flag::RECOVERING) {
+        if header.has(flag::RECOVERING) || asked_at < *since {
             return None;
         }
         voters.add(&self.config.acceptors, header.node);
@@ -423,13 +453,7 @@ impl Leadership {
         self.heard_round = self.round;
         self.takeovers += 1;
         self.applied_at = now;
-        self.announce(out);
         Some(LeaderEvent::Activate(view))
-    }
-
-    /// Tell everyone who leads, so that requests come here at once.
-    fn announce(&self, out: &mut Outbox) {
-        out.send(Dest::Peers, &self.header(Type::Alive), &[]);
     }
 
     /// NACK of an acceptor: a higher round was promised, or a slot is trimmed.
@@ -629,15 +653,15 @@ impl Leadership {
             return;
         }
         self.probe_at = now + self.config.timing.probe_us;
-        let mut header = self.header(Type::Position);
+        let mut header = self.question(now);
         header.flags = flag::LEADER;
-        header.round = 0;
         out.send(Dest::Leaders, &header, &[]);
     }
 
     /// Forget who answered long ago: a majority must be within reach at about the same time.
     fn sound_anew(&mut self, now: Micros, out: &mut Outbox) {
         self.state = State::Sounding {
+            since: now,
             voters: Votes::default(),
         };
         self.tries = 0;
@@ -646,8 +670,7 @@ impl Leadership {
 
     fn sound(&mut self, now: Micros, out: &mut Outbox) {
         self.retry_at = now + PHASE_RETRY_US;
-        let mut header = self.header(Type::Position);
-        header.round = 0;
+        let header = self.question(now);
         out.send(Dest::Acceptors, &header, &[]);
     }
 

@@ -10,7 +10,7 @@ use crate::host::{HostConfig, RecoverError};
 use crate::leadership::{LeaderEvent, Leadership, LeadershipConfig};
 use crate::learner::{origin_of, Deliver, Learner, LearnerConfig};
 use crate::log::{Burst, Origin, ReadTicket, SubmitError, Ticket};
-use crate::outbox::Outbox;
+use crate::outbox::{Dest, Outbox};
 use crate::proposer::Proposer;
 use crate::reader::{Reader, ReaderConfig};
 use crate::rounds::RoundSource;
@@ -29,6 +29,7 @@ fn leadership(now: Micros, partition: usize, config: &HostConfig) -> Option<Lead
             acceptors: config.acceptors.clone(),
             leaders: config.leaders[partition].clone(),
             first_instance: config.logs[partition].first_instance,
+            incarnation: config.incarnation,
             digest: config.digest,
             timing: config.timing,
         };
@@ -46,6 +47,39 @@ pub(crate) struct Shared {
     /// Changes of leader registers in the kernel that the driver is to carry out.
     pub kernel_commands: Vec<(usize, LeaderEvent)>,
     pub bad_packets: u64,
+    /// ALIVEs sent by this process.
+    pub alives: u64,
+}
+
+/// Names a process among those of all nodes, as long as none is given an incarnation twice. Who asks
+/// puts it into questions, so that answers to others, which the network may deliver here, are none.
+pub(crate) fn process_id(node: u8, incarnation: u64) -> u64 {
+    incarnation << 8 | u64::from(node)
+}
+
+impl Shared {
+    /// Tell every learner and leader what this host has applied of a log, and which leader's round it
+    /// knows of, and in `value` the same of the logs behind it. Numbered: one that is repeated or was
+    /// overtaken says nothing about now.
+    pub fn tell_alive(
+        &mut self,
+        partition: usize,
+        applied: u64,
+        round: u64,
+        value: &[u8],
+        own: &mut Outbox,
+    ) {
+        self.alives += 1;
+        let config = &self.config;
+        let mut header = Header::new(Type::Alive, u16::from(config.node), config.epoch);
+        header.partition = partition as u16;
+        header.instance = applied;
+        header.round = round;
+        header.client_id = process_id(config.node, config.incarnation);
+        header.client_seq = self.alives;
+        header.digest = config.digest.of(value);
+        own.send(Dest::Peers, &header, value);
+    }
 }
 
 /// See the module.
@@ -93,7 +127,6 @@ impl Partition {
             config.epoch,
             config.replicas.clone(),
             config.geometry.ring_slots as u64,
-            config.digest,
             config.timing,
         );
         trim.applied(start.applied);
@@ -222,7 +255,7 @@ impl Partition {
                 was_active.then_some(LeaderEvent::Deactivate)
             }
         };
-        self.lead(now, event, shared);
+        self.lead(now, event, shared, own);
     }
 
     /// The take-over order of this log has changed.
@@ -351,7 +384,7 @@ impl Partition {
             Some(leadership) => leadership.on_promise(now, header, value, own),
             None => None,
         };
-        self.lead(now, event, shared);
+        self.lead(now, event, shared, own);
         if let Some(learner) = &mut self.learner {
             learner.on_promise(now, header, value, own);
         }
@@ -367,7 +400,7 @@ impl Partition {
             Some(leadership) => leadership.on_nack(now, header, &mut shared.rounds, own),
             None => None,
         };
-        self.lead(now, event, shared);
+        self.lead(now, event, shared, own);
         if let Some(learner) = &mut self.learner {
             learner.on_nack(now, header);
         }
@@ -391,11 +424,11 @@ impl Partition {
             return;
         };
         let event = if of_leader {
-            leadership.on_leader_heard(now, header.round)
+            leadership.on_leader_answered(now, header)
         } else {
-            leadership.on_acceptor_heard(now, header, &mut shared.rounds, own)
+            leadership.on_acceptor_answered(now, header, &mut shared.rounds, own)
         };
-        self.lead(now, event, shared);
+        self.lead(now, event, shared, own);
     }
 
     /// What `node` says of itself: it has applied `applied`, and knows of a leader of this round.
@@ -419,7 +452,7 @@ impl Partition {
             if leader != shared.config.node {
                 let leadership = self.leadership.as_mut();
                 let event = leadership.and_then(|l| l.on_leader_heard(now, leader_round));
-                self.lead(now, event, shared);
+                self.lead(now, event, shared, own);
             }
         }
     }
@@ -443,9 +476,12 @@ impl Partition {
             leadership.on_applied(now, applied);
             let event = leadership.on_tick(now, view, &mut shared.rounds, own);
             round = leadership.known_round();
-            self.lead(now, event, shared);
+            self.lead(now, event, shared, own);
         }
-        self.trim.on_tick(now, round, own);
+        if let Some(applied) = self.trim.step_to_tell() {
+            shared.tell_alive(self.id, applied, round, &[], own);
+        }
+        self.trim.on_tick(now, own);
     }
 
     /// When `on_tick` has something to do.
@@ -468,8 +504,18 @@ impl Partition {
         }
     }
 
-    fn lead(&mut self, now: Micros, event: Option<LeaderEvent>, shared: &mut Shared) {
+    fn lead(
+        &mut self,
+        now: Micros,
+        event: Option<LeaderEvent>,
+        shared: &mut Shared,
+        own: &mut Outbox,
+    ) {
         let Some(event) = event else { return };
+        if let LeaderEvent::Activate(view) = event {
+            // So that requests come here at once. What this host has applied is told elsewhere.
+            shared.tell_alive(self.id, 0, view.round, &[], own);
+        }
         shared.events.push((now, self.id, event));
         if shared.config.kernel_roles.leader {
             shared.kernel_commands.push((self.id, event));

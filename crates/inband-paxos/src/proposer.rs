@@ -394,6 +394,14 @@ impl Proposer {
 
     /// NACK of a leader that is not active, or BUSY of one whose window is full.
     pub fn on_refusal(&mut self, now: Micros, header: &Header) {
+        let own = match self.session {
+            Session::Open(id) => id,
+            Session::Opening { nonce, .. } => nonce,
+            Session::Closed => return,
+        };
+        if header.client_id != own {
+            return; // of another session, or another host: it counts its values alike
+        }
         if header.kind == Type::Nack {
             if self.leader.is_some_and(|l| u16::from(l) != header.node) {
                 return; // asked in passing: the leader has the request too

@@ -14,6 +14,7 @@ use inband_dataplane::wire::{flag, Header, Type};
 
 use crate::log::{Burst, ReadTicket, SubmitFailure};
 use crate::outbox::{Dest, Outbox};
+use crate::partition::process_id;
 use crate::quorum::Votes;
 use crate::timing::{Micros, Timing};
 
@@ -145,10 +146,10 @@ impl Reader {
         self.ask(out);
     }
 
-    /// Names this process among those of all nodes: an answer that was meant for another one, which may
-    /// count its rounds alike, may be older than the question.
+    /// An answer that was meant for another process, which may count its rounds alike, may be older
+    /// than the question.
     fn asker(&self) -> u64 {
-        self.config.incarnation << 8 | u64::from(self.config.node)
+        process_id(self.config.node, self.config.incarnation)
     }
 
     fn ask(&self, out: &mut Outbox) {

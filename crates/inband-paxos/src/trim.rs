@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::auth::Digest;
 use inband_dataplane::wire::{flag, Header, Type};
 
 use crate::outbox::{Dest, Outbox};
@@ -22,7 +21,6 @@ pub struct Trim {
     partition: u16,
     epoch: u32,
     replicas: Vec<u8>,
-    digest: Digest,
     timing: Timing,
     /// A change of this many instances is told at once, not at the next period.
     step: u64,
@@ -45,7 +43,6 @@ impl Trim {
         epoch: u32,
         replicas: Vec<u8>,
         ring_slots: u64,
-        digest: Digest,
         timing: Timing,
     ) -> Trim {
         Trim {
@@ -53,7 +50,6 @@ impl Trim {
             partition,
             epoch,
             replicas,
-            digest,
             timing,
             step: (ring_slots / 16).max(1),
             applied: 0,
@@ -154,18 +150,18 @@ impl Trim {
         self.applied
     }
 
-    /// Tell at once what has changed by a step, and repeat the floor: floors that nothing has happened
-    /// to less and less often. `round` is the highest active round known here.
-    pub fn on_tick(&mut self, now: Micros, round: u64, out: &mut Outbox) {
+    /// What this replica has applied, if it has moved by a step and peers are to be told at once; it
+    /// counts as told.
+    pub fn step_to_tell(&mut self) -> Option<u64> {
+        let has_moved = self.applied >= self.told_applied + self.step;
+        (self.is_replica() && has_moved).then(|| self.tell_applied())
+    }
+
+    /// Tell at once a floor that has moved by a step, and repeat it: one that nothing has happened to
+    /// less and less often.
+    pub fn on_tick(&mut self, now: Micros, out: &mut Outbox) {
         if !self.is_replica() {
             return;
-        }
-        if self.applied >= self.told_applied + self.step {
-            let mut header = self.header(Type::Alive);
-            header.instance = self.tell_applied();
-            header.round = round;
-            header.digest = self.digest.of(&[]);
-            out.send(Dest::Peers, &header, &[]);
         }
         let is_beat = now >= self.beat_at;
         if is_beat {
@@ -217,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_floor_is_what_a_majority_holds() {
-        let mut trim = Trim::new(1, 0, 1, vec![1, 2, 3], 64, Digest::PLAIN, Timing::default());
+        let mut trim = Trim::new(1, 0, 1, vec![1, 2, 3], 64, Timing::default());
         trim.applied(100);
         assert_eq!(trim.floor(), 1);
         trim.on_alive(2, 70);
@@ -228,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_floor_stays_when_replicas_change() {
-        let mut trim = Trim::new(1, 0, 1, vec![1, 2, 3], 64, Digest::PLAIN, Timing::default());
+        let mut trim = Trim::new(1, 0, 1, vec![1, 2, 3], 64, Timing::default());
         trim.applied(100);
         trim.on_alive(2, 70);
         trim.enter_epoch(2, &[1, 3, 4]);
@@ -242,12 +238,12 @@ mod tests {
     #[test]
     fn a_floor_that_stays_is_told_less_and_less_often() {
         let timing = Timing::default();
-        let mut trim = Trim::new(1, 0, 1, vec![1], 64, Digest::PLAIN, timing);
+        let mut trim = Trim::new(1, 0, 1, vec![1], 64, timing);
         let mut out = Outbox::new();
         let mut told_at = |trim: &mut Trim, beats: std::ops::Range<u64>| {
             let told = |beat: &u64| {
                 out.clear();
-                trim.on_tick(beat * timing.trim_repeat_us, 0, &mut out);
+                trim.on_tick(beat * timing.trim_repeat_us, &mut out);
                 !out.is_empty()
             };
             beats.filter(told).collect::<Vec<u64>>()

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use inband_dataplane::auth::Digest;
 use inband_dataplane::wire;
 use inband_paxos::log::{Decided, ValueKind};
 use inband_paxos::session::{SessionTable, Verdict};
@@ -46,7 +47,7 @@ pub fn value_key(digest: u64, client_id: u64, client_seq: u64, client_low: u64, 
 }
 
 /// The key of a decided value, as [`value_key`] makes it from a vote.
-pub fn decided_key(decided: &Decided<'_>) -> u64 {
+pub fn decided_key(decided: &Decided<'_>, digest: Digest) -> u64 {
     let flags = match decided.origin.kind {
         ValueKind::Command => 0,
         ValueKind::Noop => wire::flag::NOOP,
@@ -54,7 +55,7 @@ pub fn decided_key(decided: &Decided<'_>) -> u64 {
     };
     let origin = &decided.origin;
     value_key(
-        wire::digest(decided.value),
+        digest.of(decided.value),
         origin.client_id,
         origin.client_seq,
         origin.client_low,
@@ -77,7 +78,10 @@ impl App {
         };
         state.applied = decided.instance;
         state.counter += u64::from(verdict == Verdict::Apply);
-        state.hash = mix(mix(state.hash, decided_key(decided)), verdict as u64);
+        state.hash = mix(
+            mix(state.hash, decided_key(decided, Digest::PLAIN)),
+            verdict as u64,
+        );
         verdict
     }
 

@@ -241,6 +241,7 @@ impl World {
     /// End all faults, those of the links first. Hosts that `stay_down` says stay down.
     pub fn end_all_faults(&mut self, stay_down: &[u8]) {
         self.faults.every_us = 0;
+        self.attack_every(0);
         for id in self.faults.active.keys().copied().collect::<Vec<_>>() {
             match self.faults.active.get(&id) {
                 Some(Fault::Down(node)) if stay_down.contains(node) => {

@@ -1,6 +1,6 @@
 //! Which hosts there are and what runs on each.
 
-use inband_dataplane::auth::Digest;
+use inband_dataplane::auth::{Digest, Secret};
 use inband_dataplane::soft::{Geometry, Roles};
 use inband_paxos::host::{EpochConfig, HostConfig, LogStart};
 use inband_paxos::timing::{Micros, Timing};
@@ -32,6 +32,8 @@ pub struct Layout {
     pub ring_slots: usize,
     /// Acceptors keep a journal and forget nothing (`sync` mode).
     pub sync: bool,
+    /// Packets carry tags and values keyed digests.
+    pub digest_key: Option<Secret>,
     /// Times of the state machines.
     pub timing: Timing,
 }
@@ -58,6 +60,7 @@ impl Layout {
             partitions: 1,
             ring_slots: RING_SLOTS,
             sync: false,
+            digest_key: None,
             timing: Timing::default(),
         }
     }
@@ -157,9 +160,14 @@ impl Layout {
             timing: self.timing,
             log_values_max: inband_paxos::timing::DECIDED_LOG_VALUES_MAX,
             incarnation,
-            digest: Digest::PLAIN,
+            digest: self.digest(),
             voting,
         }
+    }
+
+    /// How values are digested.
+    pub fn digest(&self) -> Digest {
+        self.digest_key.map_or(Digest::PLAIN, Digest::keyed)
     }
 
     /// Sizes of a host's registers.
@@ -178,13 +186,18 @@ impl Layout {
     /// One line for people.
     pub fn describe(&self) -> String {
         format!(
-            "acceptors {:?}, leaders {:?}, replicas {:?}, {} logs, {} slots, {}, deadline {} ms",
+            "acceptors {:?}, leaders {:?}, replicas {:?}, {} logs, {} slots, {}{}, deadline {} ms",
             self.acceptors,
             self.leaders,
             self.replicas,
             self.partitions,
             self.ring_slots,
             if self.sync { "sync" } else { "memory" },
+            if self.digest_key.is_some() {
+                ", key"
+            } else {
+                ""
+            },
             self.timing.submit_deadline_us / 1000
         )
     }

@@ -1,6 +1,7 @@
 //! What replicas and their clients saw: one history of each log for all replicas, and the end of
 //! every command.
 
+use inband_dataplane::auth::Digest;
 use std::collections::BTreeMap;
 
 use inband_paxos::log::{Decided, ReadTicket, SubmitFailure, Ticket};
@@ -116,7 +117,7 @@ impl Ledger {
     ) -> Result<(), Broken> {
         let history = &mut self.histories[partition];
         let instance = decided.instance;
-        let value = decided_key(decided);
+        let value = decided_key(decided, Digest::PLAIN);
         let now = Applied { value, state };
         let at = instance as usize - 1;
         if let Some(before) = history.get(at) {

@@ -6,6 +6,7 @@
 //! everything must finish. Two runs of one seed are equal, event for event.
 
 mod app;
+mod attacker;
 mod epochs;
 mod faults;
 mod forge;

@@ -62,6 +62,18 @@ pub const CROWD_PPM: u64 = 2_500;
 pub const READS_PPM: u64 = 500_000;
 /// Mean times between the commands of one replica's clients; a seed has one of them.
 pub const LOADS_US: [Micros; 3] = [700, 2_000, 6_000];
+/// How many of a million clusters have an attacker on their network, who sends recorded packets again.
+pub const ATTACKER_PPM: u64 = 250_000;
+/// Mean time between the packets that it sends.
+pub const ATTACKER_EVERY_US: Micros = 300;
+/// Packets that it remembers, and how many of the last it has at hand.
+pub const ATTACKER_RECORDS_MAX: usize = 512;
+/// See above.
+pub const ATTACKER_FRESH: usize = 32;
+/// It sends soon.
+pub const ATTACKER_DELAY_MAX_US: Micros = 60;
+/// How many of a million clusters have a key.
+pub const KEYED_PPM: u64 = 125_000;
 /// Events kept for the trace of a failure.
 pub const TRACE_EVENTS: usize = 400;
 /// Events after which a run is stopped as runaway.

@@ -37,6 +37,8 @@ pub enum Event {
     ReorderLeaders(u8),
     /// Somebody wants other members.
     Reconfigure,
+    /// The attacker sends a packet.
+    Attack,
     /// The next fault strikes.
     Fault,
     /// The fault of this number ends.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
+use inband_dataplane::auth::Secret;
 use inband_paxos::timing::Micros;
 
 use crate::faults::Unkindness;
@@ -10,7 +11,8 @@ use crate::invariant::Invariant;
 use crate::layout::Layout;
 use crate::ledger::Ends;
 use crate::limits::{
-    EPOCHS_PPM, EVENTS_MAX, FAULTY_PHASE_US, LOADS_US, RECONFIGURE_US, SYNC_PPM, TRACE_EVENTS,
+    ATTACKER_EVERY_US, ATTACKER_PPM, EPOCHS_PPM, EVENTS_MAX, FAULTY_PHASE_US, KEYED_PPM, LOADS_US,
+    RECONFIGURE_US, SYNC_PPM, TRACE_EVENTS,
 };
 use crate::mutation::Mutation;
 use crate::network::Rates;
@@ -146,6 +148,11 @@ pub fn run(seed: u64, options: &Options) -> Report {
     if changes {
         layout.add_spare_acceptor();
     }
+    let mut rng_security = Rng::new(seed, 10);
+    let has_attacker = rng_security.chance_ppm(ATTACKER_PPM);
+    if rng_security.chance_ppm(KEYED_PPM) {
+        layout.digest_key = Some(Secret([seed as u8; 16]));
+    }
     let unkind = unkindness(&mut rng);
     let load_us = LOADS_US[rng.below(3) as usize];
     let described = layout.describe();
@@ -155,6 +162,9 @@ pub fn run(seed: u64, options: &Options) -> Report {
         world.load(load_us);
         if changes {
             world.reconfigure_every(RECONFIGURE_US);
+        }
+        if has_attacker {
+            world.attack_every(ATTACKER_EVERY_US);
         }
         let until = world.now + options.faulty_us;
         world.run_until(until, |w| w.stats.events > EVENTS_MAX);

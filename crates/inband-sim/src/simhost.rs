@@ -319,7 +319,7 @@ impl World {
         burst: &mut Burst,
         out: &mut Outbox,
     ) -> bool {
-        let now = self.now;
+        let (now, digest) = (self.now, self.layout.digest());
         let sim = &mut self.hosts[at];
         let node = sim.node;
         let Some(host) = &mut sim.host else {
@@ -336,7 +336,7 @@ impl World {
                 result = Err(Invariant::InOrder.broken(what));
                 break;
             }
-            let key = decided_key(&decided);
+            let key = decided_key(&decided, digest);
             result = self.observers[partition].learned(node, decided.instance, key);
             if result.is_err() {
                 break;

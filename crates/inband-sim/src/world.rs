@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use inband_dataplane::auth::{Gate, Keys, Secret};
 use inband_dataplane::wire::{self, Header};
 use inband_paxos::log::Burst;
 use inband_paxos::outbox::Outbox;
 use inband_paxos::timing::Micros;
 
+use crate::attacker::Attacker;
 use crate::epochs::{Change, Members};
 use crate::faults::Faults;
 use crate::forge;
@@ -48,6 +50,8 @@ pub struct Stats {
     pub damaged: u64,
     /// Packets held back and released later.
     pub held: u64,
+    /// Packets that the attacker sent again.
+    pub replayed: u64,
     /// Faults begun: partitions, crashes, pauses, ...
     pub faults: u64,
     /// Hosts crashed.
@@ -71,7 +75,7 @@ pub struct Stats {
 impl Stats {
     /// Everything that went wrong on purpose.
     pub fn fault_events(&self) -> u64 {
-        self.faults + self.lost + self.duplicated + self.damaged + self.held
+        self.faults + self.lost + self.duplicated + self.damaged + self.held + self.replayed
     }
 }
 
@@ -83,6 +87,7 @@ pub(crate) struct Streams {
     pub hosts: Rng,
     pub epochs: Rng,
     pub disks: Rng,
+    pub attacker: Rng,
 }
 
 /// The last answers to one host's questions for reads.
@@ -90,6 +95,11 @@ pub(crate) struct Streams {
 struct ReadAnswers {
     last_at: Micros,
     by_acceptor: BTreeMap<u16, Header>,
+}
+
+/// Some keys of a cluster that has a digest key.
+fn keys(digest_key: Secret) -> Keys {
+    Keys::new(1, &[(1, digest_key)]).expect("one key")
 }
 
 /// See the module.
@@ -116,6 +126,9 @@ pub struct World {
     pub(crate) queue: Queue,
     pub(crate) hosts: Vec<SimHost>,
     pub(crate) faults: Faults,
+    pub(crate) attacker: Attacker,
+    /// Between every host and the network: all have the same keys, if any.
+    gate: Gate,
     /// Mean time between commands of one replica's clients; 0: they rest.
     pub(crate) load_us: Micros,
     /// Nodes that the coordinator of epochs cannot reach, though others can.
@@ -165,6 +178,7 @@ impl World {
                 hosts: Rng::new(seed, 4),
                 epochs: Rng::new(seed, 7),
                 disks: Rng::new(seed, 5),
+                attacker: Rng::new(seed, 9),
             },
             queue: Queue::default(),
             hosts: nodes
@@ -172,6 +186,8 @@ impl World {
                 .map(|node| SimHost::new(*node, layout.partitions))
                 .collect(),
             faults: Faults::default(),
+            attacker: Attacker::default(),
+            gate: Gate::new(layout.digest_key.map(keys), layout.partitions),
             load_us: 0,
             kept: Vec::new(),
             read_answers: BTreeMap::new(),
@@ -254,6 +270,7 @@ impl World {
             Event::EnterEpoch(node, epoch) => self.enter_epoch(node, epoch),
             Event::ReorderLeaders(node) => self.reorder_at(node),
             Event::Reconfigure => self.reconfigure_at_random(),
+            Event::Attack => self.attack(),
             Event::Fault => self.strike(),
             Event::FaultEnds(id) => self.end_fault(id),
         }
@@ -343,6 +360,15 @@ impl World {
     }
 
     fn transmit_whole(&mut self, from: u8, to: u8, header: &Header, bytes: &[u8]) {
+        let mut signed = Vec::new();
+        let bytes = if self.gate.keys().is_some() {
+            signed.extend_from_slice(bytes);
+            self.gate.sign(&mut signed);
+            &signed
+        } else {
+            bytes
+        };
+        self.record(from, to, bytes);
         let passing = Passing {
             now: self.now,
             from,
@@ -388,7 +414,8 @@ impl World {
         self.stats.lost += 1;
         self.trace.note(self.now, Happened::Lost(to, from, *header));
         if let Some(answer) = forge::answer_to_lost(self.mutation, header, to) {
-            let bytes = forge::packet(&answer, &[]);
+            let mut bytes = forge::packet(&answer, &[]);
+            self.gate.sign(&mut bytes);
             *self.network.on_the_way.entry(from).or_default() += 1;
             let event = Event::Packet {
                 from: to,
@@ -442,6 +469,9 @@ impl World {
         }
         if host.host.is_none() {
             return self.lose(from, to, &header);
+        }
+        if !self.gate.admits(bytes) {
+            return self.check(Err(format!("node {to} refuses what node {from} signed")));
         }
         self.trace
             .note(self.now, Happened::Arrived(to, from, header));

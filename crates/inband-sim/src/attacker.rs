@@ -1,0 +1,106 @@
+//! An attacker on the network who has no key: records packets and sends them again, later, more than
+//! once, to anybody, in anybody's name. What it cannot do is make or change a packet: there tags and
+//! digests stand before it, and `inband-dataplane` tests those.
+
+use inband_paxos::timing::Micros;
+
+use crate::limits::{ATTACKER_DELAY_MAX_US, ATTACKER_FRESH, ATTACKER_RECORDS_MAX};
+use crate::queue::Event;
+use crate::trace::Happened;
+use crate::world::World;
+
+/// One recorded packet in so many takes the place of an older one, once there are enough: so a few of
+/// long ago stay.
+const REPLACE_PPM: u64 = 100_000;
+/// How often it takes one of the last packets, and how often it sends it where it was to go.
+const FRESH_PPM: u64 = 500_000;
+const SAME_TARGET_PPM: u64 = 300_000;
+const SAME_SOURCE_PPM: u64 = 700_000;
+
+struct Recorded {
+    from: u8,
+    to: u8,
+    bytes: Vec<u8>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Attacker {
+    /// Mean time between two packets that it sends; 0: there is no attacker.
+    every_us: Micros,
+    /// The last ones, in turns.
+    fresh: Vec<Recorded>,
+    next_fresh: usize,
+    /// Some of all before.
+    old: Vec<Recorded>,
+}
+
+impl World {
+    /// Let an attacker send a recorded packet every so often, until [`World::attack_every`] 0.
+    pub fn attack_every(&mut self, every_us: Micros) {
+        self.attacker.every_us = every_us;
+        if every_us > 0 {
+            let wait_us = self.rng.attacker.wait(every_us);
+            self.queue.push(self.now + wait_us, Event::Attack);
+        }
+    }
+
+    /// The attacker sees every packet, those that get lost among them.
+    pub(crate) fn record(&mut self, from: u8, to: u8, bytes: &[u8]) {
+        let attacker = &mut self.attacker;
+        if attacker.every_us == 0 {
+            return;
+        }
+        let bytes = bytes.to_vec();
+        let new = Recorded { from, to, bytes };
+        if attacker.fresh.len() < ATTACKER_FRESH {
+            return attacker.fresh.push(new);
+        }
+        let at = attacker.next_fresh;
+        attacker.next_fresh = (at + 1) % ATTACKER_FRESH;
+        let aged = std::mem::replace(&mut attacker.fresh[at], new);
+        let rng = &mut self.rng.attacker;
+        if attacker.old.len() < ATTACKER_RECORDS_MAX {
+            attacker.old.push(aged);
+        } else if rng.chance_ppm(REPLACE_PPM) {
+            let at = rng.below(ATTACKER_RECORDS_MAX as u64) as usize;
+            attacker.old[at] = aged;
+        }
+    }
+
+    /// Send one of them.
+    pub(crate) fn attack(&mut self) {
+        let every_us = self.attacker.every_us;
+        if every_us == 0 {
+            return;
+        }
+        let nodes = self.layout.nodes();
+        let rng = &mut self.rng.attacker;
+        let wait_us = rng.wait(every_us);
+        self.queue.push(self.now + wait_us, Event::Attack);
+        let is_fresh = rng.chance_ppm(FRESH_PPM) || self.attacker.old.is_empty();
+        let from_these = if is_fresh {
+            &self.attacker.fresh
+        } else {
+            &self.attacker.old
+        };
+        let Some(recorded) = rng.pick(from_these) else {
+            return;
+        };
+        let (mut from, mut to) = (recorded.from, recorded.to);
+        if !rng.chance_ppm(SAME_TARGET_PPM) {
+            to = *rng.pick(&nodes).expect("a cluster has nodes");
+        }
+        if !rng.chance_ppm(SAME_SOURCE_PPM) {
+            from = *rng.pick(&nodes).expect("a cluster has nodes");
+        }
+        let bytes = recorded.bytes.clone();
+        let delay_us = rng.between(1, ATTACKER_DELAY_MAX_US);
+        self.stats.replayed += 1;
+        self.trace
+            .note(self.now, Happened::Fault("replay", from, to));
+        *self.network.on_the_way.entry(to).or_default() += 1;
+        let event = Event::Packet { from, to, bytes };
+        self.queue.push(self.now + delay_us, event);
+    }
+}
