@@ -2,8 +2,12 @@
 //! once, to anybody, in anybody's name. What it cannot do is make or change a packet: there tags and
 //! digests stand before it, and `inband-dataplane` tests those.
 
+use std::collections::BTreeMap;
+
+use inband_dataplane::wire::Header;
 use inband_paxos::timing::Micros;
 
+use crate::forge;
 use crate::limits::{ATTACKER_DELAY_MAX_US, ATTACKER_FRESH, ATTACKER_RECORDS_MAX};
 use crate::queue::Event;
 use crate::trace::Happened;
@@ -33,6 +37,9 @@ pub(crate) struct Attacker {
     next_fresh: usize,
     /// Some of all before.
     old: Vec<Recorded>,
+    /// Answers to questions, the first of each acceptor that looks like an answer to this one: by partition
+    /// and number of the question.
+    answers: BTreeMap<(u16, u64), Vec<Recorded>>,
 }
 
 impl World {
@@ -46,12 +53,17 @@ impl World {
     }
 
     /// The attacker sees every packet, those that get lost among them.
-    pub(crate) fn record(&mut self, from: u8, to: u8, bytes: &[u8]) {
-        let attacker = &mut self.attacker;
-        if attacker.every_us == 0 {
+    pub(crate) fn record(&mut self, from: u8, to: u8, header: &Header, bytes: &[u8]) {
+        if self.attacker.every_us == 0 {
             return;
         }
         let bytes = bytes.to_vec();
+        if forge::answers_read(header) {
+            self.keep_answer(from, to, header, &bytes);
+        } else if forge::asks_for_read(header) {
+            self.answer_at_once(from, header);
+        }
+        let attacker = &mut self.attacker;
         let new = Recorded { from, to, bytes };
         if attacker.fresh.len() < ATTACKER_FRESH {
             return attacker.fresh.push(new);
@@ -66,6 +78,42 @@ impl World {
             let at = rng.below(ATTACKER_RECORDS_MAX as u64) as usize;
             attacker.old[at] = aged;
         }
+    }
+
+    fn keep_answer(&mut self, from: u8, to: u8, header: &Header, bytes: &[u8]) {
+        let answers = &mut self.attacker.answers;
+        if answers.len() >= ATTACKER_RECORDS_MAX {
+            answers.pop_first();
+        }
+        let question = (header.partition, header.client_seq);
+        let alike = answers.entry(question).or_default();
+        if !alike.iter().any(|recorded| recorded.from == from) {
+            let bytes = bytes.to_vec();
+            alike.push(Recorded { from, to, bytes });
+        }
+    }
+
+    /// Who asks is answered before an acceptor can: with what others were told when they asked a question
+    /// of the same number.
+    fn answer_at_once(&mut self, asker: u8, question: &Header) {
+        let question = (question.partition, question.client_seq);
+        let Some(alike) = self.attacker.answers.get(&question) else {
+            return;
+        };
+        let of_others = alike.iter().filter(|recorded| recorded.to != asker);
+        let answers: Vec<(u8, Vec<u8>)> = of_others.map(|r| (r.from, r.bytes.clone())).collect();
+        for (from, bytes) in answers {
+            self.replay(from, asker, bytes, 1);
+        }
+    }
+
+    fn replay(&mut self, from: u8, to: u8, bytes: Vec<u8>, delay_us: Micros) {
+        self.stats.replayed += 1;
+        let happened = Happened::Fault("replay", from, to);
+        self.trace.note(self.now, happened);
+        *self.network.on_the_way.entry(to).or_default() += 1;
+        let event = Event::Packet { from, to, bytes };
+        self.queue.push(self.now + delay_us, event);
     }
 
     /// Send one of them.
@@ -96,11 +144,6 @@ impl World {
         }
         let bytes = recorded.bytes.clone();
         let delay_us = rng.between(1, ATTACKER_DELAY_MAX_US);
-        self.stats.replayed += 1;
-        self.trace
-            .note(self.now, Happened::Fault("replay", from, to));
-        *self.network.on_the_way.entry(to).or_default() += 1;
-        let event = Event::Packet { from, to, bytes };
-        self.queue.push(self.now + delay_us, event);
+        self.replay(from, to, bytes, delay_us);
     }
 }

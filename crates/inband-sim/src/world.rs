@@ -368,7 +368,7 @@ impl World {
         } else {
             bytes
         };
-        self.record(from, to, bytes);
+        self.record(from, to, header, bytes);
         let passing = Passing {
             now: self.now,
             from,
