@@ -348,6 +348,12 @@ impl Ring {
         None
     }
 
+    /// Grows whenever the slot changes; odd while it is taken.
+    pub fn sequence(&self, index: usize) -> u64 {
+        let sequence = field!(self.slots, index, c::ib_slot, sequence);
+        sequence.load(Ordering::Acquire)
+    }
+
     /// Instance of a slot, round promised for it and round of its vote: any change of the slot changes
     /// one of them. Of one moment only if it gets no packets meanwhile.
     pub fn rounds(&self, index: usize) -> [u64; 3] {

@@ -111,8 +111,14 @@ impl World {
         self.stats.replayed += 1;
         let happened = Happened::Fault("replay", from, to);
         self.trace.note(self.now, happened);
-        *self.network.on_the_way.entry(to).or_default() += 1;
-        let event = Event::Packet { from, to, bytes };
+        self.network.set_out(to);
+        let sent = self.stats.packets;
+        let event = Event::Packet {
+            from,
+            to,
+            bytes,
+            sent,
+        };
         self.queue.push(self.now + delay_us, event);
     }
 

@@ -12,6 +12,7 @@ use inband_dataplane::soft::Registers;
 use inband_paxos::host::{spread_leaders, EpochConfig};
 use inband_paxos::timing::Micros;
 
+use crate::fault_kind::FaultKind;
 use crate::limits::{COORDINATOR_MAX_US, ENTER_MAX_US};
 use crate::mutation::Mutation;
 use crate::queue::Event;
@@ -182,6 +183,7 @@ impl World {
             installed: BTreeSet::new(),
         });
         self.stats.epochs += 1;
+        self.stats.faults.note(FaultKind::Reconfiguration);
         for node in before {
             self.coordinator_turns_to(Event::Seal(node, epoch));
         }
@@ -384,6 +386,7 @@ impl World {
         let place = rng.below(members.acceptors.len() as u64) as usize;
         if rng.below(5) == 0 {
             members.leaders.rotate_left(1);
+            self.stats.faults.note(FaultKind::LeaderMove);
             return self.reorder_leaders(members.leaders);
         }
         match (rng.below(4), rng.pick(&others)) {

@@ -3,6 +3,7 @@
 
 use inband_dataplane::auth::Digest;
 use std::collections::BTreeMap;
+use std::ops::{AddAssign, RangeInclusive};
 
 use inband_paxos::log::{Decided, ReadTicket, SubmitFailure, Ticket};
 use inband_paxos::session::Verdict;
@@ -56,6 +57,25 @@ pub struct Ends {
     pub reads: u64,
     /// Reads that ended in failure.
     pub reads_failed: u64,
+}
+
+impl AddAssign for Ends {
+    fn add_assign(&mut self, other: Ends) {
+        self.success += other.success;
+        self.unknown += other.unknown;
+        self.not_applied += other.not_applied;
+        self.lost_with_replica += other.lost_with_replica;
+        self.reads += other.reads;
+        self.reads_failed += other.reads_failed;
+    }
+}
+
+fn submissions_of(node: u8) -> RangeInclusive<(u8, Ticket)> {
+    (node, Ticket(0))..=(node, Ticket(u64::MAX))
+}
+
+fn reads_of(node: u8) -> RangeInclusive<(u8, ReadTicket)> {
+    (node, ReadTicket(0))..=(node, ReadTicket(u64::MAX))
 }
 
 /// See the module.
@@ -261,16 +281,29 @@ impl Ledger {
         self.reads.retain(|(of, _), _| *of != node);
     }
 
+    /// The clock of a replica stood still for so long: what is under way may end later by that.
+    pub fn delay(&mut self, node: u8, by_us: Micros) {
+        let of_node = |of: &u8| *of == node;
+        let submissions = self.outstanding.iter_mut();
+        for (_, submission) in submissions.filter(|((of, _), _)| of_node(of)) {
+            submission.deadline += by_us;
+        }
+        for (_, read) in self.reads.iter_mut().filter(|((of, _), _)| of_node(of)) {
+            read.deadline += by_us;
+        }
+    }
+
     /// Submissions and reads of a replica under way.
     pub fn outstanding(&self, node: u8) -> usize {
-        let submissions = (node, Ticket(0))..=(node, Ticket(u64::MAX));
-        let reads = (node, ReadTicket(0))..=(node, ReadTicket(u64::MAX));
-        self.outstanding.range(submissions).count() + self.reads.range(reads).count()
+        let submissions = self.outstanding.range(submissions_of(node));
+        submissions.count() + self.reads.range(reads_of(node)).count()
     }
 
     /// Has every submission and read of this replica ended?
     pub fn is_idle(&self, node: u8) -> bool {
-        self.outstanding(node) == 0
+        let mut submissions = self.outstanding.range(submissions_of(node));
+        let mut reads = self.reads.range(reads_of(node));
+        submissions.next().is_none() && reads.next().is_none()
     }
 
     /// A submission or read of this replica that should have ended before `now`.

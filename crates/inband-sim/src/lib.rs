@@ -7,7 +7,10 @@
 
 mod app;
 mod attacker;
+mod campaign;
+mod clock;
 mod epochs;
+mod fault_kind;
 mod faults;
 mod forge;
 mod invariant;
@@ -27,7 +30,9 @@ mod trace;
 mod world;
 
 pub use app::{App, State};
+pub use campaign::{Campaign, Summary};
 pub use epochs::Members;
+pub use fault_kind::{FaultCounts, FaultKind, FAULT_KINDS};
 pub use faults::Unkindness;
 pub use invariant::{Broken, Invariant};
 pub use layout::Layout;
@@ -36,7 +41,7 @@ pub use mutation::Mutation;
 pub use network::{DropRule, Fate, Filter, Network, Passing, Rates};
 pub use observer::Observer;
 pub use rng::Rng;
-pub use run::{run, run_many, Options, Report, Summary};
+pub use run::{run, Options, Report};
 pub use simhost::SimHost;
 pub use trace::{round_name, Happened, Trace};
 pub use world::{Stats, Violation, World};

@@ -52,6 +52,16 @@ pub const LIVENESS_PROBE_US: Micros = 50_000;
 pub const DEADLINE_SLACK_US: Micros = 50_000;
 /// Longest time that one fault lasts.
 pub const FAULT_MAX_US: Micros = 250_000;
+/// A host that is slow takes at least this long for a packet,
+pub const SLOW_PACKET_MIN_US: Micros = 20;
+/// and at most this.
+pub const SLOW_PACKET_MAX_US: Micros = 1_000;
+/// Packets that would wait for longer than this at a slow host are lost.
+pub const SLOW_QUEUE_MAX_US: Micros = 50_000;
+/// A clock jumps forward by less than this: more than any timeout, and than most deadlines.
+pub const CLOCK_JUMP_MAX_US: Micros = 1_000_000;
+/// A stray recovery is this many instances ahead of what its replica has applied, at most.
+pub const STRAY_RECOVERY_MAX: u64 = 48;
 /// Values in commands are mostly this long; a few have the full length of a packet.
 pub const COMMAND_LEN_BYTES: usize = 24;
 /// Now and then a client is a crowd: this many commands at once, more than a window takes.

@@ -69,7 +69,9 @@ pub struct Network {
     /// Directed pairs without a link, and how many faults say so.
     cut: BTreeMap<(u8, u8), u32>,
     /// Packets on their way to each host.
-    pub on_the_way: BTreeMap<u8, usize>,
+    on_the_way: Vec<usize>,
+    /// The last packet to arrive, of those between two hosts, in the order in which they were sent.
+    newest: BTreeMap<(u8, u8), u64>,
     /// A test's own say.
     pub filter: Option<Filter>,
 }
@@ -83,6 +85,8 @@ pub struct Arrival {
     pub bytes: Vec<u8>,
     /// A bit was flipped.
     pub damaged: bool,
+    /// For much longer than others.
+    pub held_up: bool,
 }
 
 impl Network {
@@ -104,6 +108,24 @@ impl Network {
     /// Does a link lead from one host to the other?
     pub fn is_linked(&self, from: u8, to: u8) -> bool {
         !self.cut.contains_key(&(from, to))
+    }
+
+    /// A packet to this host is on its way.
+    pub fn set_out(&mut self, to: u8) {
+        let to = usize::from(to);
+        if self.on_the_way.len() <= to {
+            self.on_the_way.resize(to + 1, 0);
+        }
+        self.on_the_way[to] += 1;
+    }
+
+    /// A packet has arrived, which so many others were `sent` before. Was it overtaken?
+    pub fn arrived(&mut self, from: u8, to: u8, sent: u64) -> bool {
+        self.on_the_way[usize::from(to)] -= 1;
+        let newest = self.newest.entry((from, to)).or_default();
+        let overtaken = sent < *newest;
+        *newest = sent.max(*newest);
+        overtaken
     }
 
     /// All links work, nothing is lost.
@@ -134,7 +156,7 @@ impl Network {
         bytes: &[u8],
     ) -> Vec<Arrival> {
         let rates = self.rates();
-        let full = self.on_the_way.get(&to).copied().unwrap_or(0) >= HOST_QUEUE_PACKETS;
+        let full = self.on_the_way.get(usize::from(to)) >= Some(&HOST_QUEUE_PACKETS);
         let dropped = self
             .rules
             .values()
@@ -146,13 +168,15 @@ impl Network {
         let mut arrivals = Vec::with_capacity(copies);
         for _ in 0..copies {
             let mut delay_us = LINK_DELAY_MIN_US + rng.below(LINK_JITTER_US);
-            if rng.chance_ppm(rates.hold_up_ppm) {
+            let held_up = rng.chance_ppm(rates.hold_up_ppm);
+            if held_up {
                 delay_us += rng.below(LINK_HOLD_UP_MAX_US);
             }
             let mut arrival = Arrival {
                 delay_us,
                 bytes: bytes.to_vec(),
                 damaged: false,
+                held_up,
             };
             if is_for_learner(header) && rng.chance_ppm(rates.bit_flip_ppm) {
                 arrival.damaged = flip_a_bit(rng, &mut arrival.bytes);

@@ -39,6 +39,8 @@ impl Seen {
 struct Acceptor {
     view: AcceptorView,
     slots: Vec<Seen>,
+    /// Of each slot: its sequence when it was looked at last. It has changed if anything has.
+    sequences: Vec<Option<u64>>,
     /// Highest promise of the partition ever given, lost memory or not.
     promise_ever: u64,
     /// Of one that keeps a journal: votes that are not on its disk yet,
@@ -130,6 +132,7 @@ impl Observer {
         self.open_epoch = self.open_epoch.max(view.epoch);
         let acceptor = &mut self.acceptors[at];
         (acceptor.view, acceptor.slots) = (view, slots);
+        acceptor.sequences.clear();
         acceptor.promise_ever = view.promise;
         Ok(())
     }
@@ -140,6 +143,7 @@ impl Observer {
             let acceptor = &mut self.acceptors[at];
             acceptor.view = AcceptorView::default();
             acceptor.slots.clear();
+            acceptor.sequences.clear();
         }
     }
 
@@ -182,6 +186,7 @@ impl Observer {
         }
         let acceptor = &mut self.acceptors[at];
         (acceptor.view, acceptor.slots) = (view, slots);
+        acceptor.sequences.clear();
         acceptor.synced = Some(Synced::default());
         self.synced(node)
     }
@@ -224,9 +229,9 @@ impl Observer {
                 "acceptor {node}: registers fell from {before:?} to {view:?}"
             )));
         }
-        self.acceptors[at]
-            .slots
-            .resize(self.ring_slots, Seen::default());
+        let acceptor = &mut self.acceptors[at];
+        acceptor.slots.resize(self.ring_slots, Seen::default());
+        acceptor.sequences.resize(self.ring_slots, None);
         match instance {
             Some(instance) => {
                 let slot = instance as usize & (self.ring_slots - 1);
@@ -259,6 +264,11 @@ impl Observer {
     ) -> Result<(), Broken> {
         let node = self.nodes[at];
         let index = self.partition * self.ring_slots + slot;
+        let sequence = Some(registers.ring.sequence(index));
+        if self.acceptors[at].sequences[slot] == sequence {
+            return Ok(());
+        }
+        self.acceptors[at].sequences[slot] = sequence;
         let Some(now) = Seen::of(registers, index) else {
             return Err(
                 Invariant::NoPanic.broken(format!("acceptor {node}: slot {slot} stays taken"))

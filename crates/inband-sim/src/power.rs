@@ -6,6 +6,7 @@
 use inband_paxos::journal::{AcceptorDisk, AcceptorStart, DiskLimits, Synced};
 use inband_storage::{Cut, Failure, JournalConfig, SimulatedDisk, Storage};
 
+use crate::fault_kind::FaultKind;
 use crate::invariant::Invariant;
 use crate::layout::EPOCH;
 use crate::limits::{
@@ -95,14 +96,16 @@ impl World {
     /// Sync the journal of a host soon, if there is something to sync.
     pub(crate) fn sync_later(&mut self, at: usize) {
         let sim = &mut self.hosts[at];
+        let shows = sim.clock.shows(self.now);
         let Some((journal, _)) = sim.host.as_ref().and_then(|host| host.journal()) else {
             return;
         };
-        let due = match journal.wants_sync(self.now) {
+        let due = match journal.wants_sync(shows) {
             true => self.now,
-            false => journal.due(),
+            false if journal.due() == u64::MAX || sim.clock.stands() => return,
+            false => sim.clock.when(journal.due()).max(self.now),
         };
-        if sim.power.sync_is_due || sim.frozen > 0 || due == u64::MAX {
+        if sim.power.sync_is_due || sim.frozen > 0 {
             return;
         }
         sim.power.sync_is_due = true;
@@ -125,7 +128,7 @@ impl World {
             return;
         }
         let (journal, registers) = host.journal_mut().expect("it keeps one");
-        match disk.sync(self.now, journal, registers) {
+        match disk.sync(sim.clock.shows(self.now), journal, registers) {
             Synced::Done | Synced::Again => {
                 let mut observers = self.observers.iter_mut();
                 let seen = observers.try_for_each(|observer| observer.synced(node));
@@ -142,8 +145,13 @@ impl World {
         sim.power.journal = None;
         let rng = &mut self.rng.disks;
         // One in four is a killed process: what it has written stays, synced or not.
-        let cuts = [Cut::Unsynced, Cut::Torn, Cut::Scattered];
-        if let Some(cut) = cuts.get(rng.below(4) as usize) {
+        let cuts = [
+            (Cut::Unsynced, FaultKind::UnsyncedLost),
+            (Cut::Torn, FaultKind::TornWrite),
+            (Cut::Scattered, FaultKind::ScatteredWrites),
+        ];
+        if let Some((cut, kind)) = cuts.get(rng.below(4) as usize) {
+            self.stats.faults.note(*kind);
             sim.power
                 .storage
                 .power_cut(*cut, &mut |bound| rng.below(bound));

@@ -16,6 +16,17 @@ pub enum Event {
         to: u8,
         /// The UDP payload.
         bytes: Vec<u8>,
+        /// How many packets were sent before it.
+        sent: u64,
+    },
+    /// A host that is slow comes to a packet.
+    Handle {
+        /// Who sent it.
+        from: u8,
+        /// Who handles it.
+        to: u8,
+        /// The UDP payload.
+        bytes: Vec<u8>,
     },
     /// A host's timers are due.
     Tick(u8),

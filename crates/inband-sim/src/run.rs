@@ -71,7 +71,7 @@ impl fmt::Display for Report {
             self.layout,
             self.stats.events,
             self.stats.fault_events(),
-            self.stats.faults,
+            self.stats.faults.total(),
             self.stats.crashes,
             self.applied,
             self.ends.success,
@@ -95,27 +95,6 @@ impl fmt::Display for Report {
             }
         }
     }
-}
-
-/// Many runs together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Seeds run.
-    pub seeds: u64,
-    /// Seeds with a violation.
-    pub failures: u64,
-    /// Events handled.
-    pub events: u64,
-    /// What went wrong on purpose.
-    pub fault_events: u64,
-    /// Instances applied.
-    pub applied: u64,
-    /// Commands acknowledged.
-    pub succeeded: u64,
-    /// Reads answered.
-    pub reads: u64,
-    /// Longest time that a cluster took to settle after its last fault.
-    pub settled_after_max_us: Micros,
 }
 
 /// How unkind the world of a seed is.
@@ -195,29 +174,4 @@ pub fn run(seed: u64, options: &Options) -> Report {
         trace_hash: world.trace.hash(),
         trace: world.trace.lines(),
     }
-}
-
-/// Run `count` seeds from `first` on; `progress` sees every report as it comes.
-pub fn run_many(
-    first: u64,
-    count: u64,
-    options: &Options,
-    mut progress: impl FnMut(&Report),
-) -> Summary {
-    let mut summary = Summary::default();
-    for seed in first..first + count {
-        let report = run(seed, options);
-        summary.seeds += 1;
-        summary.failures += u64::from(report.violation.is_some());
-        summary.events += report.stats.events;
-        summary.fault_events += report.stats.fault_events();
-        summary.applied += report.applied;
-        summary.succeeded += report.ends.success;
-        summary.reads += report.ends.reads;
-        summary.settled_after_max_us = summary
-            .settled_after_max_us
-            .max(report.stats.settled_after_us);
-        progress(&report);
-    }
-    summary
 }

@@ -8,10 +8,12 @@ use inband_paxos::session::Verdict;
 use inband_paxos::timing::Micros;
 
 use crate::app::{decided_key, App};
+use crate::clock::Clock;
 use crate::invariant::{Broken, Invariant};
 use crate::layout::EPOCH;
 use crate::limits::{
-    CHECKPOINT_COPY_MAX_US, COMMAND_LEN_BYTES, DEADLINE_SLACK_US, FLUSH_MAX_US, TICK_LATE_MAX_US,
+    CHECKPOINT_COPY_MAX_US, COMMAND_LEN_BYTES, DEADLINE_SLACK_US, FLUSH_MAX_US, SLOW_QUEUE_MAX_US,
+    TICK_LATE_MAX_US,
 };
 use crate::liveness::recoveries;
 use crate::mutation::Mutation;
@@ -41,6 +43,11 @@ pub struct SimHost {
     pub links_held: u32,
     /// Faults that stop its process without losing anything.
     pub frozen: u32,
+    pub(crate) clock: Clock,
+    /// Time it takes for a packet; 0: none.
+    pub(crate) packet_us: Micros,
+    /// It comes to no further packet before.
+    pub(crate) busy_until: Micros,
     /// An acceptor here has lost what it knew and may not vote.
     pub memory_lost: bool,
     pub(crate) power: Power,
@@ -63,6 +70,9 @@ impl SimHost {
             incarnation: 0,
             links_held: 0,
             frozen: 0,
+            clock: Clock::default(),
+            packet_us: 0,
+            busy_until: 0,
             memory_lost: false,
             power: Power::default(),
             waiting: Vec::new(),
@@ -76,6 +86,11 @@ impl SimHost {
     /// Has its acceptor lost what it knew, or may it have?
     pub(crate) fn has_forgotten(&self) -> bool {
         self.memory_lost || self.power.is_damaged
+    }
+
+    /// Does its process run, and its clock?
+    fn has_timers(&self) -> bool {
+        self.host.is_some() && self.frozen == 0 && !self.clock.stands()
     }
 
     /// Is it up, and neither stopped nor cut off by held links?
@@ -112,7 +127,7 @@ impl World {
         let config = self
             .layout
             .host(node, entered, sim.incarnation, applied, voting);
-        sim.host = Some(Host::new(self.now, config));
+        sim.host = Some(Host::new(sim.clock.shows(self.now), config));
         sim.responsive_since = self.now;
         sim.flush_is_due = false;
         sim.copies_checkpoint.fill(false);
@@ -167,6 +182,53 @@ impl World {
         self.let_go(at);
     }
 
+    /// From now on a host takes this long for every packet; 0: no time.
+    pub fn slow_down(&mut self, node: u8, packet_us: Micros) {
+        if let Some(at) = self.index(node) {
+            self.hosts[at].packet_us = packet_us;
+        }
+    }
+
+    /// When a host comes to a packet that has just arrived: at once, later, or never.
+    pub(crate) fn time_for_packet(&mut self, node: u8) -> Option<Micros> {
+        let at = self.index(node)?;
+        let sim = &mut self.hosts[at];
+        let begins_at = sim.busy_until.max(self.now);
+        if begins_at > self.now + SLOW_QUEUE_MAX_US {
+            return None;
+        }
+        if sim.packet_us > 0 {
+            sim.busy_until = begins_at + sim.packet_us;
+        }
+        Some(begins_at + sim.packet_us)
+    }
+
+    /// The clock of a host jumps forward.
+    pub fn jump_clock(&mut self, node: u8, by_us: Micros) {
+        let Some(at) = self.index(node) else { return };
+        self.hosts[at].clock.jump(by_us);
+        // Its timers go by the clock.
+        self.hosts[at].tick_at = Micros::MAX;
+        self.arm(at);
+    }
+
+    /// The clock of a host stands still until [`World::start_clock`].
+    pub fn stop_clock(&mut self, node: u8) {
+        if let Some(at) = self.index(node) {
+            self.hosts[at].clock.stand(self.now);
+        }
+    }
+
+    /// It goes on from where it stood.
+    pub fn start_clock(&mut self, node: u8) {
+        let Some(at) = self.index(node) else { return };
+        let stood_us = self.hosts[at].clock.go_on(self.now);
+        self.ledger.delay(node, stood_us);
+        self.hosts[at].tick_at = Micros::MAX;
+        self.arm(at);
+        self.sync_later(at);
+    }
+
     /// Hold all packets from and to a host until [`World::release_links`]; its process goes on.
     pub fn hold_links(&mut self, node: u8) {
         if let Some(at) = self.index(node) {
@@ -204,10 +266,12 @@ impl World {
         let Some(at) = self.index(node) else { return };
         let mut out = std::mem::take(&mut self.out);
         out.clear();
-        let Some(host) = &mut self.hosts[at].host else {
+        let sim = &mut self.hosts[at];
+        let shows = sim.clock.shows(self.now);
+        let Some(host) = &mut sim.host else {
             return;
         };
-        act(host, self.now, &mut out);
+        act(host, shows, &mut out);
         // On a host of several roles one packet may cause votes in any slot.
         let layout = &self.layout;
         let several = layout.leader_hosts.contains(&node) || layout.replica_hosts.contains(&node);
@@ -322,6 +386,7 @@ impl World {
         let (now, digest) = (self.now, self.layout.digest());
         let sim = &mut self.hosts[at];
         let node = sim.node;
+        let shows = sim.clock.shows(now);
         let Some(host) = &mut sim.host else {
             return false;
         };
@@ -352,7 +417,7 @@ impl World {
                 _ if result.is_err() => break,
                 None => {}
                 Some(ticket) if verdict == Verdict::Refused => {
-                    host.session_refused(now, ticket, out);
+                    host.session_refused(shows, ticket, out);
                 }
                 // Not new, yet not answered: applied in a part of the log that a checkpoint skipped.
                 Some(ticket) => {
@@ -470,7 +535,7 @@ impl World {
     fn report_leader(&mut self, at: usize) {
         let sim = &mut self.hosts[at];
         let Some(host) = &mut sim.host else { return };
-        for (now, partition, event) in host.take_leader_events() {
+        for (_, partition, event) in host.take_leader_events() {
             let (what, round) = match event {
                 LeaderEvent::Suspected => (0, 0),
                 LeaderEvent::Activate(view) => (1, view.round),
@@ -478,7 +543,7 @@ impl World {
             };
             self.stats.activations += u64::from(what == 1);
             let happened = Happened::Leader(sim.node, partition, what, round);
-            self.trace.note(now, happened);
+            self.trace.note(self.now, happened);
         }
     }
 
@@ -486,11 +551,11 @@ impl World {
     fn arm(&mut self, at: usize) {
         let sim = &mut self.hosts[at];
         let Some(host) = &sim.host else { return };
-        let due = host.due(self.now);
-        if due == Micros::MAX || sim.frozen > 0 {
+        let due = host.due(sim.clock.shows(self.now));
+        if due == Micros::MAX || sim.frozen > 0 || sim.clock.stands() {
             return;
         }
-        let wake_at = due.max(self.now + 1);
+        let wake_at = sim.clock.when(due).max(self.now + 1);
         if wake_at < sim.tick_at {
             sim.tick_at = wake_at + self.rng.hosts.below(TICK_LATE_MAX_US);
             self.queue.push(sim.tick_at, Event::Tick(sim.node));
@@ -500,7 +565,7 @@ impl World {
     pub(crate) fn tick(&mut self, node: u8, at_us: Micros) {
         let Some(at) = self.index(node) else { return };
         let sim = &mut self.hosts[at];
-        if sim.tick_at != at_us || sim.frozen > 0 || sim.host.is_none() {
+        if sim.tick_at != at_us || !sim.has_timers() {
             return; // an earlier timer took its place
         }
         sim.tick_at = Micros::MAX;
@@ -520,10 +585,15 @@ impl World {
 
     /// The application of replica `node` wants `instance` of log 0 recovered, or decided as `noop`.
     pub fn recover(&mut self, node: u8, instance: u64, noop: &[u8]) {
+        self.recover_in(node, 0, instance, noop);
+    }
+
+    /// The same in any log.
+    pub fn recover_in(&mut self, node: u8, partition: usize, instance: u64, noop: &[u8]) {
         self.with_host(node, None, None, |host, now, out| {
             let known = &mut |_: inband_paxos::log::Origin, _: &[u8]| {};
             // Delivered before or too far ahead: then there is nothing to do.
-            let _ = host.recover(now, 0, instance, noop, out, known);
+            let _ = host.recover(now, partition, instance, noop, out, known);
         });
     }
 
@@ -545,15 +615,15 @@ impl World {
         if !self.host(node).is_well() {
             return false;
         }
-        let now = self.now;
-        let deadline = now + self.layout.submit_deadline_us();
+        let deadline = self.now + self.layout.submit_deadline_us();
         let Some(at) = self.index(node) else {
             return false;
         };
-        let Some(host) = &mut self.hosts[at].host else {
+        let sim = &mut self.hosts[at];
+        let Some(host) = &mut sim.host else {
             return false;
         };
-        let ticket = host.confirm_read(now, partition);
+        let ticket = host.confirm_read(sim.clock.shows(self.now), partition);
         self.ledger.read_begun(node, ticket, deadline);
         self.arm(at);
         true
@@ -583,8 +653,10 @@ impl World {
         };
         // The ticket is noted before anything that the submission causes is looked at.
         let mut early = Outbox::new();
-        let host = self.hosts[at].host.as_mut();
-        let submitted = host.map(|h| h.submit(self.now, partition, &value, &mut early));
+        let sim = &mut self.hosts[at];
+        let shows = sim.clock.shows(self.now);
+        let host = sim.host.as_mut();
+        let submitted = host.map(|h| h.submit(shows, partition, &value, &mut early));
         let Some(Ok(ticket)) = submitted else {
             return false;
         };

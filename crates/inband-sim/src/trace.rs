@@ -62,7 +62,7 @@ impl Trace {
             hash: 0,
             count: 0,
             keep,
-            last: VecDeque::with_capacity(keep),
+            last: VecDeque::new(),
         }
     }
 

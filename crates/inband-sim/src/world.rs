@@ -1,6 +1,7 @@
 //! The world: hosts, network, time. Steps from event to event and lets the checks look after each.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
 
 use inband_dataplane::auth::{Gate, Keys, Secret};
 use inband_dataplane::wire::{self, Header};
@@ -10,6 +11,7 @@ use inband_paxos::timing::Micros;
 
 use crate::attacker::Attacker;
 use crate::epochs::{Change, Members};
+use crate::fault_kind::FaultCounts;
 use crate::faults::Faults;
 use crate::forge;
 use crate::invariant::{Broken, Invariant};
@@ -44,6 +46,10 @@ pub struct Stats {
     pub packets: u64,
     /// Packets lost, by the network or because their host was down.
     pub lost: u64,
+    /// Packets that were held up for long.
+    pub delayed: u64,
+    /// Packets that arrived after one that was sent later, between the same two hosts.
+    pub reordered: u64,
     /// Packets that arrived a second time.
     pub duplicated: u64,
     /// Packets that arrived with a flipped bit.
@@ -53,7 +59,7 @@ pub struct Stats {
     /// Packets that the attacker sent again.
     pub replayed: u64,
     /// Faults begun: partitions, crashes, pauses, ...
-    pub faults: u64,
+    pub faults: FaultCounts,
     /// Hosts crashed.
     pub crashes: u64,
     /// Commands submitted.
@@ -73,9 +79,47 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Everything that went wrong on purpose.
+    /// What happened to packets on purpose, and how often.
+    pub fn packet_faults(&self) -> [(&'static str, u64); 7] {
+        [
+            ("packet lost", self.lost),
+            ("packet delayed", self.delayed),
+            ("packet duplicated", self.duplicated),
+            ("packet reordered", self.reordered),
+            ("packet damaged", self.damaged),
+            ("packet held", self.held),
+            ("packet replayed", self.replayed),
+        ]
+    }
+
+    /// Everything that went wrong on purpose. Not what was only overtaken.
     pub fn fault_events(&self) -> u64 {
-        self.faults + self.lost + self.duplicated + self.damaged + self.held + self.replayed
+        let packets = self.lost + self.delayed + self.duplicated + self.damaged;
+        self.faults.total() + packets + self.held + self.replayed
+    }
+}
+
+impl AddAssign for Stats {
+    /// Of several runs; the time to settle is the longest.
+    fn add_assign(&mut self, other: Stats) {
+        self.events += other.events;
+        self.packets += other.packets;
+        self.lost += other.lost;
+        self.delayed += other.delayed;
+        self.reordered += other.reordered;
+        self.duplicated += other.duplicated;
+        self.damaged += other.damaged;
+        self.held += other.held;
+        self.replayed += other.replayed;
+        self.faults += other.faults;
+        self.crashes += other.crashes;
+        self.submitted += other.submitted;
+        self.activations += other.activations;
+        self.checkpoints += other.checkpoints;
+        self.busy += other.busy;
+        self.epochs += other.epochs;
+        self.recoveries += other.recoveries;
+        self.settled_after_us = self.settled_after_us.max(other.settled_after_us);
     }
 }
 
@@ -257,7 +301,13 @@ impl World {
         self.now = self.now.max(at);
         self.stats.events += 1;
         match event {
-            Event::Packet { from, to, bytes } => self.arrive(from, to, &bytes),
+            Event::Packet {
+                from,
+                to,
+                bytes,
+                sent,
+            } => self.arrive(from, to, bytes, sent),
+            Event::Handle { from, to, bytes } => self.handle(from, to, &bytes),
             Event::Tick(node) => self.tick(node, at),
             Event::Submit(node) => self.client(node),
             Event::Flush(node, incarnation) => self.flush(node, incarnation),
@@ -401,12 +451,15 @@ impl World {
         self.stats.duplicated += arrivals.len() as u64 - 1;
         for arrival in arrivals {
             self.stats.damaged += u64::from(arrival.damaged);
-            *self.network.on_the_way.entry(to).or_default() += 1;
-            let bytes = arrival.bytes;
-            self.queue.push(
-                self.now + arrival.delay_us,
-                Event::Packet { from, to, bytes },
-            );
+            self.stats.delayed += u64::from(arrival.held_up);
+            self.network.set_out(to);
+            let packet = Event::Packet {
+                from,
+                to,
+                bytes: arrival.bytes,
+                sent: self.stats.packets,
+            };
+            self.queue.push(self.now + arrival.delay_us, packet);
         }
     }
 
@@ -416,11 +469,12 @@ impl World {
         if let Some(answer) = forge::answer_to_lost(self.mutation, header, to) {
             let mut bytes = forge::packet(&answer, &[]);
             self.gate.sign(&mut bytes);
-            *self.network.on_the_way.entry(from).or_default() += 1;
+            self.network.set_out(from);
             let event = Event::Packet {
                 from: to,
                 to: from,
                 bytes,
+                sent: self.stats.packets,
             };
             self.queue.push(self.now + 1, event);
         }
@@ -451,10 +505,21 @@ impl World {
         self.kept.len()
     }
 
-    fn arrive(&mut self, from: u8, to: u8, bytes: &[u8]) {
-        if let Some(count) = self.network.on_the_way.get_mut(&to) {
-            *count = count.saturating_sub(1);
+    fn arrive(&mut self, from: u8, to: u8, bytes: Vec<u8>, sent: u64) {
+        let overtaken = self.network.arrived(from, to, sent);
+        self.stats.reordered += u64::from(overtaken);
+        match self.time_for_packet(to) {
+            Some(at) if at == self.now => self.handle(from, to, &bytes),
+            Some(at) => self.queue.push(at, Event::Handle { from, to, bytes }),
+            None => {
+                if let Ok((header, _)) = wire::parse(&bytes) {
+                    self.lose(from, to, &header);
+                }
+            }
         }
+    }
+
+    fn handle(&mut self, from: u8, to: u8, bytes: &[u8]) {
         let Ok((header, _)) = wire::parse(bytes) else {
             return;
         };
@@ -471,7 +536,8 @@ impl World {
             return self.lose(from, to, &header);
         }
         if !self.gate.admits(bytes) {
-            return self.check(Err(format!("node {to} refuses what node {from} signed")));
+            let what = format!("node {to} refuses what node {from} signed");
+            return self.check(Err(Invariant::NoPanic.broken(what)));
         }
         self.trace
             .note(self.now, Happened::Arrived(to, from, header));

@@ -5,9 +5,10 @@ use inband_sim::{run, Invariant, Mutation, Options};
 /// Seeds tried until a mutation must be found out.
 const SEEDS_MAX: u64 = 150;
 
-/// Mutations that take a schedule of their own: `round_used_twice` and `read_without_memory` in
-/// schedules.rs, `sealed_without_memory` in epochs.rs.
-const OF_THEIR_OWN: [Mutation; 3] = [
+/// Mutations that take a schedule of their own: `round_used_twice`, `read_without_memory` and
+/// `read_beside_an_old_leader` in schedules.rs, `sealed_without_memory` in epochs.rs.
+const OF_THEIR_OWN: [Mutation; 4] = [
+    Mutation::ReadOfStamped,
     Mutation::IncarnationReused,
     Mutation::ReadOfRecovering,
     Mutation::RecoveringSealed,

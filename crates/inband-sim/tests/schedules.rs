@@ -243,6 +243,36 @@ fn a_read_recovers_the_hole_it_meets() {
     settle(&mut world);
 }
 
+/// An old leader that nobody reaches still thinks that it leads; its successor has decided more.
+fn read_beside_an_old_leader(mutation: Option<Mutation>) -> World {
+    // Leaders 1, 2; acceptors 3, 4, 5; replicas 6, 7.
+    let mut world = common::world(Layout::dedicated(3, 2, 2), mutation);
+    submit(&mut world, 6, 1);
+    world.run_for(300 * MS);
+    lose(&mut world, |p| p.from == 1 || p.to == 1);
+    world.run_for(400 * MS);
+    assert_eq!(active(&world), [1, 2]);
+    submit(&mut world, 6, 10);
+    world.run_for(5 * MS);
+    assert_eq!(world.ledger.ends.success, 11);
+    world.read_from(7, 0);
+    world.run_for(20 * MS);
+    world
+}
+
+/// Schedule 12: what a leader has stamped is no index for a read; it may have been replaced.
+#[test]
+fn a_read_sees_what_another_leader_decided() {
+    let mut kept = read_beside_an_old_leader(None);
+    sound(&kept);
+    assert_eq!(kept.ledger.ends.reads, 1);
+    settle(&mut kept);
+    let broken = read_beside_an_old_leader(Some(Mutation::ReadOfStamped));
+    let violation = broken.violation().expect("the old leader stamped less");
+    let rule = violation.invariant;
+    assert_eq!(rule, Invariant::ReadsLinearizable, "{violation:?}");
+}
+
 /// A replica that misses what another one has acknowledged reads no older state.
 #[test]
 fn a_read_waits_for_what_was_acknowledged_elsewhere() {

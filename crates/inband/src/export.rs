@@ -23,7 +23,7 @@ use tempfile::NamedTempFile;
 /// Where a cluster serves its clients unless told otherwise.
 pub const DEFAULT_RESP: &str = "127.0.0.1:6379";
 /// What a shell expects of a process that Ctrl-C has ended.
-const EXIT_INTERRUPTED: i32 = 130;
+pub const EXIT_INTERRUPTED: i32 = 130;
 const SIGNAL_POLL: Duration = Duration::from_millis(500);
 const WRITE_BUFFER_BYTES: usize = 1 << 20;
 

@@ -1,9 +1,21 @@
 //! The command line as a tool among others.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
+fn sim(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_inband"));
+    command.arg("sim").args(args);
+    command
+}
+
+fn output(args: &[&str]) -> Output {
+    sim(args).output().expect("it runs")
+}
 
 #[test]
 fn a_command_whose_output_nobody_reads_ends_as_other_tools_do() {
@@ -18,4 +30,50 @@ fn a_command_whose_output_nobody_reads_ends_as_other_tools_do() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!said.contains("panicked"), "{said}");
     assert_eq!(output.status.signal(), Some(Signal::SIGPIPE as i32));
+}
+
+#[test]
+fn two_processes_play_a_seed_alike() {
+    let trace = || output(&["--seed", "7", "--trace", "--last", "100000"]);
+    let first = trace();
+    assert!(first.status.success());
+    assert!(first.stdout.len() > 100_000);
+    assert!(first.stdout == trace().stdout, "byte for byte");
+    let other = output(&["--seed", "8", "--trace", "--last", "100000"]);
+    assert!(first.stdout != other.stdout);
+}
+
+#[test]
+fn the_simulator_ends_in_time_and_at_ctrl_c_with_a_summary() {
+    let summary = |output: Output| String::from_utf8(output.stdout).expect("text");
+    let started = Instant::now();
+    let in_time = output(&["--minutes", "0.02", "--jobs", "2"]);
+    assert!(in_time.status.success());
+    assert!(started.elapsed() < Duration::from_secs(30));
+    let said = summary(in_time);
+    assert!(said.contains("fault events/min per core"), "{said}");
+    let mut child = sim(&["--seeds", "100000", "--seed", "5000"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    // Ctrl-C before it has said what to do at one would end it without a summary.
+    let signals = format!("/proc/{}/task", child.id());
+    let threads = || std::fs::read_dir(&signals).map_or(0, Iterator::count);
+    while threads() < 2 {
+        assert!(child.try_wait().expect("it is ours").is_none());
+        std::thread::yield_now();
+    }
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).expect("it is ours");
+    let interrupted = child.wait_with_output().expect("it ends");
+    assert_eq!(interrupted.status.code(), Some(130));
+    let said = summary(interrupted);
+    assert!(said.contains("0 failed"), "{said}");
+}
+
+#[test]
+fn the_simulator_names_its_rules() {
+    let said = String::from_utf8(output(&["--rules"]).stdout).expect("text");
+    for rule in ["Agreement", "ExactlyOnce", "ReadsLinearizable", "Liveness"] {
+        assert!(said.contains(rule), "{said}");
+    }
 }

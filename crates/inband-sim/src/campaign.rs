@@ -1,0 +1,85 @@
+//! Many seeds, one after the other or several at once.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+use crate::ledger::Ends;
+use crate::run::{run, Options, Report};
+use crate::world::Stats;
+
+/// Which seeds to play, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Campaign {
+    /// The first seed.
+    pub first: u64,
+    /// How many; `None`: until somebody says stop.
+    pub count: Option<u64>,
+    /// Threads. A seed is played by one of them, so what it does is the same with any number.
+    pub jobs: usize,
+    /// How each is played.
+    pub options: Options,
+}
+
+/// Many runs together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Seeds played.
+    pub seeds: u64,
+    /// Seeds with a violation.
+    pub failures: u64,
+    /// What happened, in all of them.
+    pub stats: Stats,
+    /// How submissions ended.
+    pub ends: Ends,
+    /// Instances applied.
+    pub applied: u64,
+}
+
+impl Summary {
+    fn add(&mut self, report: &Report) {
+        self.seeds += 1;
+        self.failures += u64::from(report.violation.is_some());
+        self.stats += report.stats;
+        self.ends += report.ends;
+        self.applied += report.applied;
+    }
+}
+
+impl Campaign {
+    /// Play them until all are played or `stop` says so, which every thread asks before a seed.
+    /// `progress` sees each report as it comes: with several threads not in the order of seeds.
+    pub fn play(
+        &self,
+        stop: impl Fn() -> bool + Sync,
+        mut progress: impl FnMut(&Report),
+    ) -> Summary {
+        let played = AtomicU64::new(0);
+        let next = || {
+            let number = played.fetch_add(1, Ordering::Relaxed);
+            let is_left = self.count.is_none_or(|count| number < count);
+            (is_left && !stop()).then_some(self.first + number)
+        };
+        let mut summary = Summary::default();
+        let (reports, arriving) = mpsc::channel();
+        thread::scope(|scope| {
+            for _ in 0..self.jobs.max(1) {
+                let reports = reports.clone();
+                scope.spawn(|| {
+                    let reports = reports;
+                    while let Some(seed) = next() {
+                        if reports.send(run(seed, &self.options)).is_err() {
+                            return; // nobody listens any more
+                        }
+                    }
+                });
+            }
+            drop(reports);
+            for report in arriving {
+                summary.add(&report);
+                progress(&report);
+            }
+        });
+        summary
+    }
+}
