@@ -1,5 +1,5 @@
 # Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
-.PHONY: build up down test bench fuzz verifier-record lint format clean setup
+.PHONY: build up down test bench jepsen checker fuzz verifier-record lint format clean setup
 
 ARGS ?=
 export CARGO_TERM_COLOR ?= auto
@@ -27,6 +27,15 @@ bench: build
 # Renews what tests/verifier.rs compares with (needs root).
 verifier-record: setup
 	@INBAND_VERIFIER_RECORD=1 cargo test --quiet --release --locked -p inband-dataplane --test verifier
+
+# Long runs of faults against real clusters, checked for linearizability: make jepsen ARGS="--minutes 30".
+jepsen: build
+	@scripts/setup --test
+	@scripts/jepsen $(ARGS)
+
+checker:
+	@scripts/setup --test
+	@scripts/checker
 
 lint:
 	@scripts/setup --test

@@ -22,6 +22,8 @@ pub struct LinkFaults {
     pub delay_us: u32,
     /// ... plus or minus up to this much, so that frames overtake each other.
     pub jitter_us: u32,
+    /// Frames from and to the host that arrive twice, per million.
+    pub duplicated_ppm: u32,
 }
 
 impl LinkFaults {
@@ -53,10 +55,15 @@ impl LinkFaults {
     }
 
     pub(crate) fn check(&self) -> Result<(), LabError> {
-        for ppm in [self.loss_from_host_ppm, self.loss_to_host_ppm] {
+        let ppms = [
+            ("loss", self.loss_from_host_ppm),
+            ("loss", self.loss_to_host_ppm),
+            ("duplication", self.duplicated_ppm),
+        ];
+        for (what, ppm) in ppms {
             if ppm > LOSS_SCALE_PPM {
                 return Err(LabError::BadLayout(format!(
-                    "loss of {ppm} frames per million is more than all {LOSS_SCALE_PPM}"
+                    "{what} of {ppm} frames per million is more than all {LOSS_SCALE_PPM}"
                 )));
             }
         }
@@ -65,7 +72,7 @@ impl LinkFaults {
 
     /// Whether frames of the link must pass through user space.
     pub(crate) fn queues(&self) -> bool {
-        self.held || self.delay_us > 0 || self.jitter_us > 0
+        self.held || self.delay_us > 0 || self.jitter_us > 0 || self.duplicated_ppm > 0
     }
 }
 

@@ -5,7 +5,7 @@
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::faults::LinkFaults;
+use crate::faults::{LinkFaults, LOSS_SCALE_PPM};
 
 /// Most bytes that may wait in one lab; what comes on top is dropped and counted.
 pub const WAITING_MAX_BYTES: usize = 64 << 20;
@@ -89,9 +89,18 @@ impl WaitingFrames {
         }
     }
 
-    /// Take in a frame. False if too many wait already; then it is dropped.
+    /// Take in a frame, twice if its links duplicate it. False if too many wait already; then it is
+    /// dropped.
     #[must_use]
     pub fn offer(&mut self, now: Instant, frame: Frame) -> bool {
+        if self.is_duplicated(frame.from_port) || self.is_duplicated(frame.to_port) {
+            // A copy that finds no room is one that was not made.
+            let _ = self.push(now, frame.clone());
+        }
+        self.push(now, frame)
+    }
+
+    fn push(&mut self, now: Instant, frame: Frame) -> bool {
         if self.waiting_bytes + frame.bytes.len() > self.max_bytes {
             return false;
         }
@@ -152,12 +161,21 @@ impl WaitingFrames {
         if jitter_us == 0 {
             return Duration::from_micros(u64::from(delay_us));
         }
+        let spread_us = self.next_random() % (2 * u64::from(jitter_us) + 1);
+        let total_us = (u64::from(delay_us) + spread_us).saturating_sub(u64::from(jitter_us));
+        Duration::from_micros(total_us)
+    }
+
+    fn is_duplicated(&mut self, port: usize) -> bool {
+        let ppm = u64::from(self.links[port].duplicated_ppm);
+        ppm > 0 && self.next_random() % u64::from(LOSS_SCALE_PPM) < ppm
+    }
+
+    fn next_random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let spread_us = self.random % (2 * u64::from(jitter_us) + 1);
-        let total_us = (u64::from(delay_us) + spread_us).saturating_sub(u64::from(jitter_us));
-        Duration::from_micros(total_us)
+        self.random
     }
 }
 
@@ -248,6 +266,24 @@ mod tests {
             !tags.is_sorted(),
             "a hundred frames with jitter stay in order by luck only"
         );
+    }
+
+    #[test]
+    fn some_frames_come_twice() {
+        let now = Instant::now();
+        let mut queue = WaitingFrames::new(2, 10_000, 42);
+        let half = LinkFaults {
+            duplicated_ppm: LOSS_SCALE_PPM / 2,
+            ..LinkFaults::default()
+        };
+        queue.set_link(now, 1, half);
+        for tag in 0..100 {
+            assert!(queue.offer(now, frame(0, 1, tag)));
+        }
+        let tags = drain(&mut queue, now);
+        assert!((120..180).contains(&tags.len()), "{}", tags.len());
+        assert!((0..100).all(|tag| tags.contains(&tag)));
+        assert_eq!(queue.waiting_bytes, 0);
     }
 
     #[test]

@@ -4,9 +4,27 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
+
+/// A whole answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// `+OK` and the like.
+    Status(String),
+    /// An error, its code included.
+    Error(String),
+    /// A number.
+    Integer(i64),
+    /// A string of one line.
+    Text(String),
+    /// No value, or a transaction that was not executed.
+    Nil,
+    /// Several.
+    Array(Vec<Answer>),
+}
 
 /// One connection.
+#[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
     reader: BufReader<TcpStream>,
@@ -37,6 +55,33 @@ impl Client {
         }
         self.stream.write_all(self.request.as_bytes())?;
         self.line()
+    }
+
+    /// Send a command and return its whole answer.
+    pub fn ask(&mut self, parts: &[&str]) -> Result<Answer> {
+        let line = self.call(parts)?;
+        self.rest_of(&line)
+    }
+
+    fn rest_of(&mut self, line: &str) -> Result<Answer> {
+        let (kind, text) = line.split_at_checked(1).context("an empty answer")?;
+        let text = text.to_owned();
+        Ok(match kind {
+            "+" => Answer::Status(text),
+            "-" => Answer::Error(text),
+            ":" => Answer::Integer(text.parse()?),
+            "$" | "*" if text == "-1" => Answer::Nil,
+            "$" => Answer::Text(self.line()?),
+            "*" => {
+                let mut items = Vec::new();
+                for _ in 0..text.parse::<usize>()? {
+                    let line = self.line()?;
+                    items.push(self.rest_of(&line)?);
+                }
+                Answer::Array(items)
+            }
+            _ => bail!("an answer begins with {line:?}"),
+        })
     }
 
     /// The connection itself. No answer may be outstanding.

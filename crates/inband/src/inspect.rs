@@ -17,23 +17,27 @@ pub struct InspectArgs {
 
 /// Print one JSON object.
 pub fn inspect(args: &InspectArgs) -> Result<()> {
+    println!("{}", summary(&args.dirs)?);
+    Ok(())
+}
+
+/// What a replica's data directories hold.
+pub fn summary(dirs: &[PathBuf]) -> Result<serde_json::Value> {
     // Opening would create an empty store in its place.
-    let first = &args.dirs[0];
+    let first = &dirs[0];
     let partitions = Machine::partitions_in(first)?
         .with_context(|| format!("{} holds no data of a replica", first.display()))?;
     let machine = Machine::open(MachineConfig {
-        dirs: args.dirs.clone(),
+        dirs: dirs.to_vec(),
         partitions,
         sync: false,
     })
     .with_context(|| first.display().to_string())?;
-    let text = serde_json::json!({
+    Ok(serde_json::json!({
         "applied": machine.applied(),
         "partitions": partitions,
         "keys": machine.keys(),
         "time_ms": machine.stores().map(|store| store.time_ms()).max(),
         "digest": format!("{:016x}", machine.digest()?),
-    });
-    println!("{text}");
-    Ok(())
+    }))
 }

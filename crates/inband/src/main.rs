@@ -18,6 +18,7 @@ mod replica;
 mod run;
 mod serve;
 mod sim;
+mod torment;
 mod up;
 
 use std::path::PathBuf;
@@ -63,6 +64,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Play seeded schedules of faults over the real protocol code.
     Sim(sim::SimArgs),
+    /// Throw faults at a real cluster of its own under load, and check that it stays linearizable.
+    Torment(torment::TormentArgs),
     /// Write all keys of a cluster, running or stopped, to a file: as a backup, or to move them into a
     /// cluster of another number of partitions.
     Export(export::ExportArgs),
@@ -133,6 +136,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Key(command) => key::key(&command),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Sim(args) => sim::sim(&args),
+        Command::Torment(args) => torment::torment(&args),
         Command::Export(args) => export::export(&args),
         Command::Import(args) => import::import(&args),
         Command::Inspect(args) => inspect::inspect(&args),

@@ -16,7 +16,7 @@ mod paper;
 mod plot;
 mod rocks;
 mod row;
-mod scratch;
+pub mod scratch;
 mod stats;
 mod sync;
 

@@ -1,0 +1,322 @@
+//! Faults of links: which are on now, and what that makes of each host's link.
+
+use inband_lab::faults::LOSS_SCALE_PPM;
+use inband_lab::{Lab, LabError, LinkFaults};
+use inband_sim::Rng;
+
+use super::history::{Fault, Recorder};
+use super::FaultKind;
+
+/// Shortest and longest time that a fault of a link is on.
+const FAULT_MS: (u64, u64) = (100, 3_000);
+/// Most frames lost or doubled of a link that does so.
+const LOSS_PPM_MAX: u64 = 300_000;
+const DELAY_US_MAX: u64 = 30_000;
+
+/// What one fault does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Damage {
+    /// This to the links of these hosts.
+    Links(Vec<String>, LinkFaults),
+    /// Nothing gets from the first to the second.
+    Cuts(Vec<(String, String)>),
+}
+
+#[derive(Debug)]
+struct Active {
+    kind: FaultKind,
+    what: String,
+    damage: Damage,
+    from_ns: u64,
+    until_ns: u64,
+}
+
+/// The faults that are on.
+#[derive(Debug, Default)]
+pub struct ActiveFaults(Vec<Active>);
+
+impl ActiveFaults {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Begin a fault of this kind.
+    pub fn begin(&mut self, kind: FaultKind, hosts: &[String], now_ns: u64, rng: &mut Rng) {
+        let (what, damage) = choose(kind, hosts, rng);
+        self.0.push(Active {
+            kind,
+            what,
+            damage,
+            from_ns: now_ns,
+            until_ns: now_ns + rng.between(FAULT_MS.0, FAULT_MS.1) * 1_000_000,
+        });
+    }
+
+    /// End those whose time has come; were there any?
+    pub fn end_due(&mut self, now_ns: u64, recorder: &Recorder) -> bool {
+        let before = self.len();
+        self.end_if(now_ns, recorder, |active| active.until_ns <= now_ns);
+        self.len() < before
+    }
+
+    /// End all.
+    pub fn end_all(&mut self, now_ns: u64, recorder: &Recorder) {
+        self.end_if(now_ns, recorder, |_| true);
+    }
+
+    fn end_if(&mut self, now_ns: u64, recorder: &Recorder, is_over: impl Fn(&Active) -> bool) {
+        for ended in self.take_if(is_over) {
+            recorder.fault(Fault {
+                fault: ended.kind.name(),
+                what: ended.what,
+                from_ns: ended.from_ns,
+                to_ns: now_ns,
+                note: None,
+            });
+        }
+    }
+
+    fn take_if(&mut self, is_over: impl Fn(&Active) -> bool) -> Vec<Active> {
+        let all = std::mem::take(&mut self.0).into_iter();
+        let (over, left) = all.partition(is_over);
+        self.0 = left;
+        over
+    }
+
+    /// Make the lab's links what the faults say. Hosts that have gone are left out.
+    pub fn apply(&self, lab: &Lab) -> Result<(), LabError> {
+        let hosts = lab.hosts();
+        let names: Vec<&str> = hosts.iter().map(|host| host.name()).collect();
+        for from in &names {
+            unless_gone(lab.set_link(from, self.link_of(from)))?;
+            for to in names.iter().filter(|to| *to != from) {
+                unless_gone(lab.cut_one_way(from, to, self.cuts(from, to)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn link_of(&self, host: &str) -> LinkFaults {
+        let mut link = LinkFaults::default();
+        for active in &self.0 {
+            match &active.damage {
+                Damage::Links(hosts, faults) if hosts.iter().any(|h| h == host) => {
+                    link = worse(link, *faults);
+                }
+                _ => {}
+            }
+        }
+        link
+    }
+
+    fn cuts(&self, from: &str, to: &str) -> bool {
+        self.0.iter().any(|active| match &active.damage {
+            Damage::Cuts(pairs) => pairs.iter().any(|(a, b)| a == from && b == to),
+            Damage::Links(..) => false,
+        })
+    }
+}
+
+/// A host may leave at any time.
+fn unless_gone(done: Result<(), LabError>) -> Result<(), LabError> {
+    match done {
+        Err(LabError::UnknownHost { .. }) => Ok(()),
+        done => done,
+    }
+}
+
+/// Both faults at once.
+fn worse(a: LinkFaults, b: LinkFaults) -> LinkFaults {
+    LinkFaults {
+        loss_from_host_ppm: a.loss_from_host_ppm.max(b.loss_from_host_ppm),
+        loss_to_host_ppm: a.loss_to_host_ppm.max(b.loss_to_host_ppm),
+        cut_from_host: a.cut_from_host || b.cut_from_host,
+        cut_to_host: a.cut_to_host || b.cut_to_host,
+        held: a.held || b.held,
+        delay_us: a.delay_us.max(b.delay_us),
+        jitter_us: a.jitter_us.max(b.jitter_us),
+        duplicated_ppm: a.duplicated_ppm.max(b.duplicated_ppm),
+    }
+}
+
+fn choose(kind: FaultKind, hosts: &[String], rng: &mut Rng) -> (String, Damage) {
+    match kind {
+        FaultKind::Partition => choose_cut(hosts, rng),
+        FaultKind::Pause => {
+            let few = some(hosts, 2, rng);
+            let held = LinkFaults {
+                held: true,
+                ..LinkFaults::default()
+            };
+            (
+                format!("packets of {} held", few.join(", ")),
+                Damage::Links(few, held),
+            )
+        }
+        kind => {
+            let few = if rng.chance_ppm(500_000) {
+                hosts.to_vec()
+            } else {
+                some(hosts, 3, rng)
+            };
+            let who = if few.len() == hosts.len() {
+                "all".to_owned()
+            } else {
+                few.join(", ")
+            };
+            let (what, faults) = choose_link(kind, rng);
+            (format!("{what}: {who}"), Damage::Links(few, faults))
+        }
+    }
+}
+
+fn choose_link(kind: FaultKind, rng: &mut Rng) -> (String, LinkFaults) {
+    let ppm = rng.between(LOSS_PPM_MAX / 100, LOSS_PPM_MAX);
+    let percent = ppm * 100 / u64::from(LOSS_SCALE_PPM);
+    let ppm = ppm as u32;
+    match kind {
+        FaultKind::Loss => {
+            let [from, to] = [[ppm, ppm], [ppm, 0], [0, ppm]][rng.below(3) as usize];
+            let faults = LinkFaults {
+                loss_from_host_ppm: from,
+                loss_to_host_ppm: to,
+                ..LinkFaults::default()
+            };
+            (format!("{percent} % lost"), faults)
+        }
+        FaultKind::Duplicate => {
+            let faults = LinkFaults {
+                duplicated_ppm: ppm,
+                ..LinkFaults::default()
+            };
+            (format!("{percent} % twice"), faults)
+        }
+        _ => {
+            let delay_us = rng.between(100, DELAY_US_MAX) as u32;
+            let jitter_us = rng.below(u64::from(delay_us)) as u32;
+            let what = format!("{delay_us} us more, give or take {jitter_us}");
+            (what, LinkFaults::delay(delay_us, jitter_us))
+        }
+    }
+}
+
+fn choose_cut(hosts: &[String], rng: &mut Rng) -> (String, Damage) {
+    let size = match rng.below(3) {
+        0 => 1,
+        _ => rng.between(1, (hosts.len() as u64 - 1).max(1)) as usize,
+    };
+    let island = exactly(hosts, size, rng);
+    let others: Vec<&String> = hosts.iter().filter(|h| !island.contains(h)).collect();
+    let direction = rng.below(4);
+    let mut pairs = Vec::new();
+    for inner in &island {
+        for outer in &others {
+            if direction != 0 {
+                pairs.push((inner.clone(), (*outer).clone()));
+            }
+            if direction != 1 {
+                pairs.push(((*outer).clone(), inner.clone()));
+            }
+        }
+    }
+    let how = [
+        "hear nobody else",
+        "are heard by nobody else",
+        "are cut off",
+        "are cut off",
+    ];
+    let what = format!("{} {}", island.join(", "), how[direction as usize]);
+    (what, Damage::Cuts(pairs))
+}
+
+/// One to `most` of them.
+fn some(of: &[String], most: u64, rng: &mut Rng) -> Vec<String> {
+    let size = rng.between(1, most.min(of.len() as u64));
+    exactly(of, size as usize, rng)
+}
+
+/// So many of them, in their order.
+fn exactly(of: &[String], size: usize, rng: &mut Rng) -> Vec<String> {
+    let mut left: Vec<usize> = (0..of.len()).collect();
+    while left.len() > size {
+        left.remove(rng.below(left.len() as u64) as usize);
+    }
+    left.into_iter().map(|i| of[i].clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts() -> Vec<String> {
+        ["leader", "acceptor/0", "acceptor/1", "replica/0"]
+            .map(String::from)
+            .into()
+    }
+
+    fn active(damage: Damage) -> Active {
+        Active {
+            kind: FaultKind::Loss,
+            what: String::new(),
+            damage,
+            from_ns: 0,
+            until_ns: 5,
+        }
+    }
+
+    #[test]
+    fn faults_at_once_add_up_and_end_alone() {
+        let link = |host: &str, faults| active(Damage::Links(vec![host.into()], faults));
+        let mut faults = ActiveFaults(vec![
+            link("leader", LinkFaults::loss(7)),
+            link("leader", LinkFaults::delay(100, 20)),
+            active(Damage::Cuts(vec![("leader".into(), "replica/0".into())])),
+        ]);
+        let both = faults.link_of("leader");
+        assert_eq!((both.loss_to_host_ppm, both.delay_us), (7, 100));
+        assert_eq!(faults.link_of("replica/0"), LinkFaults::default());
+        assert!(faults.cuts("leader", "replica/0") && !faults.cuts("replica/0", "leader"));
+        faults.0[0].until_ns = 1;
+        let over = faults.take_if(|active| active.until_ns == 1);
+        assert_eq!(
+            (over.len(), faults.link_of("leader").loss_to_host_ppm),
+            (1, 0)
+        );
+    }
+
+    #[test]
+    fn a_cut_leaves_somebody_on_both_sides() {
+        let mut rng = Rng::new(5, 0);
+        for _ in 0..1_000 {
+            let (what, damage) = choose(FaultKind::Partition, &hosts(), &mut rng);
+            let Damage::Cuts(pairs) = damage else {
+                panic!("{what}");
+            };
+            assert!(
+                !pairs.is_empty() && pairs.iter().all(|(a, b)| a != b),
+                "{what}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_chosen_is_a_legal_fault_of_its_kind() {
+        let mut rng = Rng::new(6, 0);
+        for _ in 0..200 {
+            for kind in [
+                FaultKind::Pause,
+                FaultKind::Loss,
+                FaultKind::Delay,
+                FaultKind::Duplicate,
+            ] {
+                let (what, damage) = choose(kind, &hosts(), &mut rng);
+                let Damage::Links(few, faults) = damage else {
+                    panic!("{what}");
+                };
+                assert!(!few.is_empty() && faults != LinkFaults::default(), "{what}");
+                assert!(u64::from(faults.loss_to_host_ppm) <= LOSS_PPM_MAX, "{what}");
+                assert_eq!(faults.held, kind == FaultKind::Pause);
+            }
+        }
+    }
+}
