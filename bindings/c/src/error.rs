@@ -43,9 +43,8 @@ impl From<LibraryError> for Error {
             LibraryError::Node(NodeError::Xdp(_) | NodeError::NoInterface(_)) => Code::Dataplane,
             LibraryError::Node(NodeError::Bind { .. }) => Code::Address,
             LibraryError::Restore(_) => Code::SavedDamaged,
-            LibraryError::Partitions(_) | LibraryError::Node(NodeError::Positions { .. }) => {
-                Code::Config
-            }
+            LibraryError::Partitions(_)
+            | LibraryError::Node(NodeError::Positions { .. } | NodeError::Keys(_)) => Code::Config,
         };
         Error::new(code, error)
     }
