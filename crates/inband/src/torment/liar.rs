@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn lies_are_old_truths() {
         let told = Told::default();
-        let mut get = |reply: &str, may_lie| {
+        let get = |reply: &str, may_lie| {
             let reply = remember(&told, b"GET a".to_vec(), reply.into(), may_lie);
             String::from_utf8(reply).expect("text")
         };
