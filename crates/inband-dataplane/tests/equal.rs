@@ -11,12 +11,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::sequence::{self, Sequence, Step, GEOMETRY, NODE, RECORD_LEN_BYTES};
 use common::{Kernel, Outcome, Prng, Registers};
+use inband_dataplane::auth::{Gate, Keys, Secret};
 use inband_dataplane::soft::{Roles, SoftSwitch, Verdict};
+use inband_dataplane::wire::HEADER_LEN_BYTES;
 
 const STEPS: usize = 150_000;
 /// ... of a host with other roles, or with a single one, whose program has no dispatch before it.
 const STEPS_OF_OTHERS: usize = 30_000;
 const DAMAGED_FRAMES: usize = 30_000;
+/// ... of hosts of a cluster with a key.
+const STEPS_WITH_KEYS: usize = 30_000;
+/// One packet in so many is signed by nobody; as many with a wrong key, and as many are damaged then.
+const SIGN_WRONG_ONE_IN: u64 = 15;
+/// The first key that packets are sent with, and steps between two changes of the keys.
+const FIRST_KEY: u16 = 2;
+const ROTATE_EVERY: usize = 1_000;
 /// Steps between two comparisons of all registers.
 const COMPARE_EVERY: usize = 3_000;
 /// What a random run must have met: all that one CPU can, and that no full ring buffer causes.
@@ -76,6 +85,8 @@ fn roles(leader: bool, acceptor: bool, quorum: bool) -> Roles {
 struct Pair {
     roles: Roles,
     native: SoftSwitch,
+    /// Before the native build, as in a host.
+    gate: Gate,
     kernel: Kernel,
     sequence: Sequence,
     /// Verdicts and reasons met so far.
@@ -85,10 +96,15 @@ struct Pair {
 
 impl Pair {
     fn new(roles: Roles) -> Pair {
+        Pair::with_keys(roles, None)
+    }
+
+    fn with_keys(roles: Roles, keys: Option<Keys>) -> Pair {
         let pair = Pair {
             roles,
             native: SoftSwitch::new(NODE, roles, GEOMETRY),
-            kernel: Kernel::load(roles, GEOMETRY),
+            gate: Gate::new(keys, GEOMETRY.partitions),
+            kernel: Kernel::load_with_keys(roles, GEOMETRY, keys.as_ref()),
             sequence: Sequence::default(),
             met: BTreeSet::new(),
             wrapped: false,
@@ -104,14 +120,25 @@ impl Pair {
     }
 
     fn step(&mut self, record: &sequence::Record, at: &str) {
+        self.step_signed(record, at, &mut |_| ());
+    }
+
+    /// The same; `sign` does to each packet what its sender does last.
+    fn step_signed(
+        &mut self,
+        record: &sequence::Record,
+        at: &str,
+        sign: &mut dyn FnMut(&mut Vec<u8>),
+    ) {
         match self.sequence.step(record, self.native.registers()) {
             Step::Host(partition, step) => {
                 for registers in self.registers() {
                     step.apply(partition, registers);
                 }
             }
-            Step::Packet(packet) => {
-                let native = common::native(&self.native, &packet);
+            Step::Packet(mut packet) => {
+                sign(&mut packet);
+                let native = common::native_behind(&mut self.gate, &self.native, &packet);
                 let (verdict, out) = self.kernel.run(&self.kernel.frame(&packet), &packet);
                 let equal = (native.verdict, &native.packet) == (verdict, &out);
                 assert!(
@@ -148,7 +175,8 @@ impl Pair {
     }
 
     fn compare_counters(&self, at: &str) -> BTreeMap<&'static str, u64> {
-        let counters = self.native.counters();
+        let mut counters = self.native.counters();
+        counters.extend(self.gate.counters());
         assert_eq!(counters, self.kernel.counters(), "{at}");
         counters
     }
@@ -202,6 +230,64 @@ fn hosts_with_other_roles_are_equal_too() {
         [false, false, false],
     ] {
         hold_equal(roles(leader, acceptor, quorum), STEPS_OF_OTHERS);
+    }
+}
+
+/// Keys that both accept from now on: the one before and the one after `active`, which they send with.
+fn keys_around(active: u16) -> Keys {
+    let ids = [active - 1, active, active + 1];
+    Keys::new(active, &ids.map(|id| (id, Secret([id as u8; 16])))).unwrap()
+}
+
+/// Mostly with a key that is accepted; or with none, or with one that is not.
+fn sign(prng: &mut Prng, keys: &Keys, packet: &mut [u8]) {
+    if packet.len() < HEADER_LEN_BYTES {
+        return;
+    }
+    let ids = keys.ids();
+    let id = match prng.below(SIGN_WRONG_ONE_IN) {
+        0 => return,
+        1 => keys.active() + 2,
+        _ => ids[prng.below(ids.len() as u64) as usize],
+    };
+    let secret = [(id, Secret([id as u8; 16]))];
+    Keys::new(id, &secret).unwrap().sign(packet);
+    if prng.below(SIGN_WRONG_ONE_IN) == 0 {
+        packet[prng.below(HEADER_LEN_BYTES as u64) as usize] ^= 1 << prng.below(8);
+    }
+}
+
+#[test]
+fn hosts_with_keys_are_equal_while_keys_change() {
+    if !common::may_load_bpf("equal") {
+        return;
+    }
+    let seed = seed();
+    eprintln!("INBAND_SEED={seed}");
+    let mut prng = Prng(seed);
+    for roles in [roles(true, true, true), roles(false, true, false)] {
+        let mut keys = keys_around(FIRST_KEY);
+        let mut pair = Pair::with_keys(roles, Some(keys));
+        for i in 0..STEPS_WITH_KEYS {
+            let at = format!("in step {i}, INBAND_SEED={seed}");
+            if i % ROTATE_EVERY == 0 {
+                keys = keys_around(keys.active() + 1);
+                pair.kernel.set_keys(&keys);
+                pair.gate.set_keys(keys);
+            }
+            let words = [prng.next(), prng.next()].map(u64::to_le_bytes);
+            let record: sequence::Record = words.concat().try_into().unwrap();
+            let sign = &mut |packet: &mut Vec<u8>| sign(&mut prng, &keys, packet);
+            pair.step_signed(&record, &at, sign);
+            if i % COMPARE_EVERY == 0 {
+                pair.compare_all(&at);
+            }
+        }
+        pair.compare_all("at the end");
+        let counters = pair.compare_counters("at the end");
+        for reason in ["bad_key", "bad_tag", "acceptor_voted"] {
+            assert!(counters.contains_key(reason), "{reason}: {counters:?}");
+        }
     }
 }
 

@@ -89,11 +89,19 @@ fn stack_bytes(log: &str) -> u64 {
         .sum()
 }
 
-fn settings(generic: bool) -> Vec<u8> {
+/// How a program is loaded: the verifier folds other branches in each mode.
+#[derive(Clone, Copy, Default)]
+struct Mode {
+    generic: bool,
+    authenticated: bool,
+}
+
+fn settings(mode: Mode) -> Vec<u8> {
     // SAFETY: plain integers, for which zero is valid.
     let mut settings: c::ib_settings = unsafe { std::mem::zeroed() };
     (settings.node, settings.partitions, settings.ring_slots) = (2, 4, 4096);
-    settings.generic = u32::from(generic);
+    settings.generic = u32::from(mode.generic);
+    settings.authenticated = u16::from(mode.authenticated);
     // SAFETY: plain integers without padding (checked by bindgen's layout test).
     let bytes = unsafe {
         std::slice::from_raw_parts((&raw const settings).cast::<u8>(), size_of_val(&settings))
@@ -101,12 +109,12 @@ fn settings(generic: bool) -> Vec<u8> {
     bytes.to_vec()
 }
 
-fn measure(bytes: &[u8], generic: bool) -> Figures {
+fn measure(bytes: &[u8], mode: Mode) -> Figures {
     LOG.lock().unwrap().clear();
     let mut object = ObjectBuilder::default().open_memory(bytes).unwrap();
     for mut map in object.maps_mut() {
         if map.name() == SETTINGS_MAP {
-            map.set_initial_value(&settings(generic)).unwrap();
+            map.set_initial_value(&settings(mode)).unwrap();
         }
     }
     for mut program in object.progs_mut() {
@@ -126,10 +134,21 @@ fn measure_all() -> BTreeMap<String, Figures> {
     libbpf_rs::set_print(Some((PrintLevel::Debug, keep_log)));
     let mut figures = BTreeMap::new();
     for (name, bytes) in programs() {
-        figures.insert(name.to_owned(), measure(bytes, false));
-        let has_modes = !matches!(name, "dispatch" | "copies" | "generic" | "bare");
-        if has_modes {
-            figures.insert(format!("{name}_in_generic_mode"), measure(bytes, true));
+        let plain = Mode::default();
+        figures.insert(name.to_owned(), measure(bytes, plain));
+        let is_role = !matches!(name, "dispatch" | "copies" | "generic" | "bare");
+        if is_role {
+            let generic = true;
+            let mode = Mode { generic, ..plain };
+            figures.insert(format!("{name}_in_generic_mode"), measure(bytes, mode));
+        }
+        if is_role || name == "dispatch" {
+            let authenticated = true;
+            let mode = Mode {
+                authenticated,
+                ..plain
+            };
+            figures.insert(format!("{name}_with_keys"), measure(bytes, mode));
         }
     }
     figures

@@ -580,6 +580,10 @@ impl Host {
             self.shared.bad_packets += 1;
             return;
         }
+        if self.shared.config.soft_roles.acceptor && self.is_unreadable(packet) {
+            self.shared.bad_packets += 1;
+            return;
+        }
         let Some(switch) = &self.shared.switch else {
             self.host_packet(now, packet, from_self, out);
             return;
@@ -605,6 +609,15 @@ impl Host {
             Verdict::ToLearners => self.route_one(Dest::Learners, packet, out),
             Verdict::Up => self.decided(now, packet, out),
         }
+    }
+
+    /// A PHASE2A whose value is not the one that was proposed. A majority that voted for such would
+    /// stop the log for good: no learner takes it, and no recovery may pass it over. A packet program has no
+    /// time to look; here there is.
+    fn is_unreadable(&self, packet: &[u8]) -> bool {
+        wire::parse(packet).is_ok_and(|(header, value)| {
+            header.kind == Type::Phase2A && self.shared.config.digest.of(value) != header.digest
+        })
     }
 
     fn decided(&mut self, now: Micros, packet: &[u8], out: &mut Outbox) {
@@ -783,5 +796,110 @@ impl Host {
             Type::Phase2B => roles.quorum && !header.has(flag::REPEAT),
             Type::Phase1B | Type::Nack | Type::Busy | Type::Reply | Type::Alive => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::partition::process_id;
+    use inband_dataplane::auth::Secret;
+
+    const DIGEST_KEY: Secret = Secret([9; 16]);
+
+    /// Acceptor and replica; its peers are 1 and 3.
+    fn host() -> Host {
+        let all = vec![1, 2, 3];
+        let config = HostConfig {
+            node: 2,
+            epoch: 1,
+            logs: vec![LogStart {
+                first_instance: 1,
+                applied: 0,
+            }],
+            acceptors: all.clone(),
+            replicas: all.clone(),
+            leaders: vec![all],
+            soft_roles: Roles {
+                leader: false,
+                acceptor: true,
+                quorum: true,
+            },
+            kernel_roles: Roles::default(),
+            geometry: Geometry {
+                partitions: 1,
+                ring_slots: 64,
+            },
+            timing: Timing::default(),
+            log_values_max: 1,
+            incarnation: 1,
+            digest: Digest::keyed(DIGEST_KEY),
+            voting: true,
+        };
+        Host::new(0, config)
+    }
+
+    fn receive(host: &mut Host, header: &Header, value: &[u8]) {
+        let mut packet = Vec::new();
+        wire::emit(header, value, &mut packet);
+        host.on_packet(1, &packet, &mut Outbox::new());
+    }
+
+    #[test]
+    fn an_acceptor_in_user_space_votes_for_no_value_that_nobody_could_read() {
+        let mut host = host();
+        let mut header = Header::new(Type::Phase2A, 1, 1);
+        (header.instance, header.round) = (1, 257);
+        // Changed on the way; of somebody without the digest key.
+        for digest in [
+            Digest::keyed(DIGEST_KEY).of(b"other"),
+            wire::digest(b"value"),
+        ] {
+            header.digest = digest;
+            receive(&mut host, &header, b"value");
+        }
+        let voted = |host: &Host| {
+            host.switch()
+                .unwrap()
+                .registers()
+                .ring
+                .slot(1)
+                .unwrap()
+                .vround
+        };
+        assert_eq!((voted(&host), host.bad_packets()), (0, 2));
+        header.digest = Digest::keyed(DIGEST_KEY).of(b"value");
+        receive(&mut host, &header, b"value");
+        assert_eq!((voted(&host), host.bad_packets()), (257, 2));
+    }
+
+    #[test]
+    fn an_alive_that_was_changed_repeated_or_overtaken_says_nothing() {
+        let mut host = host();
+        let held = |host: &Host| host.partition(0).trim().peers().get(&1).copied();
+        let alive = |incarnation, number, applied| {
+            let mut header = Header::new(Type::Alive, 1, 1);
+            header.client_id = process_id(1, incarnation);
+            header.client_seq = number;
+            header.instance = applied;
+            header
+        };
+        receive(&mut host, &alive(4, 1, 7), b"");
+        assert_eq!((held(&host), host.bad_packets()), (None, 1), "no digest");
+        let right = |mut header: Header| {
+            header.digest = Digest::keyed(DIGEST_KEY).of(b"");
+            header
+        };
+        let said = |host: &mut Host, incarnation, number, applied| {
+            receive(host, &right(alive(incarnation, number, applied)), b"");
+            held(host)
+        };
+        assert_eq!(said(&mut host, 4, 2, 7), Some(7));
+        // None of these is what a host says twice; so that one sees whether it is heard.
+        assert_eq!(said(&mut host, 4, 2, 8), Some(7), "repeated");
+        assert_eq!(said(&mut host, 4, 1, 8), Some(7), "overtaken");
+        assert_eq!(said(&mut host, 3, 9, 8), Some(7), "of the process before");
+        assert_eq!(said(&mut host, 4, 3, 9), Some(9));
+        assert_eq!(said(&mut host, 5, 1, 10), Some(10), "of the next process");
     }
 }

@@ -9,6 +9,7 @@ use inband_paxos::timing::Micros;
 
 use crate::forge;
 use crate::limits::{ATTACKER_DELAY_MAX_US, ATTACKER_FRESH, ATTACKER_RECORDS_MAX};
+use crate::mutation::Mutation;
 use crate::queue::Event;
 use crate::trace::Happened;
 use crate::world::World;
@@ -96,13 +97,17 @@ impl World {
     /// Who asks is answered before an acceptor can: with what others were told when they asked a question
     /// of the same number.
     fn answer_at_once(&mut self, asker: u8, question: &Header) {
-        let question = (question.partition, question.client_seq);
-        let Some(alike) = self.attacker.answers.get(&question) else {
+        let number = (question.partition, question.client_seq);
+        let Some(alike) = self.attacker.answers.get(&number) else {
             return;
         };
         let of_others = alike.iter().filter(|recorded| recorded.to != asker);
         let answers: Vec<(u8, Vec<u8>)> = of_others.map(|r| (r.from, r.bytes.clone())).collect();
-        for (from, bytes) in answers {
+        for (from, mut bytes) in answers {
+            if self.mutation == Some(Mutation::ReadOfAnother) {
+                bytes = forge::as_if_asked_by(question.client_id, &bytes);
+                self.sign(&mut bytes);
+            }
             self.replay(from, asker, bytes, 1);
         }
     }

@@ -65,6 +65,20 @@ pub(crate) fn read_answer(question: &Header, acceptor: u8, highest: u64) -> Head
     answer
 }
 
+/// The answer, as it would be if answers did not say whom they are for.
+pub(crate) fn as_if_asked_by(client_id: u64, answer: &[u8]) -> Vec<u8> {
+    match wire::parse(answer) {
+        Ok((header, value)) => packet(
+            &Header {
+                client_id,
+                ..header
+            },
+            value,
+        ),
+        Err(_) => answer.to_vec(),
+    }
+}
+
 /// What is sent in addition.
 pub(crate) fn besides(mutation: Mutation, layout: &Layout, header: &Header) -> Option<Header> {
     let is_doubled = match mutation {

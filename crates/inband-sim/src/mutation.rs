@@ -34,13 +34,15 @@ pub enum Mutation {
     ReadJoinedLate,
     /// An acceptor without memory counts for a read (design, must 11).
     ReadOfRecovering,
+    /// What another host was told counts for a read (docs/security.md).
+    ReadOfAnother,
     /// The disks under journals say "synced" and are not (schedules.md, 8).
     LyingDisk,
 }
 
 impl Mutation {
     /// All of them, with the names the command line uses.
-    pub const ALL: [(Mutation, &'static str); 16] = [
+    pub const ALL: [(Mutation, &'static str); 17] = [
         (Mutation::VoteCountedTwice, "vote-counted-twice"),
         (Mutation::VotesIgnored, "votes-ignored"),
         (Mutation::SilenceIsNoVote, "silence-is-no-vote"),
@@ -56,6 +58,7 @@ impl Mutation {
         (Mutation::ReadOfOneAcceptor, "read-of-one-acceptor"),
         (Mutation::ReadJoinedLate, "read-joined-late"),
         (Mutation::ReadOfRecovering, "read-of-recovering"),
+        (Mutation::ReadOfAnother, "read-of-another"),
         (Mutation::LyingDisk, "lying-disk"),
     ];
 }

@@ -44,7 +44,7 @@ pub struct Rates {
     pub duplicate_ppm: u64,
     /// Held up for long, so that many others overtake it.
     pub hold_up_ppm: u64,
-    /// A bit of the value flips on the way to a learner.
+    /// A bit of the value flips on the way.
     pub bit_flip_ppm: u64,
 }
 
@@ -178,7 +178,7 @@ impl Network {
                 damaged: false,
                 held_up,
             };
-            if is_for_learner(header) && rng.chance_ppm(rates.bit_flip_ppm) {
+            if has_checked_value(header) && rng.chance_ppm(rates.bit_flip_ppm) {
                 arrival.damaged = flip_a_bit(rng, &mut arrival.bytes);
             }
             arrivals.push(arrival);
@@ -187,10 +187,14 @@ impl Network {
     }
 }
 
-/// Packets whose value is checked against its digest by whoever gets them. What an acceptor is sent
-/// is guarded by IP's checksums only and stays whole here.
-fn is_for_learner(header: &Header) -> bool {
-    matches!(header.kind, Type::Phase1B | Type::Phase2B | Type::Reply)
+/// Packets whose value is checked against its digest, by whoever gets them or by whoever gets what a
+/// leader makes of them.
+fn has_checked_value(header: &Header) -> bool {
+    use Type::*;
+    matches!(
+        header.kind,
+        Request | Phase2A | Phase1B | Phase2B | Reply | Alive
+    )
 }
 
 fn flip_a_bit(rng: &mut Rng, bytes: &mut [u8]) -> bool {

@@ -128,7 +128,8 @@ pub fn run(seed: u64, options: &Options) -> Report {
         layout.add_spare_acceptor();
     }
     let mut rng_security = Rng::new(seed, 10);
-    let has_attacker = rng_security.chance_ppm(ATTACKER_PPM);
+    let needs_attacker = options.mutation == Some(Mutation::ReadOfAnother);
+    let has_attacker = rng_security.chance_ppm(ATTACKER_PPM) || needs_attacker;
     if rng_security.chance_ppm(KEYED_PPM) {
         layout.digest_key = Some(Secret([seed as u8; 16]));
     }

@@ -468,7 +468,7 @@ impl World {
         self.trace.note(self.now, Happened::Lost(to, from, *header));
         if let Some(answer) = forge::answer_to_lost(self.mutation, header, to) {
             let mut bytes = forge::packet(&answer, &[]);
-            self.gate.sign(&mut bytes);
+            self.sign(&mut bytes);
             self.network.set_out(from);
             let event = Event::Packet {
                 from: to,
@@ -478,6 +478,11 @@ impl World {
             };
             self.queue.push(self.now + 1, event);
         }
+    }
+
+    /// What a host does last to a packet that leaves.
+    pub(crate) fn sign(&self, bytes: &mut [u8]) {
+        self.gate.sign(bytes);
     }
 
     /// Keep a packet until `holder` is released.
@@ -536,7 +541,7 @@ impl World {
             return self.lose(from, to, &header);
         }
         if !self.gate.admits(bytes) {
-            let what = format!("node {to} refuses what node {from} signed");
+            let what = format!("node {to} refuses what node {from} has signed");
             return self.check(Err(Invariant::NoPanic.broken(what)));
         }
         self.trace

@@ -33,6 +33,7 @@ fn invariants_broken_by(mutation: Mutation) -> &'static [Invariant] {
         Mutation::ReadOfStamped
         | Mutation::ReadOfOneAcceptor
         | Mutation::ReadJoinedLate
+        | Mutation::ReadOfAnother
         | Mutation::ReadOfRecovering => &[ReadsLinearizable],
         Mutation::LyingDisk => &[DiskKept],
     }

@@ -24,7 +24,7 @@ pub struct BenchCluster {
 }
 
 impl BenchCluster {
-    /// Start one with the defaults of `inband up` and wait until it serves.
+    /// Start one with the defaults of `inband up`, but without a key, and wait until it serves.
     pub fn start(dataplane: Dataplane) -> Result<BenchCluster> {
         Self::start_with(dataplane, &std::env::temp_dir(), |_| ())
     }
@@ -40,6 +40,8 @@ impl BenchCluster {
         let mut spec = ClusterSpec::new(program, dir.path());
         spec.dataplane = dataplane;
         spec.replicas = usize::from(REPLICAS);
+        // As what it is compared with; `bench agreement --capacity` shows what a key costs.
+        spec.authenticated = false;
         // The front door, and one port a replica behind it.
         spec.resp = loopback(free_ports(1 + REPLICAS)?);
         spec.metrics_port = free_ports(2 * REPLICAS + 1)?;
