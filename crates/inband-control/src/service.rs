@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use inband_storage::{Disk, StorageError};
+use inband_transport::tls::Transport;
 
 pub use call::{call, CallError, HostStatus, Request, Response, Status};
 pub use files::FilesError;
@@ -66,6 +67,8 @@ pub struct ServiceConfig {
     pub first: Configuration,
     /// Times.
     pub timing: Timing,
+    /// How services talk to each other.
+    pub transport: Transport,
 }
 
 /// What the host does for its service.
@@ -130,6 +133,7 @@ impl Service {
         })?;
         let cluster = cluster_id(&config.cluster);
         let counters: Arc<DoorCounters> = Arc::default();
+        let transport = config.transport.clone();
         let worker = Worker::new(config, acceptor, hooks, counters.clone())?;
         let identity = worker.identity;
         let (events, arriving) = mpsc::sync_channel(EVENTS_MAX);
@@ -140,6 +144,7 @@ impl Service {
             stop: stop.clone(),
             counters: counters.clone(),
             incoming_bytes: Arc::default(),
+            transport,
         };
         let listening = net::listen(listener, door)?;
         let working = thread::Builder::new()
@@ -249,7 +254,7 @@ impl<A: AcceptorState> Worker<A> {
             member,
             hooks,
             disk,
-            links: Links::new(counters),
+            links: Links::new(counters, config.transport.clone()),
             local: Vec::new(),
             raft,
             coordinator: None,
@@ -308,6 +313,9 @@ impl<A: AcceptorState> Worker<A> {
             return;
         };
         match frame.body {
+            // Nobody speaks for another node's log, or reports for it.
+            Body::Raft(message) if node_of(message.from) != frame.from => {}
+            Body::Host(Message::Report(report)) if report.node != frame.from => {}
             Body::Host(message) => self.on_message(frame.from, control, message),
             Body::Raft(message) => {
                 if let Some(raft) = &mut self.raft {

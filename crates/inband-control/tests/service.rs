@@ -20,6 +20,8 @@ use inband_control::timing::Timing;
 use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::{digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
 use inband_paxos::host::spread_leaders;
+use inband_transport::certificates::{Authority, CertificateFiles};
+use inband_transport::tls::Transport;
 use tempfile::TempDir;
 
 const CLUSTER: &str = "test";
@@ -68,10 +70,24 @@ struct Host {
 }
 
 struct Cluster {
+    is_secure: bool,
     dir: TempDir,
     addresses: BTreeMap<NodeId, SocketAddr>,
     hosts: BTreeMap<NodeId, Host>,
     lives: u64,
+}
+
+/// How a host talks of the cluster whose authority is in this directory.
+fn certified(dir: &Path, node: NodeId) -> Transport {
+    let authority = Authority::open_or_make(&dir.join("authority"), CLUSTER).expect("made");
+    let file = |name: &str| dir.join(format!("{node}-{name}"));
+    let files = CertificateFiles {
+        ca: file("ca.pem"),
+        certificate: file("certificate.pem"),
+        key: file("key.pem"),
+    };
+    authority.issue(node, &[], &files).expect("issued");
+    Transport::mutual(&files).expect("usable")
 }
 
 fn timing() -> Timing {
@@ -90,12 +106,17 @@ fn timing() -> Timing {
 
 impl Cluster {
     fn new() -> Cluster {
+        Cluster::start_all(false)
+    }
+
+    fn start_all(is_secure: bool) -> Cluster {
         // Ports that are free now; the services bind them a moment later.
         let listeners: Vec<TcpListener> = (0..5)
             .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
             .collect();
         let address = |l: &TcpListener| l.local_addr().expect("it is bound");
         let mut cluster = Cluster {
+            is_secure,
             dir: tempfile::tempdir().expect("a directory"),
             addresses: (1..).zip(listeners.iter().map(address)).collect(),
             hosts: BTreeMap::new(),
@@ -105,6 +126,18 @@ impl Cluster {
         FIRST.into_iter().for_each(|node| cluster.start(node));
         cluster.wait("all vote", |c| c.all_vote());
         cluster
+    }
+
+    fn transport(&self, node: NodeId) -> Transport {
+        match self.is_secure {
+            true => certified(self.dir.path(), node),
+            false => Transport::plain(),
+        }
+    }
+
+    /// As the command line on a host.
+    fn client(&self) -> Transport {
+        self.transport(1)
     }
 
     fn member(&self, node: NodeId) -> Member {
@@ -150,6 +183,7 @@ impl Cluster {
             entered: 0,
             first: self.first(&nodes),
             timing: timing(),
+            transport: self.transport(node),
         };
         let roles = Roles {
             acceptor: true,
@@ -182,7 +216,13 @@ impl Cluster {
 
     fn ask(&self, request: &Request) -> Result<Response, CallError> {
         let services: Vec<SocketAddr> = self.hosts.keys().map(|n| self.addresses[n]).collect();
-        call(CLUSTER, &services, request, Duration::from_secs(10))
+        call(
+            CLUSTER,
+            &services,
+            request,
+            Duration::from_secs(10),
+            &self.client(),
+        )
     }
 
     /// Ask again while another reconfiguration is under way.
@@ -393,7 +433,13 @@ fn strangers_are_hung_up_on() {
         assert!(answer.is_empty());
     }
     let to = [cluster.addresses[&1]];
-    let other = call("another", &to, &Request::Status, Duration::from_secs(1));
+    let other = call(
+        "another",
+        &to,
+        &Request::Status,
+        Duration::from_secs(1),
+        &cluster.client(),
+    );
     assert!(matches!(other, Err(CallError::NoAnswer(_))));
     assert!(cluster.status().is_some());
     assert!(Path::new(cluster.dir.path()).exists());
@@ -442,7 +488,36 @@ fn strangers_cannot_fill_the_door() {
         assert!(!matches!(stream.read(&mut [0]), Ok(1)));
     }
     drop((silent, begun, long));
-    let answer = call(CLUSTER, &[to], &Request::Status, PATIENCE);
+    let answer = call(
+        CLUSTER,
+        &[to],
+        &Request::Status,
+        PATIENCE,
+        &cluster.client(),
+    );
     assert!(matches!(answer, Ok(Response::Status(_))), "{answer:?}");
+    cluster.wait("all vote", |c| c.all_vote());
+}
+
+#[test]
+fn services_with_certificates_listen_to_each_other_only() {
+    use std::io::{Read, Write};
+    let mut cluster = Cluster::start_all(true);
+    let to = [cluster.addresses[&1]];
+    let second = Duration::from_secs(1);
+    // Without a certificate, and with one of another authority: not an answer.
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    for stranger in [Transport::plain(), certified(elsewhere.path(), 1)] {
+        let answer = call(CLUSTER, &to, &Request::Status, second, &stranger);
+        assert!(matches!(answer, Err(CallError::NoAnswer(_))), "{answer:?}");
+    }
+    let mut stream = std::net::TcpStream::connect(to[0]).expect("it listens");
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sends");
+    let mut got = Vec::new();
+    let _ = stream.read_to_end(&mut got);
+    assert!(got.len() < 16, "{got:?}");
+    // A member goes and comes as without them.
+    cluster.hosts.remove(&3);
+    cluster.start(3);
     cluster.wait("all vote", |c| c.all_vote());
 }

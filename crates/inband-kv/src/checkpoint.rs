@@ -11,8 +11,8 @@
 //! Numbers are 64 bits, big-endian, unless said otherwise. A position is an applied instance and the
 //! last command over several partitions executed at its marker. The server makes fresh checkpoints of all
 //! logs for each request, and sends those that are ahead of the client. The client trusts nothing
-//! before the end mark: it writes into directories that are no part of its stores. The connection
-//! is neither encrypted nor authenticated; it belongs on the replicas' own network.
+//! before the end mark: it writes into directories that are no part of its stores. The connection is
+//! a [`Transport`](inband_transport::tls::Transport)'s: with certificates, only replicas get in.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;

@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io::{BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use inband_transport::paced::Paced;
+use inband_transport::tls::Transport;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::checkpoint::{
@@ -35,6 +35,8 @@ pub struct Fetch<'a> {
     pub received_bytes: &'a AtomicU64,
     /// Set to the number of bytes there are.
     pub total_bytes: &'a AtomicU64,
+    /// How to talk to peers.
+    pub transport: &'a Transport,
     /// Give up when this is set.
     pub stop: &'a AtomicBool,
 }
@@ -66,9 +68,10 @@ impl Fetch<'_> {
             fs::remove_dir_all(into)?;
         }
         let timeout = Duration::from_millis(CHECKPOINT_IO_TIMEOUT_MS);
-        let mut stream = Paced::new(TcpStream::connect_timeout(&peer, timeout)?, pace())?;
+        let mut stream = self.transport.connect(peer, timeout, pace())?;
         stream.write_all(&MAGIC)?;
         write_positions(&mut stream, self.positions)?;
+        stream.flush()?;
         let mut from = BufReader::with_capacity(CHUNK_LEN_BYTES, stream);
         if read_array(&mut from)? != MAGIC {
             return Err(TransferError::Damaged("the peer speaks another version"));
@@ -91,7 +94,7 @@ impl Fetch<'_> {
                 "the checkpoint is not ahead of this replica",
             ));
         }
-        from.get_mut().begin();
+        from.get_mut().paced_mut().begin();
         self.receive_files(&mut from, peer)
     }
 

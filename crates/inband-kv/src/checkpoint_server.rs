@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use inband_transport::paced::Paced;
+use inband_transport::tls::{is_refused, Transport};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::checkpoint::{
@@ -40,12 +40,15 @@ struct Shared {
     hits: Arc<LimitHits>,
     /// For what strangers can make happen.
     seldom: Seldom,
+    transport: Transport,
 }
 
 impl Shared {
     /// Count and tell why a peer got no checkpoint. Whoever can connect can make that happen.
     fn failed(&self, peer: SocketAddr, error: &TransferError) {
         match error {
+            // Counted by the transport.
+            TransferError::Io(error) if is_refused(error) => {}
             TransferError::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
                 self.hits.count(LimitHit::CheckpointPace);
             }
@@ -74,6 +77,7 @@ impl CheckpointServer {
         outgoing: Vec<PathBuf>,
         served: Arc<AtomicU64>,
         hits: Arc<LimitHits>,
+        transport: Transport,
     ) -> io::Result<Self> {
         listener.set_nonblocking(false)?;
         let address = listener.local_addr()?;
@@ -86,6 +90,7 @@ impl CheckpointServer {
             served,
             hits,
             seldom: Seldom::default(),
+            transport,
         });
         let for_thread = shared.clone();
         let thread = std::thread::Builder::new()
@@ -212,13 +217,14 @@ fn useful(positions: &[Position], wanted_above: &[Position]) -> Result<Vec<usize
 }
 
 fn serve(stream: TcpStream, shared: &Shared) -> Result<u64, TransferError> {
-    let mut stream = Paced::new(stream, pace())?;
-    stream.must_end_in(Some(Duration::from_millis(CHECKPOINT_REQUEST_MS_MAX)))?;
+    let mut stream = shared.transport.accept(stream, pace())?;
+    let request_max = Duration::from_millis(CHECKPOINT_REQUEST_MS_MAX);
+    stream.paced_mut().must_end_in(Some(request_max))?;
     if read_array(&mut stream)? != MAGIC {
         return Err(TransferError::Damaged("no request for a checkpoint"));
     }
     let wanted_above = read_positions(&mut stream)?;
-    stream.must_end_in(None)?;
+    stream.paced_mut().must_end_in(None)?;
     let mut to = BufWriter::with_capacity(CHUNK_LEN_BYTES, stream);
     to.write_all(&MAGIC)?;
     let number = shared.next_number.fetch_add(1, Ordering::Relaxed);
@@ -239,7 +245,7 @@ fn serve(stream: TcpStream, shared: &Shared) -> Result<u64, TransferError> {
             return Err(TransferError::Refused(text));
         }
     };
-    to.get_mut().begin();
+    to.get_mut().paced_mut().begin();
     let bytes = send_files(&dirs.0, &logs, &mut to, &shared.stop)?;
     shared.served.fetch_add(1, Ordering::Relaxed);
     Ok(bytes)

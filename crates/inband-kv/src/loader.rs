@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use inband_transport::tls::Transport;
+
 use crate::checkpoint::TransferError;
 use crate::checkpoint_client::Fetch;
 use crate::control::ReplicaControl;
@@ -21,16 +23,18 @@ pub struct Loader {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Outcome>>,
     retry_after: Option<Instant>,
+    transport: Transport,
 }
 
 impl Loader {
     /// Nothing is being fetched.
-    pub fn new(control: Arc<ReplicaControl>) -> Self {
+    pub fn new(control: Arc<ReplicaControl>, transport: Transport) -> Self {
         Self {
             control,
             stop: Arc::default(),
             thread: None,
             retry_after: None,
+            transport,
         }
     }
 
@@ -46,6 +50,7 @@ impl Loader {
             return;
         }
         let (control, stop) = (self.control.clone(), self.stop.clone());
+        let transport = self.transport.clone();
         let fetch = move || {
             let fetch = Fetch {
                 peers: &peers,
@@ -53,6 +58,7 @@ impl Loader {
                 into: &into,
                 received_bytes: &control.loading_bytes,
                 total_bytes: &control.loading_bytes_total,
+                transport: &transport,
                 stop: &stop,
             };
             let outcome = fetch.run();

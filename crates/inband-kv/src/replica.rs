@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use inband_paxos::log::{ReplicatedLog, SubmitError, Ticket};
+use inband_transport::tls::Transport;
 
 use crate::checkpoint_server::CheckpointServer;
 use crate::connection::{Intake, Item, Next, Patience};
@@ -79,6 +80,8 @@ pub struct ReplicaConfig {
     pub deadline_ms: u64,
     /// How connections read that do not say how.
     pub reads: ReadMode,
+    /// How checkpoints travel.
+    pub transport: Transport,
 }
 
 impl Default for ReplicaConfig {
@@ -96,6 +99,7 @@ impl Default for ReplicaConfig {
             spin_us: 50,
             deadline_ms: 7_000,
             reads: ReadMode::default(),
+            transport: Transport::plain(),
         }
     }
 }
@@ -228,6 +232,7 @@ impl Replica {
                 machine.outgoing(),
                 control.checkpoints_served.clone(),
                 control.limit_hits.clone(),
+                config.transport.clone(),
             )?),
         };
         let now = Instant::now();
@@ -257,9 +262,9 @@ impl Replica {
             command_len_bytes_max: COMMAND_LEN_BYTES_MAX,
         };
         let replica = Self {
-            config,
             identity,
-            loader: Loader::new(control.clone()),
+            loader: Loader::new(control.clone(), config.transport.clone()),
+            config,
             unwritten_since: None,
             syncer,
             syncing: Vec::new(),

@@ -15,6 +15,8 @@ use inband_kv::checkpoint_server::CheckpointServer;
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::store::{Position, StoreError};
 use inband_kv::testing::MemoryCluster;
+use inband_transport::certificates::{Authority, CertificateFiles};
+use inband_transport::tls::Transport;
 
 /// A store with some of everything.
 fn filled() -> Bench {
@@ -39,6 +41,7 @@ fn serve(bench: &Bench) -> CheckpointServer {
         outgoing,
         Default::default(),
         Default::default(),
+        Transport::plain(),
     )
     .unwrap()
 }
@@ -51,6 +54,7 @@ fn fetch(peers: &[SocketAddr], applied: u64, into: &[PathBuf]) -> Result<(), Tra
         into,
         received_bytes: &received_bytes,
         total_bytes: &total_bytes,
+        transport: &Transport::plain(),
         stop: &AtomicBool::new(false),
     };
     let outcome = fetch.run();
@@ -289,6 +293,7 @@ fn clients_are_told_while_loading() {
         outgoing,
         Default::default(),
         Default::default(),
+        Transport::plain(),
     )
     .unwrap();
     cluster.decide_noops(154);
@@ -312,4 +317,76 @@ fn clients_are_told_while_loading() {
         .set_read_timeout(Some(Duration::from_secs(10)))
         .unwrap();
     assert_eq!(late.line(), "+PONG");
+}
+
+/// How a replica of the cluster talks whose authority is in this directory.
+fn certified(authority: &std::path::Path, node: u8) -> Transport {
+    let authority_of = Authority::open_or_make(authority, "test").unwrap();
+    let file = |name: &str| authority.join(format!("{node}-{name}"));
+    let files = CertificateFiles {
+        ca: file("ca.pem"),
+        certificate: file("certificate.pem"),
+        key: file("key.pem"),
+    };
+    authority_of.issue(node, &[], &files).unwrap();
+    Transport::mutual(&files).unwrap()
+}
+
+#[test]
+fn checkpoints_go_to_replicas_with_a_certificate_only() {
+    let (cluster, authority) = (MemoryCluster::new(), tempfile::tempdir().unwrap());
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let config = |node| ReplicaConfig {
+        transport: certified(authority.path(), node),
+        ..ReplicaConfig::default()
+    };
+    let one_config = config(1);
+    let counters = one_config.transport.counters();
+    let one = Served::start(&cluster, dirs[0].path(), one_config);
+    let mut client = one.client();
+    for i in 0..300 {
+        assert_eq!(client.ask(&format!("SET k{i} {}", "v".repeat(1000))), "+OK");
+    }
+    one.control.sync().unwrap();
+    // A stranger, with the right words and without a certificate: it gets nothing but an alert.
+    let mut stream = TcpStream::connect(one.checkpoint_address).unwrap();
+    stream.write_all(b"IBCKPT2\n").unwrap();
+    for number in [1u64, 0, 0] {
+        stream.write_all(&number.to_be_bytes()).unwrap();
+    }
+    let mut got = Vec::new();
+    let _ = stream.read_to_end(&mut got);
+    assert!(got.len() < 16, "{got:?}");
+    // One with a certificate of another authority.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let foreign = certified(elsewhere.path(), 2);
+    let incoming = [dirs[1].path().join("incoming")];
+    let (received_bytes, total_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+    let fetch = Fetch {
+        peers: &[one.checkpoint_address],
+        positions: &[Position {
+            applied: 0,
+            entry: 0,
+        }],
+        into: &incoming,
+        received_bytes: &received_bytes,
+        total_bytes: &total_bytes,
+        transport: &foreign,
+        stop: &AtomicBool::new(false),
+    };
+    assert!(matches!(fetch.run(), Err(TransferError::Io(_))));
+    assert_eq!(one.control.status().checkpoints_served_total, 0);
+    wait_for("both are counted", || {
+        counters.all().iter().map(|(_, count)| count).sum::<u64>() == 2
+    });
+    // A replica of the cluster.
+    cluster.keep_entries(10);
+    cluster.set_checkpoint_peers(vec![one.checkpoint_address]);
+    let two = Served::start(&cluster, dirs[1].path(), config(2));
+    wait_for("it is installed", || {
+        two.control.status().checkpoints_installed_total == 1
+    });
+    wait_for("both are equal", || {
+        one.control.digest().unwrap() == two.control.digest().unwrap()
+    });
 }

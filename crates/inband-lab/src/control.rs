@@ -130,6 +130,9 @@ pub struct HostStatus {
     pub epoch: u32,
     /// What a vote survives here.
     pub durability: String,
+    /// How checkpoints and the control plane go to other hosts: `TLS` or `plain`.
+    #[serde(default)]
+    pub transport: String,
     /// Where each role runs: `xdp`, `xdp-generic` or `udp`.
     pub backends: BTreeMap<Role, String>,
     /// If it may lead: as leader of every log. Empty if not.

@@ -117,6 +117,12 @@ pub struct ClusterSpec {
     /// Memory that a replica's store takes, roughly; counted when it is checked whether the cluster
     /// fits.
     pub store_memory_bytes: u64,
+    /// Checkpoints and the control plane go over TLS; certificates are made.
+    pub tls: bool,
+    /// Redis clients must speak TLS, too.
+    pub resp_tls: bool,
+    /// A file with the password that Redis clients must say.
+    pub password_file: Option<PathBuf>,
     /// Limits of every host.
     pub limits: Limits,
     /// Timing of every host.
@@ -147,6 +153,9 @@ impl ClusterSpec {
             metrics_port: 9464,
             ring_slots: DEFAULT_RING_SLOTS,
             store_memory_bytes: 0,
+            tls: true,
+            resp_tls: false,
+            password_file: None,
             limits: Limits::default(),
             timing: Timing::default(),
             accept_loss: false,

@@ -334,6 +334,20 @@ impl Default for Timing {
     }
 }
 
+/// `[host.tls]`: checkpoints and the control plane go over TLS, and only to and from hosts with a
+/// certificate of the cluster's authority. All hosts of a cluster have it, or none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TlsConfig {
+    /// The certificate of the cluster's authority.
+    pub ca: PathBuf,
+    /// This host's certificate.
+    pub certificate: PathBuf,
+    /// The key to it.
+    pub key: PathBuf,
+    /// Redis clients, too, must speak TLS. They need no certificate.
+    pub resp: bool,
+}
+
 /// `[host]`: this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HostConfig {
@@ -356,6 +370,12 @@ pub struct HostConfig {
     pub metrics: Option<SocketAddr>,
     /// Addresses that serve RESP clients. Listening sockets may also be inherited.
     pub resp: Vec<SocketAddr>,
+    /// A file with the password that Redis clients must say; without one, none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password_file: Option<PathBuf>,
+    /// Certificates for what goes over TCP; without them it is not protected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsConfig>,
     /// How much this host keeps.
     pub limits: Limits,
     /// How long this host waits.

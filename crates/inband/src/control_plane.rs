@@ -21,6 +21,7 @@ use inband_paxos::config::{Config, NodeConfig, Role};
 use inband_paxos::durable;
 use inband_paxos::journal::{self, Reconfigured};
 use inband_paxos::node::{Node, NodeError};
+use inband_transport::tls::Transport;
 
 use crate::errands::{errands, Errands};
 use crate::published::{self, PublishedNode};
@@ -38,6 +39,7 @@ type Acceptor = RegisterState<Arc<Registers>>;
 pub fn join(
     config: &Config,
     node: Node,
+    transport: &Transport,
 ) -> Result<(Option<Service>, PublishedNode, published::Shared, Errands)> {
     let acceptor = acceptor_of(&node);
     let life = node.host().config().incarnation;
@@ -45,7 +47,7 @@ pub fn join(
     let (node, state) = PublishedNode::new(node, queue);
     let service = config
         .is_managed()
-        .then(|| start(config, acceptor, life, errands.clone(), state.clone()))
+        .then(|| start(config, acceptor, life, errands.clone(), state.clone(), transport))
         .transpose()?;
     Ok((service, node, state, errands))
 }
@@ -68,6 +70,7 @@ fn start(
     life: u64,
     errands: Errands,
     state: published::Shared,
+    transport: &Transport,
 ) -> Result<Service> {
     let this = config.this();
     let host = &config.host;
@@ -81,6 +84,7 @@ fn start(
         entered,
         first: first_configuration(config),
         timing: Timing::default(),
+        transport: transport.clone(),
     };
     let acceptor = acceptor.map(|state| NodeAcceptor {
         state,

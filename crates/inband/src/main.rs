@@ -19,6 +19,7 @@ mod run;
 mod serve;
 mod sim;
 mod torment;
+mod transport;
 mod up;
 
 use std::path::PathBuf;
@@ -62,6 +63,9 @@ enum Command {
     Key(key::KeyCommand),
     /// What works on this machine, and the cure for what does not.
     Doctor(doctor::DoctorArgs),
+    /// Certificates of hosts, for TLS between them.
+    #[command(subcommand)]
+    Certificate(transport::CertificateCommand),
     /// Play seeded schedules of faults over the real protocol code.
     Sim(sim::SimArgs),
     /// Throw faults at a real cluster of its own under load, and check that it stays linearizable.
@@ -134,6 +138,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Member(command) => member::member(&command),
         Command::Leader(command) => member::leader(&command),
         Command::Key(command) => key::key(&command),
+        Command::Certificate(command) => transport::certificate(&command),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Sim(args) => sim::sim(&args),
         Command::Torment(args) => torment::torment(&args),

@@ -311,7 +311,10 @@ impl Plane for Direct {
             .map(|node| SocketAddr::V4(node.control_plane()))
             .collect();
         let cluster = &self.config.cluster.name;
-        Ok(service::call(cluster, &services, request, CALL_LIMIT)?)
+        let transport = crate::transport::of(&self.config);
+        let transport = transport.map_err(|error| PlaneError::Silent(format!("{error:#}")))?;
+        let called = service::call(cluster, &services, request, CALL_LIMIT, &transport);
+        Ok(called?)
     }
 
     fn say(&self, what: String) {

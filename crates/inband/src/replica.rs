@@ -17,6 +17,7 @@ use crate::control_plane;
 use crate::descriptors;
 use crate::metrics;
 use crate::serve::{self, HostView};
+use crate::transport;
 
 /// How soon a signal is noticed.
 const STOP_POLL: Duration = Duration::from_millis(20);
@@ -43,9 +44,10 @@ pub fn run(
         !applied.iter().zip(firsts).any(is_behind) || config.replicas().count() > 1,
         "the store has applied instances {applied:?}, the epoch starts at {firsts:?}, and there is no peer to copy from",
     );
+    let transport = transport::of(config)?;
     let node = Node::open(config, dataplane, &applied)?;
     // The service is dropped last, as its first binding.
-    let (service, node, state, errands) = control_plane::join(config, node)?;
+    let (service, node, state, errands) = control_plane::join(config, node, &transport)?;
     // Peers fetch checkpoints over TCP at the address that also takes packets.
     let checkpoints = TcpListener::bind(this.address)
         .with_context(|| format!("TCP address {} of node {:?}", this.address, this.name))?;
@@ -62,6 +64,7 @@ pub fn run(
             unread: seconds(limits.client_unread_s),
             idle: (limits.client_idle_s > 0).then(|| seconds(limits.client_idle_s)),
         },
+        transport: transport.clone(),
         spin_us: config.host.timing.spin_us,
         ..ReplicaConfig::default()
     };
@@ -76,6 +79,7 @@ pub fn run(
         config: config.clone(),
         dataplane,
         state,
+        transport,
         control_door: service.as_ref().map(Service::counters),
         errands,
         replica: Some(replica.control()),

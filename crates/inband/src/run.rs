@@ -21,6 +21,7 @@ use nix::sys::signal::{self, SigSet, Signal};
 use crate::control_plane;
 use crate::metrics;
 use crate::serve::{self, HostView};
+use crate::transport;
 
 /// Longest sleep of a host without a store; it only has to notice that it is to stop.
 const IDLE_MAX: Duration = Duration::from_millis(100);
@@ -50,13 +51,15 @@ pub fn run(config_path: &Path) -> Result<()> {
     }
     let firsts = config.cluster.first_instances.iter();
     let applied: Vec<u64> = firsts.map(|first| first - 1).collect();
+    let transport = transport::of(&config)?;
     let node = Node::open(&config, dataplane, &applied)?;
     // The service is dropped last, as its first binding.
-    let (service, mut node, state, errands) = control_plane::join(&config, node)?;
+    let (service, mut node, state, errands) = control_plane::join(&config, node, &transport)?;
     let view = HostView {
         config: config.clone(),
         dataplane,
         state,
+        transport,
         control_door: service.as_ref().map(Service::counters),
         errands,
         replica: None,

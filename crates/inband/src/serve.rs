@@ -17,9 +17,11 @@ use inband_lab::control::{
 };
 use inband_lab::line_json::Server;
 use inband_paxos::config::{Config, Dataplane};
+use inband_transport::tls::Transport;
 
 use crate::errands::Errands;
 use crate::published::{self, Shared};
+use crate::transport;
 
 /// Longest wait for what is in flight; a submission's deadline and a little more.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,6 +43,8 @@ pub struct HostView {
     pub errands: Errands,
     /// The store, if this host is a replica.
     pub replica: Option<Arc<ReplicaControl>>,
+    /// How it talks to the other hosts.
+    pub transport: Transport,
     /// What strangers were refused at the control service, if there is one.
     pub control_door: Option<Arc<DoorCounters>>,
     /// Set to end the process.
@@ -84,6 +88,13 @@ impl HostView {
         for (name, value) in self.control_door.iter().flat_map(|door| door.all()) {
             counters.insert(name.into(), value);
         }
+        if let Some(tls) = &self.config.host.tls {
+            let handshakes = self.transport.counters().all();
+            counters.extend(handshakes.map(|(name, value)| (name.into(), value)));
+            let left = transport::days_left(&transport::certificate_files(tls));
+            let left = u64::try_from(left.unwrap_or(0)).unwrap_or(0);
+            counters.insert("tls_certificate_days_left".into(), left);
+        }
         if let Some(store) = &store {
             counters.insert("kv_requests".into(), store.requests_total);
             counters.insert("kv_commands_applied".into(), store.commands_applied_total);
@@ -108,6 +119,10 @@ impl HostView {
             version: env!("CARGO_PKG_VERSION").into(),
             epoch: state.epoch,
             durability: self.config.cluster.durability.to_string(),
+            transport: match self.transport.is_secure() {
+                true => "TLS".into(),
+                false => "plain".into(),
+            },
             backends: this
                 .roles
                 .iter()
@@ -169,7 +184,13 @@ impl HostView {
         let services: Vec<SocketAddr> = controllers
             .map(|n| SocketAddr::V4(n.control_plane()))
             .collect();
-        match service::call(cluster, &services, request, CONTROL_PLANE_TIMEOUT) {
+        match service::call(
+            cluster,
+            &services,
+            request,
+            CONTROL_PLANE_TIMEOUT,
+            &self.transport,
+        ) {
             Ok(response) => HostReply::Control(Box::new(response)),
             Err(CallError::Refused(refusal)) => {
                 HostReply::Control(Box::new(Response::Refused(refusal)))

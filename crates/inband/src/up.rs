@@ -73,6 +73,10 @@ pub struct UpArgs {
     /// Make no key: packets of a new cluster carry no tags, and whoever reaches its hosts can forge them.
     #[arg(long)]
     no_key: bool,
+    /// Checkpoints and the control plane go over plain TCP. Else every host has a certificate, made in
+    /// the cluster's directory, and listens to no other hosts.
+    #[arg(long)]
+    no_tls: bool,
     /// Run in the background; stop with `inband down`.
     #[arg(long)]
     detach: bool,
@@ -104,6 +108,7 @@ impl UpArgs {
         spec.ring_slots = self.ring_slots;
         spec.durability = self.durability;
         spec.authenticated = !self.no_key;
+        spec.tls = !self.no_tls;
         spec.accept_loss = self.accept_loss;
         spec.accept_missing_replicas = self.accept_missing_replicas;
         spec.leader = if self.leader_with_acceptor {

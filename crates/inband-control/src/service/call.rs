@@ -1,9 +1,11 @@
 //! Calls of clients: the command line asks any host's service, and is sent on to the one that leads.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use inband_transport::paced::Pace;
+use inband_transport::tls::Transport;
 use serde::{Deserialize, Serialize};
 
 use super::net::{read_frame, write_frame, Body, Frame};
@@ -14,6 +16,8 @@ use crate::state::{Pending, Refusal};
 
 /// Pause before a service is asked again that could not say who leads.
 const RETRY: Duration = Duration::from_millis(100);
+/// To reach a service.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// One attempt at one service.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -119,12 +123,13 @@ pub fn call(
     services: &[SocketAddr],
     request: &Request,
     deadline: Duration,
+    transport: &Transport,
 ) -> Result<Response, CallError> {
     let until = Instant::now() + deadline;
     let mut next = 0;
     let mut to = services.first().copied();
     while let Some(address) = to.filter(|_| Instant::now() < until) {
-        match attempt(cluster, address, request) {
+        match attempt(cluster, address, request, transport) {
             Ok(Response::Elsewhere(Some(leader))) if leader != address => {
                 to = Some(leader);
                 continue;
@@ -150,13 +155,19 @@ enum Failure {
     Unanswered,
 }
 
-fn attempt(cluster: &str, to: SocketAddr, request: &Request) -> Result<Response, Failure> {
-    let connect = TcpStream::connect_timeout(&to, Duration::from_secs(1));
-    let mut stream = connect.map_err(|_| Failure::NotSent)?;
-    let timeouts = stream
-        .set_read_timeout(Some(ATTEMPT_TIMEOUT))
-        .and_then(|()| stream.set_write_timeout(Some(ATTEMPT_TIMEOUT)));
-    timeouts.map_err(|_| Failure::NotSent)?;
+fn attempt(
+    cluster: &str,
+    to: SocketAddr,
+    request: &Request,
+    transport: &Transport,
+) -> Result<Response, Failure> {
+    let pace = Pace {
+        silence_max: ATTEMPT_TIMEOUT,
+        grace: Duration::ZERO,
+        bytes_per_s_min: 0,
+    };
+    let connected = transport.connect(to, CONNECT_TIMEOUT, pace);
+    let mut stream = connected.map_err(|_| Failure::NotSent)?;
     let frame = Frame {
         cluster: cluster_id(cluster),
         from: 0,

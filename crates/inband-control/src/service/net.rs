@@ -11,7 +11,8 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use inband_transport::paced::{Pace, Paced};
+use inband_transport::paced::Pace;
+use inband_transport::tls::{is_refused, Stream, Transport};
 use serde::{Deserialize, Serialize};
 
 use super::call::{Request, Response};
@@ -181,6 +182,7 @@ pub(super) struct Door {
     pub counters: Arc<DoorCounters>,
     /// Bytes of frames that are being read or wait.
     pub incoming_bytes: Arc<AtomicUsize>,
+    pub transport: Transport,
 }
 
 /// Serve connections until told to stop.
@@ -207,6 +209,8 @@ pub(super) fn listen(listener: TcpListener, door: Door) -> io::Result<thread::Jo
                 // However a connection ends, the peer notices and opens another.
                 if let Err(error) = serve(stream, &door) {
                     match error.kind() {
+                        // Counted by the transport.
+                        _ if is_refused(&error) => {}
                         io::ErrorKind::TimedOut => count(&door.counters.closed_slow),
                         io::ErrorKind::InvalidData => count(&door.counters.closed_protocol),
                         io::ErrorKind::OutOfMemory => count(&door.counters.closed_memory),
@@ -232,16 +236,17 @@ const PACE: Pace = Pace {
 };
 
 fn serve(stream: TcpStream, door: &Door) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let mut stream = Paced::new(stream, PACE)?;
-    stream.must_end_in(Some(FRAME_TIMEOUT))?;
+    let mut stream = door.transport.accept(stream, PACE)?;
+    stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT))?;
     let mut has_spoken = false;
+    // For which node its certificate was found to speak.
+    let mut node = None;
     loop {
         let len = match read_len(&mut stream) {
             Err(error) if has_spoken && error.kind() == io::ErrorKind::TimedOut => return Ok(()),
             len => len?,
         };
-        stream.must_end_in(Some(FRAME_TIMEOUT))?;
+        stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT))?;
         let share = Share::of(len, &door.incoming_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         let frame = read_body(&mut stream, len)?;
         if frame.cluster != door.cluster {
@@ -256,12 +261,18 @@ fn serve(stream: TcpStream, door: &Door) -> io::Result<()> {
                 let call = Event::Call(request, answer);
                 door.events.send(call).map_err(gone)?;
                 let response = answered.recv().unwrap_or(Response::OutcomeUnknown);
-                stream.must_end_in(Some(FRAME_TIMEOUT))?;
+                stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT))?;
                 write_frame(&mut stream, &answer_of(door.cluster, response))?;
             }
-            _ => door.events.send(Event::Frame(frame, share)).map_err(gone)?,
+            _ => {
+                if node != Some(frame.from) && !stream.may_be_node(frame.from) {
+                    return Ok(());
+                }
+                node = Some(frame.from);
+                door.events.send(Event::Frame(frame, share)).map_err(gone)?;
+            }
         }
-        stream.must_end_in(None)?;
+        stream.paced_mut().must_end_in(None)?;
         has_spoken = true;
     }
 }
@@ -285,14 +296,16 @@ struct Link {
 pub(super) struct Links {
     links: BTreeMap<SocketAddr, Link>,
     counters: Arc<DoorCounters>,
+    transport: Transport,
 }
 
 impl Links {
     /// None yet.
-    pub fn new(counters: Arc<DoorCounters>) -> Links {
+    pub fn new(counters: Arc<DoorCounters>, transport: Transport) -> Links {
         Links {
             links: BTreeMap::new(),
             counters,
+            transport,
         }
     }
 
@@ -317,8 +330,9 @@ impl Links {
         let (link, frames) = mpsc::sync_channel(LINK_QUEUE_FRAMES);
         let alive = Arc::new(());
         let lives = Arc::downgrade(&alive);
+        let transport = self.transport.clone();
         let run = move || {
-            run_link(to, &frames);
+            run_link(to, &frames, &transport);
             drop(alive);
         };
         // Without a thread the channel is closed, and the next frame tries again.
@@ -333,20 +347,25 @@ impl Links {
         self.links.insert(to, link);
     }
 }
+/// A frame must be taken in time; nothing is read.
+const LINK_PACE: Pace = Pace {
+    silence_max: LINK_TIMEOUT,
+    grace: Duration::ZERO,
+    bytes_per_s_min: 0,
+};
+
 /// Send frames as they come; whatever does not get through is lost.
-fn run_link(to: SocketAddr, frames: &Receiver<Frame>) {
-    let mut stream: Option<TcpStream> = None;
+fn run_link(to: SocketAddr, frames: &Receiver<Frame>, transport: &Transport) {
+    let mut stream: Option<Stream> = None;
     while let Ok(frame) = frames.recv_timeout(LINK_IDLE_TIMEOUT) {
         if stream.is_none() {
-            stream = TcpStream::connect_timeout(&to, LINK_TIMEOUT).ok();
+            stream = transport.connect(to, LINK_TIMEOUT, LINK_PACE).ok();
         }
         let Some(open) = &mut stream else {
             // What has been waiting meanwhile is out of date.
             while frames.try_recv().is_ok() {}
             continue;
         };
-        let _ = open.set_nodelay(true);
-        let _ = open.set_write_timeout(Some(LINK_TIMEOUT));
         if write_frame(open, &frame).is_err() {
             stream = None;
         }

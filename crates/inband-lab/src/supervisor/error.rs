@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use inband_paxos::config::ConfigError;
 use inband_paxos::key_file::{ChangeError as KeyChangeError, KeyFileError};
+use inband_transport::certificates::CertificateError;
 
 use crate::change::{ChangeError, PlaneError};
 use crate::error::LabError;
@@ -18,6 +19,9 @@ pub enum SupervisorError {
     /// Namespaces, links, programs or processes.
     #[error(transparent)]
     Lab(#[from] LabError),
+    /// A host's certificate.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
     /// No room in the cluster's directory.
     #[error(transparent)]
     DiskFull(#[from] DiskFull),

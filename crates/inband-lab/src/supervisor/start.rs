@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use inband_paxos::config::{
-    ring_memory_bytes, ClusterConfig, Config, Dataplane, Durability, HostConfig, Role, DEFAULT_PORT,
+    ring_memory_bytes, ClusterConfig, Config, Dataplane, Durability, HostConfig, Role, TlsConfig,
+    DEFAULT_PORT,
 };
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -20,6 +21,7 @@ use serde::Deserialize;
 use super::keys;
 use super::listeners::{bind, bind_or_any, check_free, free_loopback_ports};
 use super::{lock, HostRuntime, ProcessState, Shared, Slot, SupervisorError};
+use crate::certificates;
 use crate::cluster_dir::{ClusterDir, ClusterRecord, HostRecord, PlannedHost};
 use crate::control::{self, HostStatus};
 use crate::error::LabError;
@@ -340,6 +342,7 @@ impl Shared {
             .ring_memory_mib
             .max(rings_bytes.div_ceil(1 << 20) as u32);
         fs::create_dir_all(&host.dir).map_err(SupervisorError::file("create", &host.dir))?;
+        let tls = self.certificate(host)?;
         let config = Config {
             cluster,
             host: HostConfig {
@@ -352,6 +355,8 @@ impl Shared {
                 // Bound here, where clients are, and handed down.
                 metrics: None,
                 resp: Vec::new(),
+                password_file: self.spec.password_file.clone(),
+                tls,
                 limits,
                 timing: self.spec.timing.clone(),
             },
@@ -361,6 +366,18 @@ impl Shared {
         // Held to the same rules as a hand-written one.
         Config::parse(&text, &path.display().to_string())?;
         fs::write(&path, text).map_err(SupervisorError::file("write", &path))
+    }
+
+    /// What a host needs for TLS, made if it is missing.
+    fn certificate(&self, host: &HostRuntime) -> Result<Option<TlsConfig>, SupervisorError> {
+        if !self.spec.tls {
+            return Ok(None);
+        }
+        let cluster = lock(&self.record).name.clone();
+        let addresses = [(*host.address.ip()).into(), self.spec.resp.ip()];
+        let files =
+            certificates::ensure(self.dir.path(), &cluster, &host.dir, host.id, &addresses)?;
+        Ok(Some(certificates::config(files, self.spec.resp_tls)))
     }
 
     /// Start one host's process. Whatever ran there before has ended.

@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use super::{
     bounds, control_plane_beside, logs_of, ClusterConfig, Config, Dataplane, Durability,
-    HostConfig, Limits, NodeConfig, Role, Timing, DEFAULT_PORT, DEFAULT_RING_SLOTS,
+    HostConfig, Limits, NodeConfig, Role, Timing, TlsConfig, DEFAULT_PORT, DEFAULT_RING_SLOTS,
 };
 
 /// A mistake and the byte of the text it is at.
@@ -65,10 +65,33 @@ struct RawHost {
     metrics: Option<Spanned<String>>,
     #[serde(default)]
     resp: Vec<Spanned<String>>,
+    password_file: Option<Spanned<String>>,
+    tls: Option<RawTls>,
     #[serde(default)]
     limits: RawLimits,
     #[serde(default)]
     timing: RawTiming,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTls {
+    ca: Spanned<String>,
+    certificate: Spanned<String>,
+    key: Spanned<String>,
+    #[serde(default)]
+    resp: bool,
+}
+
+impl RawTls {
+    fn check(&self) -> Result<TlsConfig, Mistake> {
+        Ok(TlsConfig {
+            ca: path("tls.ca", &self.ca)?,
+            certificate: path("tls.certificate", &self.certificate)?,
+            key: path("tls.key", &self.key)?,
+            resp: self.resp,
+        })
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -383,6 +406,12 @@ impl RawHost {
             control,
             metrics,
             resp,
+            password_file: self
+                .password_file
+                .as_ref()
+                .map(|text| path("password_file", text))
+                .transpose()?,
+            tls: self.tls.as_ref().map(RawTls::check).transpose()?,
             limits: self.limits.check()?,
             timing,
         })

@@ -283,6 +283,8 @@ impl Bed {
                 interface: Some(inband_lab::lab::HOST_INTERFACE.into()),
                 metrics: None,
                 resp: Vec::new(),
+                password_file: None,
+                tls: None,
                 limits: Limits::default(),
                 timing: Timing::default(),
             },

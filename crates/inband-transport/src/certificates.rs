@@ -1,0 +1,300 @@
+//! A cluster's certificates: one authority, and a certificate for every host that it vouches for.
+//!
+//! Whoever has the authority's key can make hosts of the cluster. Hosts do not need it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use time::OffsetDateTime;
+
+/// Name that every host's certificate carries.
+pub const HOST_NAME: &str = "inband-host";
+/// How long certificates are valid.
+pub const VALIDITY: Duration = Duration::from_secs(3650 * 24 * 3600);
+/// Clocks of hosts differ: certificates are valid a little earlier.
+const CLOCK_SKEW: Duration = Duration::from_secs(24 * 3600);
+/// With less left, `inband doctor` warns.
+pub const RENEW_BEFORE: Duration = Duration::from_secs(90 * 24 * 3600);
+
+const AUTHORITY_CERTIFICATE: &str = "ca.pem";
+const AUTHORITY_KEY: &str = "ca.key";
+
+/// Why certificates cannot be used or made.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// A file.
+    #[error("{path}: cannot {what}: {source}; make certificates with `inband certificate new`")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is no PEM, or holds something else.
+    #[error("{path}: {problem}; make certificates with `inband certificate new`")]
+    Content {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A secret that others can read.
+    #[error("{path} can be read by others (mode {mode:o}); run: chmod 600 {path}")]
+    OpenToOthers {
+        /// Which.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Certificate, key and authority do not fit together.
+    #[error("certificate {certificate}: {problem}; make a new one with `inband certificate new`")]
+    Unusable {
+        /// Which.
+        certificate: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// It could not be made.
+    #[error("making a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+}
+
+fn file_error(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> CertificateError {
+    let path = path.to_owned();
+    move |source| CertificateError::File {
+        path: path.clone(),
+        what,
+        source,
+    }
+}
+
+/// Read a file that only its owner may read.
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, CertificateError> {
+    let metadata = fs::metadata(path).map_err(file_error(path, "read"))?;
+    let mode = metadata.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(CertificateError::OpenToOthers {
+            path: path.to_owned(),
+            mode,
+        });
+    }
+    fs::read(path).map_err(file_error(path, "read"))
+}
+
+fn write_secret(path: &Path, text: &str) -> Result<(), CertificateError> {
+    let write = || {
+        // Made anew, so that it never has other permissions.
+        if path.exists() {
+            fs::remove_file(path)?;
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let mut file: File = options.open(path)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    write().map_err(file_error(path, "write"))
+}
+
+fn write_public(path: &Path, text: &str) -> Result<(), CertificateError> {
+    fs::write(path, text).map_err(file_error(path, "write"))
+}
+
+fn make_parent(path: &Path) -> Result<(), CertificateError> {
+    match path.parent().filter(|dir| *dir != Path::new("")) {
+        Some(dir) => fs::create_dir_all(dir).map_err(file_error(dir, "make")),
+        None => Ok(()),
+    }
+}
+
+/// Where a host's certificate is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The authority's certificate.
+    pub ca: PathBuf,
+    /// The host's own.
+    pub certificate: PathBuf,
+    /// The key to it.
+    pub key: PathBuf,
+}
+
+impl CertificateFiles {
+    pub(crate) fn ca_chain(&self) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+        certificates(&self.ca)
+    }
+
+    pub(crate) fn chain(&self) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+        certificates(&self.certificate)
+    }
+
+    pub(crate) fn key(&self) -> Result<PrivateKeyDer<'static>, CertificateError> {
+        let pem = read_secret(&self.key)?;
+        PrivateKeyDer::from_pem_slice(&pem).map_err(|error| CertificateError::Content {
+            path: self.key.clone(),
+            problem: format!("no private key: {error}"),
+        })
+    }
+
+    /// When the first of the authority's and the host's certificate expires.
+    pub fn expires(&self) -> Result<SystemTime, CertificateError> {
+        Ok(expires(&self.ca)?.min(expires(&self.certificate)?))
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let pem = fs::read(path).map_err(file_error(path, "read"))?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let content = |problem: String| CertificateError::Content {
+        path: path.to_owned(),
+        problem,
+    };
+    match all {
+        Ok(all) if all.is_empty() => Err(content("there is no certificate in it".into())),
+        Ok(all) => Ok(all),
+        Err(error) => Err(content(format!("no certificate: {error}"))),
+    }
+}
+
+/// When the certificate in a file expires.
+pub fn expires(path: &Path) -> Result<SystemTime, CertificateError> {
+    let content = |problem: String| CertificateError::Content {
+        path: path.to_owned(),
+        problem,
+    };
+    let all = certificates(path)?;
+    let (_, certificate) = x509_parser::parse_x509_certificate(&all[0])
+        .map_err(|error| content(format!("no certificate: {error}")))?;
+    let at = certificate.validity().not_after.timestamp();
+    let since_epoch = u64::try_from(at).map_err(|_| content("it has expired".into()))?;
+    Ok(UNIX_EPOCH + Duration::from_secs(since_epoch))
+}
+
+/// Name of a host in its certificate.
+pub fn name_of_node(node: u8) -> String {
+    format!("inband-node-{node}")
+}
+
+/// A cluster's authority: a directory with its certificate and key.
+#[derive(Debug)]
+pub struct Authority {
+    dir: PathBuf,
+    key: KeyPair,
+    cluster: String,
+}
+
+impl Authority {
+    /// The authority in a directory; made if there is none.
+    pub fn open_or_make(dir: &Path, cluster: &str) -> Result<Self, CertificateError> {
+        let (certificate, key) = (dir.join(AUTHORITY_CERTIFICATE), dir.join(AUTHORITY_KEY));
+        if key.exists() {
+            let pem = read_secret(&key)?;
+            let pem = String::from_utf8_lossy(&pem).into_owned();
+            let pair = KeyPair::from_pem(&pem)?;
+            let authority = Self {
+                dir: dir.to_owned(),
+                key: pair,
+                cluster: cluster.to_owned(),
+            };
+            // A crash may have come between the two files.
+            if !certificate.exists() {
+                write_public(&certificate, &authority.certificate_pem()?)?;
+            }
+            return Ok(authority);
+        }
+        fs::create_dir_all(dir).map_err(file_error(dir, "make"))?;
+        let authority = Self {
+            dir: dir.to_owned(),
+            key: KeyPair::generate()?,
+            cluster: cluster.to_owned(),
+        };
+        write_public(&certificate, &authority.certificate_pem()?)?;
+        write_secret(&key, &authority.key.serialize_pem())?;
+        Ok(authority)
+    }
+
+    /// Its certificate, which all hosts need.
+    pub fn certificate(&self) -> PathBuf {
+        self.dir.join(AUTHORITY_CERTIFICATE)
+    }
+
+    fn certificate_pem(&self) -> Result<String, CertificateError> {
+        Ok(self.params()?.self_signed(&self.key)?.pem())
+    }
+
+    fn params(&self) -> Result<CertificateParams, CertificateError> {
+        let mut params = valid_from_now(Vec::new(), VALIDITY)?;
+        let name = format!("Inband cluster {}", self.cluster);
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        Ok(params)
+    }
+
+    /// Make a certificate and its key for a node that is reached at these addresses, and put both and
+    /// the authority's certificate where the host looks for them.
+    pub fn issue(
+        &self,
+        node: u8,
+        addresses: &[IpAddr],
+        to: &CertificateFiles,
+    ) -> Result<(), CertificateError> {
+        self.issue_for(node, addresses, to, VALIDITY)
+    }
+
+    /// The same with another validity.
+    pub fn issue_for(
+        &self,
+        node: u8,
+        addresses: &[IpAddr],
+        to: &CertificateFiles,
+        validity: Duration,
+    ) -> Result<(), CertificateError> {
+        let names = vec![HOST_NAME.into(), name_of_node(node), "localhost".into()];
+        let mut params = valid_from_now(names, validity)?;
+        let name = format!("Inband cluster {} node {node}", self.cluster);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let addresses = addresses.iter().map(|ip| SanType::IpAddress(*ip));
+        params.subject_alt_names.extend(addresses);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate()?;
+        let issuer = Issuer::new(self.params()?, &self.key);
+        let certificate = params.signed_by(&key, &issuer)?;
+        for path in [&to.ca, &to.certificate, &to.key] {
+            make_parent(path)?;
+        }
+        let ca = self.certificate();
+        let ca_pem = fs::read_to_string(&ca).map_err(file_error(&ca, "read"))?;
+        write_public(&to.ca, &ca_pem)?;
+        write_secret(&to.key, &key.serialize_pem())?;
+        write_public(&to.certificate, &certificate.pem())
+    }
+}
+
+fn valid_from_now(
+    names: Vec<String>,
+    validity: Duration,
+) -> Result<CertificateParams, CertificateError> {
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    let now = OffsetDateTime::now_utc();
+    params.not_before = now - CLOCK_SKEW;
+    params.not_after = now + validity;
+    Ok(params)
+}
