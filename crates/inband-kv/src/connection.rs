@@ -10,6 +10,7 @@
 
 mod buffer;
 mod transaction;
+mod wire;
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -17,7 +18,6 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
-use mio::net::TcpStream;
 
 use crate::command::{Command, Route, SessionStamp};
 use crate::limit_hits::{LimitHit, LimitHits};
@@ -26,6 +26,7 @@ use crate::limits::{
     OUTPUT_SOFT_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_COMMAND_BYTES_MAX, READ_BUDGET_BYTES,
     REQUEST_KEYS_MAX, REQUEST_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX,
 };
+use crate::local;
 use crate::parse::{parse, ReadMode, Request};
 use crate::partition::logs_of;
 use crate::reply::{Protocol, Reply};
@@ -34,6 +35,7 @@ use crate::table::CommandId;
 use buffer::Buffer;
 pub use transaction::Item;
 use transaction::{Transaction, Watches};
+pub use wire::Wire;
 
 /// Arguments that outlive the input buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,6 +174,8 @@ pub struct Intake<'a> {
 pub struct Patience {
     /// For a request to end that has begun.
     pub incomplete: Duration,
+    /// For the password.
+    pub password: Duration,
     /// For the client to take some of its replies.
     pub unread: Duration,
     /// For a further request; `None`: for ever.
@@ -184,7 +188,7 @@ pub struct Connection {
     /// Never reused, unlike the place in the table.
     pub id: u64,
     /// The socket.
-    pub stream: TcpStream,
+    pub wire: Wire,
     /// The client's address.
     pub peer: SocketAddr,
     /// Version of the protocol spoken.
@@ -205,6 +209,8 @@ pub struct Connection {
     pub is_writable: bool,
     /// It is in the list of those to be looked at.
     pub is_in_attention_list: bool,
+    /// It has said the password, or there is none.
+    is_trusted: bool,
     /// To be closed as soon as the output is written.
     pub is_closing: bool,
     /// Requests read so far.
@@ -253,14 +259,17 @@ impl Connection {
     /// A fresh connection.
     pub fn new(
         id: u64,
-        stream: TcpStream,
+        wire: Wire,
         peer: SocketAddr,
         partitions: usize,
+        is_trusted: bool,
         now: Instant,
     ) -> Self {
+        let mut parser = RequestParser::default();
+        parser.set_untrusted(!is_trusted);
         Self {
             id,
-            stream,
+            wire,
             peer,
             protocol: Protocol::Resp2,
             name: Vec::new(),
@@ -271,12 +280,13 @@ impl Connection {
             is_read_closed: false,
             is_writable: true,
             is_in_attention_list: false,
+            is_trusted,
             is_closing: false,
             requests: 0,
             output: Buffer::default(),
             unread_since: None,
             input: Buffer::default(),
-            parser: RequestParser::default(),
+            parser,
             incomplete_since: None,
             accounted_bytes: 0,
             replies: VecDeque::new(),
@@ -370,7 +380,7 @@ impl Connection {
     fn read(&mut self, scratch: &mut [u8]) -> io::Result<bool> {
         while self.is_readable && !self.is_input_over && self.read_budget_bytes > 0 {
             let room = scratch.len().min(self.read_budget_bytes);
-            match self.stream.read(&mut scratch[..room]) {
+            match self.wire.read(&mut scratch[..room]) {
                 Ok(0) => {
                     self.is_readable = false;
                     self.is_input_over = true;
@@ -379,7 +389,8 @@ impl Connection {
                     self.input.extend_from_slice(&scratch[..len]);
                     self.input.grown();
                     self.read_budget_bytes -= len;
-                    if len < room && !self.is_read_closed {
+                    let is_drained = len < room && self.wire.is_drained_by_short_read();
+                    if is_drained && !self.is_read_closed {
                         // Edge-triggered readiness: what comes from now on makes a new event. The
                         // end of the stream makes none if it was there before.
                         self.is_readable = false;
@@ -455,6 +466,9 @@ impl Connection {
     }
 
     fn take(&mut self, args: Args<'_>, intake: &Intake<'_>) -> Option<Next> {
+        if !self.is_trusted && !local::is_for_everybody(args.get(0)) {
+            return Some(self.answered(Reply::error("NOAUTH Authentication required.")));
+        }
         if self.alone.is_some() {
             return None;
         }
@@ -774,6 +788,17 @@ impl Connection {
         self.answer(self.first_number, reply);
     }
 
+    /// Has it said the password, or is there none?
+    pub fn is_trusted(&self) -> bool {
+        self.is_trusted
+    }
+
+    /// It has said the password; or is asked for it again.
+    pub fn trust(&mut self, is_trusted: bool) {
+        self.is_trusted = is_trusted;
+        self.parser.set_untrusted(!is_trusted);
+    }
+
     /// Forget everything that `RESET` resets.
     pub fn reset(&mut self) {
         self.protocol = Protocol::Resp2;
@@ -798,7 +823,7 @@ impl Connection {
     pub fn write_output(&mut self, now: Instant) -> io::Result<()> {
         let before = self.output.len();
         while self.is_writable && !self.output.is_empty() {
-            match self.stream.write(&self.output) {
+            match self.wire.write(&self.output) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(len) => self.output.advance(len),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -808,13 +833,25 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
+        if self.is_writable && !self.wire.is_flushed() {
+            match self.wire.flush() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_writable = false;
+                }
+                done => done?,
+            }
+        }
         let is_taken = self.output.len() < before;
         self.output.shrunk();
-        self.unread_since = match self.output.is_empty() {
+        self.unread_since = match self.has_nothing_unsent() {
             true => None,
             false => self.unread_since.filter(|_| !is_taken).or(Some(now)),
         };
         Ok(())
+    }
+
+    fn has_nothing_unsent(&self) -> bool {
+        self.output.is_empty() && self.wire.is_flushed()
     }
 
     /// The limit that this client has run into by letting time pass.
@@ -824,11 +861,15 @@ impl Connection {
         };
         // What cannot be read for want of room is not the client's fault.
         let incomplete = self.incomplete_since.filter(|_| self.has_room());
+        let handshaking = Some(self.accepted).filter(|_| self.wire.is_handshaking());
+        let untrusted = Some(self.accepted).filter(|_| !self.is_trusted);
         let idle_since = Some(self.last_request).filter(|_| {
             self.replies.is_empty() && self.output.is_empty() && !self.has_input_work()
         });
         match patience {
             p if is_over(self.unread_since, p.unread) => Some(LimitHit::Unread),
+            p if is_over(handshaking, p.password) => Some(LimitHit::Tls),
+            p if is_over(untrusted, p.password) => Some(LimitHit::Unauthenticated),
             p if is_over(incomplete, p.incomplete) => Some(LimitHit::Incomplete),
             p if p.idle.is_some_and(|idle| is_over(idle_since, idle)) => Some(LimitHit::Idle),
             _ => None,
@@ -845,13 +886,14 @@ impl Connection {
             + self.in_flight_len_bytes
             + self.held_reply_bytes
             + transaction
+            + self.wire.memory_bytes()
             + self.watches.memory_bytes()
     }
 
     /// Nothing is left to do for this client.
     pub fn is_finished(&self) -> bool {
         let is_answered = self.replies.is_empty() && !self.is_held && !self.is_parser_blocked;
-        self.output.is_empty() && is_answered && (self.is_closing || self.is_input_over)
+        self.has_nothing_unsent() && is_answered && (self.is_closing || self.is_input_over)
     }
 }
 

@@ -11,8 +11,9 @@ use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use nix::sys::socket::{setsockopt, sockopt};
+use rustls::{ServerConfig, ServerConnection};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Wire};
 use crate::limit_hits::{LimitHit, LimitHits, Seldom};
 use crate::limits::{
     ACCEPTS_PER_TURN_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES,
@@ -122,6 +123,16 @@ pub struct Front {
     next_id: u64,
     hits: Arc<LimitHits>,
     seldom: Seldom,
+    security: FrontSecurity,
+}
+
+/// What clients must do before they are served.
+#[derive(Debug, Clone, Default)]
+pub struct FrontSecurity {
+    /// Speak TLS.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Say a password.
+    pub needs_password: bool,
 }
 
 impl Front {
@@ -133,6 +144,7 @@ impl Front {
         clients_max: usize,
         partitions: usize,
         hits: Arc<LimitHits>,
+        security: FrontSecurity,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
@@ -165,6 +177,7 @@ impl Front {
             next_id: 1,
             hits,
             seldom: Seldom::default(),
+            security,
         })
     }
 
@@ -258,7 +271,10 @@ impl Front {
     fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, now: Instant) -> Option<usize> {
         if self.connections.len() >= self.clients_max {
             self.hits.count(LimitHit::Clients);
-            // Best effort: the client is gone either way.
+            // Best effort: the client is gone either way. One that speaks TLS would not understand.
+            if self.security.tls.is_some() {
+                return None;
+            }
             let _ = stream.write(b"-ERR max number of clients reached\r\n");
             return None;
         }
@@ -268,7 +284,18 @@ impl Front {
         if let Err(error) = keep_alive(&stream) {
             tracing::debug!("SO_KEEPALIVE of {peer}: {error}");
         }
-        let connection = Connection::new(self.next_id, stream, peer, self.partitions, now);
+        let tls = match self.security.tls.clone().map(ServerConnection::new) {
+            None => None,
+            Some(Ok(tls)) => Some(tls),
+            Some(Err(error)) => {
+                tracing::debug!("TLS of {peer}: {error}");
+                return None;
+            }
+        };
+        let wire = Wire::new(stream, tls);
+        let is_trusted = !self.security.needs_password;
+        let connection =
+            Connection::new(self.next_id, wire, peer, self.partitions, is_trusted, now);
         let slot = self.connections.insert(connection);
         self.next_id += 1;
         let interest = Interest::READABLE | Interest::WRITABLE;
@@ -277,7 +304,7 @@ impl Front {
         match self
             .poll
             .registry()
-            .register(&mut connection.stream, token, interest)
+            .register(&mut connection.wire.tcp, token, interest)
         {
             Ok(()) => Some(slot),
             Err(error) => {
@@ -291,7 +318,8 @@ impl Front {
     /// Close a connection; what was known of it.
     pub fn close(&mut self, slot: usize) -> Option<Connection> {
         let mut connection = self.connections.remove(slot)?;
-        if let Err(error) = self.poll.registry().deregister(&mut connection.stream) {
+        let tcp = &mut connection.wire.tcp;
+        if let Err(error) = self.poll.registry().deregister(tcp) {
             tracing::debug!("deregistering {}: {error}", connection.peer);
         }
         Some(connection)

@@ -41,6 +41,7 @@ pub mod machine;
 pub mod packer;
 pub mod parse;
 pub mod partition;
+pub mod password;
 pub mod replica;
 pub mod reply;
 pub mod resp;

@@ -23,6 +23,12 @@ pub enum LimitHit {
     Memory,
     /// A client was closed because it did not speak the protocol.
     Protocol,
+    /// A client said a wrong password.
+    Password,
+    /// A client was closed because it did not say the password in time.
+    Unauthenticated,
+    /// A client was closed because it did not speak TLS, or refused this host's certificate.
+    Tls,
     /// A request was too long, or named too many keys.
     Request,
     /// Reads waited because a turn of the loop had read enough.
@@ -39,7 +45,7 @@ pub enum LimitHit {
 
 impl LimitHit {
     /// All of them.
-    pub const ALL: [LimitHit; 14] = [
+    pub const ALL: [LimitHit; 17] = [
         LimitHit::Clients,
         LimitHit::Accept,
         LimitHit::Unread,
@@ -48,6 +54,9 @@ impl LimitHit {
         LimitHit::Idle,
         LimitHit::Memory,
         LimitHit::Protocol,
+        LimitHit::Password,
+        LimitHit::Unauthenticated,
+        LimitHit::Tls,
         LimitHit::Request,
         LimitHit::TurnReplies,
         LimitHit::Exports,
@@ -67,6 +76,9 @@ impl LimitHit {
             LimitHit::Idle => "kv_closed_idle",
             LimitHit::Memory => "kv_closed_memory",
             LimitHit::Protocol => "kv_closed_protocol",
+            LimitHit::Password => "kv_passwords_refused",
+            LimitHit::Unauthenticated => "kv_closed_unauthenticated",
+            LimitHit::Tls => "kv_closed_tls",
             LimitHit::Request => "kv_requests_over_limit",
             LimitHit::TurnReplies => "kv_reads_postponed",
             LimitHit::Exports => "kv_exports_refused",

@@ -193,6 +193,18 @@ pub const VALUES_IN_FLIGHT_BEFORE_FILLING: usize = 8;
 /// Most values one replica has in flight, whatever the log would take.
 pub const VALUES_IN_FLIGHT_MAX: usize = 1024;
 
+/// Longest password.
+pub const PASSWORD_LEN_BYTES_MAX: usize = 512;
+
+/// A client that has not said the password so long after it came is closed.
+pub const AUTHENTICATION_MS_MAX: u64 = 30_000;
+
+/// Most arguments of a request before the password was said, as in Redis.
+pub const UNTRUSTED_ARGUMENTS_MAX: usize = 10;
+
+/// Longest argument before the password was said, as in Redis.
+pub const UNTRUSTED_BULK_LEN_BYTES_MAX: usize = 16 * 1024;
+
 /// Longest name a client may give itself.
 pub const CLIENT_NAME_LEN_BYTES_MAX: usize = 256;
 

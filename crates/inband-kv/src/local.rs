@@ -8,9 +8,11 @@ use crate::control::Status;
 use crate::front::Connections;
 use crate::glob;
 use crate::info;
+use crate::limit_hits::{LimitHit, LimitHits};
 use crate::limits::{CLIENT_NAME_LEN_BYTES_MAX, SCAN_COUNT_MAX};
 use crate::machine::Machine;
 use crate::parse::{integer, unknown_subcommand, wrong_arity, SYNTAX_ERROR};
+use crate::password::Password;
 use crate::reply::{Protocol, Reply};
 use crate::resp::Args;
 use crate::store::StoreError;
@@ -18,6 +20,8 @@ use crate::table::{self, CommandId, CommandSpec, COMMANDS};
 
 /// Version of Redis whose behaviour is imitated.
 const REDIS_VERSION: &str = "7.2.0";
+/// The only user.
+const DEFAULT_USER: &[u8] = b"default";
 /// Page size of `SCAN` without `COUNT`.
 const SCAN_COUNT_DEFAULT: usize = 10;
 
@@ -29,6 +33,10 @@ pub struct World<'a> {
     pub slot: usize,
     /// What the replica is doing.
     pub status: Status,
+    /// The password, if there is one.
+    pub password: Option<&'a Password>,
+    /// Where to count those that are wrong.
+    pub hits: &'a LimitHits,
     /// What the replica is.
     pub identity: &'a info::Identity,
     /// Now.
@@ -39,6 +47,32 @@ impl World<'_> {
     fn client(&mut self) -> Option<&mut Connection> {
         self.connections.get_mut(self.slot)
     }
+
+    /// Take what a client says for its password; the error if that is wrong.
+    fn authenticate(&mut self, user: &[u8], said: &[u8]) -> Result<(), Reply> {
+        let password = self.password.ok_or_else(no_password)?;
+        if !(user == DEFAULT_USER && password.is(said)) {
+            self.hits.count(LimitHit::Password);
+            return Err(Reply::error(
+                "WRONGPASS invalid username-password pair or user is disabled.",
+            ));
+        }
+        if let Some(client) = self.client() {
+            client.trust(true);
+        }
+        Ok(())
+    }
+}
+
+/// May this command be given before the password?
+pub fn is_for_everybody(name: &[u8]) -> bool {
+    let commands = [
+        CommandId::Auth,
+        CommandId::Hello,
+        CommandId::Quit,
+        CommandId::Reset,
+    ];
+    table::find(name).is_some_and(|spec| commands.contains(&spec.id))
 }
 
 /// Answer a request; its arity was checked.
@@ -57,8 +91,10 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
             Reply::Ok
         }
         CommandId::Reset => {
+            let is_trusted = world.password.is_none();
             if let Some(client) = world.client() {
                 client.reset();
+                client.trust(is_trusted);
             }
             Reply::Status("RESET".into())
         }
@@ -67,7 +103,17 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
             Ok(_) => Reply::error("ERR DB index is out of range"),
             Err(_) => Reply::error("ERR invalid DB index"),
         },
-        CommandId::Auth => no_password(),
+        CommandId::Auth => {
+            let (user, said) = match args.len() {
+                2 => (DEFAULT_USER, args.get(1)),
+                3 => (args.get(1), args.get(2)),
+                _ => return Reply::error(SYNTAX_ERROR),
+            };
+            match world.authenticate(user, said) {
+                Ok(()) => Reply::Ok,
+                Err(reply) => reply,
+            }
+        }
         CommandId::Hello => hello(args, world),
         CommandId::Client => client_command(args, world),
         CommandId::Command => command_command(args),
@@ -142,7 +188,7 @@ fn hello(args: Args<'_>, world: &mut World<'_>) -> Reply {
             }
         });
     }
-    let mut name = None;
+    let (mut name, mut credentials) = (None, None);
     let mut at = 2;
     while at < args.len() {
         match args.get(at) {
@@ -150,16 +196,31 @@ fn hello(args: Args<'_>, world: &mut World<'_>) -> Reply {
                 name = Some(args.get(at + 1));
                 at += 2;
             }
-            option if is(option, "AUTH") && at + 2 < args.len() => return no_password(),
+            option if is(option, "AUTH") && at + 2 < args.len() => {
+                credentials = Some((args.get(at + 1), args.get(at + 2)));
+                at += 3;
+            }
             option => {
                 let option = String::from_utf8_lossy(&option[..option.len().min(128)]);
                 return Reply::error(format!("ERR Syntax error in HELLO option '{option}'"));
             }
         }
     }
+    if let Some((user, said)) = credentials {
+        if let Err(reply) = world.authenticate(user, said) {
+            return reply;
+        }
+    }
     let Some(client) = world.client() else {
         return Reply::Nil;
     };
+    if !client.is_trusted() {
+        return Reply::error(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
+             <proto> AUTH <user> <pass> option can be used to authenticate the client and select the \
+             RESP protocol version at the same time",
+        );
+    }
     if let Some(name) = name {
         let reply = set_name(client, name);
         if reply.is_error() {

@@ -21,23 +21,25 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use inband_paxos::log::{ReplicatedLog, SubmitError, Ticket};
 use inband_transport::tls::Transport;
+use rustls::ServerConfig;
 
 use crate::checkpoint_server::CheckpointServer;
 use crate::connection::{Intake, Item, Next, Patience};
 use crate::control::{add, set, ReplicaControl};
-use crate::front::{Front, Ready};
+use crate::front::{Front, FrontSecurity, Ready};
 use crate::info::Identity;
 use crate::limit_hits::{LimitHit, LimitHits, Seldom};
 use crate::limits::{
-    CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, INCOMPLETE_REQUEST_MS_MAX, READ_BUDGET_BYTES,
-    TICK_BACKLOG_MS, TICK_IDLE_MS, TICK_STAGGER_MS, UNREAD_MS_MAX, UNWRITTEN_AGE_MS_MAX,
-    UNWRITTEN_INSTANCES_MAX, VALUES_REPLY_BYTES_MAX,
+    AUTHENTICATION_MS_MAX, CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX,
+    INCOMPLETE_REQUEST_MS_MAX, READ_BUDGET_BYTES, TICK_BACKLOG_MS, TICK_IDLE_MS, TICK_STAGGER_MS,
+    UNREAD_MS_MAX, UNWRITTEN_AGE_MS_MAX, UNWRITTEN_INSTANCES_MAX, VALUES_REPLY_BYTES_MAX,
 };
 use crate::loader::Loader;
 use crate::local::{self, World};
 use crate::machine::Machine;
 use crate::packer::{Packer, Rejected, Submission};
 use crate::parse::ReadMode;
+use crate::password::Password;
 use crate::reply::Reply;
 use crate::resp::Args;
 use crate::store::{Outcomes, StoreError};
@@ -80,6 +82,10 @@ pub struct ReplicaConfig {
     pub deadline_ms: u64,
     /// How connections read that do not say how.
     pub reads: ReadMode,
+    /// What clients must say before anything else.
+    pub password: Option<Password>,
+    /// Clients must speak TLS.
+    pub tls: Option<Arc<ServerConfig>>,
     /// How checkpoints travel.
     pub transport: Transport,
 }
@@ -93,12 +99,15 @@ impl Default for ReplicaConfig {
             clients_memory_bytes_max: CLIENTS_MEMORY_BYTES_MAX,
             patience: Patience {
                 incomplete: Duration::from_millis(INCOMPLETE_REQUEST_MS_MAX),
+                password: Duration::from_millis(AUTHENTICATION_MS_MAX),
                 unread: Duration::from_millis(UNREAD_MS_MAX),
                 idle: None,
             },
             spin_us: 50,
             deadline_ms: 7_000,
             reads: ReadMode::default(),
+            password: None,
+            tls: None,
             transport: Transport::plain(),
         }
     }
@@ -219,6 +228,10 @@ impl Replica {
             config.clients_max,
             partitions,
             limit_hits.clone(),
+            FrontSecurity {
+                tls: config.tls.clone(),
+                needs_password: config.password.is_some(),
+            },
         )?;
         let waker = front
             .take_waker()
@@ -467,6 +480,9 @@ impl Replica {
                 }
                 Err(error) => {
                     tracing::debug!("reading from {}: {error}", connection.peer);
+                    if error.kind() == std::io::ErrorKind::InvalidData {
+                        self.control.limit_hits.count(LimitHit::Tls);
+                    }
                     self.close(slot);
                     break;
                 }
@@ -502,6 +518,8 @@ impl Replica {
             status: self.control.status(),
             connections: &mut self.front.connections,
             slot,
+            password: self.config.password.as_ref(),
+            hits: &self.control.limit_hits,
             identity: &self.identity,
             now: self.now,
         };
@@ -728,6 +746,7 @@ impl Replica {
                 continue;
             }
             if connection.is_finished() {
+                connection.wire.say_goodbye();
                 self.close(slot);
                 continue;
             }

@@ -11,7 +11,7 @@ use redis_protocol::resp2::types::RangeFrame;
 
 use crate::limits::{
     BULK_LEN_BYTES_MAX, IDLE_ARGUMENTS_MAX, INLINE_LEN_BYTES_MAX, REQUEST_ARGUMENTS_MAX,
-    REQUEST_LEN_BYTES_MAX,
+    REQUEST_LEN_BYTES_MAX, UNTRUSTED_ARGUMENTS_MAX, UNTRUSTED_BULK_LEN_BYTES_MAX,
 };
 
 /// Longest line that holds a length, its CRLF included.
@@ -38,6 +38,12 @@ pub enum ProtocolError {
     /// Quotes of an inline command did not match.
     #[error("Protocol error: unbalanced quotes in request")]
     UnbalancedQuotes,
+    /// Too many arguments for somebody who has not said the password.
+    #[error("Protocol error: unauthenticated multibulk length")]
+    UntrustedCount,
+    /// Too long an argument for somebody who has not said the password.
+    #[error("Protocol error: unauthenticated bulk length")]
+    UntrustedBulk,
     /// An HTTP request: a web page was made to talk to this port.
     #[error("Protocol error: HTTP is not spoken here; use a Redis client")]
     Http,
@@ -110,6 +116,8 @@ pub struct RequestParser {
     is_inline: bool,
     /// Bytes of an unfinished line that are known to hold no end.
     line_scanned: usize,
+    /// Only short requests are taken: nobody has said the password.
+    is_untrusted: bool,
 }
 
 impl RequestParser {
@@ -143,6 +151,11 @@ impl RequestParser {
         self.inline.capacity() + self.ranges.capacity() * size_of::<(usize, usize)>()
     }
 
+    /// Take only short requests, or again those of all lengths.
+    pub fn set_untrusted(&mut self, is_untrusted: bool) {
+        self.is_untrusted = is_untrusted;
+    }
+
     /// Look for the next request. After anything but [`Found::Incomplete`] call
     /// [`consume`](Self::consume).
     pub fn next(&mut self, input: &mut BytesMut) -> Result<Found, ProtocolError> {
@@ -159,6 +172,9 @@ impl RequestParser {
             };
             if count > REQUEST_ARGUMENTS_MAX as i64 {
                 return Err(ProtocolError::MultibulkLength);
+            }
+            if self.is_untrusted && count > UNTRUSTED_ARGUMENTS_MAX as i64 {
+                return Err(ProtocolError::UntrustedCount);
             }
             self.pos += line_len;
             if count <= 0 {
@@ -204,6 +220,9 @@ impl RequestParser {
             return Err(ProtocolError::BulkLength);
         }
         let len = len as usize;
+        if self.is_untrusted && len > UNTRUSTED_BULK_LEN_BYTES_MAX {
+            return Err(ProtocolError::UntrustedBulk);
+        }
         if self.oversize > 0 || self.pos + len > REQUEST_LEN_BYTES_MAX {
             // From here on the request is only counted. What was kept of it is let go.
             self.oversize += self.pos + len;

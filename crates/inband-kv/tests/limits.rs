@@ -25,6 +25,7 @@ const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_millis(400);
 const PATIENT: Patience = Patience {
     incomplete: LONG,
+    password: LONG,
     unread: LONG,
     idle: None,
 };

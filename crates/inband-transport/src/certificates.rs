@@ -131,10 +131,6 @@ pub struct CertificateFiles {
 }
 
 impl CertificateFiles {
-    pub(crate) fn ca_chain(&self) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-        certificates(&self.ca)
-    }
-
     pub(crate) fn chain(&self) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
         certificates(&self.certificate)
     }
@@ -153,7 +149,8 @@ impl CertificateFiles {
     }
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+/// The certificates in a file.
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let pem = fs::read(path).map_err(file_error(path, "read"))?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let content = |problem: String| CertificateError::Content {

@@ -1,7 +1,8 @@
 //! Connections between hosts: plain ones, or TLS with a certificate of the cluster on both ends.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,9 @@ use rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
 };
 
-use crate::certificates::{name_of_node, CertificateError, CertificateFiles, HOST_NAME};
+use crate::certificates::{
+    certificates, name_of_node, CertificateError, CertificateFiles, HOST_NAME,
+};
 use crate::paced::{Pace, Paced};
 
 /// How long a peer may take until both ends know each other.
@@ -97,13 +100,31 @@ fn unusable(files: &CertificateFiles) -> impl Fn(String) -> CertificateError + '
     }
 }
 
-fn roots(files: &CertificateFiles) -> Result<Arc<RootCertStore>, CertificateError> {
+fn roots(ca: &Path) -> Result<Arc<RootCertStore>, CertificateError> {
     let mut roots = RootCertStore::empty();
-    for certificate in files.ca_chain()? {
+    for certificate in certificates(ca)? {
         let added = roots.add(certificate);
-        added.map_err(|error| unusable(files)(error.to_string()))?;
+        added.map_err(|error| CertificateError::Unusable {
+            certificate: ca.to_owned(),
+            problem: error.to_string(),
+        })?;
     }
     Ok(Arc::new(roots))
+}
+
+/// For a client: talk to the server at this address, if its certificate is of this authority and made
+/// for the address.
+pub fn client_of_server(ca: &Path, address: IpAddr) -> Result<ClientConnection, CertificateError> {
+    let unusable = |error: rustls::Error| CertificateError::Unusable {
+        certificate: ca.to_owned(),
+        problem: error.to_string(),
+    };
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(unusable)?
+        .with_root_certificates(roots(ca)?)
+        .with_no_client_auth();
+    ClientConnection::new(Arc::new(config), ServerName::from(address)).map_err(unusable)
 }
 
 /// For clients of this host: it shows its certificate and asks for none.
@@ -126,7 +147,7 @@ impl Transport {
     /// TLS 1.3, each end with a certificate of the cluster's authority.
     pub fn mutual(files: &CertificateFiles) -> Result<Self, CertificateError> {
         let unusable = unusable(files);
-        let roots = roots(files)?;
+        let roots = roots(&files.ca)?;
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider())
             .build()
             .map_err(|error| unusable(error.to_string()))?;

@@ -47,7 +47,16 @@ pub fn join(
     let (node, state) = PublishedNode::new(node, queue);
     let service = config
         .is_managed()
-        .then(|| start(config, acceptor, life, errands.clone(), state.clone(), transport))
+        .then(|| {
+            start(
+                config,
+                acceptor,
+                life,
+                errands.clone(),
+                state.clone(),
+                transport,
+            )
+        })
         .transpose()?;
     Ok((service, node, state, errands))
 }

@@ -9,9 +9,12 @@ use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
 use inband_kv::connection::Patience;
 use inband_kv::machine::{Machine, MachineConfig};
+use inband_kv::password::Password;
 use inband_kv::replica::{Replica, ReplicaConfig};
 use inband_paxos::config::{Config, Dataplane, Durability};
 use inband_paxos::node::Node;
+use inband_transport::tls::server_for_clients;
+use rustls::ServerConfig;
 
 use crate::control_plane;
 use crate::descriptors;
@@ -61,9 +64,12 @@ pub fn run(
         clients_memory_bytes_max: (limits.clients_memory_mib as usize) << 20,
         patience: Patience {
             incomplete: seconds(limits.client_request_s),
+            password: ReplicaConfig::default().patience.password,
             unread: seconds(limits.client_unread_s),
             idle: (limits.client_idle_s > 0).then(|| seconds(limits.client_idle_s)),
         },
+        password: password_of(config)?,
+        tls: clients_tls_of(config)?,
         transport: transport.clone(),
         spin_us: config.host.timing.spin_us,
         ..ReplicaConfig::default()
@@ -101,4 +107,20 @@ pub fn run(
     replica.run()?;
     tracing::info!("{}: stopped", this.name);
     Ok(())
+}
+
+/// What Redis clients must say.
+fn password_of(config: &Config) -> Result<Option<Password>> {
+    let file = config.host.password_file.as_deref();
+    file.map(Password::read)
+        .transpose()
+        .context("host.password_file")
+}
+
+/// What Redis clients must speak.
+fn clients_tls_of(config: &Config) -> Result<Option<Arc<ServerConfig>>> {
+    let tls = config.host.tls.as_ref().filter(|tls| tls.resp);
+    tls.map(|tls| server_for_clients(&transport::certificate_files(tls)))
+        .transpose()
+        .context("host.tls")
 }

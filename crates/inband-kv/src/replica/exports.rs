@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::StreamOwned;
+
 use super::Replica;
 use crate::connection::Connection;
 use crate::control::ReplicaControl;
@@ -59,12 +61,17 @@ impl Replica {
 
 /// Answer what is left to be answered, and then the export.
 fn export(connection: Connection, control: &ReplicaControl) -> Result<u64, ExportError> {
-    let mut stream = TcpStream::from(connection.stream);
-    stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(Duration::from_millis(EXPORT_IO_TIMEOUT_MS)))?;
+    let (tcp, tls) = connection.wire.into_parts();
+    let tcp = TcpStream::from(tcp);
+    tcp.set_nonblocking(false)?;
+    tcp.set_write_timeout(Some(Duration::from_millis(EXPORT_IO_TIMEOUT_MS)))?;
+    let mut stream: Box<dyn Write> = match tls {
+        Some(tls) => Box::new(StreamOwned::new(*tls, tcp)),
+        None => Box::new(tcp),
+    };
     stream.write_all(&connection.output)?;
     let mut to = AfterOk {
-        stream: &stream,
+        stream: &mut stream,
         is_begun: false,
     };
     let result = control.export(&mut to);
@@ -77,7 +84,7 @@ fn export(connection: Connection, control: &ReplicaControl) -> Result<u64, Expor
 
 /// Says `+OK` before the first bytes.
 struct AfterOk<'a> {
-    stream: &'a TcpStream,
+    stream: &'a mut dyn Write,
     is_begun: bool,
 }
 
