@@ -215,6 +215,22 @@ pub struct Outcome {
     pub chunk: Option<ChunkFate>,
 }
 
+impl Outcome {
+    /// A value that an installed checkpoint holds: it went through its log, and what was answered is
+    /// lost. Without this its proposer would wait for an answer for ever.
+    fn skipped(ticket: Ticket, decided: &Decided<'_>) -> Outcome {
+        Outcome {
+            ticket,
+            session_id: decided.origin.client_id,
+            verdict: Verdict::Duplicate,
+            first_reply: 0,
+            reply_count: 0,
+            first_entry: None,
+            chunk: None,
+        }
+    }
+}
+
 /// What became of the own values of a burst. Reused between bursts.
 #[derive(Debug, Default)]
 pub struct Outcomes {
@@ -485,7 +501,8 @@ impl Store {
     }
 
     /// Apply a burst as far as the first marker that must not be passed yet; how many of its
-    /// instances are applied now. Those at or below the applied one are skipped. After an error
+    /// instances are applied now. Those at or below the applied one are skipped: they are in a
+    /// checkpoint that was installed after they were delivered. After an error
     /// the store is stopped: memory and disk may differ.
     pub fn apply<'d>(
         &mut self,
@@ -509,6 +526,8 @@ impl Store {
                 }
                 self.apply_one(&mut to, &decided, outcomes)?;
                 self.state.applied = decided.instance;
+            } else if let Some(ticket) = decided.ticket {
+                outcomes.values.push(Outcome::skipped(ticket, &decided));
             }
             taken += 1;
         }

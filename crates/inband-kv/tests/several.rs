@@ -54,6 +54,8 @@ struct World {
     /// Entries decided so far.
     entries: u64,
     replies: BTreeMap<u64, Reply>,
+    /// Own values that an outcome was told of.
+    ended: Vec<Ticket>,
     now_ms: u64,
 }
 
@@ -78,6 +80,7 @@ impl World {
             delivered: vec![vec![0; logs_of(partitions)]; replicas],
             entries: 0,
             replies: BTreeMap::new(),
+            ended: Vec::new(),
             now_ms: T0_MS,
         };
         (0..replicas).for_each(|replica| world.reopen(replica));
@@ -182,6 +185,7 @@ impl World {
         self.delivered[replica][log] += count;
         let mut outcomes = Outcomes::default();
         let result = machine.run(&mut outcomes);
+        self.ended.extend(outcomes.values.iter().map(|o| o.ticket));
         for (entry, reply) in outcomes.entries {
             let before = self.replies.insert(entry, reply);
             assert!(before.is_none(), "entry {entry} was answered twice");
@@ -251,6 +255,30 @@ impl World {
 
 fn encoded(line: &str) -> Vec<u8> {
     encode(&words(line), None).expect("parses")
+}
+
+/// A partition stands at a marker, with own values delivered behind it, when a checkpoint is installed
+/// that holds the first of them and not the last.
+#[test]
+fn own_values_that_a_checkpoint_overtakes_end_too() {
+    let mut world = World::new(2, 2);
+    let [a, b] = [0, 1].map(|p| key_of_each("k", 2)[p].clone());
+    let entry = world.decide_several(encoded(&format!("MSET {a} 1 {b} 1")), 1);
+    (0..2).for_each(|partition| world.mark(partition, entry));
+    world.decide_line(&format!("SET {a} 2"), 0);
+    world.decide_line(&format!("SET {a} 3"), 0);
+    // The first instance opened the session; the second is the marker.
+    world.deliver(0, 0, usize::MAX).unwrap();
+    assert_eq!(world.machine(0).applied(), [1, 0, 0]);
+    world.deliver(1, 2, usize::MAX).unwrap();
+    world.deliver(1, 1, usize::MAX).unwrap();
+    world.deliver(1, 0, 3).unwrap();
+    world.machine(1).flush().unwrap();
+    world.copy(1, 0);
+    assert_eq!(world.machine(0).applied(), [3, 2, 2]);
+    world.deliver_all(0);
+    world.ended.retain(|ticket| ticket.partition() == 0);
+    assert_eq!(world.ended, [3, 4].map(|instance| Ticket::new(0, instance)));
 }
 
 #[test]

@@ -18,6 +18,8 @@ use crate::client::Client;
 
 /// How long a cluster may take to serve: after its start, and after the last fault has ended.
 pub const SERVING_LIMIT: Duration = Duration::from_secs(60);
+/// How long after the last client its values may be undecided: longer than their deadline.
+const ENDING_LIMIT: Duration = Duration::from_secs(15);
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -127,11 +129,15 @@ impl Cluster {
     /// Put new hosts into the places of those that were wiped; the names of the new ones.
     pub fn replace_wiped(&self) -> Result<Vec<String>> {
         let mut new = Vec::new();
-        while let Some(host) = self.wiped().last().cloned() {
+        loop {
+            // The lock is not kept: replacing a host takes its time.
+            let wiped = self.wiped().last().cloned();
+            let Some(host) = wiped else {
+                return Ok(new);
+            };
             new.push(self.with(|supervisor| Ok(supervisor.replace_member(&host)?))?);
             self.wiped().retain(|wiped| *wiped != host);
         }
-        Ok(new)
     }
 
     fn wiped(&self) -> MutexGuard<'_, Vec<String>> {
@@ -167,8 +173,10 @@ impl Cluster {
         Ok(began.elapsed())
     }
 
-    /// Stop cleanly and compare what all replicas hold.
+    /// Stop cleanly and compare what all replicas hold. Clients have ended, and so must everything that
+    /// they asked for.
     pub fn down_and_compare(self) -> Result<()> {
+        retry(ENDING_LIMIT, || check_all_ended(&self.status()?))?;
         let hosts = self.status()?.hosts;
         let report = self.with(|supervisor| Ok(supervisor.down()))?;
         if let Some(why) = report.unclean_because {
@@ -239,6 +247,19 @@ fn check_serves(host: &HostEntry, partitions: u32) -> Result<()> {
         ensure!(
             incr.starts_with(':'),
             "{}: INCR answered {incr:?}",
+            host.name
+        );
+    }
+    Ok(())
+}
+
+fn check_all_ended(status: &ClusterStatus) -> Result<()> {
+    for host in &status.hosts {
+        let replica = host.status.as_ref().and_then(|said| said.replica.as_ref());
+        let outstanding = replica.map_or(0, |replica| replica.outstanding);
+        ensure!(
+            outstanding == 0,
+            "{}: {outstanding} values never end, though no client is left",
             host.name
         );
     }

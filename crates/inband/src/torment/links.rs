@@ -11,7 +11,7 @@ use super::FaultKind;
 const FAULT_MS: (u64, u64) = (100, 3_000);
 /// Most frames lost or doubled of a link that does so.
 const LOSS_PPM_MAX: u64 = 300_000;
-const DELAY_US_MAX: u64 = 30_000;
+const DELAY_US_MAX: u64 = 10_000;
 
 /// What one fault does.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,7 +172,7 @@ fn choose(kind: FaultKind, hosts: &[String], rng: &mut Rng) -> (String, Damage) 
 
 fn choose_link(kind: FaultKind, rng: &mut Rng) -> (String, LinkFaults) {
     let ppm = rng.between(LOSS_PPM_MAX / 100, LOSS_PPM_MAX);
-    let percent = ppm * 100 / u64::from(LOSS_SCALE_PPM);
+    let percent = ppm as f64 * 100.0 / f64::from(LOSS_SCALE_PPM);
     let ppm = ppm as u32;
     match kind {
         FaultKind::Loss => {
@@ -182,14 +182,14 @@ fn choose_link(kind: FaultKind, rng: &mut Rng) -> (String, LinkFaults) {
                 loss_to_host_ppm: to,
                 ..LinkFaults::default()
             };
-            (format!("{percent} % lost"), faults)
+            (format!("{percent:.1} % lost"), faults)
         }
         FaultKind::Duplicate => {
             let faults = LinkFaults {
                 duplicated_ppm: ppm,
                 ..LinkFaults::default()
             };
-            (format!("{percent} % twice"), faults)
+            (format!("{percent:.1} % twice"), faults)
         }
         _ => {
             let delay_us = rng.between(100, DELAY_US_MAX) as u32;

@@ -1,5 +1,6 @@
 //! Clients: each sends one operation at a time to some replica, and writes down what became of it.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -355,7 +356,17 @@ fn end(answer: Result<Answer>, replies: impl FnOnce(&Answer) -> Vec<Option<Strin
         Ok(Answer::Error(text)) if text.contains("outcome unknown") => End::Unknown(text),
         Ok(Answer::Error(text)) => End::Failed(text),
         Ok(answer) => End::Ok(replies(&answer)),
-        Err(error) => End::Unknown(format!("{error:#}")),
+        Err(error) => End::Unknown(in_words(&error)),
+    }
+}
+
+fn in_words(error: &anyhow::Error) -> String {
+    let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    match io {
+        Some(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            format!("no answer within {ANSWER_LIMIT:?}")
+        }
+        _ => format!("{error:#}"),
     }
 }
 
