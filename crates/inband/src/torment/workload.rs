@@ -213,30 +213,42 @@ impl TormentClient {
         }
     }
 
-    /// Watch and read a key, and write it if it is still the same.
+    /// Watch a key, and write it if it is still the same. It is read before it is watched as well as
+    /// afterwards, and the transaction is only sent if nothing has changed: then what was watched is
+    /// what was read. (To the store a key that did not exist is unchanged if it does not exist again,
+    /// whatever was read in between.)
     fn checked_write(&mut self, group: &Group) {
         let key = &group.keys[self.rng.below(group.keys.len() as u64) as usize];
-        let watched = self
-            .connection
-            .as_mut()
-            .map(|c| c.client.call(&["WATCH", key]));
-        match watched {
-            Some(Ok(reply)) if reply == "+OK" => {}
-            Some(Ok(_)) => return,
-            _ => return self.connection = None,
-        }
-        let get = self.command(Verb::Get, key);
-        let Some(End::Ok(replies)) = self.perform(group, Form::Alone, vec![get]) else {
-            // The key is still watched.
+        let before = self.read(group, key);
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        let is_watched =
+            matches!(connection.client.call(&["WATCH", key]), Ok(reply) if reply == "+OK");
+        let after = self.read(group, key);
+        let (Some(before), Some(after), true) = (before, after, is_watched) else {
+            // The key may still be watched.
             return self.connection = None;
         };
+        if before != after {
+            return self.connection = None;
+        }
         let mut check = self.command(Verb::Check, key);
-        check.value = replies.into_iter().next().flatten();
+        check.value = after;
         let mut commands = vec![check, self.command(Verb::Set, key)];
         if let Some(other) = group.keys.iter().find(|other| *other != key) {
             commands.push(self.command(Verb::Set, other));
         }
         self.perform(group, Form::Transaction, commands);
+    }
+
+    /// What a key holds, if that is answered.
+    fn read(&mut self, group: &Group, key: &str) -> Option<Option<String>> {
+        let get = self.command(Verb::Get, key);
+        match self.perform(group, Form::Alone, vec![get])? {
+            End::Ok(replies) => replies.into_iter().next(),
+            End::Failed(_) | End::Unknown(_) => None,
+        }
     }
 
     fn perform(&mut self, group: &Group, form: Form, commands: Vec<Command>) -> Option<End> {
