@@ -65,7 +65,7 @@ enum State {
     /// Another leader is active, or nobody yet.
     Watching,
     /// The leader is suspected; is a majority of acceptors within reach?
-    Sounding { since: Micros, voters: Votes },
+    Sounding { voters: Votes },
     /// Waiting for the partition's promises.
     Promising {
         voters: Votes,
@@ -107,6 +107,9 @@ pub struct Leadership {
     heard_at: Micros,
     heard_round: u64,
     probe_at: Micros,
+    /// Questions to leaders, and soundings of acceptors, so far.
+    probes: u64,
+    soundings: u64,
     /// When an active leader looks after itself next.
     watch_at: Micros,
     retry_at: Micros,
@@ -151,6 +154,8 @@ impl Leadership {
             },
             heard_round: 0,
             probe_at: now,
+            probes: 0,
+            soundings: 0,
             watch_at: 0,
             retry_at: 0,
             tries: 0,
@@ -277,13 +282,16 @@ impl Leadership {
     /// A leader answered a probe. An answer that was kept back, or meant for another process, says
     /// nothing about now.
     pub fn on_leader_answered(&mut self, now: Micros, header: &Header) -> Option<LeaderEvent> {
-        let asked_at = self.asked_at(header)?;
-        let is_of_now = now < asked_at + self.config.timing.suspect_us;
+        let probe = self.number_of(header)?;
+        // Counted, not timed: a process that was stopped for a while has asked nothing meanwhile.
+        let timing = &self.config.timing;
+        let is_of_now =
+            probe.saturating_add(timing.suspect_us / timing.probe_us.max(1)) >= self.probes;
         is_of_now.then(|| self.on_leader_heard(now, header.round))?
     }
 
-    /// When this process asked what is answered here; `None`: it did not.
-    fn asked_at(&self, answer: &Header) -> Option<Micros> {
+    /// The number of the question that is answered; `None`: this process has not asked it.
+    fn number_of(&self, answer: &Header) -> Option<u64> {
         (answer.client_id == self.process_id()).then_some(answer.client_low)
     }
 
@@ -291,12 +299,12 @@ impl Leadership {
         process_id(self.config.node, self.config.incarnation)
     }
 
-    /// POSITION, to leaders or acceptors: answers carry back who asked, and when.
-    fn question(&self, now: Micros) -> Header {
+    /// POSITION, to leaders or acceptors: answers carry back who asked, and which question.
+    fn question(&self, number: u64) -> Header {
         let mut header = self.header(Type::Position);
         header.round = 0;
         header.client_id = self.process_id();
-        header.client_low = now;
+        header.client_low = number;
         header
     }
 
@@ -308,11 +316,11 @@ impl Leadership {
         rounds: &mut RoundSource,
         out: &mut Outbox,
     ) -> Option<LeaderEvent> {
-        let asked_at = self.asked_at(header)?;
-        let State::Sounding { since, voters } = &mut self.state else {
+        let number = self.number_of(header)?;
+        let State::Sounding { voters } = &mut self.state else {
             return None;
         };
-        if header.has(flag::RECOVERING) || asked_at < *since {
+        if header.has(flag::RECOVERING) || number != self.soundings {
             return None;
         }
         voters.add(&self.config.acceptors, header.node);
@@ -653,15 +661,16 @@ impl Leadership {
             return;
         }
         self.probe_at = now + self.config.timing.probe_us;
-        let mut header = self.question(now);
+        self.probes += 1;
+        let mut header = self.question(self.probes);
         header.flags = flag::LEADER;
         out.send(Dest::Leaders, &header, &[]);
     }
 
     /// Forget who answered long ago: a majority must be within reach at about the same time.
     fn sound_anew(&mut self, now: Micros, out: &mut Outbox) {
+        self.soundings += 1;
         self.state = State::Sounding {
-            since: now,
             voters: Votes::default(),
         };
         self.tries = 0;
@@ -670,7 +679,7 @@ impl Leadership {
 
     fn sound(&mut self, now: Micros, out: &mut Outbox) {
         self.retry_at = now + PHASE_RETRY_US;
-        let header = self.question(now);
+        let header = self.question(self.soundings);
         out.send(Dest::Acceptors, &header, &[]);
     }
 

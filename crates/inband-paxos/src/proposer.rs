@@ -592,6 +592,36 @@ mod tests {
     }
 
     #[test]
+    fn what_another_host_was_refused_puts_nothing_off() {
+        let round = round::round(8, 1, 5).unwrap();
+        let mut p = Proposer::new(1, 0, 1, 1, Digest::PLAIN, Timing::default());
+        open(&mut p);
+        let mut out = Outbox::new();
+        p.leader_is(0, round, &mut out);
+        let ticket = p.submit(0, b"a", &mut out).unwrap();
+        let request = wire::parse(out.iter().last().unwrap().1).unwrap().0;
+        let resend_at = |p: &Proposer| p.pending.get(ticket).unwrap().resend_at;
+        let before = resend_at(&p);
+        for kind in [Type::Busy, Type::Nack] {
+            let refusal = Header {
+                kind,
+                node: 5,
+                client_id: request.client_id + 1,
+                ..request
+            };
+            p.on_refusal(0, &refusal);
+            assert_eq!((resend_at(&p), p.leader), (before, Some(5)), "{kind:?}");
+        }
+        let busy = Header {
+            kind: Type::Busy,
+            node: 5,
+            ..request
+        };
+        p.on_refusal(0, &busy);
+        assert!(resend_at(&p) < before);
+    }
+
+    #[test]
     fn the_low_mark_waits_for_the_slowest() {
         let mut p = Proposer::new(1, 0, 1, 1, Digest::PLAIN, Timing::default());
         open(&mut p);

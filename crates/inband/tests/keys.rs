@@ -56,10 +56,12 @@ fn strangers_are_not_heard_and_keys_are_rotated(dataplane: Dataplane) {
     match cluster.supervisor.lab() {
         Some(lab) => {
             let from = lab.host("replica/2").expect("there is one");
-            let throw = || Ok::<(), inband_lab::LabError>(throw(&targets));
-            from.namespace()
-                .run(throw)
-                .expect("the namespace can be entered");
+            let throw = || {
+                throw(&targets);
+                Ok::<(), inband_lab::LabError>(())
+            };
+            let thrown = from.namespace().run(throw);
+            thrown.expect("the namespace can be entered");
         }
         None => throw(&targets),
     }
