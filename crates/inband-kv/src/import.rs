@@ -3,12 +3,13 @@
 //! make no difference.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::BytesMut;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::access::{Access, ClientStream};
 use crate::export::{block_hash, Summary, BLOCK, END, MAGIC, RECORD_HEADER_LEN_BYTES};
 use crate::limits::{COMMAND_LEN_BYTES_MAX, EXPORT_IO_TIMEOUT_MS, STORED_VALUE_LEN_BYTES_MAX};
 
@@ -201,8 +202,11 @@ fn visit_block(
 /// Ask the replica that listens for clients at `address` for an export: its stream, to be
 /// [read](read), and about how many keys will be in it. Everything that was answered before is in it,
 /// whichever replica answered.
-pub fn ask_for_export(address: SocketAddr) -> Result<(u64, impl Read), ImportError> {
-    let mut client = Client::connect(address)?;
+pub fn ask_for_export(
+    address: SocketAddr,
+    access: &Access,
+) -> Result<(u64, impl Read), ImportError> {
+    let mut client = Client::connect(address, access)?;
     // The count goes over all partitions: when this replica has answered it, it has what was decided
     // before.
     let keys = client.count_keys()?;
@@ -214,10 +218,12 @@ pub fn ask_for_export(address: SocketAddr) -> Result<(u64, impl Read), ImportErr
 }
 
 /// How to import.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ImportOptions {
     /// Import although there are keys already; those of the same name are overwritten.
     pub overwrite: bool,
+    /// How to get in.
+    pub access: Access,
 }
 
 /// Set all keys of a stream in the cluster whose replica listens for clients at `address`. `progress`
@@ -228,7 +234,7 @@ pub fn import(
     options: ImportOptions,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Summary, ImportError> {
-    let mut client = Client::connect(address)?;
+    let mut client = Client::connect(address, &options.access)?;
     if !options.overwrite {
         match client.count_keys()? {
             0 => {}
@@ -259,22 +265,16 @@ struct Sent {
 
 /// The little of a RESP client that an import needs.
 struct Client {
-    stream: TcpStream,
-    from: BufReader<TcpStream>,
+    from: BufReader<ClientStream>,
     out: BytesMut,
     sent: Vec<Sent>,
     len_bytes: usize,
 }
 
 impl Client {
-    fn connect(address: SocketAddr) -> Result<Self, ImportError> {
-        let stream = TcpStream::connect_timeout(&address, IO_TIMEOUT)?;
-        stream.set_read_timeout(Some(IO_TIMEOUT))?;
-        stream.set_write_timeout(Some(IO_TIMEOUT))?;
-        stream.set_nodelay(true)?;
+    fn connect(address: SocketAddr, access: &Access) -> Result<Self, ImportError> {
         Ok(Self {
-            from: BufReader::new(stream.try_clone()?),
-            stream,
+            from: access.connect(address, IO_TIMEOUT)?,
             out: BytesMut::new(),
             sent: Vec::new(),
             len_bytes: 0,
@@ -312,7 +312,8 @@ impl Client {
             for sent in &sent {
                 self.out.extend_from_slice(&sent.request);
             }
-            self.stream.write_all(&self.out)?;
+            self.from.get_mut().write_all(&self.out)?;
+            self.from.get_mut().flush()?;
             let mut again = Vec::new();
             for sent in sent {
                 let reply = self.line()?;
@@ -357,7 +358,8 @@ impl Client {
     }
 
     fn ask(&mut self, words: &[&[u8]]) -> Result<String, ImportError> {
-        self.stream.write_all(&encode(words))?;
+        self.from.get_mut().write_all(&encode(words))?;
+        self.from.get_mut().flush()?;
         self.line()
     }
 

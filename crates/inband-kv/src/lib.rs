@@ -16,6 +16,7 @@
 //! * [`control`]: watching and directing a replica from other threads;
 //! * [`limits`]: every limit.
 
+pub mod access;
 pub mod checkpoint;
 pub mod checkpoint_client;
 pub mod checkpoint_server;

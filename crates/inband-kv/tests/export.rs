@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use common::{encode, key_of_each, resp, scratch, words, Served, T0_MS};
+use inband_kv::access::Access;
 use inband_kv::export::{ExportError, Summary};
 use inband_kv::import::{ask_for_export, import, read, ImportError, ImportOptions};
 use inband_kv::limits::EXPORTS_MAX;
@@ -110,7 +111,10 @@ fn from_any_number_of_partitions_to_any_other() {
         let mut client = target.client();
         client.send("SET key7 other\r\nSET own 1\r\n");
         client.expect("+OK\r\n+OK\r\n");
-        let options = ImportOptions { overwrite: true };
+        let options = ImportOptions {
+            overwrite: true,
+            ..ImportOptions::default()
+        };
         import(&stream[..], target.address, options, progress).unwrap();
         let (again, _) = keys_of(&exported(&target));
         assert_eq!(again.len(), 505);
@@ -120,7 +124,7 @@ fn from_any_number_of_partitions_to_any_other() {
 
 /// What a replica sends when it is asked.
 fn fetched(address: SocketAddr) -> (Keys, u64) {
-    let (about, mut from) = ask_for_export(address).expect("it is begun");
+    let (about, mut from) = ask_for_export(address, &Access::default()).expect("it is begun");
     let mut stream = Vec::new();
     from.read_to_end(&mut stream).expect("it comes");
     (keys_of(&stream).0, about)

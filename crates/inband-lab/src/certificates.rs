@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use inband_paxos::config::TlsConfig;
@@ -12,6 +12,11 @@ use inband_transport::certificates::{Authority, CertificateError, CertificateFil
 const AUTHORITY_DIR: &str = "authority";
 /// Directory of a host's certificate within the host's.
 const TLS_DIR: &str = "tls";
+
+/// The certificate of the authority of the cluster in this directory, which all clients may know.
+pub fn authority(cluster_dir: &Path) -> PathBuf {
+    cluster_dir.join(AUTHORITY_DIR).join("ca.pem")
+}
 
 /// Make sure that a host has a certificate which is not about to expire.
 pub fn ensure(

@@ -1,7 +1,7 @@
 //! Hosts as network namespaces, an XDP switch between them, faults on their links; and the
 //! supervisor that runs a whole cluster in such a lab, one `inband run` process a host.
 
-mod certificates;
+pub mod certificates;
 pub mod change;
 pub mod cluster_dir;
 pub mod control;

@@ -1,47 +1,56 @@
-//! A RESP client of one command at a time: for checks and benchmarks.
+//! A RESP client of one command at a time: for checks and benchmarks. And how to get in, as the command
+//! line says it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
+use clap::Args;
+use inband_kv::access::{Access, ClientStream};
+use inband_kv::password::Password;
 
-/// A whole answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// `+OK` and the like.
-    Status(String),
-    /// An error, its code included.
-    Error(String),
-    /// A number.
-    Integer(i64),
-    /// A string of one line.
-    Text(String),
-    /// No value, or a transaction that was not executed.
-    Nil,
-    /// Several.
-    Array(Vec<Answer>),
+/// Options of commands that talk to a replica as its clients do.
+#[derive(Debug, Default, Args)]
+pub struct AccessArgs {
+    /// A file with the password that the cluster asks its clients for.
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    /// Speak TLS with the cluster, whose authority's certificate is in this file (of a cluster of
+    /// `inband up`: authority/ca.pem in its directory).
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+}
+
+impl AccessArgs {
+    /// Read what they name.
+    pub fn access(&self) -> Result<Access> {
+        let password = self.password_file.as_deref().map(Password::read);
+        Ok(Access {
+            password: password.transpose().context("--password-file")?,
+            ca: self.tls_ca.clone(),
+        })
+    }
 }
 
 /// One connection.
-#[derive(Debug)]
 pub struct Client {
-    stream: TcpStream,
-    reader: BufReader<TcpStream>,
+    stream: BufReader<ClientStream>,
     request: String,
 }
 
 impl Client {
-    /// Connect; `limit` also holds for every answer.
+    /// Connect to a replica that asks for nothing; `limit` also holds for every answer.
     pub fn connect(address: SocketAddr, limit: Duration) -> Result<Client> {
-        let stream = TcpStream::connect_timeout(&address, limit)
-            .with_context(|| format!("connecting to {address}"))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(limit))?;
-        let reader = BufReader::new(stream.try_clone()?);
+        Client::connect_with(&Access::default(), address, limit)
+    }
+
+    /// Connect to one that may ask for something.
+    pub fn connect_with(access: &Access, address: SocketAddr, limit: Duration) -> Result<Client> {
+        let stream = access.connect(address, limit);
         Ok(Client {
-            stream,
-            reader,
+            stream: stream.with_context(|| format!("connecting to {address}"))?,
             request: String::new(),
         })
     }
@@ -53,47 +62,25 @@ impl Client {
         for part in parts {
             self.request += &format!("${}\r\n{part}\r\n", part.len());
         }
-        self.stream.write_all(self.request.as_bytes())?;
+        let stream = self.stream.get_mut();
+        stream.write_all(self.request.as_bytes())?;
+        stream.flush()?;
         self.line()
     }
 
-    /// Send a command and return its whole answer.
-    pub fn ask(&mut self, parts: &[&str]) -> Result<Answer> {
-        let line = self.call(parts)?;
-        self.rest_of(&line)
-    }
-
-    fn rest_of(&mut self, line: &str) -> Result<Answer> {
-        let (kind, text) = line.split_at_checked(1).context("an empty answer")?;
-        let text = text.to_owned();
-        Ok(match kind {
-            "+" => Answer::Status(text),
-            "-" => Answer::Error(text),
-            ":" => Answer::Integer(text.parse()?),
-            "$" | "*" if text == "-1" => Answer::Nil,
-            "$" => Answer::Text(self.line()?),
-            "*" => {
-                let mut items = Vec::new();
-                for _ in 0..text.parse::<usize>()? {
-                    let line = self.line()?;
-                    items.push(self.rest_of(&line)?);
-                }
-                Answer::Array(items)
-            }
-            _ => bail!("an answer begins with {line:?}"),
-        })
-    }
-
-    /// The connection itself. No answer may be outstanding.
-    pub fn into_stream(self) -> TcpStream {
-        self.stream
+    /// The connection itself, which must be without TLS. No answer may be outstanding.
+    pub fn into_stream(self) -> Result<TcpStream> {
+        match self.stream.into_inner() {
+            ClientStream::Plain(tcp) => Ok(tcp),
+            ClientStream::Tls(_) => bail!("the load generator does not speak TLS"),
+        }
     }
 
     /// A further line of an answer.
     pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         ensure!(
-            self.reader.read_line(&mut line)? > 0,
+            self.stream.read_line(&mut line)? > 0,
             "the connection was closed"
         );
         Ok(line.trim_end().to_owned())

@@ -13,6 +13,7 @@ use inband_lab::{preflight, ClusterSpec};
 use inband_paxos::config::DEFAULT_RING_SLOTS;
 use inband_paxos::key_file::KeyFile;
 
+use crate::transport;
 use crate::up::{store_memory_bytes, DEFAULT_DATA};
 
 /// Bytes of IPv4 and UDP headers before a packet.
@@ -24,6 +25,9 @@ pub struct DoctorArgs {
     /// Look at this interface only.
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
+    /// Look also at the certificate of the host with this configuration.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Would a cluster of so many partitions fit into this machine's memory?
     #[arg(long, default_value_t = 1, value_name = "P")]
     partitions: u32,
@@ -83,6 +87,10 @@ pub fn doctor(args: &DoctorArgs) -> Result<()> {
         Err(too_large) => line(false, "memory", &too_large.to_string()),
     }
     let keys = key_file(args);
+    if let Some(config) = &args.config {
+        let (good, says) = transport::health(config)?;
+        line(good, "certificate", &says);
+    }
     let mut interfaces: Vec<String> = match &args.interface {
         Some(name) => vec![name.clone()],
         None => fs::read_dir("/sys/class/net")?

@@ -20,6 +20,8 @@ use inband_lab::supervisor::{remote, SupervisorError};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use tempfile::NamedTempFile;
 
+use crate::client::AccessArgs;
+
 /// Where a cluster serves its clients unless told otherwise.
 pub const DEFAULT_RESP: &str = "127.0.0.1:6379";
 /// What a shell expects of a process that Ctrl-C has ended.
@@ -45,6 +47,8 @@ pub struct ExportArgs {
     /// Also from data that were not stopped cleanly: what no replica had applied is missing.
     #[arg(long, requires = "data")]
     accept_loss: bool,
+    #[command(flatten)]
+    access: AccessArgs,
     /// The file. It is there only once it is whole; one that is there already is replaced.
     file: PathBuf,
 }
@@ -82,8 +86,8 @@ pub fn export(args: &ExportArgs) -> Result<()> {
         eprintln!("inband: interrupted; nothing was exported");
     })?;
     let source = match args.data.first() {
-        None => live(args.host)?,
-        Some(_) => of_directories(&args.data, args.accept_loss)?,
+        None => live(args.host, &args.access)?,
+        Some(_) => of_directories(args)?,
     };
     let summary = receive(source, &temporary, &args.file)?;
     let finish = || -> io::Result<()> {
@@ -145,8 +149,8 @@ fn partitions(count: u64) -> String {
     format!("{count} partition{plural}")
 }
 
-fn live(address: SocketAddr) -> Result<Source> {
-    let asked = import::ask_for_export(address);
+fn live(address: SocketAddr, access: &AccessArgs) -> Result<Source> {
+    let asked = import::ask_for_export(address, &access.access()?);
     let (keys, stream) = asked.with_context(|| {
         format!("{address} (of a cluster that does not run, name the directory with --data)")
     })?;
@@ -157,12 +161,13 @@ fn live(address: SocketAddr) -> Result<Source> {
     })
 }
 
-fn of_directories(dirs: &[PathBuf], accept_loss: bool) -> Result<Source> {
+fn of_directories(args: &ExportArgs) -> Result<Source> {
+    let (dirs, accept_loss) = (&args.data, args.accept_loss);
     if Machine::partitions_in(&dirs[0])?.is_some() {
         return stopped(open(dirs)?);
     }
     match remote::status(&dirs[0]) {
-        Ok(status) => live(status.resp),
+        Ok(status) => live(status.resp, &args.access),
         Err(SupervisorError::NotRunning { .. }) => stopped(best_replica(dirs, accept_loss)?),
         Err(error) => Err(error.into()),
     }

@@ -12,6 +12,7 @@ use inband_kv::export::Summary;
 use inband_kv::import::{self, ImportOptions};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::client::AccessArgs;
 use crate::export::{address, at_ctrl_c, bar, keys, DEFAULT_RESP};
 
 /// Options of `inband import`.
@@ -23,6 +24,8 @@ pub struct ImportArgs {
     /// Import although the cluster has keys; those of the same name are overwritten.
     #[arg(long)]
     overwrite: bool,
+    #[command(flatten)]
+    access: AccessArgs,
     /// A file that `inband export` wrote.
     file: PathBuf,
 }
@@ -37,6 +40,7 @@ pub fn import(args: &ImportArgs) -> Result<()> {
     let bar = bar(summary.keys, "importing");
     let options = ImportOptions {
         overwrite: args.overwrite,
+        access: args.access.access()?,
     };
     let file = File::open(&args.file).with_context(|| shown.to_string())?;
     let progress = &mut |keys| {

@@ -1,7 +1,7 @@
 //! How this host talks to others over TCP, and `inband certificate`.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
@@ -11,6 +11,8 @@ use inband_transport::certificates::{Authority, CertificateFiles, RENEW_BEFORE};
 use inband_transport::tls::Transport;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
+/// With less left a host and `inband doctor` warn.
+const RENEW_BEFORE_DAYS: i64 = (RENEW_BEFORE.as_secs() / DAY.as_secs()) as i64;
 
 /// Where a host's certificate is.
 pub fn certificate_files(tls: &TlsConfig) -> CertificateFiles {
@@ -29,7 +31,7 @@ pub fn of(config: &Config) -> Result<Transport> {
     let files = certificate_files(tls);
     let transport = Transport::mutual(&files).context("host.tls")?;
     let left = days_left(&files)?;
-    if left < RENEW_BEFORE.as_secs() as i64 / DAY.as_secs() as i64 {
+    if left < RENEW_BEFORE_DAYS {
         tracing::warn!("{}", expiry_in_words(&files, left));
     }
     Ok(transport)
@@ -42,6 +44,22 @@ pub fn days_left(files: &CertificateFiles) -> Result<i64> {
         Ok(left) => (left.as_secs() / DAY.as_secs()) as i64,
         Err(over) => -1 - (over.duration().as_secs() / DAY.as_secs()) as i64,
     })
+}
+
+/// How it stands with the certificate of the host with this configuration, and whether that is well.
+pub fn health(config: &Path) -> Result<(bool, String)> {
+    let config = Config::load(config)?;
+    let Some(tls) = &config.host.tls else {
+        let says =
+            "none: checkpoints and the control plane go over plain TCP; see docs/security.md";
+        return Ok((false, says.into()));
+    };
+    let files = certificate_files(tls);
+    if let Err(error) = Transport::mutual(&files) {
+        return Ok((false, error.to_string()));
+    }
+    let left = days_left(&files)?;
+    Ok((left >= RENEW_BEFORE_DAYS, expiry_in_words(&files, left)))
 }
 
 fn expiry_in_words(files: &CertificateFiles, days_left: i64) -> String {
@@ -98,7 +116,7 @@ pub fn certificate(command: &CertificateCommand) -> Result<()> {
     }
 }
 
-fn configured(config: &std::path::Path) -> Result<(Config, CertificateFiles)> {
+fn configured(config: &Path) -> Result<(Config, CertificateFiles)> {
     let config = Config::load(config)?;
     let tls = config.host.tls.as_ref().context(
         "the configuration has no [host.tls]; add one with ca, certificate and key, the files to be made",

@@ -17,6 +17,10 @@ use inband_lab::{
 };
 use inband_paxos::config::{logs_of, Dataplane, Durability, DEFAULT_RING_SLOTS};
 
+use inband_kv::access::Access;
+use inband_kv::password::Password;
+use inband_lab::certificates::authority;
+
 use crate::client::Client;
 use crate::operate;
 
@@ -77,6 +81,12 @@ pub struct UpArgs {
     /// the cluster's directory, and listens to no other hosts.
     #[arg(long)]
     no_tls: bool,
+    /// Redis clients must say the password in this file, which only its owner may read.
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    /// Redis clients must speak TLS: redis-cli --tls --cacert DIR/authority/ca.pem
+    #[arg(long, conflicts_with = "no_tls")]
+    resp_tls: bool,
     /// Run in the background; stop with `inband down`.
     #[arg(long)]
     detach: bool,
@@ -93,6 +103,27 @@ pub struct UpArgs {
 }
 
 impl UpArgs {
+    /// What Redis clients must do.
+    fn access(&self) -> Result<Access> {
+        let password = self.password_file.as_deref().map(Password::read);
+        Ok(Access {
+            password: password.transpose().context("--password-file")?,
+            ca: self.resp_tls.then(|| authority(self.directory())),
+        })
+    }
+
+    fn redis_cli_options(&self) -> String {
+        let tls = match self.resp_tls {
+            true => format!(" --tls --cacert {}", authority(self.directory()).display()),
+            false => String::new(),
+        };
+        let password = match &self.password_file {
+            Some(file) => format!(" -a \"$(cat {})\"", file.display()),
+            None => String::new(),
+        };
+        tls + &password
+    }
+
     fn spec(&self) -> Result<ClusterSpec> {
         let program = std::env::current_exe().context("finding this program")?;
         let mut spec = ClusterSpec::new(program, self.directory());
@@ -109,6 +140,9 @@ impl UpArgs {
         spec.durability = self.durability;
         spec.authenticated = !self.no_key;
         spec.tls = !self.no_tls;
+        spec.resp_tls = self.resp_tls;
+        let absolute = |file: &PathBuf| std::path::absolute(file).context("--password-file");
+        spec.password_file = self.password_file.as_ref().map(absolute).transpose()?;
         spec.accept_loss = self.accept_loss;
         spec.accept_missing_replicas = self.accept_missing_replicas;
         spec.leader = if self.leader_with_acceptor {
@@ -174,7 +208,7 @@ fn up_detached(args: &UpArgs) -> Result<()> {
 fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
     operate::print_hosts(status);
     operate::print_logs(status);
-    let median = self_check(status.resp, status.partitions)
+    let median = self_check(&args.access()?, status.resp, status.partitions)
         .context("self-check: the cluster does not serve")?;
     println!(
         "self-check: SET and GET agree; median of {SELF_CHECK_SETS} SETs {:.0} us (client, agreement, {} stores)",
@@ -182,9 +216,10 @@ fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
         args.replicas
     );
     println!(
-        "ready: redis-cli -h {} -p {}",
+        "ready: redis-cli -h {} -p {}{}",
         status.resp.ip(),
-        status.resp.port()
+        status.resp.port(),
+        args.redis_cli_options()
     );
     println!(
         "try:   inband status | inband kill leader | inband kill acceptor/1 | inband bench kv"
@@ -253,9 +288,9 @@ fn leaders_in_words(status: &ClusterStatus) -> String {
 }
 
 /// SET, GET, compare, over a real socket. Returns the median time of a SET.
-fn self_check(resp: SocketAddr, partitions: u32) -> Result<Duration> {
+fn self_check(access: &Access, resp: SocketAddr, partitions: u32) -> Result<Duration> {
     let deadline = Instant::now() + SELF_CHECK_LIMIT;
-    let mut client = Client::connect(resp, SELF_CHECK_LIMIT)?;
+    let mut client = Client::connect_with(access, resp, SELF_CHECK_LIMIT)?;
     // A cluster that has just started may still be electing its leader.
     loop {
         let reply = client.call(&["SET", SELF_CHECK_KEY, "0"])?;

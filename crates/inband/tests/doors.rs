@@ -23,7 +23,7 @@ const CLIENTS_MEMORY_MIB: u64 = 64;
 
 /// One host with all roles and a limit of open files.
 struct Host {
-    process: Child,
+    process: Option<Child>,
     dir: tempfile::TempDir,
     /// Packets, checkpoints.
     address: SocketAddr,
@@ -34,8 +34,10 @@ struct Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        if let Some(process) = &mut self.process {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }
 
@@ -49,6 +51,14 @@ fn free_ports() -> [SocketAddr; 4] {
 
 impl Host {
     fn start(open_files_max: u64) -> Host {
+        let host = Host::prepare("");
+        let host = host.run(open_files_max);
+        host.wait_until(|| host.try_set().is_some());
+        host
+    }
+
+    /// One that does not run yet; `more` stands under `[host]`.
+    fn prepare(more: &str) -> Host {
         let dir = tempfile::tempdir().expect("a directory");
         let [address, control, resp, metrics] = free_ports();
         let text = format!(
@@ -61,6 +71,7 @@ impl Host {
             resp = ["{resp}"]
             metrics = "{metrics}"
             limits = {{ clients_memory_mib = {CLIENTS_MEMORY_MIB} }}
+            {}
             [[node]]
             id = 1
             name = "one"
@@ -68,34 +79,49 @@ impl Host {
             control_plane = "{control}"
             roles = ["leader", "acceptor", "replica", "controller"]
             "#,
-            dir.path()
+            dir.path(),
+            more.replace("DIR", &dir.path().display().to_string())
         );
-        let config = dir.path().join("config.toml");
-        fs::write(&config, text).expect("the configuration");
-        let log = fs::File::create(dir.path().join("log")).expect("a log");
-        let limited = format!("ulimit -n {open_files_max}; exec \"$0\" run --config \"$1\"");
-        let process = Command::new("bash")
-            .args(["-c", &limited, PROGRAM])
-            .arg(&config)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("cloned"))
-            .stderr(log)
-            .spawn()
-            .expect("bash runs");
-        let host = Host {
-            process,
+        fs::write(dir.path().join("config.toml"), text).expect("the configuration");
+        Host {
+            process: None,
             dir,
             address,
             control,
             resp,
             metrics,
-        };
+        }
+    }
+
+    fn run(mut self, open_files_max: u64) -> Host {
+        let log = fs::File::create(self.dir.path().join("log")).expect("a log");
+        let limited = format!("ulimit -n {open_files_max}; exec \"$0\" run --config \"$1\"");
+        let process = Command::new("bash")
+            .args(["-c", &limited, PROGRAM])
+            .arg(self.config())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("cloned"))
+            .stderr(log)
+            .spawn()
+            .expect("bash runs");
+        self.process = Some(process);
+        self
+    }
+
+    fn wait_until(&self, mut holds: impl FnMut() -> bool) {
         let begun = Instant::now();
-        while host.try_set().is_none() {
-            assert!(begun.elapsed() < PATIENCE, "{}", host.log());
+        while !holds() {
+            assert!(begun.elapsed() < PATIENCE, "{}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
-        host
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.path().join("config.toml")
+    }
+
+    fn id(&self) -> u32 {
+        self.process.as_ref().expect("it runs").id()
     }
 
     fn try_set(&self) -> Option<()> {
@@ -119,7 +145,7 @@ impl Host {
 
     /// A line of a file of `/proc`, as a number.
     fn proc(&self, file: &str, name: &str) -> u64 {
-        let path = format!("/proc/{}/{file}", self.process.id());
+        let path = format!("/proc/{}/{file}", self.id());
         let text = fs::read_to_string(path).expect("it lives");
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         let number = line.and_then(|line| line.split_whitespace().next());
@@ -133,7 +159,7 @@ impl Host {
 
     /// Time on a processor so far.
     fn cpu(&self) -> Duration {
-        let path = format!("/proc/{}/stat", self.process.id());
+        let path = format!("/proc/{}/stat", self.id());
         let text = fs::read_to_string(path).expect("it lives");
         let fields: Vec<&str> = text
             .rsplit(')')
@@ -150,13 +176,13 @@ impl Host {
     }
 
     fn open_files(&self) -> u64 {
-        let path = format!("/proc/{}/fd", self.process.id());
+        let path = format!("/proc/{}/fd", self.id());
         fs::read_dir(path).expect("it lives").count() as u64
     }
 
     fn allow_open_files(&self, max: u64) {
         let done = Command::new("prlimit")
-            .args(["--pid", &self.process.id().to_string()])
+            .args(["--pid", &self.id().to_string()])
             .arg(format!("--nofile={max}:")) // the soft limit only
             .status();
         assert!(done.expect("prlimit runs").success());
@@ -323,4 +349,121 @@ fn without_a_file_left_clients_wait_and_nothing_spins() {
     });
     let log = host.log();
     assert!(log.lines().count() < 60, "{log}");
+}
+
+/// Run a program; what it says, and whether it succeeded.
+fn said(program: &str, args: &[&str]) -> (bool, String) {
+    let output = Command::new(program).args(args).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), text)
+}
+
+#[test]
+fn a_host_with_certificates_and_a_password() {
+    let host = Host::prepare(
+        r#"
+            password_file = "DIR/password"
+            [host.tls]
+            ca = "DIR/tls/ca.pem"
+            certificate = "DIR/tls/certificate.pem"
+            key = "DIR/tls/key.pem"
+            resp = true
+        "#,
+    );
+    let at = |name: &str| host.dir.path().join(name).display().to_string();
+    let (config, authority, password) = (at("config.toml"), at("authority"), at("password"));
+    fs::write(&password, "open sesame\n").expect("written");
+    let doctor = ["doctor", "--config", &config];
+    assert!(said(PROGRAM, &doctor).1.contains("inband certificate new"));
+    let new = [
+        "certificate",
+        "new",
+        "--config",
+        &config,
+        "--authority",
+        &authority,
+    ];
+    let (good, says) = said(PROGRAM, &new);
+    assert!(
+        good && says.contains("one: ") && says.contains("is valid for 3649 more days"),
+        "{says}"
+    );
+    assert!(said(PROGRAM, &doctor)
+        .1
+        .contains("is valid for 3649 more days"));
+
+    // A password that others can read is refused.
+    let (good, says) = said(PROGRAM, &["run", "--config", &config]);
+    assert!(!good && says.contains("chmod 600"), "{says}");
+    let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(&password, owner_only).expect("set");
+    let host = host.run(4096);
+    let (port, ca) = (host.resp.port().to_string(), at_of(&host, "tls/ca.pem"));
+    let cli = |args: &[&str]| {
+        let open = [
+            "-p",
+            &port,
+            "--no-auth-warning",
+            "-a",
+            "open sesame",
+            "--tls",
+            "--cacert",
+            &ca,
+        ];
+        said("redis-cli", &[&open[..], args].concat())
+            .1
+            .trim_end()
+            .to_owned()
+    };
+    host.wait_until(|| cli(&["SET", "a", "1"]) == "OK");
+    assert_eq!(cli(&["GET", "a"]), "1");
+
+    // What speaks no TLS, or has no certificate, is turned away at every port, and counted.
+    for to in [host.address, host.control] {
+        let mut stream = host.connect(to);
+        stream
+            .write_all(b"IBCKPT2\n\0\0\0\0\0\0\0\x01")
+            .expect("sends");
+        let mut got = Vec::new();
+        let _ = stream.read_to_end(&mut got);
+        assert!(got.len() < 16, "{got:?}");
+    }
+    let mut stream = host.connect(host.resp);
+    stream.write_all(b"PING\r\n").expect("sends");
+    let mut got = Vec::new();
+    let _ = stream.read_to_end(&mut got);
+    assert!(!got.starts_with(b"+PONG") && got.len() < 16, "{got:?}");
+    assert_eq!(host.counter("tls_refused_plain"), 2);
+    assert_eq!(host.counter("kv_closed_tls"), 1);
+    assert_eq!(host.counter("tls_certificate_days_left"), 3649);
+    let status = control::status(&host.socket(), PATIENCE).expect("a status");
+    assert_eq!(status.transport, "TLS");
+
+    // Our own clients, and the command line by way of the control service.
+    let (file, resp) = (at_of(&host, "file"), host.resp.to_string());
+    let access = [
+        "--host",
+        &resp,
+        "--password-file",
+        &password,
+        "--tls-ca",
+        &ca,
+        &file,
+    ];
+    let (good, says) = said(PROGRAM, &[&["export"], &access[..]].concat());
+    assert!(good && says.contains("exported 1 key"), "{says}");
+    let (good, says) = said(PROGRAM, &[&["import", "--overwrite"], &access[..]].concat());
+    assert!(good && says.contains("imported 1 key"), "{says}");
+    let (good, says) = said(
+        PROGRAM,
+        &["export", "--host", &resp, "--tls-ca", &ca, &file],
+    );
+    assert!(!good && says.contains("NOAUTH"), "{says}");
+    let (good, says) = said(PROGRAM, &["member", "list", "--config", &config]);
+    assert!(good && says.contains("votes"), "{says}");
+}
+
+fn at_of(host: &Host, name: &str) -> String {
+    host.dir.path().join(name).display().to_string()
 }

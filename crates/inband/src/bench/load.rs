@@ -137,7 +137,7 @@ impl RespLoad {
             let reply = client.call(first)?;
             ensure!(!reply.starts_with('-'), "{first:?} was answered {reply:?}");
         }
-        let stream = client.into_stream();
+        let stream = client.into_stream()?;
         stream.set_nonblocking(true)?;
         let mut stream = TcpStream::from_std(stream);
         let interest = Interest::READABLE | Interest::WRITABLE;

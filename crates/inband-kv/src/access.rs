@@ -1,0 +1,90 @@
+//! How our own clients get in: with a password, over TLS, or neither.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use inband_transport::tls::client_of_server;
+use rustls::{ClientConnection, StreamOwned};
+
+use crate::password::Password;
+
+/// What a replica asks of its clients.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// The password to say.
+    pub password: Option<Password>,
+    /// Speak TLS with a server of this authority.
+    pub ca: Option<PathBuf>,
+}
+
+/// A connection to a replica.
+#[derive(Debug)]
+pub enum ClientStream {
+    /// Without TLS.
+    Plain(TcpStream),
+    /// With it.
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Access {
+    /// Connect and say the password; `timeout` also holds for every answer.
+    pub fn connect(
+        &self,
+        address: SocketAddr,
+        timeout: Duration,
+    ) -> io::Result<BufReader<ClientStream>> {
+        let tcp = TcpStream::connect_timeout(&address, timeout)?;
+        tcp.set_read_timeout(Some(timeout))?;
+        tcp.set_write_timeout(Some(timeout))?;
+        tcp.set_nodelay(true)?;
+        let stream = match &self.ca {
+            None => ClientStream::Plain(tcp),
+            Some(ca) => {
+                let tls = client_of_server(ca, address.ip()).map_err(io::Error::other)?;
+                ClientStream::Tls(Box::new(StreamOwned::new(tls, tcp)))
+            }
+        };
+        let mut stream = BufReader::new(stream);
+        if let Some(password) = &self.password {
+            let said = password.as_bytes();
+            let mut request = format!("*2\r\n$4\r\nAUTH\r\n${}\r\n", said.len()).into_bytes();
+            request.extend_from_slice(said);
+            request.extend_from_slice(b"\r\n");
+            stream.get_mut().write_all(&request)?;
+            let mut reply = String::new();
+            stream.read_line(&mut reply)?;
+            if reply != "+OK\r\n" {
+                let says = format!("the password was answered {:?}", reply.trim_end());
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, says));
+            }
+        }
+        Ok(stream)
+    }
+}
+
+impl Read for ClientStream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            ClientStream::Plain(tcp) => tcp.read(into),
+            ClientStream::Tls(tls) => tls.read(into),
+        }
+    }
+}
+
+impl Write for ClientStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            ClientStream::Plain(tcp) => tcp.write(bytes),
+            ClientStream::Tls(tls) => tls.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            ClientStream::Plain(tcp) => tcp.flush(),
+            ClientStream::Tls(tls) => tls.flush(),
+        }
+    }
+}
