@@ -54,7 +54,7 @@ fn number_before(said: &str, words: &str) -> u64 {
 fn a_cluster_under_a_mixture_of_faults_is_linearizable() {
     let said = torment("mixture", &["--minutes", "0.4"]);
     assert!(said.contains("\nlinearizable:"), "{said}");
-    assert!(number_before(&said, " operations ok") > 1_000, "{said}");
+    assert!(number_before(&said, " operations ok") > 300, "{said}");
     assert!(number_before(&said, " faults\n") > 5, "{said}");
 }
 

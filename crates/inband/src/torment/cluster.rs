@@ -135,7 +135,10 @@ impl Cluster {
             let Some(host) = wiped else {
                 return Ok(new);
             };
-            new.push(self.with(|supervisor| Ok(supervisor.replace_member(&host)?))?);
+            // A change that was given up waiting for may have been made all the same.
+            if self.status()?.hosts.iter().any(|entry| entry.name == host) {
+                new.push(self.with(|supervisor| Ok(supervisor.replace_member(&host)?))?);
+            }
             self.wiped().retain(|wiped| *wiped != host);
         }
     }

@@ -20,7 +20,7 @@ use super::FaultKind;
 
 /// Pauses between faults of hosts, and of links.
 const HOSTS_PAUSE_MS: (u64, u64) = (100, 2_000);
-const LINKS_PAUSE_MS: (u64, u64) = (50, 1_500);
+const LINKS_PAUSE_MS: (u64, u64) = (50, 2_500);
 /// How long a host is dead or stands still.
 const DOWN_MS: (u64, u64) = (100, 3_000);
 /// Faults of links at a time.
