@@ -223,10 +223,12 @@ impl TormentClient {
         let Some(connection) = &mut self.connection else {
             return;
         };
-        let is_watched =
-            matches!(connection.client.call(&["WATCH", key]), Ok(reply) if reply == "+OK");
-        let after = self.read(group, key);
-        let (Some(before), Some(after), true) = (before, after, is_watched) else {
+        let watched = connection.client.call(&["WATCH", key]);
+        if !matches!(watched, Ok(reply) if reply == "+OK") {
+            // Its answer may still come: nothing else may be asked here.
+            return self.connection = None;
+        }
+        let (Some(before), Some(after)) = (before, self.read(group, key)) else {
             // The key may still be watched.
             return self.connection = None;
         };
