@@ -224,7 +224,8 @@ impl RaftNode {
 
     /// A message of a peer. One for another log of this node is of no concern to this one.
     pub fn on_message(&mut self, message: RaftMessage) {
-        if self.is_stalled() || message.to != self.id() {
+        let last = self.raw.raft.raft_log.last_index();
+        if self.is_stalled() || message.to != self.id() || !message.is_sound(last) {
             return;
         }
         if let Some(message) = message.into_raft() {

@@ -399,3 +399,122 @@ fn a_full_disk_stops_a_controller_and_loses_nothing() {
     let state = group.state();
     assert!(state.revision > before.min(1));
 }
+
+type Entry = (u8, u64, u64, Vec<u8>, Vec<u8>);
+type Snapshot = (u64, u64, (Vec<u64>, Vec<u64>), Vec<u8>);
+
+/// A message as it is on the wire.
+#[derive(Default)]
+struct Lie {
+    kind: u8,
+    term: u64,
+    log_term: u64,
+    index: u64,
+    entries: Vec<Entry>,
+    commit: u64,
+    snapshot: Option<Snapshot>,
+}
+
+impl Lie {
+    fn to(self, to: u64) -> RaftMessage {
+        let from = (to & !0xff) | 99;
+        let start = (self.kind, to, from, self.term, self.log_term, self.index);
+        let middle = (self.entries, self.commit, 0u64, self.snapshot);
+        let end = (0u64, false, 0u64, Vec::<u8>::new(), 0i64);
+        let bytes = postcard::to_stdvec(&(start, middle, end)).expect("it is written");
+        postcard::from_bytes(&bytes).expect("it is a message")
+    }
+}
+
+/// What no peer with a sound log says: the library would end the process over each.
+#[test]
+fn a_peer_that_talks_nonsense_ends_nobody() {
+    const PROPOSE: u8 = 0;
+    const APPEND: u8 = 1;
+    const SNAPSHOT: u8 = 5;
+    const HEARTBEAT: u8 = 6;
+    const READ_INDEX: u8 = 11;
+    const FAR: u64 = u64::MAX - 1;
+    let disk = SimulatedDisk::default();
+    let raft = RaftNode::open(Box::new(disk), NODES[0], 7 << 8).expect("an empty disk");
+    let mut raft = raft.found().expect("an empty disk");
+    raft.advance().expect("its disk works");
+    let (id, term, last) = (raft.id(), raft.term() + 1, raft.applied());
+    let entry = |index| (0u8, term, index, vec![], vec![]);
+    let snapshot = |peers, data| Some((last + 5, term, (peers, vec![]), data));
+    let lies = [
+        Lie {
+            kind: PROPOSE,
+            ..Lie::default()
+        },
+        Lie {
+            kind: READ_INDEX,
+            ..Lie::default()
+        },
+        Lie {
+            kind: HEARTBEAT,
+            term,
+            commit: last + 50,
+            ..Lie::default()
+        },
+        Lie {
+            kind: HEARTBEAT,
+            term: FAR,
+            ..Lie::default()
+        },
+        Lie {
+            kind: APPEND,
+            term,
+            index: last,
+            log_term: term - 1,
+            entries: vec![entry(last)],
+            ..Lie::default()
+        },
+        Lie {
+            kind: APPEND,
+            term,
+            index: last,
+            log_term: term - 1,
+            entries: vec![entry(last + 9)],
+            ..Lie::default()
+        },
+        Lie {
+            kind: APPEND,
+            term,
+            index: FAR,
+            entries: vec![entry(0)],
+            ..Lie::default()
+        },
+        Lie {
+            kind: SNAPSHOT,
+            term,
+            ..Lie::default()
+        },
+        Lie {
+            kind: SNAPSHOT,
+            term,
+            snapshot: snapshot(vec![id], b"garbage".to_vec()),
+            ..Lie::default()
+        },
+        Lie {
+            kind: SNAPSHOT,
+            term,
+            snapshot: snapshot(vec![id, id], vec![]),
+            ..Lie::default()
+        },
+        Lie {
+            kind: 200,
+            term,
+            ..Lie::default()
+        },
+    ];
+    for (number, lie) in lies.into_iter().enumerate() {
+        raft.on_message(lie.to(id));
+        raft.advance().expect("its disk works");
+        assert_eq!(raft.applied(), last, "lie {number}");
+        assert!(raft.is_leader(), "lie {number}");
+    }
+    assert!(raft.propose(1, &Command::Found(configuration())));
+    let applied = raft.advance().expect("its disk works").applied;
+    assert_eq!(applied.len(), 1, "it goes on");
+}

@@ -24,6 +24,9 @@ use crate::timing::{next_beat, Micros, Timing, DECIDED_LOG_BYTES_MAX, DECIDED_LO
 const LOCAL_PACKETS_MAX: usize = 100_000;
 /// Ids of nodes are one byte.
 const NODES: usize = 256;
+/// No log gets so far in a hundred thousand years. A packet that says otherwise is damaged, and whoever
+/// believed it would go after instances that never come, or count past the end of the numbers.
+const INSTANCE_END: u64 = 1 << 62;
 /// Bytes that an ALIVE says of one log, in its value: applied instance, round of the leader.
 const ALIVE_LOG_LEN_BYTES: usize = 16;
 
@@ -630,11 +633,13 @@ impl Host {
         });
     }
 
-    /// A packet of a partition that there is.
+    /// A packet of a partition and about an instance that there can be.
     fn parse<'p>(&mut self, packet: &'p [u8]) -> Option<(Header, &'p [u8])> {
         let parsed = wire::parse(packet).ok();
-        let good =
-            parsed.filter(|(header, _)| usize::from(header.partition) < self.partitions.len());
+        let good = parsed.filter(|(header, _)| {
+            usize::from(header.partition) < self.partitions.len()
+                && header.instance.max(header.floor) < INSTANCE_END
+        });
         self.shared.bad_packets += u64::from(good.is_none());
         good
     }
@@ -717,6 +722,10 @@ impl Host {
         let first = usize::from(header.partition);
         let all = std::iter::once((header.instance, header.round)).chain(said);
         for (partition, (applied, round)) in (first..self.partitions.len()).zip(all) {
+            if applied >= INSTANCE_END {
+                self.shared.bad_packets += 1;
+                continue;
+            }
             self.act(partition, false, out, |p, shared, own| {
                 p.on_alive(now, header.node, applied, round, shared, own);
             });

@@ -7,6 +7,9 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Size of a block; a multiple of every disk's sector.
 pub(crate) const BLOCK_BYTES: usize = 4096;
+/// Numbers of commits and records lie between 0 and this, far more than any disk can take. Others were
+/// written by no journal, and none can be continued from them.
+pub(crate) const NUMBER_END: u64 = 1 << 62;
 const HEADER_BYTES: usize = 48;
 const PAYLOAD_BYTES: usize = BLOCK_BYTES - HEADER_BYTES;
 /// What a checksum starts from; another format takes another seed.
@@ -67,14 +70,17 @@ pub(crate) fn header(block: &[u8]) -> Option<Header> {
     if block.len() != BLOCK_BYTES || word(block, 0) != checksum(block) {
         return None;
     }
-    Some(Header {
+    let header = Header {
         commit: word(block, 8),
         first_record: word(block, 16),
         payload_checksum: word(block, 24),
         payload_len_bytes: word(block, 32),
         index: half_word(block, 40),
         count: half_word(block, 44),
-    })
+    };
+    let numbers = 1..NUMBER_END;
+    let known = numbers.contains(&header.commit) && numbers.contains(&header.first_record);
+    known.then_some(header)
 }
 
 /// The commit at the start of `blocks`: its header and payload; `None` if it is not whole.

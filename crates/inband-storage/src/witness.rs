@@ -2,7 +2,7 @@
 //!
 //! Two slots are written in turn, so that one of them is always whole.
 
-use crate::block::{checksum, word, BLOCK_BYTES};
+use crate::block::{checksum, word, BLOCK_BYTES, NUMBER_END};
 use crate::storage::{Storage, StorageError};
 
 /// The witness's file.
@@ -45,11 +45,16 @@ impl Witness {
 
     fn decode(slot: &[u8]) -> Option<Witness> {
         let whole = slot.len() == BLOCK_BYTES && word(slot, 0) == checksum(slot);
-        whole.then(|| Witness {
+        let witness = whole.then(|| Witness {
             turn: word(slot, 8),
             commit: word(slot, 16),
             first: word(slot, 24),
-        })
+        });
+        // No journal writes other numbers, and none can be continued from them.
+        let known = |w: &Witness| {
+            w.turn.max(w.commit) < NUMBER_END && (1..=w.commit + 1).contains(&w.first)
+        };
+        witness.filter(known)
     }
 
     /// A new file with a witness that knows this, in place of the one there is. What was read from

@@ -583,3 +583,38 @@ fn the_power_may_fail_at_any_operation() {
         }
     }
 }
+
+/// A slot of the witness with a right checksum: turn, commit, first commit needed.
+fn witness_slot(numbers: [u64; 3]) -> Vec<u8> {
+    let mut slot = vec![0; 8];
+    slot.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+    slot.resize(BLOCK_BYTES as usize, 0);
+    let seed = u64::from_le_bytes(*b"inbandJ1");
+    let sum = xxhash_rust::xxh3::xxh3_64_with_seed(&slot[8..], seed);
+    slot[..8].copy_from_slice(&sum.to_le_bytes());
+    slot
+}
+
+/// Found by the fuzzer (target `journal`): numbers that no journal writes, under a right checksum.
+#[test]
+fn a_witness_that_says_what_cannot_be_is_damage() {
+    for numbers in [
+        [2, 1, 0],
+        [2, 0, 7],
+        [2, u64::MAX, 1],
+        [u64::MAX, 1, 1],
+        [2, u64::MAX, u64::MAX],
+    ] {
+        for with_segments in [false, true] {
+            let mut disk = SimulatedDisk::new();
+            if with_segments {
+                let (mut journal, _) = open(&disk).unwrap();
+                journal.append(b"record");
+                journal.commit().unwrap();
+            }
+            let slots = [witness_slot(numbers), witness_slot(numbers)].concat();
+            disk.replace("synced", &slots).unwrap();
+            assert!(is_damaged(&disk), "{numbers:?}");
+        }
+    }
+}

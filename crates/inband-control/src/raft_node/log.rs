@@ -205,10 +205,9 @@ fn encode_state(state: &State) -> Vec<u8> {
 /// # Panics
 /// If a controller of another version wrote it, or it is damaged though its checksum holds.
 fn state_of(snapshot: &Snapshot) -> State {
-    if snapshot.data.is_empty() {
-        return State::default();
-    }
-    postcard::from_bytes(&snapshot.data).expect("a snapshot of a controller of this version")
+    snapshot
+        .state()
+        .expect("a snapshot of a controller of this version")
 }
 
 impl raft::Storage for Log {

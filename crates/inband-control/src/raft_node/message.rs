@@ -6,6 +6,8 @@
 use raft::eraftpb as pb;
 use serde::{Deserialize, Serialize};
 
+use crate::state::State;
+
 /// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
@@ -61,7 +63,10 @@ pub struct RaftMessage {
     priority: i64,
 }
 
-/// Kinds of messages that peers send each other; others are the library's own business.
+/// Terms and indexes are below this: no log gets so far. Higher ones would overflow.
+const NUMBER_END: u64 = 1 << 62;
+
+/// Kinds of messages by their number on the wire.
 const KINDS: [pb::MessageType; 15] = [
     pb::MessageType::MsgPropose,
     pb::MessageType::MsgAppend,
@@ -126,6 +131,29 @@ impl Peers {
 }
 
 impl Snapshot {
+    /// Can it be installed?
+    pub fn is_sound(&self) -> bool {
+        let Peers { voters, learners } = &self.peers;
+        let mut ids = [&voters[..], &learners[..]].concat();
+        ids.sort_unstable();
+        let count = ids.len();
+        ids.dedup();
+        (1..NUMBER_END).contains(&self.index)
+            && (1..NUMBER_END).contains(&self.term)
+            && !voters.is_empty()
+            && ids.len() == count
+            && ids[0] != 0
+            && self.state().is_some()
+    }
+
+    /// The state in it; `None` if a controller of another version wrote it.
+    pub fn state(&self) -> Option<State> {
+        match &self.data[..] {
+            [] => Some(State::default()),
+            data => postcard::from_bytes(data).ok(),
+        }
+    }
+
     pub fn of(snapshot: &pb::Snapshot) -> Snapshot {
         let metadata = snapshot.get_metadata();
         Snapshot {
@@ -167,6 +195,49 @@ impl RaftMessage {
             reject_hint: message.reject_hint,
             context: message.context.to_vec(),
             priority: message.priority,
+        })
+    }
+
+    /// Can a peer with a sound log have said this to one whose log ends with `last`? The library ends the
+    /// process over some of what such a peer cannot say. Kinds that peers do not use here are not sound:
+    /// the library would give the data of a forwarded proposal to its own parser.
+    pub(super) fn is_sound(&self, last: u64) -> bool {
+        use pb::MessageType as Type;
+        let numbers = [
+            self.term,
+            self.log_term,
+            self.index,
+            self.commit,
+            self.commit_term,
+            self.reject_hint,
+        ];
+        if numbers.iter().any(|number| *number >= NUMBER_END) || self.request_snapshot != 0 {
+            return false;
+        }
+        match KINDS.get(usize::from(self.kind)) {
+            Some(Type::MsgAppend) => self.continues(),
+            Some(Type::MsgAppendResponse) => self.index <= last && self.reject_hint <= self.index,
+            Some(Type::MsgHeartbeat) => self.commit <= last,
+            Some(Type::MsgSnapshot) => self.snapshot.as_ref().is_some_and(Snapshot::is_sound),
+            Some(
+                Type::MsgHeartbeatResponse
+                | Type::MsgRequestVote
+                | Type::MsgRequestVoteResponse
+                | Type::MsgRequestPreVote
+                | Type::MsgRequestPreVoteResponse
+                | Type::MsgTimeoutNow,
+            ) => true,
+            _ => false,
+        }
+    }
+
+    /// Each entry follows the one before.
+    fn continues(&self) -> bool {
+        let mut before = (self.index, self.log_term);
+        self.entries.iter().all(|entry| {
+            let follows = entry.index == before.0 + 1 && entry.term >= before.1;
+            before = (entry.index, entry.term);
+            follows && entry.term <= self.term
         })
     }
 

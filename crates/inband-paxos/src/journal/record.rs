@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use inband_dataplane::registers::{AcceptorView, SlotView};
 use inband_dataplane::soft::{Geometry, Registers};
+use inband_dataplane::wire::VALUE_LEN_MAX_BYTES;
 
 use super::Holds;
 
@@ -191,6 +192,9 @@ impl Restored {
                     flags: reader.half()?,
                     value: reader.0.to_vec(),
                 };
+                if slot.value.len() > VALUE_LEN_MAX_BYTES {
+                    return None;
+                }
                 self.slots.insert((partition, instance), slot);
             }
             _ => return None,
@@ -237,7 +241,7 @@ impl Restored {
         }
         for (partition, instance) in self.slots.keys() {
             let floor = self.partitions.get(partition).map_or(0, |p| p.floor);
-            if *instance >= floor + geometry.ring_slots as u64 {
+            if *instance >= floor.saturating_add(geometry.ring_slots as u64) {
                 return Err(RestoreError::Ring {
                     partition: *partition,
                     instance: *instance,
