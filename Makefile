@@ -24,6 +24,11 @@ bench: build
 	@scripts/setup --test
 	@bench/run $(ARGS)
 
+# Coverage-guided: every target by turns, MINUTES=10 in all; see fuzz/README.md.
+fuzz: setup
+	@scripts/setup --test
+	@fuzz/run
+
 # Renews what tests/verifier.rs compares with (needs root).
 verifier-record: setup
 	@INBAND_VERIFIER_RECORD=1 cargo test --quiet --release --locked -p inband-dataplane --test verifier
@@ -41,11 +46,11 @@ lint:
 	@scripts/setup --test
 	@cargo fmt --all --check
 	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
-	@git ls-files 'dataplane/*.h' 'dataplane/*.c' 'crates/*.bpf.c' 'bindings/*.h' 'bindings/*.c' | xargs -r clang-format-19 --dry-run --Werror
+	@git ls-files 'dataplane/*.h' 'dataplane/*.c' 'crates/*.bpf.c' 'bindings/*.h' 'bindings/*.c' 'fuzz/*.c' | xargs -r clang-format-19 --dry-run --Werror
 
 format:
 	@cargo fmt --all
-	@git ls-files 'dataplane/*.h' 'dataplane/*.c' 'crates/*.bpf.c' 'bindings/*.h' 'bindings/*.c' | xargs -r clang-format-19 -i
+	@git ls-files 'dataplane/*.h' 'dataplane/*.c' 'crates/*.bpf.c' 'bindings/*.h' 'bindings/*.c' 'fuzz/*.c' | xargs -r clang-format-19 -i
 
 clean:
 	@cargo clean

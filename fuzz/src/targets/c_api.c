@@ -1,0 +1,238 @@
+/*
+ * A program that calls everything in inband.h in any order, from inside callbacks too, with any
+ * bytes for what inband_save() made. What the library hands over is read whole and what it fills
+ * has no byte to spare, so that ASan sees a step too far.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../../bindings/c/inband.h"
+
+#define TICKETS 4096
+#define CALLS_MAX 256
+#define RUNS_AT_THE_END 4
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: not so: %s (last error: %s)\n", __FILE__, __LINE__,            \
+                    #condition, inband_last_error());                                              \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+struct bench {
+    inband_ctx *ctx;
+    const uint8_t *at;
+    const uint8_t *end;
+    int calls; /* in this input */
+    int depth; /* 1: inside a callback */
+    uint64_t last_instance;
+    uint8_t open[TICKETS]; /* 1: submitted and without an end */
+    uint8_t *saved;        /* what inband_save() made last */
+    size_t saved_len_bytes;
+};
+
+static void call(struct bench *bench);
+
+static uint8_t byte(struct bench *bench) {
+    return bench->at < bench->end ? *bench->at++ : 0;
+}
+
+static unsigned sum(const void *bytes, size_t len_bytes) {
+    unsigned total = 0;
+    for (size_t i = 0; i < len_bytes; i++)
+        total += ((const uint8_t *)bytes)[i];
+    return total;
+}
+
+/* A ticket that has an end must have had none. */
+static void ended(struct bench *bench, uint64_t ticket) {
+    if (ticket == 0)
+        return;
+    CHECK(bench->open[ticket % TICKETS] == 1);
+    bench->open[ticket % TICKETS] = 0;
+}
+
+static void on_deliver(inband_ctx *ctx, const inband_delivery *delivery, void *user) {
+    struct bench *bench = user;
+    CHECK(ctx == bench->ctx && delivery->value != NULL);
+    CHECK(delivery->value_len_bytes <= INBAND_VALUE_LEN_MAX_BYTES);
+    volatile unsigned read = sum(delivery->value, delivery->value_len_bytes);
+    (void)read;
+    if (delivery->kind == INBAND_NEW) {
+        CHECK(delivery->instance > bench->last_instance);
+        CHECK(inband_applied(ctx) == delivery->instance);
+        bench->last_instance = delivery->instance;
+        ended(bench, delivery->ticket);
+    } else {
+        CHECK(delivery->kind == INBAND_REPLAY || delivery->kind == INBAND_NOOP);
+    }
+    CHECK(inband_run_once(ctx, 0) == INBAND_ERR_BUSY);
+    bench->depth++;
+    call(bench);
+    bench->depth--;
+}
+
+static void on_failed(inband_ctx *ctx, const inband_failure *failure, void *user) {
+    struct bench *bench = user;
+    CHECK(ctx == bench->ctx && strlen(failure->message) > 0);
+    CHECK((failure->ticket == 0) != (failure->instance == 0));
+    ended(bench, failure->ticket);
+    bench->depth++;
+    call(bench);
+    bench->depth--;
+}
+
+static void on_state_needed(inband_ctx *ctx, void *user) {
+    struct bench *bench = user;
+    CHECK(ctx == bench->ctx);
+}
+
+static void save(struct bench *bench) {
+    int64_t len_bytes = inband_save(bench->ctx, NULL, 0);
+    CHECK(len_bytes >= 8);
+    free(bench->saved);
+    bench->saved_len_bytes = (size_t)len_bytes;
+    bench->saved = malloc(bench->saved_len_bytes);
+    uint8_t *small = malloc(bench->saved_len_bytes - 1);
+    CHECK(bench->saved && small);
+    CHECK(inband_save(bench->ctx, small, bench->saved_len_bytes - 1) == len_bytes);
+    free(small);
+    CHECK(inband_save(bench->ctx, bench->saved, bench->saved_len_bytes) == len_bytes);
+}
+
+/* Restore what was saved, or that with some bytes changed or cut off, or anything. */
+static void restore(struct bench *bench) {
+    uint8_t how = byte(bench);
+    size_t len_bytes = how % 4 == 3 ? byte(bench) : bench->saved_len_bytes;
+    if (how % 4 == 2 && len_bytes > 0)
+        len_bytes -= byte(bench) % len_bytes;
+    uint8_t *copy = malloc(len_bytes ? len_bytes : 1);
+    CHECK(copy != NULL);
+    for (size_t i = 0; i < len_bytes; i++)
+        copy[i] = how % 4 == 3 ? byte(bench) : bench->saved[i];
+    if (how % 4 == 1 && len_bytes > 0)
+        copy[(byte(bench) << 8 | byte(bench)) % len_bytes] ^= (uint8_t)(byte(bench) | 1);
+    int result = inband_restore(bench->ctx, copy, len_bytes);
+    free(copy);
+    if (result == INBAND_OK)
+        bench->last_instance = inband_applied(bench->ctx);
+    else
+        CHECK(result < 0 && strlen(inband_last_error()) > 0);
+    CHECK(result == INBAND_OK || how % 4 == 0 || result == INBAND_ERR_SAVED_DAMAGED ||
+          result == INBAND_ERR_SAVED_TOO_OLD || result == INBAND_ERR_ARGUMENT);
+}
+
+static void submit(struct bench *bench) {
+    size_t len_bytes = (size_t)(byte(bench) * 7);
+    uint8_t *value = malloc(len_bytes ? len_bytes : 1);
+    uint64_t ticket = 0;
+    CHECK(value != NULL);
+    memset(value, byte(bench), len_bytes);
+    int room = inband_room(bench->ctx);
+    int result = inband_submit(bench->ctx, value, len_bytes, &ticket);
+    free(value);
+    if (len_bytes > INBAND_VALUE_LEN_MAX_BYTES) {
+        CHECK(result == INBAND_ERR_TOO_LONG);
+    } else if (result == INBAND_OK) {
+        CHECK(room > 0 && ticket > 0);
+        bench->open[ticket % TICKETS] = 1;
+    } else {
+        CHECK(result == INBAND_ERR_WINDOW_FULL);
+    }
+}
+
+static void recover(struct bench *bench) {
+    uint64_t applied = inband_applied(bench->ctx);
+    uint8_t how = byte(bench);
+    uint64_t instance = how < 128 ? applied + how : applied - (how - 128);
+    uint8_t noop[16] = {0};
+    int result = inband_recover(bench->ctx, instance, noop, byte(bench) % (sizeof(noop) + 1));
+    CHECK(result == INBAND_OK || result == INBAND_ERR_ARGUMENT || result == INBAND_ERR_TRIMMED ||
+          result == INBAND_ERR_TOO_FAR_AHEAD || result == INBAND_ERR_WINDOW_FULL);
+}
+
+static void run_once(struct bench *bench) {
+    int result = inband_run_once(bench->ctx, 0);
+    CHECK(bench->depth == 0 || result == INBAND_ERR_BUSY);
+    CHECK(bench->depth != 0 || result >= 0 || result == INBAND_ERR_STOPPED ||
+          result == INBAND_ERR_ARGUMENT);
+}
+
+static void wrong_arguments(struct bench *bench) {
+    CHECK(inband_submit(NULL, "x", 1, NULL) == INBAND_ERR_ARGUMENT);
+    CHECK(inband_submit(bench->ctx, NULL, 1, NULL) == INBAND_ERR_ARGUMENT);
+    CHECK(inband_recover(bench->ctx, 1, NULL, 1) == INBAND_ERR_ARGUMENT);
+    CHECK(inband_restore(bench->ctx, NULL, 1) == INBAND_ERR_ARGUMENT);
+    CHECK(inband_save(bench->ctx, NULL, 1) == INBAND_ERR_ARGUMENT);
+    CHECK(inband_run_once(NULL, 0) == INBAND_ERR_ARGUMENT);
+    CHECK(inband_create(NULL, 0, NULL, 0, NULL) == INBAND_ERR_ARGUMENT);
+    inband_free(NULL);
+    inband_stop(NULL);
+}
+
+/* One call; which one, the input says. */
+static void call(struct bench *bench) {
+    if (bench->calls++ >= CALLS_MAX)
+        return;
+    switch (byte(bench) % 16) {
+    case 0:
+    case 1:
+    case 2:
+        submit(bench);
+        break;
+    case 3:
+        recover(bench);
+        break;
+    case 4:
+        save(bench);
+        break;
+    case 5:
+        restore(bench);
+        break;
+    case 6:
+        CHECK(inband_room(bench->ctx) >= 0 && inband_room(bench->ctx) <= INBAND_WINDOW_VALUES);
+        break;
+    case 7:
+        inband_stop(bench->ctx);
+        break;
+    case 8:
+        wrong_arguments(bench);
+        break;
+    case 9:
+        if (bench->depth > 0)
+            inband_free(bench->ctx); /* does nothing in a callback */
+        break;
+    case 10:
+        CHECK(inband_on_failed(bench->ctx, byte(bench) % 2 ? on_failed : NULL, bench) == 0);
+        break;
+    default:
+        run_once(bench);
+    }
+}
+
+/* Run an input on a host of its own cluster, which is made at the first call. 0, or the error. */
+int inband_fuzz_c_api(const char *config_path, const uint8_t *data, size_t len_bytes) {
+    static struct bench bench;
+    if (!bench.ctx) {
+        int result = inband_create(config_path, INBAND_DATAPLANE_UDP, NULL, 0, &bench.ctx);
+        if (result != INBAND_OK) {
+            fprintf(stderr, "%s: %s\n", config_path, inband_last_error());
+            return result;
+        }
+        CHECK(inband_on_deliver(bench.ctx, on_deliver, &bench) == INBAND_OK);
+        CHECK(inband_on_state_needed(bench.ctx, on_state_needed, &bench) == INBAND_OK);
+        save(&bench);
+    }
+    bench.at = data;
+    bench.end = data + len_bytes;
+    bench.calls = 0;
+    while (bench.at < bench.end && bench.calls < CALLS_MAX)
+        call(&bench);
+    for (int i = 0; i < RUNS_AT_THE_END; i++)
+        run_once(&bench);
+    return 0;
+}

@@ -1,0 +1,16 @@
+//! The targets, a file each.
+
+pub mod c_api;
+pub mod checkpoint;
+pub mod config;
+pub mod connection;
+pub mod control;
+pub mod export;
+pub mod host;
+pub mod journal;
+pub mod machine;
+pub mod raft;
+pub mod records;
+pub mod resp;
+pub mod roles;
+pub mod values;
