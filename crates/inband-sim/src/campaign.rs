@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::ledger::Ends;
 use crate::run::{run, Options, Report};
-use crate::world::Stats;
+use crate::stats::Stats;
 
 /// Which seeds to play, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Campaign {
 pub struct Summary {
     /// Seeds played.
     pub seeds: u64,
+    /// Seeds in which replicas ran the real store.
+    pub with_store: u64,
     /// Seeds with a violation.
     pub failures: u64,
     /// What happened, in all of them.
@@ -39,6 +41,7 @@ pub struct Summary {
 impl Summary {
     fn add(&mut self, report: &Report) {
         self.seeds += 1;
+        self.with_store += u64::from(report.store);
         self.failures += u64::from(report.violation.is_some());
         self.stats += report.stats;
         self.ends += report.ends;

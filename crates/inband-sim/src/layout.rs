@@ -34,6 +34,8 @@ pub struct Layout {
     pub sync: bool,
     /// Packets carry tags and values keyed digests.
     pub digest_key: Option<Secret>,
+    /// Replicas are those of the real key-value store.
+    pub store: bool,
     /// Times of the state machines.
     pub timing: Timing,
 }
@@ -61,6 +63,7 @@ impl Layout {
             ring_slots: RING_SLOTS,
             sync: false,
             digest_key: None,
+            store: false,
             timing: Timing::default(),
         }
     }
@@ -186,10 +189,11 @@ impl Layout {
     /// One line for people.
     pub fn describe(&self) -> String {
         format!(
-            "acceptors {:?}, leaders {:?}, replicas {:?}, {} logs, {} slots, {}{}, deadline {} ms",
+            "acceptors {:?}, leaders {:?}, replicas {:?}{}, {} logs, {} slots, {}{}, deadline {} ms",
             self.acceptors,
             self.leaders,
             self.replicas,
+            if self.store { " of the store" } else { "" },
             self.partitions,
             self.ring_slots,
             if self.sync { "sync" } else { "memory" },

@@ -135,26 +135,9 @@ impl Ledger {
         verdict: Verdict,
         state: u64,
     ) -> Result<(), Broken> {
-        let history = &mut self.histories[partition];
         let instance = decided.instance;
-        let value = decided_key(decided, Digest::PLAIN);
-        let now = Applied { value, state };
-        let at = instance as usize - 1;
-        if let Some(before) = history.get(at) {
-            if *before != now {
-                return Err(Invariant::ReplicasEqual.broken(format!(
-                    "replica {node} applied another value or state in {instance}: {now:x?} after {before:x?}"
-                )));
-            }
-            return Ok(());
-        }
-        if at != history.len() {
-            return Err(Invariant::InOrder.broken(format!(
-                "replica {node} applied {instance}, which leaves a gap in the history"
-            )));
-        }
-        history.push(now);
-        if verdict != Verdict::Apply {
+        let is_new = self.in_history(node, partition, decided, state)?;
+        if !is_new || verdict != Verdict::Apply {
             return Ok(());
         }
         let Some(command) = command_id(decided.value) else {
@@ -177,14 +160,41 @@ impl Ledger {
         Ok(())
     }
 
+    /// A replica is at this instance of a log, in this state: all have the same history. Is it the
+    /// first one there?
+    fn in_history(
+        &mut self,
+        node: u8,
+        partition: usize,
+        decided: &Decided<'_>,
+        state: u64,
+    ) -> Result<bool, Broken> {
+        let history = &mut self.histories[partition];
+        let instance = decided.instance;
+        let value = decided_key(decided, Digest::PLAIN);
+        let now = Applied { value, state };
+        let at = instance as usize - 1;
+        if let Some(before) = history.get(at) {
+            if *before != now {
+                return Err(Invariant::ReplicasEqual.broken(format!(
+                    "replica {node} applied another value or state in {instance}: {now:x?} after {before:x?}"
+                )));
+            }
+            return Ok(false);
+        }
+        if at != history.len() {
+            return Err(Invariant::InOrder.broken(format!(
+                "replica {node} applied {instance}, which leaves a gap in the history"
+            )));
+        }
+        history.push(now);
+        Ok(true)
+    }
+
     /// A replica that has applied everything up to `applied` tells a client "done". Returns the
     /// command's number.
     pub fn succeeded(&mut self, node: u8, ticket: Ticket, applied: u64) -> Result<u64, Broken> {
-        let submission = self.outstanding.remove(&(node, ticket)).ok_or_else(|| {
-            Invariant::DeadlinesKept.broken(format!(
-                "replica {node} ended {ticket:?} twice or never had it"
-            ))
-        })?;
+        let submission = self.take(node, ticket)?;
         self.ends.success += 1;
         match self.fate(submission.command)?.applied_in {
             Some((partition, instance))
@@ -200,13 +210,39 @@ impl Ledger {
         }
     }
 
+    /// Numbers given to commands so far.
+    pub fn commands(&self) -> u64 {
+        self.fates.len() as u64
+    }
+
+    /// A replica of the real store was handed an instance: all have the same history.
+    pub fn delivered(
+        &mut self,
+        node: u8,
+        partition: usize,
+        decided: &Decided<'_>,
+    ) -> Result<(), Broken> {
+        self.in_history(node, partition, decided, 0).map(|_| ())
+    }
+
+    /// A replica of the real store tells a client "done"; what is true of that is checked elsewhere.
+    /// Returns the command's number.
+    pub fn finished(&mut self, node: u8, ticket: Ticket) -> Result<u64, Broken> {
+        let submission = self.take(node, ticket)?;
+        self.ends.success += 1;
+        Ok(submission.command)
+    }
+
+    fn take(&mut self, node: u8, ticket: Ticket) -> Result<Submission, Broken> {
+        self.outstanding.remove(&(node, ticket)).ok_or_else(|| {
+            let what = format!("replica {node} ended {ticket:?} twice or never had it");
+            Invariant::DeadlinesKept.broken(what)
+        })
+    }
+
     /// A submission ended in failure. Returns the command's number.
     pub fn failed(&mut self, node: u8, ticket: Ticket, why: SubmitFailure) -> Result<u64, Broken> {
-        let submission = self.outstanding.remove(&(node, ticket)).ok_or_else(|| {
-            Invariant::DeadlinesKept.broken(format!(
-                "replica {node} ended {ticket:?} twice or never had it"
-            ))
-        })?;
+        let submission = self.take(node, ticket)?;
         let command = submission.command;
         match why {
             SubmitFailure::OutcomeUnknown(_) => self.ends.unknown += 1,

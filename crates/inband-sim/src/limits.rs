@@ -42,6 +42,12 @@ pub const SEGMENT_BYTES: u64 = 48 << 10;
 pub const EXTEND_BYTES: u64 = 8 << 10;
 /// A journal longer than this is written anew.
 pub const COMPACT_MIN_BYTES: u64 = 96 << 10;
+/// How many of a million clusters run the real store; it takes some ten times as long as the toy.
+pub const STORE_PPM: u64 = 40_000;
+/// Partitions of a store that has several, and one log more.
+pub const STORE_PARTITIONS: usize = 3;
+/// Mean time between commands for the store.
+pub const STORE_LOAD_US: Micros = 6_000;
 /// Length of the phase with faults unless told otherwise.
 pub const FAULTY_PHASE_US: Micros = 800_000;
 /// After the last fault everything must be finished within this time.

@@ -120,6 +120,10 @@ impl World {
             let late = format!("not settled in time: {}", self.explain());
             self.check(Err(Invariant::Liveness.broken(late)));
         }
+        if self.violation.is_none() {
+            let equal = self.stores_are_equal();
+            self.check(equal);
+        }
         self.stats.settled_after_us = self.now - started;
         for sim in &self.hosts {
             self.stats.recoveries += sim.host.as_ref().map_or(0, recoveries);

@@ -12,12 +12,13 @@ use crate::layout::Layout;
 use crate::ledger::Ends;
 use crate::limits::{
     ATTACKER_EVERY_US, ATTACKER_PPM, EPOCHS_PPM, EVENTS_MAX, FAULTY_PHASE_US, KEYED_PPM, LOADS_US,
-    RECONFIGURE_US, SYNC_PPM, TRACE_EVENTS,
+    RECONFIGURE_US, STORE_LOAD_US, STORE_PARTITIONS, STORE_PPM, SYNC_PPM, TRACE_EVENTS,
 };
 use crate::mutation::Mutation;
 use crate::network::Rates;
 use crate::rng::Rng;
-use crate::world::{Stats, Violation, World};
+use crate::stats::Stats;
+use crate::world::{Violation, World};
 
 /// How to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct Options {
     pub faulty_us: Micros,
     /// Events kept for the trace.
     pub trace_events: usize,
+    /// Do replicas run the real store? `None`: those of some seeds do.
+    pub store: Option<bool>,
     /// A rule to break.
     pub mutation: Option<Mutation>,
 }
@@ -35,6 +38,7 @@ impl Default for Options {
         Options {
             faulty_us: FAULTY_PHASE_US,
             trace_events: TRACE_EVENTS,
+            store: None,
             mutation: None,
         }
     }
@@ -47,6 +51,8 @@ pub struct Report {
     pub seed: u64,
     /// The cluster.
     pub layout: String,
+    /// Its replicas ran the real store.
+    pub store: bool,
     /// `None`: all went well.
     pub violation: Option<Violation>,
     /// In numbers.
@@ -111,6 +117,19 @@ fn unkindness(rng: &mut Rng) -> Unkindness {
     }
 }
 
+/// Does this seed run the real store? Then with several partitions, or a single one.
+fn runs_store(seed: u64, options: &Options, layout: &mut Layout) -> bool {
+    let mut rng = Rng::new(seed, 11);
+    let by_seed = options.mutation.is_none() && rng.chance_ppm(STORE_PPM);
+    layout.store = options.store.unwrap_or(by_seed);
+    if layout.store {
+        let several = rng.chance_ppm(750_000);
+        let partitions = if several { STORE_PARTITIONS } else { 1 };
+        layout.partitions = inband_kv::partition::logs_of(partitions);
+    }
+    layout.store
+}
+
 /// Play the schedule of a seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     let mut rng = Rng::new(seed, 0);
@@ -135,6 +154,10 @@ pub fn run(seed: u64, options: &Options) -> Report {
     }
     let unkind = unkindness(&mut rng);
     let load_us = LOADS_US[rng.below(3) as usize];
+    let load_us = match runs_store(seed, options, &mut layout) {
+        true => STORE_LOAD_US,
+        false => load_us,
+    };
     let described = layout.describe();
     let mut world = World::new(seed, layout, options.mutation, options.trace_events);
     let played = catch_unwind(AssertUnwindSafe(|| {
@@ -168,6 +191,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
     Report {
         seed,
         layout: described,
+        store: world.layout.store,
         violation: world.violation().cloned(),
         stats: world.stats,
         ends: world.ledger.ends,

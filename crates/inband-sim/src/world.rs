@@ -1,7 +1,6 @@
 //! The world: hosts, network, time. Steps from event to event and lets the checks look after each.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::AddAssign;
 
 use inband_dataplane::auth::{Gate, Keys, Secret};
 use inband_dataplane::wire::{self, Header};
@@ -11,9 +10,9 @@ use inband_paxos::timing::Micros;
 
 use crate::attacker::Attacker;
 use crate::epochs::{Change, Members};
-use crate::fault_kind::FaultCounts;
 use crate::faults::Faults;
 use crate::forge;
+use crate::history::Histories;
 use crate::invariant::{Broken, Invariant};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
@@ -24,6 +23,7 @@ use crate::observer::Observer;
 use crate::queue::{Event, Queue};
 use crate::rng::Rng;
 use crate::simhost::SimHost;
+use crate::stats::Stats;
 use crate::trace::{Happened, Trace};
 
 /// A broken promise of the protocol.
@@ -35,92 +35,6 @@ pub struct Violation {
     pub invariant: Invariant,
     /// What is wrong.
     pub what: String,
-}
-
-/// What happened, in numbers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Events handled.
-    pub events: u64,
-    /// Packets sent.
-    pub packets: u64,
-    /// Packets lost, by the network or because their host was down.
-    pub lost: u64,
-    /// Packets that were held up for long.
-    pub delayed: u64,
-    /// Packets that arrived after one that was sent later, between the same two hosts.
-    pub reordered: u64,
-    /// Packets that arrived a second time.
-    pub duplicated: u64,
-    /// Packets that arrived with a flipped bit.
-    pub damaged: u64,
-    /// Packets held back and released later.
-    pub held: u64,
-    /// Packets that the attacker sent again.
-    pub replayed: u64,
-    /// Faults begun: partitions, crashes, pauses, ...
-    pub faults: FaultCounts,
-    /// Hosts crashed.
-    pub crashes: u64,
-    /// Commands submitted.
-    pub submitted: u64,
-    /// Times a leader was activated.
-    pub activations: u64,
-    /// Checkpoints installed.
-    pub checkpoints: u64,
-    /// BUSY packets: a window was full.
-    pub busy: u64,
-    /// Changes of epoch begun.
-    pub epochs: u64,
-    /// Recoveries of single instances by learners.
-    pub recoveries: u64,
-    /// Simulated time from the last fault until everything was finished.
-    pub settled_after_us: Micros,
-}
-
-impl Stats {
-    /// What happened to packets on purpose, and how often.
-    pub fn packet_faults(&self) -> [(&'static str, u64); 7] {
-        [
-            ("packet lost", self.lost),
-            ("packet delayed", self.delayed),
-            ("packet duplicated", self.duplicated),
-            ("packet reordered", self.reordered),
-            ("packet damaged", self.damaged),
-            ("packet held", self.held),
-            ("packet replayed", self.replayed),
-        ]
-    }
-
-    /// Everything that went wrong on purpose. Not what was only overtaken.
-    pub fn fault_events(&self) -> u64 {
-        let packets = self.lost + self.delayed + self.duplicated + self.damaged;
-        self.faults.total() + packets + self.held + self.replayed
-    }
-}
-
-impl AddAssign for Stats {
-    /// Of several runs; the time to settle is the longest.
-    fn add_assign(&mut self, other: Stats) {
-        self.events += other.events;
-        self.packets += other.packets;
-        self.lost += other.lost;
-        self.delayed += other.delayed;
-        self.reordered += other.reordered;
-        self.duplicated += other.duplicated;
-        self.damaged += other.damaged;
-        self.held += other.held;
-        self.replayed += other.replayed;
-        self.faults += other.faults;
-        self.crashes += other.crashes;
-        self.submitted += other.submitted;
-        self.activations += other.activations;
-        self.checkpoints += other.checkpoints;
-        self.busy += other.busy;
-        self.epochs += other.epochs;
-        self.recoveries += other.recoveries;
-        self.settled_after_us = self.settled_after_us.max(other.settled_after_us);
-    }
 }
 
 /// Streams of random numbers, one a purpose, so that the schedule of one does not shift the others.
@@ -188,6 +102,10 @@ pub struct World {
     read_answers: BTreeMap<(u8, u16), ReadAnswers>,
     pub(crate) out: Outbox,
     pub(crate) bursts: Vec<Burst>,
+    /// What clients of the real store did and saw.
+    pub(crate) histories: Histories,
+    /// Replicas of the real store that need a peer's: node, incarnation, log.
+    pub(crate) checkpoints_wanted: Vec<(u8, u64, usize)>,
 }
 
 impl World {
@@ -227,7 +145,7 @@ impl World {
             queue: Queue::default(),
             hosts: nodes
                 .iter()
-                .map(|node| SimHost::new(*node, layout.partitions))
+                .map(|node| SimHost::new(*node, &layout))
                 .collect(),
             faults: Faults::default(),
             attacker: Attacker::default(),
@@ -237,6 +155,8 @@ impl World {
             read_answers: BTreeMap::new(),
             out: Outbox::new(),
             bursts: Burst::for_logs(layout.partitions),
+            histories: Histories::new(layout.partitions),
+            checkpoints_wanted: Vec::new(),
             layout,
         };
         let members = Members {

@@ -117,6 +117,35 @@ fn silence_is_not_no_vote() {
     );
 }
 
+/// Schedule 6: a PHASE2A comes so late that the slot of its instance was used again. The acceptor that
+/// it reaches may have heard of the floor by TRIM, or only by what it is asked to vote for.
+#[test]
+fn late_vote_over_a_reused_slot() {
+    for hears_trim in [true, false] {
+        // Leader 1; acceptors 2, 3, 4; replica 5.
+        let mut world = warm(Layout::dedicated(3, 1, 1));
+        let late = applied(&world, 5) + 1;
+        filter(&mut world, move |p| match p.header.kind {
+            Type::Phase2A if p.to == 4 && p.header.instance == late => Fate::Keep,
+            Type::Trim if p.to == 4 && !hears_trim => Fate::Lose,
+            _ => Fate::Pass,
+        });
+        let ring = world.layout.ring_slots;
+        for _ in 0..6 {
+            submit(&mut world, 5, ring / 2);
+            world.run_for(60 * MS);
+        }
+        sound(&world);
+        assert!(world.kept() > 0 && applied(&world, 5) > late + 2 * ring as u64);
+        let reused = acceptor(&world, 4).highest >= late + ring as u64;
+        assert_eq!(reused, hears_trim, "without a floor the ring is full");
+        world.release();
+        world.run_for(5 * MS);
+        sound(&world);
+        settle(&mut world);
+    }
+}
+
 /// Schedule 7: votes arrive many times, and a replica that lags far behind asks for old ones.
 #[test]
 fn one_acceptor_two_votes() {
@@ -384,6 +413,59 @@ fn sequence_4_after_5() {
         "the overtaken ones are applied too"
     );
     settle(&mut world);
+}
+
+/// Schedule 13: a request of a process that has ended is decided after its successor's, in the session
+/// that nobody uses any more. It counts once at most.
+#[test]
+fn an_old_session_speaks_late() {
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    world.network.base.duplicate_ppm = 500_000;
+    filter(&mut world, |p| match p.header.kind {
+        Type::Request if p.from == 5 => Fate::Keep,
+        _ => Fate::Pass,
+    });
+    submit(&mut world, 5, 10);
+    world.run_for(20 * MS);
+    assert!(world.kept() > 0);
+    world.crash(5);
+    world.network.filter = None;
+    world.start(5);
+    submit(&mut world, 5, 10);
+    world.run_for(50 * MS);
+    let before = world.ledger.len();
+    world.release();
+    world.run_for(50 * MS);
+    sound(&world);
+    assert!(world.ledger.len() > before, "the old ones were decided");
+    settle(&mut world);
+}
+
+/// Schedule 17: a packet program is not paused by stopping its loader, its links are held. What the old
+/// leader and an acceptor had sent comes all at once, when another leader has long decided more.
+#[test]
+fn held_links_let_old_packets_go_later() {
+    // Leaders 1, 2; acceptors 3, 4, 5; replicas 6, 7.
+    let mut world = warm(Layout::dedicated(3, 2, 2));
+    submit(&mut world, 6, 20);
+    world.run_for(MS / 4);
+    for node in [1, 3] {
+        world.hold_links(node);
+    }
+    world.run_for(500 * MS);
+    assert_eq!(active(&world), [2]);
+    submit(&mut world, 7, 20);
+    world.run_for(50 * MS);
+    let held = world.stats.held;
+    assert!(held > 20);
+    for node in [1, 3] {
+        world.release_links(node);
+    }
+    world.run_for(400 * MS);
+    sound(&world);
+    assert_eq!(active(&world), [2]);
+    settle(&mut world);
+    assert_eq!(world.ledger.ends.unknown, 0, "{}", world.explain());
 }
 
 /// Two leaders at once: the old one is stopped with packets in hand, replaced, and goes on.

@@ -33,6 +33,7 @@ fn random_schedules_are_survived() {
     println!("{summary:#?}");
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert_eq!(summary.seeds, SEEDS);
+    assert!(summary.with_store >= SEEDS / 40);
     assert!(
         summary.stats.fault_events() > 1_000_000,
         "the world has become too kind"

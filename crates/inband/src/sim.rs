@@ -187,8 +187,9 @@ fn tell(summary: &Summary, took: Duration) {
     let core_minutes = cpu_seconds().map_or(minutes, |s| s.max(0.001) / 60.0);
     let rate = |count: u64, minutes: f64| HumanCount((count as f64 / minutes) as u64);
     println!(
-        "{} seeds in {}, {} failed",
+        "{} seeds ({} with the real store) in {}, {} failed",
         HumanCount(summary.seeds),
+        HumanCount(summary.with_store),
         HumanDuration(took),
         summary.failures
     );

@@ -1,0 +1,161 @@
+//! Clients of replicas: what they submit and read.
+
+use inband_paxos::log::ReadTicket;
+use inband_paxos::outbox::Outbox;
+
+use crate::limits::COMMAND_LEN_BYTES;
+use crate::store::{Asked, ReadBegun};
+use crate::trace::Happened;
+use crate::world::World;
+
+impl World {
+    /// The application of replica `node` wants `instance` of log 0 recovered, or decided as `noop`.
+    pub fn recover(&mut self, node: u8, instance: u64, noop: &[u8]) {
+        self.recover_in(node, 0, instance, noop);
+    }
+
+    /// The same in any log.
+    pub fn recover_in(&mut self, node: u8, partition: usize, instance: u64, noop: &[u8]) {
+        self.with_host(node, None, None, |host, now, out| {
+            let known = &mut |_: inband_paxos::log::Origin, _: &[u8]| {};
+            // Delivered before or too far ahead: then there is nothing to do.
+            let _ = host.recover(now, partition, instance, noop, out, known);
+        });
+    }
+
+    fn any_partition(&mut self) -> usize {
+        match self.layout.partitions {
+            1 => 0,
+            several => self.rng.load.below(several as u64) as usize,
+        }
+    }
+
+    /// A client of replica `node` reads from any log. False if the replica takes no reads.
+    pub fn read(&mut self, node: u8) -> bool {
+        let partition = self.any_partition();
+        self.read_from(node, partition)
+    }
+
+    /// A client of replica `node` reads from this log. False if the replica takes no reads.
+    pub fn read_from(&mut self, node: u8, partition: usize) -> bool {
+        if !self.host(node).is_well() {
+            return false;
+        }
+        let deadline = self.now + self.layout.submit_deadline_us();
+        let Some(at) = self.index(node) else {
+            return false;
+        };
+        let sim = &mut self.hosts[at];
+        let Some(host) = &mut sim.host else {
+            return false;
+        };
+        let ticket = host.confirm_read(sim.clock.shows(self.now), partition);
+        self.ledger.read_begun(node, ticket, deadline);
+        self.store_read_begun(at, ticket);
+        self.arm(at);
+        true
+    }
+
+    /// A value for a log, the number of its (first) command, and what it asks of the real store.
+    fn new_value(&mut self, at: usize, partition: usize) -> (u64, Vec<u8>, Option<Asked>) {
+        if self.hosts[at].store.is_some() {
+            let command = self.ledger.commands() + 1;
+            let asked = self.ask_of_store(partition);
+            let sim = &self.hosts[at];
+            let shows = sim.clock.shows(self.now);
+            let store = sim.store.as_ref().expect("looked at just now");
+            let value = store.value_of(&asked, partition, shows);
+            return (command, value, Some(asked));
+        }
+        let command = self.ledger.new_command();
+        let mut value = command.to_be_bytes().to_vec();
+        let long = self.rng.load.chance_ppm(10_000);
+        let longest = inband_dataplane::wire::VALUE_LEN_MAX_BYTES;
+        value.resize(if long { longest } else { COMMAND_LEN_BYTES }, 0x5a);
+        (command, value, None)
+    }
+
+    /// A client of replica `node` submits a command to any log. False if the replica takes none.
+    pub fn submit(&mut self, node: u8) -> bool {
+        let partition = self.any_partition();
+        self.submit_to(node, partition)
+    }
+
+    /// A client of replica `node` submits a command to this log. False if the replica takes none.
+    pub fn submit_to(&mut self, node: u8, partition: usize) -> bool {
+        if !self.host(node).is_well() {
+            return false;
+        }
+        let Some(at) = self.index(node) else {
+            return false;
+        };
+        let (command, value, asked) = self.new_value(at, partition);
+        let deadline = self.now + self.layout.submit_deadline_us();
+        self.trace
+            .note(self.now, Happened::Submitted(node, command));
+        // The ticket is noted before anything that the submission causes is looked at.
+        let mut early = Outbox::new();
+        let sim = &mut self.hosts[at];
+        let shows = sim.clock.shows(self.now);
+        let host = sim.host.as_mut();
+        let submitted = host.map(|h| h.submit(shows, partition, &value, &mut early));
+        let Some(Ok(ticket)) = submitted else {
+            return false;
+        };
+        self.stats.submitted += 1;
+        self.ledger.submitted(node, ticket, command, deadline);
+        if let (Some(store), Some(asked)) = (&mut self.hosts[at].store, asked) {
+            store.wait(asked, ticket, shows + self.layout.submit_deadline_us());
+        }
+        self.with_host(node, None, None, |_, _, out| {
+            for (dest, packet) in early.iter() {
+                out.send_raw(dest, packet);
+            }
+        });
+        true
+    }
+
+    /// What a client of the store asks of a log.
+    pub(crate) fn ask_of_store(&mut self, log: usize) -> Asked {
+        let partitions = inband_kv::partition::partitions_of_logs(self.layout.partitions);
+        let rng = &mut self.rng.load;
+        let command = self.ledger.new_command();
+        if log < partitions {
+            let more = [0, 0, 0, 1, 2][rng.below(5) as usize];
+            let commands = std::iter::once(command);
+            let commands = commands.chain((0..more).map(|_| self.ledger.new_command()));
+            let commands: Vec<u64> = commands.collect();
+            for command in &commands {
+                self.histories.submitted(*command, &[log]);
+            }
+            return Asked::Append(commands);
+        }
+        match rng.below(5) {
+            0 => Asked::SetAll(command),
+            1 => Asked::ReadAll,
+            _ => {
+                let spared = rng.below(partitions as u64 + 1) as usize;
+                let mut involved: Vec<usize> = (0..partitions).collect();
+                if involved.len() > 2 {
+                    involved.retain(|p| *p != spared);
+                }
+                self.histories.submitted(command, &involved);
+                Asked::Transaction(command, involved)
+            }
+        }
+    }
+
+    /// A read of the store begins.
+    pub(crate) fn store_read_begun(&mut self, at: usize, ticket: ReadTicket) {
+        let sim = &mut self.hosts[at];
+        let deadline = sim.clock.shows(self.now) + self.layout.submit_deadline_us();
+        if let Some(store) = &mut sim.store {
+            let log = ticket.partition();
+            let must_see = match log < store.partitions {
+                true => self.histories.known(log),
+                false => 0,
+            };
+            store.reads.insert(ticket, ReadBegun { must_see, deadline });
+        }
+    }
+}

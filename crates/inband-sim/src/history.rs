@@ -1,0 +1,271 @@
+//! What clients of the replicated store did and saw.
+//!
+//! Every partition has one key whose value is its history: commands append their number to it. So a
+//! value read anywhere, at any time, tells which commands were applied there, in which order, and how
+//! often; two values of one key must be beginnings of one history.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use inband_kv::store::Position;
+
+use crate::invariant::{Broken, Invariant};
+
+/// Length of a command's number in a history.
+const NUMBER_LEN_BYTES: usize = 8;
+
+/// How the number of a command stands in a history.
+pub(crate) fn written(command: u64) -> String {
+    format!("{command:07};")
+}
+
+fn numbers(value: &[u8]) -> Result<Vec<u64>, Broken> {
+    let number = |bytes: &[u8]| {
+        let text = std::str::from_utf8(bytes).ok()?;
+        text.strip_suffix(';')?.parse().ok()
+    };
+    let numbers: Option<Vec<u64>> = value.chunks(NUMBER_LEN_BYTES).map(number).collect();
+    numbers.ok_or_else(|| {
+        let text = String::from_utf8_lossy(value);
+        Invariant::ReplicasEqual.broken(format!("a history is torn: {text}"))
+    })
+}
+
+/// The longest history seen of one partition.
+#[derive(Debug, Default)]
+struct History {
+    commands: Vec<u64>,
+    places: BTreeMap<u64, usize>,
+    /// Of commands that were answered before their place was seen.
+    claimed: BTreeMap<usize, u64>,
+    /// Clients know of this many commands.
+    known: usize,
+    /// How long it is at each position that a replica was at.
+    lengths: BTreeMap<Position, usize>,
+}
+
+/// The commands of all clients, and the history of each partition.
+#[derive(Debug)]
+pub(crate) struct Histories {
+    of: Vec<History>,
+    /// Partitions that a command concerns.
+    involved: BTreeMap<u64, Vec<usize>>,
+    certainly_not: BTreeSet<u64>,
+}
+
+impl Histories {
+    pub fn new(partitions: usize) -> Histories {
+        Histories {
+            of: (0..partitions).map(|_| History::default()).collect(),
+            involved: BTreeMap::new(),
+            certainly_not: BTreeSet::new(),
+        }
+    }
+
+    /// A client gives a command to a replica.
+    pub fn submitted(&mut self, command: u64, involved: &[usize]) {
+        self.involved.insert(command, involved.to_vec());
+    }
+
+    /// Its client was told that it was not applied and never will be.
+    pub fn not_applied(&mut self, command: u64) -> Result<(), Broken> {
+        self.certainly_not.insert(command);
+        match self.of.iter().any(|h| h.places.contains_key(&command)) {
+            false => Ok(()),
+            true => Err(Invariant::ExactlyOnce.broken(format!(
+                "a client was told that command {command} was not applied; it was"
+            ))),
+        }
+    }
+
+    /// A replica at this position of a partition has this value: the beginning of the one history.
+    pub fn saw(
+        &mut self,
+        node: u8,
+        partition: usize,
+        position: Position,
+        value: &[u8],
+    ) -> Result<usize, Broken> {
+        let seen = numbers(value)?;
+        let history = &mut self.of[partition];
+        let common = seen.len().min(history.commands.len());
+        if seen[..common] != history.commands[..common] {
+            return Err(Invariant::ReplicasEqual.broken(format!(
+                "replica {node} has another history of partition {partition} than was seen before: \
+                 {seen:?} after {:?}",
+                history.commands
+            )));
+        }
+        let length = *history.lengths.entry(position).or_insert(seen.len());
+        if length != seen.len() {
+            return Err(Invariant::ReplicasEqual.broken(format!(
+                "replica {node} has {} commands at {position:?} of {partition}, another had {length}",
+                seen.len()
+            )));
+        }
+        for command in &seen[common..] {
+            let at = history.commands.len();
+            let is_known = self.involved.get(command);
+            if !is_known.is_some_and(|involved| involved.contains(&partition)) {
+                return Err(Invariant::ExactlyOnce.broken(format!(
+                    "replica {node} applied command {command} in {partition}, where nobody wanted it"
+                )));
+            }
+            if self.certainly_not.contains(command) {
+                return Err(Invariant::ExactlyOnce.broken(format!(
+                    "command {command} was applied after its client was told it never would be"
+                )));
+            }
+            if let Some(first) = history.places.insert(*command, at) {
+                return Err(Invariant::ExactlyOnce.broken(format!(
+                    "command {command} was applied twice in {partition}, as number {first} and {at}"
+                )));
+            }
+            history.commands.push(*command);
+            if history.claimed.remove(&at).is_some_and(|c| c != *command) {
+                return Err(Invariant::NothingLost.broken(format!(
+                    "command {command} stands where another was acknowledged, at {at} of {partition}"
+                )));
+            }
+        }
+        Ok(seen.len())
+    }
+
+    /// A client was told that its command made the history of this partition so long.
+    pub fn acknowledged(
+        &mut self,
+        command: u64,
+        partition: usize,
+        len_bytes: i64,
+    ) -> Result<(), Broken> {
+        let length = usize::try_from(len_bytes).unwrap_or(0) / NUMBER_LEN_BYTES;
+        let history = &mut self.of[partition];
+        history.known = history.known.max(length);
+        let at = length.wrapping_sub(1);
+        let there = match history.commands.get(at) {
+            Some(there) => *there,
+            None => *history.claimed.entry(at).or_insert(command),
+        };
+        if there == command {
+            return Ok(());
+        }
+        Err(Invariant::NothingLost.broken(format!(
+            "command {command} was acknowledged at {at} of {partition}, where {there} stands"
+        )))
+    }
+
+    /// How many commands of a partition clients know of.
+    pub fn known(&self, partition: usize) -> usize {
+        self.of[partition].known
+    }
+
+    /// A client has read a history that long, which has to have at least `must_see` commands.
+    pub fn read(
+        &mut self,
+        node: u8,
+        partition: usize,
+        length: usize,
+        must_see: usize,
+    ) -> Result<(), Broken> {
+        let known = &mut self.of[partition].known;
+        *known = (*known).max(length);
+        if length >= must_see {
+            return Ok(());
+        }
+        Err(Invariant::ReadsLinearizable.broken(format!(
+            "replica {node} read {length} commands of {partition}; a client knew of {must_see} before"
+        )))
+    }
+
+    /// Histories of several partitions were read by one command: commands over several of them stand
+    /// in all of them, in one order.
+    pub fn read_together(&self, values: &[(usize, Vec<u8>)]) -> Result<(), Broken> {
+        let lists: Result<Vec<(usize, Vec<u64>)>, Broken> = values
+            .iter()
+            .map(|(partition, value)| Ok((*partition, numbers(value)?)))
+            .collect();
+        self.are_atomic(&lists?)
+    }
+
+    /// The same of everything ever seen; to be asked when all is finished.
+    pub fn all_atomic(&self) -> Result<(), Broken> {
+        let lists = self.of.iter().map(|h| h.commands.clone()).enumerate();
+        self.are_atomic(&lists.collect::<Vec<_>>())
+    }
+
+    fn are_atomic(&self, lists: &[(usize, Vec<u64>)]) -> Result<(), Broken> {
+        for (a, of_a) in lists {
+            for (b, of_b) in lists.iter().filter(|(b, _)| b > a) {
+                let concerns = |command: &u64| {
+                    let involved = self.involved.get(command);
+                    involved.is_some_and(|all| all.contains(a) && all.contains(b))
+                };
+                let both_a: Vec<u64> = of_a.iter().copied().filter(concerns).collect();
+                let both_b: Vec<u64> = of_b.iter().copied().filter(concerns).collect();
+                if both_a != both_b {
+                    return Err(Invariant::MultiShardAtomic.broken(format!(
+                        "commands over partitions {a} and {b} are {both_a:?} in one and {both_b:?} \
+                         in the other"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(commands: &[u64]) -> Vec<u8> {
+        commands
+            .iter()
+            .map(|c| written(*c))
+            .collect::<String>()
+            .into_bytes()
+    }
+
+    fn at(applied: u64) -> Position {
+        Position { applied, entry: 0 }
+    }
+
+    fn rule(result: Result<usize, Broken>) -> Invariant {
+        result.expect_err("a rule is broken").invariant
+    }
+
+    #[test]
+    fn each_rule_is_noticed() {
+        let mut histories = Histories::new(2);
+        (1..=4).for_each(|command| histories.submitted(command, &[0]));
+        histories.submitted(5, &[0, 1]);
+        assert_eq!(histories.saw(1, 0, at(2), &value(&[1, 2])), Ok(2));
+        assert_eq!(
+            rule(histories.saw(2, 0, at(3), &value(&[1, 3]))),
+            Invariant::ReplicasEqual
+        );
+        assert_eq!(
+            rule(histories.saw(2, 0, at(2), &value(&[1]))),
+            Invariant::ReplicasEqual
+        );
+        assert_eq!(
+            rule(histories.saw(2, 0, at(4), &value(&[1, 2, 1]))),
+            Invariant::ExactlyOnce
+        );
+        assert_eq!(
+            rule(histories.saw(2, 1, at(4), &value(&[3]))),
+            Invariant::ExactlyOnce
+        );
+        let lost = histories.acknowledged(4, 0, 8).expect_err("2 stands there");
+        assert_eq!(lost.invariant, Invariant::NothingLost);
+        assert_eq!(histories.acknowledged(2, 0, 16), Ok(()));
+        let old = histories
+            .read(1, 0, 1, histories.known(0))
+            .expect_err("2 were known");
+        assert_eq!(old.invariant, Invariant::ReadsLinearizable);
+        let half = histories.read_together(&[(0, value(&[1, 5])), (1, value(&[]))]);
+        let half = half.expect_err("5 concerns both");
+        assert_eq!(half.invariant, Invariant::MultiShardAtomic);
+        let said = histories.not_applied(2).expect_err("it was");
+        assert_eq!(said.invariant, Invariant::ExactlyOnce);
+    }
+}

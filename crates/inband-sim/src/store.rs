@@ -1,0 +1,345 @@
+//! A replica of the real key-value store on one simulated host: its state machine over all partitions
+//! and those who wait for it. The sockets and the packing around it are not simulated.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use bytes::BytesMut;
+use inband_kv::command::{Command, Queue, Strings, Watched};
+use inband_kv::limits::{MARKER_REPEAT_MS, MARKER_STAGGER_MS};
+use inband_kv::machine::{Machine, MachineConfig};
+use inband_kv::partition::{partition_of, partitions_of_logs};
+use inband_kv::reply::Reply;
+use inband_kv::resp::Args;
+use inband_kv::store::StoreError;
+use inband_kv::value::ValueWriter;
+use inband_paxos::log::{ReadTicket, Ticket};
+use inband_paxos::timing::Micros;
+use tempfile::TempDir;
+
+use crate::history::written;
+
+/// Wall clock at the start of simulated time.
+const WALL_CLOCK_MS: u64 = 1_700_000_000_000;
+
+/// What a client has asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Append these commands, one after the other, to the history of their partition.
+    Append(Vec<u64>),
+    /// Append a command to the histories of several partitions, in one transaction.
+    Transaction(u64, Vec<usize>),
+    /// Set a key of each partition to the number of this command, at once.
+    SetAll(u64),
+    /// Read all of these keys and all histories, at once.
+    ReadAll,
+    /// Nobody asked: it tells a partition to execute commands over several.
+    Marker,
+}
+
+/// Somebody who waits for a value or an entry.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub asked: Asked,
+    pub ticket: Ticket,
+    /// By the host's clock.
+    pub deadline: Micros,
+    /// Session under which it was refused last.
+    pub refused_session: u64,
+}
+
+/// A read that waits until its index is applied.
+#[derive(Debug)]
+pub(crate) struct ReadWaiting {
+    pub ticket: ReadTicket,
+    pub index: u64,
+}
+
+/// The marker that a partition waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Marker {
+    pub in_flight: Option<(Ticket, u64)>,
+    wanted_since: Option<Micros>,
+}
+
+/// A read whose index is not known yet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReadBegun {
+    /// Commands of the partition that clients knew of.
+    pub must_see: usize,
+    /// By the host's clock.
+    pub deadline: Micros,
+}
+
+/// See the module.
+pub(crate) struct StoreReplica {
+    dir: TempDir,
+    /// `None` while the host is down.
+    pub machine: Option<Machine>,
+    pub partitions: usize,
+    /// Of each partition: the key that holds its history.
+    pub history_keys: Vec<String>,
+    /// Of each partition: the key that is set together with those of the others.
+    pub set_keys: Vec<String>,
+    /// Last instance handed over, of each log.
+    pub delivered: Vec<u64>,
+    pub waiting: BTreeMap<Ticket, Waiting>,
+    /// Values whose clients were told that nobody knows.
+    pub orphans: BTreeSet<Ticket>,
+    /// Entries of the log of commands over several partitions, not executed yet.
+    pub entries: BTreeMap<u64, Waiting>,
+    pub markers: Vec<Marker>,
+    pub reads: BTreeMap<ReadTicket, ReadBegun>,
+    pub confirmed: Vec<ReadWaiting>,
+}
+
+fn key_of_each(prefix: &str, partitions: usize) -> Vec<String> {
+    let key_of = |partition| {
+        let is_there = |key: &String| partition_of(key.as_bytes(), partitions) == partition;
+        let mut names = (0..).map(|i| format!("{prefix}{i}"));
+        names.find(is_there).expect("there are keys enough")
+    };
+    (0..partitions).map(key_of).collect()
+}
+
+/// The wall clock of a host whose clock shows this.
+pub(crate) fn wall_ms(shows: Micros) -> u64 {
+    WALL_CLOCK_MS + shows / 1000
+}
+
+fn in_one_value(commands: &[BytesMut], shows: Micros) -> Vec<u8> {
+    let mut writer = ValueWriter::new();
+    commands.iter().for_each(|command| writer.push(command));
+    writer.finish(wall_ms(shows)).to_vec()
+}
+
+fn encoded(command: &Command<'_>) -> BytesMut {
+    let mut bytes = BytesMut::new();
+    command.encode(None, &mut bytes);
+    bytes
+}
+
+/// Words as the arguments of a request.
+fn with_args<R>(words: &[&[u8]], act: impl FnOnce(Strings<'_>) -> R) -> R {
+    let bytes = words.concat();
+    let mut end = 0;
+    let ranges = words.iter().map(|word| {
+        end += word.len();
+        (end - word.len(), end)
+    });
+    let ranges: Vec<(usize, usize)> = ranges.collect();
+    act(Strings::Args(Args::new(&bytes, &ranges), 0))
+}
+
+impl StoreReplica {
+    /// An empty one, in memory if there is a file system for that.
+    pub fn new(logs: usize) -> std::io::Result<StoreReplica> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("inband-sim-");
+        let in_memory = builder.tempdir_in("/dev/shm");
+        let partitions = partitions_of_logs(logs);
+        Ok(StoreReplica {
+            dir: in_memory.or_else(|_| builder.tempdir())?,
+            machine: None,
+            partitions,
+            history_keys: key_of_each("h", partitions),
+            set_keys: key_of_each("s", partitions),
+            delivered: vec![0; logs],
+            waiting: BTreeMap::new(),
+            orphans: BTreeSet::new(),
+            entries: BTreeMap::new(),
+            markers: (0..partitions).map(|_| Marker::default()).collect(),
+            reads: BTreeMap::new(),
+            confirmed: Vec::new(),
+        })
+    }
+
+    /// Open what the last process has written. The last instance applied of each log.
+    pub fn open(&mut self) -> Result<Vec<u64>, StoreError> {
+        let mut machine = Machine::open(MachineConfig {
+            dirs: vec![self.dir.path().to_path_buf()],
+            partitions: self.partitions,
+            sync: false,
+        })?;
+        machine.defer_writes();
+        self.delivered = machine.applied();
+        self.machine = Some(machine);
+        Ok(self.delivered.clone())
+    }
+
+    /// The process is gone, and with it what it has not written.
+    pub fn crash(&mut self) {
+        self.machine = None;
+        self.waiting.clear();
+        self.orphans.clear();
+        self.entries.clear();
+        self.markers.iter_mut().for_each(|m| *m = Marker::default());
+        self.reads.clear();
+        self.confirmed.clear();
+    }
+
+    /// The state machine.
+    ///
+    /// # Panics
+    /// While the host is down.
+    pub fn machine(&mut self) -> &mut Machine {
+        self.machine.as_mut().expect("the host is up")
+    }
+
+    /// Somebody waits for a value, until this time of the host's clock.
+    pub fn wait(&mut self, asked: Asked, ticket: Ticket, deadline: Micros) {
+        let waiting = Waiting {
+            asked,
+            ticket,
+            deadline,
+            refused_session: 0,
+        };
+        self.waiting.insert(ticket, waiting);
+    }
+
+    /// The value that carries what was asked for.
+    pub fn value_of(&self, asked: &Asked, partition: usize, shows: Micros) -> Vec<u8> {
+        match asked {
+            Asked::Append(commands) => {
+                let key = self.history_keys[partition].as_bytes();
+                let append = |c: &u64| encoded(&Command::Append(key, written(*c).as_bytes()));
+                in_one_value(&commands.iter().map(append).collect::<Vec<_>>(), shows)
+            }
+            Asked::Transaction(command, involved) => {
+                let (tail, mut queue) = (written(*command), BytesMut::new());
+                for partition in involved {
+                    let key = self.history_keys[*partition].as_bytes();
+                    Queue::push(&mut queue, &Command::Append(key, tail.as_bytes()));
+                }
+                let exec = Command::Exec {
+                    watched: Watched::new(0, &[]),
+                    commands: Queue::new(involved.len(), &queue),
+                };
+                in_one_value(&[encoded(&exec)], shows)
+            }
+            Asked::SetAll(command) => {
+                let number = written(*command);
+                let pairs = self.set_keys.iter();
+                let words: Vec<&[u8]> = pairs
+                    .flat_map(|key| [key.as_bytes(), number.as_bytes()])
+                    .collect();
+                with_args(&words, |all| {
+                    in_one_value(&[encoded(&Command::MSet(all))], shows)
+                })
+            }
+            Asked::ReadAll => {
+                let keys = self.set_keys.iter().chain(&self.history_keys);
+                let words: Vec<&[u8]> = keys.map(|key| key.as_bytes()).collect();
+                with_args(&words, |all| {
+                    in_one_value(&[encoded(&Command::MGet(all))], shows)
+                })
+            }
+            Asked::Marker => Vec::new(),
+        }
+    }
+
+    /// The history of a partition as this replica has it.
+    pub fn history(&mut self, partition: usize, shows: Micros) -> Result<Vec<u8>, StoreError> {
+        let command = encoded(&Command::Get(self.history_keys[partition].as_bytes()));
+        let mut reader = self.machine().reader(partition, wall_ms(shows))?;
+        Ok(match reader.read(&command)? {
+            Some(Reply::Bulk(value)) => value,
+            _ => Vec::new(),
+        })
+    }
+
+    /// Markers to be submitted now: for which partition, up to which entry. `index` of this replica
+    /// among all: for entries of others each waits a while longer than the one before.
+    pub fn wanted_markers(&mut self, shows: Micros, index: u64) -> Vec<(usize, u64)> {
+        let Some(machine) = &self.machine else {
+            return Vec::new();
+        };
+        let patience_us = (MARKER_REPEAT_MS + MARKER_STAGGER_MS * index) * 1000;
+        let mut due = Vec::new();
+        for (partition, marker) in self.markers.iter_mut().enumerate() {
+            let Some(wanted) = machine.wanted_marker(partition) else {
+                marker.wanted_since = None;
+                continue;
+            };
+            if marker
+                .in_flight
+                .is_some_and(|(_, entry)| entry >= wanted.entry)
+            {
+                continue;
+            }
+            let since = *marker.wanted_since.get_or_insert(shows);
+            if wanted.is_own || shows >= since + patience_us {
+                due.push((partition, wanted.entry));
+            }
+        }
+        due
+    }
+
+    /// A value ended; if it was a marker, another one may go.
+    pub fn forget_marker(&mut self, ticket: Ticket) {
+        for marker in &mut self.markers {
+            if marker.in_flight.is_some_and(|(own, _)| own == ticket) {
+                marker.in_flight = None;
+            }
+        }
+    }
+
+    /// Clients that have waited for too long.
+    pub fn overdue(&mut self, shows: Micros) -> Vec<Waiting> {
+        let is_overdue = |w: &Waiting| w.asked != Asked::Marker && w.deadline < shows;
+        let values = take_if(&mut self.waiting, is_overdue);
+        self.orphans.extend(values.iter().map(|w| w.ticket));
+        let entries = take_if(&mut self.entries, is_overdue);
+        values.into_iter().chain(entries).collect()
+    }
+
+    /// After a checkpoint nobody can tell what became of values under way.
+    pub fn orphan_all(&mut self) -> Vec<Waiting> {
+        let values = std::mem::take(&mut self.waiting);
+        self.orphans.extend(values.keys());
+        self.markers.iter_mut().for_each(|m| *m = Marker::default());
+        let entries = std::mem::take(&mut self.entries);
+        values.into_values().chain(entries.into_values()).collect()
+    }
+
+    /// Copy the stores of a peer. Which logs have to be reset, and to which instance.
+    pub fn install_from(
+        &mut self,
+        peer: &mut StoreReplica,
+    ) -> Result<Vec<(usize, u64)>, StoreError> {
+        let (theirs, own) = (peer.machine(), self.machine());
+        theirs.flush()?;
+        let (from, to) = (theirs.outgoing(), own.incoming());
+        let failed = |path: &std::path::Path, source| StoreError::Io {
+            path: path.to_path_buf(),
+            source,
+        };
+        for dir in from.iter().chain(&to) {
+            if dir.exists() {
+                fs::remove_dir_all(dir).map_err(|e| failed(dir, e))?;
+            }
+            if let Some(parent) = dir.parent() {
+                fs::create_dir_all(parent).map_err(|e| failed(parent, e))?;
+            }
+        }
+        theirs.shared().checkpoint(&from)?;
+        for (from, to) in from.iter().zip(&to) {
+            fs::rename(from, to).map_err(|e| failed(to, e))?;
+        }
+        let reset = own.install()?;
+        let applied = own.applied();
+        for (log, delivered) in self.delivered.iter_mut().enumerate() {
+            *delivered = (*delivered).max(applied[log]);
+        }
+        Ok(reset)
+    }
+}
+
+fn take_if<K: Ord + Copy>(
+    from: &mut BTreeMap<K, Waiting>,
+    is_wanted: impl Fn(&Waiting) -> bool,
+) -> Vec<Waiting> {
+    let wanted = from.iter().filter(|(_, waiting)| is_wanted(waiting));
+    let keys: Vec<K> = wanted.map(|(key, _)| *key).collect();
+    keys.iter().filter_map(|key| from.remove(key)).collect()
+}

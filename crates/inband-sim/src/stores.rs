@@ -1,0 +1,485 @@
+//! Hosts whose replicas run the real store: what clients ask of it, what it answers, and what must be
+//! true of that.
+
+use inband_kv::reply::Reply;
+use inband_kv::store::{Outcome, Outcomes, StoreError};
+use inband_paxos::log::{ReadTicket, SubmitFailure, Ticket};
+use inband_paxos::outbox::Outbox;
+use inband_paxos::session::Verdict;
+
+use crate::app::decided_key;
+use crate::invariant::{Broken, Invariant};
+use crate::simhost::SimHost;
+use crate::store::{Asked, ReadWaiting, StoreReplica, Waiting};
+use crate::trace::Happened;
+use crate::world::World;
+
+/// What the logs reported beside decided values.
+#[derive(Default)]
+struct Reports {
+    failed: Vec<(Ticket, SubmitFailure)>,
+    reads_failed: Vec<ReadTicket>,
+    checkpoint_needed: bool,
+}
+
+fn stopped(node: u8, error: &StoreError) -> Broken {
+    Invariant::NoPanic.broken(format!("the store of node {node} stopped: {error}"))
+}
+
+impl World {
+    /// Take what the logs have for the store of this host, apply it, answer. True if there was
+    /// something.
+    pub(crate) fn apply_to_store(&mut self, at: usize, out: &mut Outbox) -> bool {
+        let (new, reports) = match self.take_decided(at) {
+            Ok(taken) => taken,
+            Err(broken) => {
+                self.check(Err(broken));
+                return false;
+            }
+        };
+        let result = self.handle_reports(at, reports);
+        self.check(result);
+        let mut outcomes = Outcomes::default();
+        let sim = &mut self.hosts[at];
+        let (Some(store), true) = (&mut sim.store, sim.host.is_some()) else {
+            return false;
+        };
+        let ran = store.machine().run(&mut outcomes);
+        let has_progress = match ran {
+            Ok(has_progress) => has_progress,
+            Err(error) => {
+                let broken = stopped(sim.node, &error);
+                self.check(Err(broken));
+                return false;
+            }
+        };
+        let result = self.answer(at, &mut outcomes, out);
+        self.check(result);
+        let result = self.answer_reads(at);
+        self.check(result);
+        self.tell_written(at);
+        // Roles of this very host may have voted for a marker: that is to be looked at.
+        let has_submitted = self.submit_markers(at, out);
+        if new || has_progress {
+            self.flush_later(at);
+        }
+        (new || has_progress || has_submitted) && self.violation.is_none()
+    }
+
+    /// Move decided values into the state machine's bursts, and look at each.
+    fn take_decided(&mut self, at: usize) -> Result<(bool, Reports), Broken> {
+        let (now, digest) = (self.now, self.layout.digest());
+        let sim = &mut self.hosts[at];
+        let node = sim.node;
+        let mut reports = Reports::default();
+        let (Some(host), Some(store)) = (&mut sim.host, &mut sim.store) else {
+            return Ok((false, reports));
+        };
+        let machine = store.machine.as_mut().expect("the host is up");
+        host.take_bursts(machine.bursts());
+        let mut new = false;
+        for (log, burst) in machine.bursts().iter_mut().enumerate() {
+            reports.failed.append(&mut burst.failed);
+            let reads_failed = burst.reads_failed.drain(..).map(|(ticket, _)| ticket);
+            reports.reads_failed.extend(reads_failed);
+            let confirmed = burst.confirmed.drain(..);
+            let waiting = confirmed.map(|(ticket, index)| ReadWaiting { ticket, index });
+            store.confirmed.extend(waiting);
+            let needed = std::mem::take(&mut burst.checkpoint_needed);
+            reports.checkpoint_needed |= needed;
+            if needed && !sim.copies_checkpoint[log] {
+                sim.copies_checkpoint[log] = true;
+                self.checkpoints_wanted.push((node, sim.incarnation, log));
+            }
+            let delivered = &mut store.delivered[log];
+            for decided in burst.decided() {
+                if decided.instance <= *delivered {
+                    continue;
+                }
+                if decided.instance != *delivered + 1 {
+                    return Err(Invariant::InOrder.broken(format!(
+                        "replica {node} was handed {} after {delivered} of {log}",
+                        decided.instance
+                    )));
+                }
+                *delivered = decided.instance;
+                let key = decided_key(&decided, digest);
+                self.observers[log].learned(node, decided.instance, key)?;
+                self.ledger.delivered(node, log, &decided)?;
+                self.trace
+                    .note(now, Happened::Applied(node, log, decided.instance, key));
+                new = true;
+            }
+        }
+        Ok((new, reports))
+    }
+
+    fn handle_reports(&mut self, at: usize, reports: Reports) -> Result<(), Broken> {
+        self.copy_checkpoints_later();
+        let (node, Some(store)) = (self.hosts[at].node, &mut self.hosts[at].store) else {
+            return Ok(());
+        };
+        let mut ended = Vec::new();
+        for (ticket, why) in reports.failed {
+            store.orphans.remove(&ticket);
+            store.forget_marker(ticket);
+            ended.extend(store.waiting.remove(&ticket).map(|waiting| (waiting, why)));
+        }
+        for ticket in &reports.reads_failed {
+            store.reads.remove(ticket);
+        }
+        for (waiting, why) in ended {
+            self.store_failed(node, &waiting, why)?;
+        }
+        for ticket in reports.reads_failed {
+            self.ledger.read_failed(node, ticket)?;
+        }
+        Ok(())
+    }
+
+    fn store_failed(
+        &mut self,
+        node: u8,
+        waiting: &Waiting,
+        why: SubmitFailure,
+    ) -> Result<(), Broken> {
+        if waiting.asked == Asked::Marker {
+            return Ok(());
+        }
+        let command = self.ledger.failed(node, waiting.ticket, why)?;
+        let how = match why {
+            SubmitFailure::OutcomeUnknown(_) => 1,
+            SubmitFailure::NotApplied(_) => 2,
+        };
+        self.trace
+            .note(self.now, Happened::Ended(node, command, how));
+        if how == 1 {
+            return Ok(());
+        }
+        match &waiting.asked {
+            Asked::Append(commands) => commands
+                .iter()
+                .try_for_each(|command| self.histories.not_applied(*command)),
+            Asked::Transaction(command, _) => self.histories.not_applied(*command),
+            Asked::SetAll(_) | Asked::ReadAll | Asked::Marker => Ok(()),
+        }
+    }
+
+    /// Nobody knows what became of these.
+    fn outcomes_unknown(&mut self, node: u8, ended: &[Waiting]) -> Result<(), Broken> {
+        let why = SubmitFailure::OutcomeUnknown(self.layout.submit_deadline_us() / 1000);
+        ended
+            .iter()
+            .try_for_each(|waiting| self.store_failed(node, waiting, why))
+    }
+
+    /// Answer those who wait for what was applied.
+    fn answer(
+        &mut self,
+        at: usize,
+        outcomes: &mut Outcomes,
+        out: &mut Outbox,
+    ) -> Result<(), Broken> {
+        for outcome in std::mem::take(&mut outcomes.values) {
+            let end = outcome.first_reply + outcome.reply_count;
+            let replies = &outcomes.replies[outcome.first_reply..end];
+            self.value_applied(at, outcome, replies, out)?;
+        }
+        for (entry, reply) in outcomes.entries.drain(..) {
+            let store = self.hosts[at].store.as_mut();
+            let waiting = store.and_then(|store| store.entries.remove(&entry));
+            if let Some(waiting) = waiting {
+                self.succeeded(at, &waiting, &[reply])?;
+            }
+        }
+        let sim = &mut self.hosts[at];
+        let (node, shows) = (sim.node, sim.clock.shows(self.now));
+        let store = sim.store.as_mut();
+        let overdue = store.map(|store| store.overdue(shows)).unwrap_or_default();
+        self.outcomes_unknown(node, &overdue)
+    }
+
+    fn value_applied(
+        &mut self,
+        at: usize,
+        outcome: Outcome,
+        replies: &[Reply],
+        out: &mut Outbox,
+    ) -> Result<(), Broken> {
+        let SimHost {
+            node,
+            host,
+            store,
+            clock,
+            ..
+        } = &mut self.hosts[at];
+        let (Some(host), Some(store)) = (host, store) else {
+            return Ok(());
+        };
+        let (node, ticket) = (*node, outcome.ticket);
+        match outcome.verdict {
+            Verdict::Nothing => return Ok(()),
+            Verdict::Refused => {
+                if let Some(waiting) = store.waiting.get_mut(&ticket) {
+                    // Not if it was refused under this session before: it is on its way under another.
+                    if waiting.refused_session < outcome.session_id {
+                        waiting.refused_session = outcome.session_id;
+                        host.session_refused(clock.shows(self.now), ticket, out);
+                        return Ok(());
+                    }
+                }
+            }
+            Verdict::Apply | Verdict::Duplicate => {}
+        }
+        if store.orphans.remove(&ticket) {
+            host.answered(ticket);
+            return Ok(());
+        }
+        if outcome.verdict == Verdict::Refused {
+            return Ok(());
+        }
+        let Some(waiting) = store.waiting.remove(&ticket) else {
+            return Ok(());
+        };
+        host.answered(ticket);
+        store.forget_marker(ticket);
+        if waiting.asked == Asked::Marker {
+            return Ok(());
+        }
+        if outcome.verdict == Verdict::Duplicate {
+            return self.outcomes_unknown(node, &[waiting]);
+        }
+        if let Some(entry) = outcome.first_entry {
+            store.entries.insert(entry, waiting);
+            return Ok(());
+        }
+        self.succeeded(at, &waiting, replies)
+    }
+
+    /// A client is told that what it asked for is done.
+    fn succeeded(&mut self, at: usize, waiting: &Waiting, replies: &[Reply]) -> Result<(), Broken> {
+        let node = self.hosts[at].node;
+        let command = self.ledger.finished(node, waiting.ticket)?;
+        self.trace.note(self.now, Happened::Ended(node, command, 0));
+        let partition = waiting.ticket.partition();
+        let strange = |reply: &[Reply]| {
+            let what = format!("replica {node} answered {:?} with {reply:?}", waiting.asked);
+            Err(Invariant::NothingLost.broken(what))
+        };
+        match (&waiting.asked, replies) {
+            (Asked::Append(commands), replies) if commands.len() == replies.len() => {
+                for (command, reply) in commands.iter().zip(replies) {
+                    let Reply::Integer(len_bytes) = reply else {
+                        return strange(replies);
+                    };
+                    self.histories
+                        .acknowledged(*command, partition, *len_bytes)?;
+                }
+                Ok(())
+            }
+            (Asked::Transaction(command, involved), [Reply::Array(replies)])
+                if involved.len() == replies.len() =>
+            {
+                for (partition, reply) in involved.iter().zip(replies) {
+                    let Reply::Integer(len_bytes) = reply else {
+                        return strange(replies);
+                    };
+                    self.histories
+                        .acknowledged(*command, *partition, *len_bytes)?;
+                }
+                Ok(())
+            }
+            (Asked::SetAll(_), [Reply::Ok]) => Ok(()),
+            (Asked::ReadAll, [Reply::Array(values)]) => self.all_read(node, values),
+            _ => strange(replies),
+        }
+    }
+
+    /// The keys that are set together, and then all histories, as one command read them.
+    fn all_read(&self, node: u8, values: &[Reply]) -> Result<(), Broken> {
+        let (set, histories) = values.split_at(values.len() / 2);
+        if set.iter().any(|value| *value != set[0]) {
+            return Err(Invariant::MultiShardAtomic.broken(format!(
+                "replica {node} read {set:?} of keys that are set together"
+            )));
+        }
+        let value = |reply: &Reply| match reply {
+            Reply::Bulk(value) => value.clone(),
+            _ => Vec::new(),
+        };
+        let histories: Vec<(usize, Vec<u8>)> = histories.iter().map(value).enumerate().collect();
+        self.histories.read_together(&histories)
+    }
+
+    /// Answer reads whose index is applied, and end those that have waited for too long.
+    fn answer_reads(&mut self, at: usize) -> Result<(), Broken> {
+        let sim = &mut self.hosts[at];
+        let shows = sim.clock.shows(self.now);
+        let (node, Some(store)) = (sim.node, &mut sim.store) else {
+            return Ok(());
+        };
+        let mut waiting = std::mem::take(&mut store.confirmed);
+        let mut result = Ok(());
+        waiting.retain(|read| {
+            let log = read.ticket.partition();
+            let Some(begun) = store.reads.get(&read.ticket).copied() else {
+                return false;
+            };
+            let applied = store.machine().store(log).applied();
+            if applied < read.index && begun.deadline >= shows {
+                return true;
+            }
+            store.reads.remove(&read.ticket);
+            let ended = if applied < read.index {
+                self.ledger.read_failed(node, read.ticket)
+            } else if log < store.partitions {
+                let answered = self
+                    .ledger
+                    .read_answered(node, read.ticket, read.index, applied);
+                let seen = sample(store, node, log, shows, &mut self.histories);
+                let sees = |length| self.histories.read(node, log, length, begun.must_see);
+                answered.and(seen.and_then(sees))
+            } else {
+                self.ledger
+                    .read_answered(node, read.ticket, read.index, applied)
+            };
+            self.trace
+                .note(self.now, Happened::Read(node, log, read.index));
+            result = std::mem::replace(&mut result, Ok(())).and(ended);
+            false
+        });
+        store.confirmed.append(&mut waiting);
+        result
+    }
+
+    /// Tell the logs what is written: acceptors need not keep that.
+    fn tell_written(&mut self, at: usize) {
+        let sim = &mut self.hosts[at];
+        let (Some(host), Some(store)) = (&mut sim.host, &mut sim.store) else {
+            return;
+        };
+        let (applied, written) = (store.machine().applied(), store.machine().written());
+        let positions = applied.into_iter().zip(written);
+        for (log, (app, (applied, written))) in sim.apps.iter_mut().zip(positions).enumerate() {
+            app.live.applied = applied;
+            if app.durable.applied < written {
+                app.durable.applied = written;
+                host.applied(log, written);
+            }
+        }
+    }
+
+    fn submit_markers(&mut self, at: usize, out: &mut Outbox) -> bool {
+        let index = self.replica_index(at);
+        let sim = &mut self.hosts[at];
+        let shows = sim.clock.shows(self.now);
+        let (Some(host), Some(store)) = (&mut sim.host, &mut sim.store) else {
+            return false;
+        };
+        let mut has_submitted = false;
+        for (partition, entry) in store.wanted_markers(shows, index) {
+            let marker = inband_kv::value::marker(entry);
+            let Ok(ticket) = host.submit(shows, partition, &marker, out) else {
+                continue;
+            };
+            store.markers[partition].in_flight = Some((ticket, entry));
+            store.wait(Asked::Marker, ticket, u64::MAX);
+            has_submitted = true;
+        }
+        has_submitted
+    }
+
+    fn replica_index(&self, at: usize) -> u64 {
+        let node = self.hosts[at].node;
+        let place = self.layout.replicas.iter().position(|n| *n == node);
+        place.unwrap_or(0) as u64
+    }
+
+    /// Write what the store has applied, and look at it.
+    pub(crate) fn flush_store(&mut self, at: usize) {
+        let sim = &mut self.hosts[at];
+        let (node, shows) = (sim.node, sim.clock.shows(self.now));
+        let Some(store) = &mut sim.store else { return };
+        let flushed = store.machine().flush();
+        let mut result = flushed.map_err(|error| stopped(node, &error));
+        for partition in 0..store.partitions {
+            let seen = sample(store, node, partition, shows, &mut self.histories);
+            result = result.and(seen.map(|_| ()));
+        }
+        self.check(result);
+        self.with_host(node, None, None, |_, _, _| {});
+    }
+
+    /// Install the stores of the most advanced peer that can be reached.
+    pub(crate) fn checkpoint_store(&mut self, at: usize, from: usize, log: usize) {
+        let Some(mut peer) = self.hosts[from].store.take() else {
+            return;
+        };
+        let sim = &mut self.hosts[at];
+        let (node, Some(store)) = (sim.node, &mut sim.store) else {
+            return;
+        };
+        let installed = store.install_from(&mut peer);
+        let orphans = match &installed {
+            Ok(_) => store.orphan_all(),
+            Err(_) => Vec::new(),
+        };
+        let applied = store.machine().store(log).applied();
+        self.hosts[from].store = Some(peer);
+        let reset = match installed {
+            Ok(reset) => reset,
+            // Meanwhile it caught up.
+            Err(StoreError::CheckpointTooOld { .. }) => return,
+            Err(error) => return self.check(Err(stopped(node, &error))),
+        };
+        self.stats.checkpoints += 1;
+        self.trace
+            .note(self.now, Happened::Checkpoint(node, log, applied));
+        let result = self.outcomes_unknown(node, &orphans);
+        self.check(result);
+        self.with_host(node, None, None, |host, _, _| {
+            for (log, applied) in reset {
+                host.reset(log, applied);
+            }
+        });
+    }
+
+    /// When all is finished, the stores of all living replicas are equal in everything.
+    pub(crate) fn stores_are_equal(&mut self) -> Result<(), Broken> {
+        let mut first = None;
+        for node in self.living_replicas() {
+            let at = self.index(node).expect("it lives");
+            let shows = self.hosts[at].clock.shows(self.now);
+            let Some(store) = &mut self.hosts[at].store else {
+                continue;
+            };
+            for partition in 0..store.partitions {
+                sample(store, node, partition, shows, &mut self.histories)?;
+            }
+            let flushed = store.machine().flush();
+            let digest = flushed.and_then(|()| store.machine().digest());
+            let digest = digest.map_err(|error| stopped(node, &error))?;
+            let (other, expected) = *first.get_or_insert((node, digest));
+            if digest != expected {
+                return Err(Invariant::ReplicasEqual.broken(format!(
+                    "the stores of nodes {other} and {node} differ at equal positions"
+                )));
+            }
+        }
+        self.histories.all_atomic()
+    }
+}
+
+/// Look at the history of a partition as a replica has it. How many commands it has.
+fn sample(
+    store: &mut StoreReplica,
+    node: u8,
+    partition: usize,
+    shows: u64,
+    histories: &mut crate::history::Histories,
+) -> Result<usize, Broken> {
+    let history = store.history(partition, shows);
+    let value = history.map_err(|error| stopped(node, &error))?;
+    let position = store.machine().store(partition).position();
+    histories.saw(node, partition, position, &value)
+}
