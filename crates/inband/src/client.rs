@@ -34,7 +34,25 @@ impl AccessArgs {
     }
 }
 
+/// A whole answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// `+OK` and the like.
+    Status(String),
+    /// An error, its code included.
+    Error(String),
+    /// A number.
+    Integer(i64),
+    /// A string of one line.
+    Text(String),
+    /// No value, or a transaction that was not executed.
+    Nil,
+    /// Several.
+    Array(Vec<Answer>),
+}
+
 /// One connection.
+#[derive(Debug)]
 pub struct Client {
     stream: BufReader<ClientStream>,
     request: String,
@@ -66,6 +84,33 @@ impl Client {
         stream.write_all(self.request.as_bytes())?;
         stream.flush()?;
         self.line()
+    }
+
+    /// Send a command and return its whole answer.
+    pub fn ask(&mut self, parts: &[&str]) -> Result<Answer> {
+        let line = self.call(parts)?;
+        self.rest_of(&line)
+    }
+
+    fn rest_of(&mut self, line: &str) -> Result<Answer> {
+        let (kind, text) = line.split_at_checked(1).context("an empty answer")?;
+        let text = text.to_owned();
+        Ok(match kind {
+            "+" => Answer::Status(text),
+            "-" => Answer::Error(text),
+            ":" => Answer::Integer(text.parse()?),
+            "$" | "*" if text == "-1" => Answer::Nil,
+            "$" => Answer::Text(self.line()?),
+            "*" => {
+                let mut items = Vec::new();
+                for _ in 0..text.parse::<usize>()? {
+                    let line = self.line()?;
+                    items.push(self.rest_of(&line)?);
+                }
+                Answer::Array(items)
+            }
+            _ => bail!("an answer begins with {line:?}"),
+        })
     }
 
     /// The connection itself, which must be without TLS. No answer may be outstanding.
