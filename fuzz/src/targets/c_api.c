@@ -31,6 +31,7 @@ struct bench {
     int depth; /* 1: inside a callback */
     uint64_t last_instance;
     uint8_t open[TICKETS]; /* 1: submitted and without an end */
+    int misled;            /* took a position that inband_save() did not make: it has no checksum */
     uint8_t *saved;        /* what inband_save() made last */
     size_t saved_len_bytes;
 };
@@ -50,7 +51,7 @@ static unsigned sum(const void *bytes, size_t len_bytes) {
 
 /* A ticket that has an end must have had none. */
 static void ended(struct bench *bench, uint64_t ticket) {
-    if (ticket == 0)
+    if (ticket == 0 || bench->misled)
         return;
     CHECK(bench->open[ticket % TICKETS] == 1);
     bench->open[ticket % TICKETS] = 0;
@@ -118,6 +119,7 @@ static void restore(struct bench *bench) {
         copy[(byte(bench) << 8 | byte(bench)) % len_bytes] ^= (uint8_t)(byte(bench) | 1);
     int result = inband_restore(bench->ctx, copy, len_bytes);
     free(copy);
+    bench->misled |= result == INBAND_OK && how % 4 != 0;
     if (result == INBAND_OK)
         bench->last_instance = inband_applied(bench->ctx);
     else

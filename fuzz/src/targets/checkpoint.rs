@@ -9,6 +9,7 @@ use std::sync::mpsc::{channel, Sender};
 use inband_kv::checkpoint::{file_hash, END_MAGIC, MAGIC};
 use inband_kv::checkpoint_client::Fetch;
 use inband_kv::store::Position;
+use inband_transport::tls::Transport;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::input::Input;
@@ -70,6 +71,7 @@ fn fetch(peer: &Peer, answer: Vec<u8>) -> bool {
     let (received_bytes, total_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
     let fetch = Fetch {
         peers: &[peer.address],
+        transport: &Transport::plain(),
         positions: &[Position::default(); LOGS],
         into: &into,
         received_bytes: &received_bytes,
