@@ -1,4 +1,6 @@
-//! Reconfiguration by a coordinator that is trusted and cannot fail, in the place of the control plane.
+//! Reconfiguration by a coordinator that is trusted and cannot fail, in the place of the control plane:
+//! for tests that need each step at its moment, and for some seeds. In the others [`crate::plane`] has the
+//! real one.
 //!
 //! Its rules (design, *must* 4 and 5): the acceptors of an epoch are sealed for the next one; once a
 //! majority of them is, recovering ones not counted, their state is merged as phase 1 would; each
@@ -131,6 +133,9 @@ impl World {
 
     /// The nodes that may lead have another order from now on; hosts hear of it by and by.
     pub fn reorder_leaders(&mut self, leaders: Vec<u8>) {
+        if self.plane.is_some() {
+            return self.prefer_leader(leaders[0]);
+        }
         self.layout.leaders.clone_from(&leaders);
         let members = self.members.last_mut().expect("an epoch has begun");
         members.leaders = leaders;
@@ -168,14 +173,14 @@ impl World {
         let was_opened = |change: &Change| change.installed.len() >= majority;
         assert!(self.change.as_ref().is_none_or(was_opened), "it never will");
         let before = self.layout.acceptors.clone();
+        let epoch = self.epoch() + 1;
         self.layout.acceptors.clone_from(&members.acceptors);
         self.layout.replicas.clone_from(&members.replicas);
         self.layout.leaders.clone_from(&members.leaders);
         for observer in &mut self.observers {
-            observer.epoch_begins(&members.acceptors);
+            observer.epoch_begins(epoch, &members.acceptors);
         }
         self.members.push(members);
-        let epoch = self.epoch();
         self.change = Some(Change {
             epoch,
             sealed: BTreeMap::new(),
@@ -325,13 +330,17 @@ impl World {
     /// A host that has heard of a later epoch, or has just started, asks for it.
     pub(crate) fn ask_for_epoch(&mut self, node: u8) {
         let latest = self.epoch();
-        if self.host(node).epoch < latest {
+        // The real control plane does not wait to be asked.
+        if self.plane.is_none() && self.host(node).epoch < latest {
             self.coordinator_turns_to(Event::EnterEpoch(node, latest));
         }
     }
 
     /// May the acceptor of this host lose its memory now without the cluster coming to a stop?
     pub(crate) fn may_forget(&self, node: u8) -> bool {
+        if let Some(plane) = &self.plane {
+            return !plane.is_changing(node) && !self.is_needed(node, &[]);
+        }
         let awaits = |change: &Change| change.awaits(node);
         // Who awaits the state of the epoch before will have it, whatever it forgets until then.
         let awaits = self.change.as_ref().is_some_and(awaits);
@@ -352,7 +361,11 @@ impl World {
     /// Has the latest epoch a majority of voters only with this acceptor, now or later?
     fn is_needed(&self, node: u8, gone: &[u8]) -> bool {
         let awaits = |n| self.change.as_ref().is_some_and(|change| change.awaits(n));
-        let votes = |n| !gone.contains(&n) && (awaits(n) || self.knows(n, self.epoch()));
+        let holds = |n| match &self.plane {
+            Some(plane) => plane.holds(n),
+            None => awaits(n) || self.knows(n, self.epoch()),
+        };
+        let votes = |n| !gone.contains(&n) && holds(n);
         needs(&self.layout.acceptors, votes, node)
     }
 
@@ -373,6 +386,9 @@ impl World {
         }
         let wait_us = self.rng.epochs.wait(self.reconfigure_us);
         self.queue.push(self.now + wait_us, Event::Reconfigure);
+        if self.plane.is_some() {
+            return self.change_at_random();
+        }
         if !self.is_open() {
             return;
         }

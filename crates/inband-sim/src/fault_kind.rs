@@ -59,10 +59,12 @@ pub enum FaultKind {
     LeaderMove,
     /// Another epoch, perhaps with other members.
     Reconfiguration,
+    /// A controller goes down and has forgotten whom it heard.
+    ControllerCrash,
 }
 
 /// How many kinds there are.
-pub const FAULT_KINDS: usize = 26;
+pub const FAULT_KINDS: usize = 27;
 
 impl FaultKind {
     /// All of them, in order.
@@ -93,6 +95,7 @@ impl FaultKind {
         FaultKind::StrayRecovery,
         FaultKind::LeaderMove,
         FaultKind::Reconfiguration,
+        FaultKind::ControllerCrash,
     ];
 
     /// Name for people.
@@ -124,6 +127,7 @@ impl FaultKind {
             FaultKind::StrayRecovery => "stray recovery",
             FaultKind::LeaderMove => "leader moved",
             FaultKind::Reconfiguration => "reconfiguration",
+            FaultKind::ControllerCrash => "controller crash",
         }
     }
 
@@ -155,7 +159,8 @@ impl FaultKind {
             | FaultKind::UnsyncedLost
             | FaultKind::TornWrite
             | FaultKind::ScatteredWrites
-            | FaultKind::Reconfiguration => 0,
+            | FaultKind::Reconfiguration
+            | FaultKind::ControllerCrash => 0,
         }
     }
 }

@@ -361,6 +361,7 @@ impl World {
                 _ => self.end_fault(id),
             }
         }
+        self.controllers_up();
         self.network.heal();
         for (from, to, bytes) in std::mem::take(&mut self.kept) {
             self.transmit(from, to, &bytes);

@@ -36,6 +36,8 @@ pub struct Layout {
     pub digest_key: Option<Secret>,
     /// Replicas are those of the real key-value store.
     pub store: bool,
+    /// The real control plane changes members; only without journals.
+    pub plane: bool,
     /// Times of the state machines.
     pub timing: Timing,
 }
@@ -64,6 +66,7 @@ impl Layout {
             sync: false,
             digest_key: None,
             store: false,
+            plane: false,
             timing: Timing::default(),
         }
     }
@@ -189,7 +192,7 @@ impl Layout {
     /// One line for people.
     pub fn describe(&self) -> String {
         format!(
-            "acceptors {:?}, leaders {:?}, replicas {:?}{}, {} logs, {} slots, {}{}, deadline {} ms",
+            "acceptors {:?}, leaders {:?}, replicas {:?}{}, {} logs, {} slots, {}{}{}, deadline {} ms",
             self.acceptors,
             self.leaders,
             self.replicas,
@@ -202,6 +205,7 @@ impl Layout {
             } else {
                 ""
             },
+            if self.plane { ", control plane" } else { "" },
             self.timing.submit_deadline_us / 1000
         )
     }

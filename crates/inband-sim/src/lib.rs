@@ -4,6 +4,9 @@
 //! [`inband_paxos::host::Host`]s, so the packets go through the native build of the very roles that
 //! run in the kernel. An omniscient observer checks safety after every event; then faults end and
 //! everything must finish. Two runs of one seed are equal, event for event.
+//!
+//! In some seeds the replicas are those of the real key-value store (`store`, `stores`, `history`), and
+//! members change by the real control plane (`plane`).
 
 mod app;
 mod attacker;
@@ -24,6 +27,7 @@ mod liveness;
 mod mutation;
 mod network;
 mod observer;
+mod plane;
 mod power;
 mod queue;
 mod replicas;

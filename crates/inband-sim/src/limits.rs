@@ -6,6 +6,20 @@ use inband_paxos::timing::Micros;
 pub const COORDINATOR_MAX_US: Micros = 20_000;
 /// A host is told of a new epoch within this time.
 pub const ENTER_MAX_US: Micros = 300_000;
+/// How many of a million clusters that change their members have the real control plane.
+pub const PLANE_PPM: u64 = 500_000;
+/// A part of the control plane looks whether it has something to do within this time.
+pub const CONTROL_TICK_MAX_US: Micros = 8_000;
+/// A control message takes up to this long,
+pub const CONTROL_LINK_MAX_US: Micros = 1_500;
+/// and a late one up to this.
+pub const CONTROL_LATE_MAX_US: Micros = 300_000;
+/// A command takes up to this long until it is in the controllers' log.
+pub const CONTROL_COMMAND_MAX_US: Micros = 10_000;
+/// How many of a million are lost on the way there.
+pub const CONTROL_COMMAND_LOST_PPM: u64 = 100_000;
+/// A controller is down for less than this.
+pub const CONTROLLER_DOWN_MAX_US: Micros = 200_000;
 /// How many of a million clusters change their members.
 pub const EPOCHS_PPM: u64 = 400_000;
 /// Mean time between their changes.

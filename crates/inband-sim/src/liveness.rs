@@ -84,7 +84,8 @@ impl World {
                     state.applied == applied && (applied == 0 || Some(state.hash) == hash)
                 })
         };
-        replicas.iter().all(|node| self.ledger.is_idle(*node))
+        self.plane_is_settled()
+            && replicas.iter().all(|node| self.ledger.is_idle(*node))
             && (0..self.layout.partitions).all(is_equal)
     }
 

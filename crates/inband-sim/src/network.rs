@@ -146,6 +146,11 @@ impl Network {
         })
     }
 
+    /// Does a message of the control plane get through? TCP loses none that it can bring over, but gives up.
+    pub fn passes_control(&self, rng: &mut Rng, from: u8, to: u8) -> bool {
+        self.is_linked(from, to) && !rng.chance_ppm(self.rates().loss_ppm)
+    }
+
     /// The copies of this packet that will arrive: none, one or two.
     pub fn fate(
         &mut self,

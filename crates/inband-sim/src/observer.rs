@@ -82,7 +82,7 @@ pub struct Observer {
     partition: usize,
     nodes: Vec<u8>,
     /// Of each epoch: a bitmap of its acceptors.
-    members: Vec<u64>,
+    members: BTreeMap<u64, u64>,
     ring_slots: usize,
     acceptors: Vec<Acceptor>,
     instances: Vec<Instance>,
@@ -96,7 +96,7 @@ impl Observer {
     pub fn new(partition: usize, nodes: &[u8], ring_slots: usize) -> Observer {
         assert!(nodes.len() <= 64, "a bit for each");
         Observer {
-            members: Vec::new(),
+            members: BTreeMap::new(),
             partition,
             nodes: nodes.to_vec(),
             ring_slots,
@@ -107,13 +107,27 @@ impl Observer {
         }
     }
 
-    /// The next epoch has these acceptors.
-    pub fn epoch_begins(&mut self, acceptors: &[u8]) {
+    /// This epoch has these acceptors.
+    pub fn epoch_begins(&mut self, epoch: u32, acceptors: &[u8]) {
         let is_member = |node: &u8| acceptors.contains(node);
         let bits = self.nodes.iter().enumerate();
         let bits = bits.filter(|(_, node)| is_member(node));
-        self.members
-            .push(bits.map(|(at, _)| 1 << at).fold(0, |a, b| a | b));
+        let bitmap = bits.map(|(at, _)| 1 << at).fold(0, |a, b| a | b);
+        self.members.insert(u64::from(epoch), bitmap);
+    }
+
+    /// An acceptor does not vote: it is sealed, or is being given a state. What its registers hold counts
+    /// for nothing until it votes again.
+    pub fn sealed(&mut self, node: u8, registers: &Registers) {
+        let Some(at) = self.nodes.iter().position(|n| *n == node) else {
+            return;
+        };
+        let first = self.partition * self.ring_slots;
+        let slots = (first..first + self.ring_slots).map(|slot| Seen::of(registers, slot));
+        let acceptor = &mut self.acceptors[at];
+        acceptor.slots = slots.map(Option::unwrap_or_default).collect();
+        acceptor.view = registers.acceptor.acceptor(self.partition);
+        acceptor.sequences.clear();
     }
 
     /// An acceptor was given the state that it begins its epoch with. What it promised in an earlier
@@ -355,7 +369,7 @@ impl Observer {
     /// An acceptor holds this vote in this epoch.
     fn count(&mut self, at: usize, epoch: u64, vote: Seen) -> Result<(), Broken> {
         let (instance, round, value) = (vote.instance, vote.vround, vote.value);
-        let Some(members) = self.members.get((epoch as usize).wrapping_sub(1)).copied() else {
+        let Some(members) = self.members.get(&epoch).copied() else {
             return Err(Invariant::EpochFenced.broken(format!(
                 "acceptor {} votes in epoch {epoch}, which there is not",
                 self.nodes[at]

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use inband_control::message::Message;
+use inband_control::state::Command;
 use inband_paxos::timing::Micros;
 
 /// Something that will happen.
@@ -46,6 +48,14 @@ pub enum Event {
     EnterEpoch(u8, u32),
     /// A host is told of another order of the leaders of its epoch.
     ReorderLeaders(u8),
+    /// A control message arrives: from, to.
+    Control(u8, u8, Box<Message>),
+    /// A host's part in the control plane has something to do.
+    MemberTick(u8),
+    /// A controller has something to do.
+    ControllerTick(usize),
+    /// A command reaches the controllers' log.
+    Append(Box<Command>),
     /// Somebody wants other members.
     Reconfigure,
     /// The attacker sends a packet.

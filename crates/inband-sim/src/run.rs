@@ -12,7 +12,7 @@ use crate::layout::Layout;
 use crate::ledger::Ends;
 use crate::limits::{
     ATTACKER_EVERY_US, ATTACKER_PPM, EPOCHS_PPM, EVENTS_MAX, FAULTY_PHASE_US, KEYED_PPM, LOADS_US,
-    RECONFIGURE_US, STORE_LOAD_US, STORE_PARTITIONS, STORE_PPM, SYNC_PPM, TRACE_EVENTS,
+    PLANE_PPM, RECONFIGURE_US, STORE_LOAD_US, STORE_PARTITIONS, STORE_PPM, SYNC_PPM, TRACE_EVENTS,
 };
 use crate::mutation::Mutation;
 use crate::network::Rates;
@@ -29,6 +29,8 @@ pub struct Options {
     pub trace_events: usize,
     /// Do replicas run the real store? `None`: those of some seeds do.
     pub store: Option<bool>,
+    /// Does the real control plane change the members? `None`: in some seeds it does.
+    pub plane: Option<bool>,
     /// A rule to break.
     pub mutation: Option<Mutation>,
 }
@@ -39,6 +41,7 @@ impl Default for Options {
             faulty_us: FAULTY_PHASE_US,
             trace_events: TRACE_EVENTS,
             store: None,
+            plane: None,
             mutation: None,
         }
     }
@@ -136,15 +139,20 @@ pub fn run(seed: u64, options: &Options) -> Report {
     let mut layout = Layout::random(&mut rng);
     let needs_journal = options.mutation == Some(Mutation::LyingDisk);
     layout.sync = needs_journal || Rng::new(seed, 6).chance_ppm(SYNC_PPM);
+    layout.sync &= options.plane != Some(true);
     let mut rng_epochs = Rng::new(seed, 8);
     let needs_epochs = matches!(
         options.mutation,
         Some(Mutation::OpenedEarly | Mutation::RecoveringSealed)
     );
+    let needs_epochs = needs_epochs || options.plane == Some(true);
     let changes = needs_epochs || rng_epochs.chance_ppm(EPOCHS_PPM);
     let changes = changes && !layout.sync;
     if changes {
         layout.add_spare_acceptor();
+        // The mutations of epochs are about the coordinator that the real one takes the place of.
+        let by_seed = !needs_epochs && Rng::new(seed, 12).chance_ppm(PLANE_PPM);
+        layout.plane = options.plane.unwrap_or(by_seed);
     }
     let mut rng_security = Rng::new(seed, 10);
     let needs_attacker = options.mutation == Some(Mutation::ReadOfAnother);

@@ -122,8 +122,13 @@ impl World {
             sim.incarnation += 1;
         }
         sim.memory_lost |= journal.as_ref().is_some_and(|start| !start.voting);
-        let voting = !sim.memory_lost || self.mutation == Some(Mutation::Amnesia);
-        let entered = self.epoch_config(self.hosts[at].epoch);
+        // With the real control plane an acceptor votes when it is told to.
+        let remembers = !sim.memory_lost && self.plane.is_none();
+        let voting = remembers || self.mutation == Some(Mutation::Amnesia);
+        let entered = match &self.plane {
+            Some(plane) => plane.kept(node),
+            None => self.epoch_config(self.hosts[at].epoch),
+        };
         if let Err(why) = self.open_store(at) {
             return self.check(Err(Invariant::DiskKept.broken(why)));
         }
@@ -141,6 +146,7 @@ impl World {
         if let Some(start) = journal {
             self.restore(at, &start);
         }
+        self.start_member(node);
         self.ask_for_epoch(node);
         self.arm(at);
     }
@@ -163,6 +169,7 @@ impl World {
             self.hosts[at].memory_lost = true;
             self.observers.iter_mut().for_each(|o| o.forgot(node));
         }
+        self.crash_member(node);
         self.ledger.crashed(node);
         self.trace.note(self.now, Happened::Crashed(node));
     }

@@ -14,12 +14,13 @@ use crate::faults::Faults;
 use crate::forge;
 use crate::history::Histories;
 use crate::invariant::{Broken, Invariant};
-use crate::layout::Layout;
+use crate::layout::{Layout, EPOCH};
 use crate::ledger::Ledger;
 use crate::limits::HOST_QUEUE_PACKETS;
 use crate::mutation::Mutation;
 use crate::network::{Fate, Network, Passing};
 use crate::observer::Observer;
+use crate::plane::Plane;
 use crate::queue::{Event, Queue};
 use crate::rng::Rng;
 use crate::simhost::SimHost;
@@ -95,6 +96,8 @@ pub struct World {
     pub(crate) members: Vec<Members>,
     /// The last change of epoch.
     pub(crate) change: Option<Change>,
+    /// The real control plane, in place of the coordinator of epochs.
+    pub(crate) plane: Option<Plane>,
     /// Mean time between changes of epoch; 0: none.
     pub(crate) reconfigure_us: Micros,
     pub(crate) kept: Vec<(u8, u8, Vec<u8>)>,
@@ -131,6 +134,7 @@ impl World {
             hidden: BTreeSet::new(),
             change: None,
             reconfigure_us: 0,
+            plane: layout.plane.then(|| Plane::new(&layout)),
             violation: None,
             mutation,
             rng: Streams {
@@ -165,7 +169,7 @@ impl World {
             leaders: world.layout.leaders.clone(),
         };
         for observer in &mut world.observers {
-            observer.epoch_begins(&members.acceptors);
+            observer.epoch_begins(EPOCH, &members.acceptors);
         }
         for sim in &mut world.hosts {
             sim.memory_lost = !members.acceptors.contains(&sim.node);
@@ -174,6 +178,7 @@ impl World {
         for node in nodes {
             world.start(node);
         }
+        world.found();
         world
     }
 
@@ -239,6 +244,10 @@ impl World {
             Event::Install(node, epoch) => self.install(node, epoch),
             Event::EnterEpoch(node, epoch) => self.enter_epoch(node, epoch),
             Event::ReorderLeaders(node) => self.reorder_at(node),
+            Event::Control(from, to, message) => self.control_arrives(from, to, *message),
+            Event::MemberTick(node) => self.member_tick(node),
+            Event::ControllerTick(at) => self.controller_tick(at),
+            Event::Append(command) => self.append(*command),
             Event::Reconfigure => self.reconfigure_at_random(),
             Event::Attack => self.attack(),
             Event::Fault => self.strike(),

@@ -1,0 +1,573 @@
+//! The control plane in the simulated world: the real coordinator, members and replicated state of
+//! inband-control change who is in the cluster, while packets and control messages are lost.
+//!
+//! Controllers are hosts of their own here. Their log is one list that everybody applies in order, after
+//! a while; Raft itself is tested in inband-control.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use inband_control::acceptor::AcceptorState;
+use inband_control::configuration::{
+    Beginning, Configuration, Epoch, Identity, Member as Node, NodeId, Parts,
+};
+use inband_control::coordinator::Coordinator;
+use inband_control::member::{Fences, Member, MemberConfig, NoteError, Notes};
+use inband_control::message::{Message, Order};
+use inband_control::outbox::{Outbox, To};
+use inband_control::registers::RegisterState;
+use inband_control::state::{Change, Command, State};
+use inband_control::timing::Timing;
+use inband_dataplane::soft::Registers;
+use inband_paxos::host::{spread_leaders, EpochConfig};
+use inband_paxos::timing::Micros;
+
+use crate::epochs::Members;
+use crate::fault_kind::FaultKind;
+use crate::layout::{Layout, EPOCH};
+use crate::limits::{
+    CONTROLLER_DOWN_MAX_US, CONTROL_COMMAND_LOST_PPM, CONTROL_COMMAND_MAX_US, CONTROL_LATE_MAX_US,
+    CONTROL_LINK_MAX_US, CONTROL_TICK_MAX_US,
+};
+use crate::queue::Event;
+use crate::trace::Happened;
+use crate::world::World;
+
+/// The controllers' node ids; nobody else has such.
+pub(crate) const CONTROLLERS: [NodeId; 3] = [201, 202, 203];
+
+/// The times of the control plane, five times as short: runs are.
+const TIMING: Timing = Timing {
+    report_us: 20_000,
+    alive_us: 200_000,
+    retry_us: 20_000,
+    stall_us: 100_000,
+    settle_us: 40_000,
+    open_wait_us: 200_000,
+    give_up_us: 1_000_000,
+    backoff_us: 100_000,
+    backoff_max_us: 2_000_000,
+};
+
+/// Notes that survive crashes.
+pub(crate) struct Durable(Rc<RefCell<Fences>>);
+
+impl Notes for Durable {
+    fn fences(&self) -> Fences {
+        *self.0.borrow()
+    }
+
+    fn note(&mut self, fences: Fences) -> Result<(), NoteError> {
+        *self.0.borrow_mut() = fences;
+        Ok(())
+    }
+}
+
+type SimMember = Member<RegisterState<Arc<Registers>>, Durable>;
+
+/// A host's part in the control plane.
+struct Part {
+    /// `None` while the host is down.
+    member: Option<SimMember>,
+    fences: Rc<RefCell<Fences>>,
+    identity: Identity,
+    /// The configuration that it was told last; kept on its disk.
+    kept: Configuration,
+    /// Its acceptor was seen voting in this epoch, in this life.
+    voting_in: Option<Epoch>,
+}
+
+/// A controller.
+struct Seat {
+    coordinator: Coordinator,
+    state: State,
+    applied: usize,
+    down_until: Micros,
+}
+
+/// See the module.
+pub(crate) struct Plane {
+    parts: BTreeMap<NodeId, Part>,
+    seats: Vec<Seat>,
+    log: Vec<Command>,
+    state: State,
+    /// Epochs whose members the observers know.
+    announced: BTreeSet<Epoch>,
+}
+
+fn control_address(node: NodeId) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, node], 7500))
+}
+
+fn identity(node: NodeId) -> Identity {
+    Identity(u64::from(node) + 1)
+}
+
+fn member(node: NodeId, parts: Parts) -> Node {
+    Node {
+        node,
+        name: format!("node/{node}"),
+        data: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, node), 7400),
+        control: control_address(node),
+        parts,
+        identity: Some(identity(node)),
+    }
+}
+
+fn first_configuration(layout: &Layout) -> Configuration {
+    let parts = |node: NodeId| Parts {
+        acceptor: layout.acceptors.contains(&node),
+        replica: layout.replicas.contains(&node),
+        leader: layout.leaders.contains(&node),
+        controller: false,
+    };
+    let hosts = layout.nodes().into_iter().map(|n| (n, member(n, parts(n))));
+    let controller = Parts {
+        controller: true,
+        ..Parts::default()
+    };
+    let controllers = CONTROLLERS.iter().map(|n| (*n, member(*n, controller)));
+    let takes_part = |(_, m): &(NodeId, Node)| m.parts != Parts::default();
+    Configuration {
+        epoch: EPOCH,
+        revision: 1,
+        members: hosts.filter(takes_part).chain(controllers).collect(),
+        leaders: spread_leaders(&layout.leaders, layout.partitions),
+        beginning: Beginning::Fresh(vec![1; layout.partitions]),
+    }
+}
+
+/// What a host of this configuration is told.
+fn epoch_config(configuration: &Configuration) -> EpochConfig {
+    EpochConfig {
+        epoch: configuration.epoch,
+        acceptors: configuration.acceptors(),
+        replicas: configuration.replicas(),
+        leaders: configuration.leaders.clone(),
+    }
+}
+
+fn members_of(configuration: &Configuration) -> Members {
+    Members {
+        acceptors: configuration.acceptors(),
+        replicas: configuration.replicas(),
+        leaders: configuration.leaders[0].clone(),
+    }
+}
+
+impl Plane {
+    pub fn new(layout: &Layout) -> Plane {
+        let first = first_configuration(layout);
+        let part = |node: NodeId| Part {
+            member: None,
+            fences: Rc::default(),
+            identity: identity(node),
+            kept: first.clone(),
+            voting_in: None,
+        };
+        let seat = || Seat {
+            coordinator: Coordinator::new(TIMING),
+            state: State::default(),
+            applied: 0,
+            down_until: 0,
+        };
+        Plane {
+            parts: layout.nodes().into_iter().map(|n| (n, part(n))).collect(),
+            seats: CONTROLLERS.iter().map(|_| seat()).collect(),
+            log: Vec::new(),
+            state: State::default(),
+            announced: BTreeSet::from([EPOCH]),
+        }
+    }
+
+    /// The configuration that a host starts with.
+    pub fn kept(&self, node: NodeId) -> EpochConfig {
+        epoch_config(&self.parts[&node].kept)
+    }
+
+    /// Is a reconfiguration under way, and does it concern this acceptor?
+    pub fn is_changing(&self, node: NodeId) -> bool {
+        let pending = self.state.pending.as_ref();
+        pending.is_some_and(|p| p.target.is_acceptor(node))
+            || (pending.is_some() && self.in_force().is_some_and(|c| c.is_acceptor(node)))
+    }
+
+    fn in_force(&self) -> Option<&Configuration> {
+        self.state.opened.as_ref()
+    }
+
+    /// Does the acceptor of this host have the state with which the epoch in force began?
+    pub fn holds(&self, node: NodeId) -> bool {
+        let epoch = self.in_force().map_or(EPOCH, |c| c.epoch);
+        let member = self.parts[&node].member.as_ref();
+        let holds = member.and_then(|m| m.acceptor()?.holds());
+        holds.is_some_and(|holds| holds.epoch == epoch)
+    }
+}
+
+impl World {
+    /// The control plane begins.
+    pub(crate) fn found(&mut self) {
+        let Some(plane) = &self.plane else { return };
+        let hosts: Vec<NodeId> = plane.parts.keys().copied().collect();
+        let first = first_configuration(&self.layout);
+        self.append(Command::Found(first));
+        for at in 0..CONTROLLERS.len() {
+            self.queue.push(self.now + 1, Event::ControllerTick(at));
+        }
+        for node in hosts {
+            self.queue.push(self.now + 1, Event::MemberTick(node));
+        }
+    }
+
+    /// The host of a member has started.
+    pub(crate) fn start_member(&mut self, node: NodeId) {
+        let at = self.index(node).expect("it has started");
+        let life = self.hosts[at].incarnation;
+        let geometry = self.layout.geometry();
+        let has_acceptor = self.layout.acceptor_hosts.contains(&node);
+        let switch = self.hosts[at].host.as_ref().and_then(|host| host.switch());
+        let registers = switch
+            .map(|s| s.registers().clone())
+            .filter(|_| has_acceptor);
+        let Some(part) = self.plane.as_mut().and_then(|p| p.parts.get_mut(&node)) else {
+            return;
+        };
+        let config = MemberConfig {
+            node,
+            identity: part.identity,
+            life,
+            control: control_address(node),
+            controllers: CONTROLLERS.map(|c| (c, control_address(c))).to_vec(),
+            timing: TIMING,
+        };
+        let acceptor = registers.map(|registers| RegisterState::new(registers, geometry));
+        part.member = Some(Member::new(config, acceptor, Durable(part.fences.clone())));
+        part.voting_in = None;
+        let kept = part.kept.clone();
+        self.with_member(node, node, |member, now, out| {
+            member.on_order(now, Order::Enter(kept), out);
+        });
+    }
+
+    /// The host of a member is gone.
+    pub(crate) fn crash_member(&mut self, node: NodeId) {
+        if let Some(part) = self.plane.as_mut().and_then(|p| p.parts.get_mut(&node)) {
+            part.member = None;
+            part.voting_in = None;
+        }
+    }
+
+    fn with_member(
+        &mut self,
+        node: NodeId,
+        from: NodeId,
+        act: impl FnOnce(&mut SimMember, Micros, &mut Outbox),
+    ) {
+        let at = self.index(node).expect("members are hosts");
+        let shows = self.hosts[at].clock.shows(self.now);
+        let part = self.plane.as_mut().and_then(|p| p.parts.get_mut(&node));
+        let Some(part) = part else { return };
+        let Some(member) = &mut part.member else {
+            return;
+        };
+        let mut out = Outbox::new();
+        act(member, shows, &mut out);
+        let entered = member.take_entered().cloned();
+        if let Some(configuration) = &entered {
+            part.kept = configuration.clone();
+        }
+        self.look_at_member(at);
+        if let Some(configuration) = entered {
+            self.enter(at, &configuration);
+        }
+        for (to, message) in out.drain() {
+            let to = match to {
+                To::Node(to, _) => to,
+                To::Sender => from,
+            };
+            self.send_control(node, to, message);
+        }
+    }
+
+    /// What a member did to its acceptor's registers is no step of the protocol: it goes on from there.
+    fn look_at_member(&mut self, at: usize) {
+        let node = self.hosts[at].node;
+        if !self.layout.acceptor_hosts.contains(&node) {
+            return;
+        }
+        let switch = self.hosts[at].host.as_ref().and_then(|host| host.switch());
+        let Some(registers) = switch.map(|switch| switch.registers().clone()) else {
+            return;
+        };
+        let view = registers.acceptor.acceptor(0);
+        let part = self.plane.as_mut().and_then(|p| p.parts.get_mut(&node));
+        let part = part.expect("it has a part");
+        let epoch = view.epoch as Epoch;
+        let mut observers = self.observers.iter_mut();
+        let seen = if !view.voting {
+            part.voting_in = None;
+            observers.for_each(|observer| observer.sealed(node, &registers));
+            Ok(())
+        } else if part.voting_in != Some(epoch) {
+            part.voting_in = Some(epoch);
+            self.hosts[at].memory_lost = false;
+            self.hosts[at].votes_in = epoch;
+            let happened = Happened::Epoch(node, "votes in", epoch);
+            self.trace.note(self.now, happened);
+            observers.try_for_each(|observer| observer.installed(node, &registers))
+        } else {
+            Ok(())
+        };
+        self.check(seen);
+    }
+
+    /// A host is told of a configuration.
+    fn enter(&mut self, at: usize, configuration: &Configuration) {
+        let node = self.hosts[at].node;
+        let config = epoch_config(configuration);
+        let is_new = self.hosts[at].epoch < config.epoch;
+        self.hosts[at].epoch = config.epoch;
+        if is_new {
+            let happened = Happened::Epoch(node, "enters", config.epoch);
+            self.trace.note(self.now, happened);
+        }
+        self.with_host(node, None, None, |host, now, out| {
+            host.enter_epoch(now, &config, out);
+            if host.config().epoch == config.epoch {
+                host.reorder_leaders(now, &config.leaders, out);
+            }
+        });
+    }
+
+    pub(crate) fn member_tick(&mut self, node: NodeId) {
+        let wait_us = self.rng.epochs.between(1, CONTROL_TICK_MAX_US);
+        self.queue.push(self.now + wait_us, Event::MemberTick(node));
+        let at = self.index(node).expect("members are hosts");
+        let sim = &self.hosts[at];
+        if sim.frozen > 0 || sim.host.is_none() || sim.clock.stands() {
+            return;
+        }
+        let is_replica = self.layout.replicas.contains(&node);
+        let applied = sim.apps.iter().map(|app| app.live.applied);
+        let applied: Vec<u64> = applied.collect();
+        self.with_member(node, node, |member, now, out| {
+            if is_replica {
+                member.set_applied(applied);
+            }
+            member.on_tick(now, out);
+        });
+    }
+
+    pub(crate) fn controller_tick(&mut self, at: usize) {
+        let wait_us = self.rng.epochs.between(1, CONTROL_TICK_MAX_US);
+        self.queue
+            .push(self.now + wait_us, Event::ControllerTick(at));
+        let now = self.now;
+        let Some(plane) = &mut self.plane else { return };
+        let seat = &mut plane.seats[at];
+        if seat.down_until > now {
+            return;
+        }
+        while let Some(command) = plane.log.get(seat.applied) {
+            // Not all at once: a controller may be behind.
+            if !self.rng.epochs.chance_ppm(700_000) {
+                break;
+            }
+            seat.state
+                .apply(command)
+                .expect("it was no error in the log");
+            seat.applied += 1;
+            seat.coordinator.on_applied();
+        }
+        let mut out = Outbox::new();
+        let command = seat.coordinator.on_tick(now, &seat.state, &mut out);
+        self.send_from_controller(at, &mut out);
+        self.propose(command);
+    }
+
+    fn send_from_controller(&mut self, at: usize, out: &mut Outbox) {
+        for (to, message) in out.drain() {
+            if let To::Node(to, _) = to {
+                self.send_control(CONTROLLERS[at], to, message);
+            }
+        }
+    }
+
+    fn send_control(&mut self, from: NodeId, to: NodeId, message: Message) {
+        let rng = &mut self.rng.epochs;
+        if !self.network.passes_control(rng, from, to) {
+            return;
+        }
+        let late = rng.chance_ppm(20_000);
+        let most_us = if late {
+            CONTROL_LATE_MAX_US
+        } else {
+            CONTROL_LINK_MAX_US
+        };
+        let delay_us = rng.between(1, most_us);
+        let arrives = Event::Control(from, to, Box::new(message));
+        self.queue.push(self.now + delay_us, arrives);
+    }
+
+    /// A control message arrives.
+    pub(crate) fn control_arrives(&mut self, from: NodeId, to: NodeId, message: Message) {
+        let Some(at) = CONTROLLERS.iter().position(|c| *c == to) else {
+            if !self.host(to).is_well() {
+                return;
+            }
+            return self.with_member(to, from, |member, now, out| match message {
+                Message::Order(order) => member.on_order(now, order, out),
+                Message::Pull(pull) => member.on_pull(pull, out),
+                Message::Pulled { pull, whole, piece } => {
+                    member.on_pulled(now, from, pull, whole, &piece, out);
+                }
+                Message::Report(_) => {}
+            });
+        };
+        let now = self.now;
+        let (Some(plane), Message::Report(report)) = (&mut self.plane, message) else {
+            return;
+        };
+        let seat = &mut plane.seats[at];
+        if seat.down_until > now {
+            return;
+        }
+        let mut out = Outbox::new();
+        let state = &seat.state;
+        let command = seat.coordinator.on_report(now, report, state, &mut out);
+        self.send_from_controller(at, &mut out);
+        self.propose(command);
+    }
+
+    fn propose(&mut self, command: Option<Command>) {
+        let rng = &mut self.rng.epochs;
+        let is_lost = rng.chance_ppm(CONTROL_COMMAND_LOST_PPM);
+        let wait_us = rng.between(1, CONTROL_COMMAND_MAX_US);
+        if let Some(command) = command.filter(|_| !is_lost) {
+            let append = Event::Append(Box::new(command));
+            self.queue.push(self.now + wait_us, append);
+        }
+    }
+
+    /// A command is in the controllers' log.
+    pub(crate) fn append(&mut self, command: Command) {
+        let Some(plane) = &mut self.plane else { return };
+        if plane.state.apply(&command).is_err() {
+            return; // somebody else was faster
+        }
+        plane.log.push(command.clone());
+        let pending = plane.state.pending.as_ref().map(|p| p.target.clone());
+        let opened = plane.state.opened.clone().expect("founded first");
+        for configuration in [pending, Some(opened.clone())].into_iter().flatten() {
+            if plane.announced.insert(configuration.epoch) {
+                let acceptors = configuration.acceptors();
+                for observer in &mut self.observers {
+                    observer.epoch_begins(configuration.epoch, &acceptors);
+                }
+                self.stats.epochs += 1;
+                self.stats.faults.note(FaultKind::Reconfiguration);
+            }
+        }
+        let members = members_of(&opened);
+        self.layout.acceptors.clone_from(&members.acceptors);
+        self.layout.replicas.clone_from(&members.replicas);
+        self.layout.leaders.clone_from(&members.leaders);
+        match command {
+            Command::Open { .. } | Command::Restart { .. } => self.members.push(members),
+            _ => *self.members.last_mut().expect("the first epoch") = members,
+        }
+    }
+
+    /// Somebody wants other members or leaders, or a controller goes down for a while.
+    pub(crate) fn change_at_random(&mut self) {
+        let now = self.now;
+        let Some(plane) = &mut self.plane else { return };
+        let rng = &mut self.rng.epochs;
+        let at = rng.below(CONTROLLERS.len() as u64) as usize;
+        let opened = plane.state.opened.as_ref().expect("founded first");
+        let acceptors = opened.acceptors();
+        // Hosts that are nothing else; the ids of those that have left are never used again.
+        let is_only_acceptor = |n: &&NodeId| {
+            !self.layout.replica_hosts.contains(n) && !self.layout.leader_hosts.contains(n)
+        };
+        let removable: Vec<NodeId> = acceptors.iter().filter(is_only_acceptor).copied().collect();
+        let spares = self.layout.acceptor_hosts.iter();
+        let spares: Vec<NodeId> = spares.filter(|n| !acceptors.contains(n)).copied().collect();
+        let acceptor = Parts {
+            acceptor: true,
+            ..Parts::default()
+        };
+        let change = match (
+            rng.below(6),
+            rng.pick(&spares).copied(),
+            rng.pick(&removable).copied(),
+        ) {
+            (0, _, _) => {
+                // A new leader of the controllers: it knows the log and has heard of nobody.
+                let down_us = rng.below(CONTROLLER_DOWN_MAX_US);
+                self.stats.faults.note(FaultKind::ControllerCrash);
+                let seat = &mut plane.seats[at];
+                seat.coordinator = Coordinator::new(TIMING);
+                seat.down_until = now + down_us;
+                return;
+            }
+            (1, _, _) => {
+                let to = *rng
+                    .pick(&self.layout.leaders)
+                    .expect("a cluster has leaders");
+                self.stats.faults.note(FaultKind::LeaderMove);
+                return self.prefer_leader(to);
+            }
+            (2, Some(spare), _) => Change::Add(member(spare, acceptor)),
+            (3, Some(spare), Some(old)) => Change::Replace {
+                old,
+                new: member(spare, acceptor),
+            },
+            (_, _, Some(old)) if acceptors.len() > 3 => Change::Remove(old),
+            _ => return,
+        };
+        let seat = &plane.seats[at];
+        let wished = seat.coordinator.request(now, &seat.state, change);
+        self.propose(wished.ok());
+    }
+
+    /// Somebody wants another node to lead.
+    pub(crate) fn prefer_leader(&mut self, to: NodeId) {
+        let command = Command::MoveLeader {
+            partition: None,
+            to,
+        };
+        self.propose(Some(command));
+    }
+
+    /// Is no change under way, and does every acceptor in force that is up vote?
+    pub(crate) fn plane_is_settled(&self) -> bool {
+        let Some(plane) = &self.plane else {
+            return true;
+        };
+        let votes = |node: &NodeId| {
+            let part = &plane.parts[node];
+            part.member.is_none() || part.voting_in == plane.in_force().map(|c| c.epoch)
+        };
+        plane.state.pending.is_none() && self.layout.acceptors.iter().all(votes)
+    }
+
+    /// No controller does anything for so long.
+    pub fn stop_controllers(&mut self, for_us: Micros) {
+        let until = self.now + for_us;
+        for seat in self.plane.iter_mut().flat_map(|p| &mut p.seats) {
+            seat.down_until = until;
+        }
+    }
+
+    /// All controllers are up.
+    pub(crate) fn controllers_up(&mut self) {
+        for seat in self.plane.iter_mut().flat_map(|p| &mut p.seats) {
+            seat.down_until = 0;
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The real control plane: coordinator, members and replicated state of inband-control change the epochs
+//! of the simulated cluster (schedules.md, 5 and 11).
+
+mod common;
+
+use common::{acceptor, settle, sound, submit, MS};
+use inband_sim::{run, Campaign, Layout, Options, World};
+
+fn warm(mut layout: Layout) -> World {
+    layout.plane = true;
+    common::warm(layout)
+}
+
+/// Nobody has to ask: an acceptor that comes back without memory votes again, in a later epoch, and then the
+/// cluster survives the loss of another one.
+#[test]
+fn an_acceptor_without_memory_is_repaired() {
+    // Leader 1; acceptors 2, 3, 4; replicas 5, 6.
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    submit(&mut world, 5, 20);
+    world.run_for(50 * MS);
+    for (round, victim) in [2u64, 3, 4].into_iter().enumerate() {
+        let victim = victim as u8;
+        world.crash(victim);
+        world.start(victim);
+        assert!(!acceptor(&world, victim).voting);
+        let until = world.now + 2_000 * MS;
+        let votes = |w: &World| acceptor(w, victim).voting && w.is_settled();
+        assert!(world.run_until(until, votes), "{}", world.explain());
+        sound(&world);
+        assert!(acceptor(&world, victim).epoch >= round as u64 + 2);
+        submit(&mut world, 6, 20);
+        world.run_for(50 * MS);
+    }
+    assert_eq!(world.ledger.ends.unknown, 0);
+    settle(&mut world);
+}
+
+/// Schedule 11: a majority has forgotten. No epoch opens, whatever the control plane tries.
+#[test]
+fn a_majority_without_memory_opens_no_epoch() {
+    let mut world = warm(Layout::dedicated(3, 1, 2));
+    let before = world.ledger.ends.success;
+    for node in [2, 3] {
+        world.crash(node);
+        world.start(node);
+    }
+    submit(&mut world, 5, 3);
+    world.run_for(world.layout.submit_deadline_us() + 1_000 * MS);
+    sound(&world);
+    let votes = |node: u8| acceptor(&world, node).voting;
+    assert!(!votes(2) && !votes(3));
+    assert_eq!(world.ledger.ends.success, before);
+    assert_eq!(world.ledger.ends.unknown, 3, "it ends, and honestly");
+}
+
+/// The control plane is not on the packet path.
+#[test]
+fn the_cluster_decides_while_all_controllers_are_down() {
+    let mut world = warm(Layout::dedicated(3, 2, 2));
+    world.stop_controllers(2_000 * MS);
+    let before = world.ledger.ends.success;
+    world.crash(3); // an acceptor; nobody repairs it now
+    world.start(3);
+    for _ in 0..10 {
+        submit(&mut world, 6, 10);
+        world.run_for(100 * MS);
+    }
+    sound(&world);
+    assert_eq!(world.ledger.ends.success, before + 100);
+    assert!(!acceptor(&world, 3).voting);
+    world.run_for(3_000 * MS);
+    assert!(acceptor(&world, 3).voting, "{}", world.explain());
+    settle(&mut world);
+}
+
+#[test]
+fn random_schedules_are_survived() {
+    let campaign = Campaign {
+        first: 2_001,
+        count: Some(60),
+        jobs: 2,
+        options: Options {
+            faulty_us: 500_000,
+            plane: Some(true),
+            ..Options::default()
+        },
+    };
+    let mut failures = Vec::new();
+    let summary = campaign.play(
+        || false,
+        |report| {
+            if report.violation.is_some() {
+                println!("{}", report.trace.join("\n"));
+                failures.push(report.to_string());
+            }
+        },
+    );
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(summary.stats.epochs > 40, "{summary:?}");
+}
+
+#[test]
+fn a_seed_is_one_schedule() {
+    let options = Options {
+        faulty_us: 300_000,
+        plane: Some(true),
+        store: Some(false),
+        trace_events: usize::MAX,
+        ..Options::default()
+    };
+    for seed in 1..=4 {
+        let first = run(seed, &options);
+        assert!(first.violation.is_none(), "{first}");
+        assert!(first == run(seed, &options), "seed {seed}");
+    }
+}
