@@ -1,5 +1,5 @@
 # Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
-.PHONY: build up down test bench jepsen checker fuzz verifier-record lint format clean setup
+.PHONY: build up down test models mutants bench jepsen checker fuzz verifier-record lint format clean setup
 
 ARGS ?=
 export CARGO_TERM_COLOR ?= auto
@@ -19,6 +19,16 @@ down:
 test: build
 	@scripts/setup --test
 	@scripts/test $(ARGS)
+
+# Every model, and every variant of it that must be refuted; `make test` has the short form.
+models:
+	@scripts/setup --test
+	@cargo run --quiet --release --locked -p inband-models -- $(ARGS)
+
+# Every deliberate fault of mutants/ must be caught; ONLY="name name" for some.
+mutants:
+	@scripts/setup --test
+	@scripts/mutants $(ONLY)
 
 bench: build
 	@scripts/setup --test

@@ -1,0 +1,145 @@
+//! Every check of every model, with its bounds, and every variant that must be refuted.
+
+use std::path::Path;
+
+use crate::check::{explore, Outcome};
+use crate::leader_change::{self, LeaderChange, With};
+use crate::reconfiguration::{self, Reconfiguration};
+use crate::several_shards::{self, SeveralShards};
+use crate::spin::{self, SpinError};
+
+/// One check.
+pub struct Check {
+    /// The model.
+    pub model: &'static str,
+    /// How far it goes.
+    pub bounds: String,
+    /// The rule left out, if any.
+    pub mutant: Option<String>,
+    /// Takes seconds: part of the short form.
+    pub is_short: bool,
+    run: Box<dyn Fn(&Path) -> Result<Outcome, SpinError>>,
+}
+
+impl Check {
+    /// Run it; `scratch` is a folder for its files.
+    pub fn run(&self, scratch: &Path) -> Result<Outcome, SpinError> {
+        (self.run)(scratch)
+    }
+}
+
+fn in_spin(
+    model: &'static str,
+    definitions: &[&str],
+    mutant: Option<&str>,
+    is_short: bool,
+) -> Check {
+    let mut defined: Vec<String> = definitions.iter().map(|d| (*d).to_owned()).collect();
+    defined.extend(mutant.map(|mutant| format!("MUTANT_{mutant}")));
+    Check {
+        model,
+        bounds: definitions.join(" "),
+        mutant: mutant.map(str::to_owned),
+        is_short,
+        run: Box::new(move |scratch| {
+            spin::explore(model, &defined, &scratch.join(defined.join("-")))
+        }),
+    }
+}
+
+fn in_rust<M>(
+    name: &'static str,
+    bounds: String,
+    mutant: Option<String>,
+    is_short: bool,
+    model: M,
+) -> Check
+where
+    M: stateright::Model + Copy + Send + Sync + 'static,
+    M::State: Clone + std::fmt::Debug + std::hash::Hash + PartialEq + Send + Sync,
+    M::Action: Clone + std::fmt::Debug + PartialEq + Send + Sync,
+{
+    Check {
+        model: name,
+        bounds,
+        mutant,
+        is_short,
+        run: Box::new(move |_| Ok(explore(model))),
+    }
+}
+
+fn packets(checks: &mut Vec<Check>) {
+    checks.push(in_spin("packets", &["QUORUM"], None, true));
+    checks.push(in_spin(
+        "packets",
+        &["RECOVERY", "INSTANCES=1"],
+        None,
+        false,
+    ));
+    for mutant in spin::mutants("packets") {
+        checks.push(in_spin("packets", &["QUORUM"], Some(&mutant), true));
+    }
+}
+
+fn slot(checks: &mut Vec<Check>) {
+    checks.push(in_spin("slot", &["USER_SPACE"], None, true));
+    checks.push(in_spin("slot", &["PACKET"], None, true));
+    for mutant in spin::mutants("slot") {
+        checks.push(in_spin("slot", &["USER_SPACE"], Some(&mutant), true));
+    }
+}
+
+fn leader_changes(checks: &mut Vec<Check>) {
+    let check = |with: With, mutant: Option<leader_change::Mutant>| {
+        let named = mutant.map(|mutant| format!("{mutant:?}"));
+        let model = LeaderChange { with, mutant };
+        in_rust("leader_change", format!("{with:?}"), named, true, model)
+    };
+    checks.extend([With::Restart, With::Trim].map(|with| check(with, None)));
+    let mutants = leader_change::Mutant::ALL;
+    checks.extend(mutants.map(|(mutant, with)| check(with, Some(mutant))));
+}
+
+fn reconfigurations(checks: &mut Vec<Check>) {
+    use reconfiguration::{Bounds, Mutant, ONE_CRASH, THREE_EPOCHS, THREE_PROPOSERS};
+    let check = |bounds: Bounds, mutant: Option<Mutant>| {
+        let named = mutant.map(|mutant| format!("{mutant:?}"));
+        let model = Reconfiguration { bounds, mutant };
+        let Bounds {
+            epochs,
+            proposers,
+            crashes,
+        } = bounds;
+        let said = format!("{epochs} epochs, {proposers} proposers, {crashes} crashes");
+        in_rust("reconfiguration", said, named, bounds == ONE_CRASH, model)
+    };
+    checks.extend([ONE_CRASH, THREE_EPOCHS, THREE_PROPOSERS].map(|bounds| check(bounds, None)));
+    checks.extend(Mutant::ALL.map(|(mutant, bounds)| check(bounds, Some(mutant))));
+}
+
+fn shards(checks: &mut Vec<Check>) {
+    let check = |mutant: Option<several_shards::Mutant>| {
+        let named = mutant.map(|mutant| format!("{mutant:?}"));
+        let bounds = "3 entries, 3 partitions, 1 crash".to_owned();
+        in_rust(
+            "several_shards",
+            bounds,
+            named,
+            true,
+            SeveralShards { mutant },
+        )
+    };
+    checks.push(check(None));
+    checks.extend(several_shards::Mutant::ALL.map(|mutant| check(Some(mutant))));
+}
+
+/// All checks, models first with nothing left out.
+pub fn all() -> Vec<Check> {
+    let mut checks = Vec::new();
+    packets(&mut checks);
+    slot(&mut checks);
+    leader_changes(&mut checks);
+    reconfigurations(&mut checks);
+    shards(&mut checks);
+    checks
+}

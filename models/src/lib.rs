@@ -1,0 +1,14 @@
+//! Models of the protocol, checked exhaustively within small bounds, and variants of them with a rule
+//! left out, which must be refuted. See README.md.
+
+pub mod catalogue;
+pub mod check;
+pub mod leader_change;
+pub mod reconfiguration;
+pub mod several_shards;
+pub mod spin;
+
+/// Are the members of this bitmap more than half?
+fn majority(members: u8, of: usize) -> bool {
+    members.count_ones() as usize * 2 > of
+}
