@@ -18,8 +18,10 @@ pub struct Check {
     pub mutant: Option<String>,
     /// Takes seconds: part of the short form.
     pub is_short: bool,
-    run: Box<dyn Fn(&Path) -> Result<Outcome, SpinError>>,
+    run: Box<Run>,
 }
+
+type Run = dyn Fn(&Path) -> Result<Outcome, SpinError>;
 
 impl Check {
     /// Run it; `scratch` is a folder for its files.
