@@ -85,8 +85,12 @@ pub struct Configuration {
 impl Configuration {
     /// Ids of the members for which `is` holds, ascending.
     pub fn nodes(&self, is: impl Fn(&Parts) -> bool) -> Vec<NodeId> {
-        let members = self.members.values();
-        members.filter(|m| is(&m.parts)).map(|m| m.node).collect()
+        // The keys: whoever gets these ids looks members up by them, and a message may lie.
+        let members = self.members.iter();
+        members
+            .filter(|(_, member)| is(&member.parts))
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// The acceptors' ids, ascending.

@@ -359,3 +359,17 @@ fn an_acceptor_shows_what_was_installed_and_nothing_of_its_own() {
     assert_eq!(shown.votes, merged.votes);
     assert_eq!(shown.position.highest, 69);
 }
+
+/// Found by the fuzzer (target `control`).
+#[test]
+fn a_configuration_whose_ids_do_not_match_ends_nobody() {
+    let notes = Paper::default();
+    let mut member = start(1, 1, &notes);
+    let mut wrong = configuration(1, Beginning::Fresh(vec![1]));
+    wrong.members.get_mut(&9).expect("a controller").node = 8;
+    order(&mut member, Order::Enter(wrong));
+    assert_eq!(
+        member.configuration().map(|c| c.controllers()),
+        Some(vec![9])
+    );
+}
