@@ -250,7 +250,7 @@ impl Reconfiguration {
             givers.fold(0, |mask, (a, _)| mask | 1 << a)
         };
         let whole: u8 = mask(&|a| a.memory.holds.is_some_and(|h| h.0 == target));
-        let givers: u8 = mask(&|a| a.contributes(state.opened)) & !whole;
+        let givers: u8 = mask(&|a| a.contributes(state.opened));
         if self.lacks(Mutant::SealedNotFixed) {
             let of_givers = |m: &u8| m & !givers == 0 && majority(*m, ACCEPTORS);
             return (1..1 << ACCEPTORS).filter(of_givers).collect();

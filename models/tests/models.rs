@@ -15,6 +15,7 @@ fn models_hold_and_mutants_are_refuted() {
             .unwrap_or_else(|error| panic!("{error}"));
         println!("{name}: {} states, {:?}", outcome.states, outcome.refuted);
         assert_eq!(outcome.refuted.is_some(), check.mutant.is_some(), "{name}");
-        assert!(outcome.states > 10, "{name} does nothing");
+        let is_whole = check.mutant.is_none();
+        assert!(!is_whole || outcome.states > 1000, "{name} does nothing");
     }
 }
