@@ -2,7 +2,8 @@
 /*
  * bench - drives a role's program in a test run: writes the frame anew (a test run repeats on the
  * same buffer, and a rewritten packet would take another way), moves on to the next instance, keeps
- * the acceptor's floor behind it, signs the packet if the rig has keys, and tail-calls dispatch. With nothing to call it measures itself.
+ * the acceptor's floor behind it, signs the packet if the rig has keys, and tail-calls dispatch.
+ * With nothing to call it measures itself.
  */
 #include "frame.h"
 

@@ -193,7 +193,13 @@ fn a_replayed_instance_is_skipped_and_a_gap_refused() {
         &mut outcomes,
     )
     .unwrap();
-    assert!(outcomes.values.is_empty());
+    // Its proposer hears that it went through.
+    assert_eq!(outcomes.values[0].verdict, Verdict::Duplicate);
+    assert_eq!(
+        (outcomes.values[0].reply_count, bench.store().applied()),
+        (0, applied)
+    );
+    outcomes.values.clear();
     // The same value in a further instance is a duplicate.
     deliver(
         &mut bench.machine,

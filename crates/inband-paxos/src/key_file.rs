@@ -10,12 +10,13 @@
 //! secret = "32 hexadecimal digits"
 //! ```
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use inband_dataplane::auth::{Digest, Keys, Secret, KEYS_MAX};
+use inband_storage::replace;
 use serde::{Deserialize, Serialize};
 
 /// What of the mode must not be set: others could read or change the keys.
@@ -198,21 +199,7 @@ impl KeyFile {
 
     /// Put the file in place, as a whole and durably, for its owner alone.
     pub fn save(&self, path: &Path) -> Result<(), KeyFileError> {
-        let write = || -> io::Result<()> {
-            let new = path.with_extension("new");
-            let mut options = OpenOptions::new();
-            match fs::remove_file(&new) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            let mut file = options.write(true).create_new(true).mode(MODE).open(&new)?;
-            file.write_all(self.to_toml().as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&new, path)?;
-            let dir = path.parent().filter(|dir| *dir != Path::new(""));
-            File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
-        };
-        write().map_err(|source| KeyFileError::Unwritable {
+        replace(path, self.to_toml().as_bytes(), MODE).map_err(|source| KeyFileError::Unwritable {
             path: path.to_owned(),
             source,
         })
@@ -274,6 +261,7 @@ impl KeyFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn scratch(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("inband-keys-{}-{name}", std::process::id()));

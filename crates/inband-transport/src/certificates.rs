@@ -2,13 +2,13 @@
 //!
 //! Whoever has the authority's key can make hosts of the cluster. Hosts do not need it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use inband_storage::replace;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
@@ -94,22 +94,11 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, CertificateError> {
 }
 
 fn write_secret(path: &Path, text: &str) -> Result<(), CertificateError> {
-    let write = || {
-        // Made anew, so that it never has other permissions.
-        if path.exists() {
-            fs::remove_file(path)?;
-        }
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        let mut file: File = options.open(path)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    };
-    write().map_err(file_error(path, "write"))
+    replace(path, text.as_bytes(), 0o600).map_err(file_error(path, "write"))
 }
 
 fn write_public(path: &Path, text: &str) -> Result<(), CertificateError> {
-    fs::write(path, text).map_err(file_error(path, "write"))
+    replace(path, text.as_bytes(), 0o644).map_err(file_error(path, "write"))
 }
 
 fn make_parent(path: &Path) -> Result<(), CertificateError> {

@@ -78,6 +78,12 @@ fn strangers_are_not_heard_and_keys_are_rotated(dataplane: Dataplane) {
     for id in [2, 3] {
         let (good, said) = inband(&["key", "rotate", "--data", &data]);
         assert!(good && said.contains(&format!("key {id}")), "{said}");
+        cluster.wait_for("every host says so", PATIENCE, |status| {
+            status.hosts.iter().all(|host| {
+                let keys = host.status.as_ref().and_then(|s| s.keys.as_ref());
+                keys.is_some_and(|keys| keys.active == id && keys.accepted == [id])
+            })
+        });
         let (good, said) = inband(&["key", "list", "--data", &data]);
         let each = format!("sends with key {id}, accepts {id}");
         assert!(

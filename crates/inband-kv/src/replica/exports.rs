@@ -65,13 +65,25 @@ fn export(connection: Connection, control: &ReplicaControl) -> Result<u64, Expor
     let tcp = TcpStream::from(tcp);
     tcp.set_nonblocking(false)?;
     tcp.set_write_timeout(Some(Duration::from_millis(EXPORT_IO_TIMEOUT_MS)))?;
-    let mut stream: Box<dyn Write> = match tls {
-        Some(tls) => Box::new(StreamOwned::new(*tls, tcp)),
-        None => Box::new(tcp),
+    let Some(tls) = tls else {
+        return export_to(&mut &tcp, &connection.output, control);
     };
-    stream.write_all(&connection.output)?;
+    let mut stream = StreamOwned::new(*tls, tcp);
+    let result = export_to(&mut stream, &connection.output, control);
+    // Whether the export is whole, it says itself.
+    stream.conn.send_close_notify();
+    let _ = stream.flush();
+    result
+}
+
+fn export_to(
+    stream: &mut dyn Write,
+    before: &[u8],
+    control: &ReplicaControl,
+) -> Result<u64, ExportError> {
+    stream.write_all(before)?;
     let mut to = AfterOk {
-        stream: &mut stream,
+        stream,
         is_begun: false,
     };
     let result = control.export(&mut to);

@@ -1,0 +1,49 @@
+//! Small files that are there as a whole, or not at all.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Put a file in place as a whole and durably, with no more than these permissions: after a power cut it is the
+/// old one or the new one, and it is the new one once this returns.
+pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    // Made anew, so that it never has other permissions.
+    let mut file = options.write(true).create_new(true).mode(mode).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    let dir = path.parent().filter(|dir| *dir != Path::new(""));
+    File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_with_no_more_than_the_permissions_asked_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a.toml");
+        for (bytes, mode) in [(&b"first, and long"[..], 0o644), (b"second", 0o600)] {
+            // What a power cut left behind is in nobody's way.
+            fs::write(dir.path().join("a.toml.new"), "half").expect("write");
+            replace(&path, bytes, mode).expect("replaced");
+            assert_eq!(fs::read(&path).expect("read"), bytes);
+            assert_eq!(
+                fs::metadata(&path).expect("there").mode() & 0o777 & !mode,
+                0
+            );
+            assert_eq!(fs::read_dir(dir.path()).expect("list").count(), 1);
+        }
+    }
+}
