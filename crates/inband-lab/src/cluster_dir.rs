@@ -22,6 +22,8 @@ use crate::layout::{kind_of, ClusterSpec, HostPlan};
 use crate::supervisor::SupervisorError;
 
 const RECORD_FORMAT: u32 = 3;
+/// No secret: what the umask leaves of it.
+const RECORD_MODE: u32 = 0o666;
 /// A cluster's name: what fits of the directory's name, a dash, and digits of a hash of its path.
 const NAME_STEM_MAX_BYTES: usize = 20;
 
@@ -380,16 +382,9 @@ impl ClusterDir {
     /// Replace the record; on return it is on disk.
     pub fn write_record(&self, record: &ClusterRecord) -> Result<(), SupervisorError> {
         let path = self.record_path();
-        let temporary = path.with_extension("json.tmp");
         let text = serde_json::to_string_pretty(record).expect("a record is representable in JSON");
-        let write = || -> std::io::Result<()> {
-            let mut file = File::create(&temporary)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            File::open(&self.path)?.sync_all()
-        };
-        write().map_err(SupervisorError::file("write", &path))
+        inband_storage::replace(&path, text.as_bytes(), RECORD_MODE)
+            .map_err(SupervisorError::file("write", &path))
     }
 
     /// Decide how to start.

@@ -12,6 +12,8 @@ use nix::fcntl::{Flock, FlockArg};
 const INCARNATION_FILE: &str = "incarnation";
 const ACCEPTOR_EPOCH_FILE: &str = "acceptor-epoch";
 const LOCK_FILE: &str = "lock";
+/// No secret: what the umask leaves of it.
+const FILE_MODE: u32 = 0o666;
 
 /// Why a host's durable state cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -68,18 +70,8 @@ fn read_number(path: &Path) -> Result<u64, DurableError> {
 
 fn write_number(dir: &Path, name: &str, value: u64) -> Result<(), DurableError> {
     let path = dir.join(name);
-    let temporary = dir.join(format!("{name}.new"));
-    let write = || -> io::Result<()> {
-        let mut file = File::create(&temporary)?;
-        writeln!(file, "{value}")?;
-        file.sync_all()?;
-        fs::rename(&temporary, &path)?;
-        File::open(dir)?.sync_all()
-    };
-    write().map_err(|source| DurableError::Io {
-        path: path.clone(),
-        source,
-    })
+    inband_storage::replace(&path, format!("{value}\n").as_bytes(), FILE_MODE)
+        .map_err(|source| DurableError::Io { path, source })
 }
 
 fn make_dir(dir: &Path) -> Result<(), DurableError> {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{acceptor, settle, sound, submit, MS};
+use common::{acceptor, settle, sound, submit, survives, MS};
 use inband_sim::{run, Campaign, Layout, Options, World};
 
 fn warm(mut layout: Layout) -> World {
@@ -86,17 +86,7 @@ fn random_schedules_are_survived() {
             ..Options::default()
         },
     };
-    let mut failures = Vec::new();
-    let summary = campaign.play(
-        || false,
-        |report| {
-            if report.violation.is_some() {
-                println!("{}", report.trace.join("\n"));
-                failures.push(report.to_string());
-            }
-        },
-    );
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let summary = survives(&campaign);
     assert!(summary.stats.epochs > 40, "{summary:?}");
 }
 

@@ -1,5 +1,8 @@
 //! Random schedules: safety after every event, then everything must finish.
 
+mod common;
+
+use common::survives;
 use inband_sim::{run, Campaign, FaultKind, Options};
 
 /// Seeds played by every test run.
@@ -20,18 +23,8 @@ fn random_schedules_are_survived() {
             ..Options::default()
         },
     };
-    let mut failures = Vec::new();
-    let summary = campaign.play(
-        || false,
-        |report| {
-            if report.violation.is_some() {
-                println!("{}", report.trace.join("\n"));
-                failures.push(report.to_string());
-            }
-        },
-    );
+    let summary = survives(&campaign);
     println!("{summary:#?}");
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert_eq!(summary.seeds, SEEDS);
     assert!(summary.with_store >= SEEDS / 40);
     assert!(

@@ -5,11 +5,13 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::storage::TEMPORARY_SUFFIX;
+
 /// Put a file in place as a whole and durably, with no more than these permissions: after a power cut it is the
 /// old one or the new one, and it is the new one once this returns.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
+    name.push(TEMPORARY_SUFFIX);
     let new = path.with_file_name(name);
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

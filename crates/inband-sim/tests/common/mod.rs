@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use inband_dataplane::registers::AcceptorView;
-use inband_sim::{Fate, Layout, Mutation, Passing, World};
+use inband_sim::{Campaign, Fate, Layout, Mutation, Passing, Summary, World};
 
 /// A millisecond of simulated time.
 pub const MS: u64 = 1_000;
@@ -78,4 +78,20 @@ pub fn acceptor(world: &World, node: u8) -> AcceptorView {
 
 pub fn applied(world: &World, node: u8) -> u64 {
     world.host(node).apps[0].live.applied
+}
+
+/// Play all seeds of a campaign; no rule may be broken in any.
+pub fn survives(campaign: &Campaign) -> Summary {
+    let mut failures = Vec::new();
+    let summary = campaign.play(
+        || false,
+        |report| {
+            if report.violation.is_some() {
+                println!("{}", report.trace.join("\n"));
+                failures.push(report.to_string());
+            }
+        },
+    );
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    summary
 }
