@@ -156,11 +156,15 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         let for_thread = shared.clone();
         let serve = move || {
+            // Keeps the connection open until the end of this: a peer that sees it closed finds its
+            // failure counted and its place free.
+            let keeps_open = stream.try_clone();
             match serve(stream, &for_thread) {
                 Ok(bytes) => tracing::info!("sent a checkpoint of {bytes} bytes to {peer}"),
                 Err(error) => for_thread.failed(peer, &error),
             }
             for_thread.transfers.fetch_sub(1, Ordering::AcqRel);
+            drop(keeps_open);
         };
         if let Err(error) = std::thread::Builder::new()
             .name("ib-ckpt-send".into())
