@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use inband_storage::{Disk, StorageError};
+use inband_transport::frames::Links;
 use inband_transport::tls::Transport;
 
 pub use call::{call, CallError, HostStatus, Request, Response, Status};
@@ -32,7 +33,7 @@ use crate::timing::{Micros, Timing};
 use call::cluster_id;
 use files::FileNotes;
 pub use net::DoorCounters;
-use net::{Announcement, Body, Door, Event, Frame, Links};
+use net::{Announcement, Body, Door, Event, Frame};
 
 /// A tick of Raft.
 const RAFT_TICK_US: Micros = 50_000;
@@ -198,7 +199,8 @@ struct Worker<A> {
     member: Member<A, FileNotes>,
     hooks: Box<dyn Hooks>,
     disk: Disk,
-    links: Links,
+    links: Links<Frame>,
+    counters: Arc<DoorCounters>,
     /// Messages of this host to itself.
     local: Vec<Message>,
     /// If this host keeps the configuration.
@@ -254,7 +256,8 @@ impl<A: AcceptorState> Worker<A> {
             member,
             hooks,
             disk,
-            links: Links::new(counters, config.transport.clone()),
+            links: Links::new(config.transport.clone(), "control-link"),
+            counters,
             local: Vec::new(),
             raft,
             coordinator: None,
@@ -369,7 +372,7 @@ impl<A: AcceptorState> Worker<A> {
                     control: Some(self.config.control),
                     body: Body::Host(message),
                 };
-                self.links.send(address, frame);
+                self.send_frame(address, frame);
             }
         }
     }
@@ -384,7 +387,13 @@ impl<A: AcceptorState> Worker<A> {
             control: Some(self.config.control),
             body,
         };
-        self.links.send(*address, frame);
+        self.send_frame(*address, frame);
+    }
+
+    fn send_frame(&mut self, to: SocketAddr, frame: Frame) {
+        if !self.links.send(to, frame) {
+            self.counters.link_refused();
+        }
     }
 
     fn propose(&mut self, command: &Command) -> Option<u64> {

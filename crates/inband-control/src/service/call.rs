@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use inband_transport::frames::{read_frame, write_frame};
 use inband_transport::paced::Pace;
 use inband_transport::tls::Transport;
 use serde::{Deserialize, Serialize};
 
-use super::net::{read_frame, write_frame, Body, Frame};
+use super::net::{Body, Frame, FRAME_LEN_MAX_BYTES};
 use crate::configuration::{Configuration, Epoch, Identity, Member, NodeId};
 use crate::coordinator::Waiting;
 use crate::message::AcceptorReport;
@@ -176,7 +177,7 @@ fn attempt(
     };
     // A frame that is cut off is not acted upon.
     write_frame(&mut stream, &frame).map_err(|_| Failure::NotSent)?;
-    match read_frame(&mut stream) {
+    match read_frame(&mut stream, FRAME_LEN_MAX_BYTES) {
         Ok(Frame {
             body: Body::Answer(response),
             ..

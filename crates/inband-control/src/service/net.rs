@@ -1,18 +1,18 @@
-//! Frames between control services over TCP: a length, then the frame. Connections go one way; an
+//! What control services say to each other over TCP. Connections go one way; an
 //! answer to a host travels over the connection to its own service. Only calls of clients are answered
 //! on the connection they came on.
 
-use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
-use std::sync::{Arc, Weak};
+use std::sync::mpsc::{self, Sender, SyncSender};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use inband_transport::frames::{read_body, read_len, write_frame};
 use inband_transport::paced::Pace;
-use inband_transport::tls::{is_refused, Stream, Transport};
+use inband_transport::tls::{is_refused, Transport};
 use serde::{Deserialize, Serialize};
 
 use super::call::{Request, Response};
@@ -21,15 +21,7 @@ use crate::message::Message;
 use crate::raft_node::RaftMessage;
 
 /// Longest frame in bytes: a piece of votes, or a snapshot of the state, with room to spare.
-const FRAME_LEN_MAX_BYTES: usize = 8 << 20;
-/// Frames waiting for a peer that does not take them; further ones are dropped, as a network does.
-const LINK_QUEUE_FRAMES: usize = 256;
-/// How long a connection to a peer may take to open, and a frame to be sent.
-const LINK_TIMEOUT: Duration = Duration::from_secs(1);
-/// A link without a frame to send for this long ends; the next frame opens another.
-const LINK_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Links at once: to every other node there can be, and some that have just changed their address.
-const LINKS_MAX: usize = 300;
+pub(super) const FRAME_LEN_MAX_BYTES: usize = 8 << 20;
 /// A client that says nothing for this long is hung up on.
 const CLIENT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Whoever connects must say something after this long, and a frame that has begun must end.
@@ -69,6 +61,13 @@ impl DoorCounters {
             ("control_closed_foreign", get(&self.closed_foreign)),
             ("control_links_refused", get(&self.links_refused)),
         ]
+    }
+}
+
+impl DoorCounters {
+    /// A frame was not sent: too many links are open.
+    pub(super) fn link_refused(&self) {
+        count(&self.links_refused);
     }
 }
 
@@ -133,44 +132,6 @@ pub(super) enum Event {
     Frame(Frame, Share),
     Call(Request, Sender<Response>),
     Stop,
-}
-
-pub(super) fn write_frame(stream: &mut impl Write, frame: &Frame) -> io::Result<()> {
-    let bytes = postcard::to_stdvec(frame).expect("a frame can always be written");
-    let len = u32::try_from(bytes.len()).expect("frames are short");
-    stream.write_all(&len.to_be_bytes())?;
-    stream.write_all(&bytes)?;
-    stream.flush()
-}
-
-/// The length of the frame that follows.
-fn read_len(stream: &mut impl Read) -> io::Result<usize> {
-    let mut len = [0; 4];
-    stream.read_exact(&mut len)?;
-    let len = u32::from_be_bytes(len) as usize;
-    if len > FRAME_LEN_MAX_BYTES {
-        return Err(bad("a frame is too long"));
-    }
-    Ok(len)
-}
-
-fn bad(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
-}
-
-fn read_body(stream: &mut impl Read, len: usize) -> io::Result<Frame> {
-    let mut bytes = Vec::new();
-    // Grows as bytes arrive: a length alone reserves nothing.
-    stream.take(len as u64).read_to_end(&mut bytes)?;
-    if bytes.len() < len {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    postcard::from_bytes(&bytes).map_err(|_| bad("not a frame"))
-}
-
-pub(super) fn read_frame(stream: &mut impl Read) -> io::Result<Frame> {
-    let len = read_len(stream)?;
-    read_body(stream, len)
 }
 
 /// What the threads that serve connections share.
@@ -242,13 +203,13 @@ fn serve(stream: TcpStream, door: &Door) -> io::Result<()> {
     // For which node its certificate was found to speak.
     let mut node = None;
     loop {
-        let len = match read_len(&mut stream) {
+        let len = match read_len(&mut stream, FRAME_LEN_MAX_BYTES) {
             Err(error) if has_spoken && error.kind() == io::ErrorKind::TimedOut => return Ok(()),
             len => len?,
         };
         stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT))?;
         let share = Share::of(len, &door.incoming_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
-        let frame = read_body(&mut stream, len)?;
+        let frame: Frame = read_body(&mut stream, len)?;
         if frame.cluster != door.cluster {
             count(&door.counters.closed_foreign);
             return Ok(());
@@ -283,91 +244,5 @@ fn answer_of(cluster: u64, response: Response) -> Frame {
         from: 0,
         control: None,
         body: Body::Answer(response),
-    }
-}
-
-struct Link {
-    frames: SyncSender<Frame>,
-    /// Dropped by its thread at its end.
-    lives: Weak<()>,
-}
-
-/// Connections to other services, each with a thread that opens it and sends.
-pub(super) struct Links {
-    links: BTreeMap<SocketAddr, Link>,
-    counters: Arc<DoorCounters>,
-    transport: Transport,
-}
-
-impl Links {
-    /// None yet.
-    pub fn new(counters: Arc<DoorCounters>, transport: Transport) -> Links {
-        Links {
-            links: BTreeMap::new(),
-            counters,
-            transport,
-        }
-    }
-
-    /// Send a frame if that is possible now; else it is lost.
-    pub fn send(&mut self, to: SocketAddr, frame: Frame) {
-        let mut frame = frame;
-        if let Some(link) = self.links.get(&to) {
-            match link.frames.try_send(frame) {
-                Err(mpsc::TrySendError::Disconnected(unsent)) => frame = unsent,
-                Ok(()) | Err(mpsc::TrySendError::Full(_)) => return,
-            }
-            // It ended because it was idle, or had no thread.
-            self.links.remove(&to);
-        }
-        if self.links.len() >= LINKS_MAX {
-            // Whoever can make this host answer could have it open any number.
-            self.links.retain(|_, link| link.lives.strong_count() > 0);
-        }
-        if self.links.len() >= LINKS_MAX {
-            return count(&self.counters.links_refused);
-        }
-        let (link, frames) = mpsc::sync_channel(LINK_QUEUE_FRAMES);
-        let alive = Arc::new(());
-        let lives = Arc::downgrade(&alive);
-        let transport = self.transport.clone();
-        let run = move || {
-            run_link(to, &frames, &transport);
-            drop(alive);
-        };
-        // Without a thread the channel is closed, and the next frame tries again.
-        let _ = thread::Builder::new()
-            .name("control-link".into())
-            .spawn(run);
-        let _ = link.try_send(frame);
-        let link = Link {
-            frames: link,
-            lives,
-        };
-        self.links.insert(to, link);
-    }
-}
-/// A frame must be taken in time; nothing is read.
-const LINK_PACE: Pace = Pace {
-    silence_max: LINK_TIMEOUT,
-    grace: Duration::ZERO,
-    bytes_per_s_min: 0,
-};
-
-/// Send frames as they come; whatever does not get through is lost.
-fn run_link(to: SocketAddr, frames: &Receiver<Frame>, transport: &Transport) {
-    let mut stream: Option<Stream> = None;
-    while let Ok(frame) = frames.recv_timeout(LINK_IDLE_TIMEOUT) {
-        if stream.is_none() {
-            stream = transport.connect(to, LINK_TIMEOUT, LINK_PACE).ok();
-        }
-        let Some(open) = &mut stream else {
-            // What has been waiting meanwhile is out of date.
-            while frames.try_recv().is_ok() {}
-            continue;
-        };
-        if write_frame(open, &frame).is_err() {
-            stream = None;
-        }
     }
 }
