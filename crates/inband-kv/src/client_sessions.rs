@@ -14,13 +14,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use inband_resp::reply::Reply;
+
 use crate::command::SessionStamp;
 use crate::limits::{
     CLIENT_SESSIONS_EXPIRED_PER_ENTRY_MAX, CLIENT_SESSIONS_MAX, CLIENT_SESSIONS_REPLY_BYTES_MAX,
     CLIENT_SESSION_IDLE_MS_MAX, CLIENT_SESSION_READ_REPLY_BYTES_MAX, CLIENT_SESSION_REPLIES_MAX,
     CLIENT_SESSION_REPLY_BYTES_MAX,
 };
-use crate::reply::Reply;
 
 /// First byte of the stored key of a session.
 pub const SESSION_KEY: u8 = b'c';

@@ -4,9 +4,9 @@
 //! raises [`crate::value::VALUE_VERSION`].
 
 use bytes::{BufMut, BytesMut};
+use inband_resp::request::Args;
 
 use crate::partition::partition_of;
-use crate::resp::Args;
 
 /// When a `SET` takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

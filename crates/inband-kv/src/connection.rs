@@ -18,19 +18,20 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
+use inband_resp::limits::REQUEST_LEN_BYTES_MAX;
+use inband_resp::reply::{Protocol, Reply};
+use inband_resp::request::{Args, Found, RequestParser};
 
 use crate::command::{Command, Route, SessionStamp};
 use crate::limit_hits::{LimitHit, LimitHits};
 use crate::limits::{
     COMMAND_LEN_BYTES_MAX, IN_FLIGHT_COMMAND_BYTES_MAX, KEY_LEN_BYTES_MAX, OUTPUT_HARD_BYTES_MAX,
     OUTPUT_SOFT_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_COMMAND_BYTES_MAX, READ_BUDGET_BYTES,
-    REQUEST_KEYS_MAX, REQUEST_LEN_BYTES_MAX, STORED_VALUE_LEN_BYTES_MAX,
+    REQUEST_KEYS_MAX, STORED_VALUE_LEN_BYTES_MAX,
 };
 use crate::local;
 use crate::parse::{parse, ReadMode, Request};
 use crate::partition::logs_of;
-use crate::reply::{Protocol, Reply};
-use crate::resp::{Args, Found, RequestParser};
 use crate::table::CommandId;
 use buffer::Buffer;
 pub use transaction::Item;

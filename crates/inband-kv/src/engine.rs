@@ -3,12 +3,13 @@
 
 use std::borrow::Cow;
 
+use inband_resp::reply::Reply;
+
 use crate::command::{Command, ExpireWhen, Expiry, Queue, SetReply, SetWhen, Strings, TimeUnit};
 use crate::glob;
 use crate::keyspace::Keys;
 use crate::limits::{KEYS_REPLY_BYTES_MAX, VALUES_REPLY_BYTES_MAX};
 use crate::parse::{strict_integer, NOT_AN_INTEGER};
-use crate::reply::Reply;
 
 const MS_PER_S: i64 = 1000;
 

@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use inband_resp::reply::Protocol;
+
 use crate::connection::Connection;
 use crate::control::Status;
 use crate::limit_hits::LimitHit;
 use crate::parse::ReadMode;
-use crate::reply::Protocol;
 
 /// What a replica is; does not change while it runs.
 #[derive(Debug, Clone)]
@@ -45,7 +46,7 @@ impl Identity {
             ("port", self.port().to_string()),
             (
                 "proto-max-bulk-len",
-                crate::limits::REQUEST_LEN_BYTES_MAX.to_string(),
+                inband_resp::limits::REQUEST_LEN_BYTES_MAX.to_string(),
             ),
             ("save", String::new()),
             ("timeout", self.idle_s.to_string()),

@@ -3,7 +3,7 @@
 //! [`replica::Replica`] is the whole of it: clients' sockets, a [`inband_paxos::log::ReplicatedLog`]
 //! and a [`machine::Machine`] in one thread. From the outside in:
 //!
-//! * [`front`], [`connection`], [`resp`], [`reply`]: sockets, requests and replies;
+//! * [`front`], [`connection`], and [`inband_resp`]: sockets, requests and replies;
 //! * [`table`], [`parse`], [`local`], [`info`]: which commands there are, and those answered here;
 //! * [`command`], [`value`], [`packer`], [`chunks`]: commands for the log, many in one value or one in
 //!   many;
@@ -44,8 +44,6 @@ pub mod parse;
 pub mod partition;
 pub mod password;
 pub mod replica;
-pub mod reply;
-pub mod resp;
 pub mod store;
 pub mod syncer;
 pub mod table;

@@ -97,19 +97,6 @@ pub const UNWRITTEN_AGE_MS_MAX: u64 = 10;
 /// How long somebody who reads the stores from outside waits for what is applied to be written.
 pub const UNWRITTEN_WAIT_MS_MAX: u64 = 5_000;
 
-/// Longest request (all arguments together) that is read into memory. A longer one is skipped as it
-/// arrives and answered with an error.
-pub const REQUEST_LEN_BYTES_MAX: usize = COMMAND_LEN_BYTES_MAX + 64 * 1024;
-
-/// Longest argument a request may announce at all, as in Redis.
-pub const BULK_LEN_BYTES_MAX: usize = 512 * 1024 * 1024;
-
-/// Most arguments a request may announce, as in Redis.
-pub const REQUEST_ARGUMENTS_MAX: usize = 1024 * 1024;
-
-/// Longest inline command, as in Redis.
-pub const INLINE_LEN_BYTES_MAX: usize = 64 * 1024;
-
 /// Bytes read from one socket before the others get their turn.
 pub const READ_BUDGET_BYTES: usize = 64 * 1024;
 
@@ -155,9 +142,6 @@ pub const KEEPALIVE_PROBES: u32 = 3;
 /// everybody, and on many hosts votes as well.
 pub const REQUEST_KEYS_MAX: usize = 100_000;
 
-/// Most requests whose sequence of arguments keeps its memory, in arguments.
-pub const IDLE_ARGUMENTS_MAX: usize = 4096;
-
 /// Memory that a list of reads keeps for the next reads.
 pub const IDLE_READS_BYTES_MAX: usize = 1024 * 1024;
 
@@ -198,12 +182,6 @@ pub const PASSWORD_LEN_BYTES_MAX: usize = 512;
 
 /// A client that has not said the password so long after it came is closed.
 pub const AUTHENTICATION_MS_MAX: u64 = 30_000;
-
-/// Most arguments of a request before the password was said, as in Redis.
-pub const UNTRUSTED_ARGUMENTS_MAX: usize = 10;
-
-/// Longest argument before the password was said, as in Redis.
-pub const UNTRUSTED_BULK_LEN_BYTES_MAX: usize = 16 * 1024;
 
 /// Longest name a client may give itself.
 pub const CLIENT_NAME_LEN_BYTES_MAX: usize = 256;
@@ -251,3 +229,6 @@ pub const MARKER_REPEAT_MS: u64 = 100;
 
 /// How much later each further replica does so, so that one of them does it for all.
 pub const MARKER_STAGGER_MS: u64 = 50;
+
+/// A command and its key fit a request.
+const _: () = assert!(COMMAND_LEN_BYTES_MAX < inband_resp::limits::REQUEST_LEN_BYTES_MAX);

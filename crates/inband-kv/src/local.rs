@@ -3,6 +3,9 @@
 
 use std::time::Instant;
 
+use inband_resp::reply::{Protocol, Reply};
+use inband_resp::request::Args;
+
 use crate::connection::Connection;
 use crate::control::Status;
 use crate::front::Connections;
@@ -13,8 +16,6 @@ use crate::limits::{CLIENT_NAME_LEN_BYTES_MAX, SCAN_COUNT_MAX};
 use crate::machine::Machine;
 use crate::parse::{integer, unknown_subcommand, wrong_arity, SYNTAX_ERROR};
 use crate::password::Password;
-use crate::reply::{Protocol, Reply};
-use crate::resp::Args;
 use crate::store::StoreError;
 use crate::table::{self, CommandId, CommandSpec, COMMANDS};
 

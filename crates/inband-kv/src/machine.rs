@@ -20,6 +20,7 @@ mod queue;
 use std::path::{Path, PathBuf};
 
 use inband_paxos::log::Burst;
+use inband_resp::reply::Reply;
 use rocksdb::{Cache, WriteBatch};
 
 use crate::command::Command;
@@ -28,7 +29,6 @@ use crate::engine;
 use crate::keyspace::{Keys, Record, View};
 use crate::layout::{remove_dir, Layout};
 use crate::partition::{logs_of, partition_of};
-use crate::reply::Reply;
 use crate::store::{
     execute_stamped, BatchRecords, LogRole, Outcomes, Position, Reader, ScanPage, SharedDbs, Store,
     StoreError, Turn, Work,

@@ -1,8 +1,9 @@
 //! From the arguments of a request to a command, with Redis's exact error texts.
 
+use inband_resp::reply::Reply;
+use inband_resp::request::Args;
+
 use crate::command::{Command, ExpireWhen, Expiry, SetReply, SetWhen, Strings, TimeUnit};
-use crate::reply::Reply;
-use crate::resp::Args;
 use crate::table::{self, CommandId, CommandSpec};
 
 /// Unix times and times to live beyond this many milliseconds are refused as invalid.

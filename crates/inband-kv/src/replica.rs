@@ -20,6 +20,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use inband_paxos::log::{ReplicatedLog, SubmitError, Ticket};
+use inband_resp::reply::Reply;
+use inband_resp::request::Args;
 use inband_transport::tls::Transport;
 use rustls::ServerConfig;
 
@@ -40,8 +42,6 @@ use crate::machine::Machine;
 use crate::packer::{Packer, Rejected, Submission};
 use crate::parse::ReadMode;
 use crate::password::Password;
-use crate::reply::Reply;
-use crate::resp::Args;
 use crate::store::{Outcomes, StoreError};
 use crate::syncer::Syncer;
 use crate::table::CommandId;

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use inband_paxos::log::{Decided, Ticket, ValueKind};
 use inband_paxos::session::{SessionTable, Verdict};
+use inband_resp::reply::Reply;
 use rocksdb::{Cache, ColumnFamily, Direction, IteratorMode, WriteBatch, WriteOptions, DB};
 
 use crate::client_sessions::{self, Admission, ClientSessions, Records};
@@ -30,7 +31,6 @@ use crate::limits::{
     EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX, READ_REPLIES_BYTES_MAX,
     RECORD_CACHE_BYTES_MAX,
 };
-use crate::reply::Reply;
 use crate::value::{self, Chunk, ValueError, ValueReader};
 
 pub use local::QueueEntry;

@@ -11,12 +11,12 @@ use inband_kv::limits::{
 };
 use inband_kv::machine::Machine;
 use inband_kv::replica::{Replica, ReplicaConfig};
-use inband_kv::reply::Reply;
 use inband_kv::store::{ChunkFate, Outcomes};
 use inband_kv::testing::MemoryCluster;
 use inband_kv::value::Chunk;
 use inband_paxos::log::{Origin, SubmitFailure, Ticket, ValueKind};
 use inband_paxos::session::SESSIONS_MAX;
+use inband_resp::reply::Reply;
 use proptest::prelude::*;
 
 fn set(key: &str, value: &str) -> String {

@@ -10,11 +10,11 @@ use common::{encode, key_of_each, scratch, show, words, T0_MS};
 use inband_kv::command::{Command, Queue, SessionStamp, Watched};
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::partition::{logs_of, partition_of};
-use inband_kv::reply::Reply;
-use inband_kv::resp::Args;
 use inband_kv::store::{Outcomes, StoreError};
 use inband_kv::value::{marker, Chunk, ValueWriter};
 use inband_paxos::log::{Origin, Ticket, ValueKind};
+use inband_resp::reply::Reply;
+use inband_resp::request::Args;
 use proptest::prelude::*;
 
 /// `EXEC` of some lines.

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use common::{deliver, encode, open, show, words, Bench, Log, T0_MS};
 use inband_kv::command::SessionStamp;
-use inband_kv::reply::Reply;
 use inband_kv::store::{Outcomes, StoreError};
 use inband_paxos::log::{Decided, Origin, Ticket, ValueKind};
 use inband_paxos::session::Verdict;
+use inband_resp::reply::Reply;
 use proptest::prelude::*;
 
 /// Redis strings in the simplest way.

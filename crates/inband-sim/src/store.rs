@@ -9,12 +9,12 @@ use inband_kv::command::{Command, Queue, Strings, Watched};
 use inband_kv::limits::{MARKER_REPEAT_MS, MARKER_STAGGER_MS};
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::partition::{partition_of, partitions_of_logs};
-use inband_kv::reply::Reply;
-use inband_kv::resp::Args;
 use inband_kv::store::StoreError;
 use inband_kv::value::ValueWriter;
 use inband_paxos::log::{ReadTicket, Ticket};
 use inband_paxos::timing::Micros;
+use inband_resp::reply::Reply;
+use inband_resp::request::Args;
 use tempfile::TempDir;
 
 use crate::history::written;

@@ -1,11 +1,11 @@
 //! Hosts whose replicas run the real store: what clients ask of it, what it answers, and what must be
 //! true of that.
 
-use inband_kv::reply::Reply;
 use inband_kv::store::{Outcome, Outcomes, StoreError};
 use inband_paxos::log::{ReadTicket, SubmitFailure, Ticket};
 use inband_paxos::outbox::Outbox;
 use inband_paxos::session::Verdict;
+use inband_resp::reply::Reply;
 
 use crate::app::decided_key;
 use crate::invariant::{Broken, Invariant};

@@ -140,6 +140,7 @@ fn data_that_were_not_stopped_cleanly_are_exported_only_if_asked_for() {
     let cluster = start("export-crash", 2);
     fill(cluster.resp());
     cluster.wait_until_equal(Duration::from_secs(10));
+    cluster.wait_until_stored(Duration::from_secs(10));
     let dir = cluster.dir.clone();
     let replica = dir.join("hosts/replica-0/data");
     let crashed = cluster.crash();

@@ -138,6 +138,7 @@ fn data_survive_down_and_up_and_an_unclean_stop_is_refused() {
     let mut client = Client::connect(cluster.resp());
     assert_eq!(client.call(&["GET", "key299"]), "299");
     assert_eq!(client.call(&["SET", "key0", "new"]), "+OK");
+    cluster.wait_until_stored(PATIENCE);
 
     // Dropped without `down`: a majority of acceptors has lost its memory.
     let cluster = cluster.crash();

@@ -3,7 +3,7 @@
 
 use bytes::BytesMut;
 use inband_kv::parse::{parse, Request};
-use inband_kv::resp::{Args, Found, RequestParser};
+use inband_resp::request::{Args, Found, RequestParser};
 
 use super::values;
 use crate::input::Input;

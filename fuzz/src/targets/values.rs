@@ -3,8 +3,8 @@
 
 use bytes::BytesMut;
 use inband_kv::command::Command;
-use inband_kv::reply::Reply;
 use inband_kv::value::{marker, marker_entry, Chunk, ValueReader, ValueWriter};
+use inband_resp::reply::Reply;
 
 const PARTITIONS: usize = 3;
 

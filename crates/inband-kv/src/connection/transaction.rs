@@ -6,6 +6,8 @@
 //! unchanged if it does not exist again at `EXEC`, whatever was in between.
 
 use bytes::BytesMut;
+use inband_resp::reply::Reply;
+use inband_resp::request::Args;
 
 use super::{over_limit, too_many_keys, Alone, Connection, Intake, Mode, Next, OwnedArgs};
 use crate::command::{Command, Queue, Watched};
@@ -14,8 +16,6 @@ use crate::limits::{
     COMMAND_LEN_BYTES_MAX, TRANSACTION_COMMANDS_MAX, WATCHED_BYTES_MAX, WATCHED_KEYS_MAX,
 };
 use crate::parse::{parse, Request};
-use crate::reply::Reply;
-use crate::resp::Args;
 use crate::table::{self, CommandId};
 
 /// One command of a transaction.

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use inband_paxos::log::{SubmitFailure, Ticket};
 use inband_paxos::session::Verdict;
+use inband_resp::reply::Reply;
 
 use super::{Replica, OVERDUE_PERIOD};
 use crate::control::add;
 use crate::packer::Part;
-use crate::reply::Reply;
 use crate::store::Outcome;
 
 impl Replica {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use inband_resp::reply::Reply;
 use rustls::StreamOwned;
 
 use super::Replica;
@@ -14,7 +15,6 @@ use crate::control::ReplicaControl;
 use crate::export::ExportError;
 use crate::limit_hits::LimitHit;
 use crate::limits::{EXPORTS_MAX, EXPORT_IO_TIMEOUT_MS};
-use crate::reply::Reply;
 
 /// Counts itself among the exports under way as long as it lives.
 struct UnderWay(Arc<AtomicUsize>);

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use inband_resp::reply::Reply;
+
 use super::Replica;
 use crate::chunks::{Ended, Ending};
 use crate::control::add;
-use crate::reply::Reply;
 use crate::store::Outcome;
 
 impl Replica {

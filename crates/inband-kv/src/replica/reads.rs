@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use inband_paxos::log::{ReadTicket, SubmitFailure};
+use inband_resp::reply::Reply;
 
 use super::{Replica, ReplicaError};
 use crate::connection::OwnedArgs;
@@ -12,7 +13,6 @@ use crate::limit_hits::LimitHit;
 use crate::limits::READ_REPLIES_BYTES_MAX;
 use crate::local;
 use crate::packer::{Part, Reads};
-use crate::reply::Reply;
 
 impl Replica {
     /// Let a connection wait for a page of `SCAN`.

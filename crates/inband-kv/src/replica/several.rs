@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use inband_resp::reply::Reply;
+
 use super::Replica;
 use crate::control::add;
 use crate::packer::Part;
-use crate::reply::Reply;
 
 /// Who waits for an entry.
 #[derive(Debug, Clone, Copy)]

@@ -15,12 +15,12 @@ use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::parse::{parse, Request};
 use inband_kv::partition::partition_of;
 use inband_kv::replica::{Replica, ReplicaConfig, ReplicaError};
-use inband_kv::reply::Reply;
-use inband_kv::resp::Args;
 use inband_kv::store::{Outcomes, Store, StoreError};
 use inband_kv::testing::MemoryCluster;
 use inband_kv::value::ValueWriter;
 use inband_paxos::log::{Decided, Origin, Ticket, ValueKind};
+use inband_resp::reply::Reply;
+use inband_resp::request::Args;
 
 /// A point in time for tests.
 pub const T0_MS: u64 = 1_700_000_000_000;

@@ -164,6 +164,16 @@ impl Cluster {
         });
     }
 
+    /// Wait until what was answered is in the stores of a majority of replicas, so that it outlives all
+    /// processes: the floor tells.
+    pub fn wait_until_stored(&self, limit: Duration) {
+        self.wait_for("a majority has stored everything", limit, |status| {
+            let hosts = status.hosts.iter().filter_map(|h| h.status.as_ref());
+            let acceptors: Vec<_> = hosts.flat_map(|h| &h.acceptors).collect();
+            !acceptors.is_empty() && acceptors.iter().all(|a| a.floor > a.highest_voted)
+        });
+    }
+
     /// Where a host keeps its stores.
     fn data_dirs(&self, host: &str) -> Vec<PathBuf> {
         let name = host.replace('/', "-");
