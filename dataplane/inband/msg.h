@@ -58,26 +58,15 @@ struct ib_msg {
     ib_u8 type;
 };
 
-#define IB_GET16(p, field)                                                                         \
-    IB_NET16(*(const ib_wire16 *)((p) + __builtin_offsetof(struct ib_header, field)))
-#define IB_GET32(p, field)                                                                         \
-    IB_NET32(*(const ib_wire32 *)((p) + __builtin_offsetof(struct ib_header, field)))
-#define IB_RAW64(p, field) (*(const ib_wire64 *)((p) + __builtin_offsetof(struct ib_header, field)))
+/* A field of the header `in` (a struct of wire.h or flair_wire.h) at `p`. */
+#define IB_AT(bits, p, in, field) ((ib_wire##bits *)((p) + __builtin_offsetof(struct in, field)))
+#define IB_GET16(p, field) IB_NET16(*(const ib_wire16 *)IB_AT(16, p, ib_header, field))
+#define IB_GET32(p, field) IB_NET32(*(const ib_wire32 *)IB_AT(32, p, ib_header, field))
+#define IB_RAW64(p, field) (*(const ib_wire64 *)IB_AT(64, p, ib_header, field))
 #define IB_GET64(p, field) IB_NET64(IB_RAW64(p, field))
-#define IB_PUT16(p, field, v)                                                                      \
-    (*(ib_wire16 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET16(v))
-#define IB_PUT32(p, field, v)                                                                      \
-    (*(ib_wire32 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET32(v))
-#define IB_PUT64(p, field, v)                                                                      \
-    (*(ib_wire64 *)((p) + __builtin_offsetof(struct ib_header, field)) = IB_NET64(v))
-
-/*
- * Requests that are answered with a value the asker does not have are padded to full size, because
- * an answer is the request rewritten and a packet program cannot always make a packet longer.
- */
-IB_INLINE int ib_type_is_padded(ib_u8 type) {
-    return type == IB_PHASE1A || type == IB_LEARN;
-}
+#define IB_PUT16(p, field, v) (*IB_AT(16, p, ib_header, field) = IB_NET16(v))
+#define IB_PUT32(p, field, v) (*IB_AT(32, p, ib_header, field) = IB_NET32(v))
+#define IB_PUT64(p, field, v) (*IB_AT(64, p, ib_header, field) = IB_NET64(v))
 
 /*
  * The header's first fields come and go as words of 8 bytes: a load and a byte swap each. From the
@@ -94,12 +83,27 @@ _Static_assert(__builtin_offsetof(struct ib_header, flags) == 6 &&
                    __builtin_offsetof(struct ib_header, reserved) == 20,
                "the words above");
 
+/* The message types of one protocol, and what is particular about them: bitmaps by `1 << type`. */
+struct ib_family {
+    ib_u8 type_first;
+    ib_u8 type_last;
+    ib_u64 padded;      /* may be longer than what they hold */
+    ib_u64 from_client; /* may name no sender: node 0 */
+};
+
 /*
- * Is this a packet of ours? `end` bounds what may be read; `payload_len_bytes` is the UDP payload's
- * length, already known to lie within `end`. Returns IB_R_none, or the reason to drop.
+ * Requests that are answered with a value the asker does not have are padded to full size, because
+ * an answer is the request rewritten and a packet program cannot always make a packet longer.
  */
-IB_INLINE unsigned int ib_check(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
-                                ib_u32 partitions) {
+#define IB_PAXOS_FAMILY                                                                            \
+    ((struct ib_family){IB_REQUEST, IB_ALIVE, 1ULL << IB_PHASE1A | 1ULL << IB_LEARN, 0})
+
+/*
+ * Is this a packet of the family? `end` bounds what may be read; `payload_len_bytes` is the UDP
+ * payload's length, already known to lie within `end`. Returns IB_R_none, or the reason to drop.
+ */
+IB_INLINE unsigned int ib_check_of(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
+                                   ib_u32 partitions, const struct ib_family family) {
     if (payload_len_bytes < IB_HEADER_LEN_BYTES || data + IB_HEADER_LEN_BYTES > end)
         return IB_R_bad_truncated;
     ib_u64 kind = IB_WORD_KIND(data), sizes = IB_WORD_SIZES(data);
@@ -108,20 +112,26 @@ IB_INLINE unsigned int ib_check(const ib_u8 *data, const ib_u8 *end, ib_u32 payl
     ib_u8 version = (ib_u8)(kind >> 24), type = (ib_u8)(kind >> 16);
     if (version < IB_VERSION_MIN || version > IB_VERSION)
         return IB_R_bad_version;
-    if (type < IB_REQUEST || type > IB_ALIVE)
+    if (type < family.type_first || type > family.type_last)
         return IB_R_bad_type;
     ib_u32 value_len_bytes = (ib_u16)(sizes >> 16);
     ib_u32 claimed = IB_HEADER_LEN_BYTES + value_len_bytes;
     if (value_len_bytes > IB_VALUE_LEN_MAX_BYTES || claimed > payload_len_bytes)
         return IB_R_bad_length;
-    if (claimed != payload_len_bytes && !ib_type_is_padded(type))
+    if (claimed != payload_len_bytes && !(family.padded >> type & 1))
         return IB_R_bad_length;
     if (sizes >> 48 >= partitions)
         return IB_R_bad_partition;
     ib_u16 node = (ib_u16)(sizes >> 32);
-    if (node == 0 || node >= IB_NODES_MAX)
+    if (node >= IB_NODES_MAX || (node == 0 && !(family.from_client >> type & 1)))
         return IB_R_bad_node;
     return IB_R_none;
+}
+
+/* Is this a packet of Paxos? */
+IB_INLINE unsigned int ib_check(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
+                                ib_u32 partitions) {
+    return ib_check_of(data, end, payload_len_bytes, partitions, IB_PAXOS_FAMILY);
 }
 
 /* Read the header at `data`, which ib_check has passed, into `m`. */
@@ -152,10 +162,15 @@ IB_INLINE unsigned int ib_parse(const ib_u8 *data, const ib_u8 *end, ib_u32 payl
     return reason;
 }
 
+/* The first word of a header. */
+IB_INLINE void ib_emit_kind(ib_u8 *data, ib_u8 type, ib_u16 flags) {
+    IB_PUT64(data, magic,
+             (ib_u64)IB_MAGIC << 32 | (ib_u64)IB_VERSION << 24 | (ib_u64)type << 16 | flags);
+}
+
 /* Write into the header at `data` what a role may change of a message whose value stays. */
 IB_INLINE void ib_emit_same_value(ib_u8 *data, const struct ib_msg *m) {
-    IB_PUT64(data, magic,
-             (ib_u64)IB_MAGIC << 32 | (ib_u64)IB_VERSION << 24 | (ib_u64)m->type << 16 | m->flags);
+    ib_emit_kind(data, m->type, m->flags);
     IB_PUT64(data, partition,
              (ib_u64)m->partition << 48 | (ib_u64)m->node << 32 | (ib_u64)m->value_len_bytes << 16 |
                  m->key_id);

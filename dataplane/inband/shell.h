@@ -20,77 +20,18 @@
  *   int ib_value_load(struct ib_frame *, struct ib_slot *, ib_u32 len)   slot -> packet
  *   int ib_value_up(struct ib_frame *, const struct ib_msg *)            packet -> the host's
  * learner Each returns 0, or not 0 having changed nothing.
- *
- * IB_MUTANT_* build deliberately wrong shells, for the tests that must catch them. With
- * IB_RACE_DELAY the backend defines ib_race_wait(), which is called wherever another CPU's step
- * might hurt.
  */
 #ifndef INBAND_SHELL_H
 #define INBAND_SHELL_H
 
+#include "exclusive.h"
 #include "msg.h"
 #include "registers.h"
 #include "../roles/paxos_leader.h"
 #include "../roles/paxos_acceptor.h"
 #include "../roles/paxos_quorum.h"
 
-#define IB_TAKE_TRIES_MAX 64
-#define IB_RAISE_TRIES_MAX 64
 #define IB_STAMP_TRIES_MAX 16
-
-#ifdef IB_RACE_DELAY
-#define IB_RACE_WINDOW() ib_race_wait()
-#else
-#define IB_RACE_WINDOW()
-#endif
-
-#define IB_COMPILER_BARRIER() __asm__ volatile("" ::: "memory")
-
-/* One load, not torn, not repeated. On x86 it is also an acquire, and a plain store a release. */
-#define IB_LOAD(p) (*(const volatile ib_u64 *)(p))
-
-#if defined(__bpf__) && !defined(__TARGET_ARCH_x86)
-/* BPF has no release store before -mcpu=v4: an exchange is a full barrier on every machine. */
-#define IB_PUBLISH(p, v) ((void)__sync_lock_test_and_set((p), (v)))
-#elif defined(__bpf__)
-#define IB_PUBLISH(p, v)                                                                           \
-    do {                                                                                           \
-        IB_COMPILER_BARRIER();                                                                     \
-        *(volatile ib_u64 *)(p) = (v);                                                             \
-    } while (0)
-#else
-#define IB_PUBLISH(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
-#endif
-
-#define IB_CAS(p, from, to) (__sync_val_compare_and_swap((p), (from), (to)) == (from))
-
-/* Take a slot: its sequence becomes odd. Returns the odd sequence, or 0 if others kept it. */
-IB_INLINE ib_u64 ib_take(ib_u64 *sequence) {
-#ifdef IB_MUTANT_NO_EXCLUSIVITY
-    return IB_LOAD(sequence) | 1;
-#else
-    for (int i = 0; i < IB_TAKE_TRIES_MAX; i++) {
-        ib_u64 even = IB_LOAD(sequence);
-        if (!(even & 1) && IB_CAS(sequence, even, even + 1))
-            return even + 1;
-    }
-    return 0;
-#endif
-}
-
-IB_INLINE void ib_release(ib_u64 *sequence, ib_u64 odd) {
-    IB_PUBLISH(sequence, odd + 1);
-}
-
-/* Raise a word to at least `value`. A full barrier if it changed the word. 0: gave up. */
-IB_INLINE int ib_raise(ib_u64 *word, ib_u64 value) {
-    for (int i = 0; i < IB_RAISE_TRIES_MAX; i++) {
-        ib_u64 now = IB_LOAD(word);
-        if (now >= value || IB_CAS(word, now, value))
-            return 1;
-    }
-    return 0;
-}
 
 IB_INLINE void ib_acceptor_snapshot(struct ib_acceptor_regs *copy,
                                     const struct ib_acceptor_regs *regs) {

@@ -12,6 +12,8 @@ enum ib_verdict {
     IB_TO_ACCEPTORS = 3, /* rewritten, a copy to every acceptor */
     IB_TO_LEARNERS = 4,  /* rewritten, a copy to every learner */
     IB_UP = 5,           /* a majority is reached: hand the value up to the host's learner */
+    IB_TO_REPLICA = 6,   /* rewritten, to the replica of its set that the header names */
+    IB_TO_CLIENT = 7,    /* rewritten, to the client whose address is in the header */
 };
 
 /* X(name): IB_R_<name> is the reason, "<name>" the counter. Append only: the order is an interface.
@@ -67,7 +69,37 @@ enum ib_verdict {
     X(copy_unresolved)                                                                             \
     /* authentication: no key of this id here; another tag than this key makes */                  \
     X(bad_key)                                                                                     \
-    X(bad_tag)
+    X(bad_tag)                                                                                     \
+    /* FLAIR switch */                                                                             \
+    X(flair_bad_replica)                                                                           \
+    X(flair_bad_step_down)                                                                         \
+    X(flair_not_for_switch)                                                                        \
+    X(flair_no_session)                                                                            \
+    X(flair_reply_no_session)                                                                      \
+    X(flair_reply_old_session)                                                                     \
+    X(flair_write_sequenced)                                                                       \
+    X(flair_write_stable)                                                                          \
+    X(flair_write_overtaken)                                                                       \
+    X(flair_refresh_stable)                                                                        \
+    X(flair_refresh_overtaken)                                                                     \
+    X(flair_read_to_follower)                                                                      \
+    X(flair_read_to_leader)                                                                        \
+    X(flair_read_unstable)                                                                         \
+    X(flair_read_nobody)                                                                           \
+    X(flair_read_of_leader)                                                                        \
+    X(flair_read_of_follower)                                                                      \
+    X(flair_read_refused)                                                                          \
+    X(flair_read_overtaken)                                                                        \
+    X(flair_other_incarnation)                                                                     \
+    X(flair_other_session)                                                                         \
+    X(flair_time_none)                                                                             \
+    X(flair_time_ahead)                                                                            \
+    X(flair_time_old)                                                                              \
+    X(flair_renewed)                                                                               \
+    X(flair_installed)                                                                             \
+    X(flair_neutralised)                                                                           \
+    X(flair_session_known)                                                                         \
+    X(flair_client_by_host)
 
 enum ib_reason {
 #define IB_REASON_ENUM(name) IB_R_##name,

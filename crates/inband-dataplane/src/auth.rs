@@ -125,18 +125,27 @@ impl Keys {
 
     /// The number of the reason to drop a packet, 0 if there is none: is it whole, of a partition that
     /// there is, and tagged with a key of ours?
-    fn check(&self, packet: &[u8], partitions: usize) -> u32 {
-        let len_bytes = packet.len() as u32;
-        // SAFETY: the function reads at most `len_bytes` bytes at the pointer.
+    fn check(&self, packet: &[u8], family: Family) -> u32 {
+        let (keys, len_bytes) = (&raw const self.raw, packet.len() as u32);
+        // SAFETY: the functions read at most `len_bytes` bytes at the pointer.
         unsafe {
-            c::ib_keys_check(
-                &raw const self.raw,
-                packet.as_ptr(),
-                len_bytes,
-                partitions as u32,
-            )
+            match family {
+                Family::Paxos { partitions } => {
+                    c::ib_keys_check(keys, packet.as_ptr(), len_bytes, partitions as u32)
+                }
+                Family::Flair { sets } => {
+                    c::ib_flair_keys_check(keys, packet.as_ptr(), len_bytes, sets as u32)
+                }
+            }
         }
     }
+}
+
+/// Whose packets a gate lets through.
+#[derive(Debug, Clone, Copy)]
+enum Family {
+    Paxos { partitions: usize },
+    Flair { sets: usize },
 }
 
 /// What stands between a host's socket and its roles and state machines. Without keys it lets all
@@ -144,7 +153,7 @@ impl Keys {
 #[derive(Debug, Clone)]
 pub struct Gate {
     keys: Option<Keys>,
-    partitions: usize,
+    family: Family,
     bad_key: u64,
     bad_tag: u64,
 }
@@ -152,9 +161,18 @@ pub struct Gate {
 impl Gate {
     /// Of a host of a cluster with so many partitions.
     pub fn new(keys: Option<Keys>, partitions: usize) -> Gate {
+        Gate::of(keys, Family::Paxos { partitions })
+    }
+
+    /// Of a FLAIR switch, replica or client, of so many replica sets.
+    pub fn for_flair(keys: Option<Keys>, sets: usize) -> Gate {
+        Gate::of(keys, Family::Flair { sets })
+    }
+
+    fn of(keys: Option<Keys>, family: Family) -> Gate {
         Gate {
             keys,
-            partitions,
+            family,
             bad_key: 0,
             bad_tag: 0,
         }
@@ -178,7 +196,7 @@ impl Gate {
         let Some(keys) = &self.keys else {
             return true;
         };
-        match keys.check(packet, self.partitions) {
+        match keys.check(packet, self.family) {
             reason if reason == c::IB_R_bad_key => self.bad_key += 1,
             reason if reason == c::IB_R_bad_tag => self.bad_tag += 1,
             _ => return true,
@@ -305,7 +323,7 @@ mod tests {
         for bit in 0..8 * HEADER_LEN_BYTES {
             let mut forged = signed.clone();
             forged[bit / 8] ^= 1 << (bit % 8);
-            let reason = keys.check(&forged, 4);
+            let reason = keys.check(&forged, Family::Paxos { partitions: 4 });
             assert_ne!(reason, c::IB_R_none, "bit {bit}");
             dropped += u64::from(reason == c::IB_R_bad_tag);
             assert_eq!(

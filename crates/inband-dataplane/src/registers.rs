@@ -81,7 +81,7 @@ impl<T> Shared<T> {
     }
 
     /// The word at `offset_bytes` of value `index`.
-    fn word(&self, index: usize, offset_bytes: usize) -> &AtomicU64 {
+    pub(crate) fn word(&self, index: usize, offset_bytes: usize) -> &AtomicU64 {
         assert!(index < self.count && offset_bytes % 8 == 0 && offset_bytes + 8 <= size_of::<T>());
         // SAFETY: in bounds and aligned (asserted); the memory lives as long as self and is never
         // accessed other than atomically.
@@ -94,6 +94,7 @@ macro_rules! field {
         $shared.word($index, std::mem::offset_of!($type, $($path)+))
     };
 }
+pub(crate) use field;
 
 /// The leader's registers of one partition at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

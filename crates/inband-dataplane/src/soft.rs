@@ -121,10 +121,33 @@ impl Registers {
     }
 }
 
+/// Counters of a switch, by reason.
+pub(crate) struct Counters(Shared<u64>);
+
+impl Counters {
+    /// All zero.
+    pub(crate) fn new() -> Counters {
+        Counters(Shared::zeroed(c::IB_REASONS_COUNT as usize))
+    }
+
+    /// For the native roles.
+    pub(crate) fn as_ptr(&self) -> *mut u64 {
+        self.0.as_ptr()
+    }
+
+    /// By name, those that are not zero.
+    pub(crate) fn by_name(&self) -> BTreeMap<&'static str, u64> {
+        (0..c::IB_REASONS_COUNT)
+            .filter_map(|i| Some((reason_name(i)?, self.0.get(i as usize))))
+            .filter(|(_, count)| *count != 0)
+            .collect()
+    }
+}
+
 /// A soft switch: roles, their registers and counters.
 pub struct SoftSwitch {
     registers: Arc<Registers>,
-    counters: Shared<u64>,
+    counters: Counters,
     raw: c::ib_switch,
 }
 
@@ -138,7 +161,7 @@ impl SoftSwitch {
     /// A switch with zeroed registers: inactive leader, recovering acceptor.
     pub fn new(node: u8, roles: Roles, geometry: Geometry) -> SoftSwitch {
         let registers = Arc::new(Registers::new(geometry, roles));
-        let counters: Shared<u64> = Shared::zeroed(c::IB_REASONS_COUNT as usize);
+        let counters = Counters::new();
         let raw = c::ib_switch {
             roles: roles.bits(),
             node: u32::from(node),
@@ -197,10 +220,7 @@ impl SoftSwitch {
 
     /// Counters by name, those that are not zero.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
-        (0..c::IB_REASONS_COUNT as usize)
-            .filter_map(|i| Some((reason_name(i as u32)?, self.counters.get(i))))
-            .filter(|(_, count)| *count != 0)
-            .collect()
+        self.counters.by_name()
     }
 }
 

@@ -140,13 +140,13 @@ fn word<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     out
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(word(bytes, at))
 }
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(word(bytes, at))
 }
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(word(bytes, at))
 }
 
@@ -156,9 +156,9 @@ macro_rules! offset {
     };
 }
 
-/// Split a UDP payload into header and value. The same checks as `ib_parse`, for the packets that
-/// reach user space.
-pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
+/// The checks that packets of every protocol have in common. Returns the type's byte and the value,
+/// without padding.
+pub(crate) fn checked(packet: &[u8]) -> Result<(u8, &[u8]), ParseError> {
     if packet.len() < HEADER_LEN_BYTES {
         return Err(ParseError::Truncated(packet.len()));
     }
@@ -170,15 +170,34 @@ pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
     if !(c::IB_VERSION_MIN as u8..=c::IB_VERSION as u8).contains(&version) {
         return Err(ParseError::Version(version));
     }
-    let byte = packet[offset!(type_)];
-    let kind = Type::from_wire(byte).ok_or(ParseError::Type(byte))?;
     let claimed = usize::from(u16_at(packet, offset!(value_len_bytes)));
-    let have = packet.len() - HEADER_LEN_BYTES;
-    if claimed > VALUE_LEN_MAX_BYTES || claimed > have || (claimed != have && !kind.is_padded()) {
-        return Err(ParseError::Length {
-            claimed,
-            packet: packet.len(),
-        });
+    let value = packet.get(HEADER_LEN_BYTES..HEADER_LEN_BYTES + claimed);
+    let value = value.filter(|value| value.len() <= VALUE_LEN_MAX_BYTES);
+    let value = value.ok_or(ParseError::Length {
+        claimed,
+        packet: packet.len(),
+    })?;
+    Ok((packet[offset!(type_)], value))
+}
+
+/// Is there nothing behind the value?
+pub(crate) fn unpadded(packet: &[u8], value: &[u8]) -> Result<(), ParseError> {
+    if packet.len() == HEADER_LEN_BYTES + value.len() {
+        return Ok(());
+    }
+    Err(ParseError::Length {
+        claimed: value.len(),
+        packet: packet.len(),
+    })
+}
+
+/// Split a UDP payload into header and value. The same checks as `ib_parse`, for the packets that
+/// reach user space.
+pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
+    let (byte, value) = checked(packet)?;
+    let kind = Type::from_wire(byte).ok_or(ParseError::Type(byte))?;
+    if !kind.is_padded() {
+        unpadded(packet, value)?;
     }
     let header = Header {
         kind,
@@ -195,10 +214,32 @@ pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
         client_low: u64_at(packet, offset!(client_low)),
         digest: u64_at(packet, offset!(digest)),
     };
-    Ok((
-        header,
-        &packet[HEADER_LEN_BYTES..HEADER_LEN_BYTES + claimed],
-    ))
+    Ok((header, value))
+}
+
+/// What the headers of every protocol begin with.
+pub(crate) struct Common {
+    pub kind: u8,
+    pub flags: u16,
+    pub partition: u16,
+    pub node: u16,
+    pub value_len_bytes: u16,
+}
+
+impl Common {
+    pub(crate) fn put(&self, header: &mut [u8]) {
+        let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+        put(offset!(magic), &c::IB_MAGIC.to_be_bytes());
+        put(offset!(version), &[c::IB_VERSION as u8]);
+        put(offset!(type_), &[self.kind]);
+        put(offset!(flags), &self.flags.to_be_bytes());
+        put(offset!(partition), &self.partition.to_be_bytes());
+        put(offset!(node), &self.node.to_be_bytes());
+        put(
+            offset!(value_len_bytes),
+            &self.value_len_bytes.to_be_bytes(),
+        );
+    }
 }
 
 /// Append the packet to `out`; requests whose answer carries a value are padded to full size.
@@ -212,18 +253,16 @@ pub fn emit(header: &Header, value: &[u8], out: &mut Vec<u8>) {
     );
     let start = out.len();
     out.resize(start + HEADER_LEN_BYTES, 0);
+    let common = Common {
+        kind: header.kind as u8,
+        flags: header.flags,
+        partition: header.partition,
+        node: header.node,
+        value_len_bytes: value.len() as u16,
+    };
     let h = &mut out[start..];
+    common.put(h);
     let mut put = |at: usize, bytes: &[u8]| h[at..at + bytes.len()].copy_from_slice(bytes);
-    put(offset!(magic), &c::IB_MAGIC.to_be_bytes());
-    put(offset!(version), &[c::IB_VERSION as u8]);
-    put(offset!(type_), &[header.kind as u8]);
-    put(offset!(flags), &header.flags.to_be_bytes());
-    put(offset!(partition), &header.partition.to_be_bytes());
-    put(offset!(node), &header.node.to_be_bytes());
-    put(
-        offset!(value_len_bytes),
-        &(value.len() as u16).to_be_bytes(),
-    );
     put(offset!(epoch), &header.epoch.to_be_bytes());
     put(offset!(instance), &header.instance.to_be_bytes());
     put(offset!(floor), &header.floor.to_be_bytes());
