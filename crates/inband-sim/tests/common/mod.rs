@@ -3,6 +3,8 @@
 // Each test program uses a part of this.
 #![allow(dead_code)]
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use inband_dataplane::registers::AcceptorView;
 use inband_sim::{Campaign, Fate, Layout, Mutation, Passing, Summary, World};
 
@@ -80,15 +82,21 @@ pub fn applied(world: &World, node: u8) -> u64 {
     world.host(node).apps[0].live.applied
 }
 
+/// Set in the environment: the first violation ends a campaign, as `scripts/mutants` wants it.
+const STOP_AT_VIOLATION: &str = "INBAND_SIM_STOP_AT_VIOLATION";
+
 /// Play all seeds of a campaign; no rule may be broken in any.
 pub fn survives(campaign: &Campaign) -> Summary {
+    let stops_at_violation = std::env::var_os(STOP_AT_VIOLATION).is_some();
+    let is_enough = AtomicBool::new(false);
     let mut failures = Vec::new();
     let summary = campaign.play(
-        || false,
+        || is_enough.load(Ordering::Relaxed),
         |report| {
             if report.violation.is_some() {
                 println!("{}", report.trace.join("\n"));
                 failures.push(report.to_string());
+                is_enough.store(stops_at_violation, Ordering::Relaxed);
             }
         },
     );
