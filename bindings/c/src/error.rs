@@ -53,7 +53,7 @@ impl From<LibraryError> for Error {
 impl From<RestoreError> for Error {
     fn from(error: RestoreError) -> Error {
         let code = match error {
-            RestoreError::Damaged(_) => Code::SavedDamaged,
+            RestoreError::Damaged(_) | RestoreError::Malformed(_) => Code::SavedDamaged,
             RestoreError::TooOld { .. } => Code::SavedTooOld,
         };
         Error::new(code, error)

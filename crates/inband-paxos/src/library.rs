@@ -13,12 +13,15 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
-use crate::config::{bounds, Config, Dataplane};
+use crate::config::{Config, Dataplane};
 use crate::durable::StateLock;
 use crate::host::RecoverError;
 use crate::log::{Burst, Origin, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind};
 use crate::node::{Node, NodeError};
+use crate::saved_position;
 use crate::session::{SessionTable, Verdict};
+
+pub use crate::saved_position::RestoreError;
 
 /// The library has one log.
 const PARTITION: usize = 0;
@@ -103,22 +106,6 @@ pub enum LibraryRecoverError {
     TooMany,
 }
 
-/// Why a saved position cannot be restored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum RestoreError {
-    /// The bytes were not made by [`Library::save`].
-    #[error("the saved position is damaged at byte {0}; restore it from another copy")]
-    Damaged(usize),
-    /// It is older than what was delivered already.
-    #[error("the saved position ends at instance {saved}, but {delivered} was delivered already")]
-    TooOld {
-        /// Last instance of the saved position.
-        saved: u64,
-        /// Last instance delivered here.
-        delivered: u64,
-    },
-}
-
 /// The answer to a recovery of an instance that was delivered before.
 #[derive(Debug)]
 struct Replay {
@@ -174,7 +161,7 @@ impl Library {
         saved: Option<&[u8]>,
     ) -> Result<Library, LibraryError> {
         let (applied, sessions) = match saved {
-            Some(saved) => decode(saved)?,
+            Some(saved) => saved_position::decode(saved)?,
             None => (0, SessionTable::new()),
         };
         if config.logs() != 1 {
@@ -419,20 +406,12 @@ impl Library {
     /// Position and sessions, to be kept with the application's state and given to
     /// [`Library::open`] or [`Library::restore`]. Equal on all replicas at the same position.
     pub fn save(&self) -> Vec<u8> {
-        let mut out = self.applied.to_be_bytes().to_vec();
-        for id in self.sessions.ids() {
-            if let Some(record) = self.sessions.encode_session(id) {
-                out.extend_from_slice(&id.to_be_bytes());
-                out.extend_from_slice(&(record.len() as u64).to_be_bytes());
-                out.extend_from_slice(&record);
-            }
-        }
-        out
+        saved_position::encode(self.applied, &self.sessions)
     }
 
     /// Continue behind a state copied from a peer.
     pub fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
-        let (applied, sessions) = decode(saved)?;
+        let (applied, sessions) = saved_position::decode(saved)?;
         if applied < self.applied {
             return Err(RestoreError::TooOld {
                 saved: applied,
@@ -491,47 +470,4 @@ pub enum LibraryError {
     /// Several logs.
     #[error("cluster.partitions = {0}: the library has one log; give it a cluster of its own with partitions = 1")]
     Partitions(u32),
-}
-
-fn decode(saved: &[u8]) -> Result<(u64, SessionTable), RestoreError> {
-    let word = |at: usize| -> Result<u64, RestoreError> {
-        let bytes = saved.get(at..at + 8).ok_or(RestoreError::Damaged(at))?;
-        let mut word = [0; 8];
-        word.copy_from_slice(bytes);
-        Ok(u64::from_be_bytes(word))
-    };
-    let applied = word(0)?;
-    if applied > *bounds::FIRST_INSTANCE.end() {
-        return Err(RestoreError::Damaged(0));
-    }
-    let mut sessions = SessionTable::new();
-    let mut at = 8;
-    while at < saved.len() {
-        let (id, len_bytes) = (word(at)?, word(at + 8)? as usize);
-        let start = at + 16;
-        let end = start
-            .checked_add(len_bytes)
-            .ok_or(RestoreError::Damaged(at))?;
-        let record = saved.get(start..end).ok_or(RestoreError::Damaged(start))?;
-        if !sessions.decode_session(id, record) {
-            return Err(RestoreError::Damaged(start));
-        }
-        at = end;
-    }
-    Ok((applied, sessions))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn damage_is_named_by_its_place() {
-        assert_eq!(decode(&[1, 2]).unwrap_err(), RestoreError::Damaged(0));
-        assert_eq!(decode(&[255; 8]).unwrap_err(), RestoreError::Damaged(0));
-        let mut saved = 7u64.to_be_bytes().to_vec();
-        assert_eq!(decode(&saved).unwrap().0, 7);
-        saved.extend_from_slice(&[0; 9]);
-        assert_eq!(decode(&saved).unwrap_err(), RestoreError::Damaged(16));
-    }
 }
