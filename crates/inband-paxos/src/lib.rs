@@ -20,7 +20,7 @@ pub mod quorum;
 pub mod reader;
 pub mod recovery;
 pub mod rounds;
-mod saved_position;
+pub mod saved_position;
 pub mod session;
 pub mod timing;
 pub mod trim;

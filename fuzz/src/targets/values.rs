@@ -4,7 +4,9 @@
 use bytes::BytesMut;
 use inband_kv::command::Command;
 use inband_kv::value::{marker, marker_entry, Chunk, ValueReader, ValueWriter};
+use inband_paxos::saved_position;
 use inband_resp::reply::Reply;
+use xxhash_rust::xxh3::xxh3_64;
 
 const PARTITIONS: usize = 3;
 
@@ -40,6 +42,16 @@ pub fn run(bytes: &[u8]) {
     }
     command(bytes);
     reply(bytes);
+    position(bytes);
+}
+
+/// A saved position whose checksum is right.
+fn position(body: &[u8]) {
+    let saved = [body, &xxh3_64(body).to_be_bytes()].concat();
+    if let Ok((applied, sessions)) = saved_position::decode(&saved) {
+        let again = saved_position::encode(applied, &sessions);
+        assert_eq!(saved_position::decode(&again), Ok((applied, sessions)));
+    }
 }
 
 /// A reply as sessions keep it.
