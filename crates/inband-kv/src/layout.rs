@@ -14,14 +14,15 @@
 //! so a crash at any moment leaves a replica that opens: with the old databases or the new ones.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::partition::{logs_of, partitions_of_logs, PARTITIONS_MAX};
 use crate::store::StoreError;
 
 const ACTIVE_FILE: &str = "ACTIVE";
-const ACTIVE_FILE_NEXT: &str = "ACTIVE.next";
+/// No secret: what the umask leaves of it.
+const ACTIVE_FILE_MODE: u32 = 0o666;
 const DATABASE_PREFIX: &str = "db-";
 const INCOMING_DIR: &str = "incoming";
 const OUTGOING_DIR: &str = "outgoing";
@@ -154,19 +155,13 @@ impl Layout {
 
     /// Name the databases in use.
     pub fn set_active(&self, numbers: &[u64]) -> Result<(), StoreError> {
-        let next = self.root.join(ACTIVE_FILE_NEXT);
+        let file = self.root.join(ACTIVE_FILE);
         let lines: Vec<_> = numbers
             .iter()
             .map(|number| format!("{DATABASE_PREFIX}{number}"))
             .collect();
-        let write = || -> io::Result<()> {
-            let mut file = fs::File::create(&next)?;
-            file.write_all(lines.join("\n").as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&next, self.root.join(ACTIVE_FILE))
-        };
-        write().map_err(|source| io_error(&next, source))?;
-        sync_directory(&self.root)
+        inband_storage::replace(&file, lines.join("\n").as_bytes(), ACTIVE_FILE_MODE)
+            .map_err(|source| io_error(&file, source))
     }
 }
 
