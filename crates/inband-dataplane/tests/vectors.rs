@@ -5,11 +5,10 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
 
+use common::vector::{files, keys_of, named, value_of, Damage};
 use common::{Kernel, Outcome, Registers as All, EPOCH};
-use inband_dataplane::auth::{Gate, Keys, Secret};
+use inband_dataplane::auth::Gate;
 use inband_dataplane::registers::{AcceptorView, CountView, LeaderView, SlotView};
 use inband_dataplane::soft::{reason_name, Geometry, Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::{self, digest, emit, flag, Header, Type};
@@ -102,7 +101,7 @@ struct Step {
     damage: Damage,
     /// Damage to the frame around it: for the kernel only.
     #[serde(default)]
-    frame: Option<FrameDamage>,
+    frame: Option<Damage>,
     /// Every hand-over of a value fails, as with a full ring buffer.
     #[serde(default)]
     hand_off_fails: bool,
@@ -134,45 +133,6 @@ struct Fields {
     client_seq: Option<u64>,
     client_low: Option<u64>,
     value: Option<String>,
-}
-
-/// To the UDP payload.
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct Damage {
-    /// Keep so many bytes.
-    cut: Option<usize>,
-    /// Append so many zero bytes.
-    pad: usize,
-    /// (offset, value)
-    bytes: Vec<(usize, u8)>,
-}
-
-/// To the whole frame.
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct FrameDamage {
-    cut: Option<usize>,
-    pad: usize,
-    bytes: Vec<(usize, u8)>,
-}
-
-/// The keys of these ids, the last of them active: a key is its id, 16 times.
-fn keys_of(ids: &[u16]) -> Option<Keys> {
-    let keys: Vec<_> = ids
-        .iter()
-        .map(|id| (*id, Secret([*id as u8; 16])))
-        .collect();
-    let active = *ids.last()?;
-    Some(Keys::new(active, &keys).unwrap())
-}
-
-/// "text", or "x*20" for twenty x.
-fn value_of(text: &str) -> Vec<u8> {
-    match text.split_once('*') {
-        Some((unit, times)) => unit.repeat(times.parse().unwrap()).into_bytes(),
-        None => text.as_bytes().to_vec(),
-    }
 }
 
 fn flags_of(names: &[String]) -> u16 {
@@ -222,17 +182,6 @@ impl Fields {
             h.digest = digest(value);
         }
     }
-}
-
-fn damaged(mut packet: Vec<u8>, cut: Option<usize>, pad: usize, bytes: &[(usize, u8)]) -> Vec<u8> {
-    for (at, byte) in bytes {
-        packet[*at] = *byte;
-    }
-    if let Some(len) = cut {
-        packet.truncate(len);
-    }
-    packet.resize(packet.len() + pad, 0);
-    packet
 }
 
 fn index(instance: u64) -> usize {
@@ -355,27 +304,15 @@ fn roles_of(names: &[String]) -> Roles {
 }
 
 fn cases() -> Vec<(String, Case)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane/vectors");
-    let mut files: Vec<_> = fs::read_dir(folder)
-        .unwrap()
-        .map(|e| e.unwrap().path())
-        .collect();
-    files.retain(|path| path.extension().is_some_and(|e| e == "toml"));
-    files.retain(|path| path.file_stem().is_some_and(|stem| stem != FLAIR));
-    files.sort();
-    assert!(!files.is_empty());
-    let mut cases = Vec::new();
-    for path in files {
-        let file: File = toml::from_str(&fs::read_to_string(&path).unwrap())
-            .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
-        cases.extend(
+    files(|stem| stem != FLAIR)
+        .into_iter()
+        .flat_map(|(stem, text)| {
+            let file: File = toml::from_str(&text).unwrap_or_else(|e| panic!("{stem}: {e}"));
             file.case
                 .into_iter()
-                .map(|case| (format!("{stem}: {}", case.name), case)),
-        );
-    }
-    cases
+                .map(move |case| (format!("{stem}: {}", case.name), case))
+        })
+        .collect()
 }
 
 /// The packet that a step sends, and what header and value it had before any damage.
@@ -390,8 +327,7 @@ fn packet_of(step: &Step) -> (Header, Vec<u8>, Vec<u8>) {
     if let Some(keys) = keys_of(step.signed_by.as_slice()) {
         keys.sign(&mut packet);
     }
-    let d = &step.damage;
-    (header, value, damaged(packet, d.cut, d.pad, &d.bytes))
+    (header, value, step.damage.of(packet))
 }
 
 fn verdict_of(name: &str) -> Verdict {
@@ -472,13 +408,6 @@ fn run(
     }
 }
 
-/// Run a case and name it if it fails.
-fn named(name: &str, run: impl FnOnce()) {
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
-        panic!("vector failed: {name}");
-    }
-}
-
 #[test]
 fn every_vector_runs_natively() {
     for (name, case) in cases() {
@@ -512,10 +441,7 @@ fn every_vector_runs_in_the_kernel() {
                 }
                 match &step.frame {
                     None => kernel.handle(packet),
-                    Some(d) => {
-                        let frame = kernel.frame(packet);
-                        kernel.handle_frame(&damaged(frame, d.cut, d.pad, &d.bytes), packet)
-                    }
+                    Some(damage) => kernel.handle_frame(&damage.of(kernel.frame(packet)), packet),
                 }
             });
         });

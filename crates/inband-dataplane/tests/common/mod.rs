@@ -1,7 +1,9 @@
 //! What the tests that need root share.
 #![allow(dead_code, missing_docs)]
 
+pub mod flair;
 pub mod sequence;
+pub mod vector;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

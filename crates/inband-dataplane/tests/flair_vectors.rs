@@ -1,0 +1,392 @@
+//! The packet vectors of FLAIR (`dataplane/vectors/flair.toml`) through the native role and, as real
+//! frames, through the XDP program.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddrV4;
+
+use common::flair::{native, Arrival, Outcome, GEOMETRY, INCARNATION};
+use common::vector::{files, keys_of, named, value_of, Damage};
+use common::{NODE, THERE};
+use inband_dataplane::auth::Gate;
+use inband_dataplane::flair::registers::{GroupView, SessionView};
+use inband_dataplane::flair::wire::{self, digest, emit, flag, key_hash, Header, Type};
+use inband_dataplane::flair::{FlairRegisters, FlairSwitch, Verdict};
+use inband_dataplane::soft::reason_name;
+use inband_dataplane::wire::HEADER_LEN_BYTES;
+use serde::Deserialize;
+
+/// The set that cases are about, unless a packet says otherwise.
+const SET: usize = 1;
+/// Who sends the packets of replicas.
+const REPLICA: u16 = 9;
+/// The key of packets of the data path, and when packets come, unless a case says otherwise.
+const KEY: &str = "key";
+const NOW_NS: u64 = 1000;
+
+/// Reasons that no single packet can show, and which test does.
+const ELSEWHERE: [(&str, &str); 1] = [(
+    "flair_client_by_host",
+    "counted besides another reason; tests/flair_network.rs",
+)];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    case: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    why: String,
+    /// Ids of the keys that the switch accepts; it sends with the last.
+    #[serde(default)]
+    keys: Vec<u16>,
+    #[serde(default)]
+    before: State,
+    packet: Vec<Step>,
+}
+
+/// Registers of set 1; in `after`, only what changed.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct State {
+    session: SessionFields,
+    group: Vec<GroupFields>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct SessionFields {
+    session: Option<u64>,
+    term: Option<u32>,
+    leader: Option<u8>,
+    log_index: Option<u64>,
+    followers: Option<u8>,
+    replicas: Option<u8>,
+    weights: Option<[u8; 8]>,
+    policy: Option<u8>,
+    step_down_ns: Option<u64>,
+    deadline_ns: Option<u64>,
+    seq: Option<u64>,
+    replied: Option<u64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct GroupFields {
+    key: String,
+    session: Option<u64>,
+    seq: Option<u64>,
+    stable: Option<bool>,
+    log_index: Option<u64>,
+    followers: Option<u8>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    #[serde(rename = "in")]
+    input: Fields,
+    /// The key that the packet is tagged with, before any damage.
+    #[serde(default)]
+    signed_by: Option<u16>,
+    #[serde(default)]
+    damage: Damage,
+    /// Damage to the frame around it: for the kernel only.
+    #[serde(default)]
+    frame: Option<Damage>,
+    #[serde(default)]
+    now_ns: Option<u64>,
+    #[serde(default)]
+    random: u32,
+    verdict: String,
+    reason: String,
+    /// What differs from the packet that came in, besides the sender.
+    #[serde(default)]
+    out: Fields,
+    #[serde(default)]
+    after: State,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Fields {
+    r#type: Option<String>,
+    flags: Option<Vec<String>>,
+    set: Option<u16>,
+    node: Option<u16>,
+    term: Option<u32>,
+    client: Option<SocketAddrV4>,
+    session: Option<u64>,
+    seq: Option<u64>,
+    log_index: Option<u64>,
+    client_id: Option<u64>,
+    client_seq: Option<u64>,
+    followers: Option<u8>,
+    replica: Option<u8>,
+    window: Option<u16>,
+    weights: Option<[u8; 8]>,
+    key: Option<String>,
+    data: Option<String>,
+}
+
+fn flags_of(names: &[String]) -> u16 {
+    names.iter().fold(0, |flags, name| {
+        flags
+            | match name.as_str() {
+                "DELETE" => flag::DELETE,
+                "OPEN" => flag::OPEN,
+                "LEADER_AVOIDANCE" => flag::LEADER_AVOIDANCE,
+                "STABLE" => flag::STABLE,
+                "REFUSED" => flag::REFUSED,
+                "MISSING" => flag::MISSING,
+                "REFRESH" => flag::REFRESH,
+                "NEUTRALISE" => flag::NEUTRALISE,
+                "ANSWER" => flag::ANSWER,
+                other => panic!("there is no flag {other}"),
+            }
+    })
+}
+
+fn type_of(name: &str) -> Type {
+    match name {
+        "READ" => Type::Read,
+        "WRITE" => Type::Write,
+        "READ_REPLY" => Type::ReadReply,
+        "WRITE_REPLY" => Type::WriteReply,
+        "HEARTBEAT" => Type::Heartbeat,
+        "INSTALL" => Type::Install,
+        "NACK" => Type::Nack,
+        other => panic!("there is no type {other}"),
+    }
+}
+
+/// A packet in parts.
+#[derive(Debug, PartialEq)]
+struct Parts {
+    header: Header,
+    key: Vec<u8>,
+    data: Vec<u8>,
+}
+
+impl Parts {
+    fn emit(&self) -> Vec<u8> {
+        let mut packet = Vec::new();
+        emit(&self.header, &self.key, &self.data, &mut packet);
+        packet
+    }
+}
+
+impl Fields {
+    /// The packet that a step sends, before any damage.
+    fn packet(&self) -> Parts {
+        let kind = type_of(self.r#type.as_deref().expect("a type"));
+        let of_client = matches!(kind, Type::Read | Type::Write);
+        let of_leader = matches!(kind, Type::Heartbeat | Type::Install);
+        let node = if of_client { 0 } else { REPLICA };
+        let mut parts = Parts {
+            header: Header::new(kind, SET as u16, node),
+            key: Vec::new(),
+            data: Vec::new(),
+        };
+        if !of_leader {
+            parts.key = KEY.into();
+            parts.header.key_hash = key_hash(&parts.key);
+        }
+        self.apply(&mut parts);
+        parts
+    }
+
+    fn apply(&self, parts: &mut Parts) {
+        let h = &mut parts.header;
+        macro_rules! set {
+            ($($field:ident),*) => { $(if let Some(v) = self.$field { h.$field = v; })* };
+        }
+        set!(set, node, term, client, session, seq, log_index, client_id, client_seq, followers);
+        set!(replica, window);
+        if let Some(name) = &self.r#type {
+            h.kind = type_of(name);
+        }
+        if let Some(names) = &self.flags {
+            h.flags = flags_of(names);
+        }
+        if let Some(weights) = self.weights {
+            h.set_weights(weights);
+        }
+        if let Some(text) = &self.key {
+            parts.key = value_of(text);
+            h.key_hash = key_hash(&parts.key);
+        }
+        if let Some(text) = &self.data {
+            parts.data = value_of(text);
+            h.digest = digest(&parts.data);
+        }
+    }
+}
+
+fn group_of(key: &str) -> usize {
+    SET * GEOMETRY.groups + GEOMETRY.group_of(key_hash(&value_of(key)))
+}
+
+impl State {
+    /// Lay this over the registers.
+    fn apply(&self, registers: &FlairRegisters) {
+        let mut view = registers.sessions.session(SET).unwrap();
+        let fields = &self.session;
+        macro_rules! set {
+            ($fields:ident, $($field:ident),*) => {
+                $(if let Some(v) = $fields.$field { view.$field = v; })*
+            };
+        }
+        set!(fields, session, term, leader, log_index, followers, replicas, weights, policy);
+        set!(fields, step_down_ns, deadline_ns, seq, replied);
+        registers.sessions.restore(SET, view);
+        let groups: BTreeSet<usize> = self.group.iter().map(|g| group_of(&g.key)).collect();
+        assert_eq!(groups.len(), self.group.len(), "two keys of one group");
+        for fields in &self.group {
+            let index = group_of(&fields.key);
+            let mut view = registers.groups.group(index).unwrap();
+            macro_rules! set {
+                ($($field:ident),*) => { $(if let Some(v) = fields.$field { view.$field = v; })* };
+            }
+            set!(session, seq, stable, log_index, followers);
+            registers.groups.restore(index, view);
+        }
+    }
+}
+
+fn snapshot(registers: &FlairRegisters) -> (Vec<SessionView>, Vec<GroupView>) {
+    let sessions = 0..registers.sessions.count();
+    let groups = 0..registers.groups.count();
+    (
+        sessions
+            .map(|set| registers.sessions.session(set).unwrap())
+            .collect(),
+        groups
+            .map(|group| registers.groups.group(group).unwrap())
+            .collect(),
+    )
+}
+
+fn cases() -> Vec<Case> {
+    files(|stem| stem == "flair")
+        .iter()
+        .flat_map(|(stem, text)| {
+            let file: File = toml::from_str(text).unwrap_or_else(|e| panic!("{stem}: {e}"));
+            file.case
+        })
+        .collect()
+}
+
+impl Step {
+    /// The UDP payload that comes.
+    fn packet(&self) -> Vec<u8> {
+        let mut packet = self.input.packet().emit();
+        if let Some(keys) = keys_of(self.signed_by.as_slice()) {
+            keys.sign(&mut packet);
+        }
+        self.damage.of(packet)
+    }
+
+    fn arrival(&self) -> Arrival {
+        Arrival {
+            from: THERE,
+            now_ns: self.now_ns.unwrap_or(NOW_NS),
+            random: self.random,
+        }
+    }
+
+    /// What leaves, and where to.
+    fn expected(&self, case: &Case) -> (Verdict, Vec<u8>) {
+        let mut parts = self.input.packet();
+        parts.header.node = NODE.into();
+        self.out.apply(&mut parts);
+        let verdict = match self.verdict.as_str() {
+            "drop" => return (Verdict::Drop, Vec::new()),
+            "untouched" => return (Verdict::Pass, self.packet()),
+            "back" => Verdict::Back,
+            "to_replica" => Verdict::ToReplica {
+                set: parts.header.set.into(),
+                replica: parts.header.replica.into(),
+            },
+            "to_client" => Verdict::ToClient(parts.header.client),
+            other => panic!("there is no verdict {other}"),
+        };
+        let mut packet = parts.emit();
+        if let Some(keys) = keys_of(&case.keys) {
+            keys.sign(&mut packet);
+        }
+        (verdict, packet)
+    }
+}
+
+/// Hold an outcome against what the step expects.
+fn check(case: &Case, step: &Step, got: &Outcome) {
+    let (verdict, packet) = step.expected(case);
+    assert_eq!(
+        (got.verdict, got.reason),
+        (verdict, step.reason.as_str()),
+        "verdict and reason"
+    );
+    if !matches!(verdict, Verdict::Drop | Verdict::Pass) {
+        assert_eq!(wire::parse(&got.packet), wire::parse(&packet));
+        assert!(packet.len() >= HEADER_LEN_BYTES);
+    }
+    assert_eq!(got.packet, packet, "byte for byte");
+}
+
+/// Run a case; `handle` puts a step through the backend whose registers these are.
+fn run(
+    case: &Case,
+    registers: &FlairRegisters,
+    in_kernel: bool,
+    handle: &mut dyn FnMut(&Step, &[u8]) -> Outcome,
+) {
+    let expected = FlairRegisters::zeroed(GEOMETRY);
+    for registers in [registers, &expected] {
+        case.before.apply(registers);
+    }
+    for (i, step) in case.packet.iter().enumerate() {
+        if step.frame.is_some() && !in_kernel {
+            continue;
+        }
+        println!("packet {i} of \"{}\": {}", case.name, case.why);
+        let outcome = handle(step, &step.packet());
+        check(case, step, &outcome);
+        step.after.apply(&expected);
+        assert_eq!(snapshot(registers), snapshot(&expected));
+    }
+}
+
+#[test]
+fn every_vector_runs_natively() {
+    for case in cases() {
+        named(&case.name, || {
+            let switch = FlairSwitch::new(NODE, GEOMETRY, INCARNATION);
+            let mut gate = Gate::for_flair(keys_of(&case.keys), GEOMETRY.sets);
+            run(&case, switch.registers(), false, &mut |step, packet| {
+                native(&mut gate, &switch, packet, step.arrival())
+            });
+        });
+    }
+}
+
+#[test]
+fn every_reason_has_a_vector_or_an_exception() {
+    let steps = cases().into_iter().flat_map(|case| case.packet);
+    let shown: BTreeSet<String> = steps.map(|step| step.reason).collect();
+    let all = (0..).map_while(reason_name).map(str::to_owned);
+    let all: BTreeSet<String> = all.filter(|name| name.starts_with("flair_")).collect();
+    let excused: BTreeSet<String> = ELSEWHERE.map(|(name, _)| name.to_owned()).into();
+    let missing: Vec<_> = all
+        .iter()
+        .filter(|r| !shown.contains(*r) && !excused.contains(*r))
+        .collect();
+    assert!(missing.is_empty(), "no vector shows {missing:?}");
+    assert!(excused.is_subset(&all) && excused.is_disjoint(&shown));
+}
