@@ -1,425 +1,50 @@
-//! A controller's part in Raft, sans-I/O except for its own disk: messages and time in, messages and
-//! applied commands out. Nothing leaves before what it rests on is synced.
-//!
-//! A peer of the group is a *log*, not a host: its raft id is drawn when the log is begun and is in its
-//! first record. So a host that has lost its log comes back under another id, which has no vote until
-//! the group takes it in, and nobody ever votes twice (schedules.md, 5).
+//! The controllers' Raft group: the configuration's state over a log on each controller's disk.
 
-mod log;
-mod message;
-
-use inband_storage::{JournalError, Storage, StorageError};
-use raft::eraftpb as pb;
-use raft::{RawNode, SnapshotStatus, StateRole};
-use serde::{Deserialize, Serialize};
+use inband_raft::{StateMachine, Tuning};
+use inband_storage::Storage;
 
 use crate::configuration::NodeId;
 use crate::state::{Command, Refusal, State};
-use log::Log;
-use message::{Peers, Snapshot};
 
-pub use message::RaftMessage;
+pub use inband_raft::{node_of, RaftError, RaftMessage};
 
-/// Ticks between two heartbeats of a leader.
-const HEARTBEAT_TICKS: usize = 2;
-/// A follower that has heard nothing for this many ticks, and up to twice as many, stands for election.
-const ELECTION_TICKS: usize = 10;
-/// Bytes of entries in one message, about.
-const APPEND_BYTES_MAX: u64 = 1 << 20;
-/// A new peer that lacks at most this many entries is given its vote.
-const CAUGHT_UP_ENTRIES: u64 = 16;
-/// The log of a new group begins behind this entry, so that every further peer gets a snapshot.
-const FIRST_INDEX: u64 = 1;
-
-/// Why a controller cannot take part.
-#[derive(Debug, thiserror::Error)]
-pub enum RaftError {
-    /// Its log.
-    #[error("control-plane log: {0}")]
-    Journal(#[from] JournalError),
-    /// Its disk.
-    #[error("control-plane log: {0}")]
-    Storage(#[from] StorageError),
-    /// The library.
-    #[error("control plane: {0}; please report this")]
-    Raft(#[from] raft::Error),
-    /// The log belongs to another node.
-    #[error("the control-plane log is that of node {found}, this is node {node}; is host.state_dir right?")]
-    OtherNode {
-        /// This node.
-        node: NodeId,
-        /// Whose log it is.
-        found: NodeId,
-    },
-}
-
-/// The node of a raft id.
-pub fn node_of(raft_id: u64) -> NodeId {
-    (raft_id & 0xff) as NodeId
-}
-
-/// A raft id of a node from a number drawn at random.
-pub fn raft_id(node: NodeId, random: u64) -> u64 {
-    (random & !0xff) | u64::from(node)
-}
-
-/// A change of who votes; in the context of its entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum VoterChange {
-    Learn(u64),
-    Vote(u64),
-    Leave(u64),
-}
+/// A controller's part in Raft.
+pub type RaftNode = inband_raft::RaftNode<State>;
+/// What came of handling an event.
+pub type Outcome = inband_raft::Outcome<Done>;
 
 /// A command that was applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Applied {
-    /// Its place in the log.
-    pub index: u64,
-    /// What its proposer named it.
-    pub ticket: u64,
+pub struct Done {
     /// The command.
     pub command: Command,
     /// What became of it.
     pub result: Result<(), Refusal>,
 }
 
-/// What came of handling an event.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// To be sent.
-    pub messages: Vec<RaftMessage>,
-    /// In order.
-    pub applied: Vec<Applied>,
+/// Open the log in `storage`, which is its own, or begin one: then `random` decides its id.
+pub fn open(storage: Box<dyn Storage>, node: NodeId, random: u64) -> Result<RaftNode, RaftError> {
+    RaftNode::open(storage, node, random, Tuning::default())
 }
 
-/// See the module.
-pub struct RaftNode {
-    raw: RawNode<Log>,
-    /// Written but not yet synced; nothing else is done meanwhile.
-    unsynced: Option<raft::Ready>,
-}
+impl StateMachine for State {
+    type Command = Command;
+    type Output = Done;
 
-impl RaftNode {
-    /// Open the log in `storage`, which is its own, or begin one: then `random` decides its id.
-    pub fn open(
-        storage: Box<dyn Storage>,
-        node: NodeId,
-        random: u64,
-    ) -> Result<RaftNode, RaftError> {
-        let log = Log::open(storage, raft_id(node, random))?;
-        let found = node_of(log.peer());
-        if found != node {
-            return Err(RaftError::OtherNode { node, found });
-        }
-        Self::with(log)
+    fn apply(&mut self, _index: u64, command: &[u8]) -> Option<Done> {
+        let command: Command = postcard::from_bytes(command).ok()?;
+        let result = State::apply(self, &command);
+        Some(Done { command, result })
     }
 
-    /// Begin a group with this log as its only voter.
-    ///
-    /// # Panics
-    /// If it is in a group already.
-    pub fn found(self) -> Result<RaftNode, RaftError> {
-        assert!(!self.is_in_group(), "this log is in a group already");
-        let mut log = self.raw.raft.r.raft_log.store;
-        let voters = vec![log.peer()];
-        log.install(&Snapshot {
-            index: FIRST_INDEX,
-            term: 1,
-            peers: Peers {
-                voters,
-                learners: vec![],
-            },
-            data: Vec::new(),
-        });
-        log.commit()?;
-        let mut node = Self::with(log)?;
-        node.raw.campaign()?; // nobody else could
-        Ok(node)
+    fn snapshot(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("a state can always be written")
     }
 
-    fn with(log: Log) -> Result<RaftNode, RaftError> {
-        let config = raft::Config {
-            id: log.peer(),
-            election_tick: ELECTION_TICKS,
-            heartbeat_tick: HEARTBEAT_TICKS,
-            applied: log.applied.index,
-            max_size_per_msg: APPEND_BYTES_MAX,
-            check_quorum: true,
-            pre_vote: true,
-            ..raft::Config::default()
-        };
-        let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let mut node = RaftNode {
-            raw: RawNode::new(&config, log, &logger)?,
-            unsynced: None,
-        };
-        node.spread_elections();
-        Ok(node)
-    }
-
-    /// This log's id.
-    pub fn id(&self) -> u64 {
-        self.raw.raft.id
-    }
-
-    /// Has it been taken into a group, ever?
-    pub fn is_in_group(&self) -> bool {
-        self.raw.store().is_in_group()
-    }
-
-    /// Does it lead the group?
-    pub fn is_leader(&self) -> bool {
-        self.raw.raft.state == StateRole::Leader
-    }
-
-    /// Who leads the group, as far as known here.
-    pub fn leader(&self) -> Option<NodeId> {
-        let leader = self.raw.raft.leader_id;
-        (leader != 0).then(|| node_of(leader))
-    }
-
-    /// The term.
-    pub fn term(&self) -> u64 {
-        self.raw.raft.term
-    }
-
-    /// Raft ids of those that vote, and of those that do not yet.
-    pub fn peers(&self) -> (Vec<u64>, Vec<u64>) {
-        let peers = &self.raw.store().applied.peers;
-        (peers.voters.clone(), peers.learners.clone())
-    }
-
-    /// The state after all commands applied here.
-    pub fn state(&self) -> &State {
-        &self.raw.store().state
-    }
-
-    /// Index of the last entry applied here.
-    pub fn applied(&self) -> u64 {
-        self.raw.store().applied.index
-    }
-
-    /// Everything proposed before this node became the leader is applied here: what it says is the case.
-    pub fn is_up_to_date(&self) -> bool {
-        let raft = &self.raw.raft;
-        self.is_leader()
-            && raft
-                .raft_log
-                .term(self.applied())
-                .is_ok_and(|t| t == raft.term)
-    }
-
-    /// Is the disk behind? Nothing else is done meanwhile.
-    pub fn is_stalled(&self) -> bool {
-        self.unsynced.is_some()
-    }
-
-    /// A tick of the clock.
-    pub fn tick(&mut self) {
-        if !self.is_stalled() {
-            self.raw.tick();
+    fn restore(written: &[u8]) -> Option<State> {
+        match written {
+            [] => Some(State::default()),
+            written => postcard::from_bytes(written).ok(),
         }
     }
-
-    /// A message of a peer. One for another log of this node is of no concern to this one.
-    pub fn on_message(&mut self, message: RaftMessage) {
-        let last = self.raw.raft.raft_log.last_index();
-        if self.is_stalled() || message.to != self.id() || !message.is_sound(last) {
-            return;
-        }
-        if let Some(message) = message.into_raft() {
-            // A message of somebody who is no peer, or out of date, is dropped by the library.
-            let _ = self.raw.step(message);
-        }
-    }
-
-    /// Propose a command, named by a ticket. False if this is not the leader: nothing happens then.
-    /// Otherwise it may be applied, or not: an election can come between.
-    pub fn propose(&mut self, ticket: u64, command: &Command) -> bool {
-        if !self.is_leader() || self.is_stalled() {
-            return false;
-        }
-        let data = postcard::to_stdvec(command).expect("a command can always be written");
-        self.raw
-            .propose(ticket.to_be_bytes().to_vec(), data)
-            .is_ok()
-    }
-
-    /// Let another voter lead.
-    pub fn hand_over(&mut self, to: u64) {
-        if self.is_leader() && !self.is_stalled() {
-            self.raw.transfer_leader(to);
-        }
-    }
-
-    /// One step towards `wanted` as the voters, if this is the leader and no step is under way. A new
-    /// peer first listens, and votes when it has the log.
-    pub fn steer_voters(&mut self, wanted: &[u64]) {
-        let raft = &self.raw.raft;
-        if !self.is_up_to_date() || raft.has_pending_conf() || self.is_stalled() {
-            return;
-        }
-        let Some(change) = self.next_change(wanted) else {
-            return;
-        };
-        if let VoterChange::Leave(id) = change {
-            if id == self.id() {
-                // It must not lead a group that it is leaving.
-                let heir = wanted.iter().find(|id| **id != self.id());
-                return heir
-                    .copied()
-                    .into_iter()
-                    .for_each(|heir| self.hand_over(heir));
-            }
-        }
-        let context = postcard::to_stdvec(&change).expect("a change can always be written");
-        // Refused only if another change is under way: it is tried again.
-        let _ = self.raw.propose_conf_change(context, into_raft(change));
-    }
-
-    fn next_change(&self, wanted: &[u64]) -> Option<VoterChange> {
-        let (voters, learners) = self.peers();
-        let last = self.raw.raft.raft_log.last_index();
-        let caught_up = |id: &u64| {
-            let progress = self.raw.raft.prs().get(*id);
-            progress.is_some_and(|p| p.matched + CAUGHT_UP_ENTRIES >= last)
-        };
-        let ready = learners
-            .iter()
-            .find(|id| wanted.contains(id) && caught_up(id));
-        if let Some(id) = ready {
-            return Some(VoterChange::Vote(*id));
-        }
-        let known = |id: &u64| voters.contains(id) || learners.contains(id);
-        // Another log of a node that is a voter already: the old one has gone, or soon will.
-        let replaces = |id: u64| voters.iter().find(|v| node_of(**v) == node_of(id)).copied();
-        if let Some(new) = wanted.iter().find(|id| !known(id)) {
-            return match replaces(*new) {
-                Some(old) if !wanted.contains(&old) => Some(VoterChange::Leave(old)),
-                _ => Some(VoterChange::Learn(*new)),
-            };
-        }
-        let mut peers = learners.iter().chain(&voters);
-        let surplus = peers.find(|id| !wanted.contains(id))?;
-        let others_follow = voters.iter().filter(|v| wanted.contains(v)).count() > 0;
-        others_follow.then_some(VoterChange::Leave(*surplus))
-    }
-
-    /// Do what is to be done: sync, send, apply. To be called after every event. If the disk takes
-    /// nothing, everything waits, and the next call tries again.
-    pub fn advance(&mut self) -> Result<Outcome, RaftError> {
-        let mut outcome = Outcome::default();
-        loop {
-            let ready = match self.unsynced.take() {
-                Some(ready) => ready,
-                None if self.raw.has_ready() => self.write(),
-                None => break,
-            };
-            if let Err(error) = self.raw.mut_store().commit() {
-                self.unsynced = Some(ready);
-                return Err(error.into());
-            }
-            self.finish(ready, &mut outcome)?;
-        }
-        self.spread_elections();
-        // A log that could not be shortened now is shortened after the next command.
-        let _ = self.raw.mut_store().compact();
-        Ok(outcome)
-    }
-
-    /// Give what must be durable to the log; it is not synced yet.
-    fn write(&mut self) -> raft::Ready {
-        let ready = self.raw.ready();
-        let log = self.raw.mut_store();
-        if ready.snapshot().get_metadata().index > 0 {
-            log.install(&Snapshot::of(ready.snapshot()));
-        }
-        for entry in ready.entries() {
-            log.append(entry);
-        }
-        if let Some(hard) = ready.hs() {
-            log.set_hard(hard);
-        }
-        ready
-    }
-
-    /// It is durable: send and apply.
-    fn finish(&mut self, mut ready: raft::Ready, outcome: &mut Outcome) -> Result<(), RaftError> {
-        send(ready.take_messages(), outcome);
-        send(ready.take_persisted_messages(), outcome);
-        self.apply(ready.take_committed_entries(), outcome)?;
-        let mut light = self.raw.advance(ready);
-        if let Some(commit) = light.commit_index() {
-            self.raw.mut_store().set_commit(commit);
-        }
-        send(light.take_messages(), outcome);
-        self.apply(light.take_committed_entries(), outcome)?;
-        self.raw.advance_apply();
-        self.follow_up_snapshots(outcome);
-        Ok(())
-    }
-
-    /// The library sends nothing more to a peer until it is told that a snapshot has arrived. Told so
-    /// at once, it asks, and a snapshot that was lost is sent again.
-    fn follow_up_snapshots(&mut self, outcome: &Outcome) {
-        for message in outcome.messages.iter().filter(|m| m.has_snapshot()) {
-            self.raw.report_snapshot(message.to, SnapshotStatus::Finish);
-        }
-    }
-
-    fn apply(&mut self, entries: Vec<pb::Entry>, outcome: &mut Outcome) -> Result<(), RaftError> {
-        for entry in entries {
-            if entry.get_entry_type() != pb::EntryType::EntryNormal {
-                if let Ok(change) = postcard::from_bytes(&entry.context) {
-                    let peers = self.raw.apply_conf_change(&into_raft(change))?;
-                    self.raw.mut_store().applied.peers = Peers::of(&peers);
-                }
-            } else if let Some(applied) = self.apply_command(&entry) {
-                outcome.applied.push(applied);
-            }
-            let log = self.raw.mut_store();
-            (log.applied.index, log.applied.term) = (entry.index, entry.term);
-        }
-        Ok(())
-    }
-
-    /// A new leader's first entry is empty.
-    fn apply_command(&mut self, entry: &pb::Entry) -> Option<Applied> {
-        let ticket = entry.context[..].try_into().ok().map(u64::from_be_bytes)?;
-        let command: Command = postcard::from_bytes(&entry.data).ok()?;
-        let result = self.raw.mut_store().state.apply(&command);
-        Some(Applied {
-            index: entry.index,
-            ticket,
-            command,
-            result,
-        })
-    }
-
-    /// The library draws the time to an election from the thread's generator, which no simulator can
-    /// repeat. Drawn here from id and term, it differs as much.
-    fn spread_elections(&mut self) {
-        let term = self.term().to_be_bytes();
-        let drawn = xxhash_rust::xxh3::xxh3_64_with_seed(&term, self.id());
-        let ticks = ELECTION_TICKS + drawn as usize % ELECTION_TICKS;
-        self.raw.raft.set_randomized_election_timeout(ticks);
-    }
-}
-
-fn send(messages: Vec<pb::Message>, outcome: &mut Outcome) {
-    let sent = messages.iter().filter_map(RaftMessage::of);
-    outcome.messages.extend(sent);
-}
-
-fn into_raft(change: VoterChange) -> pb::ConfChange {
-    let (kind, id) = match change {
-        VoterChange::Learn(id) => (pb::ConfChangeType::AddLearnerNode, id),
-        VoterChange::Vote(id) => (pb::ConfChangeType::AddNode, id),
-        VoterChange::Leave(id) => (pb::ConfChangeType::RemoveNode, id),
-    };
-    let mut raft = pb::ConfChange::default();
-    raft.set_change_type(kind);
-    raft.node_id = id;
-    raft
 }

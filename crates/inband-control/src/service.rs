@@ -27,7 +27,7 @@ use crate::coordinator::Coordinator;
 use crate::member::{Member, MemberConfig};
 use crate::message::{Message, Order};
 use crate::outbox::{Outbox, To};
-use crate::raft_node::{node_of, RaftError, RaftNode};
+use crate::raft_node::{self, node_of, RaftError, RaftNode};
 use crate::state::{Change, Command, Refusal};
 use crate::timing::{Micros, Timing};
 use call::cluster_id;
@@ -244,7 +244,7 @@ impl<A: AcceptorState> Worker<A> {
         let raft = if is_controller.contains(&config.node) {
             let storage = Disk::open(&config.dir.join(RAFT_DIR))?;
             let random = rand::random();
-            Some(RaftNode::open(Box::new(storage), config.node, random)?)
+            Some(raft_node::open(Box::new(storage), config.node, random)?)
         } else {
             None
         };
@@ -459,7 +459,7 @@ impl<A: AcceptorState> Worker<A> {
                 continue;
             };
             let epoch = state.highest_epoch;
-            let response = match applied.result {
+            let response = match applied.output.result {
                 Ok(()) => Response::Accepted { epoch },
                 Err(refusal) => Response::Refused(refusal),
             };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use inband_control::configuration::{Beginning, Configuration, Identity, Member, NodeId, Parts};
-use inband_control::raft_node::{node_of, Outcome, RaftMessage, RaftNode};
+use inband_control::raft_node::{self, node_of, Outcome, RaftMessage, RaftNode};
 use inband_control::state::{Command, State};
 use inband_paxos::host::spread_leaders;
 use inband_storage::{Cut, SimulatedDisk};
@@ -85,7 +85,7 @@ impl Group {
         let random = self.random.gen();
         let host = self.host(node);
         let storage = Box::new(host.disk.clone());
-        host.raft = Some(RaftNode::open(storage, node, random).expect("what was synced is there"));
+        host.raft = Some(raft_node::open(storage, node, random).expect("what was synced is there"));
     }
 
     /// Power goes, and comes back.
@@ -114,7 +114,7 @@ impl Group {
             }
         }
         for applied in outcome.applied {
-            let here = (applied.ticket, applied.command);
+            let here = (applied.ticket, applied.output.command);
             let there = self.applied.entry(applied.index).or_insert(here.clone());
             assert_eq!(*there, here, "node {node}, entry {}", applied.index);
         }
@@ -436,7 +436,7 @@ fn a_peer_that_talks_nonsense_ends_nobody() {
     const READ_INDEX: u8 = 11;
     const FAR: u64 = u64::MAX - 1;
     let disk = SimulatedDisk::default();
-    let raft = RaftNode::open(Box::new(disk), NODES[0], 7 << 8).expect("an empty disk");
+    let raft = raft_node::open(Box::new(disk), NODES[0], 7 << 8).expect("an empty disk");
     let mut raft = raft.found().expect("an empty disk");
     raft.advance().expect("its disk works");
     let (id, term, last) = (raft.id(), raft.term() + 1, raft.applied());

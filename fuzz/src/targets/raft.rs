@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use inband_control::configuration::NodeId;
-use inband_control::raft_node::{node_of, Outcome, RaftMessage, RaftNode};
+use inband_control::raft_node::{self, node_of, Outcome, RaftMessage, RaftNode};
 use inband_control::state::Command;
 use inband_storage::SimulatedDisk;
 
@@ -33,7 +33,7 @@ pub fn run(bytes: &[u8]) {
 }
 
 fn open(disk: &SimulatedDisk, node: NodeId) -> RaftNode {
-    RaftNode::open(Box::new(disk.clone()), node, 0x1000).expect("its disk is whole")
+    raft_node::open(Box::new(disk.clone()), node, 0x1000).expect("its disk is whole")
 }
 
 impl Group {
@@ -132,7 +132,7 @@ impl Group {
         self.under_way.extend(outcome.messages);
         self.under_way.truncate(UNDER_WAY_MAX);
         for applied in outcome.applied {
-            let here = (applied.ticket, applied.command);
+            let here = (applied.ticket, applied.output.command);
             let there = self.applied.entry(applied.index).or_insert(here.clone());
             assert!(self.has_lies || *there == here, "entry {}", applied.index);
         }

@@ -1,4 +1,6 @@
-//! The log of a controller: in memory, and in a journal on its disk.
+//! The log of a node: in memory, and in a journal on its disk if it has one.
+
+use std::collections::VecDeque;
 
 use inband_storage::{Journal, JournalConfig, JournalError, Storage, StorageError};
 use raft::eraftpb as pb;
@@ -6,10 +8,9 @@ use raft::{GetEntriesContext, RaftState};
 use serde::{Deserialize, Serialize};
 
 use super::message::{Entry, Snapshot};
-use crate::state::State;
+use crate::machine::StateMachine;
+use crate::tuning::Tuning;
 
-/// Entries kept behind the last snapshot before a new one is written.
-const COMPACT_ENTRIES: usize = 256;
 /// The log is small; its segments need not be long.
 const JOURNAL: JournalConfig = JournalConfig {
     segment_bytes: 1 << 20,
@@ -31,16 +32,17 @@ enum Record {
 }
 
 /// See the module.
-pub(super) struct Log {
-    journal: Journal,
+pub(super) struct Log<M> {
+    /// `None`: in memory only.
+    journal: Option<Journal>,
     peer: u64,
     hard: pb::HardState,
-    /// What `entries` follows.
+    /// What `entries` follows, without its data.
     start: Snapshot,
-    entries: Vec<Entry>,
-    /// After the entries applied so far.
+    entries: VecDeque<Entry>,
+    /// After the entries applied so far, without its data.
     pub applied: Snapshot,
-    pub state: State,
+    pub state: M,
 }
 
 #[derive(Default)]
@@ -48,7 +50,7 @@ struct Replayed {
     peer: Option<u64>,
     hard: pb::HardState,
     start: Snapshot,
-    entries: Vec<Entry>,
+    entries: VecDeque<Entry>,
     unreadable: Option<String>,
 }
 
@@ -70,25 +72,25 @@ impl Replayed {
 }
 
 /// Append an entry; those it replaces were never committed.
-fn replace_from(entries: &mut Vec<Entry>, start: &Snapshot, entry: Entry) {
+fn replace_from(entries: &mut VecDeque<Entry>, start: &Snapshot, entry: Entry) {
     let kept = entry.index.saturating_sub(start.index + 1) as usize;
     assert!(kept <= entries.len(), "a log has no holes");
     entries.truncate(kept);
-    entries.push(entry);
+    entries.push_back(entry);
 }
 
 fn encode(record: &Record) -> Vec<u8> {
     postcard::to_stdvec(record).expect("a record can always be written")
 }
 
-impl Log {
+impl<M: StateMachine> Log<M> {
     /// Open a log, or begin one under the id given.
-    pub fn open(storage: Box<dyn Storage>, new_peer: u64) -> Result<Log, JournalError> {
+    pub fn open(storage: Box<dyn Storage>, new_peer: u64) -> Result<Log<M>, JournalError> {
         let mut replayed = Replayed::default();
         let mut take = |record: &[u8]| replayed.take(record);
         let mut journal = Journal::open(storage, JOURNAL, &mut take)?;
         if let Some(what) = replayed.unreadable {
-            let file = "control-plane log".into();
+            let file = "raft log".into();
             return Err(JournalError::Damaged { file, what });
         }
         let peer = match replayed.peer {
@@ -99,8 +101,18 @@ impl Log {
                 new_peer
             }
         };
+        Ok(Self::with(Some(journal), peer, replayed))
+    }
+
+    /// Begin a log that is forgotten with its process.
+    pub fn in_memory(peer: u64) -> Log<M> {
+        Self::with(None, peer, Replayed::default())
+    }
+
+    fn with(journal: Option<Journal>, peer: u64, mut replayed: Replayed) -> Log<M> {
         let state = state_of(&replayed.start);
-        Ok(Log {
+        replayed.start.data = Vec::new();
+        Log {
             journal,
             peer,
             hard: replayed.hard,
@@ -108,7 +120,7 @@ impl Log {
             start: replayed.start,
             entries: replayed.entries,
             state,
-        })
+        }
     }
 
     pub fn peer(&self) -> u64 {
@@ -120,22 +132,28 @@ impl Log {
         self.start.index > 0
     }
 
+    fn note(&mut self, record: impl FnOnce() -> Record) {
+        if let Some(journal) = &mut self.journal {
+            journal.append(&encode(&record()));
+        }
+    }
+
     /// Set everything to a snapshot. Durable after the next commit.
-    pub fn install(&mut self, snapshot: &Snapshot) {
-        self.journal
-            .append(&encode(&Record::Snapshot(snapshot.clone())));
+    pub fn install(&mut self, mut snapshot: Snapshot) {
+        self.note(|| Record::Snapshot(snapshot.clone()));
+        self.state = state_of(&snapshot);
+        snapshot.data = Vec::new();
         self.entries.clear();
-        self.start = snapshot.clone();
-        self.applied = snapshot.clone();
-        self.state = state_of(snapshot);
         self.hard.commit = self.hard.commit.max(snapshot.index);
         self.hard.term = self.hard.term.max(snapshot.term);
+        self.applied = snapshot.clone();
+        self.start = snapshot;
     }
 
     /// Durable after the next commit.
     pub fn append(&mut self, entry: &pb::Entry) {
         let entry = Entry::of(entry);
-        self.journal.append(&encode(&Record::Entry(entry.clone())));
+        self.note(|| Record::Entry(entry.clone()));
         replace_from(&mut self.entries, &self.start, entry);
     }
 
@@ -152,37 +170,53 @@ impl Log {
     }
 
     fn note_hard(&mut self) {
-        let hard = &self.hard;
-        let record = Record::Hard(hard.term, hard.vote, hard.commit);
-        self.journal.append(&encode(&record));
+        let (term, vote, commit) = (self.hard.term, self.hard.vote, self.hard.commit);
+        self.note(|| Record::Hard(term, vote, commit));
     }
 
     /// Make everything durable.
     pub fn commit(&mut self) -> Result<(), StorageError> {
-        self.journal.commit()
+        self.journal.as_mut().map_or(Ok(()), Journal::commit)
     }
 
-    /// Shorten the log if it has become long.
-    pub fn compact(&mut self) -> Result<(), StorageError> {
+    /// Shorten the log if it has become long. Only a journal needs the state for that.
+    pub fn compact(&mut self, tuning: &Tuning) -> Result<(), StorageError> {
         let done = (self.applied.index - self.start.index) as usize;
-        if done < COMPACT_ENTRIES {
+        if done < tuning.compact_entries + tuning.keep_entries {
             return Ok(());
         }
+        let drop = done - tuning.keep_entries;
         let mut start = self.applied.clone();
-        start.data = encode_state(&self.state);
+        start.index -= tuning.keep_entries as u64;
+        start.term = self.term_of(start.index).expect("it is in the log");
+        if self.journal.is_some() {
+            self.rewrite(&start, drop)?;
+        }
+        self.entries.drain(..drop);
+        self.start = start;
+        Ok(())
+    }
+
+    fn rewrite(&mut self, start: &Snapshot, drop: usize) -> Result<(), StorageError> {
+        assert_eq!(
+            start.index, self.applied.index,
+            "a journal keeps no entries"
+        );
+        let Some(journal) = &mut self.journal else {
+            return Ok(());
+        };
+        let mut start = start.clone();
+        start.data = self.state.snapshot();
         let hard = Record::Hard(self.hard.term, self.hard.vote, self.hard.commit);
-        let (peer, entries) = (self.peer, &self.entries[done..]);
-        self.journal.snapshot(|append| {
+        let (peer, entries) = (self.peer, &self.entries);
+        journal.snapshot(|append| {
             append(&encode(&Record::Peer(peer)));
             append(&encode(&hard));
             append(&encode(&Record::Snapshot(start.clone())));
-            for entry in entries {
+            for entry in entries.iter().skip(drop) {
                 append(&encode(&Record::Entry(entry.clone())));
             }
-        })?;
-        self.entries.drain(..done);
-        self.start = start;
-        Ok(())
+        })
     }
 
     pub fn last(&self) -> u64 {
@@ -198,19 +232,13 @@ impl Log {
     }
 }
 
-fn encode_state(state: &State) -> Vec<u8> {
-    postcard::to_stdvec(state).expect("a state can always be written")
-}
-
 /// # Panics
-/// If a controller of another version wrote it, or it is damaged though its checksum holds.
-fn state_of(snapshot: &Snapshot) -> State {
-    snapshot
-        .state()
-        .expect("a snapshot of a controller of this version")
+/// If a node of another version wrote it, or it is damaged though its checksum holds.
+fn state_of<M: StateMachine>(snapshot: &Snapshot) -> M {
+    M::restore(&snapshot.data).expect("a snapshot of a node of this version")
 }
 
-impl raft::Storage for Log {
+impl<M: StateMachine> raft::Storage for Log<M> {
     fn initial_state(&self) -> raft::Result<RaftState> {
         let peers = self.start.peers.clone();
         Ok(RaftState::new(self.hard.clone(), peers.into_raft()))
@@ -227,11 +255,17 @@ impl raft::Storage for Log {
             return Err(raft::Error::Store(raft::StorageError::Compacted));
         }
         let first = (low - self.start.index - 1) as usize;
-        let count = (high - low) as usize;
-        let entries = self.entries.iter().skip(first).take(count);
-        let mut found: Vec<pb::Entry> = entries.cloned().map(Entry::into_raft).collect();
-        raft::util::limit_size(&mut found, max_size.into());
-        Ok(found)
+        let end = (high - self.start.index - 1) as usize;
+        let entries = self.entries.range(first..end.min(self.entries.len()));
+        let limit = max_size.into().unwrap_or(u64::MAX);
+        let mut size = 0;
+        // At least one, and no more than the limit: what is cut off need not be copied first.
+        let found = entries.take_while(|entry| {
+            let is_first = size == 0;
+            size += entry.size_bytes();
+            is_first || size <= limit
+        });
+        Ok(found.cloned().map(Entry::into_raft).collect())
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
@@ -257,7 +291,7 @@ impl raft::Storage for Log {
             return Err(raft::Error::Store(error));
         }
         let mut snapshot = self.applied.clone();
-        snapshot.data = encode_state(&self.state);
+        snapshot.data = self.state.snapshot();
         Ok(snapshot.into_raft())
     }
 }

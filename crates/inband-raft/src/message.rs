@@ -3,10 +3,14 @@
 //! The library's own encoding is protobuf 2, whose parser can be made to overflow its stack by what it
 //! is fed (RUSTSEC-2024-0437); nothing that comes from outside is given to it.
 
+use bytes::Bytes;
 use raft::eraftpb as pb;
 use serde::{Deserialize, Serialize};
 
-use crate::state::State;
+use crate::machine::StateMachine;
+
+/// What an entry counts besides its data and its context, about.
+const ENTRY_SIZE_BYTES: u64 = 32;
 
 /// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,8 +18,8 @@ pub(crate) struct Entry {
     pub kind: Kind,
     pub term: u64,
     pub index: u64,
-    pub data: Vec<u8>,
-    pub context: Vec<u8>,
+    pub data: Bytes,
+    pub context: Bytes,
 }
 
 /// What an entry is.
@@ -94,9 +98,14 @@ impl Entry {
             },
             term: entry.term,
             index: entry.index,
-            data: entry.data.to_vec(),
-            context: entry.context.to_vec(),
+            data: entry.data.clone(),
+            context: entry.context.clone(),
         }
+    }
+
+    /// What it counts where messages are limited.
+    pub fn size_bytes(&self) -> u64 {
+        ENTRY_SIZE_BYTES + (self.data.len() + self.context.len()) as u64
     }
 
     pub fn into_raft(self) -> pb::Entry {
@@ -107,8 +116,8 @@ impl Entry {
         });
         entry.term = self.term;
         entry.index = self.index;
-        entry.data = self.data.into();
-        entry.context = self.context.into();
+        entry.data = self.data;
+        entry.context = self.context;
         entry
     }
 }
@@ -132,7 +141,7 @@ impl Peers {
 
 impl Snapshot {
     /// Can it be installed?
-    pub fn is_sound(&self) -> bool {
+    pub fn is_sound<M: StateMachine>(&self) -> bool {
         let Peers { voters, learners } = &self.peers;
         let mut ids = [&voters[..], &learners[..]].concat();
         ids.sort_unstable();
@@ -143,15 +152,7 @@ impl Snapshot {
             && !voters.is_empty()
             && ids.len() == count
             && ids[0] != 0
-            && self.state().is_some()
-    }
-
-    /// The state in it; `None` if a controller of another version wrote it.
-    pub fn state(&self) -> Option<State> {
-        match &self.data[..] {
-            [] => Some(State::default()),
-            data => postcard::from_bytes(data).ok(),
-        }
+            && M::restore(&self.data).is_some()
     }
 
     pub fn of(snapshot: &pb::Snapshot) -> Snapshot {
@@ -201,7 +202,7 @@ impl RaftMessage {
     /// Can a peer with a sound log have said this to one whose log ends with `last`? The library ends the
     /// process over some of what such a peer cannot say. Kinds that peers do not use here are not sound:
     /// the library would give the data of a forwarded proposal to its own parser.
-    pub(super) fn is_sound(&self, last: u64) -> bool {
+    pub(super) fn is_sound<M: StateMachine>(&self, last: u64) -> bool {
         use pb::MessageType as Type;
         let numbers = [
             self.term,
@@ -218,7 +219,7 @@ impl RaftMessage {
             Some(Type::MsgAppend) => self.continues(),
             Some(Type::MsgAppendResponse) => self.index <= last && self.reject_hint <= self.index,
             Some(Type::MsgHeartbeat) => self.commit <= last,
-            Some(Type::MsgSnapshot) => self.snapshot.as_ref().is_some_and(Snapshot::is_sound),
+            Some(Type::MsgSnapshot) => self.snapshot.as_ref().is_some_and(Snapshot::is_sound::<M>),
             Some(
                 Type::MsgHeartbeatResponse
                 | Type::MsgRequestVote
@@ -241,7 +242,8 @@ impl RaftMessage {
         })
     }
 
-    pub(crate) fn has_snapshot(&self) -> bool {
+    /// Does it carry a whole state? Then it is long.
+    pub fn has_snapshot(&self) -> bool {
         self.snapshot.is_some()
     }
 
