@@ -28,7 +28,7 @@ pub fn open(storage: Box<dyn Storage>, node: NodeId, random: u64) -> Result<Raft
 }
 
 impl StateMachine for State {
-    type Command = Command;
+    type Command<'a> = Command;
     type Output = Done;
 
     fn apply(&mut self, _index: u64, command: &[u8]) -> Option<Done> {

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// same state.
 pub trait StateMachine: Default {
     /// What is proposed.
-    type Command: Serialize;
+    type Command<'a>: Serialize;
     /// What comes of a command.
     type Output;
 

@@ -293,7 +293,7 @@ impl<M: StateMachine> RaftNode<M> {
 
     /// Propose a command, named by a ticket. False if this is not the leader: nothing happens then.
     /// Otherwise it may be applied, or not: an election can come between.
-    pub fn propose(&mut self, ticket: u64, command: &M::Command) -> bool {
+    pub fn propose(&mut self, ticket: u64, command: &M::Command<'_>) -> bool {
         if !self.is_leader() || self.is_stalled() {
             return false;
         }

@@ -27,7 +27,7 @@ struct Numbers {
 }
 
 impl StateMachine for Numbers {
-    type Command = u64;
+    type Command<'a> = u64;
     type Output = u64;
 
     fn apply(&mut self, _index: u64, command: &[u8]) -> Option<u64> {

@@ -1,0 +1,452 @@
+//! A client: requests in, outcomes out. Every request ends by its deadline: done, failed, or with an
+//! outcome that nobody knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use inband_dataplane::flair::wire::{self, flag, Header, Type};
+
+use crate::limits::{
+    CLIENT_REQUESTS_MAX, CLIENT_WINDOW_MAX, KEY_AND_DATA_LEN_BYTES_MAX, KEY_LEN_BYTES_MAX,
+};
+use crate::packets::Packets;
+use crate::timing::{ClientTiming, Nanos};
+
+/// Silences of one switch before another one is asked.
+const SILENCES_MAX: u32 = 2;
+
+/// What a client is told once.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// The replica set.
+    pub set: u16,
+    /// How many switches there are.
+    pub switches: u8,
+    /// Drawn at random: no two clients at one address have the same.
+    pub nonce: u64,
+    /// Times.
+    pub timing: ClientTiming,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// The data of a key.
+    Get(Vec<u8>),
+    /// Set a key.
+    Put(Vec<u8>, Vec<u8>),
+    /// There is to be no such key.
+    Delete(Vec<u8>),
+}
+
+/// Names a request of this client. Never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// Why a request was not taken; nothing was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// No key.
+    #[error("the key is empty; give one of 1 to {KEY_LEN_BYTES_MAX} bytes")]
+    NoKey,
+    /// The key.
+    #[error(
+        "a key of {0} bytes is over the limit of {KEY_LEN_BYTES_MAX} bytes; choose a shorter one"
+    )]
+    KeyTooLong(usize),
+    /// Both.
+    #[error("key and data of {0} bytes together are over the limit of {KEY_AND_DATA_LEN_BYTES_MAX} bytes, which is what one packet carries; split the data over several keys")]
+    TooLong(usize),
+    /// The client.
+    #[error("{0} requests are under way; wait for some to end")]
+    TooMany(usize),
+}
+
+/// Why a request failed: it certainly did nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// A read.
+    #[error("no switch and replica answered in {0} ms; is the cluster up? `inband flair status` shows it")]
+    NoAnswer(u64),
+    /// A write that was never sent.
+    #[error(
+        "no session could be opened in {0} ms; is the cluster up? `inband flair status` shows it"
+    )]
+    NoSession(u64),
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Of a get: the data, if there is such a key.
+    Value(Option<Vec<u8>>),
+    /// Of a put or delete: done.
+    Written,
+    /// Nothing was done.
+    Failed(Failure),
+    /// A write that may be done, or not; no earlier than it was submitted.
+    Unknown,
+}
+
+/// What came of handling events.
+#[derive(Debug, Default)]
+pub struct Out {
+    /// To be sent.
+    pub packets: Packets,
+    /// Requests that ended.
+    pub outcomes: Vec<(Ticket, Outcome)>,
+}
+
+/// Names what is under way, and its answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Name {
+    Open,
+    Read(u64),
+    Write(u64),
+}
+
+#[derive(Debug)]
+struct Request {
+    ticket: Ticket,
+    op: Option<Op>,
+    key_hash: u64,
+    deadline: Nanos,
+    due: Nanos,
+    wait_ns: Nanos,
+    /// The switch it was sent to last, and how often that one has been silent.
+    switch: u8,
+    silences: u32,
+    nacks: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Client {
+    config: Config,
+    /// The session; `None`: it is being opened, or not needed yet.
+    session: Option<u64>,
+    opens: u64,
+    switch: u8,
+    tickets: u64,
+    /// The next write's number in the session.
+    next_seq: u64,
+    pending: BTreeMap<Name, Request>,
+    due: BTreeSet<(Nanos, Name)>,
+    /// Writes that wait for a session.
+    waiting: BTreeMap<Ticket, Request>,
+}
+
+fn check(op: &Op) -> Result<(), SubmitError> {
+    let (key, data_len_bytes) = match op {
+        Op::Get(key) | Op::Delete(key) => (key, 0),
+        Op::Put(key, data) => (key, data.len()),
+    };
+    let len_bytes = key.len() + data_len_bytes;
+    match key.len() {
+        0 => Err(SubmitError::NoKey),
+        key if key > KEY_LEN_BYTES_MAX => Err(SubmitError::KeyTooLong(key)),
+        _ if len_bytes > KEY_AND_DATA_LEN_BYTES_MAX => Err(SubmitError::TooLong(len_bytes)),
+        _ => Ok(()),
+    }
+}
+
+impl Op {
+    fn key(&self) -> &[u8] {
+        let (Op::Get(key) | Op::Delete(key) | Op::Put(key, _)) = self;
+        key
+    }
+}
+
+impl Client {
+    /// A client without a session.
+    pub fn new(config: Config) -> Client {
+        Client {
+            config,
+            session: None,
+            opens: 0,
+            switch: 0,
+            // Replies to a process before this one, at the same port, are none to this one.
+            tickets: config.nonce >> 1,
+            next_seq: 1,
+            pending: BTreeMap::new(),
+            due: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+        }
+    }
+
+    /// Begin a request. Its outcome comes with a later call, or with this one's `out`.
+    pub fn submit(&mut self, now: Nanos, op: Op, out: &mut Out) -> Result<Ticket, SubmitError> {
+        check(&op)?;
+        let under_way = self.under_way();
+        let is_full = under_way >= CLIENT_REQUESTS_MAX || self.window() >= CLIENT_WINDOW_MAX;
+        if is_full {
+            return Err(SubmitError::TooMany(under_way));
+        }
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        let request = self.request(now, ticket, Some(op));
+        match (&request.op, self.session) {
+            (Some(Op::Get(_)), _) => self.begin(now, Name::Read(ticket.0), request, out),
+            (_, Some(_)) => self.begin_write(now, request, out),
+            (_, None) => {
+                self.waiting.insert(ticket, request);
+                self.open(now, out);
+            }
+        }
+        Ok(ticket)
+    }
+
+    /// A packet has come from a switch.
+    pub fn on_packet(&mut self, now: Nanos, packet: &[u8], out: &mut Out) {
+        let Ok((header, key, data)) = wire::parse(packet) else {
+            return;
+        };
+        if header.set != self.config.set {
+            return;
+        }
+        match header.kind {
+            Type::ReadReply => self.on_value(&header, key, data, out),
+            Type::WriteReply => self.on_written(now, &header, out),
+            Type::Nack => self.on_nack(now, &header, out),
+            Type::Read | Type::Write | Type::Heartbeat | Type::Install => {}
+        }
+    }
+
+    /// When [`Client::tick`] has something to do.
+    pub fn due(&self) -> Option<Nanos> {
+        let waiting = self.waiting.values().next().map(|r| r.deadline);
+        let due = self.due.first().map(|(due, _)| *due);
+        due.into_iter().chain(waiting).min()
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Nanos, out: &mut Out) {
+        while let Some((due, name)) = self.due.first().copied() {
+            if due > now {
+                break;
+            }
+            self.due.pop_first();
+            self.on_due(now, name, out);
+        }
+        while let Some(entry) = self.waiting.first_entry() {
+            if entry.get().deadline > now {
+                break;
+            }
+            let failure = Failure::NoSession(self.config.timing.deadline_ms());
+            let outcome = Outcome::Failed(failure);
+            out.outcomes.push((entry.remove().ticket, outcome));
+        }
+        if !self.waiting.is_empty() {
+            self.open(now, out);
+        }
+    }
+
+    /// Requests that have not ended.
+    pub fn under_way(&self) -> usize {
+        let opening = usize::from(self.pending.contains_key(&Name::Open));
+        self.pending.len() + self.waiting.len() - opening
+    }
+
+    fn request(&self, now: Nanos, ticket: Ticket, op: Option<Op>) -> Request {
+        let key_hash = op.as_ref().map_or(0, |op| wire::key_hash(op.key()));
+        Request {
+            ticket,
+            op,
+            key_hash,
+            deadline: now + self.config.timing.deadline_ns,
+            due: now,
+            wait_ns: self.config.timing.retry_ns,
+            switch: self.switch,
+            silences: 0,
+            nacks: 0,
+        }
+    }
+
+    /// The lowest write that has not ended.
+    fn low(&self) -> u64 {
+        let mut writes = self.pending.range(Name::Write(0)..);
+        match writes.next() {
+            Some((Name::Write(seq), _)) => *seq,
+            _ => self.next_seq,
+        }
+    }
+
+    fn window(&self) -> usize {
+        (self.next_seq - self.low()) as usize + self.waiting.len()
+    }
+
+    fn begin(&mut self, now: Nanos, name: Name, request: Request, out: &mut Out) {
+        self.due.insert((request.due, name));
+        self.pending.insert(name, request);
+        self.send(now, name, out);
+    }
+
+    fn begin_write(&mut self, now: Nanos, request: Request, out: &mut Out) {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.begin(now, Name::Write(seq), request, out);
+    }
+
+    /// A session is opened once at a time. The name of the question is its key, too.
+    fn open(&mut self, now: Nanos, out: &mut Out) {
+        if self.pending.contains_key(&Name::Open) {
+            return;
+        }
+        self.opens += 1;
+        let mut request = self.request(now, Ticket(0), None);
+        request.key_hash = wire::key_hash(&self.open_key());
+        self.begin(now, Name::Open, request, out);
+    }
+
+    fn open_key(&self) -> [u8; 8] {
+        self.config.nonce.wrapping_add(self.opens).to_be_bytes()
+    }
+
+    fn send(&mut self, now: Nanos, name: Name, out: &mut Out) {
+        let (low, session, open_key) = (self.low(), self.session, self.open_key());
+        let Some(request) = self.pending.get_mut(&name) else {
+            return;
+        };
+        self.due.remove(&(request.due, name));
+        request.switch = self.switch;
+        request.due = (now + request.wait_ns).min(request.deadline);
+        self.due.insert((request.due, name));
+        let kind = match name {
+            Name::Read(_) => Type::Read,
+            Name::Open | Name::Write(_) => Type::Write,
+        };
+        let mut header = Header::new(kind, self.config.set, 0);
+        header.key_hash = request.key_hash;
+        let (key, data): (&[u8], &[u8]) = match &request.op {
+            None => (&open_key, &[]),
+            Some(Op::Put(key, data)) => (key, data),
+            Some(Op::Get(key) | Op::Delete(key)) => (key, &[]),
+        };
+        header.digest = wire::digest(data);
+        match name {
+            Name::Open => {
+                header.flags = flag::OPEN;
+                header.client_seq = u64::from_be_bytes(open_key);
+            }
+            Name::Read(number) => header.client_seq = number,
+            Name::Write(seq) => {
+                header.client_id = session.expect("a write has a session");
+                header.client_seq = seq;
+                header.window = (seq - low) as u16;
+                if matches!(request.op, Some(Op::Delete(_))) {
+                    header.flags = flag::DELETE;
+                }
+            }
+        }
+        out.packets.push(request.switch, &header, key, data);
+    }
+
+    fn end(&mut self, name: Name) -> Option<Request> {
+        let request = self.pending.remove(&name)?;
+        self.due.remove(&(request.due, name));
+        Some(request)
+    }
+
+    fn on_value(&mut self, header: &Header, key: &[u8], data: &[u8], out: &mut Out) {
+        let name = Name::Read(header.client_seq);
+        let asked = self.pending.get(&name).and_then(|r| r.op.as_ref());
+        let is_for_it = asked.is_some_and(|op| op.key() == key) && header.client_id == 0;
+        let is_whole = header.digest == wire::digest(data) && !header.has(flag::REFUSED);
+        if !is_for_it || !is_whole {
+            return;
+        }
+        if let Some(request) = self.end(name) {
+            let value = (!header.has(flag::MISSING)).then(|| data.to_vec());
+            out.outcomes.push((request.ticket, Outcome::Value(value)));
+        }
+    }
+
+    fn on_written(&mut self, now: Nanos, header: &Header, out: &mut Out) {
+        let opened = u64::from_be_bytes(self.open_key());
+        if self.session.is_none() {
+            // While a session is being opened no write is under way.
+            if header.client_seq == opened && self.end(Name::Open).is_some() {
+                self.session = Some(header.client_id);
+                self.next_seq = 1;
+                for (_, request) in std::mem::take(&mut self.waiting) {
+                    self.begin_write(now, request, out);
+                }
+            }
+            return;
+        }
+        if self.session != Some(header.client_id) {
+            return;
+        }
+        if header.has(flag::REFUSED) {
+            return self.lose_session(out);
+        }
+        if let Some(request) = self.end(Name::Write(header.client_seq)) {
+            out.outcomes.push((request.ticket, Outcome::Written));
+        }
+    }
+
+    /// Replicas have forgotten the session: whether what is under way was done before that, nobody knows.
+    fn lose_session(&mut self, out: &mut Out) {
+        self.session = None;
+        let is_write = |name: &&Name| matches!(name, Name::Write(_));
+        let writes: Vec<Name> = self.pending.keys().filter(is_write).copied().collect();
+        for request in writes.into_iter().filter_map(|name| self.end(name)) {
+            out.outcomes.push((request.ticket, Outcome::Unknown));
+        }
+    }
+
+    /// The switch has no session: the next one is asked, and after all of them there is a pause.
+    fn on_nack(&mut self, now: Nanos, header: &Header, out: &mut Out) {
+        let name = match (header.has(flag::OPEN), header.client_id) {
+            (true, _) => Name::Open,
+            (false, 0) => Name::Read(header.client_seq),
+            (false, _) => Name::Write(header.client_seq),
+        };
+        let Some(request) = self.pending.get_mut(&name) else {
+            return;
+        };
+        request.nacks += 1;
+        let all_asked = request.nacks % u32::from(self.config.switches) == 0;
+        if request.switch == self.switch {
+            self.switch = (self.switch + 1) % self.config.switches;
+        }
+        request.silences = 0;
+        request.wait_ns = self.config.timing.retry_ns;
+        if !all_asked {
+            return self.send(now, name, out);
+        }
+        let due = (now + self.config.timing.nack_ns).min(request.deadline);
+        self.due.remove(&(request.due, name));
+        request.due = due;
+        self.due.insert((due, name));
+    }
+
+    fn on_due(&mut self, now: Nanos, name: Name, out: &mut Out) {
+        let Some(request) = self.pending.get_mut(&name) else {
+            return;
+        };
+        if now >= request.deadline {
+            return self.give_up(name, out);
+        }
+        request.silences += 1;
+        request.wait_ns = (request.wait_ns * 2).min(self.config.timing.retry_max_ns);
+        if request.silences % SILENCES_MAX == 0 && request.switch == self.switch {
+            self.switch = (self.switch + 1) % self.config.switches;
+        }
+        self.send(now, name, out);
+    }
+
+    fn give_up(&mut self, name: Name, out: &mut Out) {
+        let Some(request) = self.end(name) else {
+            return;
+        };
+        match name {
+            Name::Open => {} // for those that still wait it is begun again
+            Name::Read(_) => {
+                let failure = Failure::NoAnswer(self.config.timing.deadline_ms());
+                let outcome = Outcome::Failed(failure);
+                out.outcomes.push((request.ticket, outcome));
+            }
+            Name::Write(_) => out.outcomes.push((request.ticket, Outcome::Unknown)),
+        }
+    }
+}

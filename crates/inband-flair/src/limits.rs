@@ -1,0 +1,24 @@
+//! Every limit of this crate in one place, units in the names.
+
+use inband_dataplane::flair;
+use inband_dataplane::wire::VALUE_LEN_MAX_BYTES;
+
+/// Longest key.
+pub const KEY_LEN_BYTES_MAX: usize = 1024;
+/// Longest key and data together: what one packet carries.
+pub const KEY_AND_DATA_LEN_BYTES_MAX: usize = VALUE_LEN_MAX_BYTES;
+/// Replicas of a set.
+pub const REPLICAS_MAX: usize = flair::REPLICAS_MAX;
+/// Switches that a replica set can be served by.
+pub const SWITCHES_MAX: usize = 8;
+/// Writes that a leader has proposed and not yet applied; more are dropped, and sent again by their clients.
+pub const PENDING_WRITES_MAX: usize = 1 << 16;
+/// Requests of one client under way.
+pub const CLIENT_REQUESTS_MAX: usize = 1024;
+/// From the oldest write of a client that has not ended to its last one. Replicas remember as many.
+pub const CLIENT_WINDOW_MAX: usize = 4000;
+const _: () = assert!(CLIENT_WINDOW_MAX < inband_paxos::session::SEQUENCES_ABOVE_LOW_MAX);
+/// Confirmations that a leader waits for at a time.
+pub const CONFIRMATIONS_MAX: usize = 16;
+/// Clocks of two machines run apart by less than this, in parts per million.
+pub const CLOCK_DRIFT_PPM_MAX: u64 = 10_000;

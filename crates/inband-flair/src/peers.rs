@@ -1,0 +1,104 @@
+//! What a leader knows of the replicas of its set: who holds which entries, who is alive, who is busy.
+
+use crate::limits::REPLICAS_MAX;
+use crate::timing::Nanos;
+
+/// A weight of a replica that has as much to do as all together have on average.
+const WEIGHT_EVEN: u64 = 64;
+
+/// See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Peers {
+    /// Up to where each replica's log is known to be the leader's; 0: it is not.
+    pub matched: [u64; REPLICAS_MAX],
+    /// Bitmap of those that were heard of lately, the leader among them.
+    pub replicas: u8,
+    /// How much of the reads each is to get.
+    pub weights: [u8; REPLICAS_MAX],
+}
+
+impl Peers {
+    /// Bitmap of those whose logs hold this entry.
+    pub fn holding(&self, index: u64) -> u8 {
+        let holds = |(replica, matched): (usize, &u64)| u8::from(*matched >= index) << replica;
+        self.matched.iter().enumerate().map(holds).sum()
+    }
+}
+
+/// Queue lengths as replicas report them, averaged until the weights are set anew.
+#[derive(Debug, Clone, Default)]
+pub struct Load {
+    sums: [u64; REPLICAS_MAX],
+    reports: [u64; REPLICAS_MAX],
+    weights: [u8; REPLICAS_MAX],
+    set_at: Nanos,
+}
+
+impl Load {
+    /// A replica has this many requests waiting.
+    pub fn report(&mut self, replica: usize, queue_len: u32) {
+        self.sums[replica] += u64::from(queue_len);
+        self.reports[replica] += 1;
+    }
+
+    /// The weights, set anew if they are older than `every_ns`.
+    pub fn weights(&mut self, now: Nanos, every_ns: Nanos) -> [u8; REPLICAS_MAX] {
+        if now >= self.set_at + every_ns {
+            self.set_at = now;
+            self.set();
+        }
+        self.weights
+    }
+
+    /// As the queue of a replica is longer than the average, it gets less; one that said nothing, as much
+    /// as the average.
+    fn set(&mut self) {
+        let reported: Vec<usize> = (0..REPLICAS_MAX).filter(|r| self.reports[*r] > 0).collect();
+        // Of one more than there are, so that an empty queue is not a division by zero.
+        let length = |load: &Load, r: usize| (load.sums[r] * 16 / load.reports[r]) + 16;
+        let total: u64 = reported.iter().map(|r| length(self, *r)).sum();
+        let mean = total / (reported.len() as u64).max(1);
+        let mut weights = [WEIGHT_EVEN as u8; REPLICAS_MAX];
+        for replica in reported {
+            let weight = WEIGHT_EVEN * mean / length(self, replica);
+            weights[replica] = weight.clamp(1, u64::from(u8::MAX)) as u8;
+        }
+        self.weights = weights;
+        (self.sums, self.reports) = ([0; REPLICAS_MAX], [0; REPLICAS_MAX]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_an_entry() {
+        let peers = Peers {
+            matched: [9, 7, 0, 8, 0, 0, 0, 0],
+            ..Peers::default()
+        };
+        assert_eq!(peers.holding(8), 0b1001);
+        assert_eq!(peers.holding(7), 0b1011);
+        assert_eq!(peers.holding(10), 0);
+    }
+
+    #[test]
+    fn who_is_busy_gets_less() {
+        let mut load = Load::default();
+        assert_eq!(load.weights(1000, 1000), [64; REPLICAS_MAX], "nobody said");
+        for _ in 0..10 {
+            load.report(0, 10);
+            load.report(1, 40);
+            load.report(2, 10);
+        }
+        assert_eq!(load.weights(1999, 1000), [64; REPLICAS_MAX], "not yet");
+        let weights = load.weights(2000, 1000);
+        assert!(
+            weights[0] == weights[2] && weights[0] > 3 * weights[1],
+            "{weights:?}"
+        );
+        assert!(weights[1] > 0 && weights[3] == 64);
+        assert_eq!(load.weights(3000, 1000), [64; REPLICAS_MAX], "no news");
+    }
+}

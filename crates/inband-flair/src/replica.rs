@@ -1,0 +1,528 @@
+//! A replica: Raft, the store, and, while it leads, lflair.
+//!
+//! Events go in with the functions `on_...`; what they lead to comes out with [`Replica::advance`], which is to
+//! be called after every burst of them. Reads are answered at once.
+
+mod answer;
+
+use std::collections::HashMap;
+
+use inband_dataplane::flair::wire::{self, flag, Header, Type};
+use inband_raft::{node_of, Applied, RaftError, RaftMessage, RaftNode, Tuning};
+use serde::{Deserialize, Serialize};
+
+use crate::entry::{Entry, Op};
+use crate::groups::Groups;
+use crate::lflair::{self, Action, Lflair};
+use crate::limits::{KEY_LEN_BYTES_MAX, PENDING_WRITES_MAX, REPLICAS_MAX};
+use crate::packets::Packets;
+use crate::peers::{Load, Peers};
+use crate::store::{Done, Store};
+use crate::timing::{Nanos, Timing};
+use answer::Answer;
+
+/// What a replica is told once.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// Its number in the set, from 0.
+    pub replica: u8,
+    /// How many there are.
+    pub replicas: u8,
+    /// Its node id, in packets. None of a switch's.
+    pub node: u16,
+    /// The replica set.
+    pub set: u16,
+    /// How many switches there are.
+    pub switches: u8,
+    /// Key groups, as the switches have them.
+    pub groups: usize,
+    /// It begins the group of a new cluster, once all others are up. False at any later start: nothing would
+    /// be in it.
+    pub founder: bool,
+    /// Reads spare a leader that has writes to do.
+    pub leader_avoidance: bool,
+    /// Replicas with long queues get fewer reads.
+    pub load_awareness: bool,
+    /// Times.
+    pub timing: Timing,
+    /// Raft's times, in ticks of `timing.tick_ns`.
+    pub tuning: Tuning,
+}
+
+/// A message of one replica to another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Message {
+    /// Raft's.
+    Raft(Box<RaftMessage>),
+    /// Who it is, now and then.
+    Announce(Announcement),
+}
+
+/// What a replica says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Announcement {
+    /// Of its log.
+    pub raft_id: u64,
+    /// Has it been taken into a group?
+    pub is_in_group: bool,
+    /// Requests that wait there.
+    pub queue_len: u32,
+}
+
+/// What is to be sent.
+#[derive(Debug, Default)]
+pub struct Out {
+    /// To switches.
+    pub packets: Packets,
+    /// Messages, and to which replica.
+    pub messages: Vec<(u8, Message)>,
+}
+
+impl Out {
+    /// Forget everything; memory is kept.
+    pub fn clear(&mut self) {
+        self.packets.clear();
+        self.messages.clear();
+    }
+}
+
+/// What a replica knows of itself, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its number.
+    pub replica: u8,
+    /// Who leads, as far as it knows.
+    pub leader: Option<u8>,
+    /// Raft's term.
+    pub term: u64,
+    /// The last entry applied.
+    pub applied: u64,
+    /// Replicas that vote.
+    pub voters: Vec<u8>,
+    /// If it leads: the session that is served, and its switch.
+    pub serving: Option<(u64, u8)>,
+    /// If it leads: who is sent reads.
+    pub readers: Vec<u8>,
+    /// How many keys there are.
+    pub keys: usize,
+}
+
+/// What a replica has done, in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Counters {
+    /// Answered as the leader.
+    pub reads_leader: u64,
+    /// Answered as a follower.
+    pub reads_follower: u64,
+    /// Of these: entries had to be applied first.
+    pub reads_advanced: u64,
+    /// It lacked the entry.
+    pub reads_refused: u64,
+    /// Taken as the leader.
+    pub writes: u64,
+    /// Of an old session, or overtaken in their group.
+    pub writes_dropped: u64,
+    /// Replies for no client, so that a group becomes stable.
+    pub refreshes: u64,
+    /// Packets that are no good.
+    pub bad_packets: u64,
+}
+
+/// See the module.
+pub struct Replica {
+    config: Config,
+    raft: RaftNode<Store>,
+    lflair: Lflair,
+    groups: Groups,
+    /// Writes that are proposed, by ticket.
+    pending: HashMap<u64, Answer>,
+    ticket: u64,
+    /// Of the entry with which a session begins.
+    session_ticket: u64,
+    announced: [Option<Announcement>; REPLICAS_MAX],
+    heard_at: [Option<Nanos>; REPLICAS_MAX],
+    load: Load,
+    /// As of the last burst of events, while it leads.
+    peers: Peers,
+    queue_len: u32,
+    tick_at: Nanos,
+    announce_at: Nanos,
+    actions: Vec<Action>,
+    counters: Counters,
+}
+
+impl Replica {
+    /// A replica with an empty store, in no group yet. `random`: of this start.
+    pub fn new(config: Config, random: u64, now: Nanos) -> Result<Replica, RaftError> {
+        let lflair = lflair::Config {
+            replica: config.replica,
+            node: config.node,
+            set: config.set,
+            switches: config.switches,
+            leader_avoidance: config.leader_avoidance,
+            timing: config.timing,
+        };
+        Ok(Replica {
+            raft: RaftNode::in_memory(config.replica, random, config.tuning)?,
+            lflair: Lflair::new(lflair),
+            groups: Groups::default(),
+            pending: HashMap::new(),
+            ticket: 0,
+            session_ticket: 0,
+            announced: [None; REPLICAS_MAX],
+            heard_at: [None; REPLICAS_MAX],
+            load: Load::default(),
+            peers: Peers::default(),
+            queue_len: 0,
+            tick_at: now,
+            announce_at: now,
+            actions: Vec::new(),
+            counters: Counters::default(),
+            config,
+        })
+    }
+
+    /// A packet has come from a switch.
+    pub fn on_packet(&mut self, now: Nanos, switch: u8, packet: &[u8], out: &mut Out) {
+        let Ok((header, key, data)) = wire::parse(packet) else {
+            self.counters.bad_packets += 1;
+            return;
+        };
+        if header.set != self.config.set || switch >= self.config.switches {
+            self.counters.bad_packets += 1;
+            return;
+        }
+        match header.kind {
+            Type::Heartbeat | Type::Install => self.on_answer(now, switch, &header, out),
+            Type::Read | Type::Write if !is_whole(&header, key, data) => {
+                self.counters.bad_packets += 1;
+            }
+            Type::Read => self.on_read(now, switch, &header, key, out),
+            Type::Write => self.on_write(switch, &header, key, data),
+            Type::ReadReply | Type::WriteReply | Type::Nack => self.counters.bad_packets += 1,
+        }
+    }
+
+    /// A message has come from another replica.
+    pub fn on_message(&mut self, now: Nanos, from: u8, message: Message) {
+        let Some(heard_at) = self.heard_at.get_mut(usize::from(from)) else {
+            return;
+        };
+        match message {
+            // Nobody speaks for another one's log.
+            Message::Raft(raft) if node_of(raft.from) == from => {
+                *heard_at = Some(now);
+                self.raft.on_message(*raft);
+            }
+            Message::Raft(_) => {}
+            Message::Announce(announcement) if node_of(announcement.raft_id) == from => {
+                *heard_at = Some(now);
+                self.announced[usize::from(from)] = Some(announcement);
+                self.load.report(usize::from(from), announcement.queue_len);
+            }
+            Message::Announce(_) => {}
+        }
+    }
+
+    /// How many requests wait here, for the weights.
+    pub fn set_queue_len(&mut self, queue_len: u32) {
+        self.queue_len = queue_len;
+    }
+
+    /// When [`Replica::tick`] has something to do.
+    pub fn due(&self) -> Nanos {
+        self.tick_at.min(self.announce_at).min(self.lflair.due())
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Nanos, out: &mut Out) {
+        if now >= self.tick_at {
+            // A host that was held up does not count what it has missed.
+            self.tick_at = now + self.config.timing.tick_ns;
+            self.raft.tick();
+            let wanted = self.wanted();
+            self.raft.steer_voters(&wanted);
+        }
+        if now >= self.announce_at {
+            self.announce_at = now + self.config.timing.announce_ns;
+            self.announce(out);
+        }
+        if now >= self.lflair.due() {
+            let peers = self.look_at_peers(now);
+            self.lflair.tick(now, &peers, &mut self.actions);
+            self.act(out);
+        }
+    }
+
+    /// Do what the events since the last call lead to: send, apply, answer. An error is a defect.
+    pub fn advance(&mut self, now: Nanos, out: &mut Out) -> Result<(), RaftError> {
+        self.found_group()?;
+        // What comes of it may be proposed at once, and so on.
+        loop {
+            let outcome = self.raft.advance()?;
+            let messages = outcome.messages.into_iter();
+            let messages = messages.map(|m| (node_of(m.to), Message::Raft(Box::new(m))));
+            out.messages.extend(messages);
+            self.follow_leadership(now);
+            let is_leader = self.lflair.term().is_some();
+            if !is_leader || (outcome.applied.is_empty() && outcome.confirmed.is_empty()) {
+                self.act(out);
+                break;
+            }
+            let peers = self.look_at_peers(now);
+            for applied in outcome.applied {
+                self.on_applied(now, &applied, &peers, out);
+            }
+            for number in outcome.confirmed {
+                let actions = &mut self.actions;
+                self.lflair.confirmed(now, number, &peers, actions);
+            }
+            self.act(out);
+        }
+        Ok(())
+    }
+
+    /// The replicated state, as far as it is applied here.
+    pub fn store(&self) -> &Store {
+        self.raft.state()
+    }
+
+    /// The last entry applied here.
+    pub fn applied(&self) -> u64 {
+        self.raft.applied()
+    }
+
+    /// Its log's id, those of the voters and those of the listeners.
+    pub fn raft_ids(&self) -> (u64, Vec<u64>, Vec<u64>) {
+        let (voters, learners) = self.raft.peers();
+        (self.raft.id(), voters, learners)
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// What it knows of itself.
+    pub fn status(&self, now: Nanos) -> Status {
+        let numbers = |bitmap: u8| (0..8).filter(|n| bitmap >> n & 1 == 1).collect();
+        let serving = self.lflair.serving();
+        let readers = serving.map_or(0, |_| self.replicas_heard(now));
+        Status {
+            replica: self.config.replica,
+            leader: self.raft.leader(),
+            term: self.raft.term(),
+            applied: self.raft.applied(),
+            voters: self.raft.peers().0.into_iter().map(node_of).collect(),
+            serving,
+            readers: numbers(readers),
+            keys: self.raft.state().len(),
+        }
+    }
+
+    fn others(&self) -> impl Iterator<Item = u8> {
+        let own = self.config.replica;
+        (0..self.config.replicas).filter(move |replica| *replica != own)
+    }
+
+    fn announcement(&self) -> Announcement {
+        Announcement {
+            raft_id: self.raft.id(),
+            is_in_group: self.raft.is_in_group(),
+            queue_len: self.queue_len,
+        }
+    }
+
+    fn announce(&mut self, out: &mut Out) {
+        let announcement = self.announcement();
+        let own = usize::from(self.config.replica);
+        self.announced[own] = Some(announcement);
+        self.load.report(own, self.queue_len);
+        let announce = |to| (to, Message::Announce(announcement));
+        out.messages.extend(self.others().map(announce));
+    }
+
+    /// Begin the group, if this is the one to do so and all others are there and in none.
+    fn found_group(&mut self) -> Result<(), RaftError> {
+        let is_new = |replica: u8| {
+            let announced = self.announced[usize::from(replica)];
+            announced.is_some_and(|a| !a.is_in_group)
+        };
+        let founds = self.config.founder && !self.raft.is_in_group();
+        if !founds || !self.others().all(is_new) {
+            return Ok(());
+        }
+        let (replica, tuning) = (self.config.replica, self.config.tuning);
+        let id = self.raft.id();
+        let empty = RaftNode::in_memory(replica, id, tuning)?;
+        self.raft = empty.found()?;
+        Ok(())
+    }
+
+    /// Raft ids of the logs that are to vote: of each replica the one that it announces.
+    fn wanted(&self) -> Vec<u64> {
+        let (voters, learners) = self.raft.peers();
+        let wanted = |replica: u8| {
+            if replica == self.config.replica {
+                return Some(self.raft.id());
+            }
+            let announced = self.announced[usize::from(replica)].map(|a| a.raft_id);
+            let mut peers = voters.iter().chain(&learners).copied();
+            announced.or_else(|| peers.find(|id| node_of(*id) == replica))
+        };
+        (0..self.config.replicas).filter_map(wanted).collect()
+    }
+
+    fn replicas_heard(&self, now: Nanos) -> u8 {
+        let silent_ns = self.config.timing.follower_silent_ns;
+        let is_heard = |replica: &u8| {
+            let heard_at = self.heard_at[usize::from(*replica)];
+            heard_at.is_some_and(|at| now < at + silent_ns)
+        };
+        let others = self.others().filter(is_heard).map(|r| 1 << r);
+        others.sum::<u8>() | 1 << self.config.replica
+    }
+
+    /// What is known of the replicas of this set, if this one leads.
+    fn look_at_peers(&mut self, now: Nanos) -> Peers {
+        let mut matched = [0; REPLICAS_MAX];
+        let (voters, learners) = self.raft.peers();
+        for id in voters.into_iter().chain(learners) {
+            let replica = usize::from(node_of(id));
+            let announced = self.announced.get(replica).copied().flatten();
+            // A log that is gone holds nothing.
+            if announced.is_none_or(|a| a.raft_id == id) && replica < REPLICAS_MAX {
+                matched[replica] = self.raft.matched(id).unwrap_or(0);
+            }
+        }
+        let weights = match self.config.load_awareness {
+            true => self.load.weights(now, self.config.timing.weights_ns),
+            false => [1; REPLICAS_MAX],
+        };
+        self.peers = Peers {
+            matched,
+            replicas: self.replicas_heard(now),
+            weights,
+        };
+        self.peers
+    }
+
+    fn follow_leadership(&mut self, now: Nanos) {
+        let leads_in = self.raft.is_up_to_date().then(|| self.raft.term());
+        if leads_in == self.lflair.term() {
+            return;
+        }
+        self.pending.clear();
+        self.session_ticket = 0;
+        self.lflair.deposed();
+        if let Some(term) = leads_in {
+            let last = self.raft.state().session();
+            let step_down_ns = last.step_down_max_ns;
+            self.lflair.elected(now, term, last.switch, step_down_ns);
+        }
+    }
+
+    fn propose(&mut self, entry: &Entry<'_>) -> Option<u64> {
+        self.ticket += 1;
+        self.raft.propose(self.ticket, entry).then_some(self.ticket)
+    }
+
+    /// Do what lflair wants.
+    fn act(&mut self, out: &mut Out) {
+        for action in std::mem::take(&mut self.actions) {
+            match action {
+                Action::Begin { switch } => self.begin_session(switch),
+                Action::Confirm { number } => self.raft.confirm(number),
+                Action::Send { switch, header } => out.packets.push(switch, &header, &[], &[]),
+            }
+        }
+    }
+
+    fn begin_session(&mut self, switch: u8) {
+        let op = Op::Session {
+            switch,
+            step_down_ns: self.config.timing.step_down_ns,
+        };
+        let ticket = self.propose(&Entry {
+            client_id: 0,
+            client_seq: 0,
+            client_low: 0,
+            op,
+        });
+        self.session_ticket = ticket.unwrap_or(0);
+        self.lflair.proposed(ticket.is_some());
+    }
+
+    fn on_answer(&mut self, now: Nanos, switch: u8, header: &Header, out: &mut Out) {
+        let peers = self.look_at_peers(now);
+        let actions = &mut self.actions;
+        self.lflair.on_answer(now, switch, header, &peers, actions);
+        self.act(out);
+    }
+
+    fn on_write(&mut self, switch: u8, header: &Header, key: &[u8], data: &[u8]) {
+        let is_served = self.lflair.serving() == Some((header.session, switch));
+        let group = wire::group_of(header.key_hash, self.config.groups);
+        let has_room = self.pending.len() < PENDING_WRITES_MAX;
+        if !is_served || !has_room || !self.groups.take(group, header.seq) {
+            self.counters.writes_dropped += 1;
+            return;
+        }
+        let op = match header.flags & (flag::OPEN | flag::DELETE) {
+            0 => Op::Put { key, data },
+            flag::DELETE => Op::Delete { key },
+            _ => Op::Open,
+        };
+        let window = u64::from(header.window);
+        let proposed = self.propose(&Entry {
+            client_id: header.client_id,
+            client_seq: header.client_seq,
+            client_low: header.client_seq.saturating_sub(window),
+            op,
+        });
+        self.counters.writes += 1;
+        match proposed {
+            Some(ticket) => drop(
+                self.pending
+                    .insert(ticket, Answer::to(header, switch, group)),
+            ),
+            // It will never be applied: the group waits for its client to send it again.
+            None => self.groups.give_up(group),
+        }
+    }
+
+    fn on_applied(&mut self, now: Nanos, applied: &Applied<Done>, peers: &Peers, out: &mut Out) {
+        if applied.output == Done::Session {
+            if applied.ticket == self.session_ticket && Some(applied.term) == self.lflair.term() {
+                self.session_ticket = 0;
+                self.groups.begin(applied.index);
+                let actions = &mut self.actions;
+                self.lflair
+                    .session_applied(now, applied.index, peers, actions);
+            }
+            return;
+        }
+        // Tickets of other leaders are theirs; what they have proposed is of an older term.
+        if Some(applied.term) != self.lflair.term() {
+            return;
+        }
+        let Some(answer) = self.pending.remove(&applied.ticket) else {
+            return;
+        };
+        let followers = peers.holding(applied.index);
+        let (index, seq) = (applied.index, answer.seq);
+        let (session, group) = (answer.session, answer.group);
+        self.groups
+            .applied(now, session, group, (seq, index, followers));
+        let header = answer.written(applied.output, index, followers, self.identity());
+        out.packets.push(answer.switch, &header, &[], &[]);
+    }
+}
+
+/// Is this the key that the switch believes it is, and the data that the client sent?
+fn is_whole(header: &Header, key: &[u8], data: &[u8]) -> bool {
+    (1..=KEY_LEN_BYTES_MAX).contains(&key.len())
+        && header.key_hash == wire::key_hash(key)
+        && header.digest == wire::digest(data)
+}

@@ -1,0 +1,145 @@
+//! What a replica answers to reads and writes.
+
+use inband_dataplane::flair::wire::{self, flag, Header, Type};
+
+use super::{Out, Replica};
+use crate::groups::Refresh;
+use crate::store::Done;
+use crate::timing::Nanos;
+
+/// Who answers: replica set, node id, number.
+pub(super) type Identity = (u16, u16, u8);
+
+/// Where the answer to a write goes, once it is applied.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answer {
+    pub switch: u8,
+    pub group: usize,
+    pub session: u64,
+    pub seq: u64,
+    request: Header,
+}
+
+impl Answer {
+    pub fn to(request: &Header, switch: u8, group: usize) -> Answer {
+        Answer {
+            switch,
+            group,
+            session: request.session,
+            seq: request.seq,
+            request: *request,
+        }
+    }
+
+    /// The write is applied at `index`, which `followers` hold.
+    pub fn written(&self, done: Done, index: u64, followers: u8, own: Identity) -> Header {
+        let mut header = reply(Type::WriteReply, &self.request, own);
+        header.log_index = index;
+        header.followers = followers;
+        match done {
+            Done::Opened => header.client_id = index,
+            Done::Refused => header.flags |= flag::REFUSED,
+            Done::Written | Done::Session => {}
+        }
+        header
+    }
+}
+
+/// A reply without anything in it: of the session, the write or read, and the client of a request.
+fn reply(kind: Type, request: &Header, (set, node, replica): Identity) -> Header {
+    Header {
+        term: request.term,
+        client: request.client,
+        session: request.session,
+        seq: request.seq,
+        log_index: request.log_index,
+        key_hash: request.key_hash,
+        client_id: request.client_id,
+        client_seq: request.client_seq,
+        replica,
+        ..Header::new(kind, set, node)
+    }
+}
+
+impl Replica {
+    pub(super) fn identity(&self) -> Identity {
+        (self.config.set, self.config.node, self.config.replica)
+    }
+
+    pub(super) fn on_read(
+        &mut self,
+        now: Nanos,
+        switch: u8,
+        request: &Header,
+        key: &[u8],
+        out: &mut Out,
+    ) {
+        if request.has(flag::STABLE) {
+            return self.read_as_follower(now, switch, request, key, out);
+        }
+        if self.lflair.serving() != Some((request.session, switch)) {
+            return; // the switch would drop the answer
+        }
+        self.counters.reads_leader += 1;
+        self.answer_read(switch, request, key, out);
+        if let Some(refresh) = self.refresh_of(now, request) {
+            self.counters.refreshes += 1;
+            let mut header = reply(Type::WriteReply, request, self.identity());
+            header.flags = flag::REFRESH;
+            (header.client_id, header.client_seq) = (0, 0);
+            header.log_index = refresh.log_index;
+            header.followers = refresh.followers;
+            out.packets.push(switch, &header, &[], &[]);
+        }
+    }
+
+    fn refresh_of(&mut self, now: Nanos, request: &Header) -> Option<Refresh> {
+        let group = wire::group_of(request.key_hash, self.config.groups);
+        self.groups.on_read(
+            now,
+            (group, request.seq, request.log_index),
+            self.raft.applied(),
+            |index| self.peers.holding(index),
+            self.config.timing.refresh_after_ns,
+        )
+    }
+
+    /// `advance_then_read`: what the switch vouches for is applied first, if it is in the log.
+    fn read_as_follower(
+        &mut self,
+        now: Nanos,
+        switch: u8,
+        request: &Header,
+        key: &[u8],
+        out: &mut Out,
+    ) {
+        if self.raft.applied() < request.log_index {
+            let term = u64::from(request.term);
+            let is_there = self.raft.commit_to(request.log_index, term);
+            // An error comes again with the next call of the driver.
+            if is_there && self.advance(now, out).is_ok() {
+                self.counters.reads_advanced += 1;
+            }
+        }
+        if self.raft.applied() >= request.log_index {
+            self.counters.reads_follower += 1;
+            return self.answer_read(switch, request, key, out);
+        }
+        self.counters.reads_refused += 1;
+        let mut header = reply(Type::ReadReply, request, self.identity());
+        header.flags = flag::STABLE | flag::REFUSED;
+        out.packets.push(switch, &header, key, &[]);
+    }
+
+    fn answer_read(&self, switch: u8, request: &Header, key: &[u8], out: &mut Out) {
+        let mut header = reply(Type::ReadReply, request, self.identity());
+        header.flags = request.flags & flag::STABLE;
+        let data = self.raft.state().get(key);
+        match data {
+            Some(data) => header.digest = wire::digest(data),
+            None => header.flags |= flag::MISSING,
+        }
+        out.packets
+            .push(switch, &header, key, data.unwrap_or_default());
+    }
+}

@@ -1,0 +1,237 @@
+//! The replicated state: keys, clients' sessions, the last session of FLAIR. In memory, and pure: every
+//! replica applies the same entries and comes to the same state.
+
+use std::collections::HashMap;
+
+use inband_paxos::log::{Origin, ValueKind};
+use inband_paxos::session::{SessionTable, Verdict};
+use inband_raft::StateMachine;
+use serde::{Deserialize, Serialize};
+
+use crate::entry::{Entry, Op};
+
+/// What came of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// A session of FLAIR has begun.
+    Session,
+    /// A client's session was opened.
+    Opened,
+    /// Done now, or before.
+    Written,
+    /// The client's session is unknown: nothing was done, and never will be.
+    Refused,
+}
+
+/// See the module.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Store {
+    keys: HashMap<Box<[u8]>, Box<[u8]>>,
+    clients: SessionTable,
+    session: Session,
+    changes: u64,
+}
+
+/// The last session of FLAIR.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// Its id; 0: there has been none.
+    pub id: u64,
+    /// The switch that it was bound to.
+    pub switch: u8,
+    /// The longest time that any session so far could live without a heartbeat.
+    pub step_down_max_ns: u64,
+}
+
+/// As written: pieces are those of the snapshot.
+#[derive(Serialize, Deserialize)]
+struct Written<'a> {
+    #[serde(borrow)]
+    keys: Vec<(Piece<'a>, Piece<'a>)>,
+    #[serde(borrow)]
+    clients: Vec<(u64, Piece<'a>)>,
+    session: Session,
+    changes: u64,
+}
+
+#[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+struct Piece<'a>(#[serde(borrow)] &'a [u8]);
+
+impl Serialize for Piece<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+impl Store {
+    /// The data of a key.
+    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        self.keys.get(key).map(|data| &data[..])
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// No keys?
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// The last session of FLAIR.
+    pub fn session(&self) -> Session {
+        self.session
+    }
+
+    /// Puts and deletes that were applied, repetitions not counted.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    fn change(&mut self, index: u64, entry: &Entry<'_>) -> Done {
+        let origin = |kind| Origin {
+            client_id: entry.client_id,
+            client_seq: entry.client_seq,
+            client_low: entry.client_low,
+            kind,
+        };
+        if entry.op == Op::Open {
+            self.clients.admit(index, &origin(ValueKind::OpenSession));
+            return Done::Opened;
+        }
+        match self.clients.admit(index, &origin(ValueKind::Command)) {
+            Verdict::Apply => {}
+            Verdict::Duplicate | Verdict::Nothing => return Done::Written,
+            Verdict::Refused => return Done::Refused,
+        }
+        self.changes += 1;
+        match entry.op {
+            Op::Put { key, data } => drop(self.keys.insert(key.into(), data.into())),
+            Op::Delete { key } => drop(self.keys.remove(key)),
+            Op::Open | Op::Session { .. } => {}
+        }
+        Done::Written
+    }
+}
+
+impl StateMachine for Store {
+    type Command<'a> = Entry<'a>;
+    type Output = Done;
+
+    fn apply(&mut self, index: u64, command: &[u8]) -> Option<Done> {
+        let entry: Entry<'_> = postcard::from_bytes(command).ok()?;
+        if let Op::Session {
+            switch,
+            step_down_ns,
+        } = entry.op
+        {
+            self.session = Session {
+                id: index,
+                switch,
+                step_down_max_ns: self.session.step_down_max_ns.max(step_down_ns),
+            };
+            return Some(Done::Session);
+        }
+        Some(self.change(index, &entry))
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        let piece = |bytes| Piece(bytes);
+        let mut keys: Vec<_> = self
+            .keys
+            .iter()
+            .map(|(key, data)| (piece(key), piece(data)))
+            .collect();
+        keys.sort_unstable(); // equal states are written equally
+        let records: Vec<(u64, Vec<u8>)> = self
+            .clients
+            .ids()
+            .filter_map(|id| Some((id, self.clients.encode_session(id)?)))
+            .collect();
+        let written = Written {
+            keys,
+            clients: records.iter().map(|(id, r)| (*id, piece(r))).collect(),
+            session: self.session,
+            changes: self.changes,
+        };
+        postcard::to_stdvec(&written).expect("a state can always be written")
+    }
+
+    fn restore(written: &[u8]) -> Option<Store> {
+        if written.is_empty() {
+            return Some(Store::default());
+        }
+        let written: Written<'_> = postcard::from_bytes(written).ok()?;
+        let mut clients = SessionTable::new();
+        let is_whole = written
+            .clients
+            .iter()
+            .all(|(id, record)| clients.decode_session(*id, record.0));
+        let keys = written.keys.iter();
+        is_whole.then(|| Store {
+            keys: keys.map(|(k, d)| (k.0.into(), d.0.into())).collect(),
+            clients,
+            session: written.session,
+            changes: written.changes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn apply(store: &mut Store, index: u64, client: (u64, u64, u64), op: Op<'_>) -> Done {
+        let (client_id, client_seq, client_low) = client;
+        let entry = Entry {
+            client_id,
+            client_seq,
+            client_low,
+            op,
+        };
+        let written = postcard::to_stdvec(&entry).expect("it is written");
+        store.apply(index, &written).expect("it is an entry")
+    }
+
+    #[test]
+    fn a_write_is_applied_once_and_only_for_an_open_session() {
+        let mut store = Store::default();
+        let put = |data| Op::Put { key: b"k", data };
+        assert_eq!(apply(&mut store, 5, (0, 7, 0), Op::Open), Done::Opened);
+        assert_eq!(apply(&mut store, 6, (5, 1, 1), put(b"a")), Done::Written);
+        assert_eq!(apply(&mut store, 7, (5, 2, 1), put(b"b")), Done::Written);
+        assert_eq!(apply(&mut store, 8, (5, 1, 1), put(b"a")), Done::Written);
+        assert_eq!(store.get(b"k"), Some(&b"b"[..]), "not applied again");
+        assert_eq!(apply(&mut store, 9, (4, 1, 1), put(b"c")), Done::Refused);
+        assert_eq!(store.changes(), 2);
+        let delete = Op::Delete { key: b"k" };
+        assert_eq!(apply(&mut store, 10, (5, 3, 3), delete), Done::Written);
+        assert_eq!((store.get(b"k"), store.len()), (None, 0));
+    }
+
+    #[test]
+    fn a_snapshot_is_the_whole_state() {
+        let mut store = Store::default();
+        let op = Op::Session {
+            switch: 1,
+            step_down_ns: 40,
+        };
+        apply(&mut store, 2, (0, 0, 0), op);
+        apply(&mut store, 3, (0, 7, 0), Op::Open);
+        for seq in 1..50u64 {
+            let (key, data) = (seq.to_le_bytes(), vec![seq as u8; 900]);
+            let op = Op::Put {
+                key: &key,
+                data: &data,
+            };
+            apply(&mut store, 3 + seq, (3, seq, 1), op);
+        }
+        let written = store.snapshot();
+        assert_eq!(Store::restore(&written), Some(store.clone()));
+        assert_eq!(store.session().id, 2);
+        assert_eq!(Store::restore(&written[..written.len() - 1]), None);
+        assert_eq!(Store::restore(&[]), Some(Store::default()));
+        assert!(store.apply(99, b"\xff\xff").is_none(), "no entry");
+    }
+}

@@ -1,0 +1,92 @@
+//! Times of the host side, in one place. Nanoseconds of a monotonic clock; in the simulator,
+//! simulated ones.
+
+use inband_raft::Tuning;
+
+/// Nanoseconds.
+pub type Nanos = u64;
+
+/// Nanoseconds of a millisecond.
+pub const MS: Nanos = 1_000_000;
+
+/// The times that drive a replica. All replicas of a set have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// A tick of Raft.
+    pub tick_ns: Nanos,
+    /// Between two heartbeats to a switch.
+    pub heartbeat_ns: Nanos,
+    /// A switch without a heartbeat for this long serves nobody.
+    pub step_down_ns: Nanos,
+    /// A switch that has not answered for this long is given up for another one.
+    pub switch_silent_ns: Nanos,
+    /// A follower that was not heard of for this long is sent no reads.
+    pub follower_silent_ns: Nanos,
+    /// How long a new session waits for replicas that have not yet got its first entry.
+    pub followers_wait_ns: Nanos,
+    /// A write that has not come for this long after its number was seen never will.
+    pub refresh_after_ns: Nanos,
+    /// Between two announcements of a replica to the others.
+    pub announce_ns: Nanos,
+    /// Between two settings of the replicas' weights.
+    pub weights_ns: Nanos,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            tick_ns: 10 * MS,
+            heartbeat_ns: 10 * MS,
+            step_down_ns: 40 * MS,
+            switch_silent_ns: 30 * MS,
+            follower_silent_ns: 100 * MS,
+            followers_wait_ns: 5 * MS,
+            refresh_after_ns: 20 * MS,
+            announce_ns: 50 * MS,
+            weights_ns: 1000 * MS,
+        }
+    }
+}
+
+/// Raft's own times, in ticks: a leader that is dead is replaced after 100 to 200 ms.
+pub const TUNING: Tuning = Tuning {
+    heartbeat_ticks: 2,
+    election_ticks: 10,
+    append_bytes_max: 256 << 10,
+    appends_max: 256,
+    batch_appends: true,
+    caught_up_entries: 256,
+    compact_entries: 16_384,
+    keep_entries: 16_384,
+    snapshot_wait_ticks: 200,
+};
+
+/// Times of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientTiming {
+    /// A request is sent again after this; doubles up to `retry_max_ns`.
+    pub retry_ns: Nanos,
+    /// Longest time between two repetitions.
+    pub retry_max_ns: Nanos,
+    /// After a NACK of every switch, the time until the next is asked.
+    pub nack_ns: Nanos,
+    /// A request ends after this, whatever its outcome.
+    pub deadline_ns: Nanos,
+}
+
+impl Default for ClientTiming {
+    fn default() -> ClientTiming {
+        ClientTiming {
+            retry_ns: 20 * MS,
+            retry_max_ns: 160 * MS,
+            nack_ns: 2 * MS,
+            deadline_ns: 5000 * MS,
+        }
+    }
+}
+
+impl ClientTiming {
+    pub(crate) fn deadline_ms(&self) -> u64 {
+        self.deadline_ns / MS
+    }
+}
