@@ -12,13 +12,14 @@ mod clang;
 use clang::{fail_to_compile, fail_to_run, find_clang};
 
 /// XDP programs: `dataplane/xdp/<name>.bpf.c`.
-const PROGRAMS: [&str; 11] = [
+const PROGRAMS: [&str; 12] = [
     "dispatch",
     "leader",
     "acceptor",
     "quorum",
     "copies",
     "generic",
+    "flair",
     "bare",
     "race",
     "bench",
@@ -26,9 +27,8 @@ const PROGRAMS: [&str; 11] = [
     "bench_plain",
 ];
 
-/// Roles that are alone on their host, variants of the acceptor for the race test, and the bare roles
-/// for measurements: object name, source, definitions.
-const VARIANTS: [(&str, &str, &[&str]); 10] = [
+/// Roles that are alone on their host, variants for tests, and the bare roles for measurements: object name, source, definitions.
+const VARIANTS: [(&str, &str, &[&str]); 11] = [
     ("leader_alone", "leader", &["IB_ALONE"]),
     ("acceptor_alone", "acceptor", &["IB_ALONE"]),
     ("quorum_alone", "quorum", &["IB_ALONE"]),
@@ -48,6 +48,7 @@ const VARIANTS: [(&str, &str, &[&str]); 10] = [
         "acceptor",
         &["IB_RACE_DELAY", "IB_MUTANT_NO_SECOND_READ"],
     ),
+    ("flair_given", "flair", &["IB_GIVEN_ARRIVAL"]),
     ("bench_bare_leader", "bench_bare", &["IB_BARE_LEADER"]),
     ("bench_bare_acceptor", "bench_bare", &["IB_BARE_ACCEPTOR"]),
     ("bench_bare_quorum", "bench_bare", &["IB_BARE_QUORUM"]),

@@ -210,6 +210,7 @@ IB_INLINE struct ib_result ib_flair_read_reply(struct ib_flair_msg *m,
 /* Take the routing over that a HEARTBEAT or INSTALL brings. */
 IB_INLINE void ib_flair_route(const struct ib_flair_msg *m, struct ib_flair_view *v) {
     v->weights = m->key_hash;
+    v->followers = m->followers;
     v->replicas = (ib_u8)m->window;
     v->policy = (ib_u8)m->flags & IB_FLAIR_F_LEADER_AVOIDANCE;
 }
@@ -271,7 +272,6 @@ IB_INLINE struct ib_result ib_flair_install(struct ib_flair_msg *m, struct ib_fl
     v->step_down_ns = m->client_id;
     v->deadline_ns = 0;
     v->leader = m->replica;
-    v->followers = m->followers;
     ib_flair_route(m, v);
     io->store_session = 1;
     io->raise_replied = v->seq; /* no write is under way when a session begins */

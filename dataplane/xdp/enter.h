@@ -8,6 +8,11 @@
 
 #include "frame.h"
 
+/* Of the protocol that the program speaks; another than Paxos is defined before this file. */
+#ifndef IB_CHECK
+#define IB_CHECK ib_check
+#endif
+
 #define IB_OURS (-1) /* no XDP action: the packet is ours and whole */
 
 /* Four bytes of the frame, in network order. */
@@ -39,7 +44,7 @@ IB_INLINE ib_u32 ib_enter_check(const ib_u8 *data, const ib_u8 *end) {
         return IB_R_bad_length;
     const ib_u8 *payload = data + IB_XDP_FRAME_LEN_BYTES;
     ib_u32 reason =
-        ib_check(payload, end, udp_len_bytes - sizeof(struct udphdr), ib_settings.partitions);
+        IB_CHECK(payload, end, udp_len_bytes - sizeof(struct udphdr), ib_settings.partitions);
     if (!ib_settings.authenticated || IB_RARE(reason != IB_R_none))
         return reason;
     const struct ib_keys *keys = ib_keys();

@@ -8,6 +8,7 @@
 
 #include "enter.h"
 #include "groups.h"
+#include "send.h"
 
 struct ib_frame {
     struct xdp_md *ctx;
@@ -15,8 +16,6 @@ struct ib_frame {
     ib_u32 at;     /* index of the slot */
     int new_value; /* a stored value has replaced the packet's */
 };
-
-#define IB_VALUE_AT_BYTES (IB_XDP_FRAME_LEN_BYTES + IB_HEADER_LEN_BYTES)
 
 /*
  * Multicast in native mode. An interface appears once per member; the egress program of each entry
@@ -29,14 +28,6 @@ struct ib_frame {
         __type(key, ib_u32);                                                                       \
         __type(value, struct bpf_devmap_val);                                                      \
     } name SEC(".maps")
-
-/* Make the frame exactly as long as header and value. */
-IB_INLINE int ib_frame_resize(struct xdp_md *ctx, ib_u32 value_len_bytes) {
-    const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
-    const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
-    int delta = (int)(IB_VALUE_AT_BYTES + value_len_bytes) - (int)ib_bytes_between(data, end);
-    return IB_RARE(delta) ? bpf_xdp_adjust_tail(ctx, delta) : 0;
-}
 
 /*
  * The helpers that copy want a length that the verifier can see to be from 1 to the maximum. It
@@ -162,18 +153,6 @@ IB_INLINE int ib_role_read(struct xdp_md *ctx, struct ib_msg *m) {
     return IB_OURS;
 }
 
-/* Leave a note for tc, which sends the packet in generic mode (generic.bpf.c). */
-IB_INLINE int ib_role_note(struct xdp_md *ctx, ib_u32 group) {
-    if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(struct ib_note)))
-        return XDP_ABORTED;
-    struct ib_note *note = (struct ib_note *)(long)ctx->data_meta;
-    if ((void *)(note + 1) > (void *)(long)ctx->data)
-        return XDP_ABORTED;
-    note->note = IB_XDP_NOTE;
-    note->group = group;
-    return XDP_PASS;
-}
-
 /*
  * To all members of a group. Each gets a copy, which copies.bpf.c addresses; but what has one
  * member needs no copy.
@@ -213,18 +192,16 @@ IB_INLINE int ib_role_send(const struct ib_frame *frame, struct ib_msg *m, struc
         m->key_id = (ib_u16)keys->active;
     }
     m->node = (ib_u16)ib_settings.node;
-    if (IB_RARE(ib_frame_resize(ctx, m->value_len_bytes)))
-        goto no_room;
-    ib_u8 *data = (ib_u8 *)(long)ctx->data;
-    if (data + IB_VALUE_AT_BYTES > (ib_u8 *)(long)ctx->data_end)
-        goto no_room;
+    ib_u8 *data = ib_send_room(ctx, m->value_len_bytes);
+    if (IB_RARE(!data)) {
+        ib_count_reason(IB_R_no_room);
+        return XDP_DROP;
+    }
     if (IB_RARE(frame->new_value))
         ib_emit(data + IB_XDP_FRAME_LEN_BYTES, m);
     else
         ib_emit_same_value(data + IB_XDP_FRAME_LEN_BYTES, m);
-    if (keys)
-        ib_sign(data + IB_XDP_FRAME_LEN_BYTES, keys, m->key_id);
-    ib_frame_sizes(data, IB_HEADER_LEN_BYTES + (ib_u32)m->value_len_bytes);
+    ib_send_finish(data, keys, m->key_id, m->value_len_bytes);
     ib_count_reason(result.reason);
     ib_u32 group = result.verdict == IB_TO_ACCEPTORS  ? IB_XDP_ACCEPTORS
                    : result.verdict == IB_TO_LEARNERS ? IB_XDP_LEARNERS
@@ -232,14 +209,11 @@ IB_INLINE int ib_role_send(const struct ib_frame *frame, struct ib_msg *m, struc
     if (IB_RARE(group == IB_XDP_SENDER))
         ib_frame_turn(data);
     if (IB_RARE(ib_settings.generic))
-        return ib_role_note(ctx, group);
+        return ib_send_note(ctx, group);
     if (group == IB_XDP_SENDER)
         return XDP_TX;
     return group == IB_XDP_ACCEPTORS ? ib_role_send_group(data, group, acceptors)
                                      : ib_role_send_group(data, group, learners);
-no_room:
-    ib_count_reason(IB_R_no_room);
-    return XDP_DROP;
 }
 
 #endif

@@ -36,6 +36,8 @@ struct ib_settings {
     ib_u32 generic;       /* 1: generic mode, tc sends what XDP has rewritten */
     ib_u16 port;          /* UDP, network order */
     ib_u16 authenticated; /* 1: packets carry tags, the keys are in ib_keys_map */
+    ib_u32 groups;        /* FLAIR switch: key groups a set; its sets are `partitions` */
+    ib_u64 incarnation;   /* FLAIR switch: drawn at its start */
 };
 
 /* Where one copy goes. Addresses and ports are in network order. */
@@ -65,6 +67,12 @@ struct ib_rotation {
     ib_u64 partition; /* and sender and length: the header's second word */
     ib_u64 kind;      /* type and flags: its first word */
     ib_u64 next;
+};
+
+/* Tests of the FLAIR program: what its packets come with. */
+struct ib_flair_given {
+    ib_u64 now_ns;
+    ib_u64 random;
 };
 
 /* From XDP to tc in generic mode, in front of the packet. */

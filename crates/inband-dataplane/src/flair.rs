@@ -10,7 +10,9 @@ use crate::soft::Counters;
 use crate::wire::PACKET_LEN_MAX_BYTES;
 
 pub mod registers;
+pub mod rig;
 pub mod wire;
+pub mod xdp;
 
 pub use registers::FlairRegisters;
 
@@ -127,8 +129,8 @@ impl FlairSwitch {
         }
     }
 
-    /// Handle the UDP payload `buffer[..len_bytes]` that came from `from` at `now_ns`, by a clock that
-    /// goes on while the machine sleeps (CLOCK_BOOTTIME). Of `random` the lower 32 bits choose among
+    /// Handle the UDP payload `buffer[..len_bytes]` that came from `from`. `now_ns`: read after the packet
+    /// was received, by a clock that goes on while the machine sleeps (CLOCK_BOOTTIME). Of `random` the lower 32 bits choose among
     /// replicas. Returns the verdict, the reason's number and the length of the packet now in the
     /// buffer.
     pub fn handle(

@@ -80,6 +80,15 @@ impl<T> Shared<T> {
             .collect()
     }
 
+    /// Zero every word: of memory that nothing else uses meanwhile.
+    pub(crate) fn clear(&self) {
+        for index in 0..self.count {
+            for at in (0..size_of::<T>()).step_by(8) {
+                self.word(index, at).store(0, Ordering::SeqCst);
+            }
+        }
+    }
+
     /// The word at `offset_bytes` of value `index`.
     pub(crate) fn word(&self, index: usize, offset_bytes: usize) -> &AtomicU64 {
         assert!(index < self.count && offset_bytes % 8 == 0 && offset_bytes + 8 <= size_of::<T>());

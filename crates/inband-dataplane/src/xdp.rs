@@ -11,14 +11,14 @@ pub(crate) mod attach;
 pub(crate) mod error;
 mod loopback;
 pub(crate) mod maps;
-mod netlink;
-mod probe;
+pub(crate) mod netlink;
+pub(crate) mod probe;
 pub(crate) mod programs;
 pub mod rig;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -197,6 +197,8 @@ impl XdpHost {
                 generic: u32::from(spec.mode == XdpMode::Generic),
                 port: wire_port(spec.address),
                 authenticated: u16::from(spec.keys.is_some()),
+                groups: 0,
+                incarnation: 0,
             },
             ring_buffer_bytes: spec.ring_buffer_bytes,
         };
@@ -358,13 +360,15 @@ impl XdpHost {
             let mut changed = false;
             let remote = group.peers.iter().filter(|p| !p.local);
             for (peer, member) in remote.zip(&mut group.current.member) {
-                match resolve(&self.netlink, &self.link, &self.spec.interface, *peer) {
-                    Ok(mac) if member.known == 1 && member.to_mac == mac => {}
-                    Ok(mac) => {
-                        member.to_mac = mac;
-                        member.known = 1;
-                        changed = true;
-                    }
+                let address = *peer.address.ip();
+                match resolve_into(
+                    member,
+                    address,
+                    &self.netlink,
+                    &self.link,
+                    &self.spec.interface,
+                ) {
+                    Ok(new) => changed |= new,
                     Err(why) if unresolved.iter().any(|u| u.peer == *peer && u.why == why) => {}
                     Err(why) => unresolved.push(Unresolved { peer: *peer, why }),
                 }
@@ -394,16 +398,7 @@ impl Group {
         link: &LinkInfo,
         loopback: Option<&Loopback>,
     ) -> Group {
-        let unused = c::ib_member {
-            known: 0,
-            ifindex: link.index,
-            to_address: 0,
-            from_address: wire_address(spec.address),
-            to_port: 0,
-            from_port: wire_port(spec.address),
-            to_mac: [0; 6],
-            from_mac: link.mac,
-        };
+        let unused = nobody(link, spec.address);
         let mut current = c::ib_group {
             count: 0,
             has_local: 0,
@@ -454,14 +449,43 @@ impl Group {
     }
 }
 
-/// The hardware address that packets to `peer` go to, or why it is not known.
+/// A destination out of `link` that has no address yet.
+pub(crate) fn nobody(link: &LinkInfo, from: SocketAddrV4) -> c::ib_member {
+    c::ib_member {
+        known: 0,
+        ifindex: link.index,
+        to_address: 0,
+        from_address: wire_address(from),
+        to_port: 0,
+        from_port: wire_port(from),
+        to_mac: [0; 6],
+        from_mac: link.mac,
+    }
+}
+
+/// Look up the hardware address that packets to `address` go to, and set it in `member`: is it
+/// another than before? Or why it is not known.
+pub(crate) fn resolve_into(
+    member: &mut c::ib_member,
+    address: Ipv4Addr,
+    netlink: &Netlink,
+    link: &LinkInfo,
+    interface: &str,
+) -> Result<bool, String> {
+    let mac = resolve(netlink, link, interface, address)?;
+    let new = member.known != 1 || member.to_mac != mac;
+    member.to_mac = mac;
+    member.known = 1;
+    Ok(new)
+}
+
+/// The hardware address that packets to `address` go to, or why it is not known.
 fn resolve(
     netlink: &Netlink,
     link: &LinkInfo,
     interface: &str,
-    peer: Peer,
+    address: Ipv4Addr,
 ) -> Result<[u8; 6], String> {
-    let address = *peer.address.ip();
     let route = netlink
         .route(address)
         .map_err(|e| format!("there is no route to it: {e}"))?;

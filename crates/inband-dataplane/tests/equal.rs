@@ -7,10 +7,9 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::sequence::{self, Sequence, Step, GEOMETRY, NODE, RECORD_LEN_BYTES};
-use common::{Kernel, Outcome, Prng, Registers};
+use common::{seed, Kernel, Outcome, Prng, Registers};
 use inband_dataplane::auth::{Gate, Keys, Secret};
 use inband_dataplane::soft::{Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::HEADER_LEN_BYTES;
@@ -64,14 +63,6 @@ const MET: [&str; 33] = [
     "quorum_reached",
     "wrong_epoch",
 ];
-
-fn seed() -> u64 {
-    if let Ok(seed) = std::env::var("INBAND_SEED") {
-        return seed.parse().expect("INBAND_SEED is a number");
-    }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    now.as_nanos() as u64 | 1
-}
 
 fn roles(leader: bool, acceptor: bool, quorum: bool) -> Roles {
     Roles {

@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
 
-use common::flair::{native, Arrival, Outcome, GEOMETRY, INCARNATION};
+use common::flair::{native, Arrival, Kernel, Outcome, GEOMETRY, INCARNATION};
 use common::vector::{files, keys_of, named, value_of, Damage};
 use common::{NODE, THERE};
 use inband_dataplane::auth::Gate;
@@ -371,6 +371,26 @@ fn every_vector_runs_natively() {
             let mut gate = Gate::for_flair(keys_of(&case.keys), GEOMETRY.sets);
             run(&case, switch.registers(), false, &mut |step, packet| {
                 native(&mut gate, &switch, packet, step.arrival())
+            });
+        });
+    }
+}
+
+#[test]
+fn every_vector_runs_in_the_kernel() {
+    if !common::may_load_bpf("flair_vectors") {
+        return;
+    }
+    for case in cases() {
+        named(&case.name, || {
+            let kernel = Kernel::load(keys_of(&case.keys));
+            run(&case, kernel.registers(), true, &mut |step, packet| {
+                let arrival = step.arrival();
+                let mut frame = Kernel::frame(packet, arrival);
+                if let Some(damage) = &step.frame {
+                    frame = damage.of(frame);
+                }
+                kernel.handle(&frame, packet, arrival)
             });
         });
     }

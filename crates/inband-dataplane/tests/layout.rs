@@ -56,7 +56,8 @@ fn the_kernel_and_rust_see_the_same_structs() {
     let quorum = Btf::from_raw("quorum", object!("quorum")).unwrap().unwrap();
     let copies = Btf::from_raw("copies", object!("copies")).unwrap().unwrap();
     let race = Btf::from_raw("race", object!("race")).unwrap().unwrap();
-    let structs: [(&Btf<'_>, &str, Layout); 14] = [
+    let flair = Btf::from_raw("flair", object!("flair")).unwrap().unwrap();
+    let structs: [(&Btf<'_>, &str, Layout); 16] = [
         (
             &acceptor,
             "ib_acceptor_regs",
@@ -98,7 +99,7 @@ fn the_kernel_and_rust_see_the_same_structs() {
             &acceptor,
             "ib_settings",
             in_rust!(c::ib_settings: node, partitions, ring_slots, address, loop_ifindex, generic,
-                port, authenticated),
+                port, authenticated, groups, incarnation),
         ),
         (
             &copies,
@@ -110,6 +111,18 @@ fn the_kernel_and_rust_see_the_same_structs() {
             &copies,
             "ib_group",
             in_rust!(c::ib_group: count, has_local, local, member),
+        ),
+        (
+            &flair,
+            "ib_flair_session",
+            in_rust!(c::ib_flair_session: sequence, session, log_index, weights, step_down_ns,
+                deadline_ns, route, reserved, seq, replied, reserved_too),
+        ),
+        (
+            &flair,
+            "ib_flair_group",
+            in_rust!(c::ib_flair_group: sequence, session, seq, stable, log_index, followers,
+                reserved),
         ),
         (&leader, "ib_key", in_rust!(c::ib_key: id, k0, k1)),
         (&leader, "ib_keys", in_rust!(c::ib_keys: active, key)),

@@ -3,118 +3,23 @@
 
 mod common;
 
-use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::net::{address, Net, PORT, TIMEOUT};
 use inband_dataplane::registers::LeaderView;
 use inband_dataplane::round::round;
 use inband_dataplane::soft::{Geometry, Roles};
 use inband_dataplane::wire::{self, digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
-use inband_dataplane::xdp::{PassThrough, Peer, XdpHost, XdpMode, XdpSpec};
+use inband_dataplane::xdp::{Peer, XdpHost, XdpMode, XdpSpec};
 
-const PORT: u16 = 7707;
 const GEOMETRY: Geometry = Geometry {
     partitions: 2,
     ring_slots: 64,
 };
 const EPOCH: u32 = 3;
-const TIMEOUT: Duration = Duration::from_secs(5);
-const NODES: usize = 7;
-
-/// A network of namespaces, removed when dropped.
-struct Net {
-    prefix: String,
-    _pass: Vec<PassThrough>,
-}
-
-fn run(command: &str) {
-    let output = Command::new("sh").args(["-c", command]).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{command}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-fn address(node: usize) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, node as u8), PORT)
-}
-
-impl Net {
-    /// Hosts 1..=NODES, each with one interface `eth0`.
-    fn new() -> Net {
-        static SERIAL: AtomicU32 = AtomicU32::new(0);
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let prefix = format!("ibt{}-{serial}", std::process::id());
-        let mut net = Net {
-            prefix,
-            _pass: Vec::new(),
-        };
-        let p = &net.prefix;
-        run(&format!("ip netns add {p}-sw && ip -n {p}-sw link add br0 type bridge && ip -n {p}-sw link set br0 up"));
-        for node in 1..=NODES {
-            run(&format!(
-                "ip netns add {p}-{node} && \
-                 ip -n {p}-{node} link add eth0 type veth peer name p{node} netns {p}-sw && \
-                 ip -n {p}-{node} addr add {}/24 dev eth0 && ip -n {p}-{node} link set eth0 up && \
-                 ip -n {p}-{node} link set lo up && \
-                 ip -n {p}-sw link set p{node} master br0 up",
-                address(node).ip()
-            ));
-        }
-        let switch = format!("{p}-sw");
-        net._pass = in_namespace(&switch, || {
-            (1..=NODES)
-                .map(|n| PassThrough::attach(&format!("p{n}")).unwrap())
-                .collect()
-        });
-        net
-    }
-
-    fn on<T: Send>(&self, node: usize, f: impl FnOnce() -> T + Send) -> T {
-        in_namespace(&format!("{}-{node}", self.prefix), f)
-    }
-
-    fn socket(&self, node: usize, port: u16) -> UdpSocket {
-        self.on(node, || {
-            let socket = UdpSocket::bind((*address(node).ip(), port)).unwrap();
-            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-            socket
-        })
-    }
-
-    fn host(&self, node: usize, spec: XdpSpec) -> XdpHost {
-        self.on(node, || XdpHost::load(spec))
-            .unwrap_or_else(|e| panic!("node {node}: {e}"))
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        self._pass.clear();
-        for name in (1..=NODES).map(|n| n.to_string()).chain(["sw".into()]) {
-            run(&format!("ip netns del {}-{name}", self.prefix));
-        }
-    }
-}
-
-fn in_namespace<T: Send>(name: &str, f: impl FnOnce() -> T + Send) -> T {
-    thread::scope(|scope| {
-        let inside = scope.spawn(|| {
-            let namespace = File::open(format!("/run/netns/{name}")).unwrap();
-            nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-            f()
-        });
-        inside
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
 
 const LEADER: Roles = Roles {
     leader: true,
@@ -136,6 +41,17 @@ const ALL: Roles = Roles {
     acceptor: true,
     quorum: true,
 };
+
+trait Hosts {
+    fn host(&self, node: usize, spec: XdpSpec) -> XdpHost;
+}
+
+impl Hosts for Net {
+    fn host(&self, node: usize, spec: XdpSpec) -> XdpHost {
+        self.on(node, || XdpHost::load(spec))
+            .unwrap_or_else(|e| panic!("node {node}: {e}"))
+    }
+}
 
 fn peers(me: usize, nodes: &[usize]) -> Vec<Peer> {
     let peer = |n: &usize| Peer {

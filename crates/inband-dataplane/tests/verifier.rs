@@ -57,9 +57,9 @@ macro_rules! programs {
 }
 
 /// Every program that a host may load; not those of benchmarks and of the race test.
-fn programs() -> [(&'static str, &'static [u8]); 10] {
+fn programs() -> [(&'static str, &'static [u8]); 11] {
     programs!("dispatch" "leader" "acceptor" "quorum" "leader_alone" "acceptor_alone" "quorum_alone"
-        "copies" "generic" "bare")
+        "copies" "generic" "flair" "bare")
 }
 
 static LOG: Mutex<String> = Mutex::new(String::new());
@@ -100,6 +100,7 @@ fn settings(mode: Mode) -> Vec<u8> {
     // SAFETY: plain integers, for which zero is valid.
     let mut settings: c::ib_settings = unsafe { std::mem::zeroed() };
     (settings.node, settings.partitions, settings.ring_slots) = (2, 4, 4096);
+    settings.groups = 4096;
     settings.generic = u32::from(mode.generic);
     settings.authenticated = u16::from(mode.authenticated);
     // SAFETY: plain integers without padding (checked by bindgen's layout test).

@@ -134,6 +134,8 @@ impl Site {
             generic: 0,
             port: wire_port(address(site)),
             authenticated: 0,
+            groups: 0,
+            incarnation: 0,
         };
         let build = Build {
             roles: Roles {

@@ -70,6 +70,12 @@ impl FlairRegisters {
         }
     }
 
+    /// Zero everything: for tests, of a switch that gets no packets meanwhile.
+    pub fn clear(&self) {
+        self.sessions.clear();
+        self.groups.clear();
+    }
+
     /// Bytes of memory.
     pub fn memory_bytes(&self) -> usize {
         self.sessions.memory_bytes() + self.groups.memory_bytes()

@@ -33,6 +33,8 @@ pub(crate) mod objects {
     pub(crate) const QUORUM_ALONE: &[u8] = object!("quorum_alone");
     pub(crate) const COPIES: &[u8] = object!("copies");
     pub(crate) const GENERIC: &[u8] = object!("generic");
+    pub(crate) const FLAIR: &[u8] = object!("flair");
+    pub(crate) const FLAIR_GIVEN: &[u8] = object!("flair_given");
     pub(crate) const BARE: &[u8] = object!("bare");
     pub(crate) const BENCH: &[u8] = object!("bench");
     pub(crate) const BENCH_FEED: &[u8] = object!("bench_feed");
@@ -200,6 +202,18 @@ pub(crate) fn test_run(program: &OwnedFd, frame: &[u8], repeat: u32) -> io::Resu
         frame: out,
         time: Duration::from_nanos(u64::from(options.duration)),
     })
+}
+
+/// The counters of a program by name, those that are not zero.
+pub(crate) fn counters_of(map: &OwnedFd) -> Result<BTreeMap<&'static str, u64>, XdpError> {
+    let mut counters = BTreeMap::new();
+    for reason in 0..c::IB_REASONS_COUNT {
+        let count = sum_per_cpu(map, reason).doing("reading a counter")?;
+        if let (Some(name), 1..) = (reason_name(reason), count) {
+            counters.insert(name, count);
+        }
+    }
+    Ok(counters)
 }
 
 /// The programs of a host, tied together.
@@ -421,14 +435,7 @@ impl Programs {
 
     /// Counters by name, those that are not zero.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
-        let mut counters = BTreeMap::new();
-        for reason in 0..c::IB_REASONS_COUNT {
-            let count = sum_per_cpu(&self.counters, reason).doing("reading a counter")?;
-            if let (Some(name), 1..) = (reason_name(reason), count) {
-                counters.insert(name, count);
-            }
-        }
-        Ok(counters)
+        counters_of(&self.counters)
     }
 
     /// Bytes of registers, ring buffer and counters.

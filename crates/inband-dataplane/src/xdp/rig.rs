@@ -78,6 +78,8 @@ impl Rig {
                 generic: 0,
                 port: wire_port(address),
                 authenticated: u16::from(keys.is_some()),
+                groups: 0,
+                incarnation: 0,
             },
             ring_buffer_bytes: RING_BUFFER_BYTES,
         };
@@ -172,6 +174,6 @@ impl Beside {
     }
 }
 
-fn run(program: &OwnedFd, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
+pub(crate) fn run(program: &OwnedFd, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
     test_run(program, frame, repeat).doing("running a program on a test frame")
 }

@@ -2,12 +2,15 @@
 #![allow(dead_code, missing_docs)]
 
 pub mod flair;
+pub mod flair_sequence;
+pub mod net;
 pub mod sequence;
 pub mod vector;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use inband_dataplane::auth::{Gate, Keys};
 use inband_dataplane::soft::{reason_name, Geometry, Roles, SoftSwitch, Verdict};
@@ -36,6 +39,15 @@ pub fn may_load_bpf(test: &str) -> bool {
 /// The epoch of every test.
 pub const EPOCH: u32 = 3;
 
+/// Of a random test: `INBAND_SEED`, or another each time.
+pub fn seed() -> u64 {
+    if let Ok(seed) = std::env::var("INBAND_SEED") {
+        return seed.parse().expect("INBAND_SEED is a number");
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    now.as_nanos() as u64 | 1
+}
+
 /// A small generator of pseudo-random numbers (xorshift*), so that a printed seed says everything.
 pub struct Prng(pub u64);
 
@@ -61,11 +73,11 @@ pub const HERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 2), 770
 /// See above.
 pub const THERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 9), 1234);
 
-const FRAME_LEN_BYTES: usize = 42;
-const XDP_DROP: u32 = 1;
-const XDP_PASS: u32 = 2;
-const XDP_TX: u32 = 3;
-const XDP_REDIRECT: u32 = 4;
+pub const FRAME_LEN_BYTES: usize = 42;
+pub const XDP_DROP: u32 = 1;
+pub const XDP_PASS: u32 = 2;
+pub const XDP_TX: u32 = 3;
+pub const XDP_REDIRECT: u32 = 4;
 
 /// What became of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -233,12 +245,13 @@ impl Kernel {
     }
 }
 
-fn half(frame: &[u8], at: usize) -> u16 {
+/// A half word of a frame.
+pub fn half(frame: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }
 
 /// Lengths say exactly what is there; time to live is fresh; no UDP checksum.
-fn check_sizes(frame: &[u8]) {
+pub fn check_sizes(frame: &[u8]) {
     assert!(frame.len() >= FRAME_LEN_BYTES + HEADER_LEN_BYTES);
     assert_eq!(usize::from(half(frame, 16)), frame.len() - 14, "IP length");
     assert_eq!(usize::from(half(frame, 38)), frame.len() - 34, "UDP length");
@@ -246,11 +259,16 @@ fn check_sizes(frame: &[u8]) {
 }
 
 /// Addresses are swapped and the IP checksum is right.
-fn check_turned(before: &[u8], after: &[u8]) {
+pub fn check_turned(before: &[u8], after: &[u8]) {
     for (a, b, len) in [(0, 6, 6), (26, 30, 4), (34, 36, 2)] {
         assert_eq!(before[a..a + len], after[b..b + len]);
         assert_eq!(before[b..b + len], after[a..a + len]);
     }
+    check_ip(after);
+}
+
+/// The IP checksum is right.
+pub fn check_ip(after: &[u8]) {
     let mut sum: u32 = (14..34)
         .step_by(2)
         .map(|at| u32::from(half(after, at)))
