@@ -28,7 +28,7 @@ const PROGRAMS: [&str; 12] = [
 ];
 
 /// Roles that are alone on their host, variants for tests, and the bare roles for measurements: object name, source, definitions.
-const VARIANTS: [(&str, &str, &[&str]); 11] = [
+const VARIANTS: [(&str, &str, &[&str]); 15] = [
     ("leader_alone", "leader", &["IB_ALONE"]),
     ("acceptor_alone", "acceptor", &["IB_ALONE"]),
     ("quorum_alone", "quorum", &["IB_ALONE"]),
@@ -47,6 +47,22 @@ const VARIANTS: [(&str, &str, &[&str]); 11] = [
         "acceptor_no_second_read",
         "acceptor",
         &["IB_RACE_DELAY", "IB_MUTANT_NO_SECOND_READ"],
+    ),
+    ("flair_slow", "flair", &["IB_RACE_DELAY"]),
+    (
+        "flair_seq_outside_group",
+        "flair",
+        &["IB_RACE_DELAY", "IB_MUTANT_SEQ_OUTSIDE_GROUP"],
+    ),
+    (
+        "flair_torn_copies",
+        "flair",
+        &["IB_RACE_DELAY", "IB_MUTANT_TORN_COPIES"],
+    ),
+    (
+        "flair_heartbeat_takes_nothing",
+        "flair",
+        &["IB_RACE_DELAY", "IB_MUTANT_HEARTBEAT_TAKES_NOTHING"],
     ),
     ("flair_given", "flair", &["IB_GIVEN_ARRIVAL"]),
     ("bench_bare_leader", "bench_bare", &["IB_BARE_LEADER"]),

@@ -50,6 +50,7 @@ IB_INLINE void ib_flair_store_session(struct ib_flair_session *s, const struct i
 IB_INLINE void ib_flair_load_group(struct ib_flair_group *copy, const struct ib_flair_group *g) {
     copy->session = IB_LOAD(&g->session);
     copy->seq = IB_LOAD(&g->seq);
+    IB_RACE_WINDOW();
     copy->stable = IB_LOAD(&g->stable);
     copy->log_index = IB_LOAD(&g->log_index);
     copy->followers = IB_LOAD(&g->followers);
@@ -58,6 +59,7 @@ IB_INLINE void ib_flair_load_group(struct ib_flair_group *copy, const struct ib_
 IB_INLINE void ib_flair_store_group(struct ib_flair_group *g, const struct ib_flair_group *copy) {
     g->session = copy->session;
     g->seq = copy->seq;
+    IB_RACE_WINDOW();
     g->stable = copy->stable;
     g->log_index = copy->log_index;
     g->followers = copy->followers;
@@ -88,6 +90,9 @@ IB_INLINE int ib_flair_copy_both(struct ib_flair_view *v, const struct ib_flair_
         IB_LOADS_IN_ORDER();
         ib_flair_load_group(copy, g);
         IB_LOADS_IN_ORDER();
+#ifdef IB_MUTANT_TORN_COPIES
+        return 1;
+#endif
         ib_u64 taken = (session_before | group_before) & 1;
         if (!taken && IB_LOAD(&g->sequence) == group_before &&
             IB_LOAD(&s->sequence) == session_before)
@@ -132,6 +137,9 @@ IB_INLINE struct ib_result ib_shell_flair_write(struct ib_flair_msg *m,
 #ifdef IB_MUTANT_SEQ_OUTSIDE_GROUP
     ib_u64 seq_early = m->type == IB_FLAIR_WRITE ? __sync_fetch_and_add(&session->seq, 1) + 1 : 0;
     IB_RACE_WINDOW();
+    IB_RACE_WINDOW();
+    IB_RACE_WINDOW();
+    IB_RACE_WINDOW();
 #endif
     ib_u64 odd = ib_take(&group->sequence);
     if (IB_RARE(!odd))
@@ -166,7 +174,12 @@ IB_INLINE struct ib_result ib_shell_flair_control(struct ib_flair_msg *m,
                                                   ib_u64 incarnation, ib_u64 now_ns) {
     struct ib_flair_view v;
     struct ib_flair_io io = {0, 0, 0};
+#ifdef IB_MUTANT_HEARTBEAT_TAKES_NOTHING
+    int take = m->type == IB_FLAIR_INSTALL;
+    ib_u64 odd = take ? ib_take(&session->sequence) : 1;
+#else
     ib_u64 odd = ib_take(&session->sequence);
+#endif
     if (IB_RARE(!odd))
         return ib_say(IB_DROP, IB_R_contended);
     ib_flair_load_session(&v, session);
@@ -177,7 +190,10 @@ IB_INLINE struct ib_result ib_shell_flair_control(struct ib_flair_msg *m,
     IB_RACE_WINDOW();
     if (io.store_session)
         ib_flair_store_session(session, &v);
-    ib_release(&session->sequence, odd);
+#ifdef IB_MUTANT_HEARTBEAT_TAKES_NOTHING
+    if (take)
+#endif
+        ib_release(&session->sequence, odd);
     ib_flair_raise_replied(session, &io);
     return result;
 }

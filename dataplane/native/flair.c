@@ -1,17 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "flair.h"
-
-#ifdef IB_RACE_DELAY
-#include <stdlib.h>
-#include <sched.h>
-
-/* For the race test: now and then another thread goes on. */
-static inline void ib_race_wait(void) {
-    if (rand() % 4 == 0)
-        sched_yield();
-}
-#endif
-
 #include "../inband/flair_shell.h"
 
 struct ib_result ib_flair_switch_handle(const struct ib_flair_switch *sw, ib_u8 *buffer,
