@@ -150,9 +150,15 @@ fn check(op: &Op) -> Result<(), SubmitError> {
 }
 
 impl Op {
-    fn key(&self) -> &[u8] {
+    /// The key that it is about.
+    pub fn key(&self) -> &[u8] {
         let (Op::Get(key) | Op::Delete(key) | Op::Put(key, _)) = self;
         key
+    }
+
+    /// Does it change nothing?
+    pub fn is_read(&self) -> bool {
+        matches!(self, Op::Get(_))
     }
 }
 

@@ -1,16 +1,23 @@
 //! FLAIR's host side (docs/flair.md): a store of keys on Raft whose leader keeps a switch informed, so
 //! that the switch can spread reads over all replicas that hold the last value.
 //!
-//! Everything here is sans-I/O: (now, event) in, packets and messages out. A [`replica::Replica`] puts
-//! the parts together; a [`client::Client`] is the other end.
+//! The protocol is sans-I/O: (now, event) in, packets and messages out. A [`replica::Replica`] puts
+//! the parts together; a [`client::Client`] is the other end. Around them stand the drivers: [`replica_node`],
+//! [`switch_node`], and [`gateway`] for Redis clients.
 
 pub mod client;
+pub mod clock;
+pub mod config;
 pub mod entry;
+pub mod gateway;
 pub mod groups;
 pub mod lflair;
 pub mod limits;
 pub mod packets;
+pub mod peer_links;
 pub mod peers;
 pub mod replica;
+pub mod replica_node;
 pub mod store;
+pub mod switch_node;
 pub mod timing;

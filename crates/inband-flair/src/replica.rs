@@ -107,6 +107,13 @@ pub struct Status {
     pub keys: usize,
 }
 
+impl Status {
+    /// Does it lead?
+    pub fn leads(&self) -> bool {
+        self.leader == Some(self.replica)
+    }
+}
+
 /// What a replica has done, in numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]

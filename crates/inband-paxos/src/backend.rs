@@ -2,15 +2,14 @@
 
 use inband_dataplane::xdp;
 
-use crate::config::{Config, Dataplane};
+use crate::config::Dataplane;
 
 /// Resolve `auto`; the second part says why, in one line.
-pub fn resolve(config: &Config) -> (Dataplane, String) {
-    let asked = config.host.dataplane;
+pub fn resolve(asked: Dataplane, interface: Option<&str>) -> (Dataplane, String) {
     if asked != Dataplane::Auto {
         return (asked, "as configured".into());
     }
-    let Some(interface) = &config.host.interface else {
+    let Some(interface) = interface else {
         return (Dataplane::Udp, "no host.interface is configured".into());
     };
     match xdp::probe(interface) {

@@ -7,6 +7,7 @@ mod descriptors;
 mod doctor;
 mod errands;
 mod export;
+mod flair;
 mod import;
 mod inspect;
 mod key;
@@ -66,6 +67,9 @@ enum Command {
     /// Certificates of hosts, for TLS between them.
     #[command(subcommand)]
     Certificate(transport::CertificateCommand),
+    /// A store whose reads a switch spreads over all replicas that hold the last value (FLAIR).
+    #[command(subcommand)]
+    Flair(flair::FlairCommand),
     /// Play seeded schedules of faults over the real protocol code.
     Sim(sim::SimArgs),
     /// Throw faults at a real cluster of its own under load, and check that it stays linearizable.
@@ -94,6 +98,9 @@ impl Command {
     /// May it end, as other tools do, when nobody reads its output any more (`inband status | head`)?
     /// Not what others depend on.
     fn only_prints(&self) -> bool {
+        if let Command::Flair(command) = self {
+            return command.only_prints();
+        }
         matches!(
             self,
             Command::Status(_)
@@ -140,6 +147,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Key(command) => key::key(&command),
         Command::Certificate(command) => transport::certificate(&command),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Flair(command) => flair::flair(command),
         Command::Sim(args) => sim::sim(&args),
         Command::Torment(args) => torment::torment(&args),
         Command::Export(args) => export::export(&args),

@@ -32,7 +32,7 @@ pub fn run(config_path: &Path) -> Result<()> {
     let _state_lock = StateLock::take(&config.host.state_dir)?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signals(&stop)?;
-    let (dataplane, why) = backend::resolve(&config);
+    let (dataplane, why) = backend::resolve(config.host.dataplane, config.host.interface.as_deref());
     let this = config.this();
     tracing::info!("{}: dataplane {dataplane} ({why})", this.name);
 
@@ -93,7 +93,7 @@ pub fn run(config_path: &Path) -> Result<()> {
 
 /// Sockets that a supervisor or systemd has opened for metrics, and for Redis clients. What is not
 /// called `metrics` is for Redis clients: unless told otherwise, systemd gives the name of the unit.
-fn inherited() -> Result<(Vec<TcpListener>, Vec<TcpListener>)> {
+pub fn inherited() -> Result<(Vec<TcpListener>, Vec<TcpListener>)> {
     let (mut metrics, mut resp) = (Vec::new(), Vec::new());
     for (usage, listener) in inband_dataplane::inherit::listeners(LISTEN_FDS_ENV) {
         listener.local_addr().with_context(|| {
@@ -124,7 +124,7 @@ fn listeners(
 
 /// SIGINT and SIGTERM set the flag; so does the end of the supervisor, seen as the end of standard
 /// input.
-fn stop_on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
+pub fn stop_on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
     signals.add(Signal::SIGTERM);

@@ -279,7 +279,7 @@ pub fn inspect(data_dirs: &[PathBuf]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-fn port(count: u16) -> u16 {
+pub fn port(count: u16) -> u16 {
     let mut next = NEXT_PORT.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let first = *next;

@@ -1,0 +1,323 @@
+//! The configuration of one host of FLAIR: a TOML file with `[cluster]`, which is the same on all hosts, and
+//! `[host]`, which says which of them this one is.
+
+use std::net::{SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+
+use inband_paxos::config::Dataplane;
+use serde::{Deserialize, Serialize};
+
+use inband_dataplane::flair::FlairGeometry;
+
+use crate::limits::{REPLICAS_MAX, SWITCHES_MAX};
+
+/// Why a configuration was not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("config {file}: cannot be read: {source}; check the path")]
+    Unreadable {
+        /// As it was named.
+        file: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is no TOML, or lacks something, or has something unknown.
+    #[error("config {file}: {source}")]
+    NotUnderstood {
+        /// As it was named.
+        file: PathBuf,
+        /// Where and what.
+        source: Box<toml::de::Error>,
+    },
+    /// A value is out of bounds.
+    #[error("config {file}: {message}")]
+    Mistake {
+        /// As it was named.
+        file: PathBuf,
+        /// The value and its bounds.
+        message: String,
+    },
+}
+
+/// How reads are spread over the replicas that can serve them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Balance {
+    /// Evenly.
+    Random,
+    /// Evenly, but not to the leader while it has writes to do (the paper's choice).
+    #[default]
+    LeaderAvoidance,
+    /// By the lengths of the followers' queues.
+    Load,
+}
+
+impl std::str::FromStr for Balance {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "random" => Ok(Balance::Random),
+            "leader-avoidance" => Ok(Balance::LeaderAvoidance),
+            "load" => Ok(Balance::Load),
+            other => Err(format!(
+                "unknown balance {other:?}; it is random, leader-avoidance or load"
+            )),
+        }
+    }
+}
+
+impl std::fmt::Display for Balance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Balance::Random => "random",
+            Balance::LeaderAvoidance => "leader-avoidance",
+            Balance::Load => "load",
+        })
+    }
+}
+
+/// A storage node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaConfig {
+    /// `replica/0`, ...: its place in the list is its number.
+    pub name: String,
+    /// Where it gets packets of the switch.
+    pub address: SocketAddrV4,
+    /// Where it gets Raft's messages, over TCP.
+    pub raft: SocketAddr,
+}
+
+/// A FLAIR switch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchConfig {
+    /// `switch/0`, ...: its place in the list is its number.
+    pub name: String,
+    /// Where clients and replicas send packets to.
+    pub address: SocketAddrV4,
+}
+
+/// What all hosts agree on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// Its name.
+    pub name: String,
+    /// Key groups of the set.
+    pub groups: u32,
+    /// How reads are spread.
+    #[serde(default)]
+    pub balance: Balance,
+    /// Time between two heartbeats to the switch, in milliseconds.
+    pub heartbeat_ms: u64,
+    /// A switch without a heartbeat serves for so long, and a leader without an answer waits so long before
+    /// it takes another switch, in milliseconds.
+    pub step_down_ms: u64,
+    /// The storage nodes.
+    pub replicas: Vec<ReplicaConfig>,
+    /// The switches.
+    pub switches: Vec<SwitchConfig>,
+}
+
+/// What is this host's alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostConfig {
+    /// Name of a replica, a switch, or `gateway`: the Redis protocol in front of the store.
+    pub name: String,
+    /// Its control socket.
+    pub socket: PathBuf,
+    /// A switch: where the role runs.
+    #[serde(default)]
+    pub dataplane: Dataplane,
+    /// A switch in the kernel: the interface that has its address.
+    #[serde(default)]
+    pub interface: Option<String>,
+    /// The gateway: the address that its packets leave from.
+    #[serde(default)]
+    pub address: Option<SocketAddrV4>,
+    /// The gateway: where Redis clients connect, beside what it inherits.
+    #[serde(default)]
+    pub resp: Vec<SocketAddr>,
+}
+
+/// What a host does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The storage node of this number.
+    Replica(usize),
+    /// The switch of this number.
+    Switch(usize),
+    /// Redis clients come to it.
+    Gateway,
+}
+
+/// One host's configuration, checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The same on all hosts.
+    pub cluster: ClusterConfig,
+    /// This host's.
+    pub host: HostConfig,
+}
+
+/// Name of the host with the Redis protocol.
+pub const GATEWAY: &str = "gateway";
+
+/// Milliseconds between heartbeats.
+const HEARTBEAT_MS: std::ops::RangeInclusive<u64> = 1..=1_000;
+/// Longest time that a switch serves without a heartbeat, in milliseconds.
+const STEP_DOWN_MS_MAX: u64 = 60_000;
+/// A switch that misses fewer heartbeats than this goes on.
+const HEARTBEATS_MISSED_MIN: u64 = 3;
+
+impl Config {
+    /// Read and check a file.
+    pub fn load(file: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
+            file: file.into(),
+            source,
+        })?;
+        let config: Config =
+            toml::from_str(&text).map_err(|source| ConfigError::NotUnderstood {
+                file: file.into(),
+                source: Box::new(source),
+            })?;
+        match config.check() {
+            Ok(()) => Ok(config),
+            Err(message) => Err(ConfigError::Mistake {
+                file: file.into(),
+                message,
+            }),
+        }
+    }
+
+    /// The value that is out of bounds, and the bounds.
+    pub fn check(&self) -> Result<(), String> {
+        let cluster = &self.cluster;
+        let within = |name: &str, count: usize, max: usize| {
+            if (1..=max).contains(&count) {
+                return Ok(());
+            }
+            Err(format!("{count} {name} are not from 1 to {max}"))
+        };
+        within("cluster.replicas", cluster.replicas.len(), REPLICAS_MAX)?;
+        within("cluster.switches", cluster.switches.len(), SWITCHES_MAX)?;
+        let geometry = FlairGeometry {
+            sets: 1,
+            groups: cluster.groups as usize,
+        };
+        geometry
+            .validate()
+            .map_err(|error| format!("cluster.groups: {error}"))?;
+        if !HEARTBEAT_MS.contains(&cluster.heartbeat_ms) {
+            return Err(format!(
+                "cluster.heartbeat_ms {} is not in {HEARTBEAT_MS:?}",
+                cluster.heartbeat_ms
+            ));
+        }
+        let step_down_ms_min = HEARTBEATS_MISSED_MIN * cluster.heartbeat_ms;
+        if !(step_down_ms_min..=STEP_DOWN_MS_MAX).contains(&cluster.step_down_ms) {
+            return Err(format!(
+                "cluster.step_down_ms {} is not from {step_down_ms_min} (three heartbeats) to \
+                 {STEP_DOWN_MS_MAX}",
+                cluster.step_down_ms
+            ));
+        }
+        if self.part().is_none() {
+            return Err(format!(
+                "host.name {:?} is neither a replica, nor a switch, nor {GATEWAY:?}",
+                self.host.name
+            ));
+        }
+        if self.part() == Some(Part::Gateway) && self.host.address.is_none() {
+            return Err("host.address is missing: the gateway sends packets from there".into());
+        }
+        Ok(())
+    }
+
+    /// What this host does; `None` if its name is no host's (an unchecked configuration).
+    pub fn part(&self) -> Option<Part> {
+        let name = &self.host.name;
+        let cluster = &self.cluster;
+        let replica = cluster.replicas.iter().position(|r| r.name == *name);
+        let switch = cluster.switches.iter().position(|s| s.name == *name);
+        let gateway = (name == GATEWAY).then_some(Part::Gateway);
+        replica
+            .map(Part::Replica)
+            .or(switch.map(Part::Switch))
+            .or(gateway)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+        [cluster]
+        name = "c"
+        groups = 4096
+        heartbeat_ms = 10
+        step_down_ms = 50
+        replicas = [{ name = "replica/0", address = "10.77.0.3:7400", raft = "10.77.0.3:7401" }]
+        switches = [{ name = "switch/0", address = "10.77.0.1:7400" }]
+        [host]
+        name = "replica/0"
+        socket = "/tmp/s"
+    "#;
+
+    fn load(text: &str) -> Result<Config, String> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("written");
+        Config::load(file.path()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_host_knows_its_part() {
+        let mut config = load(GOOD).expect("it is right");
+        assert_eq!(config.part(), Some(Part::Replica(0)));
+        config.host.name = "switch/0".into();
+        assert_eq!(config.part(), Some(Part::Switch(0)));
+        assert_eq!(config.cluster.balance, Balance::LeaderAvoidance);
+    }
+
+    #[test]
+    fn mistakes_name_the_value_and_the_bounds() {
+        for (from, to, says) in [
+            (
+                "groups = 4096",
+                "groups = 0",
+                "cluster.groups: 0 key groups are not 1 to 65536",
+            ),
+            (
+                "heartbeat_ms = 10",
+                "heartbeat_ms = 0",
+                "cluster.heartbeat_ms 0 is not in",
+            ),
+            (
+                "step_down_ms = 50",
+                "step_down_ms = 20",
+                "20 is not from 30 (three heartbeats)",
+            ),
+            (
+                "name = \"replica/0\"\n        socket",
+                "name = \"x\"\n        socket",
+                "host.name \"x\" is neither",
+            ),
+            ("[host]", "[host]\n unknown = 1", "unknown field"),
+            (
+                "switches = [{ name = \"switch/0\", address = \"10.77.0.1:7400\" }]",
+                "switches = []",
+                "0 cluster.switches are not from 1",
+            ),
+        ] {
+            assert!(GOOD.contains(from), "{from}");
+            let said = load(&GOOD.replacen(from, to, 1)).expect_err(to);
+            assert!(said.contains(says), "{said}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! A FLAIR switch on real packets: in this process, or its programs in the kernel.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddrV4;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use inband_dataplane::flair::registers::SessionView;
+use inband_dataplane::flair::xdp::{
+    allow_forwarding, forward_of, may_look_up_clients, FlairXdp, FlairXdpSpec,
+};
+use inband_dataplane::flair::{FlairGeometry, FlairRegisters, FlairSwitch, Verdict};
+use inband_dataplane::socket::HostSocket;
+use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_dataplane::xdp::{XdpError, XdpMode};
+use inband_paxos::backend;
+use inband_paxos::config::Dataplane;
+
+use crate::clock::{boot_time_ns, draw};
+use crate::config::{Config, Part};
+
+/// Packets handled before others get a turn.
+const BATCH_PACKETS: usize = 64;
+/// Every replica set of this configuration is number 0.
+const SET: usize = 0;
+/// Longest sleep: it has nothing to do unless packets come.
+const IDLE_MAX: Duration = Duration::from_millis(100);
+/// Between two looks at the kernel's neighbours, once all replicas are among them.
+const REFRESH_NS: u64 = 1_000_000_000;
+/// The same before that.
+const RESOLVE_NS: u64 = 2_000_000;
+/// Node ids on the wire: switches come after all replicas.
+const FIRST_NODE: u8 = 101;
+
+/// Why a switch cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum SwitchError {
+    /// The configuration is that of another host.
+    #[error("{0} is no switch; start it as what it is")]
+    OtherPart(String),
+    /// Its address cannot be bound.
+    #[error(
+        "cannot receive packets at {address}: {source}; is it an address of this host, and free?"
+    )]
+    Address {
+        /// Of the configuration.
+        address: SocketAddrV4,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Its socket fails.
+    #[error("cannot receive packets: {0}")]
+    Socket(io::Error),
+    /// No random numbers.
+    #[error("cannot read /dev/urandom: {0}")]
+    Random(io::Error),
+    /// The programs cannot be loaded.
+    #[error(transparent)]
+    Xdp(#[from] XdpError),
+    /// The configuration lacks what the kernel needs to know.
+    #[error("host.interface is missing: dataplane {0} attaches to an interface")]
+    NoInterface(Dataplane),
+}
+
+/// Where the role runs.
+enum Backend {
+    /// In this process.
+    Soft(FlairSwitch),
+    /// In the kernel; here only what it could not address comes up.
+    Kernel(Box<FlairXdp>),
+}
+
+/// See the module.
+pub struct SwitchNode {
+    socket: HostSocket,
+    backend: Backend,
+    dataplane: Dataplane,
+    node: u8,
+    replicas: Vec<SocketAddrV4>,
+    geometry: FlairGeometry,
+    /// For choosing among replicas; nothing rests on it.
+    random: u64,
+    lost: u64,
+    /// When the kernel's neighbours are asked for the next time.
+    refresh_at_ns: u64,
+}
+
+impl SwitchNode {
+    /// Bind the switch's address, and attach its program if it is to run in the kernel; it knows nothing yet.
+    pub fn open(config: &Config) -> Result<SwitchNode, SwitchError> {
+        let Some(Part::Switch(number)) = config.part() else {
+            return Err(SwitchError::OtherPart(config.host.name.clone()));
+        };
+        let address = config.cluster.switches[number].address;
+        let socket = HostSocket::bind(address)
+            .map_err(|source| SwitchError::Address { address, source })?;
+        let geometry = FlairGeometry {
+            sets: 1,
+            groups: config.cluster.groups as usize,
+        };
+        let incarnation = draw().map_err(SwitchError::Random)?;
+        let node = FIRST_NODE + number as u8;
+        let replicas: Vec<_> = config.cluster.replicas.iter().map(|r| r.address).collect();
+        let host = &config.host;
+        let (dataplane, why) = backend::resolve(host.dataplane, host.interface.as_deref());
+        tracing::info!("{}: dataplane {dataplane} ({why})", host.name);
+        let mode = match dataplane {
+            Dataplane::Xdp => Some(XdpMode::Native),
+            Dataplane::XdpGeneric => Some(XdpMode::Generic),
+            Dataplane::Udp | Dataplane::Auto => None,
+        };
+        let backend = match mode {
+            None => Backend::Soft(FlairSwitch::new(node, geometry, incarnation)),
+            Some(mode) => {
+                let interface = host.interface.clone();
+                let interface = interface.ok_or(SwitchError::NoInterface(dataplane))?;
+                if !may_look_up_clients(&interface) {
+                    allow_forwarding(&interface)?;
+                }
+                Backend::Kernel(Box::new(FlairXdp::load(FlairXdpSpec {
+                    node,
+                    geometry,
+                    incarnation,
+                    address,
+                    interface,
+                    mode,
+                    replicas: vec![replicas.clone()],
+                    keys: None,
+                })?))
+            }
+        };
+        Ok(SwitchNode {
+            socket,
+            backend,
+            dataplane,
+            node,
+            replicas,
+            geometry,
+            random: incarnation,
+            lost: 0,
+            refresh_at_ns: 0,
+        })
+    }
+
+    /// Handle what has come. True: there may be more.
+    pub fn poll(&mut self) -> Result<bool, SwitchError> {
+        self.refresh_neighbours()?;
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
+        for _ in 0..BATCH_PACKETS {
+            let received = self.socket.receive(&mut buffer);
+            let received = received.map_err(SwitchError::Socket)?;
+            let Some((len_bytes, from)) = received else {
+                return Ok(false);
+            };
+            if len_bytes <= PACKET_LEN_MAX_BYTES {
+                self.handle(&mut buffer, len_bytes, from);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Neighbours of a switch in the kernel are asked for until all are known, and now and then after that.
+    fn refresh_neighbours(&mut self) -> Result<(), SwitchError> {
+        let now_ns = boot_time_ns();
+        if let Backend::Kernel(xdp) = &mut self.backend {
+            if now_ns >= self.refresh_at_ns {
+                let unknown = xdp.refresh_neighbours()?.len();
+                let wait_ns = if unknown == 0 { REFRESH_NS } else { RESOLVE_NS };
+                self.refresh_at_ns = now_ns + wait_ns;
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(
+        &mut self,
+        buffer: &mut [u8; PACKET_LEN_MAX_BYTES + 1],
+        len_bytes: usize,
+        from: SocketAddrV4,
+    ) {
+        let random = self.random();
+        let packet = buffer.first_chunk_mut().expect("it is longer");
+        let (to, len_bytes) = match &self.backend {
+            Backend::Soft(switch) => {
+                // The time after it has come: one before would judge a reply that comes after the session's end.
+                let now_ns = boot_time_ns();
+                let (verdict, _, len_bytes) =
+                    switch.handle(packet, len_bytes, from, now_ns, random);
+                (address_of(verdict, from, &self.replicas), len_bytes)
+            }
+            Backend::Kernel(_) => (forward_of(&packet[..len_bytes], self.node), len_bytes),
+        };
+        if let Some(to) = to {
+            self.lost += u64::from(!self.socket.send(&packet[..len_bytes], to));
+        }
+    }
+
+    /// xorshift64*: cheap, and nothing rests on it.
+    fn random(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
+    }
+
+    /// For polling.
+    pub fn fd(&self) -> RawFd {
+        self.socket.fd()
+    }
+
+    /// Longest sleep.
+    pub fn poll_timeout(&self) -> Duration {
+        match &self.backend {
+            Backend::Soft(_) => IDLE_MAX,
+            Backend::Kernel(_) => {
+                let due_ns = self.refresh_at_ns.saturating_sub(boot_time_ns());
+                Duration::from_nanos(due_ns).min(IDLE_MAX)
+            }
+        }
+    }
+
+    /// Where the role runs.
+    pub fn dataplane(&self) -> Dataplane {
+        self.dataplane
+    }
+
+    /// The session, and whether it serves now.
+    pub fn session(&self) -> (SessionView, bool) {
+        let session = self.registers().sessions.session(SET).unwrap_or_default();
+        (session, session.is_active(boot_time_ns()))
+    }
+
+    /// Key groups that are being written.
+    pub fn unstable_groups(&self) -> u64 {
+        let (session, _) = self.session();
+        let groups = 0..self.geometry.groups;
+        let group = |index| self.registers().groups.group(index);
+        groups
+            .filter_map(group)
+            .filter(|group| group.session == session.session && group.session != 0 && !group.stable)
+            .count() as u64
+    }
+
+    fn registers(&self) -> &FlairRegisters {
+        match &self.backend {
+            Backend::Soft(switch) => switch.registers(),
+            Backend::Kernel(xdp) => xdp.registers(),
+        }
+    }
+
+    /// Everything counted, by name.
+    pub fn counters(&self) -> BTreeMap<&'static str, u64> {
+        let mut counters = match &self.backend {
+            Backend::Soft(switch) => switch.counters(),
+            // Maps of a program that is loaded can be read; if not, status says nothing of it.
+            Backend::Kernel(xdp) => xdp.counters().unwrap_or_default(),
+        };
+        counters.insert("flair_packets_unsent", self.lost);
+        counters
+    }
+}
+
+/// Where a verdict sends the packet that came `from` somewhere.
+fn address_of(
+    verdict: Verdict,
+    from: SocketAddrV4,
+    replicas: &[SocketAddrV4],
+) -> Option<SocketAddrV4> {
+    match verdict {
+        Verdict::Drop | Verdict::Pass => None,
+        Verdict::Back => Some(from),
+        Verdict::ToReplica { replica, .. } => replicas.get(replica).copied(),
+        Verdict::ToClient(client) => Some(client),
+    }
+}

@@ -1,0 +1,535 @@
+//! All hosts of FLAIR on this machine: a namespace each if that is possible, else processes on loopback.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use inband_flair::config::{
+    Balance, ClusterConfig, Config, HostConfig, Part, ReplicaConfig, SwitchConfig, GATEWAY,
+};
+use inband_lab::lab::HOST_INTERFACE;
+use inband_lab::line_json::{self, Server};
+use inband_lab::process::{ProcessSpec, SupervisedChild};
+use inband_lab::{preflight, Lab, LabError, LabSpec};
+use inband_paxos::config::{Dataplane, DEFAULT_PORT};
+use inband_paxos::durable::StateLock;
+
+use super::remote::{self, Reply, Request};
+use super::status::{ClusterStatus, HostEntry, HostReply, HostRequest, HostStatus, Process};
+
+/// How long the hosts may take until a session serves.
+const READY_LIMIT: Duration = Duration::from_secs(20);
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How long a host may take to answer before it counts as silent.
+const STATUS_LIMIT: Duration = Duration::from_millis(500);
+/// Lines of a log that an error message quotes.
+const LOG_TAIL_LINES: usize = 4;
+
+/// What `inband flair up` is asked for.
+#[derive(Debug, Clone)]
+pub struct FlairSpec {
+    /// The `inband` program.
+    pub program: PathBuf,
+    /// Directory of the cluster.
+    pub data: PathBuf,
+    /// Storage nodes.
+    pub replicas: usize,
+    /// Switches.
+    pub switches: usize,
+    /// Key groups.
+    pub groups: u32,
+    /// How reads are spread.
+    pub balance: Balance,
+    /// Between two heartbeats, in milliseconds.
+    pub heartbeat_ms: u64,
+    /// Without a heartbeat for so long a switch serves no more, in milliseconds.
+    pub step_down_ms: u64,
+    /// Where the switches' role runs.
+    pub dataplane: Dataplane,
+    /// Where Redis clients connect.
+    pub resp: SocketAddr,
+}
+
+/// A running cluster. Everything ends and is removed when it is dropped.
+pub struct Cluster {
+    // Dropped first: no request meets a cluster that is being taken apart.
+    server: Option<Server>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    spec: FlairSpec,
+    notice: String,
+    config: ClusterConfig,
+    hosts: Vec<Host>,
+    /// One kill or restart at a time.
+    operation: Mutex<()>,
+    /// Which host `leader`, `switch` or `follower/N` meant when it was killed.
+    last: Mutex<BTreeMap<String, String>>,
+    has_ended: Mutex<bool>,
+    ended: Condvar,
+    front_door: TcpListener,
+    // In the order of removal: processes (in hosts), network, lock.
+    lab: Option<Lab>,
+    _lock: StateLock,
+}
+
+struct Host {
+    config: Config,
+    address: SocketAddrV4,
+    dir: PathBuf,
+    slot: Mutex<Slot>,
+}
+
+struct Slot {
+    child: Option<SupervisedChild>,
+    process: Process,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Host {
+    fn name(&self) -> &str {
+        &self.config.host.name
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        let mut slot = lock(&self.slot);
+        let has_ended = |child: &mut SupervisedChild| child.exit_status().is_some();
+        if slot.child.as_mut().is_some_and(has_ended) {
+            slot.child = None;
+            slot.process = Process::Ended;
+        }
+        slot
+    }
+
+    fn status(&self) -> Option<HostStatus> {
+        let socket = &self.config.host.socket;
+        match line_json::call(socket, &HostRequest::Status, STATUS_LIMIT) {
+            Ok(HostReply::Status(status)) => Some(*status),
+            _ => None,
+        }
+    }
+
+    fn entry(&self) -> HostEntry {
+        let (process, pid) = {
+            let slot = self.slot();
+            (slot.process, slot.child.as_ref().map(SupervisedChild::pid))
+        };
+        let runs = process == Process::Running;
+        HostEntry {
+            name: self.name().into(),
+            address: self.address,
+            process,
+            pid,
+            status: runs.then(|| self.status()).flatten(),
+        }
+    }
+
+    fn log_tail(&self) -> String {
+        let text = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
+        lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join(" | ")
+    }
+}
+
+/// Names of the hosts, in the order of their addresses.
+fn names(spec: &FlairSpec) -> Vec<String> {
+    let switches = (0..spec.switches).map(|i| format!("switch/{i}"));
+    let replicas = (0..spec.replicas).map(|i| format!("replica/{i}"));
+    switches
+        .chain(replicas)
+        .chain([GATEWAY.to_owned()])
+        .collect()
+}
+
+/// The network: a lab where that works, unless told otherwise. The line says which, and why.
+fn network(spec: &FlairSpec, names: &[String]) -> Result<(Option<Lab>, String)> {
+    if spec.dataplane == Dataplane::Udp {
+        return Ok((None, "switch udp: as asked for".into()));
+    }
+    let make = || -> Result<Lab, LabError> {
+        preflight::check_lab()?;
+        let path = spec.data.as_os_str().as_encoded_bytes();
+        let lab = Lab::create(&LabSpec {
+            name: format!("flair-{:08x}", inband_dataplane::wire::digest(path) as u32),
+            hosts: names.to_vec(),
+            seed: 1,
+        })?;
+        // The way in which switches will attach theirs.
+        drop(lab.hosts()[0].attach_pass()?);
+        Ok(lab)
+    };
+    match make() {
+        Ok(lab) => Ok((Some(lab), "switch in the kernel: XDP works here".into())),
+        Err(error @ (LabError::InUse { .. } | LabError::BadLayout(_))) => Err(error.into()),
+        Err(error) if spec.dataplane == Dataplane::Auto => {
+            Ok((None, format!("switch udp: {error}")))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// So many free UDP ports of loopback, which are also free for TCP.
+fn loopback_addresses(count: usize) -> Result<Vec<SocketAddrV4>> {
+    let free = || -> Result<(UdpSocket, TcpListener, SocketAddrV4)> {
+        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, udp.local_addr()?.port());
+        Ok((udp, TcpListener::bind(address)?, address))
+    };
+    // All held until the last is found, so that none is found twice.
+    let held: Vec<_> = (0..count).map(|_| free()).collect::<Result<_>>()?;
+    Ok(held.iter().map(|(_, _, address)| *address).collect())
+}
+
+impl Cluster {
+    /// Start all hosts and wait until a session serves.
+    pub fn start(mut spec: FlairSpec) -> Result<Cluster> {
+        fs::create_dir_all(&spec.data)
+            .with_context(|| format!("--data: cannot create {}", spec.data.display()))?;
+        spec.data = fs::canonicalize(&spec.data)?;
+        let state_lock = StateLock::take(&spec.data).with_context(|| {
+            format!(
+                "does another `inband flair up` run in {}?",
+                spec.data.display()
+            )
+        })?;
+        let front_door = TcpListener::bind(spec.resp).with_context(|| {
+            format!(
+                "--resp: cannot listen at {}; is the port in use?",
+                spec.resp
+            )
+        })?;
+        let names = names(&spec);
+        let (lab, notice) = network(&spec, &names)?;
+        let addresses = match &lab {
+            Some(lab) => {
+                let hosts = lab.hosts();
+                let address =
+                    |h: &Arc<inband_lab::Host>| SocketAddrV4::new(h.address(), DEFAULT_PORT);
+                hosts.iter().map(address).collect()
+            }
+            None => loopback_addresses(names.len())?,
+        };
+        let config = cluster_config(&spec, &names, &addresses);
+        let hosts = names
+            .iter()
+            .zip(&addresses)
+            .map(|(name, address)| host(&spec, &config, name, *address, lab.is_some()))
+            .collect::<Result<_>>()?;
+        let shared = Arc::new(Shared {
+            spec,
+            notice,
+            config,
+            hosts,
+            operation: Mutex::default(),
+            last: Mutex::default(),
+            has_ended: Mutex::new(false),
+            ended: Condvar::new(),
+            front_door,
+            lab,
+            _lock: state_lock,
+        });
+        let spawn = |host: &Host| shared.spawn(host, true);
+        shared.hosts.iter().try_for_each(spawn)?;
+        shared.wait_until_serving()?;
+        let server = serve(&shared)?;
+        Ok(Cluster {
+            server: Some(server),
+            shared,
+        })
+    }
+
+    /// Where the switches' role runs, and why.
+    pub fn notice(&self) -> &str {
+        &self.shared.notice
+    }
+
+    /// Every host.
+    pub fn status(&self) -> ClusterStatus {
+        self.shared.status()
+    }
+
+    /// Wait so long for `inband flair down`. Has it come?
+    pub fn wait_for_end(&self, limit: Duration) -> bool {
+        let ended = lock(&self.shared.has_ended);
+        let waited = self.shared.ended.wait_timeout_while(ended, limit, |e| !*e);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.server = None;
+        let _operation = lock(&self.shared.operation);
+        for host in &self.shared.hosts {
+            host.slot().child = None; // kills it
+        }
+        let _ = fs::remove_file(remote::socket_in(&self.shared.spec.data));
+    }
+}
+
+fn cluster_config(spec: &FlairSpec, names: &[String], addresses: &[SocketAddrV4]) -> ClusterConfig {
+    let of = |kind: &str| -> Vec<(String, SocketAddrV4)> {
+        let all = names.iter().cloned().zip(addresses.iter().copied());
+        all.filter(|(name, _)| name.starts_with(kind)).collect()
+    };
+    ClusterConfig {
+        name: "flair".into(),
+        groups: spec.groups,
+        balance: spec.balance,
+        heartbeat_ms: spec.heartbeat_ms,
+        step_down_ms: spec.step_down_ms,
+        replicas: of("replica")
+            .into_iter()
+            .map(|(name, address)| ReplicaConfig {
+                name,
+                address,
+                raft: SocketAddr::V4(address), // the same number, but TCP
+            })
+            .collect(),
+        switches: of("switch")
+            .into_iter()
+            .map(|(name, address)| SwitchConfig { name, address })
+            .collect(),
+    }
+}
+
+fn host(
+    spec: &FlairSpec,
+    cluster: &ClusterConfig,
+    name: &str,
+    address: SocketAddrV4,
+    in_lab: bool,
+) -> Result<Host> {
+    let dir = spec.data.join("hosts").join(name.replace('/', "-"));
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let config = Config {
+        cluster: cluster.clone(),
+        host: HostConfig {
+            name: name.into(),
+            socket: dir.join("control.sock"),
+            dataplane: if in_lab {
+                spec.dataplane
+            } else {
+                Dataplane::Udp
+            },
+            interface: in_lab.then(|| HOST_INTERFACE.to_owned()),
+            address: Some(address),
+            resp: Vec::new(),
+        },
+    };
+    if let Err(message) = config.check() {
+        bail!("{message}");
+    }
+    let file = dir.join("config.toml");
+    let text = toml::to_string(&config).context("writing a configuration")?;
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(Host {
+        config,
+        address,
+        dir,
+        slot: Mutex::new(Slot {
+            child: None,
+            process: Process::Killed,
+        }),
+    })
+}
+
+impl Shared {
+    /// Start a host's process. `is_first`: the cluster is new, and one of the replicas founds it.
+    fn spawn(&self, host: &Host, is_first: bool) -> Result<()> {
+        let log = host.dir.join("log");
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("cannot open {}", log.display()))?;
+        // A stale socket would be asked instead of the new one.
+        let _ = fs::remove_file(&host.config.host.socket);
+        let config = host.dir.join("config.toml");
+        let mut process = ProcessSpec::new(&self.spec.program).args([
+            "flair".as_ref(),
+            "run".as_ref(),
+            "--config".as_ref(),
+            config.as_os_str(),
+        ]);
+        if is_first && host.config.part() == Some(Part::Replica(0)) {
+            process = process.args(["--found"]);
+        }
+        process.log = Some(log);
+        if host.config.part() == Some(Part::Gateway) {
+            process.listeners = vec![(self.front_door.as_fd(), "resp")];
+        }
+        let child = match &self.lab {
+            Some(lab) => lab.host(host.name())?.spawn(&process)?,
+            None => SupervisedChild::spawn(&process, None)?,
+        };
+        let mut slot = lock(&host.slot);
+        slot.child = Some(child);
+        slot.process = Process::Running;
+        Ok(())
+    }
+
+    fn wait_until_serving(&self) -> Result<()> {
+        let deadline = Instant::now() + READY_LIMIT;
+        loop {
+            let status = self.status();
+            let answer = status.hosts.iter().all(|host| host.status.is_some());
+            if answer && status.switch().is_some() {
+                return Ok(());
+            }
+            for host in &self.hosts {
+                ensure!(
+                    host.slot().process == Process::Running,
+                    "{} ended: {}",
+                    host.name(),
+                    host.log_tail()
+                );
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "no session serves after {} s; logs are in {}",
+                READY_LIMIT.as_secs(),
+                self.spec.data.join("hosts").display()
+            );
+            thread::sleep(READY_POLL_INTERVAL);
+        }
+    }
+
+    fn status(&self) -> ClusterStatus {
+        ClusterStatus {
+            data: self.spec.data.clone(),
+            supervisor_pid: std::process::id(),
+            network: match self.lab {
+                Some(_) => "namespaces".into(),
+                None => "loopback".into(),
+            },
+            resp: self.spec.resp,
+            groups: self.config.groups,
+            balance: self.config.balance.to_string(),
+            hosts: self.hosts.iter().map(Host::entry).collect(),
+        }
+    }
+
+    /// The host that a role means now.
+    fn resolve(&self, role: &str) -> Result<&Host> {
+        let status = self.status();
+        let leader = || status.leader().map(|(host, _)| host.name.clone());
+        let name = match role.split_once('/') {
+            None if role == "leader" => leader().context("no replica leads now")?,
+            None if role == "switch" => {
+                let switch = status.switch().context("no session serves now")?;
+                switch.name.clone()
+            }
+            Some(("follower", number)) => {
+                let number: usize = number
+                    .parse()
+                    .ok()
+                    .with_context(|| format!("follower/{number}: {number:?} is no number"))?;
+                let leader = leader();
+                let replicas = status
+                    .hosts
+                    .iter()
+                    .filter(|h| h.name.starts_with("replica"));
+                let mut followers = replicas.filter(|h| Some(&h.name) != leader.as_ref());
+                let found = followers.nth(number);
+                found
+                    .with_context(|| format!("there is no follower/{number}"))?
+                    .name
+                    .clone()
+            }
+            _ => role.to_owned(),
+        };
+        self.named(&name)
+    }
+
+    fn named(&self, name: &str) -> Result<&Host> {
+        let names = || {
+            let names: Vec<&str> = self.hosts.iter().map(Host::name).collect();
+            names.join(", ")
+        };
+        self.hosts
+            .iter()
+            .find(|host| host.name() == name)
+            .with_context(|| {
+                format!(
+                    "no host is {name:?}; there are leader, switch, follower/N, {}",
+                    names()
+                )
+            })
+    }
+
+    fn kill(&self, role: &str) -> Result<String> {
+        let _operation = lock(&self.operation);
+        let host = self.resolve(role)?;
+        let mut slot = host.slot();
+        ensure!(
+            slot.process == Process::Running,
+            "{} does not run; start it: inband flair restart {}",
+            host.name(),
+            host.name()
+        );
+        slot.child = None; // kills it
+        slot.process = Process::Killed;
+        lock(&self.last).insert(role.to_owned(), host.name().to_owned());
+        Ok(host.name().to_owned())
+    }
+
+    fn restart(&self, role: &str) -> Result<String> {
+        let _operation = lock(&self.operation);
+        let last = lock(&self.last).get(role).cloned();
+        let host = match last {
+            Some(name) => self.named(&name)?,
+            None => self.resolve(role)?,
+        };
+        host.slot().child = None;
+        self.spawn(host, false)?;
+        lock(&self.last).remove(role);
+        Ok(host.name().to_owned())
+    }
+
+    fn end(&self) {
+        *lock(&self.has_ended) = true;
+        self.ended.notify_all();
+    }
+}
+
+fn serve(shared: &Arc<Shared>) -> Result<Server> {
+    let path = remote::socket_in(&shared.spec.data);
+    let shared = Arc::clone(shared);
+    let handle = move |request: Request| {
+        let done = match request {
+            Request::Status => return Reply::Status(Box::new(shared.status())),
+            Request::Kill { role } => shared.kill(&role),
+            Request::Restart { role } => shared.restart(&role),
+            Request::Down => {
+                shared.end();
+                Ok("all".into())
+            }
+        };
+        match done {
+            Ok(host) => Reply::Done { host },
+            Err(error) => Reply::Error {
+                message: format!("{error:#}"),
+            },
+        }
+    };
+    listen(&path, handle)
+}
+
+fn listen(
+    path: &Path,
+    handle: impl Fn(Request) -> Reply + Send + Sync + 'static,
+) -> Result<Server> {
+    Server::start(path, handle, |message| Reply::Error { message })
+        .with_context(|| format!("cannot listen at {}", path.display()))
+}

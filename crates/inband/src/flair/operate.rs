@@ -1,0 +1,147 @@
+//! `inband flair status`, `kill`, `restart`, `down`: talk to a running `inband flair up`.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Result};
+use clap::Args;
+
+use super::remote::{self, Reply, Request};
+use super::status::{ClusterStatus, HostEntry, Process};
+use super::DEFAULT_DATA;
+
+/// How long the supervisor may take to remove what it made.
+const END_LIMIT: Duration = Duration::from_secs(10);
+const END_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Options of commands about the whole cluster.
+#[derive(Debug, Args)]
+pub struct ClusterArgs {
+    /// Directory of the cluster.
+    #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
+    data: PathBuf,
+}
+
+/// Options of `inband flair status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Everything, as one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Also every counter.
+    #[arg(long, conflicts_with = "json")]
+    counters: bool,
+}
+
+/// Options of commands about one role.
+#[derive(Debug, Args)]
+pub struct RoleArgs {
+    /// leader, switch (the one that serves), follower/0 (the first replica that does not lead), replica/2,
+    /// switch/1, gateway.
+    role: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// `inband flair status`.
+pub fn status(args: &StatusArgs) -> Result<()> {
+    let status = remote::status(&args.cluster.data)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+        return Ok(());
+    }
+    print(&status);
+    if args.counters {
+        for host in &status.hosts {
+            for (name, value) in host.status.iter().flat_map(|s| &s.counters) {
+                println!("  {:<10} {name:<32} {value}", host.name);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A line for the cluster, and one for each host.
+pub fn print(status: &ClusterStatus) {
+    let serving = match (status.leader(), status.switch()) {
+        (Some((leader, replica)), Some(switch)) => format!(
+            "session {} of {} on {}",
+            replica.serving.map_or(0, |(session, _)| session),
+            leader.name,
+            switch.name
+        ),
+        (Some((leader, _)), None) => format!("{} leads, no session serves", leader.name),
+        (None, _) => "no replica leads".into(),
+    };
+    println!(
+        "{serving}; {} groups, balance {}, {}",
+        status.groups, status.balance, status.network
+    );
+    for host in &status.hosts {
+        println!(
+            "  {:<10} {:<21} {}",
+            host.name,
+            host.address.to_string(),
+            in_words(host)
+        );
+    }
+}
+
+fn in_words(host: &HostEntry) -> String {
+    match (host.process, &host.status) {
+        (Process::Killed, _) => "killed".into(),
+        (Process::Ended, _) => "ended by itself; see its log".into(),
+        (Process::Running, None) => "does not answer".into(),
+        (Process::Running, Some(status)) => {
+            if let Some(replica) = &status.replica {
+                let part = if replica.leads() { "leads" } else { "follows" };
+                return format!(
+                    "{part}, term {}, applied {}, {} keys",
+                    replica.term, replica.applied, replica.keys
+                );
+            }
+            if let Some(switch) = &status.switch {
+                let part = if switch.active { "serves" } else { "waits" };
+                return format!(
+                    "{part} ({}), session {}, {} groups unstable",
+                    status.backend, switch.session, switch.unstable_groups
+                );
+            }
+            "Redis clients".into()
+        }
+    }
+}
+
+/// `inband flair kill`.
+pub fn kill(args: &RoleArgs) -> Result<()> {
+    let role = args.role.clone();
+    println!("killed {}", done(args, &Request::Kill { role })?);
+    Ok(())
+}
+
+/// `inband flair restart`.
+pub fn restart(args: &RoleArgs) -> Result<()> {
+    let role = args.role.clone();
+    println!("restarted {}", done(args, &Request::Restart { role })?);
+    Ok(())
+}
+
+fn done(args: &RoleArgs, request: &Request) -> Result<String> {
+    match remote::ask(&args.cluster.data, request)? {
+        Reply::Done { host } => Ok(host),
+        other => bail!("an unexpected answer ({other:?}); do both sides run the same version?"),
+    }
+}
+
+/// `inband flair down`.
+pub fn down(args: &ClusterArgs) -> Result<()> {
+    remote::ask(&args.data, &Request::Down)?;
+    let deadline = Instant::now() + END_LIMIT;
+    while remote::socket_in(&args.data).exists() && Instant::now() < deadline {
+        std::thread::sleep(END_POLL_INTERVAL);
+    }
+    println!("stopped; what it stored was in memory and is gone");
+    Ok(())
+}

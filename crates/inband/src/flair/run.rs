@@ -1,0 +1,182 @@
+//! `inband flair run`: one host of FLAIR.
+
+use std::net::TcpListener;
+use std::os::fd::RawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use inband_flair::config::{Config, Part};
+use inband_flair::gateway::Gateway;
+use inband_flair::replica_node::ReplicaNode;
+use inband_flair::switch_node::SwitchNode;
+use inband_lab::line_json::Server;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+
+use super::status::{HostReply, HostRequest, HostStatus, SwitchStatus};
+use crate::run::{inherited, stop_on_signals};
+
+/// How often what status says is renewed.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
+/// How long what is said to this host may wait before it is looked at.
+const IDLE_MAX: Duration = Duration::from_millis(100);
+
+/// What the control socket tells; renewed by the host's thread.
+#[derive(Clone)]
+struct Published {
+    status: Arc<Mutex<HostStatus>>,
+    renewed: Option<Instant>,
+}
+
+impl Published {
+    fn new(config: &Config) -> Published {
+        let status = HostStatus {
+            name: config.host.name.clone(),
+            ..HostStatus::default()
+        };
+        Published {
+            status: Arc::new(Mutex::new(status)),
+            renewed: None,
+        }
+    }
+
+    /// Renew it now and then.
+    fn renew(&mut self, with: impl FnOnce(&mut HostStatus)) {
+        let is_new = |at: Instant| at.elapsed() < PUBLISH_INTERVAL;
+        if self.renewed.is_some_and(is_new) {
+            return;
+        }
+        self.renewed = Some(Instant::now());
+        with(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Run until told to stop, by a signal, the control socket or the supervisor's end.
+pub fn run(config_path: &Path, found: bool) -> Result<()> {
+    let config = Config::load(config_path)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    stop_on_signals(&stop)?;
+    let part = config
+        .part()
+        .context("a checked configuration has a part")?;
+    ensure!(
+        !found || matches!(part, Part::Replica(_)),
+        "--found is for replicas, and {} is none",
+        config.host.name
+    );
+    let (_, mut listeners) = inherited()?;
+    for address in &config.host.resp {
+        let listener = TcpListener::bind(address).with_context(|| {
+            format!("host.resp: cannot listen at {address}; is the port in use?")
+        })?;
+        listeners.push(listener);
+    }
+    let published = Published::new(&config);
+    let _control = serve(&config, published.clone(), stop.clone())?;
+    match part {
+        Part::Switch(_) => run_switch(&config, &stop, published),
+        Part::Replica(_) => run_replica(&config, found, &stop, published),
+        Part::Gateway => run_gateway(&config, listeners, &stop, published),
+    }
+}
+
+fn serve(config: &Config, published: Published, stop: Arc<AtomicBool>) -> Result<Server> {
+    let path = &config.host.socket;
+    let handle = move |request: HostRequest| match request {
+        HostRequest::Status => {
+            let status = published.status.lock();
+            HostReply::Status(Box::new(
+                status.unwrap_or_else(PoisonError::into_inner).clone(),
+            ))
+        }
+        HostRequest::Stop => {
+            stop.store(true, Ordering::Release);
+            HostReply::Stopping
+        }
+    };
+    Server::start(path, handle, |message| HostReply::Error { message })
+        .with_context(|| format!("host.socket: cannot listen at {}", path.display()))
+}
+
+fn owned(
+    counters: std::collections::BTreeMap<&'static str, u64>,
+) -> std::collections::BTreeMap<String, u64> {
+    let own = |(name, value): (&str, u64)| (name.to_owned(), value);
+    counters.into_iter().map(own).collect()
+}
+
+/// Sleep until one of them has something, or for so long.
+fn wait(fds: &[RawFd], timeout: Duration) {
+    let fds: Vec<_> = fds
+        .iter()
+        .filter_map(|fd| inband_dataplane::socket::borrow(*fd))
+        .collect();
+    let mut polled: Vec<PollFd<'_>> = fds
+        .iter()
+        .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
+        .collect();
+    let timeout = timeout.min(IDLE_MAX);
+    let timeout_ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
+    // An interrupted wait is a short one.
+    let _ = poll(&mut polled, PollTimeout::from(timeout_ms));
+}
+
+fn run_switch(config: &Config, stop: &AtomicBool, mut published: Published) -> Result<()> {
+    let mut node = SwitchNode::open(config)?;
+    while !stop.load(Ordering::Acquire) {
+        let more = node.poll()?;
+        published.renew(|status| {
+            let (session, active) = node.session();
+            status.backend = node.dataplane().to_string();
+            status.switch = Some(SwitchStatus {
+                session: session.session,
+                active,
+                unstable_groups: node.unstable_groups(),
+            });
+            status.counters = owned(node.counters());
+        });
+        if !more {
+            wait(&[node.fd()], node.poll_timeout());
+        }
+    }
+    Ok(())
+}
+
+fn run_replica(
+    config: &Config,
+    found: bool,
+    stop: &AtomicBool,
+    mut published: Published,
+) -> Result<()> {
+    let mut node = ReplicaNode::open(config, found)?;
+    while !stop.load(Ordering::Acquire) {
+        let more = node.poll()?;
+        published.renew(|status| {
+            status.backend = "udp".into();
+            status.replica = Some(node.status());
+            status.counters = owned(node.counters());
+        });
+        if !more {
+            wait(&node.fds(), node.poll_timeout());
+        }
+    }
+    Ok(())
+}
+
+fn run_gateway(
+    config: &Config,
+    listeners: Vec<TcpListener>,
+    stop: &AtomicBool,
+    mut published: Published,
+) -> Result<()> {
+    let mut gateway = Gateway::open(config, listeners)?;
+    gateway.run(stop, |gateway| {
+        published.renew(|status| {
+            status.backend = "udp".into();
+            status.counters = owned(gateway.counters());
+        });
+    })?;
+    Ok(())
+}

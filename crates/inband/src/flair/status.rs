@@ -1,0 +1,126 @@
+//! What hosts and clusters of FLAIR say of themselves, over their sockets.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
+
+use inband_flair::replica::Status as ReplicaStatus;
+use serde::{Deserialize, Serialize};
+
+/// A request to a host's control socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cmd", rename_all = "lowercase")]
+pub enum HostRequest {
+    /// Answered by [`HostReply::Status`].
+    Status,
+    /// End the process.
+    Stop,
+}
+
+/// Its answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reply", content = "body", rename_all = "lowercase")]
+pub enum HostReply {
+    /// To [`HostRequest::Status`].
+    Status(Box<HostStatus>),
+    /// To [`HostRequest::Stop`].
+    Stopping,
+    /// It was not understood.
+    Error {
+        /// One line.
+        message: String,
+    },
+}
+
+/// A host.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HostStatus {
+    /// `replica/0`, `switch/1`, `gateway`.
+    pub name: String,
+    /// Where a switch's role runs: `xdp`, `xdp-generic` or `udp`.
+    pub backend: String,
+    /// A replica.
+    pub replica: Option<ReplicaStatus>,
+    /// A switch.
+    pub switch: Option<SwitchStatus>,
+    /// Everything counted, by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// A host as switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SwitchStatus {
+    /// Its session; 0: none.
+    pub session: u64,
+    /// It serves now.
+    pub active: bool,
+    /// Key groups that are being written.
+    pub unstable_groups: u64,
+}
+
+/// What a host's process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Process {
+    /// It runs.
+    Running,
+    /// Killed on request.
+    Killed,
+    /// It ended by itself; its log says why.
+    Ended,
+}
+
+/// One host in a [`ClusterStatus`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostEntry {
+    /// `replica/0`, `switch/1`, `gateway`.
+    pub name: String,
+    /// Where its packets go.
+    pub address: SocketAddrV4,
+    /// Its process.
+    pub process: Process,
+    /// Its id, while it runs.
+    pub pid: Option<u32>,
+    /// What it says of itself; `None` if it does not answer.
+    pub status: Option<HostStatus>,
+}
+
+/// The whole cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// Its directory.
+    pub data: PathBuf,
+    /// The process that watches over it.
+    pub supervisor_pid: u32,
+    /// `namespaces` or `loopback`.
+    pub network: String,
+    /// Where Redis clients connect.
+    pub resp: SocketAddr,
+    /// Key groups.
+    pub groups: u32,
+    /// How reads are spread.
+    pub balance: String,
+    /// Its hosts.
+    pub hosts: Vec<HostEntry>,
+}
+
+impl ClusterStatus {
+    /// The replica that leads, as far as is known: of the highest term.
+    pub fn leader(&self) -> Option<(&HostEntry, &ReplicaStatus)> {
+        let replicas = self.hosts.iter().filter_map(|host| {
+            let replica = host.status.as_ref()?.replica.as_ref()?;
+            Some((host, replica))
+        });
+        replicas
+            .filter(|(_, replica)| replica.leads())
+            .max_by_key(|(_, replica)| replica.term)
+    }
+
+    /// The switch of the session that serves.
+    pub fn switch(&self) -> Option<&HostEntry> {
+        let (_, leader) = self.leader()?;
+        let (_, switch) = leader.serving?;
+        let name = format!("switch/{switch}");
+        self.hosts.iter().find(|host| host.name == name)
+    }
+}
