@@ -46,6 +46,11 @@ pub fn owner(round: u64) -> u8 {
     (round & 0xff) as u8
 }
 
+/// The process that owns a round: its incarnation and node.
+pub fn process(round: u64) -> u64 {
+    round & ((1 << (c::IB_ROUND_INCARNATION_BITS + c::IB_ROUND_NODE_BITS)) - 1)
+}
+
 /// The smallest round of this owner above `seen`.
 pub fn next_above(seen: u64, incarnation: u64, node: u8) -> Result<u64, RoundOverflow> {
     round(counter(seen) + 1, incarnation, node)

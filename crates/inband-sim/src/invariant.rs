@@ -70,7 +70,9 @@ impl Invariant {
             Invariant::Agreement => {
                 "one value is chosen for an instance: no later round carries another, no replica learns another"
             }
-            Invariant::RoundsUnique => "one round carries one value for an instance",
+            Invariant::RoundsUnique => {
+                "one round carries one value for an instance, and rounds go up from epoch to epoch"
+            }
             Invariant::PromiseKept => {
                 "no acceptor votes below a promise, and neither promises nor votes go back"
             }

@@ -32,6 +32,7 @@ mod power;
 mod queue;
 mod replicas;
 mod rng;
+mod rounds;
 mod run;
 mod simhost;
 mod stats;

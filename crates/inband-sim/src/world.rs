@@ -23,6 +23,7 @@ use crate::observer::Observer;
 use crate::plane::Plane;
 use crate::queue::{Event, Queue};
 use crate::rng::Rng;
+use crate::rounds::Rounds;
 use crate::simhost::SimHost;
 use crate::stats::Stats;
 use crate::trace::{Happened, Trace};
@@ -77,6 +78,7 @@ pub struct World {
     pub ledger: Ledger,
     /// What acceptors did, of each log.
     pub observers: Vec<Observer>,
+    pub(crate) rounds: Rounds,
     /// Of each log: the highest floor of any acceptor so far; a majority of replicas holds all below.
     pub(crate) floors_held: Vec<u64>,
     pub(crate) violation: Option<Violation>,
@@ -129,6 +131,7 @@ impl World {
             observers: (0..layout.partitions)
                 .map(|p| Observer::new(p, &layout.acceptor_hosts, layout.ring_slots))
                 .collect(),
+            rounds: Rounds::default(),
             floors_held: vec![0; layout.partitions],
             members: Vec::new(),
             hidden: BTreeSet::new(),
@@ -283,6 +286,8 @@ impl World {
             self.check(Err(Invariant::NoPanic.broken(what)));
             return;
         };
+        let sent = self.rounds.sent(from, &header);
+        self.check(sent);
         self.stats.packets += 1;
         self.stats.busy += u64::from(header.kind == wire::Type::Busy);
         if let Some(mutation) = self.mutation {
