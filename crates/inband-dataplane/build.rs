@@ -12,7 +12,7 @@ mod clang;
 use clang::{fail_to_compile, fail_to_run, find_clang};
 
 /// XDP programs: `dataplane/xdp/<name>.bpf.c`.
-const PROGRAMS: [&str; 12] = [
+const PROGRAMS: [&str; 13] = [
     "dispatch",
     "leader",
     "acceptor",
@@ -24,6 +24,7 @@ const PROGRAMS: [&str; 12] = [
     "race",
     "bench",
     "bench_feed",
+    "bench_forward",
     "bench_plain",
 ];
 

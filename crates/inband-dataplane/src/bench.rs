@@ -3,6 +3,7 @@
 //! absolute figures depend on the machine and on what else it does.
 
 pub mod capacity;
+pub mod flair;
 mod live;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -79,20 +80,21 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples[samples.len() / 2]
 }
 
-/// Medians of two measurements, taken in turns so that both see the same noise.
-fn paired(
-    mut a: impl FnMut() -> Result<f64, XdpError>,
-    mut b: impl FnMut() -> Result<f64, XdpError>,
-) -> Result<(f64, f64), XdpError> {
-    let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
+/// One measurement, to be taken many times.
+type Measurement<'a> = &'a mut dyn FnMut() -> Result<f64, XdpError>;
+
+/// Medians of several measurements, taken in turns so that all see the same noise.
+fn in_turns<const N: usize>(mut all: [Measurement<'_>; N]) -> Result<[f64; N], XdpError> {
+    let mut samples = [const { Vec::new() }; N];
     for batch in 0..WARM_UP_BATCHES + BATCHES {
-        let (x, y) = (a()?, b()?);
-        if batch >= WARM_UP_BATCHES {
-            of_a.push(x);
-            of_b.push(y);
+        for (measure, samples) in all.iter_mut().zip(&mut samples) {
+            let sample = measure()?;
+            if batch >= WARM_UP_BATCHES {
+                samples.push(sample);
+            }
         }
     }
-    Ok((median(of_a), median(of_b)))
+    Ok(samples.map(median))
 }
 
 /// Nanoseconds a run.
@@ -124,8 +126,9 @@ pub fn passthrough_cost() -> Result<Vec<PassthroughCost>, XdpError> {
     [("tcp", tcp), ("udp", udp)]
         .into_iter()
         .map(|(packet, frame)| {
-            let ours = || time(rig.programs.entry(), &frame);
-            let (bare_ns, dispatch_ns) = paired(|| time(&bare, &frame), ours)?;
+            let [bare_ns, dispatch_ns] = in_turns([&mut || time(&bare, &frame), &mut || {
+                time(rig.programs.entry(), &frame)
+            }])?;
             Ok(PassthroughCost {
                 packet,
                 bare_ns,
@@ -183,7 +186,7 @@ fn role_cost(
     let driving = driver(&rig, &frame, per_instance)?;
     let entry = rig.programs.entry().program.as_raw_fd().to_ne_bytes();
     driving.set_bytes("ib_measured_map", 0, &entry)?;
-    let drive = || {
+    let mut drive = || {
         if roles.leader {
             prepare(&rig); // an empty window: answering BUSY is not what is measured
         }
@@ -191,7 +194,7 @@ fn role_cost(
         rig.decided(|_| ());
         Ok(time)
     };
-    let (driver_ns, total_ns) = paired(|| time(&alone, &frame), drive)?;
+    let [driver_ns, total_ns] = in_turns([&mut || time(&alone, &frame), &mut drive])?;
     let counters = rig.counters()?;
     if let Some(other) = counters.keys().find(|name| !ORDINARY.contains(name)) {
         return Err(XdpError::Spec(format!(
@@ -229,9 +232,14 @@ fn prepare(rig: &Rig) {
     rig.registers().quorum.configure(epoch, &VOTERS);
 }
 
-/// Load bench.bpf.c beside the rig's programs and give it its frame (`struct ib_bench`).
+/// Load bench.bpf.c beside the rig's programs and give it its frame.
 fn driver(rig: &Rig, frame: &[u8], per_instance: usize) -> Result<Loaded, XdpError> {
     let driver = rig.load_beside("bench", objects::BENCH)?;
+    driver_of(driver, frame, per_instance)
+}
+
+/// Give a loaded bench.bpf.c its frame (`struct ib_bench`).
+fn driver_of(driver: Loaded, frame: &[u8], per_instance: usize) -> Result<Loaded, XdpError> {
     let mut bench = 0u64.to_ne_bytes().to_vec();
     for word in [
         per_instance as u32,
@@ -268,6 +276,10 @@ mod tests {
         for cost in role_costs().unwrap() {
             eprintln!("{cost:?}");
             assert!(cost.ns >= 1.0 && cost.ns < 100_000.0);
+        }
+        for cost in flair::flair_costs().unwrap() {
+            eprintln!("{cost:?}");
+            assert!(cost.ns > cost.forward_ns && cost.ns < 100_000.0);
         }
     }
 }

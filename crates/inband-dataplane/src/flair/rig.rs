@@ -10,7 +10,7 @@ use crate::auth::Keys;
 use crate::c;
 use crate::xdp::error::{Doing, XdpError};
 use crate::xdp::maps::update;
-use crate::xdp::programs::objects;
+use crate::xdp::programs::{load_object, objects, Loaded};
 use crate::xdp::rig::{run, TestRun};
 use crate::xdp::{wire_address, wire_port};
 
@@ -96,5 +96,20 @@ impl FlairRig {
     /// Counters by name, those that are not zero.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
         self.program.counters()
+    }
+
+    /// For measurements.
+    pub(crate) fn program(&self) -> &Loaded {
+        &self.program.loaded
+    }
+
+    /// Load a program that shares the maps that it names like ours.
+    pub(crate) fn load_beside(
+        &self,
+        name: &'static str,
+        object: &[u8],
+    ) -> Result<Loaded, XdpError> {
+        let (settings, ours) = (self.spec.settings(), [&self.program.loaded]);
+        load_object(name, object, Some(&settings), &[], &ours)
     }
 }

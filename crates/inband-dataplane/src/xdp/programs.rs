@@ -38,6 +38,7 @@ pub(crate) mod objects {
     pub(crate) const BARE: &[u8] = object!("bare");
     pub(crate) const BENCH: &[u8] = object!("bench");
     pub(crate) const BENCH_FEED: &[u8] = object!("bench_feed");
+    pub(crate) const BENCH_FORWARD: &[u8] = object!("bench_forward");
     pub(crate) const BENCH_PLAIN: &[u8] = object!("bench_plain");
     pub(crate) const BENCH_BARE_LEADER: &[u8] = object!("bench_bare_leader");
     pub(crate) const BENCH_BARE_ACCEPTOR: &[u8] = object!("bench_bare_acceptor");

@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
+use inband_dataplane::bench::flair::flair_costs;
 use inband_dataplane::bench::{passthrough_cost, role_costs};
 
 use super::row::{machine, Baseline, Output, Row};
@@ -91,6 +92,7 @@ pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
             value: bare_ns,
         })))?;
     }
+    flair_rows(output, &machine)?;
     let packets: f64 = PACKETS_PER_INSTANCE.iter().map(|p| p.1).sum();
     let row = Row {
         bench: BENCH,
@@ -112,4 +114,30 @@ pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
         name,
         value: packets * bare_ns,
     })))
+}
+
+/// What the FLAIR switch costs its packets, beside forwarding them unread.
+fn flair_rows(output: &mut Output, machine: &str) -> Result<()> {
+    for cost in flair_costs().context("loading the packet programs")? {
+        let key = if cost.authenticated { ", key" } else { "" };
+        let row = Row {
+            bench: BENCH,
+            metric: "flair_cost_ns",
+            backend: XDP.into(),
+            variant: format!("{}{key}", cost.packet),
+            value: cost.ns,
+            unit: "ns/packet",
+            baseline: None,
+            ratio: None,
+            paper: None,
+            conditions: format!(
+                "keys of 24 B, values of 1 KiB, 4096 groups, without the test's own work; {machine}"
+            ),
+        };
+        output.row(&row.beside(Some(Baseline {
+            name: "forwarded unread to one neighbour".into(),
+            value: cost.forward_ns,
+        })))?;
+    }
+    Ok(())
 }
