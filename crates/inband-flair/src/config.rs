@@ -51,6 +51,8 @@ pub enum Balance {
     LeaderAvoidance,
     /// By the lengths of the followers' queues.
     Load,
+    /// Not at all: the leader answers, whose lease is the session's. What others are measured against.
+    Leader,
 }
 
 impl std::str::FromStr for Balance {
@@ -60,8 +62,9 @@ impl std::str::FromStr for Balance {
             "random" => Ok(Balance::Random),
             "leader-avoidance" => Ok(Balance::LeaderAvoidance),
             "load" => Ok(Balance::Load),
+            "leader" => Ok(Balance::Leader),
             other => Err(format!(
-                "unknown balance {other:?}; it is random, leader-avoidance or load"
+                "unknown balance {other:?}; it is random, leader-avoidance, load or leader"
             )),
         }
     }
@@ -73,6 +76,7 @@ impl std::fmt::Display for Balance {
             Balance::Random => "random",
             Balance::LeaderAvoidance => "leader-avoidance",
             Balance::Load => "load",
+            Balance::Leader => "leader",
         })
     }
 }

@@ -153,6 +153,7 @@ pub struct Replica {
     /// As of the last burst of events, while it leads.
     peers: Peers,
     queue_len: u32,
+    only_leader_reads: bool,
     tick_at: Nanos,
     announce_at: Nanos,
     actions: Vec<Action>,
@@ -182,6 +183,7 @@ impl Replica {
             load: Load::default(),
             peers: Peers::default(),
             queue_len: 0,
+            only_leader_reads: false,
             tick_at: now,
             announce_at: now,
             actions: Vec::new(),
@@ -235,6 +237,11 @@ impl Replica {
     /// How many requests wait here, for the weights.
     pub fn set_queue_len(&mut self, queue_len: u32) {
         self.queue_len = queue_len;
+    }
+
+    /// While it leads, followers are sent no reads: what spreading them is measured against.
+    pub fn set_only_leader_reads(&mut self, only_leader_reads: bool) {
+        self.only_leader_reads = only_leader_reads;
     }
 
     /// When [`Replica::tick`] has something to do.
@@ -387,7 +394,9 @@ impl Replica {
             let heard_at = self.heard_at[usize::from(*replica)];
             heard_at.is_some_and(|at| now < at + silent_ns)
         };
-        let others = self.others().filter(is_heard).map(|r| 1 << r);
+        let spread = !self.only_leader_reads;
+        let others = self.others().filter(|r| spread && is_heard(r));
+        let others = others.map(|r| 1 << r);
         others.sum::<u8>() | 1 << self.config.replica
     }
 

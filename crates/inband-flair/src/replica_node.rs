@@ -93,8 +93,10 @@ impl ReplicaNode {
             timing,
             tuning: TUNING,
         };
+        let mut replica = Replica::new(spec, draw()?, boot_time_ns())?;
+        replica.set_only_leader_reads(cluster.balance == Balance::Leader);
         Ok(ReplicaNode {
-            replica: Replica::new(spec, draw()?, boot_time_ns())?,
+            replica,
             socket,
             links,
             number: number as u8,

@@ -93,8 +93,8 @@ impl SwitchNode {
             return Err(SwitchError::OtherPart(config.host.name.clone()));
         };
         let address = config.cluster.switches[number].address;
-        let socket = HostSocket::bind(address)
-            .map_err(|source| SwitchError::Address { address, source })?;
+        let socket =
+            HostSocket::bind(address).map_err(|source| SwitchError::Address { address, source })?;
         let geometry = FlairGeometry {
             sets: 1,
             groups: config.cluster.groups as usize,

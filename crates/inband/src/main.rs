@@ -92,6 +92,9 @@ enum Command {
     /// What a benchmark runs in place of the store.
     #[command(hide = true)]
     BenchNode(bench::BenchNodeArgs),
+    /// A load on FLAIR.
+    #[command(hide = true)]
+    FlairLoad(bench::FlairLoadArgs),
 }
 
 impl Command {
@@ -156,5 +159,6 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Run { config } => run::run(&config),
         Command::Bench(args) => bench::bench(args),
         Command::BenchNode(args) => bench::bench_node(args),
+        Command::FlairLoad(args) => bench::flair_load(&args),
     }
 }

@@ -32,7 +32,8 @@ pub fn run(config_path: &Path) -> Result<()> {
     let _state_lock = StateLock::take(&config.host.state_dir)?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signals(&stop)?;
-    let (dataplane, why) = backend::resolve(config.host.dataplane, config.host.interface.as_deref());
+    let (dataplane, why) =
+        backend::resolve(config.host.dataplane, config.host.interface.as_deref());
     let this = config.this();
     tracing::info!("{}: dataplane {dataplane} ({why})", this.name);
 

@@ -28,7 +28,10 @@ impl Flair {
         let resp = resp.to_string();
         let said = flair.succeeds(&[&["up", "--detach", "--resp", &resp], options].concat());
         assert!(said.contains("self-check: SET and GET agree"), "{said}");
-        assert!(said.contains(&format!("-p {}", flair.resp.port())), "{said}");
+        assert!(
+            said.contains(&format!("-p {}", flair.resp.port())),
+            "{said}"
+        );
         flair
     }
 
@@ -86,11 +89,16 @@ impl Flair {
             let voters = |r: &&Value| r["voters"].as_array().map_or(0, Vec::len);
             let is_whole = replicas.len() == 3
                 && replicas.iter().all(|r| voters(r) == 3)
-                && replicas.iter().all(|r| r["applied"] == replicas[0]["applied"]);
+                && replicas
+                    .iter()
+                    .all(|r| r["applied"] == replicas[0]["applied"]);
             if is_whole {
                 return;
             }
-            assert!(Instant::now() < deadline, "it does not become whole: {status}");
+            assert!(
+                Instant::now() < deadline,
+                "it does not become whole: {status}"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -108,7 +116,10 @@ fn survives(name: &str, options: &[&str]) {
     let flair = Flair::up(name, options);
     let mut client = Client::connect(flair.resp);
     flair.check(&mut client, 0);
-    assert!(flair.count("flair_reads_follower") > 0, "followers read nothing");
+    assert!(
+        flair.count("flair_reads_follower") > 0,
+        "followers read nothing"
+    );
     for (round, role) in (1..).zip(["switch", "leader", "follower/0", "switch/0", "gateway"]) {
         let said = flair.succeeds(&["kill", role]);
         assert!(said.starts_with("killed "), "{said}");
@@ -124,7 +135,10 @@ fn survives(name: &str, options: &[&str]) {
         flair.check(&mut client, round);
     }
     let (succeeded, said) = flair.run(&["kill", "replica/9"]);
-    assert!(!succeeded && said.contains("no host is \"replica/9\""), "{said}");
+    assert!(
+        !succeeded && said.contains("no host is \"replica/9\""),
+        "{said}"
+    );
     assert_eq!(client.call(&["DEL", "key1", "key2"]), ":2");
     assert_eq!(client.call(&["MGET", "key1", "key3"]), "(nil) 5.3");
     let long = "x".repeat(1400);

@@ -6,6 +6,7 @@ mod capacity;
 mod cluster;
 mod cpu;
 mod failover;
+mod flair;
 mod kv;
 mod libpaxos;
 mod load;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
+pub use flair::load::{flair_load, FlairLoadArgs};
 use row::Output;
 
 /// `inband bench`.
@@ -56,6 +58,8 @@ enum What {
     Sync(sync::SyncArgs),
     /// A cluster at full rate for minutes: its memory stays flat.
     Memory(memory::MemoryArgs),
+    /// FLAIR under YCSB's loads, beside reads at the leader.
+    Flair(flair::FlairArgs),
     /// The papers' figures, each beside the papers' own numbers.
     Paper(paper::PaperArgs),
 }
@@ -125,6 +129,10 @@ pub fn bench(args: BenchArgs) -> Result<()> {
         What::Memory(args) => {
             memory::run(&args, &mut output)?;
             "memory"
+        }
+        What::Flair(args) => {
+            flair::run(&args, &mut output)?;
+            "flair"
         }
         // A figure, an output.
         What::Paper(args) => return paper::run(args, &output_of),

@@ -1,6 +1,7 @@
 //! All hosts of FLAIR on this machine: a namespace each if that is possible, else processes on loopback.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
@@ -258,6 +259,37 @@ impl Cluster {
         self.shared.status()
     }
 
+    /// The gateway's configuration, for others who are clients from its host.
+    pub fn gateway_config(&self) -> PathBuf {
+        let gateway = self.shared.hosts.last().expect("a cluster has a gateway");
+        gateway.dir.join("config.toml")
+    }
+
+    /// The processes of the storage nodes.
+    pub fn replica_pids(&self) -> Vec<u32> {
+        let hosts = self.status().hosts.into_iter();
+        let replicas = hosts.filter(|host| host.name.starts_with("replica"));
+        replicas.filter_map(|host| host.pid).collect()
+    }
+
+    /// Run this program with other arguments on the gateway's host, to its end.
+    pub fn run_beside_gateway(&self, arguments: Vec<OsString>, limit: Duration) -> Result<()> {
+        let process = ProcessSpec::new(&self.shared.spec.program).args(arguments);
+        let mut child = match &self.shared.lab {
+            Some(lab) => lab.host(GATEWAY)?.spawn(&process)?,
+            None => SupervisedChild::spawn(&process, None)?,
+        };
+        ensure!(
+            child.wait_for_exit(limit),
+            "it did not end in {} s",
+            limit.as_secs()
+        );
+        match child.exit_status() {
+            Some(status) if status.success() => Ok(()),
+            how => bail!("it failed ({how:?})"),
+        }
+    }
+
     /// Wait so long for `inband flair down`. Has it come?
     pub fn wait_for_end(&self, limit: Duration) -> bool {
         let ended = lock(&self.shared.has_ended);
@@ -413,7 +445,8 @@ impl Shared {
                 Some(_) => "namespaces".into(),
                 None => "loopback".into(),
             },
-            resp: self.spec.resp,
+            // With port 0 it is any.
+            resp: self.front_door.local_addr().unwrap_or(self.spec.resp),
             groups: self.config.groups,
             balance: self.config.balance.to_string(),
             hosts: self.hosts.iter().map(Host::entry).collect(),

@@ -1,6 +1,6 @@
 //! `inband flair`: a store whose reads are spread over its replicas by a switch (docs/flair.md).
 
-mod cluster;
+pub mod cluster;
 mod operate;
 mod remote;
 mod run;

@@ -39,7 +39,8 @@ pub struct UpArgs {
     /// Key groups that a switch tells apart: a power of two.
     #[arg(long, default_value_t = 4096)]
     groups: u32,
-    /// How reads are spread over consistent replicas: random, leader-avoidance or load.
+    /// How reads are spread over consistent replicas: random, leader-avoidance or load; with
+    /// leader they are not.
     #[arg(long, default_value_t)]
     balance: Balance,
     /// Time between two heartbeats of leader and switch.
