@@ -7,6 +7,8 @@
 //!
 //! In some seeds the replicas are those of the real key-value store (`store`, `stores`, `history`), and
 //! members change by the real control plane (`plane`).
+//!
+//! [`flair`] is a world of its own: FLAIR's switches, replicas and clients.
 
 mod app;
 mod attacker;
@@ -16,6 +18,7 @@ mod clock;
 mod epochs;
 mod fault_kind;
 mod faults;
+pub mod flair;
 mod forge;
 mod history;
 mod host_faults;

@@ -5,7 +5,6 @@ use std::collections::BinaryHeap;
 
 use inband_control::message::Message;
 use inband_control::state::Command;
-use inband_paxos::timing::Micros;
 
 /// Something that will happen.
 #[derive(Debug)]
@@ -66,51 +65,59 @@ pub enum Event {
     FaultEnds(u64),
 }
 
-struct Entry {
-    at: Micros,
+struct Entry<E> {
+    at: u64,
     order: u64,
-    event: Event,
+    event: E,
 }
 
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
+impl<E> PartialEq for Entry<E> {
+    fn eq(&self, other: &Entry<E>) -> bool {
         self.order == other.order
     }
 }
-impl Eq for Entry {}
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+impl<E> Eq for Entry<E> {}
+impl<E> PartialOrd for Entry<E> {
+    fn partial_cmp(&self, other: &Entry<E>) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+impl<E> Ord for Entry<E> {
+    fn cmp(&self, other: &Entry<E>) -> std::cmp::Ordering {
         (self.at, self.order).cmp(&(other.at, other.order))
     }
 }
 
 /// Events by time; those of one time in the order they were put in.
-#[derive(Default)]
-pub struct Queue {
-    heap: BinaryHeap<Reverse<Entry>>,
+pub struct Queue<E> {
+    heap: BinaryHeap<Reverse<Entry<E>>>,
     order: u64,
 }
 
-impl Queue {
+impl<E> Default for Queue<E> {
+    fn default() -> Queue<E> {
+        Queue {
+            heap: BinaryHeap::new(),
+            order: 0,
+        }
+    }
+}
+
+impl<E> Queue<E> {
     /// Put in an event.
-    pub fn push(&mut self, at: Micros, event: Event) {
+    pub fn push(&mut self, at: u64, event: E) {
         self.order += 1;
         let order = self.order;
         self.heap.push(Reverse(Entry { at, order, event }));
     }
 
     /// Time of the next event.
-    pub fn next_at(&self) -> Option<Micros> {
+    pub fn next_at(&self) -> Option<u64> {
         self.heap.peek().map(|e| e.0.at)
     }
 
     /// Take out the next event.
-    pub fn pop(&mut self) -> Option<(Micros, Event)> {
+    pub fn pop(&mut self) -> Option<(u64, E)> {
         self.heap.pop().map(|e| (e.0.at, e.0.event))
     }
 }

@@ -84,7 +84,7 @@ pub struct World {
     pub(crate) violation: Option<Violation>,
     pub(crate) mutation: Option<Mutation>,
     pub(crate) rng: Streams,
-    pub(crate) queue: Queue,
+    pub(crate) queue: Queue<Event>,
     pub(crate) hosts: Vec<SimHost>,
     pub(crate) faults: Faults,
     pub(crate) attacker: Attacker,

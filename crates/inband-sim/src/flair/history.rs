@@ -1,0 +1,109 @@
+//! What clients did and saw, key by key.
+
+use std::collections::BTreeMap;
+
+use inband_flair::client::Outcome;
+use inband_flair::timing::Nanos;
+
+use super::linearizable::{check, Event};
+
+/// What a request does to its key. Every put has a value of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    /// Reads it.
+    Get,
+    /// Sets it.
+    Put(u64),
+    /// Deletes it.
+    Delete,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Done {
+    key: u8,
+    act: Act,
+    from: Nanos,
+    /// `None`: not yet, or nobody knows.
+    until: Option<Nanos>,
+    saw: Option<u64>,
+    /// It certainly did nothing.
+    failed: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct History {
+    all: Vec<Done>,
+    /// How requests ended.
+    pub ends: BTreeMap<&'static str, u64>,
+}
+
+/// How a value stands in the store.
+pub(super) fn written(value: u64) -> Vec<u8> {
+    value.to_be_bytes().to_vec()
+}
+
+impl History {
+    /// A request begins. Its number.
+    pub fn begins(&mut self, now: Nanos, key: u8, act: Act) -> usize {
+        self.all.push(Done {
+            key,
+            act,
+            from: now,
+            until: None,
+            saw: None,
+            failed: false,
+        });
+        self.all.len() - 1
+    }
+
+    /// A request has ended.
+    pub fn ends(&mut self, now: Nanos, number: usize, outcome: &Outcome) {
+        let done = &mut self.all[number];
+        let name = match outcome {
+            Outcome::Value(value) => {
+                let value = value.as_deref().map(|v| v.try_into().expect("8 bytes"));
+                done.saw = value.map(u64::from_be_bytes);
+                done.until = Some(now);
+                "read"
+            }
+            Outcome::Written => {
+                done.until = Some(now);
+                "written"
+            }
+            Outcome::Failed(_) => {
+                done.failed = true;
+                "failed"
+            }
+            Outcome::Unknown => "unknown",
+        };
+        *self.ends.entry(name).or_default() += 1;
+    }
+
+    /// Writes that were acknowledged, and all that were begun.
+    pub fn writes(&self) -> (u64, u64) {
+        let writes = || self.all.iter().filter(|done| done.act != Act::Get);
+        let acknowledged = writes().filter(|done| done.until.is_some()).count();
+        (acknowledged as u64, writes().count() as u64)
+    }
+
+    /// Is there an order of all requests that explains what was seen? If not, of which key there is none.
+    pub fn check(&self) -> Result<(), String> {
+        let mut keys: BTreeMap<u8, Vec<Event>> = BTreeMap::new();
+        for done in self.all.iter().filter(|done| !done.failed) {
+            if done.act == Act::Get && done.until.is_none() {
+                continue; // it saw nothing
+            }
+            keys.entry(done.key).or_default().push(Event {
+                from: done.from,
+                until: done.until.unwrap_or(Nanos::MAX),
+                act: done.act,
+                saw: done.saw,
+            });
+        }
+        for (key, events) in keys {
+            check(events).map_err(|what| format!("key {key}: {what}"))?;
+        }
+        Ok(())
+    }
+}

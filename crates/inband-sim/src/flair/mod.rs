@@ -1,0 +1,21 @@
+//! FLAIR under seeded faults: the real switch role, real replicas and clients, in simulated time.
+//!
+//! Apart from the world of Paxos because nothing in it is shared but chance and time: other hosts, other
+//! packets, and clocks that run at different rates, on which FLAIR's safety rests.
+
+mod clock;
+mod faults;
+mod history;
+pub mod limits;
+mod linearizable;
+mod links;
+mod mutation;
+mod run;
+mod world;
+
+pub use faults::Fault;
+pub use history::{Act, History};
+pub use links::{Fate, Filter, Host, Passing};
+pub use mutation::Mutation;
+pub use run::{run, Options, Report};
+pub use world::{Layout, Stats, World};

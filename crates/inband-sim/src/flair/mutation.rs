@@ -1,0 +1,110 @@
+//! Rules broken on purpose. Production code is not touched: packets are forged at a switch's door so that the
+//! cluster behaves as if a rule were missing. The checks must notice.
+
+use inband_dataplane::flair::registers::{GroupView, SessionView};
+use inband_dataplane::flair::wire::{self, flag, Header, Type};
+use inband_dataplane::flair::FlairSwitch;
+
+/// A rule to break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutation {
+    /// What a follower has read is believed, whatever was written meanwhile.
+    ReplyNotChecked,
+    /// Any reply to a write makes its group stable.
+    SeqNotCompared,
+    /// Sessions all have one id: what is left of an old one counts for the new one.
+    SessionReused,
+    /// Other switches are not made mute, and not waited for.
+    OldSwitchForgotten,
+    /// A follower that is dead is still sent reads.
+    DeadFollowerKept,
+    /// A heartbeat lengthens the session though no majority has confirmed the leader (schedules.md, 14).
+    NotConfirmed,
+    /// A switch that has restarted takes what was meant for the one before.
+    LateInstallTaken,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Mutation; 7] = [
+        Mutation::ReplyNotChecked,
+        Mutation::SeqNotCompared,
+        Mutation::SessionReused,
+        Mutation::OldSwitchForgotten,
+        Mutation::DeadFollowerKept,
+        Mutation::NotConfirmed,
+        Mutation::LateInstallTaken,
+    ];
+
+    /// What a packet to a switch becomes at its door, `now_ns` by the switch's clock.
+    pub(super) fn at_switch(
+        self,
+        switch: &FlairSwitch,
+        header: &mut Header,
+        groups: usize,
+        replicas: u8,
+        now_ns: u64,
+    ) {
+        let session = || session_of(switch);
+        match (self, header.kind) {
+            (Mutation::ReplyNotChecked, Type::ReadReply) if !header.has(flag::REFUSED) => {
+                header.flags &= !flag::STABLE;
+            }
+            (Mutation::SeqNotCompared, Type::WriteReply) => {
+                let group = group_of(switch, wire::group_of(header.key_hash, groups));
+                if group.session == header.session {
+                    header.seq = group.seq;
+                }
+            }
+            (Mutation::SessionReused, Type::ReadReply | Type::WriteReply) => {
+                header.session = session().session;
+            }
+            (Mutation::DeadFollowerKept, Type::Heartbeat | Type::Install) => {
+                let all = ((1u16 << replicas) - 1) as u8;
+                header.window = u16::from(all);
+                header.followers = all;
+            }
+            (Mutation::DeadFollowerKept, Type::WriteReply) => {
+                header.followers = ((1u16 << replicas) - 1) as u8;
+            }
+            (Mutation::NotConfirmed, Type::Heartbeat) if header.session != 0 => {
+                header.client_seq = now_ns;
+            }
+            (Mutation::LateInstallTaken, Type::Heartbeat | Type::Install)
+                if header.session != 0 =>
+            {
+                header.seq = switch.incarnation();
+            }
+            _ => {}
+        }
+    }
+
+    /// What a packet is answered with before it is even sent, as if its switch had heeded it.
+    pub(super) fn answer(
+        self,
+        switch: &FlairSwitch,
+        header: &Header,
+        now_ns: u64,
+    ) -> Option<Header> {
+        let is_neutralising = header.kind == Type::Install && header.has(flag::NEUTRALISE);
+        if self != Mutation::OldSwitchForgotten || !is_neutralising {
+            return None;
+        }
+        let mut answer = *header;
+        answer.flags |= flag::ANSWER;
+        answer.seq = switch.incarnation();
+        answer.client_seq = now_ns;
+        Some(answer)
+    }
+}
+
+/// The session that a switch has.
+pub(super) fn session_of(switch: &FlairSwitch) -> SessionView {
+    let sessions = &switch.registers().sessions;
+    sessions.session(0).expect("nobody else changes it")
+}
+
+fn group_of(switch: &FlairSwitch, group: usize) -> GroupView {
+    let groups = &switch.registers().groups;
+    groups.group(group).expect("nobody else changes it")
+}

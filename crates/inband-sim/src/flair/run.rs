@@ -1,0 +1,155 @@
+//! One seed, one schedule.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use inband_flair::timing::{Nanos, MS};
+
+use super::limits::{EVENTS_MAX, FAULTY_NS, REQUESTS_AFTER, SETTLE_NS};
+use super::mutation::Mutation;
+use super::world::{Layout, Stats, World};
+use crate::rng::Rng;
+
+/// How to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Simulated time with faults.
+    pub faulty_ns: Nanos,
+    /// A rule to break.
+    pub mutation: Option<Mutation>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            faulty_ns: FAULTY_NS,
+            mutation: None,
+        }
+    }
+}
+
+/// What a run found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The same seed gives the same run.
+    pub seed: u64,
+    /// The cluster.
+    pub layout: Layout,
+    /// `None`: all went well.
+    pub violation: Option<String>,
+    /// In numbers.
+    pub stats: Stats,
+    /// How requests ended.
+    pub ends: std::collections::BTreeMap<&'static str, u64>,
+}
+
+impl Layout {
+    /// One by chance.
+    pub fn random(rng: &mut Rng) -> Layout {
+        Layout {
+            replicas: [3, 3, 3, 4, 5, 5, 7][rng.below(7) as usize],
+            switches: 2,
+            clients: rng.between(2, 4) as u8,
+            outstanding: rng.between(1, 3) as usize,
+            keys: rng.between(1, 5) as u8,
+            groups: [1, 2, 4, 16][rng.below(4) as usize],
+            leader_avoidance: rng.below(2) == 0,
+            tick_ns: [2 * MS, 5 * MS, 10 * MS][rng.below(3) as usize],
+            step_down_ns: [40 * MS, 150 * MS, 400 * MS][rng.below(3) as usize],
+            think_ns: [MS / 4, MS, 4 * MS][rng.below(3) as usize],
+        }
+    }
+}
+
+/// Play the schedule of a seed.
+pub fn run(seed: u64, options: &Options) -> Report {
+    let mut rng = Rng::new(seed, 100);
+    let layout = Layout::random(&mut rng);
+    let mut world = World::new(seed, layout, options.mutation);
+    let rates = &mut world.links.rates;
+    rates.loss_ppm = [0, 1_000, 20_000, 100_000][rng.below(4) as usize];
+    rates.duplicate_ppm = [0, 10_000, 100_000][rng.below(3) as usize];
+    rates.hold_up_ppm = [0, 1_000, 30_000][rng.below(3) as usize];
+    let every_ns = [25 * MS, 60 * MS, 120 * MS][rng.below(3) as usize];
+    let played = catch_unwind(AssertUnwindSafe(|| {
+        world.be_unkind(every_ns);
+        let until = world.now + options.faulty_ns;
+        world.run_until(until, |w| w.stats.events > EVENTS_MAX);
+        if world.violation.is_none() {
+            world.heal();
+            world.must_settle();
+        }
+    }));
+    if let Err(panic) = played {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        world.broken(format!("panicked: {}", text.unwrap_or("no text")));
+    }
+    world.finish();
+    if let Err(what) = world.history.check() {
+        world.broken(format!("not linearizable: {what}"));
+    }
+    Report {
+        seed,
+        layout,
+        violation: world.violation,
+        stats: world.stats,
+        ends: world.history.ends,
+    }
+}
+
+impl World {
+    /// Nothing goes wrong any more: every client must finish, every replica be taken in, all be equal.
+    pub fn must_settle(&mut self) {
+        let until = self.now + SETTLE_NS;
+        let before = self.answered();
+        self.set_load(true);
+        let is_done = |world: &World| {
+            let after = world.answered();
+            let mut both = before.iter().zip(&after);
+            world.is_whole() && both.all(|(b, a)| *a >= b + REQUESTS_AFTER)
+        };
+        if !self.run_until(until, is_done) {
+            let answered = self.answered();
+            let replicas = (0..self.layout.replicas).filter_map(|r| self.replica(r));
+            let replicas: Vec<_> = replicas.map(|r| (r.status(0), r.raft_ids())).collect();
+            let active = self.active();
+            return self.broken(format!(
+                "no end: answered {before:?}, then {answered:?}; active {active:?}; {replicas:#?}"
+            ));
+        }
+        self.set_load(false);
+        if !self.run_until(until, World::is_idle) {
+            return self.broken("a request never ends".into());
+        }
+        let replicas = 0..self.layout.replicas;
+        let is_equal = |world: &World| {
+            let first = world.replica(0).expect("it is whole");
+            replicas
+                .clone()
+                .filter_map(|r| world.replica(r))
+                .all(|r| r.applied() == first.applied())
+        };
+        if !self.run_until(until, is_equal) {
+            return self.broken("replicas do not come to the same entry".into());
+        }
+        self.check_stores();
+    }
+
+    fn check_stores(&mut self) {
+        let first = self.replica(0).expect("it is whole").store().clone();
+        for number in 1..self.layout.replicas {
+            let replica = self.replica(number).expect("it is whole");
+            if replica.store() != &first {
+                self.broken(format!("replicas 0 and {number} differ"));
+                return;
+            }
+        }
+        let (acknowledged, begun) = self.history.writes();
+        let changes = first.changes();
+        if !(acknowledged..=begun).contains(&changes) {
+            self.broken(format!(
+                "{changes} changes of {acknowledged} acknowledged and {begun} begun writes"
+            ));
+        }
+    }
+}

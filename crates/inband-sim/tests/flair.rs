@@ -1,0 +1,125 @@
+//! FLAIR: random schedules are survived, broken rules are noticed, known schedules end well.
+#![allow(missing_docs)]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+
+use inband_sim::flair::{run, Fault, Mutation, Options, Report, Stats};
+
+/// Seeds played by every test run.
+const SEEDS: u64 = 300;
+/// Threads that play them.
+const JOBS: usize = 2;
+
+fn play(first: u64, count: u64, options: &Options) -> Vec<Report> {
+    let next = AtomicU64::new(first);
+    let reports = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..JOBS {
+            scope.spawn(|| loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= first + count {
+                    return;
+                }
+                let report = run(seed, options);
+                reports.lock().expect("no panic").push(report);
+            });
+        }
+    });
+    let mut reports = reports.into_inner().expect("no panic");
+    reports.sort_by_key(|report| report.seed);
+    reports
+}
+
+#[test]
+fn random_schedules_are_survived() {
+    let reports = play(1, SEEDS, &Options::default());
+    let mut failed = 0;
+    for report in &reports {
+        if let Some(violation) = &report.violation {
+            println!("seed {} ({:?}): {violation}", report.seed, report.layout);
+            failed += 1;
+        }
+    }
+    assert_eq!(
+        failed, 0,
+        "violations; a seed is played again by its number"
+    );
+    must_be_unkind(&reports);
+}
+
+/// A world in which nothing happens proves nothing.
+fn must_be_unkind(reports: &[Report]) {
+    let sum = |of: fn(&Stats) -> u64| reports.iter().map(|r| of(&r.stats)).sum::<u64>();
+    let numbers = [
+        ("activations", sum(|s| s.activations)),
+        ("replicas that came back empty", sum(|s| s.restarts)),
+        ("switches that came back empty", sum(|s| s.resets)),
+        ("reads of followers", sum(|s| s.replicas.reads_follower)),
+        ("reads that advanced", sum(|s| s.replicas.reads_advanced)),
+        ("reads refused", sum(|s| s.replicas.reads_refused)),
+        ("reads of leaders", sum(|s| s.replicas.reads_leader)),
+        ("writes dropped", sum(|s| s.replicas.writes_dropped)),
+        ("refreshes", sum(|s| s.replicas.refreshes)),
+        ("packets lost", sum(|s| s.links.lost)),
+        ("packets duplicated", sum(|s| s.links.duplicated)),
+        ("packets held up", sum(|s| s.links.held_up)),
+    ];
+    let mut counts: BTreeMap<&str, u64> = numbers.into();
+    for report in reports {
+        for (name, count) in report.stats.faults.iter().chain(&report.stats.reasons) {
+            *counts.entry(name).or_default() += count;
+        }
+        for (name, count) in &report.ends {
+            *counts.entry(name).or_default() += count;
+        }
+    }
+    println!("{} events; {counts:#?}", sum(|s| s.events));
+    let reasons = [
+        "flair_no_session",
+        "flair_other_incarnation",
+        "flair_read_again",
+        "flair_neutralised",
+        "flair_read_overtaken",
+        "flair_reply_old_session",
+        "flair_reply_no_session",
+        "flair_write_overtaken",
+        "flair_refresh_stable",
+    ];
+    let others = ["read", "written", "unknown"];
+    let expected = numbers.map(|(name, _)| name).into_iter();
+    let expected = expected.chain(Fault::names()).chain(reasons).chain(others);
+    for name in expected {
+        let count = counts.get(name).copied().unwrap_or(0);
+        assert!(count >= 5, "{name}: {count} times only");
+    }
+}
+
+#[test]
+fn a_seed_is_one_schedule() {
+    for seed in 1..=10 {
+        let options = Options::default();
+        assert_eq!(run(seed, &options), run(seed, &options), "seed {seed}");
+    }
+}
+
+/// Of those that chance finds; the others take a schedule of their own (flair_schedules.rs).
+#[test]
+fn broken_rules_are_noticed() {
+    let by_chance = [
+        (Mutation::SeqNotCompared, "no order"),
+        (Mutation::OldSwitchForgotten, "serve sessions"),
+        (Mutation::NotConfirmed, "serve sessions"),
+    ];
+    for (mutation, what) in by_chance {
+        let options = Options {
+            mutation: Some(mutation),
+            ..Options::default()
+        };
+        let noticed = (1..=SEEDS).find_map(|seed| run(seed, &options).violation.map(|v| (seed, v)));
+        let (seed, violation) = noticed.expect("a rule is missing");
+        println!("{mutation:?}: seed {seed}: {violation}");
+        assert!(violation.contains(what), "for another reason: {violation}");
+    }
+}
