@@ -21,6 +21,11 @@
 
 #define IB_FLAIR_COPY_TRIES_MAX 16
 
+/* Of a wrong build: long enough for all that another CPU does with a packet. */
+#define IB_LONG_RACE_WINDOW()                                                                      \
+    for (int i = 0; i < 24; i++)                                                                   \
+    IB_RACE_WINDOW()
+
 IB_INLINE void ib_flair_load_session(struct ib_flair_view *v, const struct ib_flair_session *s) {
     ib_u64 route = IB_LOAD(&s->route);
     v->session = IB_LOAD(&s->session);
@@ -136,10 +141,7 @@ IB_INLINE struct ib_result ib_shell_flair_write(struct ib_flair_msg *m,
     struct ib_result result = {IB_DROP, IB_R_contended};
 #ifdef IB_MUTANT_SEQ_OUTSIDE_GROUP
     ib_u64 seq_early = m->type == IB_FLAIR_WRITE ? __sync_fetch_and_add(&session->seq, 1) + 1 : 0;
-    IB_RACE_WINDOW();
-    IB_RACE_WINDOW();
-    IB_RACE_WINDOW();
-    IB_RACE_WINDOW();
+    IB_LONG_RACE_WINDOW();
 #endif
     ib_u64 odd = ib_take(&group->sequence);
     if (IB_RARE(!odd))
@@ -188,6 +190,10 @@ IB_INLINE struct ib_result ib_shell_flair_control(struct ib_flair_msg *m,
                                   ? ib_flair_install(m, &v, &io, incarnation, now_ns)
                                   : ib_flair_heartbeat(m, &v, &io, incarnation, now_ns);
     IB_RACE_WINDOW();
+#ifdef IB_MUTANT_HEARTBEAT_TAKES_NOTHING
+    if (!take)
+        IB_LONG_RACE_WINDOW();
+#endif
     if (io.store_session)
         ib_flair_store_session(session, &v);
 #ifdef IB_MUTANT_HEARTBEAT_TAKES_NOTHING

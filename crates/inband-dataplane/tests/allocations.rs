@@ -7,6 +7,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use inband_dataplane::flair::registers::SessionView;
+use inband_dataplane::flair::{self as flair_switch, wire as flair, FlairGeometry, FlairSwitch};
 use inband_dataplane::registers::LeaderView;
 use inband_dataplane::socket::{HostSocket, BATCH_MAX};
 use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
@@ -118,6 +120,44 @@ fn a_soft_switch_allocates_nothing() {
         assert_eq!(made, 0, "round {round}");
     }
     assert_eq!(up, ROUNDS * INSTANCES, "{:?}", switch.counters());
+}
+
+#[test]
+fn a_flair_switch_allocates_nothing() {
+    let geometry = FlairGeometry { sets: 1, groups: 4 };
+    let switch = FlairSwitch::new(NODE, geometry, 1);
+    let session = SessionView {
+        session: 5,
+        followers: 7,
+        replicas: 7,
+        deadline_ns: u64::MAX,
+        ..SessionView::default()
+    };
+    switch.registers().sessions.restore(0, session);
+    let packets: Vec<Vec<u8>> = flair::Type::ALL
+        .iter()
+        .map(|kind| {
+            let mut header = flair::Header::new(*kind, 0, 9);
+            (header.session, header.flags) = (5, flair::flag::STABLE);
+            let mut packet = Vec::new();
+            flair::emit(&header, b"key", &[7; 1024], &mut packet);
+            packet
+        })
+        .collect();
+    let from = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
+    let mut buffer = [0u8; PACKET_LEN_MAX_BYTES];
+    let mut sent = 0;
+    let made = allocations(|| {
+        for round in 0..ROUNDS {
+            for packet in &packets {
+                buffer[..packet.len()].copy_from_slice(packet);
+                let (verdict, ..) = switch.handle(&mut buffer, packet.len(), from, 1, round);
+                sent += u64::from(verdict != flair_switch::Verdict::Drop);
+            }
+        }
+    });
+    assert_eq!(made, 0);
+    assert_eq!(sent, 6 * ROUNDS, "{:?}", switch.counters());
 }
 
 #[test]

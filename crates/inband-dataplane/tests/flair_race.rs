@@ -20,15 +20,15 @@ use inband_dataplane::xdp::rig::udp_frame;
 const GEOMETRY: FlairGeometry = FlairGeometry { sets: 1, groups: 2 };
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 /// Threads that write and read.
-const CLIENTS: usize = 3;
+const CLIENTS: usize = 2;
 /// A right build is watched for so long; a wrong one must be caught within `CATCH_WITHIN`.
 const WATCH: Duration = Duration::from_secs(2);
-const CATCH_WITHIN: Duration = Duration::from_secs(40);
+const CATCH_WITHIN: Duration = Duration::from_secs(60);
 /// Sequence numbers that a run may use up.
 const SEQ_MAX: usize = 1 << 22;
 const STEP_DOWN_NS: u64 = 60_000_000_000;
 /// What the control thread does between two sessions.
-const STEPS_OF_A_SESSION: usize = 300;
+const STEPS_OF_A_SESSION: usize = 100;
 /// Requests of a client that are not answered yet, at most.
 const OUTSTANDING_MAX: usize = 4;
 const FOLLOWERS: u8 = 0b111;
