@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::check::{explore, Outcome};
 use crate::leader_change::{self, LeaderChange, With};
+use crate::read_routing;
 use crate::reconfiguration::{self, Reconfiguration};
 use crate::several_shards::{self, SeveralShards};
 use crate::spin::{self, SpinError};
@@ -135,6 +136,25 @@ fn shards(checks: &mut Vec<Check>) {
     checks.extend(several_shards::Mutant::ALL.map(|mutant| check(Some(mutant))));
 }
 
+fn read_routings(checks: &mut Vec<Check>) {
+    use read_routing::*;
+    let check = |bounds: Bounds, mutant: Option<Mutant>| {
+        let named = mutant.map(|mutant| format!("{mutant:?}"));
+        let is_short = mutant.is_some() || ![ELECTION, RESTART].contains(&bounds);
+        let model = ReadRouting { bounds, mutant };
+        in_rust("read_routing", bounds.to_string(), named, is_short, model)
+    };
+    let whole = [
+        ELECTION_ONE_READ,
+        RESTART_ONE_WRITE,
+        AGAIN,
+        ELECTION,
+        RESTART,
+    ];
+    checks.extend(whole.map(|bounds| check(bounds, None)));
+    checks.extend(Mutant::ALL.map(|(mutant, bounds)| check(bounds, Some(mutant))));
+}
+
 /// All checks, models first with nothing left out.
 pub fn all() -> Vec<Check> {
     let mut checks = Vec::new();
@@ -143,5 +163,6 @@ pub fn all() -> Vec<Check> {
     leader_changes(&mut checks);
     reconfigurations(&mut checks);
     shards(&mut checks);
+    read_routings(&mut checks);
     checks
 }

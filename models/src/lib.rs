@@ -4,6 +4,7 @@
 pub mod catalogue;
 pub mod check;
 pub mod leader_change;
+pub mod read_routing;
 pub mod reconfiguration;
 pub mod several_shards;
 pub mod spin;
