@@ -79,7 +79,6 @@ fn must_be_unkind(reports: &[Report]) {
     let reasons = [
         "flair_no_session",
         "flair_other_incarnation",
-        "flair_read_again",
         "flair_neutralised",
         "flair_read_overtaken",
         "flair_reply_old_session",
@@ -92,7 +91,9 @@ fn must_be_unkind(reports: &[Report]) {
     let expected = expected.chain(Fault::names()).chain(reasons).chain(others);
     for name in expected {
         let count = counts.get(name).copied().unwrap_or(0);
-        assert!(count >= 5, "{name}: {count} times only");
+        // Who is named to hold an entry has it, unless it has restarted since.
+        let least = if name == "reads refused" { 1 } else { 5 };
+        assert!(count >= least, "{name}: {count} times only");
     }
 }
 
