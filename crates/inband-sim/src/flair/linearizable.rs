@@ -8,7 +8,7 @@ use super::history::Act;
 
 /// Events that may begin while one is under way.
 const WINDOW: usize = 64 * WORDS;
-const WORDS: usize = 16;
+const WORDS: usize = 32;
 /// Writes of one key whose outcome is unknown and may matter.
 const UNKNOWN_MAX: usize = 64;
 
