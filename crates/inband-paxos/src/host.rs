@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use inband_dataplane::auth::Digest;
 use inband_dataplane::registers::LeaderView;
+use inband_dataplane::round;
 use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
 
@@ -27,6 +28,9 @@ const NODES: usize = 256;
 /// No log gets so far in a hundred thousand years. A packet that says otherwise is damaged, and whoever
 /// believed it would go after instances that never come, or count past the end of the numbers.
 const INSTANCE_END: u64 = 1 << 62;
+/// Nor are there ever so many changes of leaders: half of what a round can count. Who believed such a
+/// round would have none left to make.
+const ROUND_COUNTER_END: u64 = 1 << 31;
 /// Bytes that an ALIVE says of one log, in its value: applied instance, round of the leader.
 const ALIVE_LOG_LEN_BYTES: usize = 16;
 
@@ -633,12 +637,13 @@ impl Host {
         });
     }
 
-    /// A packet of a partition and about an instance that there can be.
+    /// A packet of a partition, about an instance and in a round that there can be.
     fn parse<'p>(&mut self, packet: &'p [u8]) -> Option<(Header, &'p [u8])> {
         let parsed = wire::parse(packet).ok();
         let good = parsed.filter(|(header, _)| {
             usize::from(header.partition) < self.partitions.len()
                 && header.instance.max(header.floor) < INSTANCE_END
+                && round::counter(header.round) < ROUND_COUNTER_END
         });
         self.shared.bad_packets += u64::from(good.is_none());
         good
@@ -722,7 +727,7 @@ impl Host {
         let first = usize::from(header.partition);
         let all = std::iter::once((header.instance, header.round)).chain(said);
         for (partition, (applied, round)) in (first..self.partitions.len()).zip(all) {
-            if applied >= INSTANCE_END {
+            if applied >= INSTANCE_END || round::counter(round) >= ROUND_COUNTER_END {
                 self.shared.bad_packets += 1;
                 continue;
             }

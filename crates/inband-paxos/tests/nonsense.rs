@@ -92,6 +92,23 @@ fn a_packet_about_an_instance_that_cannot_be_is_refused() {
     }
 }
 
+#[test]
+fn a_packet_in_a_round_that_cannot_be_is_refused() {
+    let far = 1 << 63;
+    let alive_of_the_second_log = [[0; 8], u64::to_be_bytes(far)].concat();
+    let packets = [
+        packet(Type::Nack, |h| h.round = far, b""),
+        packet(Type::Phase1B, |h| h.round = far, b""),
+        packet(Type::Alive, |h| (h.round, h.client_seq) = (far, 1), b""),
+        packet(Type::Alive, |h| h.client_seq = 2, &alive_of_the_second_log),
+    ];
+    let (mut host, mut out) = (replica(), Outbox::new());
+    for (number, packet) in packets.iter().enumerate() {
+        host.on_packet(2, packet, &mut out);
+        assert_eq!(host.bad_packets(), number as u64 + 1, "packet {number}");
+    }
+}
+
 fn partition_record(floor: u64) -> Vec<u8> {
     let words = [3u64, 100, floor, floor].map(u64::to_le_bytes).concat();
     [&[1, 0, 0][..], &words, &[1]].concat()
