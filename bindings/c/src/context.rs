@@ -114,7 +114,8 @@ impl Context {
     ) -> Result<Context, Error> {
         let mut config = Config::load(config_path)?;
         config.host.dataplane = dataplane.unwrap_or(config.host.dataplane);
-        let (dataplane, why) = backend::resolve(&config);
+        let (dataplane, why) =
+            backend::resolve(config.host.dataplane, config.host.interface.as_deref());
         let stop = Stop::new().map_err(|e| {
             Error::new(
                 Code::Internal,
