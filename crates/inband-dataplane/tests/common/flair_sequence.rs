@@ -163,11 +163,11 @@ fn set(record: &Record) -> u16 {
 fn near(base: u64, byte: u8) -> u64 {
     match byte {
         0..240 => base,
-        240..246 => base + 1,
+        240..246 => base.wrapping_add(1),
         246..252 => base.saturating_sub(1),
         252 => 0,
         253 => u64::MAX,
-        _ => base + 1000,
+        _ => base.wrapping_add(1000),
     }
 }
 
