@@ -9,17 +9,7 @@ IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_msg *m) {
     return -1;
 }
 
-#ifdef IB_RACE_DELAY
-#define IB_RACE_WAIT_STEPS 16 /* of some 20 ns each */
-
-/* For the race test: lose some time, not always the same. */
-IB_INLINE void ib_race_wait(void) {
-    ib_u32 steps = bpf_get_prandom_u32() % IB_RACE_WAIT_STEPS;
-    for (ib_u32 i = 0; i < IB_RACE_WAIT_STEPS && i < steps; i++)
-        bpf_ktime_get_ns();
-}
-#endif
-
+#include "race_wait.h"
 #include "../inband/shell.h"
 #include "fetch.h"
 

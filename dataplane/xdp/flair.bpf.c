@@ -12,18 +12,7 @@
 #include "../inband/flair_msg.h"
 #include "enter.h"
 #include "send.h"
-
-#ifdef IB_RACE_DELAY
-#define IB_RACE_WAIT_STEPS 16 /* of some 20 ns each */
-
-/* For the race test: lose some time, not always the same. */
-IB_INLINE void ib_race_wait(void) {
-    ib_u32 steps = bpf_get_prandom_u32() % IB_RACE_WAIT_STEPS;
-    for (ib_u32 i = 0; i < IB_RACE_WAIT_STEPS && i < steps; i++)
-        bpf_ktime_get_ns();
-}
-#endif
-
+#include "race_wait.h"
 #include "../inband/flair_shell.h"
 
 struct {

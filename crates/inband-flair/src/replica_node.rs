@@ -11,7 +11,7 @@ use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_raft::RaftError;
 use inband_transport::tls::Transport;
 
-use crate::clock::{boot_time_ns, draw};
+use crate::clock::boot_time_ns;
 use crate::config::{Balance, Config, Part};
 use crate::peer_links::PeerLinks;
 use crate::replica::{self, Message, Out, Replica, Status};
@@ -38,7 +38,7 @@ pub enum ReplicaError {
         /// What the system said.
         source: io::Error,
     },
-    /// No random numbers, or a socket that fails.
+    /// A socket that fails.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Raft.
@@ -93,7 +93,7 @@ impl ReplicaNode {
             timing,
             tuning: TUNING,
         };
-        let mut replica = Replica::new(spec, draw()?, boot_time_ns())?;
+        let mut replica = Replica::new(spec, rand::random(), boot_time_ns())?;
         replica.set_only_leader_reads(cluster.balance == Balance::Leader);
         Ok(ReplicaNode {
             replica,

@@ -16,8 +16,10 @@ use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_dataplane::xdp::{XdpError, XdpMode};
 use inband_paxos::backend;
 use inband_paxos::config::Dataplane;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 
-use crate::clock::{boot_time_ns, draw};
+use crate::clock::boot_time_ns;
 use crate::config::{Config, Part};
 
 /// Packets handled before others get a turn.
@@ -52,9 +54,6 @@ pub enum SwitchError {
     /// Its socket fails.
     #[error("cannot receive packets: {0}")]
     Socket(io::Error),
-    /// No random numbers.
-    #[error("cannot read /dev/urandom: {0}")]
-    Random(io::Error),
     /// The programs cannot be loaded.
     #[error(transparent)]
     Xdp(#[from] XdpError),
@@ -80,7 +79,7 @@ pub struct SwitchNode {
     replicas: Vec<SocketAddrV4>,
     geometry: FlairGeometry,
     /// For choosing among replicas; nothing rests on it.
-    random: u64,
+    random: SmallRng,
     lost: u64,
     /// When the kernel's neighbours are asked for the next time.
     refresh_at_ns: u64,
@@ -99,7 +98,8 @@ impl SwitchNode {
             sets: 1,
             groups: config.cluster.groups as usize,
         };
-        let incarnation = draw().map_err(SwitchError::Random)?;
+        // 0 is what those say who do not know it yet.
+        let incarnation = rand::random::<u64>().max(1);
         let node = FIRST_NODE + number as u8;
         let replicas: Vec<_> = config.cluster.replicas.iter().map(|r| r.address).collect();
         let host = &config.host;
@@ -137,7 +137,7 @@ impl SwitchNode {
             node,
             replicas,
             geometry,
-            random: incarnation,
+            random: SmallRng::seed_from_u64(incarnation),
             lost: 0,
             refresh_at_ns: 0,
         })
@@ -179,7 +179,7 @@ impl SwitchNode {
         len_bytes: usize,
         from: SocketAddrV4,
     ) {
-        let random = self.random();
+        let random = self.random.random();
         let packet = buffer.first_chunk_mut().expect("it is longer");
         let (to, len_bytes) = match &self.backend {
             Backend::Soft(switch) => {
@@ -194,14 +194,6 @@ impl SwitchNode {
         if let Some(to) = to {
             self.lost += u64::from(!self.socket.send(&packet[..len_bytes], to));
         }
-    }
-
-    /// xorshift64*: cheap, and nothing rests on it.
-    fn random(&mut self) -> u64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
     }
 
     /// For polling.

@@ -52,6 +52,15 @@ pub enum CallError {
     },
 }
 
+impl CallError {
+    /// Is there nobody at all, as before a start or after an end?
+    pub fn nobody_listens(&self) -> bool {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        matches!(self, Self::Unreachable { source, .. }
+            if matches!(source.kind(), NotFound | ConnectionRefused))
+    }
+}
+
 /// Send one request and wait for its answer.
 pub fn call<Q: Serialize, R: DeserializeOwned>(
     path: &Path,

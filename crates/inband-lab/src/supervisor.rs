@@ -7,7 +7,7 @@
 mod down;
 mod error;
 mod keys;
-mod listeners;
+pub mod listeners;
 mod members;
 mod operate;
 mod plane;

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::net::TcpListener;
+use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -74,22 +75,25 @@ pub fn run(config_path: &Path) -> Result<()> {
     while !view.stop.load(Ordering::Acquire) {
         node.poll(&mut bursts);
         bursts.iter_mut().for_each(Burst::clear);
-        let fds: Vec<_> = node
-            .wake_fds()
-            .into_iter()
-            .filter_map(inband_dataplane::socket::borrow)
-            .collect();
-        let mut polled: Vec<PollFd<'_>> = fds
-            .iter()
-            .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
-            .collect();
-        let timeout = node.poll_timeout().min(IDLE_MAX);
-        let timeout_ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
-        // An interrupted wait is a short one.
-        let _ = poll(&mut polled, PollTimeout::from(timeout_ms));
+        wait(&node.wake_fds(), node.poll_timeout().min(IDLE_MAX));
     }
     tracing::info!("{}: stopped", config.this().name);
     Ok(())
+}
+
+/// Sleep until one of the descriptors has something to read, or for so long.
+pub fn wait(fds: &[RawFd], timeout: Duration) {
+    let fds: Vec<_> = fds
+        .iter()
+        .filter_map(|fd| inband_dataplane::socket::borrow(*fd))
+        .collect();
+    let mut polled: Vec<PollFd<'_>> = fds
+        .iter()
+        .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
+        .collect();
+    let timeout_ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
+    // An interrupted wait is a short one.
+    let _ = poll(&mut polled, PollTimeout::from(timeout_ms));
 }
 
 /// Sockets that a supervisor or systemd has opened for metrics, and for Redis clients. What is not

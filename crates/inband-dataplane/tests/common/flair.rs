@@ -13,7 +13,7 @@ use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_dataplane::xdp::rig::udp_frame;
 use inband_dataplane::xdp::XdpMode;
 
-use super::{check_ip, check_sizes, check_turned, FRAME_LEN_BYTES, HERE, NODE};
+use super::{check_ip, check_sizes, check_turned, refused_for, FRAME_LEN_BYTES, HERE, NODE};
 use super::{XDP_DROP, XDP_PASS, XDP_REDIRECT, XDP_TX};
 
 pub use super::flair_sequence::{GEOMETRY, INCARNATION};
@@ -38,13 +38,10 @@ pub struct Outcome {
 
 /// Put a packet through the native role, behind a gate as a host has one.
 pub fn native(gate: &mut Gate, switch: &FlairSwitch, packet: &[u8], arrival: Arrival) -> Outcome {
-    let before = gate.counters();
-    if !gate.admits(packet) {
-        let mut counted = gate.counters().into_iter();
-        let counted = counted.find(|(name, n)| before.get(name).copied().unwrap_or(0) != *n);
+    if let Some(reason) = refused_for(gate, packet) {
         return Outcome {
             verdict: Verdict::Drop,
-            reason: counted.expect("a reason").0,
+            reason,
             packet: Vec::new(),
         };
     }

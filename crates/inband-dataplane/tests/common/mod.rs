@@ -106,15 +106,23 @@ pub fn native(switch: &SoftSwitch, packet: &[u8]) -> Outcome {
     }
 }
 
+/// Why a gate does not admit a packet, if it does not.
+pub fn refused_for(gate: &mut Gate, packet: &[u8]) -> Option<&'static str> {
+    let before = gate.counters();
+    if gate.admits(packet) {
+        return None;
+    }
+    let mut counted = gate.counters().into_iter();
+    let counted = counted.find(|(name, n)| before.get(name).copied().unwrap_or(0) != *n);
+    Some(counted.expect("a reason").0)
+}
+
 /// The same behind a gate, as a host has one.
 pub fn native_behind(gate: &mut Gate, switch: &SoftSwitch, packet: &[u8]) -> Outcome {
-    let before = gate.counters();
-    if !gate.admits(packet) {
-        let mut counted = gate.counters().into_iter();
-        let counted = counted.find(|(name, n)| before.get(name).copied().unwrap_or(0) != *n);
+    if let Some(reason) = refused_for(gate, packet) {
         return Outcome {
             verdict: Verdict::Drop,
-            reason: counted.expect("a reason").0,
+            reason,
             packet: Vec::new(),
         };
     }

@@ -20,10 +20,7 @@ const IN_USE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 const LOOPBACK_PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// Listen, or say which option to change.
-pub(super) fn bind(
-    address: SocketAddr,
-    option: &'static str,
-) -> Result<TcpListener, SupervisorError> {
+pub fn bind(address: SocketAddr, option: &'static str) -> Result<TcpListener, SupervisorError> {
     let deadline = Instant::now() + IN_USE_PATIENCE;
     let listener = loop {
         match TcpListener::bind(address) {
@@ -82,7 +79,7 @@ pub(super) fn check_free(host: &str, address: SocketAddrV4) -> Result<(), Superv
 /// Ports of loopback for hosts without a network of their own, free at the moment. Where the search
 /// begins depends on the cluster, so that clusters that start together do not meet. `taken` belong to
 /// members, whether they run or not.
-pub(super) fn free_loopback_ports(
+pub fn free_loopback_ports(
     cluster: &str,
     count: usize,
     taken: &[SocketAddrV4],

@@ -15,7 +15,7 @@ use inband_control::service;
 
 use super::{ClusterStatus, DownReport, MemberKind, Shared, SupervisorError};
 use crate::cluster_dir::ClusterDir;
-use crate::line_json::{self, CallError, Server};
+use crate::line_json::{self, Server};
 
 /// Longer than anything that a supervisor does in one request.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
@@ -177,16 +177,9 @@ pub fn ask(data: &Path, request: &SupervisorRequest) -> Result<SupervisorReply, 
     match line_json::call(&ClusterDir::socket_in(data), request, request.limit()) {
         Ok(SupervisorReply::Error { message }) => Err(SupervisorError::Refused(message)),
         Ok(reply) => Ok(reply),
-        Err(CallError::Unreachable { source, .. })
-            if matches!(
-                source.kind(),
-                ErrorKind::NotFound | ErrorKind::ConnectionRefused
-            ) =>
-        {
-            Err(SupervisorError::NotRunning {
-                dir: data.to_owned(),
-            })
-        }
+        Err(error) if error.nobody_listens() => Err(SupervisorError::NotRunning {
+            dir: data.to_owned(),
+        }),
         Err(error) => Err(error.into()),
     }
 }
@@ -228,9 +221,23 @@ fn unexpected(reply: &SupervisorReply) -> SupervisorError {
 }
 
 /// Start a program that will call [`leave_terminal`] and [`super::Supervisor::start`] on `data`,
-/// and wait until that answers. Its output goes to `up.log` in `data`; if it ends instead, the
-/// last line of that is the error.
-pub fn spawn_detached(mut command: Command, data: &Path) -> Result<ClusterStatus, SupervisorError> {
+/// and wait until that answers.
+pub fn spawn_detached(command: Command, data: &Path) -> Result<ClusterStatus, SupervisorError> {
+    // Another supervisor may have the directory: then ours ends soon.
+    spawn_until(command, data, |pid| {
+        let status = status(data).ok();
+        status.filter(|status| status.supervisor_pid == pid)
+    })
+}
+
+/// Start a program that will call [`leave_terminal`], and wait until `answers`, which is given its process
+/// id, has an answer. Its output goes to `up.log` in `data`; if it ends instead, the last line of that is the
+/// error.
+pub fn spawn_until<T>(
+    mut command: Command,
+    data: &Path,
+    mut answers: impl FnMut(u32) -> Option<T>,
+) -> Result<T, SupervisorError> {
     std::fs::create_dir_all(data).map_err(SupervisorError::file("create", data))?;
     let log_path = data.join("up.log");
     // A new file: an earlier supervisor that is just ending may still write to the old one.
@@ -256,10 +263,8 @@ pub fn spawn_detached(mut command: Command, data: &Path) -> Result<ClusterStatus
         .spawn()
         .map_err(SupervisorError::file("run", program))?;
     loop {
-        match status(data) {
-            Ok(status) if status.supervisor_pid == child.id() => return Ok(status),
-            // Not listening yet, or another supervisor has the directory: then ours ends soon.
-            _ => {}
+        if let Some(answer) = answers(child.id()) {
+            return Ok(answer);
         }
         if let Ok(Some(how)) = child.try_wait() {
             let text = std::fs::read_to_string(&log_path).unwrap_or_default();
@@ -273,7 +278,7 @@ pub fn spawn_detached(mut command: Command, data: &Path) -> Result<ClusterStatus
     }
 }
 
-/// Become independent of the terminal. Call early, in a process made by [`spawn_detached`].
+/// Become independent of the terminal. Call early, in a process made by [`spawn_until`].
 pub fn leave_terminal() {
     // Fails only for the leader of a process group, which is independent already.
     let _ = setsid();

@@ -5,7 +5,7 @@ pub mod load;
 mod quota;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -200,7 +200,7 @@ impl Bed {
             _quotas: Vec::new(),
             scratch,
         };
-        bed.run(&args.workload(0.0, 0.0), true)?;
+        bed.fill(&args.workload(0.0, 0.0))?;
         let pids = bed.cluster.replica_pids();
         let quotas = pids
             .into_iter()
@@ -218,18 +218,25 @@ impl Bed {
         switch.map_or_else(String::new, |status| status.backend.clone())
     }
 
+    fn fill(&self, workload: &Workload) -> Result<()> {
+        self.run(workload, &self.report(), true)
+    }
+
     fn measure(&self, workload: &Workload) -> Result<LoadReport> {
-        self.run(workload, false)
+        let report = self.report();
+        let _ = fs::remove_file(&report);
+        self.run(workload, &report, false)?;
+        let text = fs::read_to_string(&report).context("the load's report")?;
+        serde_json::from_str(&text).context("the load's report")
+    }
+
+    fn report(&self) -> PathBuf {
+        self.scratch.path().join("report.json")
     }
 
     /// In a process of its own, on the gateway's host.
-    fn run(&self, workload: &Workload, fills: bool) -> Result<LoadReport> {
-        let report = self.scratch.path().join("report.json");
-        let _ = fs::remove_file(&report);
-        let arguments = workload.arguments(&self.config, &report, fills);
-        self.cluster
-            .run_beside_gateway(arguments, workload.limit())?;
-        let text = fs::read_to_string(&report).context("the load's report")?;
-        serde_json::from_str(&text).context("the load's report")
+    fn run(&self, workload: &Workload, report: &Path, fills: bool) -> Result<()> {
+        let arguments = workload.arguments(&self.config, report, fills);
+        self.cluster.run_beside_gateway(arguments, workload.limit())
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use inband_flair::config::{
 use inband_lab::lab::HOST_INTERFACE;
 use inband_lab::line_json::{self, Server};
 use inband_lab::process::{ProcessSpec, SupervisedChild};
+use inband_lab::supervisor::listeners;
 use inband_lab::{preflight, Lab, LabError, LabSpec};
 use inband_paxos::config::{Dataplane, DEFAULT_PORT};
 use inband_paxos::durable::StateLock;
@@ -152,6 +153,12 @@ fn names(spec: &FlairSpec) -> Vec<String> {
         .collect()
 }
 
+/// Another one for every directory.
+fn lab_name(spec: &FlairSpec) -> String {
+    let path = spec.data.as_os_str().as_encoded_bytes();
+    format!("flair-{:08x}", inband_dataplane::wire::digest(path) as u32)
+}
+
 /// The network: a lab where that works, unless told otherwise. The line says which, and why.
 fn network(spec: &FlairSpec, names: &[String]) -> Result<(Option<Lab>, String)> {
     if spec.dataplane == Dataplane::Udp {
@@ -159,9 +166,8 @@ fn network(spec: &FlairSpec, names: &[String]) -> Result<(Option<Lab>, String)> 
     }
     let make = || -> Result<Lab, LabError> {
         preflight::check_lab()?;
-        let path = spec.data.as_os_str().as_encoded_bytes();
         let lab = Lab::create(&LabSpec {
-            name: format!("flair-{:08x}", inband_dataplane::wire::digest(path) as u32),
+            name: lab_name(spec),
             hosts: names.to_vec(),
             seed: 1,
         })?;
@@ -179,18 +185,6 @@ fn network(spec: &FlairSpec, names: &[String]) -> Result<(Option<Lab>, String)> 
     }
 }
 
-/// So many free UDP ports of loopback, which are also free for TCP.
-fn loopback_addresses(count: usize) -> Result<Vec<SocketAddrV4>> {
-    let free = || -> Result<(UdpSocket, TcpListener, SocketAddrV4)> {
-        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, udp.local_addr()?.port());
-        Ok((udp, TcpListener::bind(address)?, address))
-    };
-    // All held until the last is found, so that none is found twice.
-    let held: Vec<_> = (0..count).map(|_| free()).collect::<Result<_>>()?;
-    Ok(held.iter().map(|(_, _, address)| *address).collect())
-}
-
 impl Cluster {
     /// Start all hosts and wait until a session serves.
     pub fn start(mut spec: FlairSpec) -> Result<Cluster> {
@@ -203,12 +197,7 @@ impl Cluster {
                 spec.data.display()
             )
         })?;
-        let front_door = TcpListener::bind(spec.resp).with_context(|| {
-            format!(
-                "--resp: cannot listen at {}; is the port in use?",
-                spec.resp
-            )
-        })?;
+        let front_door = listeners::bind(spec.resp, "--resp")?;
         let names = names(&spec);
         let (lab, notice) = network(&spec, &names)?;
         let addresses = match &lab {
@@ -218,7 +207,7 @@ impl Cluster {
                     |h: &Arc<inband_lab::Host>| SocketAddrV4::new(h.address(), DEFAULT_PORT);
                 hosts.iter().map(address).collect()
             }
-            None => loopback_addresses(names.len())?,
+            None => listeners::free_loopback_ports(&lab_name(&spec), names.len(), &[])?,
         };
         let config = cluster_config(&spec, &names, &addresses);
         let hosts = names
@@ -455,11 +444,11 @@ impl Shared {
 
     /// The host that a role means now.
     fn resolve(&self, role: &str) -> Result<&Host> {
-        let status = self.status();
-        let leader = || status.leader().map(|(host, _)| host.name.clone());
+        let leader = |status: &ClusterStatus| status.leader().map(|(host, _)| host.name.clone());
         let name = match role.split_once('/') {
-            None if role == "leader" => leader().context("no replica leads now")?,
+            None if role == "leader" => leader(&self.status()).context("no replica leads now")?,
             None if role == "switch" => {
+                let status = self.status();
                 let switch = status.switch().context("no session serves now")?;
                 switch.name.clone()
             }
@@ -468,18 +457,16 @@ impl Shared {
                     .parse()
                     .ok()
                     .with_context(|| format!("follower/{number}: {number:?} is no number"))?;
-                let leader = leader();
-                let replicas = status
-                    .hosts
-                    .iter()
-                    .filter(|h| h.name.starts_with("replica"));
-                let mut followers = replicas.filter(|h| Some(&h.name) != leader.as_ref());
-                let found = followers.nth(number);
-                found
+                let status = self.status();
+                let leader = leader(&status);
+                let hosts = status.hosts.into_iter().map(|host| host.name);
+                let mut followers = hosts
+                    .filter(|name| name.starts_with("replica") && Some(name) != leader.as_ref());
+                followers
+                    .nth(number)
                     .with_context(|| format!("there is no follower/{number}"))?
-                    .name
-                    .clone()
             }
+            // A host by its own name.
             _ => role.to_owned(),
         };
         self.named(&name)
@@ -556,13 +543,6 @@ fn serve(shared: &Arc<Shared>) -> Result<Server> {
             },
         }
     };
-    listen(&path, handle)
-}
-
-fn listen(
-    path: &Path,
-    handle: impl Fn(Request) -> Reply + Send + Sync + 'static,
-) -> Result<Server> {
-    Server::start(path, handle, |message| Reply::Error { message })
+    Server::start(&path, handle, |message| Reply::Error { message })
         .with_context(|| format!("cannot listen at {}", path.display()))
 }

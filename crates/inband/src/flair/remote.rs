@@ -1,11 +1,10 @@
 //! The socket of a running `inband flair up`: what `status`, `kill`, `restart` and `down` of other processes use.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{bail, Result};
-use inband_lab::line_json::{self, CallError};
+use inband_lab::line_json;
 use serde::{Deserialize, Serialize};
 
 use super::status::ClusterStatus;
@@ -61,17 +60,10 @@ pub fn ask(data: &Path, request: &Request) -> Result<Reply> {
     match line_json::call(&socket_in(data), request, CALL_LIMIT) {
         Ok(Reply::Error { message }) => bail!("{message}"),
         Ok(reply) => Ok(reply),
-        Err(CallError::Unreachable { source, .. })
-            if matches!(
-                source.kind(),
-                ErrorKind::NotFound | ErrorKind::ConnectionRefused
-            ) =>
-        {
-            bail!(
-                "no FLAIR cluster runs in {}; start one: inband flair up",
-                data.display()
-            )
-        }
+        Err(error) if error.nobody_listens() => bail!(
+            "no FLAIR cluster runs in {}; start one: inband flair up",
+            data.display()
+        ),
         Err(error) => Err(error.into()),
     }
 }

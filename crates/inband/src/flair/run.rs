@@ -1,7 +1,7 @@
 //! `inband flair run`: one host of FLAIR.
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
-use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,10 +13,9 @@ use inband_flair::gateway::Gateway;
 use inband_flair::replica_node::ReplicaNode;
 use inband_flair::switch_node::SwitchNode;
 use inband_lab::line_json::Server;
-use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 use super::status::{HostReply, HostRequest, HostStatus, SwitchStatus};
-use crate::run::{inherited, stop_on_signals};
+use crate::run::{inherited, stop_on_signals, wait};
 
 /// How often what status says is renewed.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
@@ -74,7 +73,7 @@ pub fn run(config_path: &Path, found: bool) -> Result<()> {
         listeners.push(listener);
     }
     let published = Published::new(&config);
-    let _control = serve(&config, published.clone(), stop.clone())?;
+    let _control = serve(&config, published.clone())?;
     match part {
         Part::Switch(_) => run_switch(&config, &stop, published),
         Part::Replica(_) => run_replica(&config, found, &stop, published),
@@ -82,7 +81,7 @@ pub fn run(config_path: &Path, found: bool) -> Result<()> {
     }
 }
 
-fn serve(config: &Config, published: Published, stop: Arc<AtomicBool>) -> Result<Server> {
+fn serve(config: &Config, published: Published) -> Result<Server> {
     let path = &config.host.socket;
     let handle = move |request: HostRequest| match request {
         HostRequest::Status => {
@@ -91,36 +90,14 @@ fn serve(config: &Config, published: Published, stop: Arc<AtomicBool>) -> Result
                 status.unwrap_or_else(PoisonError::into_inner).clone(),
             ))
         }
-        HostRequest::Stop => {
-            stop.store(true, Ordering::Release);
-            HostReply::Stopping
-        }
     };
     Server::start(path, handle, |message| HostReply::Error { message })
         .with_context(|| format!("host.socket: cannot listen at {}", path.display()))
 }
 
-fn owned(
-    counters: std::collections::BTreeMap<&'static str, u64>,
-) -> std::collections::BTreeMap<String, u64> {
+fn owned(counters: BTreeMap<&'static str, u64>) -> BTreeMap<String, u64> {
     let own = |(name, value): (&str, u64)| (name.to_owned(), value);
     counters.into_iter().map(own).collect()
-}
-
-/// Sleep until one of them has something, or for so long.
-fn wait(fds: &[RawFd], timeout: Duration) {
-    let fds: Vec<_> = fds
-        .iter()
-        .filter_map(|fd| inband_dataplane::socket::borrow(*fd))
-        .collect();
-    let mut polled: Vec<PollFd<'_>> = fds
-        .iter()
-        .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
-        .collect();
-    let timeout = timeout.min(IDLE_MAX);
-    let timeout_ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
-    // An interrupted wait is a short one.
-    let _ = poll(&mut polled, PollTimeout::from(timeout_ms));
 }
 
 fn run_switch(config: &Config, stop: &AtomicBool, mut published: Published) -> Result<()> {
@@ -138,7 +115,7 @@ fn run_switch(config: &Config, stop: &AtomicBool, mut published: Published) -> R
             status.counters = owned(node.counters());
         });
         if !more {
-            wait(&[node.fd()], node.poll_timeout());
+            wait(&[node.fd()], node.poll_timeout().min(IDLE_MAX));
         }
     }
     Ok(())
@@ -159,7 +136,7 @@ fn run_replica(
             status.counters = owned(node.counters());
         });
         if !more {
-            wait(&node.fds(), node.poll_timeout());
+            wait(&node.fds(), node.poll_timeout().min(IDLE_MAX));
         }
     }
     Ok(())

@@ -13,8 +13,6 @@ use serde::{Deserialize, Serialize};
 pub enum HostRequest {
     /// Answered by [`HostReply::Status`].
     Status,
-    /// End the process.
-    Stop,
 }
 
 /// Its answer.
@@ -23,8 +21,6 @@ pub enum HostRequest {
 pub enum HostReply {
     /// To [`HostRequest::Status`].
     Status(Box<HostStatus>),
-    /// To [`HostRequest::Stop`].
-    Stopping,
     /// It was not understood.
     Error {
         /// One line.

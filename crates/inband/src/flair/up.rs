@@ -2,15 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_flair::config::Balance;
 use inband_kv::access::Access;
 use inband_lab::signals::StopSignals;
-use inband_lab::supervisor::remote::leave_terminal;
+use inband_lab::supervisor::remote::{leave_terminal, spawn_until};
 use inband_paxos::config::Dataplane;
 
 use super::cluster::{Cluster, FlairSpec};
@@ -22,7 +22,6 @@ const SELF_CHECK_ROUNDS: usize = 200;
 const SELF_CHECK_LIMIT: Duration = Duration::from_secs(10);
 const SELF_CHECK_KEY: &str = "inband:self-check";
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
-const DETACH_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Options of `inband flair up`.
 #[derive(Debug, Args)]
@@ -101,30 +100,17 @@ pub fn up(args: &UpArgs) -> Result<()> {
 }
 
 fn up_detached(args: &UpArgs) -> Result<()> {
-    std::fs::create_dir_all(&args.data)?;
-    let log_path = args.data.join("up.log");
-    let log = std::fs::File::create(&log_path)
-        .with_context(|| format!("cannot write {}", log_path.display()))?;
-    let mut child = Command::new(std::env::current_exe()?)
+    let mut command = Command::new(std::env::current_exe()?);
+    // The same options, but in the background process.
+    command
         .args(std::env::args_os().skip(1).filter(|a| a != "--detach"))
-        .arg("--detached")
-        .stdin(Stdio::null())
-        .stderr(log.try_clone()?)
-        .stdout(log)
-        .spawn()?;
-    let status = loop {
-        match remote::status(&args.data) {
-            Ok(status) if status.supervisor_pid == child.id() => break status,
-            _ => {}
-        }
-        if child.try_wait()?.is_some() {
-            let text = std::fs::read_to_string(&log_path).unwrap_or_default();
-            bail!("{}", text.lines().last().unwrap_or("it ended at once"));
-        }
-        std::thread::sleep(DETACH_POLL_INTERVAL);
-    };
+        .arg("--detached");
+    let status = spawn_until(command, &args.data, |pid| {
+        let status = remote::status(&args.data).ok();
+        status.filter(|status| status.supervisor_pid == pid)
+    })?;
     // The dataplane and why.
-    let said = std::fs::read_to_string(&log_path).unwrap_or_default();
+    let said = std::fs::read_to_string(args.data.join("up.log")).unwrap_or_default();
     said.lines().take(1).for_each(|line| println!("{line}"));
     show_start(&status)?;
     println!("It runs in the background; `inband flair down` stops it.");

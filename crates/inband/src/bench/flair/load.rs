@@ -8,13 +8,12 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use hdrhistogram::Histogram;
-use inband_dataplane::socket::{borrow, HostSocket};
+use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_flair::client::{self, Client, Op, Out, Outcome, Ticket};
-use inband_flair::clock::{boot_time_ns, draw};
+use inband_flair::clock::boot_time_ns;
 use inband_flair::config::Config;
 use inband_flair::timing::ClientTiming;
-use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution as _, Zipf};
@@ -22,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
 use crate::bench::stats::Distribution;
+use crate::run::wait;
 
 /// Bytes of a key.
 const KEY_LEN_BYTES: usize = 24;
@@ -124,10 +124,10 @@ impl Workload {
 pub fn flair_load(args: &FlairLoadArgs) -> Result<()> {
     let config = Config::load(&args.config)?;
     let mut load = Load::open(&config, args)?;
-    let report = match args.fill {
-        true => load.fill()?,
-        false => load.measure()?,
-    };
+    if args.fill {
+        return load.fill();
+    }
+    let report = load.measure()?;
     std::fs::write(&args.report, serde_json::to_vec(&report)?)
         .with_context(|| format!("cannot write {}", args.report.display()))
 }
@@ -164,7 +164,7 @@ impl<'a> Load<'a> {
                     .map_err(|error| anyhow::anyhow!("--zipf {skew}: {error}"))?,
             ),
         };
-        let seed = draw()?;
+        let seed = rand::random();
         Ok(Load {
             args,
             socket,
@@ -207,10 +207,7 @@ impl<'a> Load<'a> {
         self.out.packets.clear();
         let due = self.client.due().unwrap_or(u64::MAX);
         let wait_ms = due.saturating_sub(boot_time_ns()) / 1_000_000 + 1;
-        if let Some(fd) = borrow(self.socket.fd()) {
-            let timeout = PollTimeout::from(u16::try_from(wait_ms).unwrap_or(u16::MAX));
-            let _ = poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout);
-        }
+        wait(&[self.socket.fd()], Duration::from_millis(wait_ms));
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         for _ in 0..PACKETS_PER_TURN {
             let Some((len_bytes, _)) = self.socket.receive(&mut buffer)? else {
@@ -224,7 +221,7 @@ impl<'a> Load<'a> {
     }
 
     /// Set every key.
-    fn fill(&mut self) -> Result<LoadReport> {
+    fn fill(&mut self) -> Result<()> {
         let (mut next, mut done) = (0, 0);
         while done < self.args.keys {
             while next < self.args.keys && self.client.under_way() < self.args.clients {
@@ -238,12 +235,7 @@ impl<'a> Load<'a> {
                 done += 1;
             }
         }
-        Ok(LoadReport {
-            per_s: 0.0,
-            reads: Distribution::default(),
-            writes: Distribution::default(),
-            errors: 0,
-        })
+        Ok(())
     }
 
     fn measure(&mut self) -> Result<LoadReport> {
