@@ -18,6 +18,8 @@ const IN_USE_PATIENCE: Duration = Duration::from_millis(200);
 const IN_USE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Where ports of hosts on loopback are looked for: below those that the kernel gives to clients.
 const LOOPBACK_PORTS: std::ops::Range<u16> = 20_000..32_000;
+/// So many ports from the first of a kind of doors (RESP, metrics) on are left to later hosts.
+const DOORS_MAX: u16 = 64;
 
 /// Listen, or say which option to change.
 pub fn bind(address: SocketAddr, option: &'static str) -> Result<TcpListener, SupervisorError> {
@@ -78,20 +80,27 @@ pub(super) fn check_free(host: &str, address: SocketAddrV4) -> Result<(), Superv
 
 /// Ports of loopback for hosts without a network of their own, free at the moment. Where the search
 /// begins depends on the cluster, so that clusters that start together do not meet. `taken` belong to
-/// members, whether they run or not.
+/// members, whether they run or not; from each of `first_doors` on, the cluster's hosts will listen.
 pub fn free_loopback_ports(
     cluster: &str,
     count: usize,
     taken: &[SocketAddrV4],
+    first_doors: &[u16],
 ) -> Result<Vec<SocketAddrV4>, SupervisorError> {
     let hash = cluster
         .bytes()
         .fold(7u32, |h, b| h.wrapping_mul(31).wrapping_add(u32::from(b)));
     // Each host has a pair of ports.
+    let is_door = |port: u16| {
+        let mut doors = first_doors.iter();
+        // A host takes the port after its own as well.
+        doors.any(|first| port.saturating_add(1) >= *first && port - DOORS_MAX.min(port) < *first)
+    };
     let pairs = u32::from(LOOPBACK_PORTS.end - LOOPBACK_PORTS.start) / 2;
     let start = hash.wrapping_mul(2_654_435_761) % pairs;
     let addresses: Vec<SocketAddrV4> = (0..pairs)
         .map(|i| LOOPBACK_PORTS.start + 2 * ((start + i) % pairs) as u16)
+        .filter(|port| !is_door(*port))
         .map(|port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
         .filter(|address| !taken.contains(address) && is_free(*address))
         .take(count)
@@ -102,4 +111,28 @@ pub fn free_loopback_ports(
         )));
     }
     Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_keep_off_the_doors_that_will_be_opened_later() {
+        let found = |doors: &[u16]| {
+            let addresses = free_loopback_ports("doors", 3, &[], doors).expect("ports");
+            addresses.iter().map(|a| a.port()).collect::<Vec<_>>()
+        };
+        let at = found(&[])[0];
+        for first in [at, at + 1, at - DOORS_MAX + 1] {
+            let doors = first..first + DOORS_MAX;
+            for port in found(&[first, 6479]) {
+                let pair = [port, port + 1];
+                assert!(
+                    !pair.iter().any(|port| doors.contains(port)),
+                    "{pair:?} {doors:?}"
+                );
+            }
+        }
+    }
 }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::listeners::{bind, free_loopback_ports};
 use super::operate::most_applied;
-use super::start::{lab_address, mute_acceptors, own_door, resolve};
+use super::start::{first_doors, lab_address, mute_acceptors, own_door, resolve};
 use super::{lock, HostRuntime, Shared, Slot, SupervisorError};
 use crate::change::{
     self, member_of, ChangeError, Failure, Goal, Plane, PlaneError, Watch, ACCEPT_LIMIT,
@@ -287,7 +287,7 @@ impl Shared {
             None => {
                 let taken: Vec<SocketAddrV4> = self.hosts().iter().map(|h| h.address).collect();
                 let cluster = lock(&self.record).name.clone();
-                free_loopback_ports(&cluster, 1, &taken)?[0]
+                free_loopback_ports(&cluster, 1, &taken, &first_doors(&self.spec))?[0]
             }
         };
         let host = Arc::new(HostRuntime {

@@ -69,7 +69,11 @@ pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
     let mut notices = plan.notices;
     let (dataplane, lab, why) = network(&spec, &plan.record.name, &plan.hosts)?;
     notices.insert(0, why);
-    let addresses = addresses(&plan.record.name, &plan.hosts, lab.is_some())?;
+    let addresses = if lab.is_some() {
+        in_lab(&plan.hosts)
+    } else {
+        on_loopback(&spec, &plan.record.name, &plan.hosts)?
+    };
     let is_new = plan.record.hosts.is_empty();
     let mut record = plan.record;
     notices.push(keys::prepare(&dir, &record, spec.authenticated, is_new)?);
@@ -164,24 +168,31 @@ fn keep_network(spec: &mut ClusterSpec, hosts: &[PlannedHost]) -> Result<(), Sup
     Ok(())
 }
 
-/// Where each host's packets go.
-fn addresses(
+/// Where each host's packets go in the lab.
+fn in_lab(hosts: &[PlannedHost]) -> Vec<SocketAddrV4> {
+    let address = |host: &PlannedHost| host.address.unwrap_or(lab_address(host.id));
+    hosts.iter().map(address).collect()
+}
+
+/// Where each host's packets go on loopback.
+fn on_loopback(
+    spec: &ClusterSpec,
     cluster: &str,
     hosts: &[PlannedHost],
-    in_lab: bool,
 ) -> Result<Vec<SocketAddrV4>, SupervisorError> {
-    if in_lab {
-        let address = |host: &PlannedHost| host.address.unwrap_or(lab_address(host.id));
-        return Ok(hosts.iter().map(address).collect());
-    }
     let new = hosts.iter().filter(|host| host.address.is_none()).count();
     let taken: Vec<SocketAddrV4> = hosts.iter().filter_map(|host| host.address).collect();
-    let mut fresh = free_loopback_ports(cluster, new, &taken)?.into_iter();
+    let mut fresh = free_loopback_ports(cluster, new, &taken, &first_doors(spec))?.into_iter();
     let address = |host: &PlannedHost| match host.address {
         Some(address) => check_free(&host.plan.name, address).map(|()| address),
         None => Ok(fresh.next().expect("one for each new host")),
     };
     hosts.iter().map(address).collect()
+}
+
+/// Hosts listen for clients and for metrics from these ports on.
+pub(super) fn first_doors(spec: &ClusterSpec) -> [u16; 2] {
+    [spec.resp.port(), spec.metrics_port]
 }
 
 /// Where the packets of a host in the lab go; an id is never used twice, and so no address.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
-/// Where ports are looked for: below those that the kernel gives to clients.
-const PORTS: std::ops::Range<u16> = 22_000..32_000;
+/// Where ports are looked for: below those that hosts on loopback have.
+const PORTS: std::ops::Range<u16> = 14_000..20_000;
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A directory that is removed with everything in it when dropped.

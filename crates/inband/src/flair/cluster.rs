@@ -207,7 +207,10 @@ impl Cluster {
                     |h: &Arc<inband_lab::Host>| SocketAddrV4::new(h.address(), DEFAULT_PORT);
                 hosts.iter().map(address).collect()
             }
-            None => listeners::free_loopback_ports(&lab_name(&spec), names.len(), &[])?,
+            None => {
+                let doors = [spec.resp.port()];
+                listeners::free_loopback_ports(&lab_name(&spec), names.len(), &[], &doors)?
+            }
         };
         let config = cluster_config(&spec, &names, &addresses);
         let hosts = names

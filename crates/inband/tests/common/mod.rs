@@ -18,7 +18,8 @@ use inband_paxos::config::{Dataplane, Role};
 
 /// One cluster at a time: two cores, and pauses are measured.
 static ONE: Mutex<()> = Mutex::new(());
-static NEXT_PORT: Mutex<u16> = Mutex::new(21_000);
+/// Below the ports that hosts on loopback have.
+static NEXT_PORT: Mutex<u16> = Mutex::new(12_000);
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_inband");
 
