@@ -1,0 +1,612 @@
+//! A client: jobs in, outcomes out.
+//!
+//! A task is *waiting* for other jobs, *submitted*, *queued* (the scheduler said so, and where), *started* by an
+//! executor, or done. Whatever is lost on the way is noticed by silence and done again, so a task runs at least
+//! once; its outcome is taken once.
+
+mod queues;
+mod task_state;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::limits::{CLIENT_TASKS_MAX, SUBMIT_TASKS_MAX};
+use crate::message::{Outcome, SubmitReply, ToClient, ToExecutor};
+use crate::task::{Attempt, Entry, Failure, JobId, SubmitError, TaskId, TaskSpec, Work};
+use crate::timing::{ClientTiming, Nanos, MS};
+use queues::Queues;
+use task_state::{State, Task};
+
+/// What a client is told once.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// Whose tasks these are.
+    pub user: u32,
+    /// Its first job; no two clients of a user have a job of the same number.
+    pub first_job: u32,
+    /// How many tasks one SUBMIT carries, 1 to [`SUBMIT_TASKS_MAX`]. With 1, executors that wait get theirs at once.
+    pub tasks_per_submit: usize,
+    /// How many executors a task may be lost with.
+    pub losses_max: u32,
+    /// Times.
+    pub timing: ClientTiming,
+}
+
+/// What is to be done. `A` is where an executor can be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action<A> {
+    /// Send a SUBMIT to the scheduler. Without entries it asks how far `queue` is, and wakes an executor.
+    Submit {
+        /// What the reply will say.
+        submit_seq: u64,
+        /// The scheduler that is known; another one says NACK.
+        incarnation: u64,
+        /// Which queue is asked for.
+        queue: u8,
+        /// The tasks, all of one job.
+        entries: Vec<Entry>,
+    },
+    /// Tell an executor.
+    Tell(A, ToExecutor),
+    /// Give an executor the work that was kept here: [`Client::kept`].
+    Go(A, Attempt),
+    /// A task is done, with or without success. Said once for each.
+    Done(TaskId, Result<Outcome, Failure>),
+}
+
+/// What became of tasks, in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Counters {
+    pub submitted: u64,
+    pub done: u64,
+    /// SUBMITs sent again because nothing was heard.
+    pub repeated: u64,
+    /// Not taken by a full queue, and tried again.
+    pub refused: u64,
+    /// Given up with an executor, and submitted again.
+    pub lost: u64,
+    /// Submitted again since the scheduler is another one.
+    pub schedulers_lost: u64,
+    /// Results of tasks that had one.
+    pub results_twice: u64,
+}
+
+#[derive(Debug)]
+struct Job {
+    /// Tasks that are not done.
+    left: usize,
+    /// Jobs that it waits for.
+    after: BTreeSet<u32>,
+    /// Jobs that wait for it.
+    before: Vec<u32>,
+    has_failed: bool,
+}
+
+/// What a SUBMIT under way carries.
+#[derive(Debug)]
+struct Carried {
+    /// Tasks in order, and the try of each.
+    tasks: Vec<((u32, u32), u8)>,
+    /// Of how many of them nothing was heard yet.
+    open: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Client<A> {
+    config: Config,
+    incarnation: u64,
+    next_job: u32,
+    next_submit_seq: u64,
+    jobs: BTreeMap<u32, Job>,
+    tasks: BTreeMap<(u32, u32), Task<A>>,
+    due: BTreeSet<(Nanos, (u32, u32))>,
+    submits: HashMap<u64, Carried>,
+    queues: Queues,
+    actions: Vec<Action<A>>,
+    counters: Counters,
+}
+
+impl<A: Clone + PartialEq> Client<A> {
+    /// A client without jobs.
+    ///
+    /// # Panics
+    ///
+    /// If `tasks_per_submit` is not 1 to [`SUBMIT_TASKS_MAX`].
+    pub fn new(config: Config) -> Client<A> {
+        assert!((1..=SUBMIT_TASKS_MAX).contains(&config.tasks_per_submit));
+        Client {
+            config,
+            incarnation: 0,
+            next_job: config.first_job,
+            next_submit_seq: 1,
+            jobs: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            due: BTreeSet::new(),
+            submits: HashMap::new(),
+            queues: Queues::default(),
+            actions: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Take a job, whose tasks are submitted when those `after` which it comes are done. All of it must be done
+    /// by `deadline`.
+    pub fn submit(
+        &mut self,
+        now: Nanos,
+        specs: Vec<TaskSpec>,
+        after: &[JobId],
+        deadline: Option<Nanos>,
+    ) -> Result<JobId, SubmitError> {
+        self.check(&specs, after)?;
+        let job = self.next_job;
+        self.next_job += 1;
+        let open: BTreeSet<u32> = after.iter().map(|j| j.0).collect();
+        let open = open.into_iter().filter(|j| self.jobs.contains_key(j));
+        let open: BTreeSet<u32> = open.collect();
+        for before in &open {
+            let before = self.jobs.get_mut(before).expect("it is there");
+            before.before.push(job);
+        }
+        let starts = open.is_empty();
+        let left = specs.len();
+        self.jobs.insert(
+            job,
+            Job {
+                left,
+                after: open,
+                before: Vec::new(),
+                has_failed: false,
+            },
+        );
+        for (number, spec) in (0..).zip(specs) {
+            let deadline = deadline.map(|at| (at, at.saturating_sub(now) / MS));
+            let task = Task::new(spec, deadline);
+            self.tasks.insert((job, number), task);
+            self.plan((job, number), Nanos::MAX);
+        }
+        if starts {
+            self.start(now, job);
+        }
+        Ok(JobId(job))
+    }
+
+    fn check(&self, specs: &[TaskSpec], after: &[JobId]) -> Result<(), SubmitError> {
+        specs.iter().try_for_each(TaskSpec::check)?;
+        let known = self.config.first_job..self.next_job;
+        if let Some(unknown) = after.iter().find(|job| !known.contains(&job.0)) {
+            return Err(SubmitError::NoSuchJob(unknown.0));
+        }
+        let tasks = self.tasks.len() + specs.len();
+        match specs.len() {
+            0 => Err(SubmitError::NoTasks),
+            _ if tasks > CLIENT_TASKS_MAX => Err(SubmitError::TooMany(tasks)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Give up a task that no executor has begun. False: one has, or it is done.
+    pub fn cancel(&mut self, now: Nanos, id: TaskId) -> bool {
+        let key = (id.job, id.task);
+        match self.tasks.get(&key).map(|task| &task.state) {
+            None | Some(State::Started { .. }) => false,
+            Some(_) => {
+                self.fail(now, key, Failure::Cancelled);
+                true
+            }
+        }
+    }
+
+    /// Give up a task, even if an executor has begun it: that one is told. False: it is done.
+    pub fn kill(&mut self, now: Nanos, id: TaskId) -> bool {
+        let key = (id.job, id.task);
+        let known = self.tasks.contains_key(&key);
+        if known {
+            self.fail(now, key, Failure::Cancelled);
+        }
+        known
+    }
+
+    /// Has an executor begun it? `None`: it is done, or was never there.
+    pub fn is_running(&self, id: TaskId) -> Option<bool> {
+        let task = self.tasks.get(&(id.job, id.task))?;
+        Some(matches!(task.state, State::Started { .. }))
+    }
+
+    /// Work that was kept here, until the task is done.
+    pub fn kept(&self, id: TaskId) -> Option<&[u8]> {
+        match &self.tasks.get(&(id.job, id.task))?.spec.work {
+            Work::Kept(work) => Some(work),
+            Work::Inline(_) => None,
+        }
+    }
+
+    /// Tasks that are not done.
+    pub fn tasks_left(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// What has happened.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// What is to be done now, in this order. To be asked for after every event.
+    pub fn actions(&mut self) -> Vec<Action<A>> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When [`Client::tick`] has something to do.
+    pub fn due(&self) -> Nanos {
+        self.due.first().map_or(Nanos::MAX, |(at, _)| *at)
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Nanos) {
+        let mut again = Vec::new();
+        while let Some((at, key)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+            self.due.remove(&(at, key));
+            self.on_due(now, key, &mut again);
+        }
+        self.send(now, again);
+    }
+
+    /// The scheduler has answered, or an executor in its place.
+    pub fn on_reply(&mut self, now: Nanos, reply: SubmitReply) {
+        if reply.incarnation != self.incarnation {
+            return;
+        }
+        self.queues.heard(reply.queue, reply.head);
+        let Some(carried) = self.submits.remove(&reply.submit_seq) else {
+            return;
+        };
+        for (i, (key, attempt)) in carried.tasks.into_iter().enumerate() {
+            let taken = reply.taken >> i & 1 == 1;
+            if taken && reply.parked {
+                self.ask(reply.queue);
+            }
+            let Some(task) = self.tasks.get_mut(&key) else {
+                continue;
+            };
+            if task.attempt != attempt || !task.state.is_in_submit(reply.submit_seq) {
+                continue;
+            }
+            let wait_ns = if taken {
+                task.state = State::Queued {
+                    queue: reply.queue,
+                    tail: reply.tail,
+                    left_at: None,
+                };
+                self.config.timing.ask_ns
+            } else {
+                self.counters.refused += 1;
+                task.state = State::Refused;
+                task.backoff(&self.config.timing)
+            };
+            self.plan(key, now + wait_ns);
+        }
+    }
+
+    /// The scheduler is another one than the SUBMIT was for: its queue is lost, if there was one.
+    pub fn on_nack(&mut self, now: Nanos, incarnation: u64) {
+        if incarnation == self.incarnation {
+            return;
+        }
+        self.counters.schedulers_lost += u64::from(self.incarnation != 0);
+        self.incarnation = incarnation;
+        self.queues = Queues::default();
+        self.submits.clear();
+        let mut lost = Vec::new();
+        for (key, task) in &mut self.tasks {
+            match task.state {
+                State::Submitted { .. } | State::Refused => lost.push(*key),
+                State::Queued { .. } => {
+                    task.attempt = task.attempt.wrapping_add(1);
+                    lost.push(*key);
+                }
+                State::Waiting | State::Started { .. } => {}
+            }
+        }
+        self.send(now, lost);
+    }
+
+    /// An executor tells something.
+    pub fn on_executor(&mut self, now: Nanos, from: A, message: ToClient) {
+        match message {
+            ToClient::Started(attempt) => self.on_started(now, from, attempt),
+            ToClient::Lease(attempt) => self.on_lease(now, from, attempt),
+            ToClient::Result(attempt, outcome) => self.on_result(now, from, attempt, outcome),
+            ToClient::Reply(reply) => self.on_reply(now, reply),
+        }
+    }
+
+    fn on_started(&mut self, now: Nanos, from: A, attempt: Attempt) {
+        let lease_ns = self.config.timing.lease_ns;
+        let Some((key, task)) = self.task_of(attempt) else {
+            return self.tell(from, ToExecutor::Revoked(attempt));
+        };
+        let is_other = match &task.state {
+            State::Waiting => true,
+            // One executor at a time.
+            State::Started {
+                by, attempt: of, ..
+            } => (by, *of) != (&from, attempt.attempt),
+            State::Submitted { .. } | State::Refused | State::Queued { .. } => false,
+        };
+        if is_other {
+            return self.tell(from, ToExecutor::Revoked(attempt));
+        }
+        let started = State::Started {
+            by: from.clone(),
+            attempt: attempt.attempt,
+            heard_at: now,
+        };
+        let before = std::mem::replace(&mut task.state, started);
+        let is_kept = matches!(task.spec.work, Work::Kept(_));
+        self.leave(&before);
+        self.plan(key, now + lease_ns);
+        if is_kept {
+            self.actions.push(Action::Go(from, attempt));
+        }
+    }
+
+    fn on_lease(&mut self, now: Nanos, from: A, attempt: Attempt) {
+        let lease_ns = self.config.timing.lease_ns;
+        let Some((key, task)) = self.task_of(attempt) else {
+            return self.tell(from, ToExecutor::Revoked(attempt));
+        };
+        match &mut task.state {
+            State::Started {
+                by,
+                attempt: of,
+                heard_at,
+            } if (&*by, *of) == (&from, attempt.attempt) => {
+                *heard_at = now;
+                self.plan(key, now + lease_ns);
+            }
+            // It was given up, and nobody else has begun: what it has done so far need not be done again.
+            State::Submitted { .. } | State::Refused | State::Queued { .. } => {
+                self.on_started(now, from, attempt);
+            }
+            State::Waiting | State::Started { .. } => {
+                self.tell(from, ToExecutor::Revoked(attempt));
+            }
+        }
+    }
+
+    fn on_result(&mut self, now: Nanos, from: A, attempt: Attempt, outcome: Outcome) {
+        let key = self.task_of(attempt).map(|(key, _)| key);
+        self.tell(from, ToExecutor::Acknowledged(attempt));
+        match key {
+            Some(key) => {
+                let has_failed = matches!(outcome, Outcome::Error(_));
+                self.end(now, key, Ok(outcome), has_failed);
+            }
+            None => self.counters.results_twice += 1,
+        }
+    }
+
+    fn task_of(&mut self, attempt: Attempt) -> Option<((u32, u32), &mut Task<A>)> {
+        let id = attempt.id;
+        let key = (id.job, id.task);
+        let task = self.tasks.get_mut(&key)?;
+        (id.user == self.config.user).then_some((key, task))
+    }
+
+    fn on_due(&mut self, now: Nanos, key: (u32, u32), again: &mut Vec<(u32, u32)>) {
+        let timing = self.config.timing;
+        let Some(task) = self.tasks.get_mut(&key) else {
+            return;
+        };
+        if let Some((_, limit_ms)) = task.deadline.filter(|(at, _)| *at <= now) {
+            return self.fail(now, key, Failure::Deadline(limit_ms));
+        }
+        match &mut task.state {
+            State::Waiting => self.plan(key, Nanos::MAX),
+            State::Submitted { .. } => {
+                self.counters.repeated += 1;
+                again.push(key);
+            }
+            State::Refused => again.push(key),
+            State::Queued {
+                queue,
+                tail,
+                left_at,
+            } => {
+                let queue = *queue;
+                if left_at.is_none() && self.queues.is_past(queue, *tail) {
+                    *left_at = Some(now);
+                }
+                match *left_at {
+                    Some(at) if now >= at + timing.lease_ns => self.lose(now, key, again),
+                    Some(at) => self.plan(key, at + timing.lease_ns),
+                    None => {
+                        if self.queues.may_ask(queue, now, timing.ask_ns / 2) {
+                            self.ask(queue);
+                        }
+                        self.plan(key, now + timing.ask_ns);
+                    }
+                }
+            }
+            State::Started { heard_at, .. } if now >= *heard_at + timing.lease_ns => {
+                self.lose(now, key, again);
+            }
+            State::Started { heard_at, .. } => {
+                let at = *heard_at + timing.lease_ns;
+                self.plan(key, at);
+            }
+        }
+    }
+
+    /// Its executor is given up.
+    fn lose(&mut self, now: Nanos, key: (u32, u32), again: &mut Vec<(u32, u32)>) {
+        let task = self.tasks.get_mut(&key).expect("who is due is there");
+        task.losses += 1;
+        task.attempt = task.attempt.wrapping_add(1);
+        let losses = task.losses;
+        self.counters.lost += 1;
+        if losses > self.config.losses_max {
+            self.fail(now, key, Failure::ExecutorsLost(losses));
+        } else {
+            again.push(key);
+        }
+    }
+
+    /// Nobody waits for this job any more: submit its tasks.
+    fn start(&mut self, now: Nanos, job: u32) {
+        let keys = self.tasks.range((job, 0)..=(job, u32::MAX));
+        let keys = keys.map(|(key, _)| *key).collect();
+        self.send(now, keys);
+    }
+
+    /// Submit these tasks, for the first time or again.
+    fn send(&mut self, now: Nanos, keys: Vec<(u32, u32)>) {
+        for of_one_job in keys.chunk_by(|a, b| a.0 == b.0) {
+            for together in of_one_job.chunks(self.config.tasks_per_submit) {
+                self.send_one(now, together);
+            }
+        }
+    }
+
+    fn send_one(&mut self, now: Nanos, keys: &[(u32, u32)]) {
+        let submit_seq = self.submit_seq();
+        let mut entries = Vec::with_capacity(keys.len());
+        let mut tasks = Vec::with_capacity(keys.len());
+        for key in keys {
+            let Some(task) = self.tasks.get_mut(key) else {
+                continue;
+            };
+            self.counters.submitted += u64::from(matches!(task.state, State::Waiting));
+            if !matches!(task.state, State::Submitted { .. } | State::Refused) {
+                task.wait_ns = 0;
+            }
+            let before = std::mem::replace(&mut task.state, State::Submitted { submit_seq });
+            let wait_ns = task.backoff(&self.config.timing);
+            entries.push(task.entry(self.config.user, *key));
+            tasks.push((*key, task.attempt));
+            self.leave(&before);
+            self.plan(*key, now + wait_ns);
+        }
+        if entries.is_empty() {
+            return;
+        }
+        let open = tasks.len();
+        self.submits.insert(submit_seq, Carried { tasks, open });
+        self.actions.push(Action::Submit {
+            submit_seq,
+            incarnation: self.incarnation,
+            queue: 0,
+            entries,
+        });
+    }
+
+    /// A task is in this state no more. The last one of a SUBMIT takes what is known of that with it.
+    fn leave(&mut self, before: &State<A>) {
+        let State::Submitted { submit_seq } = before else {
+            return;
+        };
+        let Some(carried) = self.submits.get_mut(submit_seq) else {
+            return;
+        };
+        carried.open -= 1;
+        if carried.open == 0 {
+            self.submits.remove(submit_seq);
+        }
+    }
+
+    fn submit_seq(&mut self) -> u64 {
+        self.next_submit_seq += 1;
+        self.next_submit_seq - 1
+    }
+
+    /// How far is this queue? It wakes an executor, too.
+    fn ask(&mut self, queue: u8) {
+        let submit_seq = self.submit_seq();
+        self.actions.push(Action::Submit {
+            submit_seq,
+            incarnation: self.incarnation,
+            queue,
+            entries: Vec::new(),
+        });
+    }
+
+    fn tell(&mut self, to: A, message: ToExecutor) {
+        self.actions.push(Action::Tell(to, message));
+    }
+
+    /// It ends without success, and so do those that wait for its job.
+    fn fail(&mut self, now: Nanos, key: (u32, u32), failure: Failure) {
+        self.end(now, key, Err(failure), true);
+    }
+
+    fn end(
+        &mut self,
+        now: Nanos,
+        key: (u32, u32),
+        outcome: Result<Outcome, Failure>,
+        has_failed: bool,
+    ) {
+        let mut ended = vec![(key, outcome, has_failed)];
+        while let Some((key, outcome, has_failed)) = ended.pop() {
+            let Some(task) = self.tasks.remove(&key) else {
+                continue;
+            };
+            self.due.remove(&(task.due, key));
+            self.leave(&task.state);
+            let (user, (job, number)) = (self.config.user, key);
+            let id = TaskId {
+                user,
+                job,
+                task: number,
+            };
+            if let (State::Started { by, attempt, .. }, Err(_)) = (task.state, &outcome) {
+                self.tell(by, ToExecutor::Revoked(Attempt { id, attempt }));
+            }
+            self.counters.done += 1;
+            self.actions.push(Action::Done(id, outcome));
+            for after in self.one_less(now, key.0, has_failed) {
+                let waiting = self.tasks.range((after, 0)..=(after, u32::MAX));
+                let before = Failure::Before(key.0);
+                ended.extend(waiting.map(|(key, _)| (*key, Err(before), true)));
+            }
+        }
+    }
+
+    /// A task of this job is done. Returns the jobs that fail with it.
+    fn one_less(&mut self, now: Nanos, number: u32, has_failed: bool) -> Vec<u32> {
+        let job = self.jobs.get_mut(&number).expect("it has tasks");
+        job.left -= 1;
+        job.has_failed |= has_failed;
+        if job.left > 0 {
+            return Vec::new();
+        }
+        let job = self.jobs.remove(&number).expect("it was there");
+        if job.has_failed {
+            return job.before;
+        }
+        for after in job.before {
+            let Some(next) = self.jobs.get_mut(&after) else {
+                continue;
+            };
+            next.after.remove(&number);
+            if next.after.is_empty() {
+                self.start(now, after);
+            }
+        }
+        Vec::new()
+    }
+
+    /// Look at the task at this time, or at its deadline if that is earlier.
+    fn plan(&mut self, key: (u32, u32), at: Nanos) {
+        let Some(task) = self.tasks.get_mut(&key) else {
+            return;
+        };
+        self.due.remove(&(task.due, key));
+        task.due = task.deadline.map_or(at, |(deadline, _)| at.min(deadline));
+        self.due.insert((task.due, key));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+use super::*;
+use crate::message::Payload;
+
+const USER: u32 = 7;
+
+type TestClient = Client<&'static str>;
+
+fn client(tasks_per_submit: usize) -> TestClient {
+    let mut client = Client::new(Config {
+        user: USER,
+        first_job: 1,
+        tasks_per_submit,
+        losses_max: 2,
+        timing: ClientTiming::default(),
+    });
+    client.on_nack(0, 99);
+    client
+}
+
+fn inline(n: usize) -> Vec<TaskSpec> {
+    let spec = TaskSpec::new(Work::Inline(b"work".to_vec()));
+    vec![spec; n]
+}
+
+fn id(job: u32, task: u32) -> TaskId {
+    let user = USER;
+    TaskId { user, job, task }
+}
+
+fn attempt(job: u32, task: u32, attempt: u8) -> Attempt {
+    let id = id(job, task);
+    Attempt { id, attempt }
+}
+
+/// Tries in each SUBMIT of these actions, and its number.
+fn submits(client: &mut TestClient) -> Vec<(u64, Vec<Attempt>)> {
+    let actions = client.actions().into_iter();
+    let submits = actions.filter_map(|action| match action {
+        Action::Submit {
+            submit_seq,
+            entries,
+            ..
+        } => {
+            let tries = entries.iter().map(|entry| entry.attempt).collect();
+            Some((submit_seq, tries))
+        }
+        _ => None,
+    });
+    submits.collect()
+}
+
+fn reply(submit_seq: u64, taken: u64, tail: u32, head: u32) -> SubmitReply {
+    SubmitReply {
+        incarnation: 99,
+        submit_seq,
+        taken,
+        queue: 0,
+        tail,
+        head,
+        parked: false,
+    }
+}
+
+fn output() -> Outcome {
+    Outcome::Output(Payload::Inline(b"42".to_vec()))
+}
+
+fn acknowledged(of: Attempt) -> Action<&'static str> {
+    Action::Tell("executor", ToExecutor::Acknowledged(of))
+}
+
+fn finish(client: &mut TestClient, now: Nanos, of: Attempt) {
+    client.on_executor(now, "executor", ToClient::Started(of));
+    client.on_executor(now, "executor", ToClient::Result(of, output()));
+}
+
+#[test]
+fn a_result_is_taken_once_and_acknowledged_each_time() {
+    let mut client = client(1);
+    client.submit(0, inline(1), &[], None).unwrap();
+    assert_eq!(submits(&mut client), [(1, vec![attempt(1, 0, 1)])]);
+    client.on_reply(1, reply(1, 1, 5, 4));
+    client.on_executor(2, "executor", ToClient::Started(attempt(1, 0, 1)));
+    assert_eq!(client.actions(), []);
+    let result = ToClient::Result(attempt(1, 0, 1), output());
+    client.on_executor(3, "executor", result.clone());
+    let done = Action::Done(id(1, 0), Ok(output()));
+    assert_eq!(client.actions(), [acknowledged(attempt(1, 0, 1)), done]);
+    client.on_executor(4, "executor", result);
+    assert_eq!(client.actions(), [acknowledged(attempt(1, 0, 1))]);
+    assert_eq!(client.counters().results_twice, 1);
+    assert_eq!((client.due(), client.tasks_left()), (Nanos::MAX, 0));
+    assert!(client.submits.is_empty() && client.jobs.is_empty());
+}
+
+#[test]
+fn silence_of_the_scheduler_is_answered_by_another_submit_of_the_same_try() {
+    let mut client = client(14);
+    client.submit(0, inline(3), &[], None).unwrap();
+    let tries: Vec<Attempt> = (0..3).map(|task| attempt(1, task, 1)).collect();
+    assert_eq!(submits(&mut client), [(1, tries.clone())]);
+    client.tick(10 * MS);
+    assert_eq!(submits(&mut client), [(2, tries.clone())]);
+    client.on_reply(11 * MS, reply(1, 7, 3, 0));
+    client.tick(30 * MS);
+    assert_eq!(
+        submits(&mut client),
+        [(3, tries)],
+        "a late reply counts no more"
+    );
+    client.on_reply(31 * MS, reply(3, 7, 6, 0));
+    assert!(client.submits.is_empty());
+    client.tick(40 * MS);
+    assert_eq!(submits(&mut client), []);
+    assert_eq!(client.counters().repeated, 6);
+}
+
+#[test]
+fn what_a_full_queue_did_not_take_is_tried_again() {
+    let mut client = client(14);
+    client.submit(0, inline(3), &[], None).unwrap();
+    client.actions();
+    client.on_reply(0, reply(1, 0b101, 2, 0));
+    client.tick(20 * MS);
+    assert_eq!(submits(&mut client), [(2, vec![attempt(1, 1, 1)])]);
+    assert_eq!(
+        (client.counters().refused, client.counters().repeated),
+        (1, 0)
+    );
+}
+
+#[test]
+fn a_task_that_left_its_queue_and_was_not_started_is_lost() {
+    let mut client = client(1);
+    client.submit(0, inline(1), &[], None).unwrap();
+    client.actions();
+    client.on_reply(0, reply(1, 1, 5, 3));
+    client.tick(50 * MS);
+    assert_eq!(
+        submits(&mut client),
+        [(2, vec![])],
+        "it asks how far the queue is"
+    );
+    client.on_reply(51 * MS, reply(2, 0, 5, 5));
+    client.tick(100 * MS);
+    client.tick(399 * MS);
+    assert_eq!(submits(&mut client), [], "the executor may still tell");
+    client.tick(400 * MS);
+    assert_eq!(submits(&mut client), [(3, vec![attempt(1, 0, 2)])]);
+    // The first executor after all: nobody else has begun.
+    client.on_executor(401 * MS, "slow", ToClient::Lease(attempt(1, 0, 1)));
+    client.on_executor(402 * MS, "executor", ToClient::Started(attempt(1, 0, 2)));
+    let revoked = Action::Tell("executor", ToExecutor::Revoked(attempt(1, 0, 2)));
+    assert_eq!(client.actions(), [revoked]);
+    assert_eq!(client.is_running(id(1, 0)), Some(true));
+}
+
+#[test]
+fn a_task_that_kills_its_executors_fails_in_the_end() {
+    let mut client = client(1);
+    client.submit(0, inline(1), &[], None).unwrap();
+    let mut now = 0;
+    for tried in 1..=3 {
+        assert_eq!(submits(&mut client).len(), 1);
+        client.on_executor(now, "executor", ToClient::Started(attempt(1, 0, tried)));
+        now += 299 * MS;
+        client.tick(now);
+        assert_eq!(client.actions(), [], "it may still tell");
+        client.on_executor(now, "executor", ToClient::Lease(attempt(1, 0, tried)));
+        now += 300 * MS;
+        client.tick(now);
+    }
+    let revoked = Action::Tell("executor", ToExecutor::Revoked(attempt(1, 0, 3)));
+    let failed = Action::Done(id(1, 0), Err(Failure::ExecutorsLost(3)));
+    assert_eq!(client.actions(), [revoked, failed]);
+}
+
+#[test]
+fn kept_work_is_given_to_one_executor_at_a_time() {
+    let mut client = client(1);
+    let spec = TaskSpec::new(Work::Kept(b"long".to_vec()));
+    client.submit(0, vec![spec], &[], None).unwrap();
+    client.actions();
+    client.on_executor(1, "executor", ToClient::Started(attempt(1, 0, 1)));
+    assert_eq!(client.actions(), [Action::Go("executor", attempt(1, 0, 1))]);
+    assert_eq!(client.kept(id(1, 0)), Some(&b"long"[..]));
+    client.on_executor(1, "executor", ToClient::Started(attempt(1, 0, 1)));
+    assert_eq!(
+        client.actions(),
+        [Action::Go("executor", attempt(1, 0, 1))],
+        "GO was lost"
+    );
+    client.on_executor(2, "other", ToClient::Started(attempt(1, 0, 1)));
+    let revoked = Action::Tell("other", ToExecutor::Revoked(attempt(1, 0, 1)));
+    assert_eq!(client.actions(), [revoked]);
+}
+
+#[test]
+fn another_scheduler_gets_everything_that_had_not_begun() {
+    let mut client = client(1);
+    client.submit(0, inline(3), &[], None).unwrap();
+    client.actions();
+    client.on_reply(0, reply(1, 1, 1, 0));
+    client.on_executor(0, "executor", ToClient::Started(attempt(1, 2, 1)));
+    client.on_nack(1, 100);
+    let again = submits(&mut client);
+    let tries: Vec<Attempt> = again.into_iter().flat_map(|(_, tries)| tries).collect();
+    assert_eq!(
+        tries,
+        [attempt(1, 0, 2), attempt(1, 1, 1)],
+        "the queued one is another try"
+    );
+    client.on_nack(2, 100);
+    assert_eq!(submits(&mut client), [], "the same news");
+}
+
+#[test]
+fn jobs_wait_for_others_and_fail_with_them() {
+    let mut client = client(1);
+    let first = client.submit(0, inline(2), &[], None).unwrap();
+    let second = client.submit(0, inline(1), &[first], None).unwrap();
+    let third = client.submit(0, inline(1), &[first, second], None).unwrap();
+    assert_eq!(submits(&mut client).len(), 2, "of the first job alone");
+    finish(&mut client, 1, attempt(1, 0, 1));
+    client.actions();
+    finish(&mut client, 2, attempt(1, 1, 1));
+    assert_eq!(submits(&mut client), [(3, vec![attempt(2, 0, 1)])]);
+    let error = Outcome::Error(Payload::Inline(b"oops".to_vec()));
+    let of = attempt(2, 0, 1);
+    client.on_executor(3, "executor", ToClient::Result(of, error.clone()));
+    let done = [
+        Action::Done(id(2, 0), Ok(error)),
+        Action::Done(id(third.0, 0), Err(Failure::Before(second.0))),
+    ];
+    assert_eq!(client.actions()[1..], done);
+    // Who is done is not waited for.
+    client.submit(4, inline(1), &[first], None).unwrap();
+    assert_eq!(submits(&mut client).len(), 1);
+}
+
+#[test]
+fn only_what_has_not_begun_can_be_cancelled() {
+    let mut client = client(1);
+    client.submit(0, inline(3), &[], None).unwrap();
+    client.actions();
+    client.on_executor(1, "executor", ToClient::Started(attempt(1, 1, 1)));
+    assert!(client.cancel(2, id(1, 0)));
+    assert!(!client.cancel(2, id(1, 0)), "it is done");
+    assert!(!client.cancel(2, id(1, 1)), "it has begun");
+    assert!(client.kill(3, id(1, 1)));
+    let cancelled = |task| Action::Done(id(1, task), Err(Failure::Cancelled));
+    let revoked = Action::Tell("executor", ToExecutor::Revoked(attempt(1, 1, 1)));
+    assert_eq!(client.actions(), [cancelled(0), revoked, cancelled(1)]);
+    // An executor gets the cancelled one all the same.
+    client.on_executor(4, "executor", ToClient::Started(attempt(1, 0, 1)));
+    let revoked = Action::Tell("executor", ToExecutor::Revoked(attempt(1, 0, 1)));
+    assert_eq!(client.actions(), [revoked]);
+}
+
+#[test]
+fn a_deadline_holds_for_waiting_tasks_too() {
+    let mut client = client(1);
+    let first = client.submit(0, inline(1), &[], None).unwrap();
+    let later = client
+        .submit(0, inline(1), &[first], Some(70 * MS))
+        .unwrap();
+    client.on_executor(1, "executor", ToClient::Started(attempt(1, 0, 1)));
+    client.actions();
+    client.tick(69 * MS);
+    assert_eq!(client.actions(), []);
+    client.tick(70 * MS);
+    let failed = Action::Done(id(later.0, 0), Err(Failure::Deadline(70)));
+    assert_eq!(client.actions(), [failed]);
+    finish(&mut client, 71 * MS, attempt(1, 0, 1));
+    assert_eq!(client.tasks_left(), 0);
+}
+
+#[test]
+fn executors_that_wait_beside_tasks_are_woken() {
+    let mut client = client(14);
+    client.submit(0, inline(3), &[], None).unwrap();
+    client.actions();
+    let parked = true;
+    client.on_reply(
+        0,
+        SubmitReply {
+            parked,
+            ..reply(1, 7, 3, 1)
+        },
+    );
+    let wakes = submits(&mut client);
+    assert_eq!(wakes.len(), 3);
+    assert!(wakes.iter().all(|(_, tries)| tries.is_empty()));
+}
+
+#[test]
+fn bad_jobs_are_refused_whole() {
+    let mut client = client(1);
+    let spec = |work| vec![TaskSpec::new(work)];
+    let mut refused = |specs, after: &[JobId]| client.submit(0, specs, after, None).unwrap_err();
+    assert_eq!(refused(vec![], &[]), SubmitError::NoTasks);
+    assert_eq!(
+        refused(spec(Work::Inline(vec![])), &[]),
+        SubmitError::Desc(0)
+    );
+    assert_eq!(
+        refused(spec(Work::Inline(vec![1; 65])), &[]),
+        SubmitError::Desc(65)
+    );
+    assert_eq!(refused(inline(1), &[JobId(1)]), SubmitError::NoSuchJob(1));
+    let mut specs = inline(2);
+    specs[1].priority = 8;
+    assert_eq!(refused(specs.clone(), &[]), SubmitError::Priority(8));
+    specs[1].priority = 7;
+    specs[1].resource = 64;
+    assert_eq!(refused(specs, &[]), SubmitError::Resource(64));
+    let too_many = CLIENT_TASKS_MAX + 1;
+    assert_eq!(
+        refused(inline(too_many), &[]),
+        SubmitError::TooMany(too_many)
+    );
+    assert_eq!((client.tasks_left(), client.actions().len()), (0, 0));
+}

@@ -1,0 +1,256 @@
+//! An executor: tasks in, what to run out. Results are the worker's ([`crate::results`]).
+
+use crate::message::{Outcome, Payload, ToClient, ToExecutor};
+use crate::task::{Attempt, Entry};
+use crate::timing::{ExecutorTiming, Nanos};
+
+/// What is to be done. `A` is where a client can be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action<A> {
+    /// Send a PULL to the scheduler, to be parked if there is nothing.
+    Pull {
+        /// Of this executor.
+        pull_seq: u64,
+    },
+    /// Tell a client.
+    Tell(A, ToClient),
+    /// Run this. [`Executor::finished`] is to be called once it has ended.
+    Run(Attempt, Payload),
+    /// Nobody wants what runs any more: end it if that can be done, and call [`Executor::finished`].
+    Stop(Attempt),
+    /// Keep this for the client until it has acknowledged it.
+    Keep(A, Attempt, Outcome),
+}
+
+#[derive(Debug)]
+enum State<A> {
+    /// Waits for a task.
+    Idle { wait_ns: Nanos },
+    /// Has a task, and has asked its client for the work.
+    Asking {
+        client: A,
+        attempt: Attempt,
+        since: Nanos,
+    },
+    /// Runs it.
+    Running {
+        client: A,
+        attempt: Attempt,
+        is_wanted: bool,
+    },
+}
+
+/// What an executor has done, in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Counters {
+    pub tasks_run: u64,
+    /// Not begun, or stopped, because the client wanted it no more.
+    pub revoked: u64,
+    /// Not begun because the client did not answer.
+    pub clients_silent: u64,
+    /// PULLs sent again.
+    pub pulls_repeated: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Executor<A> {
+    timing: ExecutorTiming,
+    pull_seq: u64,
+    state: State<A>,
+    due: Nanos,
+    actions: Vec<Action<A>>,
+    counters: Counters,
+}
+
+impl<A: Clone + PartialEq> Executor<A> {
+    /// An executor that wants a task.
+    pub fn new(timing: ExecutorTiming, now: Nanos) -> Executor<A> {
+        let mut executor = Executor {
+            timing,
+            pull_seq: 0,
+            state: State::Idle { wait_ns: 0 },
+            due: now,
+            actions: Vec::new(),
+            counters: Counters::default(),
+        };
+        executor.pull_next(now);
+        executor
+    }
+
+    /// When [`Executor::tick`] has something to do.
+    pub fn due(&self) -> Nanos {
+        self.due
+    }
+
+    /// What is to be done now, in this order. To be asked for after every event.
+    pub fn actions(&mut self) -> Vec<Action<A>> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Does it wait for a task?
+    pub fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle { .. })
+    }
+
+    /// The scheduler gives a task, for the PULL of this number.
+    pub fn on_task(&mut self, now: Nanos, pull_seq: u64, client: A, entry: Entry) {
+        // Given twice, since the PULL was sent twice.
+        if pull_seq != self.pull_seq || !self.is_idle() {
+            return;
+        }
+        let attempt = entry.attempt;
+        let started = ToClient::Started(attempt);
+        self.actions.push(Action::Tell(client.clone(), started));
+        if entry.desc.is_empty() {
+            self.state = State::Asking {
+                client,
+                attempt,
+                since: now,
+            };
+            self.due = now + self.timing.ask_ns;
+        } else {
+            self.run(now, client, attempt, Payload::Inline(entry.desc));
+        }
+    }
+
+    /// The scheduler has nothing for the PULL of this number, and does not keep it.
+    pub fn on_no_task(&mut self, now: Nanos, pull_seq: u64) {
+        if pull_seq == self.pull_seq && self.is_idle() {
+            self.due = now + self.timing.pull_ns;
+        }
+    }
+
+    /// The scheduler is another one, and numbers may begin anew.
+    pub fn on_registered(&mut self, now: Nanos) {
+        if self.is_idle() {
+            self.pull_next(now);
+        }
+    }
+
+    /// A client tells something.
+    pub fn on_client(&mut self, now: Nanos, from: &A, message: ToExecutor) {
+        match message {
+            ToExecutor::Go(attempt, payload) => self.on_go(now, from, attempt, payload),
+            ToExecutor::Revoked(attempt) => self.on_revoked(now, from, attempt),
+            ToExecutor::Acknowledged(_) => {}
+        }
+    }
+
+    fn on_go(&mut self, now: Nanos, from: &A, of: Attempt, payload: Payload) {
+        match &self.state {
+            State::Asking {
+                client, attempt, ..
+            } if (client, *attempt) == (from, of) => {
+                self.run(now, from.clone(), of, payload);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_revoked(&mut self, now: Nanos, from: &A, of: Attempt) {
+        match &mut self.state {
+            State::Asking {
+                client, attempt, ..
+            } if (&*client, *attempt) == (from, of) => {
+                self.counters.revoked += 1;
+                self.pull_next(now);
+            }
+            State::Running {
+                client,
+                attempt,
+                is_wanted,
+            } if (&*client, *attempt) == (from, of) && *is_wanted => {
+                *is_wanted = false;
+                self.counters.revoked += 1;
+                self.due = Nanos::MAX;
+                self.actions.push(Action::Stop(of));
+            }
+            _ => {}
+        }
+    }
+
+    /// What it was to run has ended.
+    ///
+    /// # Panics
+    ///
+    /// If nothing runs.
+    pub fn finished(&mut self, now: Nanos, outcome: Outcome) {
+        let State::Running {
+            client,
+            attempt,
+            is_wanted,
+        } = &self.state
+        else {
+            panic!("nothing runs");
+        };
+        if *is_wanted {
+            let keep = Action::Keep(client.clone(), *attempt, outcome);
+            self.actions.push(keep);
+        }
+        self.counters.tasks_run += 1;
+        self.pull_next(now);
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Nanos) {
+        if now < self.due {
+            return;
+        }
+        match &mut self.state {
+            State::Idle { wait_ns } => {
+                *wait_ns = (2 * *wait_ns).clamp(self.timing.pull_ns, self.timing.pull_max_ns);
+                self.due = now + *wait_ns;
+                self.counters.pulls_repeated += 1;
+                let pull_seq = self.pull_seq;
+                self.actions.push(Action::Pull { pull_seq });
+            }
+            State::Asking { since, .. } if now >= *since + self.timing.client_silent_ns => {
+                self.counters.clients_silent += 1;
+                self.pull_next(now);
+            }
+            State::Asking {
+                client, attempt, ..
+            } => {
+                let started = ToClient::Started(*attempt);
+                self.actions.push(Action::Tell(client.clone(), started));
+                self.due = now + self.timing.ask_ns;
+            }
+            State::Running {
+                client, attempt, ..
+            } => {
+                let lease = ToClient::Lease(*attempt);
+                self.actions.push(Action::Tell(client.clone(), lease));
+                self.due = now + self.timing.lease_ns;
+            }
+        }
+    }
+
+    fn run(&mut self, now: Nanos, client: A, attempt: Attempt, payload: Payload) {
+        self.state = State::Running {
+            client,
+            attempt,
+            is_wanted: true,
+        };
+        self.due = now + self.timing.lease_ns;
+        self.actions.push(Action::Run(attempt, payload));
+    }
+
+    fn pull_next(&mut self, now: Nanos) {
+        self.pull_seq += 1;
+        let wait_ns = self.timing.pull_ns;
+        self.state = State::Idle { wait_ns };
+        self.due = now + wait_ns;
+        let pull_seq = self.pull_seq;
+        self.actions.push(Action::Pull { pull_seq });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+use super::*;
+use crate::task::TaskId;
+use crate::timing::MS;
+
+fn attempt(task: u32) -> Attempt {
+    let (user, job) = (1, 1);
+    Attempt {
+        id: TaskId { user, job, task },
+        attempt: 1,
+    }
+}
+
+fn entry(task: u32, desc: &[u8]) -> Entry {
+    Entry {
+        attempt: attempt(task),
+        priority: 0,
+        resource: 0,
+        worker: None,
+        desc: desc.to_vec(),
+    }
+}
+
+fn new() -> Executor<&'static str> {
+    let mut executor = Executor::new(ExecutorTiming::default(), 0);
+    assert_eq!(executor.actions(), [Action::Pull { pull_seq: 1 }]);
+    executor
+}
+
+fn output() -> Outcome {
+    Outcome::Output(Payload::Inline(b"42".to_vec()))
+}
+
+#[test]
+fn a_task_that_brings_its_work_runs_at_once_and_the_next_is_pulled() {
+    let mut executor = new();
+    executor.on_task(MS, 1, "client", entry(0, b"work"));
+    let run = Action::Run(attempt(0), Payload::Inline(b"work".to_vec()));
+    let started = Action::Tell("client", ToClient::Started(attempt(0)));
+    assert_eq!(executor.actions(), [started, run]);
+    // The answer to the PULL that was sent twice.
+    executor.on_task(MS, 1, "client", entry(0, b"work"));
+    assert_eq!(executor.actions(), []);
+    executor.tick(101 * MS);
+    let lease = Action::Tell("client", ToClient::Lease(attempt(0)));
+    assert_eq!(executor.actions(), [lease]);
+    executor.finished(150 * MS, output());
+    let keep = Action::Keep("client", attempt(0), output());
+    assert_eq!(executor.actions(), [keep, Action::Pull { pull_seq: 2 }]);
+    executor.on_task(151 * MS, 1, "client", entry(0, b"work"));
+    assert_eq!(executor.actions(), [], "that one was of the last PULL");
+}
+
+#[test]
+fn kept_work_is_asked_for_until_it_comes() {
+    let mut executor = new();
+    executor.on_task(0, 1, "client", entry(0, b""));
+    let started = Action::Tell("client", ToClient::Started(attempt(0)));
+    assert_eq!(executor.actions(), [started.clone()]);
+    executor.tick(10 * MS);
+    assert_eq!(executor.actions(), [started]);
+    let go = |task| ToExecutor::Go(attempt(task), Payload::Inline(b"w".to_vec()));
+    executor.on_client(11 * MS, &"stranger", go(0));
+    executor.on_client(11 * MS, &"client", go(1));
+    assert_eq!(executor.actions(), [], "of another client, of another task");
+    executor.on_client(11 * MS, &"client", go(0));
+    let run = Action::Run(attempt(0), Payload::Inline(b"w".to_vec()));
+    assert_eq!(executor.actions(), [run]);
+    executor.on_client(12 * MS, &"client", go(0));
+    assert_eq!(executor.actions(), [], "it runs");
+}
+
+#[test]
+fn a_silent_client_gets_nothing_done() {
+    let mut executor = new();
+    executor.on_task(0, 1, "client", entry(0, b""));
+    let mut now = 0;
+    while executor.counters().clients_silent == 0 {
+        now = executor.due();
+        executor.tick(now);
+    }
+    assert_eq!(now, 300 * MS);
+    assert_eq!(
+        executor.actions().last(),
+        Some(&Action::Pull { pull_seq: 2 })
+    );
+}
+
+#[test]
+fn what_is_revoked_is_not_begun_or_stopped() {
+    let mut executor = new();
+    executor.on_task(0, 1, "client", entry(0, b""));
+    executor.actions();
+    let revoked = |task| ToExecutor::Revoked(attempt(task));
+    executor.on_client(1, &"client", revoked(0));
+    assert_eq!(executor.actions(), [Action::Pull { pull_seq: 2 }]);
+
+    executor.on_task(2, 2, "client", entry(1, b"work"));
+    executor.actions();
+    executor.on_client(3, &"client", revoked(0));
+    assert_eq!(executor.actions(), [], "that is another one");
+    executor.on_client(3, &"client", revoked(1));
+    executor.on_client(3, &"client", revoked(1));
+    assert_eq!(executor.actions(), [Action::Stop(attempt(1))]);
+    executor.finished(4, output());
+    assert_eq!(executor.actions(), [Action::Pull { pull_seq: 3 }]);
+    assert_eq!(executor.counters().revoked, 2);
+}
+
+#[test]
+fn an_idle_executor_pulls_less_and_less_often() {
+    let mut executor = new();
+    let mut pulled_at_ms = Vec::new();
+    while pulled_at_ms.len() < 7 {
+        let now = executor.due();
+        executor.tick(now);
+        assert_eq!(executor.actions(), [Action::Pull { pull_seq: 1 }]);
+        pulled_at_ms.push(now / MS);
+    }
+    assert_eq!(pulled_at_ms, [5, 15, 35, 75, 155, 255, 355]);
+    executor.on_no_task(400 * MS, 1);
+    assert_eq!(executor.due(), 405 * MS, "not parked: it is to ask again");
+}

@@ -1,0 +1,14 @@
+//! Limits of the host side, in one place.
+
+/// What a task's description holds; longer work is asked for at the client.
+pub const DESC_LEN_BYTES_MAX: usize = 64;
+/// Tasks in one SUBMIT, which is one packet.
+pub const SUBMIT_TASKS_MAX: usize = 14;
+/// Tasks of one client that are not done, waiting ones included.
+pub const CLIENT_TASKS_MAX: usize = 1 << 20;
+/// Queues of a scheduler's set.
+pub const QUEUES_MAX: usize = 64;
+/// Results that a worker keeps for clients that have not acknowledged them.
+pub const RESULTS_MAX: usize = 4096;
+/// Work and results up to this go in one packet; longer ones are fetched.
+pub const INLINE_LEN_BYTES_MAX: usize = 1024;

@@ -1,0 +1,66 @@
+//! Times of the host side, in one place. Nanoseconds of a monotonic clock; in the simulator, simulated ones.
+
+/// Nanoseconds.
+pub type Nanos = u64;
+
+/// Nanoseconds of a millisecond.
+pub const MS: Nanos = 1_000_000;
+
+/// Times of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientTiming {
+    /// A SUBMIT that nothing was heard of is sent again after this; doubles up to `retry_max_ns`. A full queue
+    /// is tried again after this, too.
+    pub retry_ns: Nanos,
+    /// Longest time between two repetitions.
+    pub retry_max_ns: Nanos,
+    /// How often the scheduler is asked how far a queue is, while tasks wait there.
+    pub ask_ns: Nanos,
+    /// An executor not heard of for this long, or a task that left its queue this long ago, is lost.
+    pub lease_ns: Nanos,
+}
+
+impl Default for ClientTiming {
+    fn default() -> ClientTiming {
+        ClientTiming {
+            retry_ns: 10 * MS,
+            retry_max_ns: 160 * MS,
+            ask_ns: 50 * MS,
+            lease_ns: 300 * MS,
+        }
+    }
+}
+
+/// Times of an executor. Those of all clients and executors of a scheduler fit: a lease is renewed several
+/// times before a client gives it up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExecutorTiming {
+    /// A PULL that nothing was heard of is sent again after this; doubles up to `pull_max_ns`.
+    pub pull_ns: Nanos,
+    /// Longest time between two PULLs of an idle executor.
+    pub pull_max_ns: Nanos,
+    /// The client is asked for the work again after this.
+    pub ask_ns: Nanos,
+    /// A client that does not answer for this long gets its work undone.
+    pub client_silent_ns: Nanos,
+    /// How often a client is told that its task still runs.
+    pub lease_ns: Nanos,
+    /// A result is sent again after this; doubles.
+    pub result_ns: Nanos,
+    /// A result that nobody acknowledges is thrown away after this.
+    pub result_keep_ns: Nanos,
+}
+
+impl Default for ExecutorTiming {
+    fn default() -> ExecutorTiming {
+        ExecutorTiming {
+            pull_ns: 5 * MS,
+            pull_max_ns: 100 * MS,
+            ask_ns: 10 * MS,
+            client_silent_ns: 300 * MS,
+            lease_ns: 100 * MS,
+            result_ns: 10 * MS,
+            result_keep_ns: 10_000 * MS,
+        }
+    }
+}
