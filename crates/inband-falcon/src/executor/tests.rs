@@ -55,7 +55,7 @@ fn kept_work_is_asked_for_until_it_comes() {
     let mut executor = new();
     executor.on_task(0, 1, "client", entry(0, b""));
     let started = Action::Tell("client", ToClient::Started(attempt(0)));
-    assert_eq!(executor.actions(), [started.clone()]);
+    assert_eq!(executor.actions(), std::slice::from_ref(&started));
     executor.tick(10 * MS);
     assert_eq!(executor.actions(), [started]);
     let go = |task| ToExecutor::Go(attempt(task), Payload::Inline(b"w".to_vec()));
