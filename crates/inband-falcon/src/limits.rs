@@ -12,3 +12,7 @@ pub const QUEUES_MAX: usize = 64;
 pub const RESULTS_MAX: usize = 4096;
 /// Work and results up to this go in one packet; longer ones are fetched.
 pub const INLINE_LEN_BYTES_MAX: usize = 1024;
+/// Work, and a result.
+pub const WORK_LEN_BYTES_MAX: usize = 256 << 20;
+/// What is kept of what a program writes to stdout, and to stderr.
+pub const OUTPUT_LEN_BYTES_MAX: usize = 16 << 20;

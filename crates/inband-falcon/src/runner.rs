@@ -1,0 +1,172 @@
+//! Runs the tasks of one executor, one at a time, in a thread of its own.
+
+mod command;
+mod process;
+mod python;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::message::{Outcome, Payload};
+use crate::work::Call;
+use process::Stop;
+use python::Python;
+
+/// A function that tasks can name: what it is given, and what it returns or why it failed.
+pub type Function = Box<dyn Fn(&[u8]) -> Result<Vec<u8>, String> + Send + Sync>;
+
+/// What the runners of a worker share.
+#[derive(Default)]
+pub struct Tools {
+    /// By name.
+    pub functions: HashMap<String, Function>,
+    /// The interpreter for Python's tasks; `None`: this worker takes none.
+    pub python: Option<PathBuf>,
+}
+
+/// See the module. Dropped, it stops what runs, and waits for that.
+pub struct Runner {
+    work: Option<Sender<Vec<u8>>>,
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Runner {
+    /// A runner without work. `done` is called in its thread when a task has ended.
+    pub fn new(
+        tools: Arc<Tools>,
+        name: String,
+        mut done: impl FnMut(Outcome) + Send + 'static,
+    ) -> io::Result<Runner> {
+        let (work, received) = channel();
+        let stop = Arc::new(Stop::default());
+        let mut bench = Bench {
+            python: None,
+            tools,
+            stop: Arc::clone(&stop),
+        };
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            serve(&mut bench, &received, &mut done);
+        })?;
+        Ok(Runner {
+            work: Some(work),
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// Run this, an encoded [`Call`]. The one before must have ended.
+    pub fn start(&self, work: Vec<u8>) {
+        self.stop.begin();
+        if let Some(sender) = &self.work {
+            // Its thread ends after this sender only.
+            let _ = sender.send(work);
+        }
+    }
+
+    /// End what runs, if that can be done: `done` is called in any case, once.
+    pub fn stop(&self) {
+        self.stop.stop();
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        self.work = None;
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(bench: &mut Bench, work: &Receiver<Vec<u8>>, done: &mut dyn FnMut(Outcome)) {
+    while let Ok(work) = work.recv() {
+        let outcome = bench.run(&work);
+        done(match outcome {
+            Ok(output) => Outcome::Output(Payload::Inline(output)),
+            Err(error) => Outcome::Error(Payload::Inline(error)),
+        });
+    }
+}
+
+/// What a runner works with.
+struct Bench {
+    tools: Arc<Tools>,
+    stop: Arc<Stop>,
+    /// Once there was a task for it.
+    python: Option<Python>,
+}
+
+impl Bench {
+    /// What it gave, or what it failed with.
+    fn run(&mut self, work: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
+        let said = |error: String| error.into_bytes();
+        match Call::decode(work).map_err(|error| said(error.to_string()))? {
+            Call::Sleep { micros } => {
+                self.stop.sleep(Duration::from_micros(micros));
+                Ok(Vec::new())
+            }
+            Call::Function { name, argument } => {
+                let function = self.tools.functions.get(&name);
+                let function = function.ok_or_else(|| said(no_function(&name, &self.tools)))?;
+                guarded(|| function(&argument)).map_err(said)
+            }
+            Call::Command(command) => {
+                let output = command::run(&command, &self.stop);
+                output.map(|output| output.encode()).map_err(said)
+            }
+            Call::Python(pickled) => self.run_python(&pickled),
+        }
+    }
+
+    fn run_python(&mut self, pickled: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
+        let Some(interpreter) = &self.tools.python else {
+            return Err(python::as_error(
+                "this worker runs no Python; start one with `inband falcon worker --python PATH`",
+            ));
+        };
+        let python = match self.python.take() {
+            Some(python) => python,
+            None => Python::start(interpreter).map_err(|error| {
+                let interpreter = interpreter.display();
+                python::as_error(&format!("cannot run {interpreter}: {error}"))
+            })?,
+        };
+        let (outcome, python) = python.call(pickled, &self.stop);
+        self.python = python;
+        outcome
+    }
+}
+
+fn no_function(name: &str, tools: &Tools) -> String {
+    let mut names: Vec<&str> = tools.functions.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    format!("this worker has no function {name:?}; it has {names:?}")
+}
+
+/// A function that panics fails its task, and not the worker.
+fn guarded(function: impl Fn() -> Result<Vec<u8>, String>) -> Result<Vec<u8>, String> {
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(function));
+    caught.unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+        let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(format!("it panicked: {}", said.unwrap_or_default()))
+    })
+}
+
+/// Wait for a message so long.
+fn wait_for<T>(receiver: &Receiver<T>, limit: Duration) -> Option<T> {
+    match receiver.recv_timeout(limit) {
+        Ok(message) => Some(message),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! Processes that can be stopped from another thread.
+
+use std::process::{Child, ExitStatus};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{io, os::unix::process::ExitStatusExt};
+
+use nix::sys::signal::{killpg, Signal};
+use nix::sys::wait::{waitid, Id, WaitPidFlag};
+use nix::unistd::Pid;
+
+/// Whether what runs is to end, and its process, if it has one.
+#[derive(Debug, Default)]
+pub struct Stop {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wanted: bool,
+    /// Of a process that was not reaped yet: nobody else's.
+    group: Option<Pid>,
+}
+
+impl Stop {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next task begins.
+    pub fn begin(&self) {
+        self.lock().wanted = false;
+    }
+
+    /// End what runs.
+    pub fn stop(&self) {
+        let mut state = self.lock();
+        state.wanted = true;
+        if let Some(group) = state.group {
+            // It may have ended by itself.
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Sleep so long, or until stopped.
+    pub fn sleep(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut state = self.lock();
+        while !state.wanted {
+            let Some(left) = until.checked_duration_since(Instant::now()) else {
+                return;
+            };
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// This process, the first of its group, is what runs. It is killed at once if that was wanted already.
+    pub fn watch(&self, child: &Child) {
+        let group = Pid::from_raw(child.id().cast_signed());
+        let mut state = self.lock();
+        if state.wanted {
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+        state.group = Some(group);
+    }
+
+    /// Wait for a watched process to end, and reap it.
+    pub fn reap(&self, child: &mut Child) -> io::Result<ExitStatus> {
+        let id = || Id::Pid(Pid::from_raw(child.id().cast_signed()));
+        // Its id stays its own until it is reaped.
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        while waitid(id(), flags) == Err(nix::errno::Errno::EINTR) {}
+        self.unwatch();
+        child.wait()
+    }
+
+    /// The watched process goes on without a task.
+    pub fn unwatch(&self) {
+        self.lock().group = None;
+    }
+}
+
+/// As shells say it.
+pub fn status_of(status: ExitStatus) -> i32 {
+    let by_signal = || 128 + status.signal().unwrap_or_default();
+    status.code().unwrap_or_else(by_signal)
+}

@@ -1,0 +1,119 @@
+//! A Python interpreter that runs pickled calls, one after another: `python -m inband.runner`.
+//!
+//! Both directions of its pipe carry frames: length as u32, little endian, and so many bytes. An answer begins with a
+//! byte: 0 for a result, 1 for an exception; the rest is a pickle.
+
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use super::process::{status_of, Stop};
+use super::wait_for;
+use crate::limits::WORK_LEN_BYTES_MAX;
+
+/// How long an interpreter may take to see that it is not needed any more.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub struct Python {
+    child: Child,
+    calls: Option<ChildStdin>,
+    answers: ChildStdout,
+}
+
+/// An error that is no exception of the task: text where a pickle would stand, with another first byte.
+pub fn as_error(text: &str) -> Vec<u8> {
+    let mut error = vec![2];
+    error.extend_from_slice(text.as_bytes());
+    error
+}
+
+impl Python {
+    /// Start an interpreter. It loads what it needs while the first call is on its way.
+    pub fn start(interpreter: &Path) -> io::Result<Python> {
+        let mut child = Command::new(interpreter)
+            .args(["-m", "inband.runner"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        let (calls, answers) = (child.stdin.take(), child.stdout.take());
+        Ok(Python {
+            calls,
+            answers: answers.expect("it was asked for"),
+            child,
+        })
+    }
+
+    /// Run a call. The interpreter comes back if it can be used again. An error's first byte is 1 if the rest is
+    /// the pickled exception, 2 if it is text.
+    pub fn call(
+        mut self,
+        pickled: &[u8],
+        stop: &Stop,
+    ) -> (Result<Vec<u8>, Vec<u8>>, Option<Python>) {
+        stop.watch(&self.child);
+        match self.exchange(pickled) {
+            Ok(answer) => {
+                stop.unwatch();
+                (answer, Some(self))
+            }
+            Err(error) => {
+                // Nothing to one that has ended by itself.
+                stop.stop();
+                let how = match stop.reap(&mut self.child) {
+                    Ok(status) => format!("status {}", status_of(status)),
+                    Err(error) => error.to_string(),
+                };
+                let said = format!("the Python interpreter of this task ended ({how}): {error}");
+                (Err(as_error(&said)), None)
+            }
+        }
+    }
+
+    fn exchange(&mut self, pickled: &[u8]) -> io::Result<Result<Vec<u8>, Vec<u8>>> {
+        let calls = self.calls.as_mut().expect("it is open until the end");
+        let len_bytes = u32::try_from(pickled.len()).map_err(io::Error::other)?;
+        calls.write_all(&len_bytes.to_le_bytes())?;
+        calls.write_all(pickled)?;
+        calls.flush()?;
+        let mut len_bytes = [0; 4];
+        self.answers.read_exact(&mut len_bytes)?;
+        let len_bytes = u32::from_le_bytes(len_bytes) as usize;
+        if !(1..=WORK_LEN_BYTES_MAX + 1).contains(&len_bytes) {
+            return Err(io::Error::other(format!(
+                "an answer of {len_bytes} bytes is not one of 1 to {WORK_LEN_BYTES_MAX}"
+            )));
+        }
+        let mut answer = vec![0; len_bytes];
+        self.answers.read_exact(&mut answer)?;
+        Ok(match answer[0] {
+            0 => Ok(answer.split_off(1)),
+            _ => Err(answer),
+        })
+    }
+}
+
+impl Drop for Python {
+    /// It ends by itself once nothing more can come.
+    fn drop(&mut self) {
+        self.calls = None;
+        let id = self.child.id();
+        let (ended, has_ended) = channel();
+        thread::scope(|scope| {
+            let child = &mut self.child;
+            scope.spawn(move || {
+                let _ = child.wait();
+                let _ = ended.send(());
+            });
+            if wait_for(&has_ended, END_LIMIT).is_none() {
+                let group = nix::unistd::Pid::from_raw(id.cast_signed());
+                let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+            }
+        });
+    }
+}
