@@ -166,6 +166,15 @@ var histories = []struct {
 		0 ? SET a 5
 		2 3 CHECK a 5, SET a 6 = OK
 		4 5 GET a = 6`},
+	{"REMOVE does not say whether there was something", true, `
+		0 1 REMOVE a = OK
+		2 3 SET a 1 = OK
+		4 5 REMOVE a = OK
+		6 7 GET a = nil`},
+	{"but it removes", false, `
+		0 1 SET a 1 = OK
+		2 3 REMOVE a = OK
+		4 5 GET a = 1`},
 	{"DEL says whether there was something", false, `
 		0 1 DEL a = 1
 		2 3 SET a 1 = OK`},

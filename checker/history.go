@@ -20,7 +20,8 @@ const lineMaxBytes = 1 << 20
 
 // command is one part of an operation. Several in one operation take effect at once.
 type command struct {
-	// GET, SET, INCR, DEL, or CHECK: the operation has an effect only if Key holds Value.
+	// GET, SET, INCR, DEL, REMOVE (a DEL that does not tell whether there was something), or CHECK: the
+	// operation has an effect only if Key holds Value.
 	Verb string `json:"verb"`
 	Key  string `json:"key"`
 	// What SET writes and CHECK compares with; null is "no value".
@@ -61,7 +62,7 @@ func (o *operation) check() error {
 	}
 	for _, c := range o.Commands {
 		switch c.Verb {
-		case "GET", "INCR", "DEL", "CHECK":
+		case "GET", "INCR", "DEL", "REMOVE", "CHECK":
 		case "SET":
 			if c.Value == nil {
 				return fmt.Errorf("operation %d: SET without a value", o.ID)

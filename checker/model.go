@@ -79,6 +79,8 @@ func step(index map[string]int, before values, op *operation, replies []*string)
 			}
 			*value = strconv.Itoa(number + 1)
 			reply = *value
+		case "REMOVE":
+			*value, reply = "", "OK"
 		case "DEL":
 			reply = "1"
 			if *value == "" {

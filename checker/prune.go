@@ -34,7 +34,7 @@ func isSeen(op *operation, ops []*operation, increments map[string]int) bool {
 		switch c.Verb {
 		case "SET":
 			left[c.Key] = *c.Value
-		case "DEL":
+		case "DEL", "REMOVE":
 			left[c.Key] = ""
 		case "INCR":
 			return true // what it leaves depends on what was there

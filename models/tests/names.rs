@@ -117,17 +117,29 @@ fn mutants_apply() {
                 patch.display()
             );
         }
-        let mut git = std::process::Command::new("git");
-        let git = git
-            .current_dir(root())
-            .args(["apply", "--check"])
-            .arg(&patch);
-        let output = git.output().expect("git is there");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success(),
-            "{} no longer applies: {said}",
-            patch.display()
-        );
+        must_apply(&patch);
     }
+}
+
+/// So can those of the programs that `make jepsen` must find out.
+#[test]
+fn broken_programs_apply() {
+    let patches = files("../checker", "patch");
+    assert_eq!(patches.len(), 2, "{patches:?}");
+    patches.iter().for_each(|patch| must_apply(patch));
+}
+
+fn must_apply(patch: &Path) {
+    let mut git = std::process::Command::new("git");
+    let git = git
+        .current_dir(root())
+        .args(["apply", "--check"])
+        .arg(patch);
+    let output = git.output().expect("git is there");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{} no longer applies: {said}",
+        patch.display()
+    );
 }

@@ -6,6 +6,7 @@
 //! [`switch_node`], and [`gateway`] for Redis clients.
 
 pub mod client;
+pub mod client_node;
 pub mod clock;
 pub mod config;
 pub mod entry;

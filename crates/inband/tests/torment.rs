@@ -67,3 +67,19 @@ fn old_values_told_by_a_proxy_are_found() {
         "{said}"
     );
 }
+
+#[test]
+fn flair_under_a_mixture_of_faults_is_linearizable() {
+    let said = torment("flair", &["--flair", "--minutes", "0.25"]);
+    assert!(said.contains("\nlinearizable:"), "{said}");
+    assert!(number_before(&said, " operations ok") > 300, "{said}");
+    assert!(number_before(&said, " faults\n") > 3, "{said}");
+    assert!(number_before(&said, " flair_reads_follower") > 0, "{said}");
+}
+
+#[test]
+fn old_values_told_in_the_name_of_flair_s_gateway_are_found() {
+    let arguments = ["--flair", "--minutes", "0.08", "--faults", "", "--control"];
+    let said = torment("flair-control", &arguments);
+    assert!(said.contains("\nviolation:"), "{said}");
+}

@@ -251,6 +251,26 @@ impl Cluster {
         self.shared.status()
     }
 
+    /// The network of its hosts, if they have one of their own.
+    pub fn lab(&self) -> Option<&Lab> {
+        self.shared.lab.as_ref()
+    }
+
+    /// What all hosts agree on.
+    pub fn config(&self) -> &ClusterConfig {
+        &self.shared.config
+    }
+
+    /// Kill the process of a role or host. Which host that was.
+    pub fn kill(&self, role: &str) -> Result<String> {
+        self.shared.kill(role)
+    }
+
+    /// Start it again.
+    pub fn restart(&self, role: &str) -> Result<String> {
+        self.shared.restart(role)
+    }
+
     /// The gateway's configuration, for others who are clients from its host.
     pub fn gateway_config(&self) -> PathBuf {
         let gateway = self.shared.hosts.last().expect("a cluster has a gateway");

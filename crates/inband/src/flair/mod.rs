@@ -4,7 +4,7 @@ pub mod cluster;
 mod operate;
 mod remote;
 mod run;
-mod status;
+pub mod status;
 mod up;
 
 use std::path::PathBuf;

@@ -36,7 +36,10 @@ pub enum Verb {
     Get,
     Set,
     Incr,
+    /// Says how many keys there were.
     Del,
+    /// The same, but it does not say.
+    Remove,
     /// The operation has an effect only if the key holds the value (WATCH).
     Check,
 }

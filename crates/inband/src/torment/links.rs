@@ -4,8 +4,8 @@ use inband_lab::faults::LOSS_SCALE_PPM;
 use inband_lab::{Lab, LabError, LinkFaults};
 use inband_sim::Rng;
 
+use super::fault_kind::FaultKind;
 use super::history::{Fault, Recorder};
-use super::FaultKind;
 
 /// Shortest and longest time that a fault of a link is on.
 const FAULT_MS: (u64, u64) = (100, 3_000);
@@ -40,9 +40,19 @@ impl ActiveFaults {
         self.0.len()
     }
 
-    /// Begin a fault of this kind.
-    pub fn begin(&mut self, kind: FaultKind, hosts: &[String], now_ns: u64, rng: &mut Rng) {
-        let (what, damage) = choose(kind, hosts, rng);
+    /// Begin a fault of this kind. If there are important hosts, every other one strikes them.
+    pub fn begin(
+        &mut self,
+        kind: FaultKind,
+        hosts: &[String],
+        important: &[String],
+        now_ns: u64,
+        rng: &mut Rng,
+    ) {
+        let (what, damage) = match rng.pick(important) {
+            Some(host) if rng.chance_ppm(500_000) => choose_against(kind, host, hosts, rng),
+            _ => choose(kind, hosts, rng),
+        };
         self.0.push(Active {
             kind,
             what,
@@ -142,30 +152,52 @@ fn worse(a: LinkFaults, b: LinkFaults) -> LinkFaults {
 fn choose(kind: FaultKind, hosts: &[String], rng: &mut Rng) -> (String, Damage) {
     match kind {
         FaultKind::Partition => choose_cut(hosts, rng),
-        FaultKind::Pause => {
-            let few = some(hosts, 2, rng);
-            let held = LinkFaults {
-                held: true,
-                ..LinkFaults::default()
-            };
-            (
-                format!("packets of {} held", few.join(", ")),
-                Damage::Links(few, held),
-            )
+        FaultKind::Pause => on_links(kind, some(hosts, 2, rng), None, rng),
+        kind if rng.chance_ppm(500_000) => on_links(kind, hosts.to_vec(), Some("all"), rng),
+        kind => on_links(kind, some(hosts, 3, rng), None, rng),
+    }
+}
+
+/// The same on the links of all these.
+fn on_links(
+    kind: FaultKind,
+    hosts: Vec<String>,
+    who: Option<&str>,
+    rng: &mut Rng,
+) -> (String, Damage) {
+    let (what, faults) = choose_link(kind, rng);
+    let who = who.map_or_else(|| hosts.join(", "), str::to_owned);
+    (format!("{what}: {who}"), Damage::Links(hosts, faults))
+}
+
+/// Something that is done to one host, or to the way between it and another one.
+fn choose_against(
+    kind: FaultKind,
+    host: &String,
+    hosts: &[String],
+    rng: &mut Rng,
+) -> (String, Damage) {
+    if kind != FaultKind::Partition {
+        return on_links(kind, vec![host.clone()], None, rng);
+    }
+    let others: Vec<&String> = hosts.iter().filter(|other| *other != host).collect();
+    let Some(other) = rng.pick(&others).copied() else {
+        return choose_cut(hosts, rng);
+    };
+    let pair = |a: &String, b: &String| (a.clone(), b.clone());
+    match rng.below(3) {
+        0 => {
+            let what = format!("{host} is not heard by {other}");
+            (what, Damage::Cuts(vec![pair(host, other)]))
         }
-        kind => {
-            let few = if rng.chance_ppm(500_000) {
-                hosts.to_vec()
-            } else {
-                some(hosts, 3, rng)
-            };
-            let who = if few.len() == hosts.len() {
-                "all".to_owned()
-            } else {
-                few.join(", ")
-            };
-            let (what, faults) = choose_link(kind, rng);
-            (format!("{what}: {who}"), Damage::Links(few, faults))
+        1 => {
+            let what = format!("{host} does not hear {other}");
+            (what, Damage::Cuts(vec![pair(other, host)]))
+        }
+        _ => {
+            let both = vec![pair(host, other), pair(other, host)];
+            let what = format!("{host} and {other} are cut off from each other");
+            (what, Damage::Cuts(both))
         }
     }
 }
@@ -175,6 +207,13 @@ fn choose_link(kind: FaultKind, rng: &mut Rng) -> (String, LinkFaults) {
     let percent = ppm as f64 * 100.0 / f64::from(LOSS_SCALE_PPM);
     let ppm = ppm as u32;
     match kind {
+        FaultKind::Pause => {
+            let held = LinkFaults {
+                held: true,
+                ..LinkFaults::default()
+            };
+            ("packets held".into(), held)
+        }
         FaultKind::Loss => {
             let [from, to] = [[ppm, ppm], [ppm, 0], [0, ppm]][rng.below(3) as usize];
             let faults = LinkFaults {
@@ -296,6 +335,22 @@ mod tests {
                 !pairs.is_empty() && pairs.iter().all(|(a, b)| a != b),
                 "{what}"
             );
+        }
+    }
+
+    #[test]
+    fn a_fault_against_a_host_strikes_it() {
+        let (mut rng, hosts) = (Rng::new(7, 0), hosts());
+        for _ in 0..100 {
+            for kind in [FaultKind::Partition, FaultKind::Pause, FaultKind::Loss] {
+                let (what, damage) = choose_against(kind, &hosts[1], &hosts, &mut rng);
+                let is_it = |host: &String| *host == hosts[1];
+                let strikes = match &damage {
+                    Damage::Links(few, _) => few.len() == 1 && is_it(&few[0]),
+                    Damage::Cuts(pairs) => pairs.iter().all(|(a, b)| is_it(a) != is_it(b)),
+                };
+                assert!(strikes && what.contains(&hosts[1]), "{what}: {damage:?}");
+            }
         }
     }
 

@@ -3,33 +3,38 @@
 //! agree, and Porcupine must find the history linearizable.
 
 mod checker;
-mod cluster;
+mod fault_kind;
+mod flair;
 mod history;
-mod keys;
 mod liar;
 mod links;
 mod nemesis;
+mod paxos;
 mod report;
+mod subject;
 mod workload;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
+use inband_flair::config::Balance;
 use inband_lab::signals::StopSignals;
 use inband_lab::{AcceptorChoice, ClusterSpec};
 use inband_paxos::config::{Dataplane, Durability};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::checker::Verdict;
-use self::cluster::Cluster;
+use self::fault_kind::FaultKind;
 use self::history::{About, Clock, Outcome, Summary, Writer};
 use self::nemesis::Nemesis;
+use self::subject::Subject;
 use self::workload::{Shared, Workload};
 use crate::bench::scratch::{free_ports, loopback, ScratchDir};
+use crate::flair::cluster::FlairSpec;
 
 /// How often the progress is shown, and Ctrl-C looked for.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -39,59 +44,6 @@ const RING_SLOTS: u32 = 256;
 const PEER_LOG_VALUES: u32 = 512;
 /// More than a cluster grows to.
 const PORTS: u16 = 64;
-
-/// What the nemesis does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum FaultKind {
-    /// Hosts are killed and started again; an acceptor's memory is lost.
-    Kill,
-    /// Processes stand still; their roles in the kernel do not.
-    Freeze,
-    /// The packets of a host are held and released later.
-    Pause,
-    /// Hosts do not hear each other, in one direction or both.
-    Partition,
-    /// Packets are lost.
-    Loss,
-    /// Packets are late, and overtake each other.
-    Delay,
-    /// Packets arrive twice.
-    Duplicate,
-    /// Hosts are added, removed and replaced.
-    Member,
-    /// A host loses its disk, and another takes its place.
-    Wipe,
-    /// Another host is made the leader.
-    Leader,
-    /// Everything is killed at once, and started again; only with --durability sync.
-    Power,
-}
-
-impl FaultKind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "kill",
-            Self::Freeze => "freeze",
-            Self::Pause => "pause",
-            Self::Partition => "partition",
-            Self::Loss => "loss",
-            Self::Delay => "delay",
-            Self::Duplicate => "duplicate",
-            Self::Member => "member",
-            Self::Wipe => "wipe",
-            Self::Leader => "leader",
-            Self::Power => "power",
-        }
-    }
-
-    /// Or of hosts.
-    fn is_of_links(self) -> bool {
-        matches!(
-            self,
-            Self::Pause | Self::Partition | Self::Loss | Self::Delay | Self::Duplicate
-        )
-    }
-}
 
 /// Options of `inband torment`.
 #[derive(Debug, Args)]
@@ -109,6 +61,9 @@ pub struct TormentArgs {
     /// Where history, report and pictures go.
     #[arg(long, default_value = "torment", value_name = "DIR")]
     report: PathBuf,
+    /// A cluster of FLAIR instead: replicas, switches, a gateway, and clients of both doors.
+    #[arg(long, conflicts_with_all = ["durability", "acceptors", "partitions"])]
+    flair: bool,
     /// What a vote survives: memory or sync.
     #[arg(long, default_value_t, value_name = "memory|sync")]
     durability: Durability,
@@ -121,6 +76,12 @@ pub struct TormentArgs {
     /// Replicas of the store.
     #[arg(long, default_value_t = 3)]
     replicas: usize,
+    /// Switches of FLAIR.
+    #[arg(long, default_value_t = 2, requires = "flair")]
+    switches: usize,
+    /// How FLAIR spreads reads: random, leader-avoidance or load.
+    #[arg(long, default_value_t, requires = "flair")]
+    balance: Balance,
     /// Partitions of the key space.
     #[arg(long, default_value_t = 3)]
     partitions: u32,
@@ -195,6 +156,7 @@ impl TormentArgs {
     /// The faults to throw. Says which of those asked for are not possible.
     fn kinds(&self) -> Result<Vec<FaultKind>> {
         let mut kinds = match &self.faults {
+            None if self.flair => flair::FAULTS.to_vec(),
             None => FaultKind::value_variants().to_vec(),
             Some(names) => names
                 .iter()
@@ -211,7 +173,12 @@ impl TormentArgs {
                 println!("without {}: {why}", names.join(", "));
             }
         };
-        if self.durability == Durability::Memory {
+        if self.flair {
+            leave_out(
+                &|kind| !flair::FAULTS.contains(&kind),
+                "FLAIR has no such thing",
+            );
+        } else if self.durability == Durability::Memory {
             leave_out(
                 &|kind| kind == FaultKind::Power,
                 "with --durability memory a majority of acceptors must not be killed",
@@ -223,12 +190,15 @@ impl TormentArgs {
         Ok(kinds)
     }
 
-    fn spec(&self, dir: &Path) -> Result<ClusterSpec> {
-        let program = match &self.program {
-            Some(program) => program.clone(),
-            None => std::env::current_exe().context("finding this program")?,
-        };
-        let mut spec = ClusterSpec::new(program, dir);
+    fn program(&self) -> Result<PathBuf> {
+        match &self.program {
+            Some(program) => Ok(program.clone()),
+            None => std::env::current_exe().context("finding this program"),
+        }
+    }
+
+    fn paxos_spec(&self, dir: &Path) -> Result<ClusterSpec> {
+        let mut spec = ClusterSpec::new(self.program()?, dir);
         spec.dataplane = self.dataplane;
         if inband_lab::preflight::check_lab().is_err() {
             spec.dataplane = Dataplane::Udp;
@@ -247,25 +217,33 @@ impl TormentArgs {
         Ok(spec)
     }
 
-    fn about(&self, seed: u64, kinds: &[FaultKind]) -> About {
+    fn flair_spec(&self, dir: &Path) -> Result<FlairSpec> {
+        Ok(FlairSpec {
+            program: self.program()?,
+            data: dir.to_owned(),
+            replicas: self.replicas,
+            switches: self.switches,
+            groups: flair::GROUPS,
+            balance: self.balance,
+            heartbeat_ms: flair::HEARTBEAT_MS,
+            step_down_ms: flair::STEP_DOWN_MS,
+            dataplane: self.dataplane,
+            resp: loopback(0),
+        })
+    }
+
+    fn about(&self, seed: u64, kinds: &[FaultKind], cluster: String) -> About {
+        let liars = if self.control {
+            ", behind a proxy that lies"
+        } else {
+            ""
+        };
         About {
             seed,
             version: env!("CARGO_PKG_VERSION"),
             minutes: self.minutes,
             faults: kinds.iter().map(|kind| kind.name()).collect(),
-            cluster: format!(
-                "{} acceptors, {} replicas, {} partitions, durability {}, dataplane {}{}",
-                self.acceptors.0.len(),
-                self.replicas,
-                self.partitions,
-                self.durability,
-                self.dataplane,
-                if self.control {
-                    ", behind a proxy that lies"
-                } else {
-                    ""
-                }
-            ),
+            cluster: cluster + liars,
             clients: self.clients,
             operations_per_s: self.rate,
         }
@@ -280,60 +258,79 @@ impl TormentArgs {
         history: &Path,
     ) -> Result<Findings> {
         let dir = ScratchDir::create(&std::env::temp_dir(), "torment")?;
-        let cluster = Arc::new(Cluster::start(self.spec(dir.path())?)?);
-        if self.control {
-            let mut addresses = cluster
-                .addresses
-                .write()
-                .unwrap_or_else(PoisonError::into_inner);
-            for address in addresses.iter_mut() {
-                *address = liar::start(*address)?;
-            }
+        let run = Run {
+            args: self,
+            seed,
+            kinds,
+            signals,
+            checker,
+            history,
+        };
+        let findings = match self.flair {
+            true => run.on(flair::Cluster::start(self.flair_spec(dir.path())?)?),
+            false => run.on(paxos::Cluster::start(self.paxos_spec(dir.path())?)?),
+        };
+        let is_well = |found: &Findings| found.served_after.is_ok() && found.agreed.is_ok();
+        if self.keep || !findings.as_ref().is_ok_and(is_well) {
+            println!("the cluster's directory is kept: {}", dir.path().display());
+            std::mem::forget(dir);
         }
-        let about = self.about(seed, kinds);
-        let (writer, recorder) = Writer::start(history, Clock::start(), about.clone())?;
+        findings
+    }
+}
+
+/// One run.
+struct Run<'a> {
+    args: &'a TormentArgs,
+    seed: u64,
+    kinds: &'a [FaultKind],
+    signals: &'a StopSignals,
+    checker: &'a Path,
+    history: &'a Path,
+}
+
+impl Run<'_> {
+    fn on<S: Subject>(&self, cluster: S) -> Result<Findings> {
+        let Run { args, seed, .. } = *self;
+        let cluster = Arc::new(cluster);
+        if args.control {
+            cluster.put_behind_liars()?;
+        }
+        let about = args.about(seed, self.kinds, cluster.describe());
+        let (writer, recorder) = Writer::start(self.history, Clock::start(), about.clone())?;
         let shared = Shared {
-            addresses: Arc::clone(&cluster.addresses),
             recorder: recorder.clone(),
-            partitions: self.partitions as usize,
             next_id: Arc::new(AtomicU64::new(1)),
             stop: Arc::new(AtomicBool::new(false)),
         };
-        let workload = Workload::start(&shared, self.clients, self.rate, seed);
+        let workload = Workload::start(&cluster, &shared, args.clients, args.rate, seed)?;
         let begun_ns = recorder.clock.now_ns();
-        let nemesis = Nemesis::start(&cluster, &recorder, kinds, self.durability, seed);
-        wait(
-            Duration::from_secs_f64(self.minutes * 60.0),
-            signals,
-            &nemesis,
-        );
+        let nemesis = Nemesis::start(&cluster, &recorder, self.kinds, seed);
+        let duration = Duration::from_secs_f64(args.minutes * 60.0);
+        wait(duration, self.signals, &nemesis);
         let faults_ended = nemesis.stop();
         let faults_ns = (begun_ns, recorder.clock.now_ns());
-        let mut served_after = faults_ended.and_then(|()| heal(&cluster));
+        let mut served_after = faults_ended.and_then(|()| cluster.heal());
         workload.stop()?;
-        if served_after.is_ok() && !self.control {
-            if let Err(error) = read_everything(&cluster, &shared, self.clients) {
+        if served_after.is_ok() && !args.control {
+            if let Err(error) = cluster.read_everything(&shared, args.clients) {
                 served_after = Err(error.context("the last reads"));
             }
         }
         drop((shared, recorder));
         let cluster = Arc::into_inner(cluster).context("the nemesis still has the cluster")?;
         let agreed = match &served_after {
-            Ok(_) => cluster.down_and_compare(),
+            Ok(_) => cluster.into_agreed(),
             Err(_) => {
                 drop(cluster);
                 Err(anyhow!("not compared: the cluster does not serve"))
             }
         };
         let summary = writer.finish()?;
-        if self.keep || served_after.is_err() || agreed.is_err() {
-            println!("the cluster's directory is kept: {}", dir.path().display());
-            std::mem::forget(dir);
-        }
         Ok(Findings {
             about,
             summary,
-            verdict: checker::judge(checker, history)?,
+            verdict: checker::judge(self.checker, self.history)?,
             served_after,
             agreed,
             faults_ns,
@@ -366,29 +363,6 @@ fn wait(duration: Duration, signals: &StopSignals, nemesis: &Nemesis) {
         bar.set_position(began.elapsed().as_secs());
     }
     bar.finish_and_clear();
-}
-
-/// Everything is put right again; how long the cluster then takes to serve.
-fn heal(cluster: &Cluster) -> Result<Duration> {
-    let began = Instant::now();
-    cluster.replace_wiped()?;
-    cluster.restart_all()?;
-    cluster.wait_until_it_serves()?;
-    Ok(began.elapsed())
-}
-
-/// What is there in the end, at every replica and in both ways.
-fn read_everything(cluster: &Cluster, shared: &Shared, client: usize) -> Result<()> {
-    let groups = keys::all_until(shared.recorder.clock.now_ns(), shared.partitions);
-    let addresses = cluster
-        .addresses
-        .read()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
-    for address in addresses {
-        workload::read_all(shared, client, address, &groups)?;
-    }
-    Ok(())
 }
 
 fn show(findings: &Findings) {

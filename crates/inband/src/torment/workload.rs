@@ -1,42 +1,107 @@
-//! Clients: each sends one operation at a time to some replica, and writes down what became of it.
+//! Clients, whatever they are clients of: each does one operation at a time, and writes down what became of it.
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{anyhow, Result};
 use inband_sim::Rng;
 
-use super::history::{Command, Operation, Outcome, Recorder, Verb};
-use super::keys::{self, Group};
-use crate::client::{Answer, Client};
+use super::history::{Command, Operation, Outcome, Recorder};
+use super::subject::Subject;
 
-/// How long a client waits for an answer. It then goes on at another replica, and the outcome is
-/// unknown; the cluster's own deadline is longer, so that late effects are among what is checked.
-const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// How long a client waits for an answer. It then goes on, and the outcome is unknown; where the cluster's own
+/// deadline is longer, late effects are among what is checked.
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// How long a client that found nobody waits before it tries again.
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// Apart from each other by more than a key is ever incremented, so that each value is written once.
-const VALUES_APART: u64 = 100_000;
 /// More than there are clients.
-const CLIENTS_MAX: u64 = 1_000;
-/// A connection is given up after so many operations, so that clients move between replicas.
-const OPERATIONS_PER_CONNECTION: u64 = 200;
-
-/// Replicas that clients may talk to; the nemesis keeps it right.
-pub type Addresses = Arc<RwLock<Vec<SocketAddr>>>;
+pub const CLIENTS_MAX: u64 = 1_000;
 
 /// What all clients share.
 #[derive(Debug, Clone)]
 pub struct Shared {
-    pub addresses: Addresses,
     pub recorder: Recorder,
-    pub partitions: usize,
     pub next_id: Arc<AtomicU64>,
     pub stop: Arc<AtomicBool>,
+}
+
+/// A client of any kind.
+pub trait Operate: Send {
+    /// Do something. False: nobody is there to be asked.
+    fn operate(&mut self) -> bool;
+}
+
+/// See [`Operate`].
+pub type Client = Box<dyn Operate>;
+
+/// How an operation ended.
+pub enum End {
+    Ok(Vec<Option<String>>),
+    Failed(String),
+    Unknown(String),
+}
+
+/// What a client was asked to do, and whom it asked.
+pub struct Asked {
+    /// Operations of different groups have no key in common.
+    pub group: String,
+    pub call_ns: u64,
+    pub commands: Vec<Command>,
+    /// Who was asked, and in which way.
+    pub replica: String,
+    pub reads: &'static str,
+}
+
+/// Writes down the operations of one client.
+#[derive(Debug)]
+pub struct Scribe {
+    number: usize,
+    process: u64,
+    shared: Shared,
+}
+
+impl Scribe {
+    pub fn new(number: usize, shared: Shared) -> Scribe {
+        Scribe {
+            number,
+            process: number as u64,
+            shared,
+        }
+    }
+
+    pub fn now_ns(&self) -> u64 {
+        self.shared.recorder.clock.now_ns()
+    }
+
+    /// An operation has just ended.
+    pub fn write_down(&mut self, asked: Asked, end: &End) -> Outcome {
+        let return_ns = self.now_ns();
+        let (outcome, replies, error) = match end {
+            End::Ok(replies) => (Outcome::Ok, replies.clone(), None),
+            End::Failed(why) => (Outcome::Failed, Vec::new(), Some(why.clone())),
+            End::Unknown(why) => (Outcome::Unknown, Vec::new(), Some(why.clone())),
+        };
+        self.shared.recorder.operation(Operation {
+            id: self.shared.next_id.fetch_add(1, Ordering::Relaxed),
+            process: self.process,
+            client: self.number,
+            group: asked.group,
+            call_ns: asked.call_ns,
+            return_ns,
+            outcome,
+            commands: asked.commands,
+            replies,
+            replica: asked.replica,
+            reads: asked.reads,
+            error,
+        });
+        if outcome == Outcome::Unknown {
+            self.process += CLIENTS_MAX;
+        }
+        outcome
+    }
 }
 
 /// All clients.
@@ -48,16 +113,25 @@ pub struct Workload {
 
 impl Workload {
     /// Start so many clients that together send about so many operations a second.
-    pub fn start(shared: &Shared, clients: usize, operations_per_s: u64, seed: u64) -> Workload {
+    pub fn start<S: Subject>(
+        cluster: &Arc<S>,
+        shared: &Shared,
+        clients: usize,
+        operations_per_s: u64,
+        seed: u64,
+    ) -> Result<Workload> {
         let pause_us_max = 2_000_000 * clients as u64 / operations_per_s.max(1);
-        let start = |number| {
-            let mut client = TormentClient::new(number, shared.clone(), seed);
-            thread::spawn(move || client.run(pause_us_max))
-        };
-        Workload {
-            stop: Arc::clone(&shared.stop),
-            threads: (0..clients).map(start).collect(),
+        let mut threads = Vec::new();
+        for number in 0..clients {
+            let client = cluster.client(number, shared, seed)?;
+            let stop = Arc::clone(&shared.stop);
+            let rng = Rng::new(seed, 100_000 + number as u64);
+            threads.push(thread::spawn(move || run(client, &stop, rng, pause_us_max)));
         }
+        Ok(Workload {
+            stop: Arc::clone(&shared.stop),
+            threads,
+        })
     }
 
     /// Let each finish what it does.
@@ -70,394 +144,11 @@ impl Workload {
     }
 }
 
-/// How commands are sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// A command alone.
-    Alone,
-    Mset,
-    Mget,
-    /// MULTI to EXEC; a first CHECK has been watched and read before.
-    Transaction,
-}
-
-#[derive(Debug)]
-struct Connection {
-    client: Client,
-    address: SocketAddr,
-    reads: &'static str,
-    operations: u64,
-}
-
-/// How an operation ended.
-enum End {
-    Ok(Vec<Option<String>>),
-    Failed(String),
-    Unknown(String),
-}
-
-#[derive(Debug)]
-struct TormentClient {
-    number: usize,
-    rng: Rng,
-    shared: Shared,
-    connection: Option<Connection>,
-    process: u64,
-    values: u64,
-}
-
-impl TormentClient {
-    fn new(number: usize, shared: Shared, seed: u64) -> TormentClient {
-        TormentClient {
-            number,
-            rng: Rng::new(seed, 1000 + number as u64),
-            shared,
-            connection: None,
-            process: number as u64,
-            values: 0,
+fn run(mut client: Client, stop: &AtomicBool, mut rng: Rng, pause_us_max: u64) {
+    while !stop.load(Ordering::Acquire) {
+        if !client.operate() {
+            thread::sleep(CONNECT_PAUSE);
         }
-    }
-
-    fn run(&mut self, pause_us_max: u64) {
-        while !self.shared.stop.load(Ordering::Acquire) {
-            if self.connect() {
-                self.operate();
-            } else {
-                thread::sleep(CONNECT_PAUSE);
-            }
-            thread::sleep(Duration::from_micros(self.rng.below(pause_us_max.max(1))));
-        }
-    }
-
-    fn connect(&mut self) -> bool {
-        let is_worn = |c: &Connection| c.operations >= OPERATIONS_PER_CONNECTION;
-        if self.connection.as_ref().is_some_and(is_worn) {
-            self.connection = None;
-        }
-        if self.connection.is_some() {
-            return true;
-        }
-        let addresses = self.shared.addresses.read();
-        let addresses = addresses.unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(&address) = self.rng.pick(&addresses) else {
-            return false;
-        };
-        let reads = ["position", "log"][self.rng.below(2) as usize];
-        self.connection = connect(address, reads).ok();
-        self.connection.is_some()
-    }
-
-    fn operate(&mut self) {
-        let index = self.rng.below(keys::groups() as u64) as usize;
-        let now_ns = self.shared.recorder.clock.now_ns();
-        let group = keys::group(index, now_ns, self.shared.partitions);
-        match self.rng.below(100) {
-            0..=9 => self.checked_write(&group),
-            _ => {
-                let (form, commands) = self.choose(&group);
-                self.perform(&group, form, commands);
-            }
-        }
-    }
-
-    fn value(&mut self) -> String {
-        self.values += 1;
-        let number = self.values * CLIENTS_MAX + self.number as u64;
-        (number * VALUES_APART).to_string()
-    }
-
-    fn command(&mut self, verb: Verb, key: &str) -> Command {
-        Command {
-            verb,
-            key: key.to_owned(),
-            value: (verb == Verb::Set).then(|| self.value()),
-        }
-    }
-
-    /// Of all keys of the group, the same command.
-    fn each(&mut self, verb: Verb, group: &Group) -> Vec<Command> {
-        let keys = group.keys.iter();
-        keys.map(|key| self.command(verb, key)).collect()
-    }
-
-    fn choose(&mut self, group: &Group) -> (Form, Vec<Command>) {
-        let key = &group.keys[self.rng.below(group.keys.len() as u64) as usize];
-        let verb = match self.rng.below(100) {
-            0..=44 => Verb::Get,
-            45..=74 => Verb::Set,
-            75..=96 => Verb::Incr,
-            _ => Verb::Del,
-        };
-        if group.keys.len() == 1 || self.rng.chance_ppm(400_000) {
-            return match verb {
-                // What is deleted is mostly read first: a DEL alone says little of what it found.
-                Verb::Del if self.rng.chance_ppm(800_000) => {
-                    let commands = [Verb::Get, Verb::Del].map(|verb| self.command(verb, key));
-                    (Form::Transaction, commands.into())
-                }
-                _ => (Form::Alone, vec![self.command(verb, key)]),
-            };
-        }
-        match self.rng.below(4) {
-            0 => (Form::Mset, self.each(Verb::Set, group)),
-            1 => (Form::Mget, self.each(Verb::Get, group)),
-            2 => (Form::Transaction, self.each(Verb::Get, group)),
-            _ => {
-                let mut commands = Vec::new();
-                for key in &group.keys {
-                    let verb = [Verb::Get, Verb::Set, Verb::Incr][self.rng.below(3) as usize];
-                    commands.push(self.command(verb, key));
-                }
-                (Form::Transaction, commands)
-            }
-        }
-    }
-
-    /// Watch a key, and write it if it is still the same. It is read before it is watched as well as
-    /// afterwards, and the transaction is only sent if nothing has changed: then what was watched is
-    /// what was read. (To the store a key that did not exist is unchanged if it does not exist again,
-    /// whatever was read in between.)
-    fn checked_write(&mut self, group: &Group) {
-        let key = &group.keys[self.rng.below(group.keys.len() as u64) as usize];
-        let before = self.read(group, key);
-        let Some(connection) = &mut self.connection else {
-            return;
-        };
-        let watched = connection.client.call(&["WATCH", key]);
-        if !matches!(watched, Ok(reply) if reply == "+OK") {
-            // Its answer may still come: nothing else may be asked here.
-            return self.connection = None;
-        }
-        let (Some(before), Some(after)) = (before, self.read(group, key)) else {
-            // The key may still be watched.
-            return self.connection = None;
-        };
-        if before != after {
-            return self.connection = None;
-        }
-        let mut check = self.command(Verb::Check, key);
-        check.value = after;
-        let mut commands = vec![check, self.command(Verb::Set, key)];
-        if let Some(other) = group.keys.iter().find(|other| *other != key) {
-            commands.push(self.command(Verb::Set, other));
-        }
-        self.perform(group, Form::Transaction, commands);
-    }
-
-    /// What a key holds, if that is answered.
-    fn read(&mut self, group: &Group, key: &str) -> Option<Option<String>> {
-        let get = self.command(Verb::Get, key);
-        match self.perform(group, Form::Alone, vec![get])? {
-            End::Ok(replies) => replies.into_iter().next(),
-            End::Failed(_) | End::Unknown(_) => None,
-        }
-    }
-
-    fn perform(&mut self, group: &Group, form: Form, commands: Vec<Command>) -> Option<End> {
-        let connection = self.connection.as_mut()?;
-        connection.operations += 1;
-        let clock = self.shared.recorder.clock;
-        let begun_ns = clock.now_ns();
-        let (call_ns, end) = match form {
-            Form::Transaction => match queue(&mut connection.client, &commands) {
-                Ok(()) => (clock.now_ns(), execute(&mut connection.client, &commands)),
-                // Nothing was sent that would have an effect.
-                Err(error) => (begun_ns, End::Failed(error.to_string())),
-            },
-            form => (begun_ns, send(&mut connection.client, form, &commands)),
-        };
-        let return_ns = clock.now_ns();
-        let (outcome, replies, error) = match &end {
-            End::Ok(replies) => (Outcome::Ok, replies.clone(), None),
-            End::Failed(why) => (Outcome::Failed, Vec::new(), Some(why.clone())),
-            End::Unknown(why) => (Outcome::Unknown, Vec::new(), Some(why.clone())),
-        };
-        self.shared.recorder.operation(Operation {
-            id: self.shared.next_id.fetch_add(1, Ordering::Relaxed),
-            process: self.process,
-            client: self.number,
-            group: group.name.clone(),
-            call_ns,
-            return_ns,
-            outcome,
-            commands,
-            replies,
-            replica: connection.address.to_string(),
-            reads: connection.reads,
-            error,
-        });
-        if outcome != Outcome::Ok {
-            self.connection = None;
-        }
-        if outcome == Outcome::Unknown {
-            self.process += CLIENTS_MAX;
-        }
-        Some(end)
-    }
-}
-
-fn connect(address: SocketAddr, reads: &'static str) -> Result<Connection> {
-    let mut client = Client::connect(address, ANSWER_LIMIT)?;
-    client.call(&["INBAND.READS", reads])?;
-    Ok(Connection {
-        client,
-        address,
-        reads,
-        operations: 0,
-    })
-}
-
-/// MULTI and what follows, without EXEC.
-fn queue(client: &mut Client, commands: &[Command]) -> Result<()> {
-    let expect = |reply: String, expected: &str| match reply {
-        reply if reply == expected => Ok(()),
-        reply => Err(anyhow!("{}", reply.trim_start_matches('-').to_owned())),
-    };
-    expect(client.call(&["MULTI"])?, "+OK")?;
-    for command in commands.iter().filter(|c| c.verb != Verb::Check) {
-        expect(client.call(&words(command))?, "+QUEUED")?;
-    }
-    Ok(())
-}
-
-fn execute(client: &mut Client, commands: &[Command]) -> End {
-    match client.ask(&["EXEC"]) {
-        // What was watched has changed.
-        Ok(Answer::Nil) => End::Failed("not executed: a watched key has changed".into()),
-        Ok(Answer::Array(answers)) => {
-            let mut answers = answers.iter().map(reply);
-            let replies = commands.iter().map(|command| match command.verb {
-                Verb::Check => None,
-                _ => answers.next().unwrap_or_else(|| Some("nothing".into())),
-            });
-            End::Ok(replies.collect())
-        }
-        other => end(other, |answer| vec![reply(answer); commands.len()]),
-    }
-}
-
-fn send(client: &mut Client, form: Form, commands: &[Command]) -> End {
-    match form {
-        Form::Mset => end(client.ask(&joined("MSET", commands)), |answer| {
-            vec![reply(answer); commands.len()]
-        }),
-        Form::Mget => end(client.ask(&joined("MGET", commands)), replies_of_array),
-        _ => end(client.ask(&words(&commands[0])), |a| vec![reply(a)]),
-    }
-}
-
-fn words(command: &Command) -> Vec<&str> {
-    let verb = match command.verb {
-        Verb::Get | Verb::Check => "GET",
-        Verb::Set => "SET",
-        Verb::Incr => "INCR",
-        Verb::Del => "DEL",
-    };
-    let value = command.value.as_deref();
-    [verb, &command.key].into_iter().chain(value).collect()
-}
-
-/// One command with the arguments of all.
-fn joined<'a>(verb: &'a str, commands: &'a [Command]) -> Vec<&'a str> {
-    let arguments = commands.iter().flat_map(|c| words(c).split_off(1));
-    [verb].into_iter().chain(arguments).collect()
-}
-
-/// What an answer says of an operation; `replies` takes apart one that is no error.
-fn end(answer: Result<Answer>, replies: impl FnOnce(&Answer) -> Vec<Option<String>>) -> End {
-    match answer {
-        // The store's own words for it, in all its messages.
-        Ok(Answer::Error(text)) if text.contains("outcome unknown") => End::Unknown(text),
-        Ok(Answer::Error(text)) => End::Failed(text),
-        Ok(answer) => End::Ok(replies(&answer)),
-        Err(error) => End::Unknown(in_words(&error)),
-    }
-}
-
-fn in_words(error: &anyhow::Error) -> String {
-    let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
-    match io {
-        Some(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-            format!("no answer within {ANSWER_LIMIT:?}")
-        }
-        _ => format!("{error:#}"),
-    }
-}
-
-fn replies_of_array(answer: &Answer) -> Vec<Option<String>> {
-    match answer {
-        Answer::Array(answers) => answers.iter().map(reply).collect(),
-        other => vec![reply(other)],
-    }
-}
-
-fn reply(answer: &Answer) -> Option<String> {
-    match answer {
-        Answer::Status(text) | Answer::Text(text) | Answer::Error(text) => Some(text.clone()),
-        Answer::Integer(number) => Some(number.to_string()),
-        Answer::Nil => None,
-        Answer::Array(_) => Some(format!("{answer:?}")),
-    }
-}
-
-/// Read all keys of these groups at one replica, in both ways: what is there in the end, everyone must
-/// agree about. Returns how many operations that were.
-pub fn read_all(
-    shared: &Shared,
-    client: usize,
-    address: SocketAddr,
-    groups: &[Group],
-) -> Result<usize> {
-    let mut reader = TormentClient::new(client, shared.clone(), 0);
-    let mut count = 0;
-    for reads in ["position", "log"] {
-        reader.connection = Some(connect(address, reads)?);
-        for group in groups {
-            let gets = reader.each(Verb::Get, group);
-            let form = if gets.len() == 1 {
-                Form::Alone
-            } else {
-                Form::Mget
-            };
-            match reader.perform(group, form, gets) {
-                Some(End::Ok(_)) => count += 1,
-                Some(End::Failed(why) | End::Unknown(why)) => {
-                    return Err(anyhow!("{address}, reading by {reads}: {why}"));
-                }
-                None => {}
-            }
-        }
-    }
-    Ok(count)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_say_how_an_operation_ended() {
-        let ended = |answer| match end(answer, |a| vec![reply(a)]) {
-            End::Ok(replies) => format!("ok {replies:?}"),
-            End::Failed(_) => "failed".into(),
-            End::Unknown(_) => "unknown".into(),
-        };
-        let error = |text: &str| Ok(Answer::Error(text.into()));
-        assert_eq!(ended(error("TRYAGAIN not read: x")), "failed");
-        assert_eq!(ended(error("ERR outcome unknown: x")), "unknown");
-        assert_eq!(ended(Err(anyhow!("closed"))), "unknown");
-        assert_eq!(ended(Ok(Answer::Nil)), "ok [None]");
-        assert_eq!(ended(Ok(Answer::Integer(5))), r#"ok [Some("5")]"#);
-    }
-
-    #[test]
-    fn commands_are_joined() {
-        let set = |key: &str| Command {
-            verb: Verb::Set,
-            key: key.into(),
-            value: Some("1".into()),
-        };
-        let commands = [set("a"), set("b")];
-        assert_eq!(joined("MSET", &commands), ["MSET", "a", "1", "b", "1"]);
+        thread::sleep(Duration::from_micros(rng.below(pause_us_max.max(1))));
     }
 }

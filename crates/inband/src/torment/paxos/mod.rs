@@ -1,23 +1,32 @@
-//! The cluster that is tormented: it may be gone for a while, and be another one afterwards.
+//! Replicas of the store on Paxos: the cluster may be gone for a while, and be another one afterwards.
+
+mod client;
+mod keys;
+mod nemesis;
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use inband_lab::supervisor::{HostEntry, ProcessState};
-use inband_lab::{ClusterSpec, ClusterStatus, Supervisor};
+use inband_lab::{ClusterSpec, ClusterStatus, Lab, Supervisor};
 use inband_paxos::config::Role;
 
+use self::client::{Addresses, PaxosClient};
+use super::fault_kind::FaultKind;
 use super::history::Recorder;
+use super::liar;
 use super::links::ActiveFaults;
-use super::workload::Addresses;
+use super::nemesis::Lane;
+use super::subject::Subject;
+use super::workload::{Client as AnyClient, Shared};
 use crate::bench::scratch::retry;
 use crate::client::Client;
 
 /// How long a cluster may take to serve: after its start, and after the last fault has ended.
-pub const SERVING_LIMIT: Duration = Duration::from_secs(60);
+const SERVING_LIMIT: Duration = Duration::from_secs(60);
 /// How long after the last client its values may be undecided, or not applied everywhere: longer than
 /// their deadline.
 const ENDING_LIMIT: Duration = Duration::from_secs(15);
@@ -32,7 +41,7 @@ pub struct Cluster {
     /// Hosts that lost their disk and have not been replaced yet. They must not be started again.
     wiped: Mutex<Vec<String>>,
     /// Of the replicas there are.
-    pub addresses: Addresses,
+    addresses: Addresses,
 }
 
 impl Cluster {
@@ -62,30 +71,6 @@ impl Cluster {
 
     pub fn status(&self) -> Result<ClusterStatus> {
         self.with(|supervisor| Ok(supervisor.status()))
-    }
-
-    /// The hosts there are.
-    pub fn host_names(&self) -> Result<Vec<String>> {
-        let lab = |supervisor: &Supervisor| {
-            let lab = supervisor.lab().context("there are no links to torment")?;
-            Ok(lab.hosts().iter().map(|h| h.name().to_owned()).collect())
-        };
-        self.with(lab)
-    }
-
-    /// The faults of links. Change them, then [`apply`](Self::apply).
-    pub fn faults(&self) -> MutexGuard<'_, ActiveFaults> {
-        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Make the links what the faults say. Nothing without a lab, or while everything is off.
-    pub fn apply(&self, faults: &ActiveFaults) -> Result<()> {
-        let supervisor = self.supervisor.read();
-        let supervisor = supervisor.unwrap_or_else(PoisonError::into_inner);
-        match supervisor.as_ref().and_then(Supervisor::lab) {
-            Some(lab) => Ok(faults.apply(lab)?),
-            None => Ok(()),
-        }
     }
 
     /// Kill everything at once, and start it again after a while. The links are new then.
@@ -176,10 +161,92 @@ impl Cluster {
         self.refresh_addresses()?;
         Ok(began.elapsed())
     }
+}
 
-    /// Stop cleanly and compare what all replicas hold. Clients have ended, and so must everything that
-    /// they asked for. (Before, replicas are equal by luck only.)
-    pub fn down_and_compare(self) -> Result<()> {
+impl Subject for Cluster {
+    fn describe(&self) -> String {
+        let spec = &self.spec;
+        format!(
+            "{} acceptors, {} replicas, {} partitions, durability {}, dataplane {}",
+            spec.acceptors.0.len(),
+            spec.replicas,
+            spec.partitions,
+            spec.durability,
+            spec.dataplane
+        )
+    }
+
+    fn put_behind_liars(&self) -> Result<()> {
+        let mut addresses = self
+            .addresses
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        for address in addresses.iter_mut() {
+            *address = liar::start(*address)?;
+        }
+        Ok(())
+    }
+
+    fn client(self: &Arc<Self>, number: usize, shared: &Shared, seed: u64) -> Result<AnyClient> {
+        let addresses = Arc::clone(&self.addresses);
+        let partitions = self.spec.partitions as usize;
+        let client = PaxosClient::new(number, shared.clone(), addresses, partitions, seed);
+        Ok(Box::new(client))
+    }
+
+    fn with_lab(&self, act: &mut dyn FnMut(&Lab) -> Result<()>) -> Result<()> {
+        let supervisor = self.supervisor.read();
+        let supervisor = supervisor.unwrap_or_else(PoisonError::into_inner);
+        supervisor
+            .as_ref()
+            .and_then(Supervisor::lab)
+            .map_or(Ok(()), act)
+    }
+
+    fn faults(&self) -> MutexGuard<'_, ActiveFaults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn important_hosts(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn strike(lane: &mut Lane<Self>, kind: FaultKind) -> Result<Option<String>> {
+        lane.strike(kind)
+    }
+
+    /// Only everything off is for good.
+    fn put_right(&self) -> Result<()> {
+        self.with(|_| Ok(()))?;
+        let _ = self.replace_wiped();
+        let _ = self.restart_all();
+        Ok(())
+    }
+
+    fn heal(&self) -> Result<Duration> {
+        let began = Instant::now();
+        self.replace_wiped()?;
+        self.restart_all()?;
+        self.wait_until_it_serves()?;
+        Ok(began.elapsed())
+    }
+
+    fn read_everything(self: &Arc<Self>, shared: &Shared, number: usize) -> Result<()> {
+        let partitions = self.spec.partitions as usize;
+        let groups = keys::all_until(shared.recorder.clock.now_ns(), partitions);
+        let addresses = self.addresses.read();
+        let addresses = addresses.unwrap_or_else(PoisonError::into_inner).clone();
+        for address in addresses {
+            let mut reader =
+                PaxosClient::new(number, shared.clone(), Addresses::default(), partitions, 0);
+            reader.read_all(address, &groups)?;
+        }
+        Ok(())
+    }
+
+    /// Stop cleanly and compare what all replicas hold. Everything that clients asked for must have ended.
+    /// (Before, replicas are equal by luck only.)
+    fn into_agreed(self) -> Result<()> {
         retry(ENDING_LIMIT, || {
             let status = self.status()?;
             check_all_ended(&status)?;
@@ -211,7 +278,7 @@ impl Cluster {
 }
 
 /// Acceptors that vote in every log, and how many decide.
-pub fn votes(status: &ClusterStatus) -> (usize, usize) {
+fn votes(status: &ClusterStatus) -> (usize, usize) {
     let acceptors = status
         .hosts
         .iter()
@@ -248,7 +315,7 @@ fn check_serves(host: &HostEntry, partitions: u32) -> Result<()> {
     };
     let mut client = Client::connect(address, CLIENT_LIMIT)?;
     for partition in 0..partitions as usize {
-        let key = super::keys::in_partition("torment:serves", partition, partitions as usize);
+        let key = keys::in_partition("torment:serves", partition, partitions as usize);
         let set = client.call(&["SET", &key, "1"])?;
         ensure!(set == "+OK", "{}: SET answered {set:?}", host.name);
         let incr = client.call(&["INCR", &key])?;

@@ -1,0 +1,107 @@
+//! A client on real packets: one socket, any number of requests under way. It has no thread of its own.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use inband_dataplane::socket::HostSocket;
+use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+
+use crate::client::{self, Client, Op, Out, Outcome, SubmitError, Ticket};
+use crate::clock::boot_time_ns;
+use crate::config::ClusterConfig;
+use crate::timing::ClientTiming;
+
+/// Every replica set of this configuration is number 0.
+const SET: u16 = 0;
+/// Packets taken before outcomes are told.
+const BATCH_PACKETS: usize = 256;
+/// Longest sleep.
+const IDLE_MAX: Duration = Duration::from_millis(100);
+
+/// See the module.
+pub struct ClientNode {
+    socket: HostSocket,
+    switches: Vec<SocketAddrV4>,
+    client: Client,
+    out: Out,
+    ended: VecDeque<(Ticket, Outcome)>,
+}
+
+impl ClientNode {
+    /// A client of this cluster, from this address of its host, at any port.
+    pub fn open(
+        cluster: &ClusterConfig,
+        address: Ipv4Addr,
+        timing: ClientTiming,
+    ) -> io::Result<ClientNode> {
+        let switches: Vec<_> = cluster.switches.iter().map(|s| s.address).collect();
+        let client = Client::new(client::Config {
+            set: SET,
+            switches: switches.len() as u8,
+            nonce: rand::random(),
+            timing,
+        });
+        Ok(ClientNode {
+            socket: HostSocket::bind(SocketAddrV4::new(address, 0))?,
+            switches,
+            client,
+            out: Out::default(),
+            ended: VecDeque::new(),
+        })
+    }
+
+    /// Begin a request.
+    pub fn submit(&mut self, op: Op) -> Result<Ticket, SubmitError> {
+        let ticket = self.client.submit(boot_time_ns(), op, &mut self.out);
+        self.send();
+        ticket
+    }
+
+    /// Handle what has come and do what is due.
+    pub fn poll(&mut self) -> io::Result<()> {
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
+        for _ in 0..BATCH_PACKETS {
+            let Some((len_bytes, _)) = self.socket.receive(&mut buffer)? else {
+                break;
+            };
+            let packet = &buffer[..len_bytes];
+            self.client.on_packet(boot_time_ns(), packet, &mut self.out);
+        }
+        self.client.tick(boot_time_ns(), &mut self.out);
+        self.send();
+        Ok(())
+    }
+
+    /// The next request that has ended, and how.
+    pub fn take_ended(&mut self) -> Option<(Ticket, Outcome)> {
+        self.ended.pop_front()
+    }
+
+    /// Requests that have not ended.
+    pub fn under_way(&self) -> usize {
+        self.client.under_way()
+    }
+
+    /// For polling.
+    pub fn fd(&self) -> RawFd {
+        self.socket.fd()
+    }
+
+    /// Longest sleep before the next call of [`ClientNode::poll`].
+    pub fn poll_timeout(&self) -> Duration {
+        let due = self.client.due().unwrap_or(u64::MAX);
+        Duration::from_nanos(due.saturating_sub(boot_time_ns())).min(IDLE_MAX)
+    }
+
+    fn send(&mut self) {
+        for (switch, packet) in self.out.packets.iter() {
+            // What is lost is sent again.
+            self.socket.send(packet, self.switches[usize::from(switch)]);
+        }
+        self.out.packets.clear();
+        self.ended.extend(self.out.outcomes.drain(..));
+    }
+}
