@@ -4,6 +4,7 @@
 //! [`client`], [`executor`] and [`results`] are sans-I/O: events go in with the time, actions come out. They own no
 //! socket, thread, clock or random source. [`runner`] does the work.
 
+pub mod blobs;
 pub mod client;
 pub mod executor;
 pub mod limits;

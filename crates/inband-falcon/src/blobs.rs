@@ -1,0 +1,231 @@
+//! What is too long for a packet: kept where it was made, and fetched from there over TCP.
+//!
+//! Who asks names a token, which only the packets of its task tell. An answer is its length as u64, little endian, and
+//! the bytes; without such a token the connection is closed.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use inband_transport::accept::Accepting;
+use inband_transport::paced::Pace;
+use inband_transport::tls::{Stream, Transport};
+
+use crate::limits::{BLOBS_LEN_BYTES_MAX, FETCHES_MAX, WORK_LEN_BYTES_MAX};
+use crate::message::Payload;
+
+/// How slow the other end may be.
+const PACE: Pace = Pace {
+    silence_max: Duration::from_secs(10),
+    grace: Duration::from_secs(10),
+    bytes_per_s_min: 64 << 10,
+};
+/// How long a connection may take to be made.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+
+/// Why something long cannot be kept here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeepError {
+    /// By itself.
+    #[error("{0} bytes of work or of a result are over the limit of {WORK_LEN_BYTES_MAX}; put them into a file or store that both ends reach, and send its name")]
+    TooLong(usize),
+    /// With the others.
+    #[error("{0} bytes are kept for others to fetch, and with these it would be more than {1}; wait for tasks to end")]
+    TooMany(usize, usize),
+}
+
+#[derive(Debug)]
+struct Kept {
+    by_token: HashMap<u64, Arc<[u8]>>,
+    len_bytes: usize,
+    len_bytes_max: usize,
+}
+
+/// See the module. Dropped, it gives nothing more.
+#[derive(Debug)]
+pub struct Blobs {
+    kept: Arc<Mutex<Kept>>,
+    accepting: Accepting,
+}
+
+fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Blobs {
+    /// Give what is kept to who comes to this socket.
+    pub fn serve(listener: TcpListener, transport: Transport) -> io::Result<Blobs> {
+        Self::serve_up_to(BLOBS_LEN_BYTES_MAX, listener, transport)
+    }
+
+    fn serve_up_to(
+        len_bytes_max: usize,
+        listener: TcpListener,
+        transport: Transport,
+    ) -> io::Result<Blobs> {
+        let kept = Arc::new(Mutex::new(Kept {
+            by_token: HashMap::new(),
+            len_bytes: 0,
+            len_bytes_max,
+        }));
+        let for_threads = Arc::clone(&kept);
+        let accepting = Accepting::start(listener, "blobs", FETCHES_MAX, move |tcp| {
+            // Who was cut off asks again.
+            let _ = transport
+                .accept(tcp, PACE)
+                .and_then(|stream| give(stream, &for_threads));
+        })?;
+        Ok(Blobs { kept, accepting })
+    }
+
+    /// Keep this under a token that nobody can guess.
+    pub fn keep(&self, bytes: Vec<u8>) -> Result<Payload, KeepError> {
+        let len_bytes = bytes.len();
+        if len_bytes > WORK_LEN_BYTES_MAX {
+            return Err(KeepError::TooLong(len_bytes));
+        }
+        let mut kept = lock(&self.kept);
+        if kept.len_bytes + len_bytes > kept.len_bytes_max {
+            return Err(KeepError::TooMany(kept.len_bytes, kept.len_bytes_max));
+        }
+        let token = std::iter::repeat_with(rand::random::<u64>)
+            .find(|token| !kept.by_token.contains_key(token))
+            .expect("it goes on for ever");
+        kept.by_token.insert(token, bytes.into());
+        kept.len_bytes += len_bytes;
+        Ok(Payload::At {
+            address: self.accepting.address(),
+            token,
+            len_bytes: len_bytes as u64,
+        })
+    }
+
+    /// It is not needed any more.
+    pub fn forget(&self, token: u64) {
+        let mut kept = lock(&self.kept);
+        if let Some(bytes) = kept.by_token.remove(&token) {
+            kept.len_bytes -= bytes.len();
+        }
+    }
+
+    /// How many bytes are kept.
+    pub fn len_bytes(&self) -> usize {
+        lock(&self.kept).len_bytes
+    }
+}
+
+fn give(mut stream: Stream, kept: &Mutex<Kept>) -> io::Result<()> {
+    let mut token = [0; 8];
+    stream.read_exact(&mut token)?;
+    let found = lock(kept).by_token.get(&u64::from_le_bytes(token)).cloned();
+    let Some(bytes) = found else {
+        return Ok(());
+    };
+    stream.paced_mut().begin();
+    stream.write_all(&(bytes.len() as u64).to_le_bytes())?;
+    stream.write_all(&bytes)?;
+    stream.flush()
+}
+
+/// Fetch what is kept elsewhere.
+pub fn fetch(
+    transport: &Transport,
+    address: SocketAddr,
+    token: u64,
+    len_bytes: u64,
+) -> io::Result<Vec<u8>> {
+    let is_short = usize::try_from(len_bytes).is_ok_and(|len| len <= WORK_LEN_BYTES_MAX);
+    if !is_short {
+        return Err(io::Error::other(KeepError::TooLong(len_bytes as usize)));
+    }
+    let mut stream = transport.connect(address, CONNECT_LIMIT, PACE)?;
+    stream.write_all(&token.to_le_bytes())?;
+    stream.flush()?;
+    let mut said = [0; 8];
+    stream.read_exact(&mut said)?;
+    if u64::from_le_bytes(said) != len_bytes {
+        return Err(io::Error::other(format!(
+            "it has {} bytes, and {len_bytes} were promised",
+            u64::from_le_bytes(said)
+        )));
+    }
+    let mut bytes = vec![0; len_bytes as usize];
+    stream.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blobs() -> Blobs {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        Blobs::serve_up_to(4_000_000, listener, Transport::plain()).expect("a thread")
+    }
+
+    fn fetch_it(payload: &Payload) -> io::Result<Vec<u8>> {
+        let Payload::At {
+            address,
+            token,
+            len_bytes,
+        } = payload
+        else {
+            panic!("{payload:?}");
+        };
+        fetch(&Transport::plain(), *address, *token, *len_bytes)
+    }
+
+    #[test]
+    fn what_is_kept_can_be_fetched_until_it_is_forgotten() {
+        let blobs = blobs();
+        let long: Vec<u8> = (0..3_000_000u32).map(|n| n as u8).collect();
+        let (one, other) = (
+            blobs.keep(long.clone()).unwrap(),
+            blobs.keep(vec![7]).unwrap(),
+        );
+        assert_eq!(fetch_it(&one).expect("it is there"), long);
+        assert_eq!(fetch_it(&other).expect("it is there"), [7]);
+        assert_eq!(fetch_it(&one).expect("again"), long);
+        let Payload::At {
+            address,
+            token,
+            len_bytes,
+        } = one
+        else {
+            panic!("it was kept");
+        };
+        let wrong_len = Payload::At {
+            address,
+            token,
+            len_bytes: len_bytes + 1,
+        };
+        assert!(fetch_it(&wrong_len).is_err());
+        blobs.forget(token);
+        blobs.forget(token);
+        assert!(fetch_it(&Payload::At {
+            address,
+            token,
+            len_bytes
+        })
+        .is_err());
+        assert_eq!(blobs.len_bytes(), 1);
+    }
+
+    #[test]
+    fn too_much_is_refused() {
+        let blobs = blobs();
+        let len_bytes = WORK_LEN_BYTES_MAX + 1;
+        assert_eq!(
+            blobs.keep(vec![0; len_bytes]),
+            Err(KeepError::TooLong(len_bytes))
+        );
+        blobs.keep(vec![0; 3_999_999]).expect("there is room");
+        blobs.keep(vec![0; 1]).expect("there is just room");
+        let full = KeepError::TooMany(4_000_000, 4_000_000);
+        assert_eq!(blobs.keep(vec![0; 1]), Err(full));
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        assert!(fetch(&Transport::plain(), address, 1, u64::MAX).is_err());
+    }
+}

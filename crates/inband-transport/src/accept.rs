@@ -1,0 +1,150 @@
+//! Takes connections in a thread, and serves each in a thread of its own, up to a limit.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// How long it waits when the system has no connection or thread to give; also the time for a last connection to itself.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Takes connections until it is dropped; those that are being served go on.
+#[derive(Debug)]
+pub struct Accepting {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    refused: AtomicU64,
+}
+
+impl Accepting {
+    /// Serve up to `connections_max` connections at a time; others are hung up on, and counted. `serve` sets its own
+    /// time limits. Threads are called `name`.
+    pub fn start(
+        listener: TcpListener,
+        name: &'static str,
+        connections_max: usize,
+        serve: impl Fn(TcpStream) + Send + Sync + 'static,
+    ) -> io::Result<Accepting> {
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
+        });
+        let for_thread = Arc::clone(&shared);
+        let serve = Arc::new(serve);
+        let taking = move || accept(&listener, name, connections_max, &serve, &for_thread);
+        thread::Builder::new().name(name.into()).spawn(taking)?;
+        Ok(Accepting { address, shared })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Connections that were hung up on.
+    pub fn refused(&self) -> u64 {
+        self.shared.refused.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        // Wakes the thread, so that the port is free again.
+        let mut address = self.address;
+        match address {
+            SocketAddr::V4(v4) if v4.ip().is_unspecified() => {
+                address.set_ip(Ipv4Addr::LOCALHOST.into());
+            }
+            SocketAddr::V6(v6) if v6.ip().is_unspecified() => {
+                address.set_ip(Ipv6Addr::LOCALHOST.into());
+            }
+            _ => {}
+        }
+        let _ = TcpStream::connect_timeout(&address, PAUSE);
+    }
+}
+
+fn accept<S: Fn(TcpStream) + Send + Sync + 'static>(
+    listener: &TcpListener,
+    name: &str,
+    connections_max: usize,
+    serve: &Arc<S>,
+    shared: &Shared,
+) {
+    let open = Arc::new(());
+    for stream in listener.incoming() {
+        if shared.stop.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(stream) = stream else {
+            thread::sleep(PAUSE);
+            continue;
+        };
+        // This thread has one, too.
+        let is_full = Arc::strong_count(&open) > connections_max;
+        let (serve, place) = (Arc::clone(serve), Arc::clone(&open));
+        let serving = move || {
+            let _place = place;
+            serve(stream);
+        };
+        let builder = thread::Builder::new().name(name.into());
+        if is_full || builder.spawn(serving).is_err() {
+            shared.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::time::Instant;
+
+    /// It says "x", and serves until the other one hangs up.
+    fn serve(mut stream: TcpStream) {
+        let _ = stream.write_all(b"x");
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+
+    fn is_served(mut stream: &TcpStream) -> bool {
+        let limit = Some(Duration::from_secs(10));
+        stream.set_read_timeout(limit).expect("a limit");
+        stream.read(&mut [0]).is_ok_and(|len| len == 1)
+    }
+
+    #[test]
+    fn one_too_many_is_hung_up_on_and_a_place_is_free_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let accepting = Accepting::start(listener, "test", 2, serve).expect("a thread");
+        let connect = || TcpStream::connect(accepting.address()).expect("it listens");
+        let served = [connect(), connect()];
+        assert!(served.iter().all(is_served));
+        assert!(!is_served(&connect()));
+        assert_eq!(accepting.refused(), 1);
+        drop(served);
+        let begun = Instant::now();
+        while !is_served(&connect()) {
+            assert!(
+                begun.elapsed() < Duration::from_secs(10),
+                "no place is free"
+            );
+        }
+        let address = accepting.address();
+        drop(accepting);
+        while TcpListener::bind(address).is_err() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(10),
+                "it still listens"
+            );
+        }
+    }
+}
