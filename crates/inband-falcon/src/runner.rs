@@ -7,7 +7,7 @@ mod python;
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -158,14 +158,6 @@ fn guarded(function: impl Fn() -> Result<Vec<u8>, String>) -> Result<Vec<u8>, St
         let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
         Err(format!("it panicked: {}", said.unwrap_or_default()))
     })
-}
-
-/// Wait for a message so long.
-fn wait_for<T>(receiver: &Receiver<T>, limit: Duration) -> Option<T> {
-    match receiver.recv_timeout(limit) {
-        Ok(message) => Some(message),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-    }
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ impl Stop {
 
     /// This process, the first of its group, is what runs. It is killed at once if that was wanted already.
     pub fn watch(&self, child: &Child) {
-        let group = Pid::from_raw(child.id().cast_signed());
+        let group = Pid::from_raw(child.id() as i32);
         let mut state = self.lock();
         if state.wanted {
             let _ = killpg(group, Signal::SIGKILL);
@@ -69,7 +69,7 @@ impl Stop {
 
     /// Wait for a watched process to end, and reap it.
     pub fn reap(&self, child: &mut Child) -> io::Result<ExitStatus> {
-        let id = || Id::Pid(Pid::from_raw(child.id().cast_signed()));
+        let id = || Id::Pid(Pid::from_raw(child.id() as i32));
         // Its id stays its own until it is reaped.
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         while waitid(id(), flags) == Err(nix::errno::Errno::EINTR) {}

@@ -12,7 +12,6 @@ use std::thread;
 use std::time::Duration;
 
 use super::process::{status_of, Stop};
-use super::wait_for;
 use crate::limits::WORK_LEN_BYTES_MAX;
 
 /// How long an interpreter may take to see that it is not needed any more.
@@ -110,8 +109,8 @@ impl Drop for Python {
                 let _ = child.wait();
                 let _ = ended.send(());
             });
-            if wait_for(&has_ended, END_LIMIT).is_none() {
-                let group = nix::unistd::Pid::from_raw(id.cast_signed());
+            if has_ended.recv_timeout(END_LIMIT).is_err() {
+                let group = nix::unistd::Pid::from_raw(id as i32);
                 let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
             }
         });

@@ -23,7 +23,7 @@ impl Rig {
     }
 
     fn outcome(&self) -> Result<Vec<u8>, Vec<u8>> {
-        match wait_for(&self.outcomes, LIMIT).expect("it ends") {
+        match self.outcomes.recv_timeout(LIMIT).expect("it ends") {
             Outcome::Output(Payload::Inline(output)) => Ok(output),
             Outcome::Error(Payload::Inline(error)) => Err(error),
             other => panic!("{other:?}"),

@@ -1,0 +1,14 @@
+"""Run Python functions on the executors of Falcon, Inband's task scheduler in the network.
+
+    from inband import Executor
+
+    with Executor() as executor:
+        print(list(executor.map(pow, [2, 3], [10, 10])))
+
+Without an address, `Executor` starts a scheduler and executors on this machine and ends them with it. With one, it
+uses those of `inband falcon up` or of other machines.
+"""
+
+from .executor import Executor, ExecutorsLost, Future, InterpreterEnded
+
+__all__ = ["Executor", "ExecutorsLost", "Future", "InterpreterEnded"]

@@ -1,0 +1,233 @@
+"""`Executor`: `concurrent.futures` over Falcon."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import functools
+import itertools
+import os
+import pickle
+import sys
+import threading
+import weakref
+from typing import Any, Callable, Iterable, Iterator, Optional, TypeVar
+
+from . import _native
+from .calls import EXCEPTION, dump_call
+
+T = TypeVar("T")
+
+# What `_native.Client.wait` tells of a task.
+_STARTED, _OUTPUT, _ERROR, _LATE, _CANCELLED, _LOST = range(6)
+
+#: How long the thread that waits for events does so at a time: then it looks whether its executor is gone.
+_WAIT_MS = 500
+
+_executors: "weakref.WeakSet[Executor]" = weakref.WeakSet()
+
+
+class ExecutorsLost(RuntimeError):
+    """The task was begun several times, and each time its executor was not heard of any more."""
+
+
+class InterpreterEnded(RuntimeError):
+    """The interpreter that ran the task ended, or none could be started."""
+
+
+class Future(concurrent.futures.Future):
+    """A task's result to be: as `concurrent.futures.Future`, and `kill` ends a task that runs."""
+
+    _task: tuple[int, int]
+    #: Until it is done: an executor is not forgotten while somebody waits.
+    _executor: "Optional[Executor]"
+
+    def cancel(self) -> bool:
+        """Cancel the task if no executor has begun it; then it is never run. False: one has, or it is done."""
+        executor = self._executor
+        with self._condition:  # so that nobody hears of it in between
+            if self.cancelled():
+                return True
+            if executor is None or not executor._client.cancel(*self._task):
+                return False
+            return super().cancel()
+
+    def kill(self) -> bool:
+        """End the task even if it runs: `result` raises `CancelledError`. False: it is done."""
+        executor = self._executor
+        return executor is not None and executor._client.kill(*self._task)
+
+
+class Executor(concurrent.futures.Executor):
+    """Runs calls on the executors of Falcon.
+
+    address: of a scheduler, `host:port`; by default `$INBAND_FALCON`. Without both, a scheduler and executors are started
+        on this machine and end with this object.
+    max_workers: executors to start here, by default one a CPU. Not together with an address.
+    key_file: the key of the cluster, as `inband falcon up` prints it.
+    priority: 0 (first) to 7, for schedulers with priorities.
+    resource: 1 to 63, what tasks need, for schedulers with resources; 0: nothing.
+    worker: the number of the worker that should run the tasks, for schedulers with locality.
+    timeout: seconds after which a task that is not done has failed with `TimeoutError`.
+
+    Calls, arguments and results are pickled with cloudpickle, so functions of `__main__`, lambdas and closures can be
+    submitted. A task may run more than once if its executor is lost; its result is taken once. Objects of this class
+    may be used by several threads.
+    """
+
+    def __init__(
+        self,
+        address: Optional[str] = None,
+        *,
+        max_workers: Optional[int] = None,
+        key_file: "Optional[str | os.PathLike[str]]" = None,
+        priority: int = 0,
+        resource: int = 0,
+        worker: Optional[int] = None,
+        timeout: Optional[float] = None,
+    ) -> None:
+        address = address or os.environ.get("INBAND_FALCON")
+        if address and max_workers is not None:
+            raise ValueError("max_workers is for executors on this machine; those at an address are as many as they are")
+        if max_workers is not None and max_workers < 1:
+            raise ValueError(f"max_workers is {max_workers}; at least 1 is needed")
+        self._cluster: Optional[_native.LocalCluster] = None
+        key = None if key_file is None else os.fspath(key_file)
+        if not address:
+            self._cluster = _native.LocalCluster(max_workers or os.cpu_count() or 1, sys.executable)
+            address, key = self._cluster.address(), self._cluster.key_file()
+        self._client = _native.Client(address, key, None)
+        self._wishes = (priority, resource, worker, None if timeout is None else round(timeout * 1000))
+        self._lock = threading.Lock()
+        self._futures: dict[tuple[int, int], Future] = {}
+        self._is_shut_down = False
+        # Dask asks for this.
+        self._max_workers = self._client.executors()
+        self._ended = threading.Event()
+        thread = threading.Thread(
+            target=_hear, args=(weakref.ref(self), self._client, self._ended), name="inband", daemon=True
+        )
+        thread.start()
+        _executors.add(self)
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future":
+        """As `concurrent.futures.Executor.submit`."""
+        call = dump_call(fn, args, kwargs)
+        future = Future()
+        future._executor = self
+        # What is heard of the task waits until the future can be found.
+        with self._lock:
+            if self._is_shut_down:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            future._task = self._client.submit(call, *self._wishes)
+            self._futures[future._task] = future
+        return future
+
+    def map(
+        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: Optional[float] = None, chunksize: int = 1
+    ) -> Iterator[T]:
+        """As `concurrent.futures.ProcessPoolExecutor.map`: a task runs `chunksize` calls."""
+        if chunksize < 1:
+            raise ValueError(f"chunksize is {chunksize}; at least 1 is needed")
+        if chunksize == 1:
+            return super().map(fn, *iterables, timeout=timeout)
+        chunks = _chunks(zip(*iterables), chunksize)
+        results = super().map(functools.partial(_call_each, fn), chunks, timeout=timeout)
+        return itertools.chain.from_iterable(results)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As `concurrent.futures.Executor.shutdown`."""
+        with self._lock:
+            self._is_shut_down = True
+            futures = list(self._futures.values())
+        if cancel_futures:
+            for future in futures:
+                future.cancel()
+        if not futures and self._end():
+            return
+        if wait:
+            concurrent.futures.wait(futures)
+            self._ended.wait()
+
+    def _on_event(self, job: int, task: int, kind: int, said: bytes) -> None:
+        with self._lock:
+            future = self._futures.get((job, task)) if kind == _STARTED else self._futures.pop((job, task), None)
+        if future is not None:
+            if kind != _STARTED:
+                future._executor = None
+            _tell(future, kind, said)
+
+    def _end(self) -> bool:
+        """Close everything if nothing is left to be done."""
+        with self._lock:
+            if not self._is_shut_down or self._futures:
+                return False
+        self._client.close()
+        if self._cluster is not None:
+            self._cluster.close()
+        self._ended.set()
+        return True
+
+
+def _hear(executor: "weakref.ref[Executor]", client: _native.Client, ended: threading.Event) -> None:
+    """Hear of tasks until the executor is shut down or, without tasks, forgotten."""
+    while not ended.is_set():
+        events = client.wait(_WAIT_MS)
+        hearer = executor()
+        if hearer is None:
+            client.close()
+            return
+        for event in events:
+            hearer._on_event(*event)
+        hearer._end()
+        del hearer
+
+
+def _tell(future: Future, kind: int, said: bytes) -> None:
+    if future.cancelled():
+        future.set_running_or_notify_cancel()
+        return
+    if not future.running():
+        future.set_running_or_notify_cancel()
+    if kind == _STARTED:
+        return
+    try:
+        exception = _exception_of(kind, said)
+        result = None if exception else pickle.loads(said)
+    except BaseException as broken:  # of unpickling: what this process lacks
+        exception, result = broken, None
+    if exception is not None:
+        future.set_exception(exception)
+    else:
+        future.set_result(result)
+
+
+def _exception_of(kind: int, said: bytes) -> Optional[BaseException]:
+    if kind == _OUTPUT:
+        return None
+    if kind == _ERROR and said[:1] == bytes([EXCEPTION]):
+        return pickle.loads(said[1:])
+    text = said.decode(errors="replace")
+    if kind == _ERROR:
+        return InterpreterEnded(text.lstrip("\2"))
+    if kind == _LATE:
+        return TimeoutError(text)
+    if kind == _CANCELLED:
+        return concurrent.futures.CancelledError(text)
+    return ExecutorsLost(text)
+
+
+def _chunks(calls: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
+    calls = iter(calls)
+    while chunk := list(itertools.islice(calls, size)):
+        yield chunk
+
+
+def _call_each(fn: Callable[..., T], chunk: "list[tuple[Any, ...]]") -> "list[T]":
+    return [fn(*args) for args in chunk]
+
+
+@atexit.register
+def _shut_all_down() -> None:
+    for executor in list(_executors):
+        executor.shutdown()
