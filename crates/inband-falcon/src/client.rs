@@ -49,6 +49,10 @@ pub enum Action<A> {
     Tell(A, ToExecutor),
     /// Give an executor the work that was kept here: [`Client::kept`].
     Go(A, Attempt),
+    /// Fetch a result that was too long for a packet, and call [`Client::fetched`].
+    Fetch(A, Attempt, Outcome),
+    /// An executor has begun it.
+    Started(TaskId),
     /// A task is done, with or without success. Said once for each.
     Done(TaskId, Result<Outcome, Failure>),
 }
@@ -190,7 +194,7 @@ impl<A: Clone + PartialEq> Client<A> {
     pub fn cancel(&mut self, now: Nanos, id: TaskId) -> bool {
         let key = (id.job, id.task);
         match self.tasks.get(&key).map(|task| &task.state) {
-            None | Some(State::Started { .. }) => false,
+            None | Some(State::Started { .. } | State::Fetching { .. }) => false,
             Some(_) => {
                 self.fail(now, key, Failure::Cancelled);
                 true
@@ -211,7 +215,10 @@ impl<A: Clone + PartialEq> Client<A> {
     /// Has an executor begun it? `None`: it is done, or was never there.
     pub fn is_running(&self, id: TaskId) -> Option<bool> {
         let task = self.tasks.get(&(id.job, id.task))?;
-        Some(matches!(task.state, State::Started { .. }))
+        Some(matches!(
+            task.state,
+            State::Started { .. } | State::Fetching { .. }
+        ))
     }
 
     /// Work that was kept here, until the task is done.
@@ -305,7 +312,7 @@ impl<A: Clone + PartialEq> Client<A> {
                     task.attempt = task.attempt.wrapping_add(1);
                     lost.push(*key);
                 }
-                State::Waiting | State::Started { .. } => {}
+                State::Waiting | State::Fetching { .. } | State::Started { .. } => {}
             }
         }
         self.send(now, lost);
@@ -327,7 +334,7 @@ impl<A: Clone + PartialEq> Client<A> {
             return self.tell(from, ToExecutor::Revoked(attempt));
         };
         let is_other = match &task.state {
-            State::Waiting => true,
+            State::Waiting | State::Fetching { .. } => true,
             // One executor at a time.
             State::Started {
                 by, attempt: of, ..
@@ -344,6 +351,9 @@ impl<A: Clone + PartialEq> Client<A> {
         };
         let before = std::mem::replace(&mut task.state, started);
         let is_kept = matches!(task.spec.work, Work::Kept(_));
+        if !matches!(before, State::Started { .. }) {
+            self.actions.push(Action::Started(attempt.id));
+        }
         self.leave(&before);
         self.plan(key, now + lease_ns);
         if is_kept {
@@ -369,21 +379,52 @@ impl<A: Clone + PartialEq> Client<A> {
             State::Submitted { .. } | State::Refused | State::Queued { .. } => {
                 self.on_started(now, from, attempt);
             }
-            State::Waiting | State::Started { .. } => {
+            State::Waiting | State::Fetching { .. } | State::Started { .. } => {
                 self.tell(from, ToExecutor::Revoked(attempt));
             }
         }
     }
 
     fn on_result(&mut self, now: Nanos, from: A, attempt: Attempt, outcome: Outcome) {
-        let key = self.task_of(attempt).map(|(key, _)| key);
-        self.tell(from, ToExecutor::Acknowledged(attempt));
-        match key {
-            Some(key) => {
-                let has_failed = matches!(outcome, Outcome::Error(_));
-                self.end(now, key, Ok(outcome), has_failed);
+        let Some((key, task)) = self.task_of(attempt) else {
+            self.counters.results_twice += 1;
+            return self.tell(from, ToExecutor::Acknowledged(attempt));
+        };
+        match (&task.state, outcome.is_here()) {
+            // It is acknowledged when it has been fetched.
+            (State::Fetching { .. }, _) => {}
+            (_, false) => {
+                let by = from.clone();
+                let before = std::mem::replace(&mut task.state, State::Fetching { by });
+                self.leave(&before);
+                self.plan(key, Nanos::MAX);
+                self.actions.push(Action::Fetch(from, attempt, outcome));
             }
-            None => self.counters.results_twice += 1,
+            (_, true) => {
+                self.tell(from, ToExecutor::Acknowledged(attempt));
+                self.end(now, key, Ok(outcome));
+            }
+        }
+    }
+
+    /// A long result was fetched, whole; or it cannot be.
+    pub fn fetched(&mut self, now: Nanos, from: A, attempt: Attempt, outcome: Option<Outcome>) {
+        let Some((key, task)) = self.task_of(attempt) else {
+            return;
+        };
+        if !matches!(&task.state, State::Fetching { by } if *by == from) {
+            return;
+        }
+        match outcome {
+            Some(outcome) => {
+                self.tell(from, ToExecutor::Acknowledged(attempt));
+                self.end(now, key, Ok(outcome));
+            }
+            None => {
+                let mut again = Vec::new();
+                self.lose(now, key, &mut again);
+                self.send(now, again);
+            }
         }
     }
 
@@ -403,7 +444,7 @@ impl<A: Clone + PartialEq> Client<A> {
             return self.fail(now, key, Failure::Deadline(limit_ms));
         }
         match &mut task.state {
-            State::Waiting => self.plan(key, Nanos::MAX),
+            State::Waiting | State::Fetching { .. } => self.plan(key, Nanos::MAX),
             State::Submitted { .. } => {
                 self.counters.repeated += 1;
                 again.push(key);
@@ -537,18 +578,13 @@ impl<A: Clone + PartialEq> Client<A> {
 
     /// It ends without success, and so do those that wait for its job.
     fn fail(&mut self, now: Nanos, key: (u32, u32), failure: Failure) {
-        self.end(now, key, Err(failure), true);
+        self.end(now, key, Err(failure));
     }
 
-    fn end(
-        &mut self,
-        now: Nanos,
-        key: (u32, u32),
-        outcome: Result<Outcome, Failure>,
-        has_failed: bool,
-    ) {
-        let mut ended = vec![(key, outcome, has_failed)];
-        while let Some((key, outcome, has_failed)) = ended.pop() {
+    fn end(&mut self, now: Nanos, key: (u32, u32), outcome: Result<Outcome, Failure>) {
+        let mut ended = vec![(key, outcome)];
+        while let Some((key, outcome)) = ended.pop() {
+            let has_failed = !matches!(outcome, Ok(Outcome::Output(_)));
             let Some(task) = self.tasks.remove(&key) else {
                 continue;
             };
@@ -568,7 +604,7 @@ impl<A: Clone + PartialEq> Client<A> {
             for after in self.one_less(now, key.0, has_failed) {
                 let waiting = self.tasks.range((after, 0)..=(after, u32::MAX));
                 let before = Failure::Before(key.0);
-                ended.extend(waiting.map(|(key, _)| (*key, Err(before), true)));
+                ended.extend(waiting.map(|(key, _)| (*key, Err(before))));
             }
         }
     }

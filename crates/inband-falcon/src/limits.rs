@@ -20,3 +20,7 @@ pub const OUTPUT_LEN_BYTES_MAX: usize = 16 << 20;
 pub const BLOBS_LEN_BYTES_MAX: usize = 1 << 30;
 /// Fetches that a process serves at a time.
 pub const FETCHES_MAX: usize = 64;
+/// Executors of a worker.
+pub const EXECUTORS_MAX: u8 = 64;
+/// What a worker calls itself.
+pub const WORKER_NAME_LEN_BYTES_MAX: usize = 64;

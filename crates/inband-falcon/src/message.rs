@@ -44,6 +44,28 @@ pub enum Outcome {
     Error(Payload),
 }
 
+impl Outcome {
+    /// What it gave, or failed with.
+    pub fn payload(&self) -> &Payload {
+        match self {
+            Outcome::Output(payload) | Outcome::Error(payload) => payload,
+        }
+    }
+
+    /// The same outcome with its bytes elsewhere.
+    pub fn with(&self, payload: Payload) -> Outcome {
+        match self {
+            Outcome::Output(_) => Outcome::Output(payload),
+            Outcome::Error(_) => Outcome::Error(payload),
+        }
+    }
+
+    /// Need it not be fetched?
+    pub fn is_here(&self) -> bool {
+        matches!(self.payload(), Payload::Inline(_))
+    }
+}
+
 /// What an executor is told by a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToExecutor {

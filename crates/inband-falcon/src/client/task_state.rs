@@ -33,6 +33,11 @@ pub enum State<A> {
         /// and was heard of then.
         heard_at: Nanos,
     },
+    /// Done by an executor, from which its long result is being fetched.
+    Fetching {
+        /// This one.
+        by: A,
+    },
 }
 
 impl<A> State<A> {

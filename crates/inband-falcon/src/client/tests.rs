@@ -81,7 +81,7 @@ fn a_result_is_taken_once_and_acknowledged_each_time() {
     assert_eq!(submits(&mut client), [(1, vec![attempt(1, 0, 1)])]);
     client.on_reply(1, reply(1, 1, 5, 4));
     client.on_executor(2, "executor", ToClient::Started(attempt(1, 0, 1)));
-    assert_eq!(client.actions(), []);
+    assert_eq!(client.actions(), [Action::Started(id(1, 0))]);
     let result = ToClient::Result(attempt(1, 0, 1), output());
     client.on_executor(3, "executor", result.clone());
     let done = Action::Done(id(1, 0), Ok(output()));
@@ -151,7 +151,7 @@ fn a_task_that_left_its_queue_and_was_not_started_is_lost() {
     client.on_executor(401 * MS, "slow", ToClient::Lease(attempt(1, 0, 1)));
     client.on_executor(402 * MS, "executor", ToClient::Started(attempt(1, 0, 2)));
     let revoked = Action::Tell("executor", ToExecutor::Revoked(attempt(1, 0, 2)));
-    assert_eq!(client.actions(), [revoked]);
+    assert_eq!(client.actions(), [Action::Started(id(1, 0)), revoked]);
     assert_eq!(client.is_running(id(1, 0)), Some(true));
 }
 
@@ -165,7 +165,8 @@ fn a_task_that_kills_its_executors_fails_in_the_end() {
         client.on_executor(now, "executor", ToClient::Started(attempt(1, 0, tried)));
         now += 299 * MS;
         client.tick(now);
-        assert_eq!(client.actions(), [], "it may still tell");
+        let started = Action::Started(id(1, 0));
+        assert_eq!(client.actions(), [started], "it may still tell");
         client.on_executor(now, "executor", ToClient::Lease(attempt(1, 0, tried)));
         now += 300 * MS;
         client.tick(now);
@@ -182,14 +183,11 @@ fn kept_work_is_given_to_one_executor_at_a_time() {
     client.submit(0, vec![spec], &[], None).unwrap();
     client.actions();
     client.on_executor(1, "executor", ToClient::Started(attempt(1, 0, 1)));
-    assert_eq!(client.actions(), [Action::Go("executor", attempt(1, 0, 1))]);
+    let go = Action::Go("executor", attempt(1, 0, 1));
+    assert_eq!(client.actions(), [Action::Started(id(1, 0)), go.clone()]);
     assert_eq!(client.kept(id(1, 0)), Some(&b"long"[..]));
     client.on_executor(1, "executor", ToClient::Started(attempt(1, 0, 1)));
-    assert_eq!(
-        client.actions(),
-        [Action::Go("executor", attempt(1, 0, 1))],
-        "GO was lost"
-    );
+    assert_eq!(client.actions(), [go], "GO was lost");
     client.on_executor(2, "other", ToClient::Started(attempt(1, 0, 1)));
     let revoked = Action::Tell("other", ToExecutor::Revoked(attempt(1, 0, 1)));
     assert_eq!(client.actions(), [revoked]);
@@ -244,6 +242,7 @@ fn only_what_has_not_begun_can_be_cancelled() {
     client.submit(0, inline(3), &[], None).unwrap();
     client.actions();
     client.on_executor(1, "executor", ToClient::Started(attempt(1, 1, 1)));
+    client.actions();
     assert!(client.cancel(2, id(1, 0)));
     assert!(!client.cancel(2, id(1, 0)), "it is done");
     assert!(!client.cancel(2, id(1, 1)), "it has begun");
@@ -320,4 +319,39 @@ fn bad_jobs_are_refused_whole() {
         SubmitError::TooMany(too_many)
     );
     assert_eq!((client.tasks_left(), client.actions().len()), (0, 0));
+}
+
+#[test]
+fn a_long_result_is_acknowledged_once_it_is_here() {
+    let mut client = client(1);
+    client.submit(0, inline(1), &[], None).unwrap();
+    let of = attempt(1, 0, 1);
+    client.on_executor(1, "executor", ToClient::Started(of));
+    client.actions();
+    let at = Outcome::Output(Payload::At {
+        address: "127.0.0.1:1".parse().unwrap(),
+        token: 5,
+        len_bytes: 1 << 20,
+    });
+    let result = ToClient::Result(of, at.clone());
+    client.on_executor(2, "executor", result.clone());
+    client.on_executor(3, "executor", result.clone());
+    let fetch = Action::Fetch("executor", of, at.clone());
+    assert_eq!(client.actions(), [fetch.clone()]);
+    client.tick(10_000 * MS);
+    assert_eq!(client.actions(), [], "it takes as long as it takes");
+    client.fetched(10_001 * MS, "executor", of, None);
+    let again = attempt(1, 0, 2);
+    assert_eq!(submits(&mut client), [(2, vec![again])]);
+    client.fetched(10_001 * MS, "executor", of, Some(output()));
+    assert_eq!(client.actions(), [], "nobody waits for that one any more");
+    client.on_executor(10_002 * MS, "executor", result);
+    assert_eq!(
+        client.actions(),
+        [fetch],
+        "the first executor tells once more"
+    );
+    client.fetched(10_003 * MS, "executor", of, Some(output()));
+    let done = Action::Done(id(1, 0), Ok(output()));
+    assert_eq!(client.actions(), [acknowledged(of), done]);
 }
