@@ -39,7 +39,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    fn add(&mut self, report: &Report) {
+    /// One more.
+    pub fn add(&mut self, report: &Report) {
         self.seeds += 1;
         self.with_store += u64::from(report.store);
         self.failures += u64::from(report.violation.is_some());
@@ -57,32 +58,64 @@ impl Campaign {
         stop: impl Fn() -> bool + Sync,
         mut progress: impl FnMut(&Report),
     ) -> Summary {
+        let mut summary = Summary::default();
+        let seeds = Seeds {
+            first: self.first,
+            count: self.count,
+            jobs: self.jobs,
+        };
+        seeds.play(
+            |seed| run(seed, &self.options),
+            stop,
+            |report| {
+                summary.add(&report);
+                progress(&report);
+            },
+        );
+        summary
+    }
+}
+
+/// Seeds to play, of whichever world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seeds {
+    /// The first one.
+    pub first: u64,
+    /// How many; `None`: until somebody says stop.
+    pub count: Option<u64>,
+    /// Threads. A seed is played by one of them.
+    pub jobs: usize,
+}
+
+impl Seeds {
+    /// As [`Campaign::play`], with any way to play a seed.
+    pub fn play<R: Send>(
+        &self,
+        play: impl Fn(u64) -> R + Sync,
+        stop: impl Fn() -> bool + Sync,
+        mut progress: impl FnMut(R),
+    ) {
         let played = AtomicU64::new(0);
         let next = || {
             let number = played.fetch_add(1, Ordering::Relaxed);
             let is_left = self.count.is_none_or(|count| number < count);
             (is_left && !stop()).then_some(self.first + number)
         };
-        let mut summary = Summary::default();
         let (reports, arriving) = mpsc::channel();
         thread::scope(|scope| {
             for _ in 0..self.jobs.max(1) {
                 let reports = reports.clone();
-                scope.spawn(|| {
-                    let reports = reports;
+                let (play, next) = (&play, &next);
+                scope.spawn(move || {
                     while let Some(seed) = next() {
-                        if reports.send(run(seed, &self.options)).is_err() {
+                        if reports.send(play(seed)).is_err() {
                             return; // nobody listens any more
                         }
                     }
                 });
             }
             drop(reports);
-            for report in arriving {
-                summary.add(&report);
-                progress(&report);
-            }
+            arriving.into_iter().for_each(&mut progress);
         });
-        summary
     }
 }

@@ -45,7 +45,7 @@ mod trace;
 mod world;
 
 pub use app::{App, State};
-pub use campaign::{Campaign, Summary};
+pub use campaign::{Campaign, Seeds, Summary};
 pub use epochs::Members;
 pub use fault_kind::{FaultCounts, FaultKind, FAULT_KINDS};
 pub use faults::Unkindness;

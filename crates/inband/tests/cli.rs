@@ -77,3 +77,22 @@ fn the_simulator_names_its_rules() {
         assert!(said.contains(rule), "{said}");
     }
 }
+
+#[test]
+fn the_world_of_flair_is_simulated_alike() {
+    let said = |args: &[&str]| {
+        let output = output(&[&["--flair"], args].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let trace = || said(&["--seed", "7", "--trace", "--last", "100000"]);
+    let first = trace();
+    assert!(first.len() > 100_000 && first.contains("serves session"));
+    assert!(first == trace(), "byte for byte");
+    let summary = said(&["--seeds", "3"]);
+    assert!(
+        summary.contains("3 seeds in") && summary.contains("fault events/min per core"),
+        "{summary}"
+    );
+    assert!(said(&["--rules"]).contains("OneSwitchServes"));
+}

@@ -4,6 +4,7 @@ use inband_flair::timing::{Nanos, MS};
 
 use super::limits::SLOW_NS;
 use super::links::Host;
+use super::trace::Happened;
 use super::world::{Event, World};
 use crate::rng::Rng;
 
@@ -231,6 +232,7 @@ impl World {
         let Some(undo) = self.faults.undo.get_mut(number).and_then(Option::take) else {
             return;
         };
+        self.trace.note(self.now, Happened::FaultEnds);
         match undo {
             Undo::Mend(pairs) => pairs.iter().for_each(|(a, b)| self.links.mend(*a, *b)),
             Undo::Start(replica) => self.restart_replica(replica),

@@ -1,6 +1,7 @@
 //! The links between hosts: what becomes of a packet or a message.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use inband_dataplane::flair::wire::{Header, Type};
 use inband_flair::timing::Nanos;
@@ -17,6 +18,16 @@ pub enum Host {
     Switch(u8),
     /// A client.
     Client(u8),
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Host::Replica(number) => write!(f, "replica/{number}"),
+            Host::Switch(number) => write!(f, "switch/{number}"),
+            Host::Client(number) => write!(f, "client/{number}"),
+        }
+    }
 }
 
 /// A packet as a test's filter sees it.

@@ -6,16 +6,23 @@
 mod clock;
 mod faults;
 mod history;
+mod layout;
 pub mod limits;
 mod linearizable;
 mod links;
 mod mutation;
+mod rule;
 mod run;
+mod stats;
+mod trace;
 mod world;
 
 pub use faults::Fault;
 pub use history::{Act, History};
+pub use layout::Layout;
 pub use links::{Fate, Filter, Host, Passing};
 pub use mutation::Mutation;
+pub use rule::{Rule, Violation};
 pub use run::{run, Options, Report};
-pub use world::{Layout, Stats, World};
+pub use stats::Stats;
+pub use world::World;

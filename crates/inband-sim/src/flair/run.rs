@@ -1,12 +1,17 @@
 //! One seed, one schedule.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use inband_flair::timing::{Nanos, MS};
 
+use super::layout::Layout;
 use super::limits::{EVENTS_MAX, FAULTY_NS, REQUESTS_AFTER, SETTLE_NS};
 use super::mutation::Mutation;
-use super::world::{Layout, Stats, World};
+use super::rule::{Rule, Violation};
+use super::stats::Stats;
+use super::world::World;
 use crate::rng::Rng;
 
 /// How to run.
@@ -14,6 +19,8 @@ use crate::rng::Rng;
 pub struct Options {
     /// Simulated time with faults.
     pub faulty_ns: Nanos,
+    /// Events kept for the trace.
+    pub trace_events: usize,
     /// A rule to break.
     pub mutation: Option<Mutation>,
 }
@@ -22,6 +29,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             faulty_ns: FAULTY_NS,
+            trace_events: 0,
             mutation: None,
         }
     }
@@ -35,27 +43,45 @@ pub struct Report {
     /// The cluster.
     pub layout: Layout,
     /// `None`: all went well.
-    pub violation: Option<String>,
+    pub violation: Option<Violation>,
     /// In numbers.
     pub stats: Stats,
     /// How requests ended.
-    pub ends: std::collections::BTreeMap<&'static str, u64>,
+    pub ends: BTreeMap<&'static str, u64>,
+    /// Equal for equal runs.
+    pub trace_hash: u64,
+    /// The last events, one a line.
+    pub trace: Vec<String>,
 }
 
-impl Layout {
-    /// One by chance.
-    pub fn random(rng: &mut Rng) -> Layout {
-        Layout {
-            replicas: [3, 3, 3, 4, 5, 5, 7][rng.below(7) as usize],
-            switches: 2,
-            clients: rng.between(2, 4) as u8,
-            outstanding: rng.between(1, 3) as usize,
-            keys: rng.between(1, 5) as u8,
-            groups: [1, 2, 4, 16][rng.below(4) as usize],
-            leader_avoidance: rng.below(2) == 0,
-            tick_ns: [2 * MS, 5 * MS, 10 * MS][rng.below(3) as usize],
-            step_down_ns: [40 * MS, 150 * MS, 400 * MS][rng.below(3) as usize],
-            think_ns: [MS / 4, MS, 4 * MS][rng.below(3) as usize],
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (layout, stats) = (&self.layout, &self.stats);
+        let ends: Vec<String> = self
+            .ends
+            .iter()
+            .map(|(how, n)| format!("{n} {how}"))
+            .collect();
+        write!(
+            f,
+            "seed {}: {} replicas, {} clients, {} keys in {} groups; {} events, {} fault events, {} activations, \
+             {} restarts, {} resets; {}; trace {:016x}",
+            self.seed,
+            layout.replicas,
+            layout.clients,
+            layout.keys,
+            layout.groups,
+            stats.events,
+            stats.fault_events(),
+            stats.activations,
+            stats.restarts,
+            stats.resets,
+            ends.join(", "),
+            self.trace_hash
+        )?;
+        match &self.violation {
+            None => Ok(()),
+            Some(violation) => write!(f, "\n  {violation}"),
         }
     }
 }
@@ -65,6 +91,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
     let mut rng = Rng::new(seed, 100);
     let layout = Layout::random(&mut rng);
     let mut world = World::new(seed, layout, options.mutation);
+    world.trace.keep = options.trace_events;
     let rates = &mut world.links.rates;
     rates.loss_ppm = [0, 1_000, 20_000, 100_000][rng.below(4) as usize];
     rates.duplicate_ppm = [0, 10_000, 100_000][rng.below(3) as usize];
@@ -82,11 +109,11 @@ pub fn run(seed: u64, options: &Options) -> Report {
     if let Err(panic) = played {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        world.broken(format!("panicked: {}", text.unwrap_or("no text")));
+        world.broken(Rule::NoPanic, text.unwrap_or("no text").to_owned());
     }
     world.finish();
     if let Err(what) = world.history.check() {
-        world.broken(format!("not linearizable: {what}"));
+        world.broken(Rule::Linearizable, what);
     }
     Report {
         seed,
@@ -94,6 +121,8 @@ pub fn run(seed: u64, options: &Options) -> Report {
         violation: world.violation,
         stats: world.stats,
         ends: world.history.ends,
+        trace_hash: world.trace.hash(),
+        trace: world.trace.lines(),
     }
 }
 
@@ -113,13 +142,16 @@ impl World {
             let replicas = (0..self.layout.replicas).filter_map(|r| self.replica(r));
             let replicas: Vec<_> = replicas.map(|r| (r.status(0), r.raft_ids())).collect();
             let active = self.active();
-            return self.broken(format!(
+            return self.broken(
+                Rule::Liveness,
+                format!(
                 "no end: answered {before:?}, then {answered:?}; active {active:?}; {replicas:#?}"
-            ));
+            ),
+            );
         }
         self.set_load(false);
         if !self.run_until(until, World::is_idle) {
-            return self.broken("a request never ends".into());
+            return self.broken(Rule::Liveness, "a request never ends".into());
         }
         let replicas = 0..self.layout.replicas;
         let is_equal = |world: &World| {
@@ -130,7 +162,10 @@ impl World {
                 .all(|r| r.applied() == first.applied())
         };
         if !self.run_until(until, is_equal) {
-            return self.broken("replicas do not come to the same entry".into());
+            return self.broken(
+                Rule::Liveness,
+                "replicas do not come to the same entry".into(),
+            );
         }
         self.check_stores();
     }
@@ -140,16 +175,19 @@ impl World {
         for number in 1..self.layout.replicas {
             let replica = self.replica(number).expect("it is whole");
             if replica.store() != &first {
-                self.broken(format!("replicas 0 and {number} differ"));
+                self.broken(Rule::SameState, format!("replicas 0 and {number} differ"));
                 return;
             }
         }
         let (acknowledged, begun) = self.history.writes();
         let changes = first.changes();
         if !(acknowledged..=begun).contains(&changes) {
-            self.broken(format!(
-                "{changes} changes of {acknowledged} acknowledged and {begun} begun writes"
-            ));
+            self.broken(
+                Rule::ExactlyOnce,
+                format!(
+                    "{changes} changes of {acknowledged} acknowledged and {begun} begun writes"
+                ),
+            );
         }
     }
 }

@@ -1,5 +1,9 @@
 //! `inband sim`: seeded schedules of faults over the real roles and the real host code.
 
+mod flair;
+mod paxos;
+
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread;
@@ -8,11 +12,13 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Result};
 use clap::Args;
 use inband_lab::signals::StopSignals;
-use inband_sim::{run, Campaign, FaultKind, Invariant, Options, Report, Summary};
-use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressStyle};
+use inband_sim::Seeds;
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use nix::sys::resource::{getrusage, UsageWho};
 use nix::sys::time::{TimeVal, TimeValLike};
 
+use self::flair::Flair;
+use self::paxos::Paxos;
 use crate::export::EXIT_INTERRUPTED;
 
 /// Seeds played unless told how many, or for how long.
@@ -40,6 +46,9 @@ pub struct SimArgs {
     /// How many events --trace prints
     #[arg(long, value_name = "N", default_value_t = 200)]
     last: usize,
+    /// Play the world of FLAIR: switches, replicas and clients
+    #[arg(long)]
+    flair: bool,
     /// Seeds played at once
     #[arg(long, value_name = "N", default_value_t = 1)]
     jobs: usize,
@@ -55,16 +64,49 @@ fn minutes(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A world that can be simulated; the value is what was seen in all seeds so far.
+trait World: Default {
+    /// What a seed came to. Displayed in a line, and a second one if a rule was broken.
+    type Report: fmt::Display + Send;
+    /// How it is chosen on the command line.
+    const OPTION: &'static str;
+
+    /// Play a seed; keep its last events, if told how many.
+    fn play(seed: u64, last: Option<usize>) -> Self::Report;
+    /// Its number.
+    fn seed(report: &Self::Report) -> u64;
+    /// The rule that was broken, and what it says.
+    fn broken_rule(report: &Self::Report) -> Option<(String, &'static str)>;
+    /// The last events, one a line.
+    fn trace(report: &Self::Report) -> &[String];
+    /// Things that went wrong with packets, hosts and links.
+    fn fault_events(report: &Self::Report) -> u64;
+    /// Every rule, and what it says.
+    fn rules() -> Vec<(String, &'static str)>;
+
+    /// One seed more.
+    fn add(&mut self, report: &Self::Report);
+    /// Print what was seen.
+    fn tell(&self, rates: &Rates);
+}
+
 /// Play, report, and fail if a seed violates a rule.
 pub fn sim(args: &SimArgs) -> Result<()> {
+    match args.flair {
+        true => simulate::<Flair>(args),
+        false => simulate::<Paxos>(args),
+    }
+}
+
+fn simulate<W: World>(args: &SimArgs) -> Result<()> {
     if args.rules {
-        for rule in Invariant::ALL {
-            println!("{:<20} {}", rule.to_string(), rule.describe());
+        for (rule, says) in W::rules() {
+            println!("{rule:<20} {says}");
         }
         return Ok(());
     }
     if args.trace {
-        return replay(args);
+        return replay::<W>(args);
     }
     let interrupted = watch_for_ctrl_c()?;
     let started = Instant::now();
@@ -73,31 +115,34 @@ pub fn sim(args: &SimArgs) -> Result<()> {
         None => Some(args.seeds.unwrap_or(SEEDS)),
         Some(_) => args.seeds,
     };
-    let campaign = Campaign {
+    let seeds = Seeds {
         first: args.seed,
         count,
         jobs: args.jobs,
-        options: Options::default(),
     };
     let bar = bar(count);
     let is_over = || limit.is_some_and(|limit| started.elapsed() >= limit);
     let stop = || interrupted.load(Ordering::Relaxed) || is_over();
-    let mut played = Played::default();
-    let summary = campaign.play(stop, |report| {
-        if report.violation.is_some() {
-            bar.suspend(|| println!("{report}\n  replay: {}", replay_command(report.seed)));
+    let (mut played, mut seen) = (Played::default(), W::default());
+    let play = |seed| W::play(seed, None);
+    seeds.play(play, stop, |report| {
+        let is_bad = W::broken_rule(&report).is_some();
+        if is_bad {
+            let command = replay_command::<W>(W::seed(&report));
+            bar.suspend(|| println!("{report}\n  replay: {command}"));
         }
-        played.add(report);
+        played.add(W::fault_events(&report), is_bad);
+        seen.add(&report);
         bar.set_message(played.to_string());
         bar.inc(1);
     });
     bar.finish_and_clear();
-    tell(&summary, started.elapsed());
-    if summary.failures > 0 {
+    seen.tell(&Rates::since(started));
+    if played.failures > 0 {
         bail!(
             "{} of {} seeds violate a rule",
-            summary.failures,
-            summary.seeds
+            played.failures,
+            played.seeds
         );
     }
     if interrupted.load(Ordering::Relaxed) {
@@ -106,25 +151,20 @@ pub fn sim(args: &SimArgs) -> Result<()> {
     Ok(())
 }
 
-fn replay_command(seed: u64) -> String {
-    format!("inband sim --seed {seed} --trace")
+fn replay_command<W: World>(seed: u64) -> String {
+    format!("inband sim {}--seed {seed} --trace", W::OPTION)
 }
 
-fn replay(args: &SimArgs) -> Result<()> {
-    let options = Options {
-        trace_events: args.last,
-        ..Options::default()
-    };
-    let report = run(args.seed, &options);
-    for line in &report.trace {
+fn replay<W: World>(args: &SimArgs) -> Result<()> {
+    let report = W::play(args.seed, Some(args.last));
+    for line in W::trace(&report) {
         println!("{line}");
     }
     println!("{report}");
-    if let Some(violation) = &report.violation {
-        let rule = violation.invariant;
-        bail!("seed {} violates {rule}: {}", args.seed, rule.describe());
+    match W::broken_rule(&report) {
+        Some((rule, says)) => bail!("seed {} violates {rule}: {says}", args.seed),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// True from Ctrl-C on. The second one ends the process at once.
@@ -153,19 +193,21 @@ fn bar(seeds: Option<u64>) -> ProgressBar {
 /// What the bar says.
 #[derive(Default)]
 struct Played {
+    seeds: u64,
     fault_events: u64,
     failures: u64,
 }
 
 impl Played {
-    fn add(&mut self, report: &Report) {
-        self.fault_events += report.stats.fault_events();
-        self.failures += u64::from(report.violation.is_some());
+    fn add(&mut self, fault_events: u64, is_bad: bool) {
+        self.seeds += 1;
+        self.fault_events += fault_events;
+        self.failures += u64::from(is_bad);
     }
 }
 
-impl std::fmt::Display for Played {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Played {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fault_events = HumanCount(self.fault_events);
         write!(f, "{fault_events} fault events, {} failed", self.failures)
     }
@@ -181,36 +223,39 @@ fn cpu_seconds() -> Option<f64> {
     Some(seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
-fn tell(summary: &Summary, took: Duration) {
-    let stats = &summary.stats;
-    let minutes = took.as_secs_f64().max(0.001) / 60.0;
-    let core_minutes = cpu_seconds().map_or(minutes, |s| s.max(0.001) / 60.0);
-    let rate = |count: u64, minutes: f64| HumanCount((count as f64 / minutes) as u64);
-    println!(
-        "{} seeds ({} with the real store) in {}, {} failed",
-        HumanCount(summary.seeds),
-        HumanCount(summary.with_store),
-        HumanDuration(took),
-        summary.failures
-    );
-    println!(
-        "{} events, {} events/min; {} fault events, {} fault events/min per core",
-        HumanCount(stats.events),
-        rate(stats.events, minutes),
-        HumanCount(stats.fault_events()),
-        rate(stats.fault_events(), core_minutes),
-    );
-    println!(
-        "{} instances applied, {} commands and {} reads answered, {} leaders activated; settled \
-         within {} ms",
-        HumanCount(summary.applied),
-        HumanCount(summary.ends.success),
-        HumanCount(summary.ends.reads),
-        HumanCount(stats.activations),
-        stats.settled_after_us / 1000
-    );
-    let kinds = FaultKind::ALL.map(|kind| (kind.name(), stats.faults.of(kind)));
-    for (name, count) in stats.packet_faults().into_iter().chain(kinds) {
+/// What it took.
+struct Rates {
+    took: Duration,
+    core_minutes: f64,
+}
+
+impl Rates {
+    fn since(started: Instant) -> Rates {
+        let took = started.elapsed();
+        let seconds = cpu_seconds().unwrap_or(took.as_secs_f64());
+        Rates {
+            took,
+            core_minutes: seconds.max(0.001) / 60.0,
+        }
+    }
+
+    /// Events of a kind, and how many a minute, for people.
+    fn tell(&self, events: u64, fault_events: u64) {
+        let minutes = self.took.as_secs_f64().max(0.001) / 60.0;
+        let rate = |count: u64, minutes: f64| HumanCount((count as f64 / minutes) as u64);
+        println!(
+            "{} events, {} events/min; {} fault events, {} fault events/min per core",
+            HumanCount(events),
+            rate(events, minutes),
+            HumanCount(fault_events),
+            rate(fault_events, self.core_minutes),
+        );
+    }
+}
+
+/// How often each thing happened, a line each.
+fn tell_counts(counts: impl IntoIterator<Item = (&'static str, u64)>) {
+    for (name, count) in counts {
         println!("  {:>14} {name}", HumanCount(count).to_string());
     }
 }

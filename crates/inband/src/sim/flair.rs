@@ -1,0 +1,94 @@
+//! The world of FLAIR: switches, replicas, clients.
+
+use std::collections::BTreeMap;
+
+use inband_sim::flair::{run, Options, Report, Rule, Stats};
+use indicatif::{HumanCount, HumanDuration};
+
+use super::{tell_counts, Rates, World};
+
+/// See the module.
+#[derive(Default)]
+pub struct Flair {
+    seeds: u64,
+    failures: u64,
+    stats: Stats,
+    ends: BTreeMap<&'static str, u64>,
+}
+
+impl World for Flair {
+    type Report = Report;
+    const OPTION: &'static str = "--flair ";
+
+    fn play(seed: u64, last: Option<usize>) -> Report {
+        let options = Options {
+            trace_events: last.unwrap_or(0),
+            ..Options::default()
+        };
+        run(seed, &options)
+    }
+
+    fn seed(report: &Report) -> u64 {
+        report.seed
+    }
+
+    fn broken_rule(report: &Report) -> Option<(String, &'static str)> {
+        let violation = report.violation.as_ref()?;
+        Some((violation.rule.to_string(), violation.rule.describe()))
+    }
+
+    fn trace(report: &Report) -> &[String] {
+        &report.trace
+    }
+
+    fn fault_events(report: &Report) -> u64 {
+        report.stats.fault_events()
+    }
+
+    fn rules() -> Vec<(String, &'static str)> {
+        let all = Rule::ALL.into_iter();
+        all.map(|rule| (rule.to_string(), rule.describe()))
+            .collect()
+    }
+
+    fn add(&mut self, report: &Report) {
+        self.seeds += 1;
+        self.failures += u64::from(report.violation.is_some());
+        self.stats += &report.stats;
+        for (how, count) in &report.ends {
+            *self.ends.entry(how).or_default() += count;
+        }
+    }
+
+    fn tell(&self, rates: &Rates) {
+        let (stats, replicas, links) = (&self.stats, &self.stats.replicas, &self.stats.links);
+        println!(
+            "{} seeds in {}, {} failed",
+            HumanCount(self.seeds),
+            HumanDuration(rates.took),
+            self.failures
+        );
+        rates.tell(stats.events, stats.fault_events());
+        let ended = |how| HumanCount(self.ends.get(how).copied().unwrap_or(0));
+        println!(
+            "{} reads and {} writes answered, {} of unknown outcome; {} reads of followers, {} of leaders, {} refreshes; \
+             {} sessions activated, {} replicas and {} switches came back empty",
+            ended("read"),
+            ended("written"),
+            ended("unknown"),
+            HumanCount(replicas.reads_follower),
+            HumanCount(replicas.reads_leader),
+            HumanCount(replicas.refreshes),
+            HumanCount(stats.activations),
+            HumanCount(stats.restarts),
+            HumanCount(stats.resets),
+        );
+        let packets = [
+            ("lost", links.lost),
+            ("duplicated", links.duplicated),
+            ("held-up", links.held_up),
+        ];
+        tell_counts(packets);
+        tell_counts(stats.faults.iter().map(|(name, count)| (*name, *count)));
+    }
+}

@@ -1,0 +1,75 @@
+//! The world of Paxos: logs, stores, control plane.
+
+use inband_sim::{run, FaultKind, Invariant, Options, Report, Summary};
+use indicatif::{HumanCount, HumanDuration};
+
+use super::{tell_counts, Rates, World};
+
+/// See the module.
+#[derive(Default)]
+pub struct Paxos(Summary);
+
+impl World for Paxos {
+    type Report = Report;
+    const OPTION: &'static str = "";
+
+    fn play(seed: u64, last: Option<usize>) -> Report {
+        let default = Options::default();
+        let options = Options {
+            trace_events: last.unwrap_or(default.trace_events),
+            ..default
+        };
+        run(seed, &options)
+    }
+
+    fn seed(report: &Report) -> u64 {
+        report.seed
+    }
+
+    fn broken_rule(report: &Report) -> Option<(String, &'static str)> {
+        let violation = report.violation.as_ref()?;
+        let rule = violation.invariant;
+        Some((rule.to_string(), rule.describe()))
+    }
+
+    fn trace(report: &Report) -> &[String] {
+        &report.trace
+    }
+
+    fn fault_events(report: &Report) -> u64 {
+        report.stats.fault_events()
+    }
+
+    fn rules() -> Vec<(String, &'static str)> {
+        let all = Invariant::ALL.into_iter();
+        all.map(|rule| (rule.to_string(), rule.describe()))
+            .collect()
+    }
+
+    fn add(&mut self, report: &Report) {
+        self.0.add(report);
+    }
+
+    fn tell(&self, rates: &Rates) {
+        let (summary, stats) = (&self.0, &self.0.stats);
+        println!(
+            "{} seeds ({} with the real store) in {}, {} failed",
+            HumanCount(summary.seeds),
+            HumanCount(summary.with_store),
+            HumanDuration(rates.took),
+            summary.failures
+        );
+        rates.tell(stats.events, stats.fault_events());
+        println!(
+            "{} instances applied, {} commands and {} reads answered, {} leaders activated; settled \
+             within {} ms",
+            HumanCount(summary.applied),
+            HumanCount(summary.ends.success),
+            HumanCount(summary.ends.reads),
+            HumanCount(stats.activations),
+            stats.settled_after_us / 1000
+        );
+        tell_counts(stats.packet_faults());
+        tell_counts(FaultKind::ALL.map(|kind| (kind.name(), stats.faults.of(kind))));
+    }
+}
