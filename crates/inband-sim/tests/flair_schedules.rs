@@ -362,3 +362,84 @@ fn the_dead_are_sent_no_reads() {
     let kept = reads_of_the_dead(Some(Mutation::DeadFollowerKept));
     assert!(kept > 100, "{kept}");
 }
+
+/// A follower comes back empty, and for a while hears nothing of the others: it is named to hold what it has lost.
+#[test]
+fn a_follower_that_has_lost_everything_refuses() {
+    let mut world = quiet(20, None, 100 * MS);
+    // So that all are named.
+    for _ in 0..40 {
+        gets(&mut world, 3);
+        world.run_for(MS);
+    }
+    let empty = (world.leader().expect("it serves") + 1) % 3;
+    world.stop_replica(empty);
+    world.restart_replica(empty);
+    filter(&mut world, move |p| match (p.from, p.to) {
+        (Host::Replica(_), Host::Replica(to)) if to == empty => Fate::Lose,
+        _ => Fate::Pass,
+    });
+    for _ in 0..40 {
+        gets(&mut world, 3);
+        world.run_for(MS);
+    }
+    let counters = world.replica(empty).expect("up").counters();
+    assert!(counters.reads_refused > 5, "{counters:?}");
+    assert_eq!(counters.reads_follower, 0);
+    assert_eq!(end(world), Ok(()));
+}
+
+/// A write of a session comes to the leader when the next one has begun, in which its group is stable; a follower
+/// that is sent reads of the group hears late of what is committed.
+#[test]
+fn a_write_of_an_old_session_is_not_taken() {
+    let mut world = quiet(21, None, 100 * MS);
+    let leader = world.leader().expect("it serves");
+    let behind = (leader + 1) % 3;
+    let arrives = Rc::new(Cell::new(0));
+    let is_behind = Rc::new(Cell::new(false));
+    let (late, lags) = (arrives.clone(), is_behind.clone());
+    let mut is_sent = false;
+    filter(&mut world, move |p| {
+        let is_write = p.header.is_some_and(|h| h.kind == Type::Write);
+        match (p.from, p.to) {
+            // It is not sent again.
+            (Host::Client(0), _) if is_write && is_sent => Fate::Lose,
+            (Host::Client(0), _) if is_write => {
+                is_sent = true;
+                Fate::Pass
+            }
+            (Host::Switch(_), Host::Replica(_)) if is_write => {
+                late.set(p.now + 90 * MS);
+                Fate::Delay(90 * MS)
+            }
+            (Host::Replica(from), Host::Replica(to)) if (from, to) == (leader, behind) => {
+                match lags.get() {
+                    true => Fate::Delay(60 * MS),
+                    false => Fate::Pass,
+                }
+            }
+            _ => Fate::Pass,
+        }
+    });
+    let dropped = |world: &World| world.replica(leader).expect("up").counters().writes_dropped;
+    let (old, dropped_before) = (world.session(0).session, dropped(&world));
+    world.request(0, 0, Act::Put(2));
+    world.run_for(MS);
+    world.reset_switch(0, false);
+    wait(&mut world, "another session", |w| {
+        w.session(0).session > old && w.active() == [0]
+    });
+    let until = arrives.get();
+    assert!(world.now < until, "not yet");
+    world.run_until(until - MS, |_| false);
+    is_behind.set(true);
+    for _ in 0..200 {
+        gets(&mut world, 3);
+        world.run_for(MS / 4);
+    }
+    assert_eq!(world.leader(), Some(leader));
+    assert_eq!(verdict(&world), Ok(()));
+    assert_eq!(dropped(&world), dropped_before + 1);
+    assert_eq!(end(world), Ok(()));
+}
