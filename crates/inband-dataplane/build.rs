@@ -12,7 +12,7 @@ mod clang;
 use clang::{fail_to_compile, fail_to_run, find_clang};
 
 /// XDP programs: `dataplane/xdp/<name>.bpf.c`.
-const PROGRAMS: [&str; 13] = [
+const PROGRAMS: [&str; 14] = [
     "dispatch",
     "leader",
     "acceptor",
@@ -20,6 +20,7 @@ const PROGRAMS: [&str; 13] = [
     "copies",
     "generic",
     "flair",
+    "falcon",
     "bare",
     "race",
     "bench",
@@ -29,7 +30,7 @@ const PROGRAMS: [&str; 13] = [
 ];
 
 /// Roles that are alone on their host, variants for tests, and the bare roles for measurements: object name, source, definitions.
-const VARIANTS: [(&str, &str, &[&str]); 15] = [
+const VARIANTS: [(&str, &str, &[&str]); 16] = [
     ("leader_alone", "leader", &["IB_ALONE"]),
     ("acceptor_alone", "acceptor", &["IB_ALONE"]),
     ("quorum_alone", "quorum", &["IB_ALONE"]),
@@ -66,9 +67,28 @@ const VARIANTS: [(&str, &str, &[&str]); 15] = [
         &["IB_RACE_DELAY", "IB_MUTANT_HEARTBEAT_TAKES_NOTHING"],
     ),
     ("flair_given", "flair", &["IB_GIVEN_ARRIVAL"]),
+    ("falcon_given", "falcon", &["IB_GIVEN_ARRIVAL"]),
     ("bench_bare_leader", "bench_bare", &["IB_BARE_LEADER"]),
     ("bench_bare_acceptor", "bench_bare", &["IB_BARE_ACCEPTOR"]),
     ("bench_bare_quorum", "bench_bare", &["IB_BARE_QUORUM"]),
+];
+
+/// Builds of the Falcon role with race windows, right and wrong, for `tests/falcon_race.rs`:
+/// `ib_falcon_handle_<name>`. Nothing else refers to them, so no program holds them.
+const FALCON_RACES: [(&str, Option<&str>); 7] = [
+    ("slow", None),
+    ("pop_before_filled", Some("IB_MUTANT_POP_BEFORE_FILLED")),
+    (
+        "push_without_sequence",
+        Some("IB_MUTANT_PUSH_WITHOUT_SEQUENCE"),
+    ),
+    ("park_without_look", Some("IB_MUTANT_PARK_WITHOUT_LOOK")),
+    (
+        "released_before_task",
+        Some("IB_MUTANT_RELEASED_BEFORE_TASK"),
+    ),
+    ("repeated_pops_again", Some("IB_MUTANT_REPEATED_POPS_AGAIN")),
+    ("bit_not_taken", Some("IB_MUTANT_BIT_NOT_TAKEN")),
 ];
 
 fn main() {
@@ -87,21 +107,42 @@ fn main() {
         .file(root.join("native/switch.c"))
         .file(root.join("native/keys.c"))
         .file(root.join("native/flair.c"))
+        .file(root.join("native/falcon.c"))
         .warnings(true)
         .extra_warnings(true)
         .opt_level(2)
         .compile("inband_native");
 
+    for (name, mutant) in FALCON_RACES {
+        let mut build = cc::Build::new();
+        build
+            .file(root.join("native/falcon.c"))
+            .define("IB_RACE_DELAY", None)
+            .define(
+                "ib_falcon_switch_handle",
+                format!("ib_falcon_handle_{name}").as_str(),
+            )
+            .warnings(true)
+            .extra_warnings(true)
+            .opt_level(2);
+        if let Some(mutant) = mutant {
+            build.define(mutant, None);
+        }
+        build.compile(&format!("inband_falcon_{name}"));
+    }
+
     bindgen::Builder::default()
         .header(root.join("native/switch.h").to_string_lossy())
         .header(root.join("native/keys.h").to_string_lossy())
         .header(root.join("native/flair.h").to_string_lossy())
+        .header(root.join("native/falcon.h").to_string_lossy())
         .header(root.join("xdp/settings.h").to_string_lossy())
         .header(root.join("xdp/bench.h").to_string_lossy())
         .allowlist_type("ib_.*")
         .allowlist_var("IB_.*")
         .allowlist_function("ib_switch_handle|ib_reason_name|ib_keys_check|ib_keys_sign|ib_siphash")
         .allowlist_function("ib_flair_(switch_handle|keys_check|group_of_hash)")
+        .allowlist_function("ib_falcon_(switch_handle|keys_check|queues_of)")
         .prepend_enum_name(false)
         .derive_default(false)
         .layout_tests(true)

@@ -14,6 +14,7 @@ enum ib_verdict {
     IB_UP = 5,           /* a majority is reached: hand the value up to the host's learner */
     IB_TO_REPLICA = 6,   /* rewritten, to the replica of its set that the header names */
     IB_TO_CLIENT = 7,    /* rewritten, to the client whose address is in the header */
+    IB_TO_EXECUTOR = 8,  /* rewritten, to the executor that the header names */
 };
 
 /* X(name): IB_R_<name> is the reason, "<name>" the counter. Append only: the order is an interface.
@@ -99,7 +100,27 @@ enum ib_verdict {
     X(flair_installed)                                                                             \
     X(flair_neutralised)                                                                           \
     X(flair_session_known)                                                                         \
-    X(flair_client_by_host)
+    X(flair_client_by_host)                                                                        \
+    /* Falcon scheduler */                                                                         \
+    X(falcon_not_for_scheduler)                                                                    \
+    X(falcon_bad_executor)                                                                         \
+    X(falcon_bad_task)                                                                             \
+    X(falcon_bad_digest)                                                                           \
+    X(falcon_other_incarnation)                                                                    \
+    X(falcon_not_registered)                                                                       \
+    X(falcon_queued)                                                                               \
+    X(falcon_asked)                                                                                \
+    X(falcon_queue_full)                                                                           \
+    X(falcon_user_full)                                                                            \
+    X(falcon_push_contended)                                                                       \
+    X(falcon_woken)                                                                                \
+    X(falcon_given)                                                                                \
+    X(falcon_given_again)                                                                          \
+    X(falcon_empty)                                                                                \
+    X(falcon_parked)                                                                               \
+    X(falcon_busy)                                                                                 \
+    X(falcon_overtaken)                                                                            \
+    X(falcon_executor_by_host)
 
 enum ib_reason {
 #define IB_REASON_ENUM(name) IB_R_##name,

@@ -11,7 +11,7 @@
 
 #include "../inband/flair_msg.h"
 #include "enter.h"
-#include "send.h"
+#include "way.h"
 #include "race_wait.h"
 #include "../inband/flair_shell.h"
 
@@ -46,7 +46,7 @@ struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 1);
     __type(key, ib_u32);
-    __type(value, struct ib_flair_given);
+    __type(value, struct ib_given);
 } ib_given_map SEC(".maps");
 #endif
 
@@ -57,7 +57,7 @@ IB_INLINE struct ib_flair_arrival ib_flair_arrives(const ib_u8 *data, ib_u8 type
     };
 #ifdef IB_GIVEN_ARRIVAL
     ib_u32 zero = 0;
-    const struct ib_flair_given *given = bpf_map_lookup_elem(&ib_given_map, &zero);
+    const struct ib_given *given = bpf_map_lookup_elem(&ib_given_map, &zero);
     arrival.now_ns = given ? given->now_ns : 0;
     arrival.random = given ? (ib_u32)given->random : 0;
     (void)type;
@@ -66,13 +66,6 @@ IB_INLINE struct ib_flair_arrival ib_flair_arrives(const ib_u8 *data, ib_u8 type
     arrival.random = type == IB_FLAIR_READ ? bpf_get_prandom_u32() : 0;
 #endif
     return arrival;
-}
-
-/* Out of an interface. In generic mode tc sends, and only by the one that the packet came by. */
-IB_INLINE int ib_flair_leave(struct xdp_md *ctx, ib_u32 ifindex) {
-    if (IB_RARE(ib_settings.generic))
-        return ib_send_note(ctx, IB_XDP_SENDER);
-    return ifindex == ctx->ingress_ifindex ? XDP_TX : (int)bpf_redirect(ifindex, 0);
 }
 
 IB_INLINE int ib_flair_to_replica(struct xdp_md *ctx, ib_u8 *data, const struct ib_flair_msg *m) {
@@ -85,38 +78,12 @@ IB_INLINE int ib_flair_to_replica(struct xdp_md *ctx, ib_u8 *data, const struct 
         return XDP_DROP;
     }
     ib_frame_address(data, member);
-    return ib_flair_leave(ctx, member->ifindex);
-}
-
-/* To the host's process: all that is left to do is to send it. */
-IB_INLINE int ib_flair_by_host(ib_u8 *data) {
-    ib_ip_address(IB_IP(data), IB_IP(data)->saddr, IB_IP(data)->daddr);
-    ib_count_reason(IB_R_flair_client_by_host);
-    return XDP_PASS;
+    return ib_leave(ctx, member->ifindex);
 }
 
 IB_INLINE int ib_flair_to_client(struct xdp_md *ctx, ib_u8 *data, const struct ib_flair_msg *m) {
-    struct bpf_fib_lookup way = {
-        .family = 2, /* AF_INET */
-        .l4_protocol = IPPROTO_UDP,
-        .ipv4_src = ib_settings.address,
-        .ipv4_dst = bpf_htonl(m->client_address),
-        .ifindex = ctx->ingress_ifindex,
-    };
-    if (bpf_fib_lookup(ctx, &way, sizeof(way), 0) != BPF_FIB_LKUP_RET_SUCCESS)
-        return ib_flair_by_host(data);
-    if (ib_settings.generic && way.ifindex != ctx->ingress_ifindex)
-        return ib_flair_by_host(data);
-    struct ib_member client = {
-        .to_address = bpf_htonl(m->client_address), /* `way` may have a gateway's by now */
-        .from_address = ib_settings.address,
-        .to_port = bpf_htons(m->client_port),
-        .from_port = ib_settings.port,
-    };
-    __builtin_memcpy(client.to_mac, way.dmac, ETH_ALEN);
-    __builtin_memcpy(client.from_mac, way.smac, ETH_ALEN);
-    ib_frame_address(data, &client);
-    return ib_flair_leave(ctx, way.ifindex);
+    int action = ib_leave_to(ctx, data, m->client_address, m->client_port);
+    return action == IB_NO_WAY ? ib_by_host(data, IB_R_flair_client_by_host) : action;
 }
 
 IB_INLINE int ib_flair_send(struct xdp_md *ctx, struct ib_flair_msg *m, struct ib_result result) {
@@ -145,7 +112,7 @@ IB_INLINE int ib_flair_send(struct xdp_md *ctx, struct ib_flair_msg *m, struct i
     if (result.verdict == IB_TO_CLIENT)
         return ib_flair_to_client(ctx, data, m);
     ib_frame_turn(data);
-    return ib_flair_leave(ctx, ctx->ingress_ifindex);
+    return ib_leave(ctx, ctx->ingress_ifindex);
 }
 
 SEC("xdp")

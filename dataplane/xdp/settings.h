@@ -5,6 +5,7 @@
 #ifndef INBAND_XDP_SETTINGS_H
 #define INBAND_XDP_SETTINGS_H
 
+#include "../inband/falcon_registers.h"
 #include "../inband/wire.h"
 
 /* Limits and sizes of the XDP backend. */
@@ -30,14 +31,15 @@ enum ib_xdp_group {
 struct ib_settings {
     ib_u32 node;
     ib_u32 partitions;
-    ib_u32 ring_slots;    /* a power of two */
-    ib_u32 address;       /* this host's IPv4 address, network order */
-    ib_u32 loop_ifindex;  /* our end of the veth pair to this host's own roles; 0: none */
-    ib_u32 generic;       /* 1: generic mode, tc sends what XDP has rewritten */
-    ib_u16 port;          /* UDP, network order */
-    ib_u16 authenticated; /* 1: packets carry tags, the keys are in ib_keys_map */
-    ib_u32 groups;        /* FLAIR switch: key groups a set; its sets are `partitions` */
-    ib_u64 incarnation;   /* FLAIR switch: drawn at its start */
+    ib_u32 ring_slots;              /* a power of two */
+    ib_u32 address;                 /* this host's IPv4 address, network order */
+    ib_u32 loop_ifindex;            /* our end of the veth pair to this host's own roles; 0: none */
+    ib_u32 generic;                 /* 1: generic mode, tc sends what XDP has rewritten */
+    ib_u16 port;                    /* UDP, network order */
+    ib_u16 authenticated;           /* 1: packets carry tags, the keys are in ib_keys_map */
+    ib_u32 groups;                  /* FLAIR switch: key groups a set; its sets are `partitions` */
+    ib_u64 incarnation;             /* FLAIR switch: drawn at its start */
+    struct ib_falcon_config falcon; /* Falcon scheduler; its sets are `partitions` */
 };
 
 /* Where one copy goes. Addresses and ports are in network order. */
@@ -69,8 +71,8 @@ struct ib_rotation {
     ib_u64 next;
 };
 
-/* Tests of the FLAIR program: what its packets come with. */
-struct ib_flair_given {
+/* Tests of the FLAIR and Falcon programs: what their packets come with. */
+struct ib_given {
     ib_u64 now_ns;
     ib_u64 random;
 };

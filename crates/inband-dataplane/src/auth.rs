@@ -136,6 +136,9 @@ impl Keys {
                 Family::Flair { sets } => {
                     c::ib_flair_keys_check(keys, packet.as_ptr(), len_bytes, sets as u32)
                 }
+                Family::Falcon { sets } => {
+                    c::ib_falcon_keys_check(keys, packet.as_ptr(), len_bytes, sets as u32)
+                }
             }
         }
     }
@@ -146,6 +149,7 @@ impl Keys {
 enum Family {
     Paxos { partitions: usize },
     Flair { sets: usize },
+    Falcon { sets: usize },
 }
 
 /// What stands between a host's socket and its roles and state machines. Without keys it lets all
@@ -167,6 +171,11 @@ impl Gate {
     /// Of a FLAIR switch, replica or client, of so many replica sets.
     pub fn for_flair(keys: Option<Keys>, sets: usize) -> Gate {
         Gate::of(keys, Family::Flair { sets })
+    }
+
+    /// Of a Falcon scheduler, executor or client, of so many schedulers.
+    pub fn for_falcon(keys: Option<Keys>, sets: usize) -> Gate {
+        Gate::of(keys, Family::Falcon { sets })
     }
 
     fn of(keys: Option<Keys>, family: Family) -> Gate {

@@ -9,6 +9,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod error;
+pub(crate) mod forwarding;
 mod loopback;
 pub(crate) mod maps;
 pub(crate) mod netlink;
@@ -199,6 +200,7 @@ impl XdpHost {
                 authenticated: u16::from(spec.keys.is_some()),
                 groups: 0,
                 incarnation: 0,
+                falcon: crate::falcon::NO_FALCON,
             },
             ring_buffer_bytes: spec.ring_buffer_bytes,
         };

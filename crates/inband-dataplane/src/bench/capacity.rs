@@ -136,6 +136,7 @@ impl Site {
             authenticated: 0,
             groups: 0,
             incarnation: 0,
+            falcon: crate::falcon::NO_FALCON,
         };
         let build = Build {
             roles: Roles {

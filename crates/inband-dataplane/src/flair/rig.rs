@@ -50,7 +50,7 @@ impl FlairRig {
 
     /// What the next packets come with, if the build is told.
     pub fn set_given(&self, now_ns: u64, random: u32) -> Result<(), XdpError> {
-        let given = c::ib_flair_given {
+        let given = c::ib_given {
             now_ns,
             random: u64::from(random),
         };

@@ -7,7 +7,6 @@
 //! is to be sent on to the client in its header ([`forward_of`]).
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -15,13 +14,16 @@ use std::sync::Arc;
 use super::{wire, FlairGeometry, FlairRegisters, REPLICAS_MAX};
 use crate::auth::Keys;
 use crate::c;
-use crate::xdp::attach::{check_address, find_link, Attachment};
+use crate::falcon::NO_FALCON;
+use crate::xdp::attach::{check_address, find_link, Alone};
 use crate::xdp::error::{Doing, XdpError};
 use crate::xdp::maps::{map_array, update};
 use crate::xdp::netlink::{LinkInfo, Netlink};
 use crate::xdp::probe::check_kernel;
 use crate::xdp::programs::{counters_of, load_object, objects, Loaded};
 use crate::xdp::{nobody, resolve_into, wire_address, wire_port, XdpMode};
+
+pub use crate::xdp::forwarding::{allow_forwarding, may_look_up_clients};
 
 /// What to load.
 #[derive(Debug, Clone)]
@@ -79,6 +81,7 @@ impl FlairXdpSpec {
             authenticated: u16::from(self.keys.is_some()),
             groups: self.geometry.groups as u32,
             incarnation: self.incarnation,
+            falcon: NO_FALCON,
         }
     }
 }
@@ -150,10 +153,9 @@ impl FlairProgram {
 
 /// A FLAIR switch in the kernel. Dropping it detaches it.
 pub struct FlairXdp {
-    // The attachments go before the program.
-    attachments: Vec<Attachment>,
+    // The attachment goes before the program.
+    attached: Option<Alone>,
     program: FlairProgram,
-    generic: Option<Loaded>,
     /// By set and number.
     members: Vec<Vec<c::ib_member>>,
     link: LinkInfo,
@@ -170,13 +172,6 @@ impl FlairXdp {
         let link = find_link(&netlink, &spec.interface)?;
         check_address(&spec.interface, *spec.address.ip())?;
         let program = FlairProgram::load(objects::FLAIR, &spec)?;
-        let generic = (spec.mode == XdpMode::Generic)
-            .then(|| {
-                let settings = spec.settings();
-                let shared = [&program.loaded];
-                load_object("generic", objects::GENERIC, Some(&settings), &[], &shared)
-            })
-            .transpose()?;
         let member = |address: &SocketAddrV4| c::ib_member {
             to_address: wire_address(*address),
             to_port: wire_port(*address),
@@ -188,9 +183,8 @@ impl FlairXdp {
             .map(|set| set.iter().map(member).collect())
             .collect();
         let mut switch = FlairXdp {
-            attachments: Vec::new(),
+            attached: None,
             program,
-            generic,
             members,
             link,
             netlink,
@@ -202,14 +196,13 @@ impl FlairXdp {
     }
 
     fn attach(&mut self) -> Result<(), XdpError> {
-        let (index, name) = (self.link.index, &self.spec.interface);
-        if let Some(generic) = &self.generic {
-            self.attachments
-                .push(Attachment::tc_ingress(&generic.program, index, name)?);
-        }
-        let program = &self.program.loaded.program;
-        self.attachments
-            .push(Attachment::xdp(program, index, name, self.spec.mode)?);
+        self.attached = Some(Alone::attach(
+            &self.program.loaded,
+            &self.spec.settings(),
+            &self.link,
+            &self.spec.interface,
+            self.spec.mode,
+        )?);
         Ok(())
     }
 
@@ -275,20 +268,4 @@ pub fn forward_of(packet: &[u8], node: u8) -> Option<SocketAddrV4> {
     let (header, ..) = wire::parse(packet).ok()?;
     let reply = matches!(header.kind, wire::Type::ReadReply | wire::Type::WriteReply);
     (reply && header.node == u16::from(node)).then_some(header.client)
-}
-
-fn forwarding_path(interface: &str) -> String {
-    format!("/proc/sys/net/ipv4/conf/{interface}/forwarding")
-}
-
-/// May the program look up the way to clients? The kernel answers only on interfaces that forward;
-/// without, every reply to a client goes through the host's process.
-pub fn may_look_up_clients(interface: &str) -> bool {
-    fs::read_to_string(forwarding_path(interface)).is_ok_and(|text| text.trim() == "1")
-}
-
-/// Let the interface forward, as a switch does (`sysctl net.ipv4.conf.INTERFACE.forwarding=1`).
-pub fn allow_forwarding(interface: &str) -> Result<(), XdpError> {
-    fs::write(forwarding_path(interface), "1")
-        .doing(format!("setting net.ipv4.conf.{interface}.forwarding"))
 }

@@ -7,7 +7,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::error::{Doing, XdpError};
 use super::netlink::{LinkInfo, Netlink};
+use super::programs::{load_object, objects, Loaded};
 use super::XdpMode;
+use crate::c;
 
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
@@ -136,4 +138,35 @@ pub(crate) fn check_address(interface: &str, address: Ipv4Addr) -> Result<(), Xd
         address,
         there: there.join(", "),
     })
+}
+
+/// A program that is alone on its interface, and in generic mode the one of tc that sends for it.
+pub(crate) struct Alone {
+    _attachments: Vec<Attachment>,
+    _generic: Option<Loaded>,
+}
+
+impl Alone {
+    pub fn attach(
+        program: &Loaded,
+        settings: &c::ib_settings,
+        link: &LinkInfo,
+        interface: &str,
+        mode: XdpMode,
+    ) -> Result<Alone, XdpError> {
+        let mut attachments = Vec::new();
+        let generic = (mode == XdpMode::Generic)
+            .then(|| load_object("generic", objects::GENERIC, Some(settings), &[], &[program]))
+            .transpose()?;
+        if let Some(generic) = &generic {
+            let sender = Attachment::tc_ingress(&generic.program, link.index, interface)?;
+            attachments.push(sender);
+        }
+        let program = &program.program;
+        attachments.push(Attachment::xdp(program, link.index, interface, mode)?);
+        Ok(Alone {
+            _attachments: attachments,
+            _generic: generic,
+        })
+    }
 }

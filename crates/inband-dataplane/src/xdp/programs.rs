@@ -35,6 +35,8 @@ pub(crate) mod objects {
     pub(crate) const GENERIC: &[u8] = object!("generic");
     pub(crate) const FLAIR: &[u8] = object!("flair");
     pub(crate) const FLAIR_GIVEN: &[u8] = object!("flair_given");
+    pub(crate) const FALCON: &[u8] = object!("falcon");
+    pub(crate) const FALCON_GIVEN: &[u8] = object!("falcon_given");
     pub(crate) const BARE: &[u8] = object!("bare");
     pub(crate) const BENCH: &[u8] = object!("bench");
     pub(crate) const BENCH_FEED: &[u8] = object!("bench_feed");

@@ -80,6 +80,7 @@ impl Rig {
                 authenticated: u16::from(keys.is_some()),
                 groups: 0,
                 incarnation: 0,
+                falcon: crate::falcon::NO_FALCON,
             },
             ring_buffer_bytes: RING_BUFFER_BYTES,
         };

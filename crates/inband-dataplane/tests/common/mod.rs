@@ -1,6 +1,7 @@
 //! What the tests that need root share.
 #![allow(dead_code, missing_docs)]
 
+pub mod falcon;
 pub mod flair;
 pub mod flair_sequence;
 pub mod net;

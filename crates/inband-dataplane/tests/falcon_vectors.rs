@@ -1,0 +1,545 @@
+//! The packet vectors of Falcon (`dataplane/vectors/falcon.toml`) through the native role and, as real
+//! frames, through the XDP program.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddrV4;
+
+use common::falcon::{bytes, native, Arrival, Kernel, Outcome, INCARNATION};
+use common::vector::{files, keys_of, named, value_of, Damage};
+use common::{NODE, THERE};
+use inband_dataplane::auth::{Digest, Gate};
+use inband_dataplane::falcon::registers::{ExecutorState, QueueView, SlotView};
+use inband_dataplane::falcon::wire::{self, flag, Description, Header, Task, Type};
+use inband_dataplane::falcon::{FalconConfig, FalconRegisters, FalconSwitch, Policy, Verdict};
+use inband_dataplane::soft::reason_name;
+use serde::Deserialize;
+
+/// The set that cases are about, unless a packet says otherwise.
+const SET: usize = 1;
+/// Whose tasks they are, and of which registration of a worker, unless a packet says otherwise.
+const USER: u32 = 5;
+const JOB: u32 = 6;
+const WORKER_INCARNATION: u32 = 1;
+/// When packets come, unless a packet says otherwise.
+const NOW_NS: u64 = 1000;
+/// Users whose tasks are compared.
+const USERS: std::ops::Range<u32> = 0..70;
+
+/// Reasons that no single packet can show, and which test does.
+const ELSEWHERE: [(&str, &str); 2] = [
+    (
+        "falcon_executor_by_host",
+        "counted besides another reason; tests/falcon_network.rs",
+    ),
+    (
+        "falcon_push_contended",
+        "needs another CPU; tests/falcon_race.rs",
+    ),
+];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    case: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    why: String,
+    #[serde(default)]
+    policy: String,
+    /// Of each queue.
+    #[serde(default = "queue_slots_default")]
+    queue_slots: usize,
+    #[serde(default = "user_tasks_max_default")]
+    user_tasks_max: u32,
+    #[serde(default)]
+    locality_wait_ns: u64,
+    /// Ids of the keys that the scheduler accepts; it sends with the last.
+    #[serde(default)]
+    keys: Vec<u16>,
+    #[serde(default)]
+    before: Before,
+    packet: Vec<Step>,
+}
+
+fn queue_slots_default() -> usize {
+    4
+}
+
+fn user_tasks_max_default() -> u32 {
+    1000
+}
+
+/// What there is before the first packet.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Before {
+    /// [worker, resources] that are registered, as their first incarnation.
+    worker: Vec<(usize, u64)>,
+    /// [queue, position] of empty queues that so many tasks have gone through.
+    start: Vec<(usize, u32)>,
+    /// [queue, add, retrieve]
+    queue: Vec<(usize, u32, u32)>,
+    /// [queue, position, sequence] of slots that somebody is not done with.
+    slot: Vec<(usize, u32, u64)>,
+    /// Executors whose record another packet has taken.
+    taken: Vec<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    #[serde(rename = "in")]
+    input: Fields,
+    /// The key that the packet is tagged with, before any damage.
+    #[serde(default)]
+    signed_by: Option<u16>,
+    #[serde(default)]
+    damage: Damage,
+    #[serde(default)]
+    from: Option<SocketAddrV4>,
+    #[serde(default)]
+    now_ns: Option<u64>,
+    /// Between the packet before and this one: [worker, incarnation, resources]; 0: unregistered.
+    #[serde(default)]
+    register: Option<(usize, u32, u64)>,
+    verdict: String,
+    /// With the verdict `to_executor`.
+    #[serde(default)]
+    to: Option<SocketAddrV4>,
+    reason: String,
+    /// What differs from the packet that came in, besides the sender.
+    #[serde(default)]
+    out: Fields,
+    #[serde(default)]
+    after: After,
+}
+
+/// What has changed.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct After {
+    /// [queue, add, retrieve]
+    queue: Vec<(usize, u32, u32)>,
+    /// [executor, state, pull_seq]
+    executor: Vec<(usize, String, u64)>,
+    /// All that are parked.
+    parked: Option<Vec<usize>>,
+    /// [user, tasks in the queues]
+    user: Vec<(u32, u64)>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Fields {
+    r#type: Option<String>,
+    flags: Option<Vec<String>>,
+    set: Option<u16>,
+    node: Option<u16>,
+    incarnation: Option<u64>,
+    user: Option<u32>,
+    job: Option<u32>,
+    client: Option<SocketAddrV4>,
+    queue: Option<u8>,
+    executor: Option<u32>,
+    worker_incarnation: Option<u32>,
+    pull_seq: Option<u64>,
+    taken: Option<u64>,
+    submit_seq: Option<u64>,
+    tail: Option<u32>,
+    head: Option<u32>,
+    tasks: Option<Vec<TaskFields>>,
+}
+
+/// In `in`, its number is its place, and it is its sender's.
+#[derive(Deserialize, Clone)]
+#[serde(deny_unknown_fields)]
+struct TaskFields {
+    d: String,
+    #[serde(default)]
+    number: Option<u32>,
+    #[serde(default)]
+    user: Option<u32>,
+    #[serde(default)]
+    job: Option<u32>,
+    #[serde(default)]
+    client: Option<SocketAddrV4>,
+    #[serde(default)]
+    priority: u8,
+    #[serde(default)]
+    resource: u8,
+    #[serde(default)]
+    worker: Option<u16>,
+}
+
+fn flags_of(names: &[String]) -> u16 {
+    names.iter().fold(0, |flags, name| {
+        flags
+            | match name.as_str() {
+                "PARK" => flag::PARK,
+                "REPEATED" => flag::REPEATED,
+                "ORIGIN" => flag::ORIGIN,
+                "FULL" => flag::FULL,
+                "USER_FULL" => flag::USER_FULL,
+                "PARKED" => flag::PARKED,
+                other => panic!("there is no flag {other}"),
+            }
+    })
+}
+
+fn type_of(name: &str) -> Type {
+    match name {
+        "SUBMIT" => Type::Submit,
+        "SUBMIT_REPLY" => Type::SubmitReply,
+        "PULL" => Type::Pull,
+        "TASK" => Type::Task,
+        "NO_TASK" => Type::NoTask,
+        "NACK" => Type::Nack,
+        other => panic!("there is no type {other}"),
+    }
+}
+
+impl TaskFields {
+    fn task(&self, place: usize, header: &Header) -> Task {
+        let desc = Description::new(&value_of(&self.d)).unwrap();
+        let user = self.user.unwrap_or(header.user);
+        let job = self.job.unwrap_or(header.job);
+        let number = self.number.unwrap_or(place as u32);
+        let task = Task {
+            priority: self.priority,
+            resource: self.resource,
+            worker: self.worker,
+            ..Task::new(user, job, number, desc)
+        };
+        let client = self.client.unwrap_or(wire::NO_CLIENT);
+        Task {
+            client,
+            ..task.sealed(&Digest::PLAIN)
+        }
+    }
+}
+
+impl Fields {
+    /// The packet that a step sends, before any damage.
+    fn packet(&self) -> (Header, Vec<Task>) {
+        let kind = type_of(self.r#type.as_deref().expect("a type"));
+        let mut header = Header::new(kind, SET as u16, 0);
+        (header.user, header.job) = (USER, JOB);
+        if kind == Type::Pull {
+            header.incarnation = INCARNATION;
+            header.worker_incarnation = WORKER_INCARNATION;
+        } else if kind != Type::Submit {
+            header.node = 9;
+        }
+        self.apply(&mut header);
+        let tasks = self.tasks.iter().flatten().enumerate();
+        let tasks = tasks.map(|(n, task)| task.task(n, &header)).collect();
+        (header, tasks)
+    }
+
+    fn apply(&self, h: &mut Header) {
+        macro_rules! set {
+            ($($field:ident),*) => { $(if let Some(v) = self.$field { h.$field = v; })* };
+        }
+        set!(
+            set,
+            node,
+            incarnation,
+            user,
+            job,
+            client,
+            queue,
+            executor,
+            worker_incarnation
+        );
+        set!(pull_seq, taken, submit_seq, tail, head);
+        if let Some(name) = &self.r#type {
+            h.kind = type_of(name);
+        }
+        if let Some(names) = &self.flags {
+            h.flags = flags_of(names);
+        }
+    }
+}
+
+impl Case {
+    fn config(&self) -> FalconConfig {
+        let policy = match self.policy.as_str() {
+            "" => Policy::Fifo,
+            "priority" => Policy::Priority,
+            "resources" => Policy::Resources,
+            "fair" => Policy::Fair,
+            "locality" => Policy::Locality,
+            other => panic!("there is no policy {other}"),
+        };
+        FalconConfig {
+            sets: 2,
+            slots: self.queue_slots * policy.queues(),
+            workers: 70,
+            policy,
+            user_tasks_max: self.user_tasks_max,
+            locality_wait_ns: self.locality_wait_ns,
+        }
+    }
+
+    fn prepare(&self, registers: &FalconRegisters) {
+        let before = &self.before;
+        for (worker, resources) in &before.worker {
+            registers.register(SET, *worker, WORKER_INCARNATION, *resources);
+        }
+        for (queue, position) in &before.start {
+            registers.start_at(SET, *queue, *position);
+        }
+        for (queue, add, retrieve) in &before.queue {
+            let (add, retrieve) = (*add, *retrieve);
+            registers.restore_queue(SET, *queue, QueueView { add, retrieve });
+        }
+        for (queue, position, sequence) in &before.slot {
+            let slot = SlotView {
+                sequence: *sequence,
+                ..registers.slot(SET, *queue, *position)
+            };
+            registers.restore_slot(SET, *queue, *position, slot);
+        }
+        for executor in &before.taken {
+            registers.take_executor(SET, *executor);
+        }
+    }
+}
+
+/// What a test sees of the registers, by name.
+fn snapshot(registers: &FalconRegisters) -> BTreeMap<String, String> {
+    let mut seen = BTreeMap::new();
+    let config = registers.config();
+    let mut see = |name: String, value: String| seen.insert(name, value);
+    for set in 0..config.sets {
+        let name = |what: &str, n: usize| match set {
+            SET => format!("{what} {n}"),
+            _ => format!("{what} {n} of another set"),
+        };
+        for queue in 0..config.policy.queues() {
+            let QueueView { add, retrieve } = registers.queue(set, queue);
+            see(name("queue", queue), format!("{add} {retrieve}"));
+        }
+        for user in USERS {
+            let tasks = registers.user_tasks(set, user);
+            see(name("user", user as usize), tasks.to_string());
+        }
+        let executors = 0..config.workers * 64;
+        let parked = executors.clone().filter(|e| {
+            let worker = registers.worker(set, e / 64);
+            worker.parked >> (e % 64) & 1 == 1
+        });
+        see(
+            name("parked", 0),
+            format!("{:?}", parked.collect::<Vec<_>>()),
+        );
+        for executor in executors {
+            let view = registers.executor(set, executor);
+            let state = state_name(view.state);
+            let value = format!("{state} {}", view.pull_seq);
+            see(name("executor", executor), value);
+        }
+    }
+    seen
+}
+
+fn state_name(state: ExecutorState) -> &'static str {
+    match state {
+        ExecutorState::Idle => "idle",
+        ExecutorState::Waits => "waits",
+        ExecutorState::Busy => "busy",
+    }
+}
+
+impl After {
+    fn apply(&self, seen: &mut BTreeMap<String, String>) {
+        let mut change = |name: String, value: String| {
+            let before = seen.insert(name.clone(), value.clone()).expect("known");
+            assert_ne!(before, value, "{name} has changed");
+        };
+        for (queue, add, retrieve) in &self.queue {
+            change(format!("queue {queue}"), format!("{add} {retrieve}"));
+        }
+        for (executor, state, pull_seq) in &self.executor {
+            change(
+                format!("executor {executor}"),
+                format!("{state} {pull_seq}"),
+            );
+        }
+        if let Some(parked) = &self.parked {
+            change("parked 0".into(), format!("{parked:?}"));
+        }
+        for (user, tasks) in &self.user {
+            change(format!("user {user}"), tasks.to_string());
+        }
+    }
+}
+
+fn cases() -> Vec<Case> {
+    files(|stem| stem == "falcon")
+        .iter()
+        .flat_map(|(stem, text)| {
+            let file: File = toml::from_str(text).unwrap_or_else(|e| panic!("{stem}: {e}"));
+            file.case
+        })
+        .collect()
+}
+
+impl Step {
+    /// The UDP payload that comes.
+    fn packet(&self) -> Vec<u8> {
+        let (header, tasks) = self.input.packet();
+        let mut packet = bytes(&header, &tasks);
+        if let Some(keys) = keys_of(self.signed_by.as_slice()) {
+            keys.sign(&mut packet);
+        }
+        self.damage.of(packet)
+    }
+
+    fn arrival(&self) -> Arrival {
+        Arrival {
+            from: self.from.unwrap_or(THERE),
+            now_ns: self.now_ns.unwrap_or(NOW_NS),
+        }
+    }
+
+    /// What leaves, and where to.
+    fn expected(&self, case: &Case) -> (Verdict, Vec<u8>) {
+        let (mut header, _) = self.input.packet();
+        let submitted = header.kind == Type::Submit;
+        header.node = NODE.into();
+        header.flags = 0;
+        header.incarnation = INCARNATION;
+        if submitted {
+            header.client = self.arrival().from;
+        }
+        self.out.apply(&mut header);
+        let verdict = match self.verdict.as_str() {
+            "drop" => return (Verdict::Drop, Vec::new()),
+            "back" => Verdict::Back,
+            "to_executor" => Verdict::ToExecutor(self.to.expect("who")),
+            other => panic!("there is no verdict {other}"),
+        };
+        let tasks = self.out.tasks.iter().flatten().map(|fields| {
+            let client = Some(fields.client.unwrap_or(THERE));
+            let user = Some(fields.user.unwrap_or(USER));
+            let job = Some(fields.job.unwrap_or(JOB));
+            let fields = TaskFields {
+                client,
+                user,
+                job,
+                ..fields.clone()
+            };
+            fields.task(0, &header)
+        });
+        let tasks: Vec<Task> = tasks.collect();
+        let mut packet = bytes(&header, &tasks);
+        if let Some(keys) = keys_of(&case.keys) {
+            keys.sign(&mut packet);
+        }
+        (verdict, packet)
+    }
+}
+
+/// Hold an outcome against what the step expects.
+fn check(case: &Case, step: &Step, got: &Outcome) {
+    let (verdict, packet) = step.expected(case);
+    let (got_parsed, parsed) = (wire::parse(&got.packet), wire::parse(&packet));
+    assert_eq!(
+        (got.verdict, got.reason),
+        (verdict, step.reason.as_str()),
+        "verdict and reason: {got_parsed:?}"
+    );
+    if verdict != Verdict::Drop {
+        assert_eq!(got_parsed, parsed);
+    }
+    assert_eq!(got.packet, packet, "byte for byte");
+}
+
+/// Run a case; `handle` puts a step through the backend whose registers these are.
+fn run(case: &Case, registers: &FalconRegisters, handle: &mut dyn FnMut(&Step, &[u8]) -> Outcome) {
+    case.prepare(registers);
+    let mut expected = snapshot(registers);
+    for (i, step) in case.packet.iter().enumerate() {
+        println!("packet {i} of \"{}\": {}", case.name, case.why);
+        if let Some((worker, incarnation, resources)) = step.register {
+            if incarnation == 0 {
+                registers.unregister(SET, worker);
+            } else {
+                registers.register(SET, worker, incarnation, resources);
+            }
+        }
+        let outcome = handle(step, &step.packet());
+        check(case, step, &outcome);
+        step.after.apply(&mut expected);
+        let seen = snapshot(registers);
+        let other = seen.iter().find(|(name, value)| expected[*name] != **value);
+        assert_eq!(
+            other,
+            None,
+            "what is expected: {:?}",
+            other.map(|(n, _)| &expected[n])
+        );
+    }
+}
+
+#[test]
+fn every_vector_runs_natively() {
+    for case in cases() {
+        named(&case.name, || {
+            let switch = FalconSwitch::new(NODE, case.config(), INCARNATION);
+            let mut gate = Gate::for_falcon(keys_of(&case.keys), case.config().sets);
+            run(&case, switch.registers(), &mut |step, packet| {
+                native(&mut gate, &switch, packet, step.arrival())
+            });
+        });
+    }
+}
+
+#[test]
+fn every_vector_runs_in_the_kernel() {
+    if !common::may_load_bpf("falcon_vectors") {
+        return;
+    }
+    // Loading takes longer than a case.
+    let mut last: Option<(FalconConfig, Vec<u16>, Kernel)> = None;
+    for case in cases() {
+        let same = last.take();
+        let same = same.filter(|(config, keys, _)| (config, keys) == (&case.config(), &case.keys));
+        let (config, keys, kernel) = same.unwrap_or_else(|| {
+            let kernel = Kernel::load(case.config(), keys_of(&case.keys));
+            (case.config(), case.keys.clone(), kernel)
+        });
+        kernel.registers().clear();
+        named(&case.name, || {
+            run(&case, kernel.registers(), &mut |step, packet| {
+                let arrival = step.arrival();
+                let frame = Kernel::frame(packet, arrival);
+                kernel.handle(&frame, packet, arrival)
+            });
+        });
+        last = Some((config, keys, kernel));
+    }
+}
+
+#[test]
+fn every_reason_has_a_vector_or_an_exception() {
+    let steps = cases().into_iter().flat_map(|case| case.packet);
+    let shown: BTreeSet<String> = steps.map(|step| step.reason).collect();
+    let all = (0..).map_while(reason_name).map(str::to_owned);
+    let all: BTreeSet<String> = all.filter(|name| name.starts_with("falcon_")).collect();
+    let excused: BTreeSet<String> = ELSEWHERE.map(|(name, _)| name.to_owned()).into();
+    let missing: Vec<_> = all
+        .iter()
+        .filter(|r| !shown.contains(*r) && !excused.contains(*r))
+        .collect();
+    assert!(missing.is_empty(), "no vector shows {missing:?}");
+    assert!(excused.is_subset(&all) && excused.is_disjoint(&shown));
+}
