@@ -1,5 +1,5 @@
 # Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
-.PHONY: build up down test models mutants bench jepsen checker fuzz verifier-record lint format clean setup
+.PHONY: build up down test wheel models mutants bench jepsen checker fuzz verifier-record lint format clean setup
 
 ARGS ?=
 export CARGO_TERM_COLOR ?= auto
@@ -10,7 +10,8 @@ build: setup
 setup:
 	@scripts/setup
 
-up: build
+up: setup
+	@cargo build --release --locked --bin inband
 	@target/release/inband up $(ARGS)
 
 down:
@@ -19,6 +20,11 @@ down:
 test: build
 	@scripts/setup --test
 	@scripts/test $(ARGS)
+
+# The Python package: target/wheels/inband-*.whl
+wheel: setup
+	@scripts/setup --test
+	@scripts/wheel
 
 # Every model, and every variant of it that must be refuted; `make test` has the short form.
 models:

@@ -10,8 +10,9 @@
 #include "msg.h"
 
 #define IB_FALCON_FAMILY                                                                           \
-    ((struct ib_family){IB_FALCON_SUBMIT, IB_FALCON_NACK, 0,                                       \
-                        1ULL << IB_FALCON_SUBMIT | 1ULL << IB_FALCON_PULL})
+    ((struct ib_family){IB_FALCON_SUBMIT, IB_FALCON_HOST, 0,                                       \
+                        1ULL << IB_FALCON_SUBMIT | 1ULL << IB_FALCON_PULL |                        \
+                            1ULL << IB_FALCON_HOST})
 
 /* The header in host order; whole words first, so that it has no holes. */
 struct ib_falcon_msg {

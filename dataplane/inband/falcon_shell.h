@@ -598,6 +598,8 @@ IB_INLINE struct ib_result ib_shell_falcon(struct ib_falcon_here *here, struct i
         word = ib_falcon_submit_part(here, m, a);
     else if (m->type == IB_FALCON_PULL)
         word = ib_falcon_pull_part(here, m, a);
+    else if (m->type == IB_FALCON_HOST)
+        word = (ib_u64)IB_PASS << 32 | IB_R_passed_up;
     return ib_say((unsigned int)(word >> 32), (unsigned int)word);
 }
 

@@ -35,6 +35,7 @@ enum ib_falcon_type {
     IB_FALCON_TASK = 51,         /* [scheduler -> executor] */
     IB_FALCON_NO_TASK = 52,      /* [scheduler -> executor] */
     IB_FALCON_NACK = 53, /* [scheduler -> executor] another incarnation, or not registered */
+    IB_FALCON_HOST = 54, /* [process -> process] what the role has no part in */
 };
 
 enum ib_falcon_flags {

@@ -57,7 +57,7 @@ struct ib_falcon_result ib_falcon_switch_handle(const struct ib_falcon_switch *s
         ib_falcon_read_header(buffer, &m);
         result = ib_shell_falcon(&here, &m, arrival);
     }
-    if (result.verdict != IB_DROP) {
+    if (result.verdict != IB_DROP && result.verdict != IB_PASS) {
         m.node = (ib_u16)sw->node;
         ib_falcon_emit(buffer, &m);
         *len_bytes = IB_HEADER_LEN_BYTES + m.value_len_bytes;

@@ -163,9 +163,9 @@ int ib_falcon_xdp(struct xdp_md *ctx) {
     ib_falcon_read_header(data + IB_XDP_FRAME_LEN_BYTES, &m);
     struct ib_falcon_arrival arrival = ib_falcon_arrives(data);
     struct ib_result result = ib_shell_falcon(ctx, &m, &arrival);
-    if (result.verdict == IB_DROP) {
+    if (result.verdict == IB_DROP || result.verdict == IB_PASS) {
         ib_count_reason(result.reason);
-        return XDP_DROP;
+        return result.verdict == IB_PASS ? XDP_PASS : XDP_DROP;
     }
     return ib_falcon_send(ctx, &m, result.verdict, result.reason);
 }

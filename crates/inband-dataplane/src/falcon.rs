@@ -149,7 +149,7 @@ pub(crate) const NO_FALCON: c::ib_falcon_config = c::ib_falcon_config {
 pub enum Verdict {
     /// Forget it. (A PULL that waits ends so, too.)
     Drop,
-    /// For the host's own process, unchanged. (The role itself passes nothing.)
+    /// For the host's own process, unchanged.
     Pass,
     /// Rewritten: send to whoever sent it.
     Back,
@@ -165,6 +165,7 @@ impl Verdict {
                 let address = Ipv4Addr::from(result.to_address);
                 Verdict::ToExecutor(SocketAddrV4::new(address, result.to_port as u16))
             }
+            v if v == c::IB_PASS => Verdict::Pass,
             _ => Verdict::Drop,
         }
     }

@@ -191,6 +191,14 @@ impl HostSocket {
         }
     }
 
+    /// Where it listens: for who has bound port 0.
+    pub fn local_address(&self) -> io::Result<SocketAddrV4> {
+        match self.socket.local_addr()? {
+            std::net::SocketAddr::V4(address) => Ok(address),
+            std::net::SocketAddr::V6(_) => unreachable!("it was bound to IPv4"),
+        }
+    }
+
     /// For polling.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()

@@ -201,6 +201,7 @@ fn type_of(name: &str) -> Type {
         "TASK" => Type::Task,
         "NO_TASK" => Type::NoTask,
         "NACK" => Type::Nack,
+        "HOST" => Type::Host,
         other => panic!("there is no type {other}"),
     }
 }
@@ -423,6 +424,7 @@ impl Step {
         self.out.apply(&mut header);
         let verdict = match self.verdict.as_str() {
             "drop" => return (Verdict::Drop, Vec::new()),
+            "pass" => return (Verdict::Pass, self.packet()),
             "back" => Verdict::Back,
             "to_executor" => Verdict::ToExecutor(self.to.expect("who")),
             other => panic!("there is no verdict {other}"),

@@ -127,8 +127,13 @@ impl<A: Clone + PartialEq> Executor<A> {
         }
     }
 
-    /// The scheduler is another one, and numbers may begin anew.
-    pub fn on_registered(&mut self, now: Nanos) {
+    /// The worker is known to a scheduler. Idle executors ask it again after `pull_max_ns` at the latest, if that is
+    /// not 0.
+    pub fn on_registered(&mut self, now: Nanos, pull_max_ns: Nanos) {
+        if pull_max_ns > 0 {
+            self.timing.pull_max_ns = pull_max_ns;
+            self.timing.pull_ns = self.timing.pull_ns.min(pull_max_ns);
+        }
         if self.is_idle() {
             self.pull_next(now);
         }

@@ -2,16 +2,23 @@
 //! executors run them.
 //!
 //! [`client`], [`executor`], [`results`] and [`registry`] are sans-I/O: events go in with the time, actions come out. They own no
-//! socket, thread, clock or random source. [`runner`] does the work.
+//! socket, thread, clock or random source. [`runner`] does the work; [`client_node`],
+//! [`worker_node`] and [`scheduler_node`] are the drivers.
 
 pub mod blobs;
 pub mod client;
+pub mod client_node;
+pub mod clock;
 pub mod executor;
 pub mod limits;
+pub mod local;
 pub mod message;
+pub mod packets;
 pub mod registry;
 pub mod results;
 pub mod runner;
+pub mod scheduler_node;
 pub mod task;
 pub mod timing;
 pub mod work;
+pub mod worker_node;

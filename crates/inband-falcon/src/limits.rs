@@ -24,3 +24,7 @@ pub const FETCHES_MAX: usize = 64;
 pub const EXECUTORS_MAX: u8 = 64;
 /// What a worker calls itself.
 pub const WORKER_NAME_LEN_BYTES_MAX: usize = 64;
+/// Results that a client fetches at a time.
+pub const FETCHERS_MAX: usize = 4;
+/// Executors of a cluster in one process.
+pub const LOCAL_EXECUTORS_MAX: usize = 1024;

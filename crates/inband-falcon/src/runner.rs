@@ -20,18 +20,30 @@ use python::Python;
 /// A function that tasks can name: what it is given, and what it returns or why it failed.
 pub type Function = Box<dyn Fn(&[u8]) -> Result<Vec<u8>, String> + Send + Sync>;
 
+/// Where the work comes from.
+type Fetch = Box<dyn FnOnce() -> io::Result<Vec<u8>> + Send>;
+
 /// What the runners of a worker share.
 #[derive(Default)]
 pub struct Tools {
     /// By name.
     pub functions: HashMap<String, Function>,
     /// The interpreter for Python's tasks; `None`: this worker takes none.
-    pub python: Option<PathBuf>,
+    pub python: Option<Interpreter>,
+}
+
+/// How Python is run.
+#[derive(Debug, Clone)]
+pub struct Interpreter {
+    /// The program, which finds the package `inband`.
+    pub program: PathBuf,
+    /// Added to its environment.
+    pub env: Vec<(String, String)>,
 }
 
 /// See the module. Dropped, it stops what runs, and waits for that.
 pub struct Runner {
-    work: Option<Sender<Vec<u8>>>,
+    work: Option<Sender<Fetch>>,
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
 }
@@ -62,10 +74,15 @@ impl Runner {
 
     /// Run this, an encoded [`Call`]. The one before must have ended.
     pub fn start(&self, work: Vec<u8>) {
+        self.start_fetched(|| Ok(work));
+    }
+
+    /// Run what this gives: it may take its time.
+    pub fn start_fetched(&self, fetch: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static) {
         self.stop.begin();
         if let Some(sender) = &self.work {
             // Its thread ends after this sender only.
-            let _ = sender.send(work);
+            let _ = sender.send(Box::new(fetch));
         }
     }
 
@@ -85,10 +102,11 @@ impl Drop for Runner {
     }
 }
 
-fn serve(bench: &mut Bench, work: &Receiver<Vec<u8>>, done: &mut dyn FnMut(Outcome)) {
-    while let Ok(work) = work.recv() {
-        let outcome = bench.run(&work);
-        done(match outcome {
+fn serve(bench: &mut Bench, work: &Receiver<Fetch>, done: &mut dyn FnMut(Outcome)) {
+    while let Ok(fetch) = work.recv() {
+        let fetched = fetch().map_err(|error| format!("cannot fetch the work: {error}"));
+        let work = fetched.map_err(String::into_bytes);
+        done(match work.and_then(|work| bench.run(&work)) {
             Ok(output) => Outcome::Output(Payload::Inline(output)),
             Err(error) => Outcome::Error(Payload::Inline(error)),
         });
@@ -134,7 +152,7 @@ impl Bench {
         let python = match self.python.take() {
             Some(python) => python,
             None => Python::start(interpreter).map_err(|error| {
-                let interpreter = interpreter.display();
+                let interpreter = interpreter.program.display();
                 python::as_error(&format!("cannot run {interpreter}: {error}"))
             })?,
         };

@@ -22,9 +22,13 @@ T = TypeVar("T")
 _STARTED, _OUTPUT, _ERROR, _LATE, _CANCELLED, _LOST = range(6)
 
 #: How long the thread that waits for events does so at a time: then it looks whether its executor is gone.
-_WAIT_MS = 500
+_WAIT_MS = 200
 
 _executors: "weakref.WeakSet[Executor]" = weakref.WeakSet()
+#: Executors with tasks: they do them even if everybody else has forgotten them.
+_busy: "set[Executor]" = set()
+_threads: "set[threading.Thread]" = set()
+_is_ending = threading.Event()
 
 
 class ExecutorsLost(RuntimeError):
@@ -64,7 +68,6 @@ class Executor(concurrent.futures.Executor):
     address: of a scheduler, `host:port`; by default `$INBAND_FALCON`. Without both, a scheduler and executors are started
         on this machine and end with this object.
     max_workers: executors to start here, by default one a CPU. Not together with an address.
-    key_file: the key of the cluster, as `inband falcon up` prints it.
     priority: 0 (first) to 7, for schedulers with priorities.
     resource: 1 to 63, what tasks need, for schedulers with resources; 0: nothing.
     worker: the number of the worker that should run the tasks, for schedulers with locality.
@@ -80,7 +83,6 @@ class Executor(concurrent.futures.Executor):
         address: Optional[str] = None,
         *,
         max_workers: Optional[int] = None,
-        key_file: "Optional[str | os.PathLike[str]]" = None,
         priority: int = 0,
         resource: int = 0,
         worker: Optional[int] = None,
@@ -92,11 +94,13 @@ class Executor(concurrent.futures.Executor):
         if max_workers is not None and max_workers < 1:
             raise ValueError(f"max_workers is {max_workers}; at least 1 is needed")
         self._cluster: Optional[_native.LocalCluster] = None
-        key = None if key_file is None else os.fspath(key_file)
-        if not address:
-            self._cluster = _native.LocalCluster(max_workers or os.cpu_count() or 1, sys.executable)
-            address, key = self._cluster.address(), self._cluster.key_file()
-        self._client = _native.Client(address, key, None)
+        if address:
+            self._client = _native.Client(address)
+        else:
+            # What can be imported here can be there.
+            path = os.pathsep.join(sys.path)
+            self._cluster = _native.LocalCluster(max_workers or os.cpu_count() or 1, sys.executable, path)
+            self._client = self._cluster.client()
         self._wishes = (priority, resource, worker, None if timeout is None else round(timeout * 1000))
         self._lock = threading.Lock()
         self._futures: dict[tuple[int, int], Future] = {}
@@ -107,6 +111,7 @@ class Executor(concurrent.futures.Executor):
         thread = threading.Thread(
             target=_hear, args=(weakref.ref(self), self._client, self._ended), name="inband", daemon=True
         )
+        _threads.add(thread)
         thread.start()
         _executors.add(self)
 
@@ -121,6 +126,7 @@ class Executor(concurrent.futures.Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
             future._task = self._client.submit(call, *self._wishes)
             self._futures[future._task] = future
+            _busy.add(self)
         return future
 
     def map(
@@ -152,6 +158,8 @@ class Executor(concurrent.futures.Executor):
     def _on_event(self, job: int, task: int, kind: int, said: bytes) -> None:
         with self._lock:
             future = self._futures.get((job, task)) if kind == _STARTED else self._futures.pop((job, task), None)
+            if not self._futures:
+                _busy.discard(self)
         if future is not None:
             if kind != _STARTED:
                 future._executor = None
@@ -171,16 +179,17 @@ class Executor(concurrent.futures.Executor):
 
 def _hear(executor: "weakref.ref[Executor]", client: _native.Client, ended: threading.Event) -> None:
     """Hear of tasks until the executor is shut down or, without tasks, forgotten."""
-    while not ended.is_set():
+    while not ended.is_set() and not _is_ending.is_set():
         events = client.wait(_WAIT_MS)
         hearer = executor()
         if hearer is None:
             client.close()
-            return
+            break
         for event in events:
             hearer._on_event(*event)
         hearer._end()
         del hearer
+    _threads.discard(threading.current_thread())
 
 
 def _tell(future: Future, kind: int, said: bytes) -> None:
@@ -231,3 +240,7 @@ def _call_each(fn: Callable[..., T], chunk: "list[tuple[Any, ...]]") -> "list[T]
 def _shut_all_down() -> None:
     for executor in list(_executors):
         executor.shutdown()
+    # A thread that is in native code when the interpreter is gone ends the process.
+    _is_ending.set()
+    for thread in list(_threads):
+        thread.join()

@@ -4,7 +4,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::auth::Digest;
 use crate::c;
-use crate::wire::{checked, u16_at, u32_at, u64_at, unpadded, Common, HEADER_LEN_BYTES};
+use crate::wire::{
+    checked, u16_at, u32_at, u64_at, unpadded, Common, HEADER_LEN_BYTES, VALUE_LEN_MAX_BYTES,
+};
 
 pub use crate::wire::ParseError;
 
@@ -32,17 +34,19 @@ pub enum Type {
     Task = c::IB_FALCON_TASK as u8,
     NoTask = c::IB_FALCON_NO_TASK as u8,
     Nack = c::IB_FALCON_NACK as u8,
+    Host = c::IB_FALCON_HOST as u8,
 }
 
 impl Type {
     /// Every type, in wire order.
-    pub const ALL: [Type; 6] = [
+    pub const ALL: [Type; 7] = [
         Type::Submit,
         Type::SubmitReply,
         Type::Pull,
         Type::Task,
         Type::NoTask,
         Type::Nack,
+        Type::Host,
     ];
 
     fn from_wire(byte: u8) -> Option<Type> {
@@ -316,6 +320,43 @@ pub fn parse(packet: &[u8]) -> Result<(Header, Tasks<'_>), ParseError> {
         head: u32_at(packet, offset!(head)),
     };
     Ok((header, Tasks(&value[..count * TASK_LEN_BYTES])))
+}
+
+/// Split a packet between processes into header, what it says, and the digest of that. `None`: it is none.
+pub fn parse_host(packet: &[u8]) -> Option<(Header, &[u8], u64)> {
+    let (byte, value) = checked(packet).ok()?;
+    unpadded(packet, value).ok()?;
+    let kind = Type::from_wire(byte).filter(|kind| *kind == Type::Host)?;
+    let header = Header {
+        executor: u32_at(packet, offset!(executor)),
+        ..Header::new(
+            kind,
+            u16_at(packet, offset!(set)),
+            u16_at(packet, offset!(node)),
+        )
+    };
+    Some((header, value, u64_at(packet, offset!(digest))))
+}
+
+/// Append a packet between processes to `out`. Of the header only set, node and executor count.
+///
+/// # Panics
+/// If the value is longer than a packet.
+pub fn emit_host(header: &Header, value: &[u8], digest: u64, out: &mut Vec<u8>) {
+    assert!(value.len() <= VALUE_LEN_MAX_BYTES, "it fits one packet");
+    let start = out.len();
+    emit(header, &[], out);
+    let common = Common {
+        kind: Type::Host as u8,
+        flags: 0,
+        partition: header.set,
+        node: header.node,
+        value_len_bytes: value.len() as u16,
+    };
+    common.put(&mut out[start..]);
+    let at = start + offset!(digest);
+    out[at..at + 8].copy_from_slice(&digest.to_be_bytes());
+    out.extend_from_slice(value);
 }
 
 /// Append the packet to `out`.

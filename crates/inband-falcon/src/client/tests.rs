@@ -337,7 +337,7 @@ fn a_long_result_is_acknowledged_once_it_is_here() {
     client.on_executor(2, "executor", result.clone());
     client.on_executor(3, "executor", result.clone());
     let fetch = Action::Fetch("executor", of, at.clone());
-    assert_eq!(client.actions(), [fetch.clone()]);
+    assert_eq!(client.actions(), std::slice::from_ref(&fetch));
     client.tick(10_000 * MS);
     assert_eq!(client.actions(), [], "it takes as long as it takes");
     client.fetched(10_001 * MS, "executor", of, None);

@@ -5,13 +5,13 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 use super::process::{status_of, Stop};
+use super::Interpreter;
 use crate::limits::WORK_LEN_BYTES_MAX;
 
 /// How long an interpreter may take to see that it is not needed any more.
@@ -33,9 +33,11 @@ pub fn as_error(text: &str) -> Vec<u8> {
 
 impl Python {
     /// Start an interpreter. It loads what it needs while the first call is on its way.
-    pub fn start(interpreter: &Path) -> io::Result<Python> {
-        let mut child = Command::new(interpreter)
+    pub fn start(interpreter: &Interpreter) -> io::Result<Python> {
+        let env = interpreter.env.iter();
+        let mut child = Command::new(&interpreter.program)
             .args(["-m", "inband.runner"])
+            .envs(env.map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)

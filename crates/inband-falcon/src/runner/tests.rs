@@ -147,7 +147,10 @@ fn an_interpreter_is_kept_and_started_again_when_it_ends() {
     std::fs::write(&python, FAKE_PYTHON).expect("it is written");
     std::fs::set_permissions(&python, PermissionsExt::from_mode(0o755)).expect("it can be run");
     let rig = rig(Tools {
-        python: Some(python),
+        python: Some(Interpreter {
+            program: python,
+            env: Vec::new(),
+        }),
         ..Tools::default()
     });
     let call = |text: &str| Call::Python(text.as_bytes().to_vec());

@@ -1,0 +1,216 @@
+//! `inband._native`: Falcon's client, and a cluster in this process. See `python/inband/_native.pyi`.
+
+use std::net::{SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use inband_dataplane::auth::{Digest, Keys, Secret};
+use inband_falcon::client_node::{self, ClientNode, Event};
+use inband_falcon::local;
+use inband_falcon::runner::{Interpreter, Tools};
+use inband_falcon::task::{Failure, JobId, TaskId, TaskSpec, Work};
+use inband_falcon::work::Call;
+use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// How long a scheduler may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// What `Client.wait` tells of a task; `executor.py` has the same numbers.
+#[derive(Clone, Copy)]
+enum Kind {
+    Started = 0,
+    Output = 1,
+    Error = 2,
+    Late = 3,
+    Cancelled = 4,
+    Lost = 5,
+}
+
+fn value_error(error: impl ToString) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+fn runtime_error(error: impl ToString) -> PyErr {
+    PyRuntimeError::new_err(error.to_string())
+}
+
+/// A client of a scheduler.
+#[pyclass(frozen)]
+struct Client(Mutex<Option<std::sync::Arc<ClientNode>>>);
+
+impl Client {
+    fn of(node: ClientNode) -> Client {
+        Client(Mutex::new(Some(std::sync::Arc::new(node))))
+    }
+
+    fn node(&self) -> PyResult<std::sync::Arc<ClientNode>> {
+        let node = self.0.lock().map_err(runtime_error)?;
+        node.clone()
+            .ok_or_else(|| runtime_error("the client is closed"))
+    }
+}
+
+#[pymethods]
+impl Client {
+    #[new]
+    fn new(address: &str) -> PyResult<Client> {
+        let config = client_node::Config::new(resolve(address)?);
+        ClientNode::open(config)
+            .map(Client::of)
+            .map_err(runtime_error)
+    }
+
+    /// How many executors there are.
+    fn executors(&self, py: Python<'_>) -> PyResult<u32> {
+        let node = self.node()?;
+        let asked = py.detach(|| node.executors(ANSWER_LIMIT));
+        asked.map_err(|error| PyConnectionError::new_err(error.to_string()))
+    }
+
+    /// Submit a pickled call as a job of its own.
+    fn submit(
+        &self,
+        call: Vec<u8>,
+        priority: u8,
+        resource: u8,
+        worker: Option<u16>,
+        timeout_ms: Option<u64>,
+    ) -> PyResult<(u32, u32)> {
+        let spec = TaskSpec {
+            priority,
+            resource,
+            worker,
+            ..TaskSpec::new(Work::Kept(Call::Python(call).encode()))
+        };
+        let limit = timeout_ms.map(Duration::from_millis);
+        let JobId(job) = self
+            .node()?
+            .submit(vec![spec], &[], limit)
+            .map_err(value_error)?;
+        Ok((job, 0))
+    }
+
+    /// Give up a task that no executor has begun.
+    fn cancel(&self, job: u32, task: u32) -> PyResult<bool> {
+        let node = self.node()?;
+        let user = node.user();
+        Ok(node.cancel(TaskId { user, job, task }))
+    }
+
+    /// Give up a task.
+    fn kill(&self, job: u32, task: u32) -> PyResult<bool> {
+        let node = self.node()?;
+        let user = node.user();
+        Ok(node.kill(TaskId { user, job, task }))
+    }
+
+    /// What has happened: job, task, kind, and bytes.
+    fn wait<'py>(&self, py: Python<'py>, timeout_ms: u64) -> PyResult<Vec<Told<'py>>> {
+        let node = self.node()?;
+        let events = py.detach(|| node.wait(Duration::from_millis(timeout_ms)));
+        let told = events.into_iter().map(|event| {
+            let (id, kind, said) = told(event);
+            (id.job, id.task, kind as u8, PyBytes::new(py, &said))
+        });
+        Ok(told.collect())
+    }
+
+    /// End.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let node = self.0.lock().map_err(runtime_error)?.take();
+        py.detach(|| drop(node));
+        Ok(())
+    }
+}
+
+/// Job, task, kind, and bytes.
+type Told<'py> = (u32, u32, u8, Bound<'py, PyBytes>);
+
+fn told(event: Event) -> (TaskId, Kind, Vec<u8>) {
+    let text = |failure: &Failure| failure.to_string().into_bytes();
+    match event {
+        Event::Started(id) => (id, Kind::Started, Vec::new()),
+        Event::Done(id, Ok(Ok(output))) => (id, Kind::Output, output),
+        Event::Done(id, Ok(Err(error))) => (id, Kind::Error, error),
+        Event::Done(id, Err(failure @ Failure::Deadline(_))) => (id, Kind::Late, text(&failure)),
+        Event::Done(id, Err(failure @ Failure::ExecutorsLost(_))) => {
+            (id, Kind::Lost, text(&failure))
+        }
+        Event::Done(id, Err(failure)) => (id, Kind::Cancelled, text(&failure)),
+    }
+}
+
+fn resolve(address: &str) -> PyResult<SocketAddrV4> {
+    let found = address.to_socket_addrs().map_err(|error| {
+        value_error(format!(
+            "{address:?} is no address: {error}; give host:port"
+        ))
+    })?;
+    let mut v4 = found.filter_map(|address| match address {
+        SocketAddr::V4(address) => Some(address),
+        SocketAddr::V6(_) => None,
+    });
+    v4.next().ok_or_else(|| {
+        value_error(format!(
+            "{address:?} has no IPv4 address, which Falcon needs"
+        ))
+    })
+}
+
+/// A scheduler and executors in this process.
+#[pyclass(frozen)]
+struct LocalCluster(Mutex<Option<local::LocalCluster>>);
+
+#[pymethods]
+impl LocalCluster {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        executors: usize,
+        python: String,
+        python_path: String,
+    ) -> PyResult<LocalCluster> {
+        let keys = Keys::new(1, &[(1, Secret(rand::random()))]).map_err(runtime_error)?;
+        let access = local::Access {
+            keys: Some(keys),
+            digest: Digest::keyed(Secret(rand::random())),
+        };
+        let interpreter = Interpreter {
+            program: python.into(),
+            env: vec![("PYTHONPATH".into(), python_path)],
+        };
+        let tools = || Tools {
+            python: Some(interpreter.clone()),
+            ..Tools::default()
+        };
+        let started = py.detach(|| local::LocalCluster::start(executors, access, tools));
+        Ok(LocalCluster(Mutex::new(Some(
+            started.map_err(runtime_error)?,
+        ))))
+    }
+
+    /// A client of it; others have no key.
+    fn client(&self) -> PyResult<Client> {
+        let cluster = self.0.lock().map_err(runtime_error)?;
+        let cluster = cluster
+            .as_ref()
+            .ok_or_else(|| runtime_error("the cluster is closed"))?;
+        cluster.client().map(Client::of).map_err(runtime_error)
+    }
+
+    /// End everything, and stop what runs.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let cluster = self.0.lock().map_err(runtime_error)?.take();
+        py.detach(|| drop(cluster));
+        Ok(())
+    }
+}
+
+/// The module.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Client>()?;
+    module.add_class::<LocalCluster>()
+}

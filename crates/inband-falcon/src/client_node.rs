@@ -1,0 +1,411 @@
+//! A client on real packets. Its methods may be called by several threads.
+
+mod fetchers;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use inband_dataplane::auth::{Digest, Gate, Keys};
+use inband_dataplane::socket::HostSocket;
+use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_transport::tls::Transport;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+
+use crate::blobs::Blobs;
+use crate::client::{self, Action, Client, Counters};
+use crate::clock::Clock;
+use crate::limits::INLINE_LEN_BYTES_MAX;
+use crate::message::{Outcome, Payload, ToExecutor};
+use crate::packets::{Codec, HostMessage, Incoming, Peer};
+use crate::task::{Attempt, Failure, JobId, SubmitError, TaskId, TaskSpec};
+use crate::timing::{ClientTiming, Nanos, MS};
+use fetchers::{Fetch, Fetchers};
+
+const SOCKET: Token = Token(0);
+const WAKE: Token = Token(1);
+/// Longest sleep of the thread.
+const IDLE_MAX_NS: Nanos = 100 * MS;
+/// How often a scheduler that does not answer is asked again.
+const ASK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What a client is told once.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The scheduler.
+    pub scheduler: SocketAddrV4,
+    /// Whose tasks these are; `None`: drawn at random.
+    pub user: Option<u32>,
+    /// See [`client::Config`].
+    pub tasks_per_submit: usize,
+    /// See [`client::Config`].
+    pub losses_max: u32,
+    /// The cluster's keys, and how values are digested.
+    pub keys: Option<Keys>,
+    /// See `keys`.
+    pub digest: Digest,
+    /// Times.
+    pub timing: ClientTiming,
+}
+
+impl Config {
+    /// A client of this scheduler, without keys.
+    pub fn new(scheduler: SocketAddrV4) -> Config {
+        Config {
+            scheduler,
+            user: None,
+            tasks_per_submit: 1,
+            losses_max: 3,
+            keys: None,
+            digest: Digest::PLAIN,
+            timing: ClientTiming::default(),
+        }
+    }
+}
+
+/// Why a client cannot do what it is asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody there.
+    #[error("no scheduler answers at {0}; is it up (`inband falcon up`), and does it have the same key?")]
+    NoScheduler(SocketAddrV4),
+    /// The job.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// Something that fails.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// What happens to a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// An executor has begun it; it cannot be cancelled any more. May come again after its executor was lost.
+    Started(TaskId),
+    /// It is done, with or without success: what it gave, or what it failed with by itself.
+    Done(TaskId, Result<Result<Vec<u8>, Vec<u8>>, Failure>),
+}
+
+struct Core {
+    client: Client<Peer>,
+    codec: Codec,
+    socket: HostSocket,
+    blobs: Blobs,
+    /// Work that executors fetch.
+    tokens: HashMap<TaskId, u64>,
+    events: Sender<Event>,
+    fetchers: Fetchers,
+    /// The last answer to the question for executors.
+    executors: Option<u32>,
+}
+
+struct Shared {
+    core: Mutex<Core>,
+    has_heard: Condvar,
+    clock: Clock,
+    config: Config,
+    user: u32,
+    stop: AtomicBool,
+    waker: Waker,
+}
+
+/// See the module.
+pub struct ClientNode {
+    shared: Arc<Shared>,
+    events: Mutex<Receiver<Event>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ClientNode {
+    /// Open a client. It does not wait for its scheduler: [`ClientNode::executors`] does.
+    pub fn open(config: Config) -> Result<ClientNode, ClientError> {
+        let here = local_address(config.scheduler)?;
+        let socket = HostSocket::bind(SocketAddrV4::new(here, 0))?;
+        let listener = TcpListener::bind((here, 0))?;
+        let poll = Poll::new()?;
+        let fd = socket.fd();
+        poll.registry()
+            .register(&mut SourceFd(&fd), SOCKET, Interest::READABLE)?;
+        let user = config.user.unwrap_or_else(rand::random);
+        let client = Client::new(client::Config {
+            user,
+            // Another client of the same user draws another one.
+            first_job: rand::random::<u32>() >> 1,
+            tasks_per_submit: config.tasks_per_submit,
+            losses_max: config.losses_max,
+            timing: config.timing,
+        });
+        let (sender, events) = channel();
+        let gate = Gate::for_falcon(config.keys, 1);
+        let core = Core {
+            client,
+            codec: Codec::new(gate, config.digest),
+            socket,
+            blobs: Blobs::serve(listener, Transport::plain())?,
+            tokens: HashMap::new(),
+            events: sender,
+            fetchers: Fetchers::default(),
+            executors: None,
+        };
+        let shared = Arc::new(Shared {
+            core: Mutex::new(core),
+            has_heard: Condvar::new(),
+            clock: Clock::start(),
+            config,
+            user,
+            stop: AtomicBool::new(false),
+            waker: Waker::new(poll.registry(), WAKE)?,
+        });
+        let for_thread = Arc::clone(&shared);
+        let run = move || serve(&for_thread, poll);
+        let thread = std::thread::Builder::new().name("falcon-client".into());
+        Ok(ClientNode {
+            shared,
+            events: Mutex::new(events),
+            thread: Some(thread.spawn(run)?),
+        })
+    }
+
+    /// Whose tasks these are.
+    pub fn user(&self) -> u32 {
+        self.shared.user
+    }
+
+    /// How many executors there are, by the scheduler's word.
+    pub fn executors(&self, limit: Duration) -> Result<u32, ClientError> {
+        let until = Instant::now() + limit;
+        let mut core = self.shared.lock();
+        core.executors = None;
+        loop {
+            core.send_host(self.shared.config.scheduler, 0, &HostMessage::AskStatus);
+            let waited = self.shared.has_heard.wait_timeout(core, ASK_INTERVAL);
+            core = waited.unwrap_or_else(PoisonError::into_inner).0;
+            match core.executors {
+                Some(executors) => return Ok(executors),
+                None if Instant::now() >= until => {
+                    return Err(ClientError::NoScheduler(self.shared.config.scheduler));
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Submit a job: see [`Client::submit`]. Its tasks are numbered from 0.
+    pub fn submit(
+        &self,
+        specs: Vec<TaskSpec>,
+        after: &[JobId],
+        limit: Option<Duration>,
+    ) -> Result<JobId, ClientError> {
+        let now = self.shared.clock.now();
+        let deadline = limit.map(|limit| now + limit.as_nanos() as Nanos);
+        let mut core = self.shared.lock();
+        let due = core.client.due();
+        let job = core.client.submit(now, specs, after, deadline)?;
+        core.act(&self.shared);
+        if core.client.due() < due {
+            // The thread sleeps for longer than that.
+            self.shared.waker.wake()?;
+        }
+        Ok(job)
+    }
+
+    /// Give up a task that no executor has begun: see [`Client::cancel`].
+    pub fn cancel(&self, id: TaskId) -> bool {
+        let mut core = self.shared.lock();
+        let done = core.client.cancel(self.shared.clock.now(), id);
+        core.act(&self.shared);
+        done
+    }
+
+    /// Give up a task even if it runs: see [`Client::kill`].
+    pub fn kill(&self, id: TaskId) -> bool {
+        let mut core = self.shared.lock();
+        let done = core.client.kill(self.shared.clock.now(), id);
+        core.act(&self.shared);
+        done
+    }
+
+    /// What has happened, after at most `limit` of waiting for something.
+    pub fn wait(&self, limit: Duration) -> Vec<Event> {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        match events.recv_timeout(limit) {
+            Ok(first) => std::iter::once(first).chain(events.try_iter()).collect(),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Vec::new(),
+        }
+    }
+
+    /// Tasks that are not done.
+    pub fn tasks_left(&self) -> usize {
+        self.shared.lock().client.tasks_left()
+    }
+
+    /// What has happened, in numbers.
+    pub fn counters(&self) -> Counters {
+        self.shared.lock().client.counters()
+    }
+}
+
+impl Drop for ClientNode {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        // It looks by itself, too.
+        let _ = self.shared.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// From which address packets to the scheduler leave.
+fn local_address(scheduler: SocketAddrV4) -> io::Result<Ipv4Addr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.connect(scheduler)?;
+    match socket.local_addr()?.ip() {
+        std::net::IpAddr::V4(address) => Ok(address),
+        std::net::IpAddr::V6(_) => unreachable!("it was bound to IPv4"),
+    }
+}
+
+fn serve(shared: &Arc<Shared>, mut poll: Poll) {
+    let mut events = Events::with_capacity(4);
+    while !shared.stop.load(Ordering::Acquire) {
+        let due = {
+            let mut core = shared.lock();
+            core.receive(shared);
+            let now = shared.clock.now();
+            core.client.tick(now);
+            core.act(shared);
+            core.client.due()
+        };
+        let wait_ns = due.saturating_sub(shared.clock.now()).min(IDLE_MAX_NS);
+        // Interrupted or not: it looks again.
+        let _ = poll.poll(&mut events, Some(Duration::from_nanos(wait_ns)));
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A long result is here, or cannot be had.
+    fn fetched(self: &Arc<Self>, from: Peer, attempt: Attempt, outcome: Option<Outcome>) {
+        let mut core = self.lock();
+        core.client
+            .fetched(self.clock.now(), from, attempt, outcome);
+        core.act(self);
+    }
+}
+
+impl Core {
+    fn receive(&mut self, shared: &Arc<Shared>) {
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
+        while let Ok(Some((len_bytes, from))) = self.socket.receive(&mut buffer) {
+            let now = shared.clock.now();
+            match self.codec.read(&buffer[..len_bytes]) {
+                Some(Incoming::Reply(reply)) => self.client.on_reply(now, reply),
+                Some(Incoming::OtherScheduler(incarnation)) => {
+                    self.client.on_nack(now, incarnation);
+                }
+                Some(Incoming::Host(executor, HostMessage::ToClient(message))) => {
+                    let peer = Peer {
+                        address: from,
+                        executor,
+                    };
+                    self.client.on_executor(now, peer, message);
+                }
+                Some(Incoming::Host(_, HostMessage::Status { executors })) => {
+                    self.executors = Some(executors);
+                    shared.has_heard.notify_all();
+                }
+                _ => {}
+            }
+            self.act(shared);
+        }
+    }
+
+    /// Do what the client wants.
+    fn act(&mut self, shared: &Arc<Shared>) {
+        for action in self.client.actions() {
+            match action {
+                Action::Submit {
+                    submit_seq,
+                    incarnation,
+                    queue,
+                    entries,
+                } => {
+                    let user = shared.user;
+                    let packet = self
+                        .codec
+                        .submit(user, incarnation, submit_seq, queue, &entries);
+                    self.socket.send(packet, shared.config.scheduler);
+                }
+                Action::Tell(peer, message) => self.tell(peer, message),
+                Action::Go(peer, attempt) => self.go(peer, attempt),
+                Action::Fetch(peer, attempt, outcome) => {
+                    let shared = Arc::clone(shared);
+                    self.fetchers.fetch(Fetch {
+                        outcome,
+                        done: Box::new(move |outcome| shared.fetched(peer, attempt, outcome)),
+                    });
+                }
+                // Without anybody who waits for events there is nobody to tell.
+                Action::Started(id) => drop(self.events.send(Event::Started(id))),
+                Action::Done(id, outcome) => self.done(id, outcome),
+            }
+        }
+    }
+
+    fn done(&mut self, id: TaskId, outcome: Result<Outcome, Failure>) {
+        if let Some(token) = self.tokens.remove(&id) {
+            self.blobs.forget(token);
+        }
+        let outcome = outcome.map(|outcome| match outcome {
+            Outcome::Output(Payload::Inline(output)) => Ok(output),
+            Outcome::Error(Payload::Inline(error)) => Err(error),
+            Outcome::Output(Payload::At { .. }) | Outcome::Error(Payload::At { .. }) => {
+                unreachable!("it is done once it is here")
+            }
+        });
+        let _ = self.events.send(Event::Done(id, outcome));
+    }
+
+    /// Give an executor the work, or say where it can be had.
+    fn go(&mut self, peer: Peer, attempt: Attempt) {
+        let Some(work) = self.client.kept(attempt.id) else {
+            return;
+        };
+        let payload = if work.len() <= INLINE_LEN_BYTES_MAX {
+            Ok(Payload::Inline(work.to_vec()))
+        } else {
+            self.blobs.keep(work.to_vec())
+        };
+        // Too much is kept: the executor asks again.
+        let Ok(payload) = payload else {
+            return;
+        };
+        if let Payload::At { token, .. } = payload {
+            if let Some(before) = self.tokens.insert(attempt.id, token) {
+                self.blobs.forget(before);
+            }
+        }
+        self.tell(peer, ToExecutor::Go(attempt, payload));
+    }
+
+    fn tell(&mut self, peer: Peer, message: ToExecutor) {
+        let message = HostMessage::ToExecutor(message);
+        self.send_host(peer.address, peer.executor, &message);
+    }
+
+    fn send_host(&mut self, to: SocketAddrV4, executor: u32, message: &HostMessage) {
+        let packet = self.codec.host(executor, message);
+        self.socket.send(packet, to);
+    }
+}

@@ -1,0 +1,164 @@
+//! A scheduler and executors in this process, for as long as it wants them.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use inband_dataplane::auth::{Digest, Keys};
+use inband_dataplane::falcon::FalconConfig;
+
+use crate::client_node::{self, ClientError, ClientNode};
+use crate::limits::{EXECUTORS_MAX, LOCAL_EXECUTORS_MAX};
+use crate::runner::Tools;
+use crate::scheduler_node::{self, SchedulerError, SchedulerNode};
+use crate::timing::{ExecutorTiming, MS};
+use crate::worker_node::{self, WorkerError, WorkerNode};
+
+/// How long the executors may take to be known to the scheduler.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why there is no cluster here.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// How many.
+    #[error("{0} executors are not 1 to {LOCAL_EXECUTORS_MAX}")]
+    Executors(usize),
+    /// The scheduler.
+    #[error(transparent)]
+    Scheduler(#[from] SchedulerError),
+    /// A worker.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// Its executors were not known in time.
+    #[error(transparent)]
+    Start(#[from] ClientError),
+    /// A thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Who may be a client: nobody outside of this process has the keys.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// The cluster's keys.
+    pub keys: Option<Keys>,
+    /// How values are digested.
+    pub digest: Digest,
+}
+
+/// See the module. Dropped, everything ends; what runs is stopped.
+pub struct LocalCluster {
+    scheduler: SocketAddrV4,
+    access: Access,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl LocalCluster {
+    /// Start a scheduler on loopback and so many executors, and wait until they are known. `tools`: of each worker,
+    /// which has up to 64 of them.
+    pub fn start(
+        executors: usize,
+        access: Access,
+        tools: impl Fn() -> Tools,
+    ) -> Result<LocalCluster, LocalError> {
+        if !(1..=LOCAL_EXECUTORS_MAX).contains(&executors) {
+            return Err(LocalError::Executors(executors));
+        }
+        let here = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+        let scheduler = SchedulerNode::open(scheduler_node::Config {
+            address: here,
+            falcon: FalconConfig::default(),
+            worker_lease_ns: 2000 * MS,
+            keys: access.keys,
+            digest: access.digest,
+        })?;
+        let mut cluster = LocalCluster {
+            scheduler: scheduler.address(),
+            access,
+            stop: Arc::default(),
+            threads: Vec::new(),
+        };
+        let stop = Arc::clone(&cluster.stop);
+        cluster.spawn("scheduler", move || run_scheduler(scheduler, &stop))?;
+        let of_worker = usize::from(EXECUTORS_MAX);
+        for first in (0..executors).step_by(of_worker) {
+            let worker = WorkerNode::open(worker_node::Config {
+                scheduler: cluster.scheduler,
+                address: here,
+                name: format!("local-{}", first / of_worker),
+                executors: (executors - first).min(of_worker) as u8,
+                resources: 1,
+                tools: tools(),
+                keys: cluster.access.keys,
+                digest: cluster.access.digest,
+                timing: ExecutorTiming::default(),
+            })?;
+            let stop = Arc::clone(&cluster.stop);
+            cluster.spawn("worker", move || run_worker(worker, &stop))?;
+        }
+        cluster.wait_for(executors as u32)?;
+        Ok(cluster)
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), LocalError> {
+        self.threads
+            .push(Builder::new().name(name.into()).spawn(run)?);
+        Ok(())
+    }
+
+    fn wait_for(&self, executors: u32) -> Result<(), LocalError> {
+        let client = self.client()?;
+        let until = Instant::now() + START_LIMIT;
+        while client.executors(START_LIMIT)? < executors {
+            if Instant::now() >= until {
+                return Err(ClientError::NoScheduler(self.scheduler).into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Where the scheduler is.
+    pub fn scheduler(&self) -> SocketAddrV4 {
+        self.scheduler
+    }
+
+    /// A client of this cluster.
+    pub fn client(&self) -> Result<ClientNode, ClientError> {
+        ClientNode::open(client_node::Config {
+            keys: self.access.keys,
+            digest: self.access.digest,
+            ..client_node::Config::new(self.scheduler)
+        })
+    }
+}
+
+impl Drop for LocalCluster {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run_scheduler(mut scheduler: SchedulerNode, stop: &AtomicBool) {
+    while !stop.load(Ordering::Acquire) {
+        if let Err(error) = scheduler.turn() {
+            tracing::error!("the scheduler ends: {error}");
+            return;
+        }
+    }
+}
+
+fn run_worker(mut worker: WorkerNode, stop: &AtomicBool) {
+    while !stop.load(Ordering::Acquire) {
+        if let Err(error) = worker.turn() {
+            tracing::error!("a worker ends: {error}");
+            return;
+        }
+    }
+}

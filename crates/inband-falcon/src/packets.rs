@@ -1,0 +1,244 @@
+//! Packets of clients and executors, and what they say.
+
+use std::net::SocketAddrV4;
+
+use inband_dataplane::auth::{Digest, Gate};
+use inband_dataplane::falcon::wire::{self, flag, Description, Header, Task, Type};
+use serde::{Deserialize, Serialize};
+
+use crate::message::{SubmitReply, ToClient, ToExecutor};
+use crate::registry::{Register, Registered};
+use crate::task::{Attempt, Entry, TaskId};
+
+/// The scheduler of this configuration is number 0.
+const SET: u16 = 0;
+
+/// An executor of a worker at this address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// The worker's.
+    pub address: SocketAddrV4,
+    /// The executor's number.
+    pub executor: u32,
+}
+
+/// What hosts say to each other without the scheduler's role.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HostMessage {
+    /// A worker to the scheduler's process.
+    Register(Register),
+    /// The scheduler's process to a worker.
+    Registered(u64, Registered),
+    /// A client asks the scheduler's process what there is.
+    AskStatus,
+    /// The answer: how many executors.
+    Status {
+        /// Of all workers.
+        executors: u32,
+    },
+    /// An executor to a client.
+    ToClient(ToClient),
+    /// A client to an executor.
+    ToExecutor(ToExecutor),
+}
+
+/// A task that a scheduler gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    /// To which executor,
+    pub executor: u32,
+    /// for which of its PULLs.
+    pub pull_seq: u64,
+    /// Of this client.
+    pub client: SocketAddrV4,
+    /// Which one.
+    pub entry: Entry,
+    /// The SUBMIT that brought it was spent: its client is to be told.
+    pub relay: Option<(SocketAddrV4, SubmitReply)>,
+}
+
+/// What a packet says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Incoming {
+    /// To a client.
+    Reply(SubmitReply),
+    /// To an executor.
+    Given(Given),
+    /// To an executor: there is none.
+    NoTask {
+        /// Its number.
+        executor: u32,
+        /// For which of its PULLs.
+        pull_seq: u64,
+    },
+    /// To a client: the scheduler is this one.
+    OtherScheduler(u64),
+    /// To an executor: it is not registered so.
+    NotRegistered,
+    /// Of another host's process. The executor that it comes from, or is for.
+    Host(u32, HostMessage),
+}
+
+/// Makes packets, and reads them.
+#[derive(Debug)]
+pub struct Codec {
+    gate: Gate,
+    digest: Digest,
+    bytes: Vec<u8>,
+}
+
+impl Codec {
+    /// With the cluster's keys, if it has any.
+    pub fn new(gate: Gate, digest: Digest) -> Codec {
+        let bytes = Vec::new();
+        Codec {
+            gate,
+            digest,
+            bytes,
+        }
+    }
+
+    /// Packets that were not let in, by reason.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// A SUBMIT; without entries it asks how far a queue is.
+    pub fn submit(
+        &mut self,
+        user: u32,
+        incarnation: u64,
+        submit_seq: u64,
+        queue: u8,
+        entries: &[Entry],
+    ) -> &[u8] {
+        let header = Header {
+            incarnation,
+            user,
+            job: entries.first().map_or(0, |entry| entry.attempt.id.job),
+            submit_seq,
+            queue,
+            ..Header::new(Type::Submit, SET, 0)
+        };
+        let tasks = entries
+            .iter()
+            .map(|entry| task_of(entry).sealed(&self.digest));
+        let tasks: Vec<Task> = tasks.collect();
+        self.emit(&header, &tasks)
+    }
+
+    /// A PULL.
+    pub fn pull(
+        &mut self,
+        incarnation: u64,
+        executor: u32,
+        worker_incarnation: u32,
+        pull_seq: u64,
+    ) -> &[u8] {
+        let header = Header {
+            flags: flag::PARK,
+            incarnation,
+            executor,
+            worker_incarnation,
+            pull_seq,
+            ..Header::new(Type::Pull, SET, 0)
+        };
+        self.emit(&header, &[])
+    }
+
+    /// A message between hosts. `executor`: that it comes from, or is for.
+    pub fn host(&mut self, executor: u32, message: &HostMessage) -> &[u8] {
+        let header = Header {
+            executor,
+            ..Header::new(Type::Host, SET, 0)
+        };
+        let value = postcard::to_stdvec(message).expect("it has no shape that cannot be encoded");
+        self.bytes.clear();
+        wire::emit_host(&header, &value, self.digest.of(&value), &mut self.bytes);
+        self.gate.sign(&mut self.bytes);
+        &self.bytes
+    }
+
+    fn emit(&mut self, header: &Header, tasks: &[Task]) -> &[u8] {
+        self.bytes.clear();
+        wire::emit(header, tasks, &mut self.bytes);
+        self.gate.sign(&mut self.bytes);
+        &self.bytes
+    }
+
+    /// What this packet says; `None`: it is no good.
+    pub fn read(&mut self, packet: &[u8]) -> Option<Incoming> {
+        if !self.gate.admits(packet) {
+            return None;
+        }
+        if let Some((header, value, digest)) = wire::parse_host(packet) {
+            let message = postcard::from_bytes(value).ok()?;
+            let is_whole = self.digest.of(value) == digest;
+            return is_whole.then_some(Incoming::Host(header.executor, message));
+        }
+        let (header, tasks) = wire::parse(packet).ok()?;
+        let (executor, pull_seq) = (header.executor, header.pull_seq);
+        match header.kind {
+            Type::SubmitReply => Some(Incoming::Reply(reply_of(&header))),
+            Type::NoTask => Some(Incoming::NoTask { executor, pull_seq }),
+            // PULLs count from 1.
+            Type::Nack if pull_seq == 0 => Some(Incoming::OtherScheduler(header.incarnation)),
+            Type::Nack => Some(Incoming::NotRegistered),
+            Type::Task => {
+                let task = tasks
+                    .iter()
+                    .next()
+                    .filter(|task| task.is_whole(&self.digest))?;
+                let is_of_submit = header.has(flag::ORIGIN);
+                Some(Incoming::Given(Given {
+                    executor,
+                    pull_seq,
+                    client: task.client,
+                    entry: entry_of(&task),
+                    relay: is_of_submit.then(|| (header.client, reply_of(&header))),
+                }))
+            }
+            Type::Submit | Type::Pull | Type::Host => None,
+        }
+    }
+}
+
+fn reply_of(header: &Header) -> SubmitReply {
+    SubmitReply {
+        incarnation: header.incarnation,
+        submit_seq: header.submit_seq,
+        taken: header.taken,
+        queue: header.queue,
+        tail: header.tail,
+        head: header.head,
+        parked: header.has(flag::PARKED),
+    }
+}
+
+fn task_of(entry: &Entry) -> Task {
+    let Attempt { id, attempt } = entry.attempt;
+    let desc = Description::new(&entry.desc).expect("the client checks its length");
+    Task {
+        priority: entry.priority,
+        resource: entry.resource,
+        worker: entry.worker,
+        attempt,
+        ..Task::new(id.user, id.job, id.task, desc)
+    }
+}
+
+fn entry_of(task: &Task) -> Entry {
+    let id = TaskId {
+        user: task.user,
+        job: task.job,
+        task: task.task,
+    };
+    let attempt = task.attempt;
+    Entry {
+        attempt: Attempt { id, attempt },
+        priority: task.priority,
+        resource: task.resource,
+        worker: task.worker,
+        desc: task.desc.as_bytes().to_vec(),
+    }
+}
