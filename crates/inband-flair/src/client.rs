@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use inband_dataplane::flair::wire::{self, flag, Header, Type};
 
+use crate::digests::Digests;
 use crate::limits::{
     CLIENT_REQUESTS_MAX, CLIENT_WINDOW_MAX, KEY_AND_DATA_LEN_BYTES_MAX, KEY_LEN_BYTES_MAX,
 };
@@ -122,6 +123,7 @@ struct Request {
 #[derive(Debug)]
 pub struct Client {
     config: Config,
+    digests: Digests,
     /// The session; `None`: it is being opened, or not needed yet.
     session: Option<u64>,
     opens: u64,
@@ -167,6 +169,7 @@ impl Client {
     pub fn new(config: Config) -> Client {
         Client {
             config,
+            digests: Digests::default(),
             session: None,
             opens: 0,
             switch: 0,
@@ -177,6 +180,11 @@ impl Client {
             due: BTreeSet::new(),
             waiting: BTreeMap::new(),
         }
+    }
+
+    /// Digest keys and data so: as all others of the cluster do, and before the first request.
+    pub fn set_digests(&mut self, digests: Digests) {
+        self.digests = digests;
     }
 
     /// Begin a request. Its outcome comes with a later call, or with this one's `out`.
@@ -253,7 +261,7 @@ impl Client {
     }
 
     fn request(&self, now: Nanos, ticket: Ticket, op: Option<Op>) -> Request {
-        let key_hash = op.as_ref().map_or(0, |op| wire::key_hash(op.key()));
+        let key_hash = op.as_ref().map_or(0, |op| self.digests.of_key(op.key()));
         Request {
             ticket,
             op,
@@ -299,7 +307,7 @@ impl Client {
         }
         self.opens += 1;
         let mut request = self.request(now, Ticket(0), None);
-        request.key_hash = wire::key_hash(&self.open_key());
+        request.key_hash = self.digests.of_key(&self.open_key());
         self.begin(now, Name::Open, request, out);
     }
 
@@ -327,7 +335,7 @@ impl Client {
             Some(Op::Put(key, data)) => (key, data),
             Some(Op::Get(key) | Op::Delete(key)) => (key, &[]),
         };
-        header.digest = wire::digest(data);
+        header.digest = self.digests.of_data(data);
         match name {
             Name::Open => {
                 header.flags = flag::OPEN;
@@ -356,7 +364,7 @@ impl Client {
         let name = Name::Read(header.client_seq);
         let asked = self.pending.get(&name).and_then(|r| r.op.as_ref());
         let is_for_it = asked.is_some_and(|op| op.key() == key) && header.client_id == 0;
-        let is_whole = header.digest == wire::digest(data) && !header.has(flag::REFUSED);
+        let is_whole = header.digest == self.digests.of_data(data) && !header.has(flag::REFUSED);
         if !is_for_it || !is_whole {
             return;
         }

@@ -4,7 +4,7 @@
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
-use inband_paxos::config::Dataplane;
+use inband_paxos::config::{Dataplane, Durability, TlsConfig};
 use serde::{Deserialize, Serialize};
 
 use inband_dataplane::flair::FlairGeometry;
@@ -119,6 +119,13 @@ pub struct ClusterConfig {
     /// A switch without a heartbeat serves for so long, and a leader without an answer waits so long before
     /// it takes another switch, in milliseconds.
     pub step_down_ms: u64,
+    /// What an acknowledged write survives: `memory` the loss of any minority of replicas, `sync` that of all.
+    #[serde(default)]
+    pub durability: Durability,
+    /// The file with the keys that packets are authenticated with (`inband_paxos::key_file`); without one they
+    /// are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
     /// The storage nodes.
     pub replicas: Vec<ReplicaConfig>,
     /// The switches.
@@ -145,6 +152,15 @@ pub struct HostConfig {
     /// The gateway: where Redis clients connect, beside what it inherits.
     #[serde(default)]
     pub resp: Vec<SocketAddr>,
+    /// A replica, with durability `sync`: the directory of its log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<PathBuf>,
+    /// The gateway: a file with the password that Redis clients must say; without one, none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_file: Option<PathBuf>,
+    /// Certificates for what goes over TCP; without them it is not protected. All hosts have them, or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsConfig>,
 }
 
 /// What a host does.
@@ -156,6 +172,21 @@ pub enum Part {
     Switch(usize),
     /// Redis clients come to it.
     Gateway,
+}
+
+/// Node ids: replicas come first, then switches, then the gateway.
+const FIRST_SWITCH_NODE: u8 = 101;
+const GATEWAY_NODE: u8 = 201;
+
+impl Part {
+    /// Its node id, in packets and certificates.
+    pub fn node(self) -> u8 {
+        match self {
+            Part::Replica(number) => number as u8 + 1,
+            Part::Switch(number) => FIRST_SWITCH_NODE + number as u8,
+            Part::Gateway => GATEWAY_NODE,
+        }
+    }
 }
 
 /// One host's configuration, checked.
@@ -240,6 +271,12 @@ impl Config {
         if self.part() == Some(Part::Gateway) && self.host.address.is_none() {
             return Err("host.address is missing: the gateway sends packets from there".into());
         }
+        let is_replica = matches!(self.part(), Some(Part::Replica(_)));
+        if is_replica && cluster.durability == Durability::Sync && self.host.data.is_none() {
+            return Err(
+                "host.data is missing: with durability sync a replica has its log there".into(),
+            );
+        }
         Ok(())
     }
 
@@ -313,6 +350,11 @@ mod tests {
                 "host.name \"x\" is neither",
             ),
             ("[host]", "[host]\n unknown = 1", "unknown field"),
+            (
+                "groups = 4096",
+                "groups = 4096\n durability = \"sync\"",
+                "host.data is missing",
+            ),
             (
                 "switches = [{ name = \"switch/0\", address = \"10.77.0.1:7400\" }]",
                 "switches = []",

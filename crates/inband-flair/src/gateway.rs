@@ -12,14 +12,17 @@ use std::net::{SocketAddrV4, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use inband_dataplane::auth::{Gate, Keys};
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_paxos::key_file::KeyFile;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
 use crate::client::{self, Client, Out, SubmitError, Ticket};
 use crate::clock::boot_time_ns;
 use crate::config::Config;
+use crate::digests::Digests;
 use crate::timing::ClientTiming;
 use connection::Connection;
 
@@ -30,6 +33,7 @@ const SOCKET: Token = Token(0);
 const FIRST_LISTENER: usize = 1;
 /// Every replica set of this configuration is number 0.
 const SET: u16 = 0;
+const SETS: usize = 1;
 /// Packets taken before clients get a turn.
 const BATCH_PACKETS: usize = 256;
 /// Longest sleep: it has to notice that it is to stop.
@@ -42,6 +46,7 @@ pub struct Gateway {
     connections: HashMap<usize, Connection>,
     next_token: usize,
     socket: HostSocket,
+    gate: Gate,
     switches: Vec<SocketAddrV4>,
     client: Client,
     out: Out,
@@ -66,15 +71,23 @@ pub struct Counters {
 }
 
 impl Gateway {
-    /// Serve clients that come to `listeners`, as a client of the switches of `config`.
-    pub fn open(config: &Config, listeners: Vec<TcpListener>) -> io::Result<Gateway> {
+    /// Serve clients that come to `listeners`, as a client of the switches of `config`. With `keys` it hears
+    /// only packets that carry a right tag.
+    pub fn open(
+        config: &Config,
+        keys: Option<&KeyFile>,
+        listeners: Vec<TcpListener>,
+    ) -> io::Result<Gateway> {
         let switches: Vec<_> = config.cluster.switches.iter().map(|s| s.address).collect();
-        let client = Client::new(client::Config {
+        let mut client = Client::new(client::Config {
             set: SET,
             switches: switches.len() as u8,
             nonce: rand::random(),
             timing: ClientTiming::default(),
         });
+        if let Some(keys) = keys {
+            client.set_digests(Digests::new(keys.digest()));
+        }
         let address = config.host.address.expect("a checked gateway has one");
         let poll = Poll::new()?;
         let socket = HostSocket::bind(address)?;
@@ -96,6 +109,7 @@ impl Gateway {
             listeners: taken,
             connections: HashMap::new(),
             socket,
+            gate: Gate::for_flair(keys.map(KeyFile::keys), SETS),
             switches,
             client,
             out: Out::default(),
@@ -105,8 +119,12 @@ impl Gateway {
         })
     }
 
-    /// Serve until told to stop; `publish` sees the counters now and then.
-    pub fn run(&mut self, stop: &AtomicBool, mut publish: impl FnMut(&Gateway)) -> io::Result<()> {
+    /// Serve until told to stop; `publish` is called after every turn.
+    pub fn run(
+        &mut self,
+        stop: &AtomicBool,
+        mut publish: impl FnMut(&mut Gateway),
+    ) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         while !stop.load(Ordering::Acquire) {
             let more = self.receive()?;
@@ -144,6 +162,9 @@ impl Gateway {
                 return Ok(false);
             };
             let packet = &buffer[..len_bytes];
+            if !self.gate.admits(packet) {
+                continue;
+            }
             self.client.on_packet(boot_time_ns(), packet, &mut self.out);
         }
         Ok(true)
@@ -152,6 +173,7 @@ impl Gateway {
     /// Send what is to be sent, answer what is done, begin what waited for it; until nothing is left.
     fn settle(&mut self) {
         loop {
+            self.out.packets.sign(&self.gate);
             for (switch, packet) in self.out.packets.iter() {
                 let sent = self.socket.send(packet, self.switches[usize::from(switch)]);
                 self.counters.packets_unsent += u64::from(!sent);
@@ -244,15 +266,22 @@ impl Gateway {
         }
     }
 
+    /// Other keys from now on. Without keys at the start there are none.
+    pub fn set_keys(&mut self, keys: Keys) {
+        self.gate.set_keys(keys);
+    }
+
     /// Everything counted, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         let c = &self.counters;
-        BTreeMap::from([
+        let mut counters = BTreeMap::from([
             ("gateway_commands", c.commands),
             ("gateway_clients", self.connections.len() as u64),
             ("gateway_clients_refused", c.clients_refused),
             ("gateway_clients_closed", c.clients_closed),
             ("gateway_packets_unsent", c.packets_unsent),
-        ])
+        ]);
+        counters.extend(self.gate.counters());
+        counters
     }
 }

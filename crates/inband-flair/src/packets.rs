@@ -1,5 +1,6 @@
 //! Packets to be sent to switches, in one piece of memory that is used again.
 
+use inband_dataplane::auth::Gate;
 use inband_dataplane::flair::wire::{self, Header};
 
 /// See the module.
@@ -23,6 +24,15 @@ impl Packets {
             start = *end;
             (*switch, packet)
         })
+    }
+
+    /// Make all of them ready to leave.
+    pub fn sign(&mut self, gate: &Gate) {
+        let mut start = 0;
+        for (_, end) in &self.ends {
+            gate.sign(&mut self.bytes[start..*end]);
+            start = *end;
+        }
     }
 
     /// None?

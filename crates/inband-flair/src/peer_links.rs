@@ -1,24 +1,29 @@
 //! Messages between replicas, over TCP, for the one thread of a replica: what has come waits in a queue, and a
-//! descriptor says that there is something.
+//! descriptor says that there is something. With certificates a peer speaks for its own replica only.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use inband_transport::frames::{read_frame, Links};
+use inband_transport::frames::{read_body, read_len, Links};
 use inband_transport::paced::Pace;
-use inband_transport::tls::Transport;
+use inband_transport::tls::{is_refused, Transport};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
+use crate::config::Part;
+
 /// Longest message: a snapshot of a whole store.
 const MESSAGE_LEN_MAX_BYTES: usize = 1 << 30;
+/// Messages that are being read or wait, together: one such, and what comes beside it.
+const INCOMING_BYTES_MAX: usize = MESSAGE_LEN_MAX_BYTES + (64 << 20);
 /// Messages that wait for the replica's thread; then their senders wait.
 const QUEUE_MESSAGES: usize = 1024;
 /// Connections served at once: a peer has one, and a new one while the old one ends.
@@ -28,32 +33,53 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A peer that leads says something all the time; one that follows may be silent for long.
 const PACE: Pace = Pace {
     silence_max: Duration::from_secs(60),
-    grace: Duration::from_secs(1),
-    bytes_per_s_min: 1 << 20,
+    grace: Duration::ZERO,
+    bytes_per_s_min: 0,
 };
+/// A message that has begun must end after this,
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// and a second more for each so many bytes.
+const MESSAGE_BYTES_PER_S_MIN: u64 = 1 << 20;
 
 /// See the module.
 pub struct PeerLinks<M> {
     address: SocketAddr,
-    links: Links<M>,
-    messages: Receiver<M>,
+    number: u8,
+    links: Links<(u8, M)>,
+    messages: Receiver<Incoming<M>>,
     wake: UnixStream,
     door: Arc<Door<M>>,
 }
 
+/// A message, who sent it, and its bytes.
+type Incoming<M> = (u8, M, usize);
+
 struct Door<M> {
-    messages: SyncSender<M>,
+    messages: SyncSender<Incoming<M>>,
+    /// Bytes of messages that are being read or wait.
+    incoming_bytes: AtomicUsize,
     waker: UnixStream,
     /// The waker has written, and nobody has looked since.
     is_awake: AtomicBool,
     stop: AtomicBool,
     refused: AtomicU64,
+    closed_slow: AtomicU64,
+    closed_memory: AtomicU64,
+    closed_protocol: AtomicU64,
     transport: Transport,
 }
 
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
 impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
-    /// Listen for peers.
-    pub fn listen(address: SocketAddr, transport: Transport) -> io::Result<PeerLinks<M>> {
+    /// Listen for peers, as the replica of this number.
+    pub fn listen(
+        address: SocketAddr,
+        number: u8,
+        transport: Transport,
+    ) -> io::Result<PeerLinks<M>> {
         let listener = TcpListener::bind(address)?;
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
@@ -61,10 +87,14 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
         let (sender, messages) = mpsc::sync_channel(QUEUE_MESSAGES);
         let door = Arc::new(Door {
             messages: sender,
+            incoming_bytes: AtomicUsize::new(0),
             waker,
             is_awake: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             refused: AtomicU64::new(0),
+            closed_slow: AtomicU64::new(0),
+            closed_memory: AtomicU64::new(0),
+            closed_protocol: AtomicU64::new(0),
             transport: transport.clone(),
         });
         let for_thread = door.clone();
@@ -73,6 +103,7 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
             .spawn(move || accept(&listener, &for_thread))?;
         Ok(PeerLinks {
             address,
+            number,
             links: Links::new(transport, "peer-link"),
             messages,
             wake,
@@ -82,14 +113,14 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
 
     /// Send a message if that is possible now; else it is lost, as on a network.
     pub fn send(&mut self, to: SocketAddr, message: M) {
-        self.links.send(to, message);
+        self.links.send(to, (self.number, message));
     }
 
-    /// The next message that has come.
-    pub fn receive(&mut self) -> Option<M> {
-        match self.messages.try_recv() {
-            Ok(message) => Some(message),
-            Err(TryRecvError::Disconnected) => None,
+    /// The next message that has come, and from which replica.
+    pub fn receive(&mut self) -> Option<(u8, M)> {
+        let (from, message, len_bytes) = match self.messages.try_recv() {
+            Ok(incoming) => incoming,
+            Err(TryRecvError::Disconnected) => return None,
             Err(TryRecvError::Empty) => {
                 if !self.door.is_awake.swap(false, Ordering::AcqRel) {
                     return None;
@@ -97,9 +128,11 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
                 // Nothing or one byte is in it.
                 let _ = (&self.wake).read(&mut [0; 8]);
                 // What came before the flag was cleared woke nobody again.
-                self.messages.try_recv().ok()
+                self.messages.try_recv().ok()?
             }
-        }
+        };
+        self.door.release(len_bytes);
+        Some((from, message))
     }
 
     /// For polling.
@@ -107,9 +140,19 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
         self.wake.as_raw_fd()
     }
 
-    /// Connections that were not what they should have been.
-    pub fn refused(&self) -> u64 {
-        self.door.refused.load(Ordering::Relaxed)
+    /// What connections were refused or hung up on for, by name.
+    pub fn counters(&self) -> BTreeMap<&'static str, u64> {
+        let door = &self.door;
+        let own = [
+            ("flair_peers_refused", &door.refused),
+            ("flair_peers_closed_slow", &door.closed_slow),
+            ("flair_peers_closed_memory", &door.closed_memory),
+            ("flair_peers_closed_protocol", &door.closed_protocol),
+        ];
+        let own = own.map(|(name, counter)| (name, counter.load(Ordering::Relaxed)));
+        own.into_iter()
+            .chain(door.transport.counters().all())
+            .collect()
     }
 }
 
@@ -118,6 +161,41 @@ impl<M> Drop for PeerLinks<M> {
         self.door.stop.store(true, Ordering::Release);
         // Wakes the accepting thread, so that the port is free again.
         let _ = TcpStream::connect_timeout(&self.address, ACCEPT_PAUSE);
+    }
+}
+
+impl<M> Door<M> {
+    fn release(&self, len_bytes: usize) {
+        self.incoming_bytes.fetch_sub(len_bytes, Ordering::AcqRel);
+    }
+}
+
+/// Bytes of a message that is being read.
+struct Held<'a, M> {
+    door: &'a Door<M>,
+    len_bytes: usize,
+}
+
+impl<'a, M> Held<'a, M> {
+    /// [`ErrorKind::OutOfMemory`]: with it, it would be too much.
+    fn new(door: &'a Door<M>, len_bytes: usize) -> io::Result<Held<'a, M>> {
+        let before = door.incoming_bytes.fetch_add(len_bytes, Ordering::AcqRel);
+        let held = Held { door, len_bytes };
+        match before + len_bytes <= INCOMING_BYTES_MAX {
+            true => Ok(held),
+            false => Err(ErrorKind::OutOfMemory.into()),
+        }
+    }
+
+    /// It is whole, and whoever takes it from the queue releases it.
+    fn hand_over(mut self) -> usize {
+        std::mem::take(&mut self.len_bytes)
+    }
+}
+
+impl<M> Drop for Held<'_, M> {
+    fn drop(&mut self) {
+        self.door.release(self.len_bytes);
     }
 }
 
@@ -132,18 +210,22 @@ fn accept<M: DeserializeOwned + Send + 'static>(listener: &TcpListener, door: &A
             continue;
         };
         if Arc::strong_count(&open) > CONNECTIONS_MAX {
-            door.refused.fetch_add(1, Ordering::Relaxed);
+            count(&door.refused);
             continue; // hangs up
         }
         let (door, open) = (door.clone(), open.clone());
         let serve = move || {
             let _open = open;
-            match serve(stream, &door) {
-                // However a connection ends, the peer opens another.
-                Err(error) if error.kind() == ErrorKind::InvalidData => {
-                    door.refused.fetch_add(1, Ordering::Relaxed);
+            // However a connection ends, the peer opens another.
+            if let Err(error) = serve(stream, &door) {
+                match error.kind() {
+                    // Counted by the transport.
+                    _ if is_refused(&error) => {}
+                    ErrorKind::TimedOut => count(&door.closed_slow),
+                    ErrorKind::OutOfMemory => count(&door.closed_memory),
+                    ErrorKind::InvalidData => count(&door.closed_protocol),
+                    _ => {}
                 }
-                _ => {}
             }
         };
         let _ = thread::Builder::new().name("peer-conn".into()).spawn(serve);
@@ -152,10 +234,28 @@ fn accept<M: DeserializeOwned + Send + 'static>(listener: &TcpListener, door: &A
 
 fn serve<M: DeserializeOwned>(stream: TcpStream, door: &Door<M>) -> io::Result<()> {
     let mut stream = door.transport.accept(stream, PACE)?;
+    // For which replica its certificate was found to speak.
+    let mut known = None;
     loop {
-        let message = read_frame(&mut stream, MESSAGE_LEN_MAX_BYTES)?;
+        let len_bytes = match read_len(&mut stream, MESSAGE_LEN_MAX_BYTES) {
+            // It had nothing to say.
+            Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(()),
+            len_bytes => len_bytes?,
+        };
+        let seconds = len_bytes as u64 / MESSAGE_BYTES_PER_S_MIN;
+        let limit = MESSAGE_TIMEOUT + Duration::from_secs(seconds);
+        stream.paced_mut().must_end_in(Some(limit))?;
+        let held = Held::new(door, len_bytes)?;
+        let (from, message): (u8, M) = read_body(&mut stream, len_bytes)?;
+        let node = Part::Replica(usize::from(from)).node();
+        if known != Some(from) && !stream.may_be_node(node) {
+            return Ok(()); // counted by the transport
+        }
+        known = Some(from);
+        stream.paced_mut().must_end_in(None)?;
         let gone = |_| io::Error::from(ErrorKind::NotConnected);
-        door.messages.send(message).map_err(gone)?;
+        let incoming = (from, message, held.hand_over());
+        door.messages.send(incoming).map_err(gone)?;
         if !door.is_awake.swap(true, Ordering::AcqRel) {
             // A full pipe is awake already.
             let _ = (&door.waker).write(&[1]);
@@ -166,43 +266,154 @@ fn serve<M: DeserializeOwned>(stream: TcpStream, door: &Door<M>) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use inband_transport::certificates::{Authority, CertificateFiles};
+    use std::path::Path;
+    use std::time::Instant;
 
-    fn peers() -> PeerLinks<u64> {
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn peers(number: u8, transport: Transport) -> PeerLinks<u64> {
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = free.local_addr().expect("an address");
         drop(free);
-        PeerLinks::listen(address, Transport::plain()).expect("listens")
+        PeerLinks::listen(address, number, transport).expect("listens")
+    }
+
+    /// The next message, as whoever polls gets it.
+    fn next(links: &mut PeerLinks<u64>) -> (u8, u64) {
+        loop {
+            if let Some(message) = links.receive() {
+                return message;
+            }
+            let mut fds = [nix::poll::PollFd::new(
+                std::os::fd::AsFd::as_fd(&links.wake),
+                nix::poll::PollFlags::POLLIN,
+            )];
+            let woken = nix::poll::poll(&mut fds, 10_000u16).expect("polls");
+            assert_eq!(woken, 1, "nobody was woken");
+        }
+    }
+
+    fn wait_for(links: &PeerLinks<u64>, counter: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while links.counters()[counter] == 0 {
+            assert!(Instant::now() < deadline, "{:?}", links.counters());
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 
     #[test]
     fn messages_come_in_order_and_wake_whoever_polls() {
-        let (mut one, mut other) = (peers(), peers());
-        let to = other.address;
+        let mut one = peers(1, Transport::plain());
+        let mut other = peers(2, Transport::plain());
         for number in 0..100 {
-            one.send(to, number);
+            one.send(other.address, number);
         }
-        let mut expected = 0;
-        while expected < 100 {
-            let mut fds = [nix::poll::PollFd::new(
-                std::os::fd::AsFd::as_fd(&other.wake),
-                nix::poll::PollFlags::POLLIN,
-            )];
-            let woken = nix::poll::poll(&mut fds, 10_000u16).expect("polls");
-            assert_eq!(woken, 1, "{expected} came, and nobody was woken for more");
-            while let Some(number) = other.receive() {
-                assert_eq!(number, expected);
-                expected += 1;
-            }
+        for number in 0..100 {
+            assert_eq!(next(&mut other), (1, number));
         }
         assert_eq!(other.receive(), None);
+        assert_eq!(other.door.incoming_bytes.load(Ordering::Acquire), 0);
+    }
+
+    #[test]
+    fn a_peer_that_says_little_is_listened_to_on_one_connection() {
+        let mut one = peers(1, Transport::plain());
+        let mut other = peers(2, Transport::plain());
+        for number in 0..15 {
+            one.send(other.address, number);
+            // What goes to a connection that has ended is lost.
+            assert_eq!(next(&mut other), (1, number));
+            thread::sleep(Duration::from_millis(100));
+        }
     }
 
     #[test]
     fn nonsense_is_hung_up_on() {
-        let mut one = peers();
+        let mut one = peers(1, Transport::plain());
         let mut stream = TcpStream::connect(one.address).expect("connects");
         stream.write_all(&[0xff; 64]).expect("sends");
         assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0);
+        wait_for(&one, "flair_peers_closed_protocol");
         assert_eq!(one.receive(), None);
+    }
+
+    #[test]
+    fn all_messages_together_are_bounded() {
+        let one = peers(1, Transport::plain());
+        let connect = || TcpStream::connect(one.address).expect("connects");
+        let announce = |mut stream: &TcpStream, len_bytes: usize| {
+            let len = (len_bytes as u32).to_be_bytes();
+            stream.write_all(&len).expect("announces");
+        };
+        let first = connect();
+        announce(&first, MESSAGE_LEN_MAX_BYTES);
+        let deadline = Instant::now() + PATIENCE;
+        let held = || one.door.incoming_bytes.load(Ordering::Acquire);
+        while held() < MESSAGE_LEN_MAX_BYTES {
+            assert!(Instant::now() < deadline);
+            thread::sleep(Duration::from_millis(2));
+        }
+        let mut second = connect();
+        announce(&second, INCOMING_BYTES_MAX - MESSAGE_LEN_MAX_BYTES + 1);
+        assert_eq!(second.read(&mut [0; 1]).unwrap_or(0), 0, "hung up on");
+        wait_for(&one, "flair_peers_closed_memory");
+        drop(first);
+        while held() > 0 {
+            assert!(Instant::now() < deadline, "it is given back");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn connections_are_bounded() {
+        let one = peers(1, Transport::plain());
+        let streams: Vec<_> = (0..CONNECTIONS_MAX)
+            .map(|_| TcpStream::connect(one.address).expect("connects"))
+            .collect();
+        let mut further = TcpStream::connect(one.address).expect("connects");
+        assert_eq!(further.read(&mut [0; 1]).unwrap_or(0), 0, "hung up on");
+        wait_for(&one, "flair_peers_refused");
+        drop(streams);
+    }
+
+    fn secure(authority: &Authority, dir: &Path, replica: usize) -> Transport {
+        let dir = dir.join(replica.to_string());
+        let files = CertificateFiles {
+            ca: dir.join("ca.pem"),
+            certificate: dir.join("certificate.pem"),
+            key: dir.join("key.pem"),
+        };
+        let node = Part::Replica(replica).node();
+        authority.issue(node, &[], &files).expect("a certificate");
+        Transport::mutual(&files).expect("usable")
+    }
+
+    #[test]
+    fn with_certificates_nobody_speaks_for_another_and_strangers_not_at_all() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let authority = Authority::open_or_make(&dir.path().join("a"), "c").expect("made");
+        let foreign = Authority::open_or_make(&dir.path().join("b"), "c").expect("made");
+        let transport = |replica| secure(&authority, dir.path(), replica);
+        let mut one = peers(1, transport(1));
+        let mut two = peers(2, transport(2));
+        two.send(one.address, 7);
+        assert_eq!(next(&mut one), (2, 7));
+        for (number, transport, counter) in [
+            (0, transport(2), "tls_refused_other_node"),
+            (
+                2,
+                secure(&foreign, &dir.path().join("f"), 2),
+                // It turns away first: to it, ours is the foreign one.
+                "tls_handshakes_failed",
+            ),
+            (2, Transport::plain(), "tls_refused_plain"),
+        ] {
+            let mut stranger = peers(number, transport);
+            stranger.send(one.address, 8);
+            wait_for(&one, counter);
+        }
+        two.send(one.address, 9);
+        assert_eq!(next(&mut one), (2, 9), "and nothing of the others");
     }
 }

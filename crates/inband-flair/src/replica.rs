@@ -9,8 +9,10 @@ use std::collections::HashMap;
 
 use inband_dataplane::flair::wire::{self, flag, Header, Type};
 use inband_raft::{node_of, Applied, RaftError, RaftMessage, RaftNode, Tuning};
+use inband_storage::Storage;
 use serde::{Deserialize, Serialize};
 
+use crate::digests::Digests;
 use crate::entry::{Entry, Op};
 use crate::groups::Groups;
 use crate::lflair::{self, Action, Lflair};
@@ -36,8 +38,8 @@ pub struct Config {
     pub switches: u8,
     /// Key groups, as the switches have them.
     pub groups: usize,
-    /// It begins the group of a new cluster, once all others are up. False at any later start: nothing would
-    /// be in it.
+    /// It begins the group of a new cluster, once all others are up and none is in one. False when it is restarted
+    /// with a log in memory: nothing would be in the group.
     pub founder: bool,
     /// Reads spare a leader that has writes to do.
     pub leader_avoidance: bool,
@@ -154,6 +156,7 @@ pub struct Replica {
     peers: Peers,
     queue_len: u32,
     only_leader_reads: bool,
+    digests: Digests,
     tick_at: Nanos,
     announce_at: Nanos,
     actions: Vec<Action>,
@@ -163,6 +166,23 @@ pub struct Replica {
 impl Replica {
     /// A replica with an empty store, in no group yet. `random`: of this start.
     pub fn new(config: Config, random: u64, now: Nanos) -> Result<Replica, RaftError> {
+        let raft = RaftNode::in_memory(config.replica, random, config.tuning)?;
+        Ok(Replica::with(config, raft, now))
+    }
+
+    /// A replica that goes on with the log in `storage`, which is its own, or begins one there. What it acknowledges
+    /// is synced.
+    pub fn open(
+        config: Config,
+        storage: Box<dyn Storage>,
+        random: u64,
+        now: Nanos,
+    ) -> Result<Replica, RaftError> {
+        let raft = RaftNode::open(storage, config.replica, random, config.tuning)?;
+        Ok(Replica::with(config, raft, now))
+    }
+
+    fn with(config: Config, raft: RaftNode<Store>, now: Nanos) -> Replica {
         let lflair = lflair::Config {
             replica: config.replica,
             node: config.node,
@@ -171,8 +191,8 @@ impl Replica {
             leader_avoidance: config.leader_avoidance,
             timing: config.timing,
         };
-        Ok(Replica {
-            raft: RaftNode::in_memory(config.replica, random, config.tuning)?,
+        Replica {
+            raft,
             lflair: Lflair::new(lflair),
             groups: Groups::default(),
             pending: HashMap::new(),
@@ -184,12 +204,13 @@ impl Replica {
             peers: Peers::default(),
             queue_len: 0,
             only_leader_reads: false,
+            digests: Digests::default(),
             tick_at: now,
             announce_at: now,
             actions: Vec::new(),
             counters: Counters::default(),
             config,
-        })
+        }
     }
 
     /// A packet has come from a switch.
@@ -204,7 +225,7 @@ impl Replica {
         }
         match header.kind {
             Type::Heartbeat | Type::Install => self.on_answer(now, switch, &header, out),
-            Type::Read | Type::Write if !is_whole(&header, key, data) => {
+            Type::Read | Type::Write if !self.is_whole(&header, key, data) => {
                 self.counters.bad_packets += 1;
             }
             Type::Read => self.on_read(now, switch, &header, key, out),
@@ -242,6 +263,11 @@ impl Replica {
     /// While it leads, followers are sent no reads: what spreading them is measured against.
     pub fn set_only_leader_reads(&mut self, only_leader_reads: bool) {
         self.only_leader_reads = only_leader_reads;
+    }
+
+    /// Digest keys and data so: as all others of the cluster do, and before the first packet.
+    pub fn set_digests(&mut self, digests: Digests) {
+        self.digests = digests;
     }
 
     /// When [`Replica::tick`] has something to do.
@@ -368,9 +394,13 @@ impl Replica {
             return Ok(());
         }
         let (replica, tuning) = (self.config.replica, self.config.tuning);
-        let id = self.raft.id();
-        let empty = RaftNode::in_memory(replica, id, tuning)?;
-        self.raft = empty.found()?;
+        let nothing = RaftNode::in_memory(replica, self.raft.id(), tuning)?;
+        let own = std::mem::replace(&mut self.raft, nothing);
+        // Not to be tried again, as a disk that is full later would be: its log is gone from here.
+        self.raft = own.found().map_err(|error| match error {
+            RaftError::Storage(error) => RaftError::Journal(error.into()),
+            error => error,
+        })?;
         Ok(())
     }
 
@@ -534,11 +564,11 @@ impl Replica {
         let header = answer.written(applied.output, index, followers, self.identity());
         out.packets.push(answer.switch, &header, &[], &[]);
     }
-}
 
-/// Is this the key that the switch believes it is, and the data that the client sent?
-fn is_whole(header: &Header, key: &[u8], data: &[u8]) -> bool {
-    (1..=KEY_LEN_BYTES_MAX).contains(&key.len())
-        && header.key_hash == wire::key_hash(key)
-        && header.digest == wire::digest(data)
+    /// Is this the key that the switch believes it is, and the data that the client sent?
+    fn is_whole(&self, header: &Header, key: &[u8], data: &[u8]) -> bool {
+        (1..=KEY_LEN_BYTES_MAX).contains(&key.len())
+            && header.key_hash == self.digests.of_key(key)
+            && header.digest == self.digests.of_data(data)
+    }
 }

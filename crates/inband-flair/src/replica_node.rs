@@ -4,15 +4,23 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::RawFd;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use inband_dataplane::auth::{Gate, Keys};
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_paxos::config::Durability;
+use inband_paxos::durable::{DurableError, StateLock};
+use inband_paxos::key_file::KeyFile;
 use inband_raft::RaftError;
+use inband_storage::{Disk, StorageError};
 use inband_transport::tls::Transport;
 
 use crate::clock::boot_time_ns;
 use crate::config::{Balance, Config, Part};
+use crate::digests::Digests;
 use crate::peer_links::PeerLinks;
 use crate::replica::{self, Message, Out, Replica, Status};
 use crate::timing::{Timing, MS, TUNING};
@@ -21,8 +29,14 @@ use crate::timing::{Timing, MS, TUNING};
 const BATCH_PACKETS: usize = 64;
 /// Every replica set of this configuration is number 0.
 const SET: u16 = 0;
+const SETS: usize = 1;
 /// Longest sleep.
 const IDLE_MAX: Duration = Duration::from_millis(100);
+/// Its log, in its directory.
+pub const LOG_DIR: &str = "raft";
+/// A process of this replica that was killed a moment ago may still hold the directory.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Why a storage node cannot run on.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +55,17 @@ pub enum ReplicaError {
     /// A socket that fails.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// Its directory.
+    #[error(transparent)]
+    Directory(#[from] DurableError),
+    /// Its log. It must not go on: somebody may rely on what it held.
+    #[error("the log in {dir}: {source}. If the disk is well again, remove that directory and start this replica anew: a majority of the others gives it all that was acknowledged")]
+    Log {
+        /// Of the log.
+        dir: PathBuf,
+        /// What is wrong.
+        source: RaftError,
+    },
     /// Raft.
     #[error(transparent)]
     Raft(#[from] RaftError),
@@ -50,19 +75,29 @@ pub enum ReplicaError {
 pub struct ReplicaNode {
     replica: Replica,
     socket: HostSocket,
-    links: PeerLinks<(u8, Message)>,
-    number: u8,
+    gate: Gate,
+    links: PeerLinks<Message>,
     switches: Vec<SocketAddrV4>,
     peers: Vec<SocketAddr>,
     out: Out,
     unsent: u64,
     strangers: u64,
+    /// How often its disk was full.
+    disk_full: u64,
+    // Dropped last.
+    _lock: Option<StateLock>,
 }
 
 impl ReplicaNode {
     /// Listen for switches and peers. With `found`, which is given once ever and to one replica, it begins
-    /// the group when all others are there.
-    pub fn open(config: &Config, found: bool) -> Result<ReplicaNode, ReplicaError> {
+    /// the group when all others are there. With `keys` it hears only packets that carry a right tag; peers are
+    /// talked to over `transport`.
+    pub fn open(
+        config: &Config,
+        found: bool,
+        keys: Option<&KeyFile>,
+        transport: Transport,
+    ) -> Result<ReplicaNode, ReplicaError> {
         let cluster = &config.cluster;
         let Some(Part::Replica(number)) = config.part() else {
             return Err(ReplicaError::OtherPart(config.host.name.clone()));
@@ -71,7 +106,7 @@ impl ReplicaNode {
         let failed = |address, source| ReplicaError::Address { address, source };
         let socket = HostSocket::bind(this.address)
             .map_err(|source| failed(SocketAddr::V4(this.address), source))?;
-        let links = PeerLinks::listen(this.raft, Transport::plain())
+        let links = PeerLinks::listen(this.raft, number as u8, transport)
             .map_err(|source| failed(this.raft, source))?;
         let timing = Timing {
             heartbeat_ns: cluster.heartbeat_ms * MS,
@@ -83,7 +118,7 @@ impl ReplicaNode {
         let spec = replica::Config {
             replica: number as u8,
             replicas: cluster.replicas.len() as u8,
-            node: number as u16 + 1,
+            node: u16::from(Part::Replica(number).node()),
             set: SET,
             switches: cluster.switches.len() as u8,
             groups: cluster.groups as usize,
@@ -93,18 +128,31 @@ impl ReplicaNode {
             timing,
             tuning: TUNING,
         };
-        let mut replica = Replica::new(spec, rand::random(), boot_time_ns())?;
+        let (mut replica, lock) = match cluster.durability {
+            Durability::Memory => (Replica::new(spec, rand::random(), boot_time_ns())?, None),
+            Durability::Sync => {
+                let dir = config.host.data.as_ref();
+                let dir = dir.expect("a checked replica has a directory");
+                let lock = take_lock(dir)?;
+                (open_log(spec, &dir.join(LOG_DIR))?, Some(lock))
+            }
+        };
         replica.set_only_leader_reads(cluster.balance == Balance::Leader);
+        if let Some(keys) = keys {
+            replica.set_digests(Digests::new(keys.digest()));
+        }
         Ok(ReplicaNode {
             replica,
             socket,
+            gate: Gate::for_flair(keys.map(KeyFile::keys), SETS),
             links,
-            number: number as u8,
             switches: cluster.switches.iter().map(|s| s.address).collect(),
             peers: cluster.replicas.iter().map(|r| r.raft).collect(),
             out: Out::default(),
             unsent: 0,
             strangers: 0,
+            disk_full: 0,
+            _lock: lock,
         })
     }
 
@@ -117,11 +165,14 @@ impl ReplicaNode {
                 break;
             };
             packets += 1;
+            let packet = &buffer[..len_bytes];
+            if !self.gate.admits(packet) {
+                continue;
+            }
             let Some(switch) = self.switches.iter().position(|s| *s == from) else {
                 self.strangers += 1;
                 continue;
             };
-            let packet = &buffer[..len_bytes];
             self.replica
                 .on_packet(boot_time_ns(), switch as u8, packet, &mut self.out);
         }
@@ -134,19 +185,36 @@ impl ReplicaNode {
         if now >= self.replica.due() {
             self.replica.tick(now, &mut self.out);
         }
-        self.replica.advance(now, &mut self.out)?;
+        match self.replica.advance(now, &mut self.out) {
+            Err(RaftError::Storage(error)) if error.is_no_space() => self.note_full_disk(&error),
+            advanced => advanced?,
+        }
         self.send();
         Ok(packets == BATCH_PACKETS)
     }
 
+    /// Nothing is acknowledged until there is room again; the next turn tries. Another replica leads meanwhile.
+    fn note_full_disk(&mut self, error: &StorageError) {
+        if self.disk_full == 0 {
+            tracing::warn!("{error}");
+        }
+        self.disk_full += 1;
+    }
+
+    /// Other keys from now on. Without keys at the start there are none.
+    pub fn set_keys(&mut self, keys: Keys) {
+        self.gate.set_keys(keys);
+    }
+
     fn send(&mut self) {
+        self.out.packets.sign(&self.gate);
         for (switch, packet) in self.out.packets.iter() {
             let sent = self.socket.send(packet, self.switches[usize::from(switch)]);
             self.unsent += u64::from(!sent);
         }
         for (to, message) in self.out.messages.drain(..) {
             let to = self.peers[usize::from(to)];
-            self.links.send(to, (self.number, message));
+            self.links.send(to, message);
         }
         self.out.clear();
     }
@@ -170,7 +238,7 @@ impl ReplicaNode {
     /// Everything counted, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
         let c = self.replica.counters();
-        BTreeMap::from([
+        let mut counters = BTreeMap::from([
             ("flair_reads_leader", c.reads_leader),
             ("flair_reads_follower", c.reads_follower),
             ("flair_reads_advanced", c.reads_advanced),
@@ -181,7 +249,34 @@ impl ReplicaNode {
             ("flair_bad_packets", c.bad_packets),
             ("flair_strangers", self.strangers),
             ("flair_packets_unsent", self.unsent),
-            ("flair_peers_refused", self.links.refused()),
-        ])
+            ("flair_disk_full", self.disk_full),
+        ]);
+        counters.extend(self.gate.counters());
+        counters.extend(self.links.counters());
+        counters
     }
+}
+
+/// The directory, which another process of this replica may be about to leave.
+fn take_lock(dir: &Path) -> Result<StateLock, DurableError> {
+    let begun = Instant::now();
+    loop {
+        match StateLock::take(dir) {
+            Err(DurableError::InUse { .. }) if begun.elapsed() < LOCK_PATIENCE => {
+                thread::sleep(LOCK_POLL_INTERVAL);
+            }
+            taken => return taken,
+        }
+    }
+}
+
+fn open_log(spec: replica::Config, dir: &Path) -> Result<Replica, ReplicaError> {
+    let open = || {
+        let disk = Disk::open(dir)?;
+        Replica::open(spec, Box::new(disk), rand::random(), boot_time_ns())
+    };
+    open().map_err(|source| ReplicaError::Log {
+        dir: dir.to_owned(),
+        source,
+    })
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddrV4;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use inband_dataplane::auth::{Gate, Keys};
 use inband_dataplane::flair::registers::SessionView;
 use inband_dataplane::flair::xdp::{
     allow_forwarding, forward_of, may_look_up_clients, FlairXdp, FlairXdpSpec,
@@ -16,6 +17,7 @@ use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_dataplane::xdp::{XdpError, XdpMode};
 use inband_paxos::backend;
 use inband_paxos::config::Dataplane;
+use inband_paxos::key_file::KeyFile;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -32,8 +34,6 @@ const IDLE_MAX: Duration = Duration::from_millis(100);
 const REFRESH_NS: u64 = 1_000_000_000;
 /// The same before that.
 const RESOLVE_NS: u64 = 2_000_000;
-/// Node ids on the wire: switches come after all replicas.
-const FIRST_NODE: u8 = 101;
 
 /// Why a switch cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +73,8 @@ enum Backend {
 /// See the module.
 pub struct SwitchNode {
     socket: HostSocket,
+    /// Between the socket and the role in this process; one in the kernel has its own.
+    gate: Gate,
     backend: Backend,
     dataplane: Dataplane,
     node: u8,
@@ -87,10 +89,12 @@ pub struct SwitchNode {
 
 impl SwitchNode {
     /// Bind the switch's address, and attach its program if it is to run in the kernel; it knows nothing yet.
-    pub fn open(config: &Config) -> Result<SwitchNode, SwitchError> {
+    /// With `keys` it hears only packets that carry a right tag.
+    pub fn open(config: &Config, keys: Option<&KeyFile>) -> Result<SwitchNode, SwitchError> {
         let Some(Part::Switch(number)) = config.part() else {
             return Err(SwitchError::OtherPart(config.host.name.clone()));
         };
+        let keys = keys.map(KeyFile::keys);
         let address = config.cluster.switches[number].address;
         let socket =
             HostSocket::bind(address).map_err(|source| SwitchError::Address { address, source })?;
@@ -100,7 +104,7 @@ impl SwitchNode {
         };
         // 0 is what those say who do not know it yet.
         let incarnation = rand::random::<u64>().max(1);
-        let node = FIRST_NODE + number as u8;
+        let node = Part::Switch(number).node();
         let replicas: Vec<_> = config.cluster.replicas.iter().map(|r| r.address).collect();
         let host = &config.host;
         let (dataplane, why) = backend::resolve(host.dataplane, host.interface.as_deref());
@@ -126,12 +130,13 @@ impl SwitchNode {
                     interface,
                     mode,
                     replicas: vec![replicas.clone()],
-                    keys: None,
+                    keys,
                 })?))
             }
         };
         Ok(SwitchNode {
             socket,
+            gate: Gate::for_flair(keys, geometry.sets),
             backend,
             dataplane,
             node,
@@ -179,6 +184,9 @@ impl SwitchNode {
         len_bytes: usize,
         from: SocketAddrV4,
     ) {
+        if !self.gate.admits(&buffer[..len_bytes]) {
+            return;
+        }
         let random = self.random.random();
         let packet = buffer.first_chunk_mut().expect("it is longer");
         let (to, len_bytes) = match &self.backend {
@@ -192,8 +200,19 @@ impl SwitchNode {
             Backend::Kernel(_) => (forward_of(&packet[..len_bytes], self.node), len_bytes),
         };
         if let Some(to) = to {
-            self.lost += u64::from(!self.socket.send(&packet[..len_bytes], to));
+            let packet = &mut packet[..len_bytes];
+            self.gate.sign(packet);
+            self.lost += u64::from(!self.socket.send(packet, to));
         }
+    }
+
+    /// Other keys from now on. Without keys at the start there are none.
+    pub fn set_keys(&mut self, keys: Keys) -> Result<(), SwitchError> {
+        self.gate.set_keys(keys);
+        if let Backend::Kernel(xdp) = &mut self.backend {
+            xdp.set_keys(keys)?;
+        }
+        Ok(())
     }
 
     /// For polling.
@@ -249,6 +268,9 @@ impl SwitchNode {
             Backend::Kernel(xdp) => xdp.counters().unwrap_or_default(),
         };
         counters.insert("flair_packets_unsent", self.lost);
+        for (name, count) in self.gate.counters() {
+            *counters.entry(name).or_default() += count;
+        }
         counters
     }
 }

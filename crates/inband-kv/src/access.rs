@@ -5,10 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use inband_resp::password::Password;
 use inband_transport::tls::client_of_server;
 use rustls::{ClientConnection, StreamOwned};
-
-use crate::password::Password;
 
 /// What a replica asks of its clients.
 #[derive(Debug, Clone, Default)]

@@ -8,9 +8,7 @@
 //!
 //! When it is a lane's turn and all that waits in it only reads, it need not go through the log.
 
-mod buffer;
 mod transaction;
-mod wire;
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -18,9 +16,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
+use inband_resp::buffer::Buffer;
 use inband_resp::limits::REQUEST_LEN_BYTES_MAX;
 use inband_resp::reply::{Protocol, Reply};
 use inband_resp::request::{Args, Found, RequestParser};
+use inband_resp::wire::Wire;
 
 use crate::command::{Command, Route, SessionStamp};
 use crate::limit_hits::{LimitHit, LimitHits};
@@ -33,10 +33,8 @@ use crate::local;
 use crate::parse::{parse, ReadMode, Request};
 use crate::partition::logs_of;
 use crate::table::CommandId;
-use buffer::Buffer;
 pub use transaction::Item;
 use transaction::{Transaction, Watches};
-pub use wire::Wire;
 
 /// Arguments that outlive the input buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]

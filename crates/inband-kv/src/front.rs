@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use inband_resp::wire::Wire;
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
@@ -13,7 +14,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use nix::sys::socket::{setsockopt, sockopt};
 use rustls::{ServerConfig, ServerConnection};
 
-use crate::connection::{Connection, Wire};
+use crate::connection::Connection;
 use crate::limit_hits::{LimitHit, LimitHits, Seldom};
 use crate::limits::{
     ACCEPTS_PER_TURN_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES,

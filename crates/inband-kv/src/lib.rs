@@ -42,7 +42,6 @@ pub mod machine;
 pub mod packer;
 pub mod parse;
 pub mod partition;
-pub mod password;
 pub mod replica;
 pub mod store;
 pub mod syncer;

@@ -148,9 +148,6 @@ pub const IDLE_READS_BYTES_MAX: usize = 1024 * 1024;
 /// Most bytes of keys that one connection watches.
 pub const WATCHED_BYTES_MAX: usize = 256 * 1024;
 
-/// A connection's buffer that has held more gives its memory back when it is empty.
-pub const IDLE_BUFFER_BYTES_MAX: usize = 64 * 1024;
-
 /// Most bytes of keys that one `KEYS` returns.
 pub const KEYS_REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
 
@@ -176,9 +173,6 @@ pub const VALUES_IN_FLIGHT_BEFORE_FILLING: usize = 8;
 
 /// Most values one replica has in flight, whatever the log would take.
 pub const VALUES_IN_FLIGHT_MAX: usize = 1024;
-
-/// Longest password.
-pub const PASSWORD_LEN_BYTES_MAX: usize = 512;
 
 /// A client that has not said the password so long after it came is closed.
 pub const AUTHENTICATION_MS_MAX: u64 = 30_000;

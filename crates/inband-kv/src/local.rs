@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use inband_resp::password::Password;
 use inband_resp::reply::{Protocol, Reply};
 use inband_resp::request::Args;
 
@@ -15,7 +16,6 @@ use crate::limit_hits::{LimitHit, LimitHits};
 use crate::limits::{CLIENT_NAME_LEN_BYTES_MAX, SCAN_COUNT_MAX};
 use crate::machine::Machine;
 use crate::parse::{integer, unknown_subcommand, wrong_arity, SYNTAX_ERROR};
-use crate::password::Password;
 use crate::store::StoreError;
 use crate::table::{self, CommandId, CommandSpec, COMMANDS};
 

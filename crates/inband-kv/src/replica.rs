@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use inband_paxos::log::{ReplicatedLog, SubmitError, Ticket};
+use inband_resp::password::Password;
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 use inband_transport::tls::Transport;
@@ -41,7 +42,6 @@ use crate::local::{self, World};
 use crate::machine::Machine;
 use crate::packer::{Packer, Rejected, Submission};
 use crate::parse::ReadMode;
-use crate::password::Password;
 use crate::store::{Outcomes, StoreError};
 use crate::syncer::Syncer;
 use crate::table::CommandId;

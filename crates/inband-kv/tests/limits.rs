@@ -12,13 +12,13 @@ use inband_kv::connection::Patience;
 use inband_kv::control::Status;
 use inband_kv::limit_hits::LimitHit;
 use inband_kv::limits::{
-    CHECKPOINT_TRANSFERS_MAX, COMMAND_LEN_BYTES_MAX, IDLE_BUFFER_BYTES_MAX,
-    IN_FLIGHT_COMMAND_BYTES_MAX, OUTPUT_SOFT_BYTES_MAX, PENDING_COMMAND_BYTES_MAX,
-    READ_REPLIES_BYTES_MAX, REQUEST_KEYS_MAX, VALUES_REPLY_BYTES_MAX, WATCHED_BYTES_MAX,
+    CHECKPOINT_TRANSFERS_MAX, COMMAND_LEN_BYTES_MAX, IN_FLIGHT_COMMAND_BYTES_MAX,
+    OUTPUT_SOFT_BYTES_MAX, PENDING_COMMAND_BYTES_MAX, READ_REPLIES_BYTES_MAX, REQUEST_KEYS_MAX,
+    VALUES_REPLY_BYTES_MAX, WATCHED_BYTES_MAX,
 };
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
-use inband_resp::limits::REQUEST_LEN_BYTES_MAX;
+use inband_resp::limits::{IDLE_BUFFER_BYTES_MAX, REQUEST_LEN_BYTES_MAX};
 
 /// For ever, as far as a test is concerned.
 const LONG: Duration = Duration::from_secs(600);

@@ -11,9 +11,9 @@ use common::{resp, wait_for, Client, Served};
 use inband_kv::connection::Patience;
 use inband_kv::limit_hits::LimitHit;
 use inband_kv::limits::{PENDING_COMMANDS_MAX, UNWRITTEN_INSTANCES_MAX};
-use inband_kv::password::Password;
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
+use inband_resp::password::Password;
 use inband_transport::certificates::{Authority, CertificateFiles};
 use inband_transport::tls::{client_of_server, server_for_clients};
 

@@ -336,7 +336,8 @@ impl Default for Timing {
 
 /// `[host.tls]`: checkpoints and the control plane go over TLS, and only to and from hosts with a
 /// certificate of the cluster's authority. All hosts of a cluster have it, or none.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TlsConfig {
     /// The certificate of the cluster's authority.
     pub ca: PathBuf,
@@ -345,6 +346,7 @@ pub struct TlsConfig {
     /// The key to it.
     pub key: PathBuf,
     /// Redis clients, too, must speak TLS. They need no certificate.
+    #[serde(default)]
     pub resp: bool,
 }
 

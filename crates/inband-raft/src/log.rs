@@ -35,9 +35,13 @@ enum Record {
 pub(super) struct Log<M> {
     /// `None`: in memory only.
     journal: Option<Journal>,
+    /// Bytes of the snapshot that the journal begins with, and of the entries written behind it.
+    snapshot_bytes: usize,
+    written_bytes: usize,
     peer: u64,
     hard: pb::HardState,
-    /// What `entries` follows, without its data.
+    /// What `entries` follows, without its data. A journal may begin later: it holds a state, not the entries
+    /// that are kept for peers.
     start: Snapshot,
     entries: VecDeque<Entry>,
     /// After the entries applied so far, without its data.
@@ -61,6 +65,8 @@ impl Replayed {
             Ok(Record::Hard(term, vote, commit)) => {
                 (self.hard.term, self.hard.vote, self.hard.commit) = (term, vote, commit);
             }
+            // A journal that was being rewritten when its host died repeats entries; what follows them counts.
+            Ok(Record::Entry(entry)) if self.has(&entry) => {}
             Ok(Record::Entry(entry)) => replace_from(&mut self.entries, &self.start, entry),
             Ok(Record::Snapshot(snapshot)) => {
                 self.entries.retain(|entry| entry.index > snapshot.index);
@@ -68,6 +74,13 @@ impl Replayed {
             }
             Err(error) => self.unreadable = Some(error.to_string()),
         }
+    }
+
+    /// Of one index and term there is one entry, and one sequence of entries before it.
+    fn has(&self, entry: &Entry) -> bool {
+        let at = entry.index.checked_sub(self.start.index + 1);
+        let known = at.and_then(|at| self.entries.get(at as usize));
+        known.is_some_and(|known| known.term == entry.term)
     }
 }
 
@@ -111,9 +124,11 @@ impl<M: StateMachine> Log<M> {
 
     fn with(journal: Option<Journal>, peer: u64, mut replayed: Replayed) -> Log<M> {
         let state = state_of(&replayed.start);
-        replayed.start.data = Vec::new();
+        let snapshot_bytes = std::mem::take(&mut replayed.start.data).len();
         Log {
             journal,
+            snapshot_bytes,
+            written_bytes: 0,
             peer,
             hard: replayed.hard,
             applied: replayed.start.clone(),
@@ -142,7 +157,8 @@ impl<M: StateMachine> Log<M> {
     pub fn install(&mut self, mut snapshot: Snapshot) {
         self.note(|| Record::Snapshot(snapshot.clone()));
         self.state = state_of(&snapshot);
-        snapshot.data = Vec::new();
+        self.snapshot_bytes = std::mem::take(&mut snapshot.data).len();
+        self.written_bytes = 0;
         self.entries.clear();
         self.hard.commit = self.hard.commit.max(snapshot.index);
         self.hard.term = self.hard.term.max(snapshot.term);
@@ -153,6 +169,7 @@ impl<M: StateMachine> Log<M> {
     /// Durable after the next commit.
     pub fn append(&mut self, entry: &pb::Entry) {
         let entry = Entry::of(entry);
+        self.written_bytes += entry.data.len();
         self.note(|| Record::Entry(entry.clone()));
         replace_from(&mut self.entries, &self.start, entry);
     }
@@ -179,44 +196,47 @@ impl<M: StateMachine> Log<M> {
         self.journal.as_mut().map_or(Ok(()), Journal::commit)
     }
 
-    /// Shorten the log if it has become long. Only a journal needs the state for that.
+    /// Shorten the log if it has become long. Only a journal needs the state for that, and so only once as much was
+    /// written as the state is long: what is written in all is twice the entries at most.
     pub fn compact(&mut self, tuning: &Tuning) -> Result<(), StorageError> {
         let done = (self.applied.index - self.start.index) as usize;
         if done < tuning.compact_entries + tuning.keep_entries {
             return Ok(());
         }
-        let drop = done - tuning.keep_entries;
+        if self.journal.is_some() {
+            if self.written_bytes < self.snapshot_bytes {
+                return Ok(());
+            }
+            self.rewrite(done)?;
+        }
         let mut start = self.applied.clone();
         start.index -= tuning.keep_entries as u64;
         start.term = self.term_of(start.index).expect("it is in the log");
-        if self.journal.is_some() {
-            self.rewrite(&start, drop)?;
-        }
-        self.entries.drain(..drop);
+        self.entries.drain(..done - tuning.keep_entries);
         self.start = start;
         Ok(())
     }
 
-    fn rewrite(&mut self, start: &Snapshot, drop: usize) -> Result<(), StorageError> {
-        assert_eq!(
-            start.index, self.applied.index,
-            "a journal keeps no entries"
-        );
+    /// Begin the journal anew with the state after the `done` entries that are applied.
+    fn rewrite(&mut self, done: usize) -> Result<(), StorageError> {
         let Some(journal) = &mut self.journal else {
             return Ok(());
         };
-        let mut start = start.clone();
+        let mut start = self.applied.clone();
         start.data = self.state.snapshot();
+        let snapshot_bytes = start.data.len();
         let hard = Record::Hard(self.hard.term, self.hard.vote, self.hard.commit);
         let (peer, entries) = (self.peer, &self.entries);
         journal.snapshot(|append| {
             append(&encode(&Record::Peer(peer)));
             append(&encode(&hard));
-            append(&encode(&Record::Snapshot(start.clone())));
-            for entry in entries.iter().skip(drop) {
+            append(&encode(&Record::Snapshot(start)));
+            for entry in entries.iter().skip(done) {
                 append(&encode(&Record::Entry(entry.clone())));
             }
-        })
+        })?;
+        (self.snapshot_bytes, self.written_bytes) = (snapshot_bytes, 0);
+        Ok(())
     }
 
     pub fn last(&self) -> u64 {
@@ -293,5 +313,57 @@ impl<M: StateMachine> raft::Storage for Log<M> {
         let mut snapshot = self.applied.clone();
         snapshot.data = self.state.snapshot();
         Ok(snapshot.into_raft())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Kind;
+
+    fn entry(index: u64, term: u64) -> Vec<u8> {
+        encode(&Record::Entry(Entry {
+            kind: Kind::Command,
+            term,
+            index,
+            data: bytes::Bytes::new(),
+            context: bytes::Bytes::new(),
+        }))
+    }
+
+    fn snapshot(index: u64) -> Vec<u8> {
+        encode(&Record::Snapshot(Snapshot {
+            index,
+            term: 5,
+            ..Snapshot::default()
+        }))
+    }
+
+    fn replay(records: &[Vec<u8>]) -> Vec<(u64, u64)> {
+        let mut replayed = Replayed::default();
+        records.iter().for_each(|record| replayed.take(record));
+        assert_eq!(replayed.unreadable, None);
+        let entries = replayed.entries.iter();
+        entries.map(|entry| (entry.index, entry.term)).collect()
+    }
+
+    #[test]
+    fn a_rewriting_that_was_broken_off_forgets_nothing() {
+        let before = [snapshot(1), entry(2, 5), entry(3, 5), entry(4, 5)];
+        let rewritten = [snapshot(2), entry(3, 5)];
+        let both = [&before[..], &rewritten[..]].concat();
+        assert_eq!(replay(&both), [(3, 5), (4, 5)]);
+    }
+
+    #[test]
+    fn an_entry_of_another_term_replaces_all_from_its_place_on() {
+        let records = [
+            snapshot(1),
+            entry(2, 5),
+            entry(3, 5),
+            entry(4, 5),
+            entry(3, 6),
+        ];
+        assert_eq!(replay(&records), [(2, 5), (3, 6)]);
     }
 }

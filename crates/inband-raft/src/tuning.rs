@@ -16,9 +16,10 @@ pub struct Tuning {
     pub batch_appends: bool,
     /// A new peer that lacks at most this many entries is given its vote.
     pub caught_up_entries: u64,
-    /// The log is shortened once it has this many applied entries more than it keeps.
+    /// The log is shortened once it has this many applied entries more than it keeps; one in a journal not before
+    /// they are as long as the state that it begins with.
     pub compact_entries: usize,
-    /// Applied entries kept for peers that are behind. Without a journal only: one keeps none.
+    /// Applied entries kept for peers that are behind, in memory: a journal keeps the state instead.
     pub keep_entries: usize,
     /// A snapshot is taken to be lost if its receiver has not said that it has it after so many ticks.
     pub snapshot_wait_ticks: usize,

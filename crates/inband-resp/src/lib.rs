@@ -1,6 +1,10 @@
 //! RESP, the protocol of Redis, from the server's side: requests found in what a socket brings, replies
-//! written to what it takes. No socket and no command in it.
+//! written to what it takes; and what every server of it needs beside: a client's socket ([`wire`]), with TLS or
+//! without, its bytes ([`buffer`]), a password. No command in it.
 
+pub mod buffer;
 pub mod limits;
+pub mod password;
 pub mod reply;
 pub mod request;
+pub mod wire;

@@ -21,3 +21,9 @@ pub const UNTRUSTED_ARGUMENTS_MAX: usize = 10;
 
 /// Longest argument before the password was said, as in Redis.
 pub const UNTRUSTED_BULK_LEN_BYTES_MAX: usize = 16 * 1024;
+
+/// A connection's buffer that has held more gives its memory back when it is empty.
+pub const IDLE_BUFFER_BYTES_MAX: usize = 64 * 1024;
+
+/// Longest password.
+pub const PASSWORD_LEN_BYTES_MAX: usize = 512;

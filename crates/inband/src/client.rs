@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use inband_kv::access::{Access, ClientStream};
-use inband_kv::password::Password;
+use inband_resp::password::Password;
 
 /// Options of commands that talk to a replica as its clients do.
 #[derive(Debug, Default, Args)]

@@ -196,9 +196,17 @@ fn dropped(counters: &BTreeMap<String, u64>) -> String {
 
 /// For `inband status`: the keys that the hosts send with, and what was dropped.
 pub fn summary(status: &ClusterStatus) -> String {
-    let said = || status.hosts.iter().filter_map(|host| host.status.as_ref());
-    let mut active: Vec<u16> = said()
-        .filter_map(|s| Some(s.keys.as_ref()?.active))
+    let said = status.hosts.iter().filter_map(|host| host.status.as_ref());
+    summary_of(said.map(|s| (s.keys.as_ref(), &s.counters)))
+}
+
+/// The same, of what each host says.
+pub fn summary_of<'a>(
+    said: impl Iterator<Item = (Option<&'a KeyStatus>, &'a BTreeMap<String, u64>)> + Clone,
+) -> String {
+    let mut active: Vec<u16> = said
+        .clone()
+        .filter_map(|(keys, _)| Some(keys?.active))
         .collect();
     active.sort_unstable();
     active.dedup();
@@ -206,7 +214,7 @@ pub fn summary(status: &ClusterStatus) -> String {
         return "not authenticated".into();
     }
     let mut sum: BTreeMap<String, u64> = BTreeMap::new();
-    for counters in said().map(|s| &s.counters) {
+    for (_, counters) in said {
         for name in DROPPED {
             if let Some(count) = counters.get(name) {
                 *sum.entry(name.into()).or_default() += count;

@@ -25,7 +25,12 @@ pub fn certificate_files(tls: &TlsConfig) -> CertificateFiles {
 
 /// As the configuration says; warns of a certificate that is about to expire.
 pub fn of(config: &Config) -> Result<Transport> {
-    let Some(tls) = &config.host.tls else {
+    of_tls(config.host.tls.as_ref())
+}
+
+/// As `[host.tls]` says; warns of a certificate that is about to expire.
+pub fn of_tls(tls: Option<&TlsConfig>) -> Result<Transport> {
+    let Some(tls) = tls else {
         return Ok(Transport::plain());
     };
     let files = certificate_files(tls);

@@ -18,8 +18,8 @@ use inband_lab::{
 use inband_paxos::config::{logs_of, Dataplane, Durability, DEFAULT_RING_SLOTS};
 
 use inband_kv::access::Access;
-use inband_kv::password::Password;
 use inband_lab::certificates::authority;
+use inband_resp::password::Password;
 
 use crate::client::Client;
 use crate::operate;

@@ -1,14 +1,24 @@
 //! A FLAIR cluster on real packets, through the command line: it serves Redis clients while its switch, its leader and
-//! a follower die and come back, and nothing that was answered is lost.
+//! a follower die and come back, and nothing that was answered is lost. Strangers are not heard.
 
 mod common;
 
-use std::net::SocketAddr;
+use std::fs::File;
+use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{lab_works, port, Client, PROGRAM};
+use inband_dataplane::auth::{Gate, Keys, Secret};
+use inband_dataplane::flair::wire::{self, Header, Type};
+use inband_flair::client::{self, Op, Outcome};
+use inband_flair::digests::Digests;
+use inband_flair::timing::ClientTiming;
+use inband_paxos::key_file::KeyFile;
+use nix::sched::{setns, CloneFlags};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 /// How long a cluster may take to be whole again; far longer than it does.
@@ -25,14 +35,26 @@ impl Flair {
         let _ = std::fs::remove_dir_all(&data);
         let resp = SocketAddr::from(([127, 0, 0, 1], port(1)));
         let flair = Flair { data, resp };
-        let resp = resp.to_string();
-        let said = flair.succeeds(&[&["up", "--detach", "--resp", &resp], options].concat());
-        assert!(said.contains("self-check: SET and GET agree"), "{said}");
-        assert!(
-            said.contains(&format!("-p {}", flair.resp.port())),
-            "{said}"
-        );
+        flair.up_again(options);
         flair
+    }
+
+    fn up_again(&self, options: &[&str]) -> String {
+        let resp = self.resp.to_string();
+        let said = self.succeeds(&[&["up", "--detach", "--resp", &resp], options].concat());
+        assert!(said.contains("self-check: SET and GET agree"), "{said}");
+        assert!(said.contains(&format!("-p {}", self.resp.port())), "{said}");
+        said
+    }
+
+    /// End every process at once, without a word.
+    fn kill_all(&self) {
+        let status = self.status();
+        let pids = hosts(&status).iter().map(|host| &host["pid"]);
+        for pid in pids.chain([&status["supervisor_pid"]]) {
+            let pid = pid.as_u64().expect("it runs") as i32;
+            kill(Pid::from_raw(pid), Signal::SIGKILL).expect("ours");
+        }
     }
 
     fn run(&self, args: &[&str]) -> (bool, String) {
@@ -102,6 +124,50 @@ impl Flair {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+
+    /// Wait until this is so of what status says.
+    fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status();
+            if is_so(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "not {what}: {status}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Do something on the gateway's host.
+    fn beside_gateway<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
+        let status = self.status();
+        let in_lab = status["network"] == "namespaces";
+        let host = hosts(&status).iter().find(|host| host["name"] == "gateway");
+        let pid = host.expect("there is one")["pid"]
+            .as_u64()
+            .expect("it runs");
+        let there = move || {
+            if in_lab {
+                let network = File::open(format!("/proc/{pid}/ns/net")).expect("its network");
+                setns(network, CloneFlags::CLONE_NEWNET).expect("it can be entered");
+            }
+            act()
+        };
+        std::thread::scope(|scope| scope.spawn(there).join().expect("it ends"))
+    }
+}
+
+fn hosts(status: &Value) -> &Vec<Value> {
+    status["hosts"].as_array().expect("there are hosts")
+}
+
+fn addresses(status: &Value, kind: &str) -> Vec<SocketAddrV4> {
+    let of_kind = |host: &&Value| host["name"].as_str().is_some_and(|n| n.starts_with(kind));
+    let address = |host: &Value| host["address"].as_str().and_then(|a| a.parse().ok());
+    let hosts = hosts(status).iter().filter(of_kind);
+    hosts
+        .map(|host| address(host).expect("an address"))
+        .collect()
 }
 
 impl Drop for Flair {
@@ -159,4 +225,231 @@ fn hosts_in_namespaces_serve_through_failures() {
     if lab_works("hosts_in_namespaces_serve_through_failures") {
         survives("lab", &[]);
     }
+}
+
+/// What an attacker without the key can make: every type, with absurd contents, tagged or not.
+fn throw(targets: &[SocketAddrV4]) {
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    let guess = Keys::new(1, &[(1, Secret([0; 16]))]).expect("a key");
+    for target in targets {
+        for kind in Type::ALL {
+            let mut header = Header::new(kind, 0, 1);
+            (header.session, header.seq, header.term) = (u64::MAX >> 1, 1 << 40, 9);
+            header.key_hash = wire::key_hash(b"key1");
+            header.digest = wire::digest(b"nonsense");
+            let mut packet = Vec::new();
+            wire::emit(&header, b"key1", b"nonsense", &mut packet);
+            let _ = socket.send_to(&packet, target);
+            guess.sign(&mut packet);
+            let _ = socket.send_to(&packet, target);
+        }
+    }
+}
+
+/// Read a key as a client of the first switch that has this key file. `None`: no answer.
+fn read_with(keys: &KeyFile, switches: &[SocketAddrV4], key: &str) -> Option<Vec<u8>> {
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    let patience = Duration::from_millis(20);
+    socket.set_read_timeout(Some(patience)).expect("set");
+    let mut gate = Gate::for_flair(Some(keys.keys()), 1);
+    let mut client = client::Client::new(client::Config {
+        set: 0,
+        switches: switches.len() as u8,
+        nonce: u64::from(socket.local_addr().expect("bound").port()),
+        timing: ClientTiming {
+            deadline_ns: 1_000_000_000,
+            ..ClientTiming::default()
+        },
+    });
+    client.set_digests(Digests::new(keys.digest()));
+    let (begun, mut out) = (Instant::now(), client::Out::default());
+    let now = || begun.elapsed().as_nanos() as u64;
+    let read = client.submit(now(), Op::Get(key.into()), &mut out);
+    read.expect("it is taken");
+    let mut buffer = [0; 2048];
+    loop {
+        out.packets.sign(&gate);
+        for (switch, packet) in out.packets.iter() {
+            let _ = socket.send_to(packet, switches[usize::from(switch)]);
+        }
+        out.packets.clear();
+        match out.outcomes.pop() {
+            Some((_, Outcome::Value(value))) => return value,
+            Some(_) => return None,
+            None => {}
+        }
+        if let Ok(len_bytes) = socket.recv(&mut buffer) {
+            if gate.admits(&buffer[..len_bytes]) {
+                client.on_packet(now(), &buffer[..len_bytes], &mut out);
+            }
+        }
+        client.tick(now(), &mut out);
+    }
+}
+
+fn strangers_are_not_heard(name: &str, options: &[&str]) {
+    let flair = Flair::up(name, options);
+    let mut client = Client::connect(flair.resp);
+    flair.check(&mut client, 0);
+    let status = flair.status();
+    flair.beside_gateway(|| throw(&addresses(&status, "")));
+    flair.wait_for("counted by every host", |status| {
+        hosts(status).iter().all(|host| {
+            let counters = &host["status"]["counters"];
+            let counts = |name: &str| counters[name].as_u64().is_some_and(|count| count > 0);
+            counts("bad_key") && counts("bad_tag")
+        })
+    });
+    let said = flair.succeeds(&["status"]);
+    assert!(said.contains("packets: key 1  bad_key"), "{said}");
+    flair.check(&mut client, 1);
+
+    let file = flair.data.join("keys.toml");
+    let keys = KeyFile::load(&file).expect("it is there");
+    let switches = addresses(&status, "switch");
+    let value = flair.beside_gateway(|| read_with(&keys, &switches, "key7"));
+    assert_eq!(value.as_deref(), Some(&b"1.7"[..]), "with the key");
+    let other = KeyFile::generate().expect("random bytes");
+    let value = flair.beside_gateway(|| read_with(&other, &switches, "key7"));
+    assert_eq!(value, None, "with another key");
+
+    // A host that is away meanwhile comes back with the new key.
+    flair.succeeds(&["kill", "follower/0"]);
+    let data = flair.data.to_str().expect("of letters");
+    let mut rotate = Command::new(PROGRAM);
+    rotate.args(["key", "rotate", "--data", data]);
+    let output = rotate.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("all hosts send with key 2"), "{output:?}");
+    flair.succeeds(&["restart", "follower/0"]);
+    flair.wait_until_whole();
+    flair.wait_for("the new key alone", |status| {
+        let is_new = |host: &Value| {
+            let keys = &host["status"]["keys"];
+            keys["active"] == 2 && keys["accepted"] == serde_json::json!([2])
+        };
+        hosts(status).iter().all(is_new)
+    });
+    flair.check(&mut client, 2);
+    let value = flair.beside_gateway(|| read_with(&keys, &switches, "key7"));
+    assert_eq!(value, None, "the old key is forgotten");
+    let said = flair.succeeds(&["status"]);
+    assert!(said.contains("Raft: TLS"), "{said}");
+}
+
+#[test]
+fn a_switch_in_user_space_hears_no_strangers() {
+    strangers_are_not_heard("tags-udp", &["--dataplane", "udp"]);
+}
+
+#[test]
+fn a_switch_in_the_kernel_hears_no_strangers() {
+    if lab_works("a_switch_in_the_kernel_hears_no_strangers") {
+        strangers_are_not_heard("tags-lab", &[]);
+    }
+}
+
+#[test]
+fn without_keys_and_certificates_if_that_is_asked_for() {
+    let open = ["--dataplane", "udp", "--no-key", "--no-tls"];
+    let flair = Flair::up("open", &open);
+    flair.check(&mut Client::connect(flair.resp), 0);
+    let said = flair.succeeds(&["status"]);
+    assert!(
+        said.contains("packets: not authenticated; Raft: plain"),
+        "{said}"
+    );
+}
+
+/// Numbers that were acknowledged as they were set, until the connection broke.
+fn set_until_it_breaks(resp: SocketAddr, prefix: &str) -> usize {
+    let mut client = Client::connect(resp);
+    let mut count = 0;
+    loop {
+        let (key, value) = (format!("{prefix}{count}"), count.to_string());
+        match client.try_call(&["SET", &key, &value]) {
+            Some(said) if said == "+OK" => count += 1,
+            _ => return count,
+        }
+    }
+}
+
+fn survives_the_end_of_all(name: &str, options: &[&str]) {
+    let durable = [&["--durability", "sync"], options].concat();
+    let flair = Flair::up(name, &durable);
+    let mut acknowledged = Vec::new();
+    for round in 0..3 {
+        let prefix = format!("{round}.");
+        let setting = {
+            let (resp, prefix) = (flair.resp, prefix.clone());
+            std::thread::spawn(move || set_until_it_breaks(resp, &prefix))
+        };
+        let mut client = Client::connect(flair.resp);
+        let deadline = Instant::now() + PATIENCE;
+        while client.call(&["GET", &format!("{prefix}50")]) == "(nil)" {
+            assert!(Instant::now() < deadline, "nothing is written");
+        }
+        flair.kill_all();
+        acknowledged.push((prefix, setting.join().expect("it ends")));
+        // What was chosen at the first start is remembered.
+        let said = flair.up_again(options);
+        assert!(said.contains("durability sync"), "{said}");
+        let mut client = Client::connect(flair.resp);
+        for (prefix, count) in &acknowledged {
+            for number in 0..*count {
+                let value = client.call(&["GET", &format!("{prefix}{number}")]);
+                assert_eq!(value, number.to_string(), "{prefix}{number} of {count}");
+            }
+        }
+    }
+    let keys = KeyFile::load(&flair.data.join("keys.toml")).expect("it is there");
+    let said = flair.succeeds(&["down"]);
+    assert!(said.contains("its data stay"), "{said}");
+    for (option, value) in [("--durability", "memory"), ("--replicas", "5")] {
+        let (succeeded, said) = flair.run(&["up", option, value, "--dataplane", "udp"]);
+        assert!(
+            !succeeded && said.contains("--durability sync --replicas 3"),
+            "{said}"
+        );
+    }
+    flair.up_again(options);
+    assert_eq!(
+        KeyFile::load(&flair.data.join("keys.toml")).expect("there"),
+        keys
+    );
+    assert_eq!(Client::connect(flair.resp).call(&["GET", "0.7"]), "7");
+
+    // One that lost its log is given it by the others.
+    flair.succeeds(&["kill", "replica/2"]);
+    std::fs::remove_dir_all(flair.data.join("hosts/replica-2/raft")).expect("it is there");
+    flair.succeeds(&["restart", "replica/2"]);
+    flair.wait_until_whole();
+    flair.check(&mut Client::connect(flair.resp), 1);
+}
+
+#[test]
+fn with_sync_the_end_of_all_processes_takes_nothing() {
+    survives_the_end_of_all("sync-udp", &["--dataplane", "udp"]);
+}
+
+#[test]
+fn with_sync_the_end_of_all_processes_in_namespaces_takes_nothing() {
+    if lab_works("with_sync_the_end_of_all_processes_in_namespaces_takes_nothing") {
+        survives_the_end_of_all("sync-lab", &[]);
+    }
+}
+
+#[test]
+fn with_memory_the_end_of_all_is_the_end_and_down_says_so() {
+    let options = ["--dataplane", "udp"];
+    let flair = Flair::up("memory", &options);
+    let keys = KeyFile::load(&flair.data.join("keys.toml")).expect("it is there");
+    assert_eq!(Client::connect(flair.resp).call(&["SET", "a", "1"]), "+OK");
+    let said = flair.succeeds(&["down"]);
+    assert!(said.contains("in memory and is gone"), "{said}");
+    flair.up_again(&options);
+    assert_eq!(Client::connect(flair.resp).call(&["GET", "a"]), "(nil)");
+    // Packets of the one before, sent again, would mean something to it.
+    let new = KeyFile::load(&flair.data.join("keys.toml")).expect("it is there");
+    assert_ne!(new, keys);
 }

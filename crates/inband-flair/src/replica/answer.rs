@@ -136,7 +136,7 @@ impl Replica {
         header.flags = request.flags & flag::STABLE;
         let data = self.raft.state().get(key);
         match data {
-            Some(data) => header.digest = wire::digest(data),
+            Some(data) => header.digest = self.digests.of_data(data),
             None => header.flags |= flag::MISSING,
         }
         out.packets

@@ -11,11 +11,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use inband_flair::config::Balance;
-use inband_paxos::config::Dataplane;
+use inband_paxos::config::{Dataplane, Durability};
 
 use super::row::{machine, median, progress, Baseline, Output, Row};
 use super::scratch::ScratchDir;
-use crate::flair::cluster::{Cluster, FlairSpec};
+use crate::flair::cluster::{Cluster, FlairSpec, Security};
 use load::{LoadReport, Workload};
 use quota::Quota;
 
@@ -191,8 +191,10 @@ impl Bed {
             heartbeat_ms: 20,
             // Nodes that wait for their share of a CPU are not dead.
             step_down_ms: 500,
+            durability: Durability::Memory,
             dataplane: args.dataplane,
             resp: ([127, 0, 0, 1], 0).into(),
+            security: Security::default(),
         })?;
         let bed = Bed {
             config: cluster.gateway_config(),

@@ -11,27 +11,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use inband_flair::config::{
-    Balance, ClusterConfig, Config, HostConfig, Part, ReplicaConfig, SwitchConfig, GATEWAY,
-};
-use inband_lab::lab::HOST_INTERFACE;
-use inband_lab::line_json::{self, Server};
+use inband_flair::config::{Balance, ClusterConfig, Part, GATEWAY};
+use inband_lab::cluster_dir::ClusterDir;
+use inband_lab::line_json::Server;
 use inband_lab::process::{ProcessSpec, SupervisedChild};
 use inband_lab::supervisor::listeners;
 use inband_lab::{preflight, Lab, LabError, LabSpec};
-use inband_paxos::config::{Dataplane, DEFAULT_PORT};
+use inband_paxos::config::{Dataplane, Durability, DEFAULT_PORT};
 use inband_paxos::durable::StateLock;
 
+use super::hosts::{cluster_config, existing_log, host, names, Host};
+use super::keys;
+use super::record::Record;
 use super::remote::{self, Reply, Request};
-use super::status::{ClusterStatus, HostEntry, HostReply, HostRequest, HostStatus, Process};
+use super::status::{ClusterStatus, Process};
 
 /// How long the hosts may take until a session serves.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How long a host may take to answer before it counts as silent.
-const STATUS_LIMIT: Duration = Duration::from_millis(500);
-/// Lines of a log that an error message quotes.
-const LOG_TAIL_LINES: usize = 4;
 
 /// What `inband flair up` is asked for.
 #[derive(Debug, Clone)]
@@ -52,10 +49,27 @@ pub struct FlairSpec {
     pub heartbeat_ms: u64,
     /// Without a heartbeat for so long a switch serves no more, in milliseconds.
     pub step_down_ms: u64,
+    /// What survives when all hosts end.
+    pub durability: Durability,
     /// Where the switches' role runs.
     pub dataplane: Dataplane,
     /// Where Redis clients connect.
     pub resp: SocketAddr,
+    /// Who is let in.
+    pub security: Security,
+}
+
+/// What keeps strangers out. The default is nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Security {
+    /// Packets carry tags.
+    pub authenticated: bool,
+    /// Replicas talk to each other over TLS.
+    pub tls: bool,
+    /// Redis clients must speak TLS.
+    pub resp_tls: bool,
+    /// Redis clients must say the password in this file.
+    pub password_file: Option<PathBuf>,
 }
 
 /// A running cluster. Everything ends and is removed when it is dropped.
@@ -82,75 +96,9 @@ struct Shared {
     _lock: StateLock,
 }
 
-struct Host {
-    config: Config,
-    address: SocketAddrV4,
-    dir: PathBuf,
-    slot: Mutex<Slot>,
-}
-
-struct Slot {
-    child: Option<SupervisedChild>,
-    process: Process,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// A lock whose holder may have panicked.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Host {
-    fn name(&self) -> &str {
-        &self.config.host.name
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        let mut slot = lock(&self.slot);
-        let has_ended = |child: &mut SupervisedChild| child.exit_status().is_some();
-        if slot.child.as_mut().is_some_and(has_ended) {
-            slot.child = None;
-            slot.process = Process::Ended;
-        }
-        slot
-    }
-
-    fn status(&self) -> Option<HostStatus> {
-        let socket = &self.config.host.socket;
-        match line_json::call(socket, &HostRequest::Status, STATUS_LIMIT) {
-            Ok(HostReply::Status(status)) => Some(*status),
-            _ => None,
-        }
-    }
-
-    fn entry(&self) -> HostEntry {
-        let (process, pid) = {
-            let slot = self.slot();
-            (slot.process, slot.child.as_ref().map(SupervisedChild::pid))
-        };
-        let runs = process == Process::Running;
-        HostEntry {
-            name: self.name().into(),
-            address: self.address,
-            process,
-            pid,
-            status: runs.then(|| self.status()).flatten(),
-        }
-    }
-
-    fn log_tail(&self) -> String {
-        let text = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
-        lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join(" | ")
-    }
-}
-
-/// Names of the hosts, in the order of their addresses.
-fn names(spec: &FlairSpec) -> Vec<String> {
-    let switches = (0..spec.switches).map(|i| format!("switch/{i}"));
-    let replicas = (0..spec.replicas).map(|i| format!("replica/{i}"));
-    switches
-        .chain(replicas)
-        .chain([GATEWAY.to_owned()])
-        .collect()
 }
 
 /// Another one for every directory.
@@ -197,6 +145,13 @@ impl Cluster {
                 spec.data.display()
             )
         })?;
+        let begins = Record::check(Record::read(&spec.data)?, &spec)?;
+        if let Some(log) = existing_log(&spec).filter(|_| begins) {
+            bail!(
+                "there is a log of another cluster in {}; remove it, or choose another --data",
+                log.display()
+            );
+        }
         let front_door = listeners::bind(spec.resp, "--resp")?;
         let names = names(&spec);
         let (lab, notice) = network(&spec, &names)?;
@@ -213,6 +168,12 @@ impl Cluster {
             }
         };
         let config = cluster_config(&spec, &names, &addresses);
+        if let Some(path) = &config.key_file {
+            keys::prepare(path, begins)?;
+        }
+        if begins {
+            Record::of(&spec).write(&spec.data)?;
+        }
         let hosts = names
             .iter()
             .zip(&addresses)
@@ -321,75 +282,9 @@ impl Drop for Cluster {
     }
 }
 
-fn cluster_config(spec: &FlairSpec, names: &[String], addresses: &[SocketAddrV4]) -> ClusterConfig {
-    let of = |kind: &str| -> Vec<(String, SocketAddrV4)> {
-        let all = names.iter().cloned().zip(addresses.iter().copied());
-        all.filter(|(name, _)| name.starts_with(kind)).collect()
-    };
-    ClusterConfig {
-        name: "flair".into(),
-        groups: spec.groups,
-        balance: spec.balance,
-        heartbeat_ms: spec.heartbeat_ms,
-        step_down_ms: spec.step_down_ms,
-        replicas: of("replica")
-            .into_iter()
-            .map(|(name, address)| ReplicaConfig {
-                name,
-                address,
-                raft: SocketAddr::V4(address), // the same number, but TCP
-            })
-            .collect(),
-        switches: of("switch")
-            .into_iter()
-            .map(|(name, address)| SwitchConfig { name, address })
-            .collect(),
-    }
-}
-
-fn host(
-    spec: &FlairSpec,
-    cluster: &ClusterConfig,
-    name: &str,
-    address: SocketAddrV4,
-    in_lab: bool,
-) -> Result<Host> {
-    let dir = spec.data.join("hosts").join(name.replace('/', "-"));
-    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    let config = Config {
-        cluster: cluster.clone(),
-        host: HostConfig {
-            name: name.into(),
-            socket: dir.join("control.sock"),
-            dataplane: if in_lab {
-                spec.dataplane
-            } else {
-                Dataplane::Udp
-            },
-            interface: in_lab.then(|| HOST_INTERFACE.to_owned()),
-            address: Some(address),
-            resp: Vec::new(),
-        },
-    };
-    if let Err(message) = config.check() {
-        bail!("{message}");
-    }
-    let file = dir.join("config.toml");
-    let text = toml::to_string(&config).context("writing a configuration")?;
-    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-    Ok(Host {
-        config,
-        address,
-        dir,
-        slot: Mutex::new(Slot {
-            child: None,
-            process: Process::Killed,
-        }),
-    })
-}
-
 impl Shared {
-    /// Start a host's process. `is_first`: the cluster is new, and one of the replicas founds it.
+    /// Start a host's process. `is_first`: all hosts are started, and one of the replicas founds the group if none
+    /// is in one.
     fn spawn(&self, host: &Host, is_first: bool) -> Result<()> {
         let log = host.dir.join("log");
         let log = OpenOptions::new()
@@ -417,7 +312,7 @@ impl Shared {
             Some(lab) => lab.host(host.name())?.spawn(&process)?,
             None => SupervisedChild::spawn(&process, None)?,
         };
-        let mut slot = lock(&host.slot);
+        let mut slot = host.slot();
         slot.child = Some(child);
         slot.process = Process::Running;
         Ok(())
@@ -461,6 +356,7 @@ impl Shared {
             resp: self.front_door.local_addr().unwrap_or(self.spec.resp),
             groups: self.config.groups,
             balance: self.config.balance.to_string(),
+            durability: self.spec.durability,
             hosts: self.hosts.iter().map(Host::entry).collect(),
         }
     }
@@ -540,6 +436,21 @@ impl Shared {
         Ok(host.name().to_owned())
     }
 
+    fn rotate_key(&self) -> Result<String> {
+        let _operation = lock(&self.operation);
+        ensure!(
+            self.spec.security.authenticated,
+            "this cluster was started without a key"
+        );
+        let runs = |host: &&Host| host.slot().process == Process::Running;
+        let running = self.hosts.iter().filter(runs);
+        let sockets: Vec<_> = running
+            .map(|host| (host.name().to_owned(), host.config.host.socket.clone()))
+            .collect();
+        let id = keys::rotate(&ClusterDir::key_file_in(&self.spec.data), &sockets)?;
+        Ok(format!("key {id}"))
+    }
+
     fn end(&self) {
         *lock(&self.has_ended) = true;
         self.ended.notify_all();
@@ -554,6 +465,7 @@ fn serve(shared: &Arc<Shared>) -> Result<Server> {
             Request::Status => return Reply::Status(Box::new(shared.status())),
             Request::Kill { role } => shared.kill(&role),
             Request::Restart { role } => shared.restart(&role),
+            Request::RotateKey => shared.rotate_key(),
             Request::Down => {
                 shared.end();
                 Ok("all".into())

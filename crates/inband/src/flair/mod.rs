@@ -1,7 +1,10 @@
 //! `inband flair`: a store whose reads are spread over its replicas by a switch (docs/flair.md).
 
 pub mod cluster;
+mod hosts;
+mod keys;
 mod operate;
+mod record;
 mod remote;
 mod run;
 pub mod status;

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 use clap::Args;
+use inband_paxos::config::Durability;
 
 use super::remote::{self, Reply, Request};
 use super::status::{ClusterStatus, HostEntry, Process};
 use super::DEFAULT_DATA;
+use crate::key;
 
 /// How long the supervisor may take to remove what it made.
 const END_LIMIT: Duration = Duration::from_secs(10);
@@ -76,9 +78,15 @@ pub fn print(status: &ClusterStatus) {
         (None, _) => "no replica leads".into(),
     };
     println!(
-        "{serving}; {} groups, balance {}, {}",
-        status.groups, status.balance, status.network
+        "{serving}; {} groups, balance {}, durability {}, {}",
+        status.groups, status.balance, status.durability, status.network
     );
+    let said = status.hosts.iter().filter_map(|host| host.status.as_ref());
+    let packets = key::summary_of(said.clone().map(|s| (s.keys.as_ref(), &s.counters)));
+    let replicas = said.filter(|s| s.replica.is_some());
+    let mut transports: Vec<&str> = replicas.map(|s| &s.transport[..]).collect();
+    transports.dedup();
+    println!("packets: {packets}; Raft: {}", transports.join(" and "));
     for host in &status.hosts {
         println!(
             "  {:<10} {:<21} {}",
@@ -137,11 +145,18 @@ fn done(args: &RoleArgs, request: &Request) -> Result<String> {
 
 /// `inband flair down`.
 pub fn down(args: &ClusterArgs) -> Result<()> {
+    let durability = remote::status(&args.data)?.durability;
     remote::ask(&args.data, &Request::Down)?;
     let deadline = Instant::now() + END_LIMIT;
     while remote::socket_in(&args.data).exists() && Instant::now() < deadline {
         std::thread::sleep(END_POLL_INTERVAL);
     }
-    println!("stopped; what it stored was in memory and is gone");
+    println!(
+        "stopped; {}",
+        match durability {
+            Durability::Memory => "what it stored was in memory and is gone",
+            Durability::Sync => "its data stay, and the next `inband flair up` goes on with them",
+        }
+    );
     Ok(())
 }

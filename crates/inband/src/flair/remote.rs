@@ -28,6 +28,8 @@ pub enum Request {
         /// As above.
         role: String,
     },
+    /// Put a new key into the place of the old one. The same words as those of `inband up` clusters.
+    RotateKey,
     /// End everything.
     Down,
 }

@@ -13,9 +13,12 @@ use inband_flair::gateway::Gateway;
 use inband_flair::replica_node::ReplicaNode;
 use inband_flair::switch_node::SwitchNode;
 use inband_lab::line_json::Server;
+use inband_transport::tls::Transport;
 
+use super::keys::HostKeys;
 use super::status::{HostReply, HostRequest, HostStatus, SwitchStatus};
 use crate::run::{inherited, stop_on_signals, wait};
+use crate::transport;
 
 /// How often what status says is renewed.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
@@ -26,17 +29,20 @@ const IDLE_MAX: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 struct Published {
     status: Arc<Mutex<HostStatus>>,
+    keys: HostKeys,
     renewed: Option<Instant>,
 }
 
 impl Published {
-    fn new(config: &Config) -> Published {
+    fn new(config: &Config, keys: HostKeys, transport: &Transport) -> Published {
         let status = HostStatus {
             name: config.host.name.clone(),
+            transport: format!("{transport:?}"),
             ..HostStatus::default()
         };
         Published {
             status: Arc::new(Mutex::new(status)),
+            keys,
             renewed: None,
         }
     }
@@ -48,7 +54,9 @@ impl Published {
             return;
         }
         self.renewed = Some(Instant::now());
-        with(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        status.keys = self.keys.status();
+        with(&mut status);
     }
 }
 
@@ -72,11 +80,13 @@ pub fn run(config_path: &Path, found: bool) -> Result<()> {
         })?;
         listeners.push(listener);
     }
-    let published = Published::new(&config);
+    let keys = HostKeys::load(&config)?;
+    let transport = transport::of_tls(config.host.tls.as_ref())?;
+    let published = Published::new(&config, keys, &transport);
     let _control = serve(&config, published.clone())?;
     match part {
         Part::Switch(_) => run_switch(&config, &stop, published),
-        Part::Replica(_) => run_replica(&config, found, &stop, published),
+        Part::Replica(_) => run_replica(&config, found, transport, &stop, published),
         Part::Gateway => run_gateway(&config, listeners, &stop, published),
     }
 }
@@ -90,6 +100,12 @@ fn serve(config: &Config, published: Published) -> Result<Server> {
                 status.unwrap_or_else(PoisonError::into_inner).clone(),
             ))
         }
+        HostRequest::ReloadKeys => match published.keys.reload() {
+            Ok(keys) => HostReply::Keys(keys),
+            Err(error) => HostReply::Error {
+                message: format!("{error:#}"),
+            },
+        },
     };
     Server::start(path, handle, |message| HostReply::Error { message })
         .with_context(|| format!("host.socket: cannot listen at {}", path.display()))
@@ -101,8 +117,11 @@ fn owned(counters: BTreeMap<&'static str, u64>) -> BTreeMap<String, u64> {
 }
 
 fn run_switch(config: &Config, stop: &AtomicBool, mut published: Published) -> Result<()> {
-    let mut node = SwitchNode::open(config)?;
+    let mut node = SwitchNode::open(config, published.keys.file().as_ref())?;
     while !stop.load(Ordering::Acquire) {
+        if let Some(keys) = published.keys.take() {
+            node.set_keys(keys)?;
+        }
         let more = node.poll()?;
         published.renew(|status| {
             let (session, active) = node.session();
@@ -124,11 +143,16 @@ fn run_switch(config: &Config, stop: &AtomicBool, mut published: Published) -> R
 fn run_replica(
     config: &Config,
     found: bool,
+    transport: Transport,
     stop: &AtomicBool,
     mut published: Published,
 ) -> Result<()> {
-    let mut node = ReplicaNode::open(config, found)?;
+    let keys = published.keys.file();
+    let mut node = ReplicaNode::open(config, found, keys.as_ref(), transport)?;
     while !stop.load(Ordering::Acquire) {
+        if let Some(keys) = published.keys.take() {
+            node.set_keys(keys);
+        }
         let more = node.poll()?;
         published.renew(|status| {
             status.backend = "udp".into();
@@ -148,8 +172,11 @@ fn run_gateway(
     stop: &AtomicBool,
     mut published: Published,
 ) -> Result<()> {
-    let mut gateway = Gateway::open(config, listeners)?;
+    let mut gateway = Gateway::open(config, published.keys.file().as_ref(), listeners)?;
     gateway.run(stop, |gateway| {
+        if let Some(keys) = published.keys.take() {
+            gateway.set_keys(keys);
+        }
         published.renew(|status| {
             status.backend = "udp".into();
             status.counters = owned(gateway.counters());

@@ -5,6 +5,8 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
 use inband_flair::replica::Status as ReplicaStatus;
+use inband_lab::control::KeyStatus;
+use inband_paxos::config::Durability;
 use serde::{Deserialize, Serialize};
 
 /// A request to a host's control socket.
@@ -13,6 +15,8 @@ use serde::{Deserialize, Serialize};
 pub enum HostRequest {
     /// Answered by [`HostReply::Status`].
     Status,
+    /// Read the key file again. Answered by [`HostReply::Keys`].
+    ReloadKeys,
 }
 
 /// Its answer.
@@ -21,7 +25,9 @@ pub enum HostRequest {
 pub enum HostReply {
     /// To [`HostRequest::Status`].
     Status(Box<HostStatus>),
-    /// It was not understood.
+    /// To [`HostRequest::ReloadKeys`]: used from now on; `None`: the host has no key file.
+    Keys(Option<KeyStatus>),
+    /// It was not understood, or failed.
     Error {
         /// One line.
         message: String,
@@ -39,6 +45,10 @@ pub struct HostStatus {
     pub replica: Option<ReplicaStatus>,
     /// A switch.
     pub switch: Option<SwitchStatus>,
+    /// If packets are authenticated: with which keys.
+    pub keys: Option<KeyStatus>,
+    /// How it talks to other hosts over TCP: `TLS` or `plain`.
+    pub transport: String,
     /// Everything counted, by name.
     pub counters: BTreeMap<String, u64>,
 }
@@ -96,6 +106,8 @@ pub struct ClusterStatus {
     pub groups: u32,
     /// How reads are spread.
     pub balance: String,
+    /// What survives when all hosts end.
+    pub durability: Durability,
     /// Its hosts.
     pub hosts: Vec<HostEntry>,
 }

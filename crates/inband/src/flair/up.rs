@@ -9,11 +9,14 @@ use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_flair::config::Balance;
 use inband_kv::access::Access;
+use inband_lab::certificates::authority;
 use inband_lab::signals::StopSignals;
 use inband_lab::supervisor::remote::{leave_terminal, spawn_until};
-use inband_paxos::config::Dataplane;
+use inband_paxos::config::{Dataplane, Durability};
+use inband_resp::password::Password;
 
-use super::cluster::{Cluster, FlairSpec};
+use super::cluster::{Cluster, FlairSpec, Security};
+use super::record::Record;
 use super::status::ClusterStatus;
 use super::{operate, remote, DEFAULT_DATA};
 use crate::client::{Answer, Client};
@@ -22,6 +25,8 @@ const SELF_CHECK_ROUNDS: usize = 200;
 const SELF_CHECK_LIMIT: Duration = Duration::from_secs(10);
 const SELF_CHECK_KEY: &str = "inband:self-check";
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+const STEP_DOWN_MS: u64 = 50;
+const SYNC_STEP_DOWN_MS: u64 = 250;
 
 /// Options of `inband flair up`.
 #[derive(Debug, Args)]
@@ -45,15 +50,33 @@ pub struct UpArgs {
     /// Time between two heartbeats of leader and switch.
     #[arg(long, default_value_t = 10, value_name = "MS")]
     heartbeat_ms: u64,
-    /// A switch that has no heartbeat for this long serves no more; the leader then takes another.
-    #[arg(long, default_value_t = 50, value_name = "MS")]
-    step_down_ms: u64,
-    /// Directory for sockets and logs. The data are in the replicas' memory.
+    /// A switch that has no heartbeat for this long serves no more; the leader then takes another. By default 50,
+    /// and 250 with durability sync: a disk may take its time.
+    #[arg(long, value_name = "MS")]
+    step_down_ms: Option<u64>,
+    /// What an acknowledged write survives: "memory" the loss of any minority of replicas, "sync" also that of all
+    /// at once: it is in synced logs. By default as the cluster in the directory was made, or memory.
+    #[arg(long, value_name = "memory|sync")]
+    durability: Option<Durability>,
+    /// Directory for sockets and logs; with durability sync for the data, else they are in the replicas' memory.
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
     data: PathBuf,
     /// Where Redis clients connect.
     #[arg(long, default_value = "127.0.0.1:6479", value_name = "ADDR:PORT")]
     resp: SocketAddr,
+    /// Make no key: packets carry no tags, and whoever reaches the hosts can forge them.
+    #[arg(long)]
+    no_key: bool,
+    /// Replicas talk to each other over plain TCP. Else each has a certificate, made in the cluster's directory,
+    /// and listens to no others.
+    #[arg(long)]
+    no_tls: bool,
+    /// Redis clients must say the password in this file, which only its owner may read.
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    /// Redis clients must speak TLS: redis-cli --tls --cacert DIR/authority/ca.pem
+    #[arg(long, conflicts_with = "no_tls")]
+    resp_tls: bool,
     /// Run in the background; stop with `inband flair down`.
     #[arg(long)]
     detach: bool,
@@ -64,6 +87,9 @@ pub struct UpArgs {
 
 impl UpArgs {
     fn spec(&self) -> Result<FlairSpec> {
+        let absolute = |file: &PathBuf| std::path::absolute(file).context("--password-file");
+        let was = Record::read(&self.data)?.map(|record| record.durability());
+        let durability = self.durability.or(was).unwrap_or_default();
         Ok(FlairSpec {
             program: std::env::current_exe().context("finding this program")?,
             data: self.data.clone(),
@@ -72,10 +98,41 @@ impl UpArgs {
             groups: self.groups,
             balance: self.balance,
             heartbeat_ms: self.heartbeat_ms,
-            step_down_ms: self.step_down_ms,
+            step_down_ms: self.step_down_ms.unwrap_or(match durability {
+                Durability::Memory => STEP_DOWN_MS,
+                Durability::Sync => SYNC_STEP_DOWN_MS,
+            }),
+            durability,
             dataplane: self.dataplane,
             resp: self.resp,
+            security: Security {
+                authenticated: !self.no_key,
+                tls: !self.no_tls,
+                resp_tls: self.resp_tls,
+                password_file: self.password_file.as_ref().map(absolute).transpose()?,
+            },
         })
+    }
+
+    /// What Redis clients must do.
+    fn access(&self) -> Result<Access> {
+        let password = self.password_file.as_deref().map(Password::read);
+        Ok(Access {
+            password: password.transpose().context("--password-file")?,
+            ca: self.resp_tls.then(|| authority(&self.data)),
+        })
+    }
+
+    fn redis_cli_options(&self) -> String {
+        let tls = match self.resp_tls {
+            true => format!(" --tls --cacert {}", authority(&self.data).display()),
+            false => String::new(),
+        };
+        let password = match &self.password_file {
+            Some(file) => format!(" -a \"$(cat {})\"", file.display()),
+            None => String::new(),
+        };
+        tls + &password
     }
 }
 
@@ -91,8 +148,11 @@ pub fn up(args: &UpArgs) -> Result<()> {
     let cluster = Cluster::start(args.spec()?)?;
     println!("{}", cluster.notice());
     if !args.detached {
-        show_start(&cluster.status())?;
-        println!("Ctrl-C stops it. The data are in the replicas' memory: they survive any minority of them, not the end.");
+        show_start(&cluster.status(), args)?;
+        println!(
+            "Ctrl-C stops it. {}",
+            what_stays(cluster.status().durability)
+        );
     }
     while !signals.wait(WATCH_INTERVAL) && !cluster.wait_for_end(WATCH_INTERVAL) {}
     println!("stopped");
@@ -112,31 +172,48 @@ fn up_detached(args: &UpArgs) -> Result<()> {
     // The dataplane and why.
     let said = std::fs::read_to_string(args.data.join("up.log")).unwrap_or_default();
     said.lines().take(1).for_each(|line| println!("{line}"));
-    show_start(&status)?;
-    println!("It runs in the background; `inband flair down` stops it.");
+    show_start(&status, args)?;
+    println!(
+        "It runs in the background; `inband flair down` stops it. {}",
+        what_stays(status.durability)
+    );
     Ok(())
 }
 
-fn show_start(status: &ClusterStatus) -> Result<()> {
+fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
     operate::print(status);
-    let (set, get) = self_check(status.resp).context("self-check: FLAIR does not serve")?;
+    let (set, get) =
+        self_check(&args.access()?, status.resp).context("self-check: FLAIR does not serve")?;
     println!(
         "self-check: SET and GET agree; medians of {SELF_CHECK_ROUNDS}: SET {:.0} us, GET {:.0} us (client, gateway, switch, replica)",
         set.as_nanos() as f64 / 1000.0,
         get.as_nanos() as f64 / 1000.0
     );
     println!(
-        "ready: redis-cli -h {} -p {}",
+        "ready: redis-cli -h {} -p {}{}",
         status.resp.ip(),
-        status.resp.port()
+        status.resp.port(),
+        args.redis_cli_options()
     );
     println!("try:   inband flair status | inband flair kill switch | inband flair kill leader");
     Ok(())
 }
 
+/// What becomes of the data when all hosts end.
+pub fn what_stays(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Memory => {
+            "The data are in the replicas' memory: they survive any minority of them, not the end."
+        }
+        Durability::Sync => {
+            "The data stay in the replicas' logs; the next `inband flair up` goes on with them."
+        }
+    }
+}
+
 /// SET and GET over a real socket; the median times.
-fn self_check(resp: SocketAddr) -> Result<(Duration, Duration)> {
-    let mut client = Client::connect_with(&Access::default(), resp, SELF_CHECK_LIMIT)?;
+fn self_check(access: &Access, resp: SocketAddr) -> Result<(Duration, Duration)> {
+    let mut client = Client::connect_with(access, resp, SELF_CHECK_LIMIT)?;
     let (mut sets, mut gets) = (Vec::new(), Vec::new());
     for i in 0..SELF_CHECK_ROUNDS {
         let value = i.to_string();

@@ -1,0 +1,53 @@
+//! What packets carry in place of their key and their data: the tag of a packet covers these, not the bytes.
+//!
+//! Without a cluster key both are xxh3, against damage only. With one they are SipHash-2-4 under the digest key,
+//! so that nobody on the path can put other bytes under the same tag.
+
+use inband_dataplane::auth::Digest;
+use inband_dataplane::flair::wire::NO_DATA_DIGEST;
+
+/// See the module. All hosts of a cluster have the same.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Digests(Digest);
+
+impl Digests {
+    /// As the cluster's key file says.
+    pub fn new(digest: Digest) -> Digests {
+        Digests(digest)
+    }
+
+    /// The hash of a key, whose highest bits name its group.
+    pub fn of_key(&self, key: &[u8]) -> u64 {
+        self.0.of(key)
+    }
+
+    /// The digest of data. That of none is the one that the switch writes, with a key or without: the length
+    /// is in the header.
+    pub fn of_data(&self, data: &[u8]) -> u64 {
+        match data {
+            [] => NO_DATA_DIGEST,
+            data => self.0.of(data),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inband_dataplane::auth::Secret;
+    use inband_dataplane::flair::wire;
+
+    #[test]
+    fn a_key_changes_all_but_the_digest_of_nothing() {
+        let (plain, keyed) = (
+            Digests::default(),
+            Digests::new(Digest::keyed(Secret([7; 16]))),
+        );
+        assert_eq!(plain.of_key(b"k"), wire::key_hash(b"k"));
+        assert_eq!(plain.of_data(b"data"), wire::digest(b"data"));
+        assert_ne!(keyed.of_key(b"k"), plain.of_key(b"k"));
+        assert_ne!(keyed.of_data(b"data"), plain.of_data(b"data"));
+        assert_eq!(keyed.of_data(b""), plain.of_data(b""));
+        assert_eq!(plain.of_data(b""), wire::digest(b""));
+    }
+}

@@ -1,0 +1,121 @@
+//! What a cluster with a log on disk must be started with again, `flair.json` in its directory.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::{ensure, Context, Result};
+use inband_paxos::config::Durability;
+use serde::{Deserialize, Serialize};
+
+use super::cluster::FlairSpec;
+
+const FILE: &str = "flair.json";
+/// No secret.
+const MODE: u32 = 0o644;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    durability: Durability,
+    replicas: usize,
+    switches: usize,
+}
+
+impl Record {
+    /// Of the cluster in a directory that has been there before.
+    pub fn read(data: &Path) -> Result<Option<Record>> {
+        let path = data.join(FILE);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        let record = serde_json::from_str(&text);
+        Ok(Some(record.with_context(|| {
+            format!("{} is damaged", path.display())
+        })?))
+    }
+
+    /// What survives when all of its hosts end.
+    pub fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    /// May the cluster in this directory be started so? True: it begins anew, and nothing is lost by that.
+    pub fn check(was: Option<Record>, spec: &FlairSpec) -> Result<bool> {
+        let Some(was) = was.filter(|was| was.durability == Durability::Sync) else {
+            return Ok(true);
+        };
+        let wanted = Record::of(spec);
+        ensure!(
+            was == wanted,
+            "the cluster in {} has --durability {} --replicas {} --switches {}, and its data; start it with these, or \
+             another one with another --data",
+            spec.data.display(),
+            was.durability,
+            was.replicas,
+            was.switches
+        );
+        Ok(false)
+    }
+
+    /// Of a cluster that is about to begin.
+    pub fn of(spec: &FlairSpec) -> Record {
+        Record {
+            durability: spec.durability,
+            replicas: spec.replicas,
+            switches: spec.switches,
+        }
+    }
+
+    /// Durable when it returns.
+    pub fn write(&self, data: &Path) -> Result<()> {
+        let text = serde_json::to_vec(self).context("writing a record")?;
+        let path = data.join(FILE);
+        inband_storage::replace(&path, &text, MODE)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flair::cluster::Security;
+    use inband_flair::config::Balance;
+    use inband_paxos::config::Dataplane;
+
+    fn spec(durability: Durability, replicas: usize) -> FlairSpec {
+        FlairSpec {
+            program: "inband".into(),
+            data: "/tmp/flair".into(),
+            replicas,
+            switches: 2,
+            groups: 4096,
+            balance: Balance::Random,
+            heartbeat_ms: 10,
+            step_down_ms: 50,
+            durability,
+            dataplane: Dataplane::Udp,
+            resp: ([127, 0, 0, 1], 0).into(),
+            security: Security::default(),
+        }
+    }
+
+    #[test]
+    fn data_on_disk_are_not_begun_anew_by_mistake() {
+        let begins = |was: Option<(Durability, usize)>, now: (Durability, usize)| {
+            let was = was.map(|(durability, replicas)| Record::of(&spec(durability, replicas)));
+            Record::check(was, &spec(now.0, now.1)).map_err(|error| error.to_string())
+        };
+        let (memory, sync) = (Durability::Memory, Durability::Sync);
+        assert_eq!(begins(None, (sync, 3)), Ok(true));
+        assert_eq!(begins(Some((memory, 3)), (memory, 5)), Ok(true));
+        assert_eq!(begins(Some((memory, 3)), (sync, 3)), Ok(true));
+        assert_eq!(begins(Some((sync, 3)), (sync, 3)), Ok(false));
+        for other in [(memory, 3), (sync, 5)] {
+            let said = begins(Some((sync, 3)), other).expect_err("it would lose the data");
+            assert!(said.contains("--durability sync --replicas 3"), "{said}");
+        }
+    }
+}
