@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Result};
 use clap::Args;
 use inband_paxos::config::Durability;
+use inband_paxos::durable::StateLock;
 
 use super::remote::{self, Reply, Request};
 use super::status::{ClusterStatus, HostEntry, Process};
@@ -148,7 +149,10 @@ pub fn down(args: &ClusterArgs) -> Result<()> {
     let durability = remote::status(&args.data)?.durability;
     remote::ask(&args.data, &Request::Down)?;
     let deadline = Instant::now() + END_LIMIT;
-    while remote::socket_in(&args.data).exists() && Instant::now() < deadline {
+    // The lock goes last: with it the next `up` can begin.
+    let has_ended =
+        || !remote::socket_in(&args.data).exists() && StateLock::take(&args.data).is_ok();
+    while !has_ended() && Instant::now() < deadline {
         std::thread::sleep(END_POLL_INTERVAL);
     }
     println!(
