@@ -82,6 +82,8 @@ pub enum Outcome {
     Value(Option<Vec<u8>>),
     /// Of a put or delete: done.
     Written,
+    /// Of a delete: done, and there was no such key.
+    Missing,
     /// Nothing was done.
     Failed(Failure),
     /// A write that may be done, or not; no earlier than it was submitted.
@@ -394,7 +396,11 @@ impl Client {
             return self.lose_session(out);
         }
         if let Some(request) = self.end(Name::Write(header.client_seq)) {
-            out.outcomes.push((request.ticket, Outcome::Written));
+            let outcome = match header.has(flag::MISSING) {
+                true => Outcome::Missing,
+                false => Outcome::Written,
+            };
+            out.outcomes.push((request.ticket, outcome));
         }
     }
 

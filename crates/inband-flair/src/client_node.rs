@@ -6,16 +6,20 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use inband_dataplane::auth::Gate;
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_paxos::key_file::KeyFile;
 
 use crate::client::{self, Client, Op, Out, Outcome, SubmitError, Ticket};
 use crate::clock::boot_time_ns;
 use crate::config::ClusterConfig;
+use crate::digests::Digests;
 use crate::timing::ClientTiming;
 
 /// Every replica set of this configuration is number 0.
 const SET: u16 = 0;
+const SETS: usize = 1;
 /// Packets taken before outcomes are told.
 const BATCH_PACKETS: usize = 256;
 /// Longest sleep.
@@ -24,6 +28,7 @@ const IDLE_MAX: Duration = Duration::from_millis(100);
 /// See the module.
 pub struct ClientNode {
     socket: HostSocket,
+    gate: Gate,
     switches: Vec<SocketAddrV4>,
     client: Client,
     out: Out,
@@ -31,21 +36,27 @@ pub struct ClientNode {
 }
 
 impl ClientNode {
-    /// A client of this cluster, from this address of its host, at any port.
+    /// A client of this cluster, from this address of its host, at any port, with the keys in the cluster's file.
     pub fn open(
         cluster: &ClusterConfig,
         address: Ipv4Addr,
         timing: ClientTiming,
     ) -> io::Result<ClientNode> {
         let switches: Vec<_> = cluster.switches.iter().map(|s| s.address).collect();
-        let client = Client::new(client::Config {
+        let mut client = Client::new(client::Config {
             set: SET,
             switches: switches.len() as u8,
             nonce: rand::random(),
             timing,
         });
+        let keys = cluster.key_file.as_deref().map(KeyFile::load);
+        let keys = keys.transpose().map_err(io::Error::other)?;
+        if let Some(keys) = &keys {
+            client.set_digests(Digests::new(keys.digest()));
+        }
         Ok(ClientNode {
             socket: HostSocket::bind(SocketAddrV4::new(address, 0))?,
+            gate: Gate::for_flair(keys.as_ref().map(KeyFile::keys), SETS),
             switches,
             client,
             out: Out::default(),
@@ -68,6 +79,9 @@ impl ClientNode {
                 break;
             };
             let packet = &buffer[..len_bytes];
+            if !self.gate.admits(packet) {
+                continue;
+            }
             self.client.on_packet(boot_time_ns(), packet, &mut self.out);
         }
         self.client.tick(boot_time_ns(), &mut self.out);
@@ -97,6 +111,7 @@ impl ClientNode {
     }
 
     fn send(&mut self) {
+        self.out.packets.sign(&self.gate);
         for (switch, packet) in self.out.packets.iter() {
             // What is lost is sent again.
             self.socket.send(packet, self.switches[usize::from(switch)]);

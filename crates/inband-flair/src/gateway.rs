@@ -5,32 +5,34 @@
 
 mod command;
 mod connection;
+mod hits;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, ErrorKind};
-use std::net::{SocketAddrV4, TcpListener};
+use std::io;
+use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use inband_dataplane::auth::{Gate, Keys};
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_paxos::key_file::KeyFile;
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use inband_resp::front::{Front, Ready};
+use inband_resp::limits::STUCK_CLIENTS_PERIOD_MS;
+use inband_resp::password::Password;
+use inband_resp::patience::Patience;
+use rustls::ServerConfig;
 
 use crate::client::{self, Client, Out, SubmitError, Ticket};
 use crate::clock::boot_time_ns;
 use crate::config::Config;
 use crate::digests::Digests;
+use crate::limits::{GATEWAY_CLIENTS_MAX, GATEWAY_MEMORY_BYTES_MAX, GATEWAY_READ_BUDGET_BYTES};
 use crate::timing::ClientTiming;
-use connection::Connection;
+use connection::{Connection, Turn};
+use hits::{Hit, Hits};
 
-/// Connections at once; further ones are told and closed.
-pub const CLIENTS_MAX: usize = 4096;
-const EVENTS_MAX: usize = 256;
-const SOCKET: Token = Token(0);
-const FIRST_LISTENER: usize = 1;
 /// Every replica set of this configuration is number 0.
 const SET: u16 = 0;
 const SETS: usize = 1;
@@ -38,36 +40,58 @@ const SETS: usize = 1;
 const BATCH_PACKETS: usize = 256;
 /// Longest sleep: it has to notice that it is to stop.
 const IDLE_MAX: Duration = Duration::from_millis(100);
+/// Between two lines in the log about what strangers do.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
+
+/// What Redis clients must do to be let in, and how much is kept of them.
+#[derive(Debug, Clone)]
+pub struct Doors {
+    /// The password to say.
+    pub password: Option<Password>,
+    /// Speak TLS.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Clients at once.
+    pub clients_max: usize,
+    /// Memory that all of them make the gateway hold.
+    pub memory_bytes_max: usize,
+    /// How long they may keep it waiting.
+    pub patience: Patience,
+}
+
+impl Default for Doors {
+    fn default() -> Doors {
+        Doors {
+            password: None,
+            tls: None,
+            clients_max: GATEWAY_CLIENTS_MAX,
+            memory_bytes_max: GATEWAY_MEMORY_BYTES_MAX,
+            patience: Patience::default(),
+        }
+    }
+}
 
 /// See the module. One thread.
 pub struct Gateway {
-    poll: Poll,
-    listeners: Vec<mio::net::TcpListener>,
-    connections: HashMap<usize, Connection>,
-    next_token: usize,
+    front: Front<Connection>,
+    ready: Ready,
+    /// Connections to be looked at in the next turn.
+    attention: Vec<usize>,
+    doors: Doors,
+    scratch: Vec<u8>,
     socket: HostSocket,
     gate: Gate,
     switches: Vec<SocketAddrV4>,
     client: Client,
     out: Out,
-    /// Which connection waits for an operation.
-    waiting: HashMap<Ticket, usize>,
+    /// Which connection waits for an operation: its place, and its id.
+    waiting: HashMap<Ticket, (usize, u64)>,
     /// Connections whose next operation found too many under way.
     full: Vec<usize>,
-    counters: Counters,
-}
-
-/// What has happened.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Commands answered.
-    pub commands: u64,
-    /// Connections refused: there were too many.
-    pub clients_refused: u64,
-    /// Connections closed for what they said, or because they read too little.
-    pub clients_closed: u64,
-    /// Packets that the system did not take.
-    pub packets_unsent: u64,
+    hits: Hits,
+    commands: u64,
+    packets_unsent: u64,
+    stuck_looked_at: Instant,
+    logged_at: Option<Instant>,
 }
 
 impl Gateway {
@@ -77,6 +101,7 @@ impl Gateway {
         config: &Config,
         keys: Option<&KeyFile>,
         listeners: Vec<TcpListener>,
+        doors: Doors,
     ) -> io::Result<Gateway> {
         let switches: Vec<_> = config.cluster.switches.iter().map(|s| s.address).collect();
         let mut client = Client::new(client::Config {
@@ -89,25 +114,15 @@ impl Gateway {
             client.set_digests(Digests::new(keys.digest()));
         }
         let address = config.host.address.expect("a checked gateway has one");
-        let poll = Poll::new()?;
         let socket = HostSocket::bind(address)?;
-        let fd = socket.fd();
-        poll.registry()
-            .register(&mut SourceFd(&fd), SOCKET, Interest::READABLE)?;
-        let mut taken = Vec::new();
-        for (number, listener) in listeners.into_iter().enumerate() {
-            listener.set_nonblocking(true)?;
-            let mut listener = mio::net::TcpListener::from_std(listener);
-            let token = Token(FIRST_LISTENER + number);
-            poll.registry()
-                .register(&mut listener, token, Interest::READABLE)?;
-            taken.push(listener);
-        }
+        let fds = [socket.fd()];
+        let front = Front::new(listeners, &fds, doors.clients_max, doors.tls.clone())?;
         Ok(Gateway {
-            next_token: FIRST_LISTENER + taken.len(),
-            poll,
-            listeners: taken,
-            connections: HashMap::new(),
+            front,
+            ready: Ready::default(),
+            attention: Vec::new(),
+            doors,
+            scratch: vec![0; GATEWAY_READ_BUDGET_BYTES],
             socket,
             gate: Gate::for_flair(keys.map(KeyFile::keys), SETS),
             switches,
@@ -115,8 +130,17 @@ impl Gateway {
             out: Out::default(),
             waiting: HashMap::new(),
             full: Vec::new(),
-            counters: Counters::default(),
+            hits: Hits::default(),
+            commands: 0,
+            packets_unsent: 0,
+            stuck_looked_at: Instant::now(),
+            logged_at: None,
         })
+    }
+
+    /// The addresses where Redis clients connect.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.front.local_addrs()
     }
 
     /// Serve until told to stop; `publish` is called after every turn.
@@ -125,33 +149,32 @@ impl Gateway {
         stop: &AtomicBool,
         mut publish: impl FnMut(&mut Gateway),
     ) -> io::Result<()> {
-        let mut events = Events::with_capacity(EVENTS_MAX);
         while !stop.load(Ordering::Acquire) {
             let more = self.receive()?;
             self.client.tick(boot_time_ns(), &mut self.out);
             self.settle();
             let timeout = if more { Duration::ZERO } else { self.timeout() };
-            match self.poll.poll(&mut events, Some(timeout)) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                polled => polled?,
-            }
-            for event in &events {
-                match event.token() {
-                    SOCKET => {}
-                    Token(at) if at < FIRST_LISTENER + self.listeners.len() => {
-                        self.accept(at - FIRST_LISTENER);
-                    }
-                    Token(at) => self.serve(at, event.is_readable()),
-                }
-            }
+            self.front.wait(timeout, &mut self.ready)?;
+            self.accept();
+            let mut slots = std::mem::take(&mut self.attention);
+            slots.append(&mut self.ready.connections);
+            slots.into_iter().for_each(|slot| self.advance(slot));
+            self.settle();
+            self.close_stuck();
+            self.bound_memory();
             publish(self);
         }
         Ok(())
     }
 
     fn timeout(&self) -> Duration {
+        if !self.attention.is_empty() {
+            return Duration::ZERO;
+        }
         let due = self.client.due().unwrap_or(u64::MAX);
-        Duration::from_nanos(due.saturating_sub(boot_time_ns())).min(IDLE_MAX)
+        let timeout = Duration::from_nanos(due.saturating_sub(boot_time_ns())).min(IDLE_MAX);
+        let pause = self.front.accept_pause(Instant::now());
+        pause.map_or(timeout, |pause| timeout.min(pause))
     }
 
     /// Take what has come for the client. True: there may be more.
@@ -176,93 +199,126 @@ impl Gateway {
             self.out.packets.sign(&self.gate);
             for (switch, packet) in self.out.packets.iter() {
                 let sent = self.socket.send(packet, self.switches[usize::from(switch)]);
-                self.counters.packets_unsent += u64::from(!sent);
+                self.packets_unsent += u64::from(!sent);
             }
             self.out.packets.clear();
             let outcomes = std::mem::take(&mut self.out.outcomes);
             if outcomes.is_empty() {
                 return;
             }
+            let mut slots = std::mem::take(&mut self.full);
             for (ticket, outcome) in outcomes {
-                let Some(token) = self.waiting.remove(&ticket) else {
-                    continue; // its connection is gone
+                let Some((slot, id)) = self.waiting.remove(&ticket) else {
+                    continue;
                 };
-                if let Some(connection) = self.connections.get_mut(&token) {
+                // Its connection may be gone, and another one in its place.
+                let connection = self.front.connections.get_mut(slot);
+                if let Some(connection) = connection.filter(|c| c.id == id) {
                     connection.done(ticket, outcome);
-                    self.advance(token);
+                    slots.push(slot);
                 }
             }
-            self.retry_full();
+            slots.sort_unstable();
+            slots.dedup();
+            slots.into_iter().for_each(|slot| self.advance(slot));
         }
     }
 
-    /// Connections that found the client full.
-    fn retry_full(&mut self) {
-        for token in std::mem::take(&mut self.full) {
-            self.advance(token);
+    fn accept(&mut self) {
+        let is_trusted = self.doors.password.is_none();
+        let make = |arrival| Connection::new(arrival, is_trusted);
+        let accepted = self.front.accept(Instant::now(), make);
+        self.attention.extend(accepted.slots);
+        (0..accepted.refused).for_each(|_| self.hits.count(Hit::Clients));
+        if let Some(error) = accepted.failure {
+            self.hits.count(Hit::Accept);
+            self.log(&format!(
+                "accepting a client: {error}; raise the limit of open files (ulimit -n)"
+            ));
         }
-    }
-
-    fn accept(&mut self, listener: usize) {
-        loop {
-            // Whatever accepting failed for, the next event tries again.
-            let Ok((mut stream, _)) = self.listeners[listener].accept() else {
-                return;
-            };
-            if self.connections.len() >= CLIENTS_MAX {
-                self.counters.clients_refused += 1;
-                let _ = io::Write::write(&mut stream, b"-ERR max number of clients reached\r\n");
-                continue;
-            }
-            let token = self.next_token;
-            self.next_token += 1;
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            let _ = stream.set_nodelay(true);
-            let registered = self
-                .poll
-                .registry()
-                .register(&mut stream, Token(token), interest);
-            if registered.is_ok() {
-                self.connections.insert(token, Connection::new(stream));
-                self.serve(token, true);
-            }
-        }
-    }
-
-    fn serve(&mut self, token: usize, is_readable: bool) {
-        let Some(connection) = self.connections.get_mut(&token) else {
-            return; // closed a moment ago
-        };
-        if is_readable {
-            connection.has_input();
-        }
-        self.advance(token);
     }
 
     /// Read, begin, answer, write: as far as this connection gets.
-    fn advance(&mut self, token: usize) {
-        let Some(connection) = self.connections.get_mut(&token) else {
+    fn advance(&mut self, slot: usize) {
+        let Some(connection) = self.front.connections.get_mut(slot) else {
             return;
         };
-        let now = boot_time_ns();
+        let (now, id) = (boot_time_ns(), connection.id);
         let (client, out, waiting) = (&mut self.client, &mut self.out, &mut self.waiting);
-        let full = &mut self.full;
-        let result = connection.advance(&mut |op| {
-            let submitted = client.submit(now, op, out);
-            match &submitted {
-                Ok(ticket) => {
-                    waiting.insert(*ticket, token);
+        let (full, hits) = (&mut self.full, &mut self.hits);
+        let mut turn = Turn {
+            submit: |op| {
+                let submitted = client.submit(now, op, out);
+                match &submitted {
+                    Ok(ticket) => {
+                        waiting.insert(*ticket, (slot, id));
+                    }
+                    Err(SubmitError::TooMany(_)) => full.push(slot),
+                    Err(_) => {}
                 }
-                Err(SubmitError::TooMany(_)) => full.push(token),
-                Err(_) => {}
-            }
-            submitted
-        });
-        self.counters.commands += connection.take_answered();
-        if let Err(closed) = result {
-            self.counters.clients_closed += u64::from(closed.is_misbehaviour());
-            let mut gone = self.connections.remove(&token).expect("it was there");
-            gone.deregister(self.poll.registry());
+                submitted
+            },
+            password: self.doors.password.as_ref(),
+            hit: &mut |hit| hits.count(hit),
+            scratch: &mut self.scratch,
+            now: Instant::now(),
+        };
+        let result = connection.advance(&mut turn);
+        self.commands += std::mem::take(&mut connection.answered);
+        match result {
+            Ok(true) => self.attention.push(slot),
+            Ok(false) => {}
+            Err(hit) => return self.close(slot, hit),
+        }
+        self.front.connections.account(slot);
+    }
+
+    fn close(&mut self, slot: usize, hit: Hit) {
+        let Some(mut connection) = self.front.close(slot) else {
+            return;
+        };
+        connection.say_goodbye();
+        self.hits.count(hit);
+        if hit != Hit::Gone {
+            self.log(&format!(
+                "closed the client at {}: {hit:?}; see docs/limits.md",
+                connection.peer
+            ));
+        }
+    }
+
+    /// Now and then only: whoever can make it happen could flood the log.
+    fn log(&mut self, line: &str) {
+        let is_new = |at: Instant| at.elapsed() < LOG_PERIOD;
+        if !self.logged_at.is_some_and(is_new) {
+            self.logged_at = Some(Instant::now());
+            tracing::warn!("{line}");
+        }
+    }
+
+    /// Close clients that have kept the gateway waiting for too long.
+    fn close_stuck(&mut self) {
+        let now = Instant::now();
+        let period = Duration::from_millis(STUCK_CLIENTS_PERIOD_MS);
+        if now.saturating_duration_since(self.stuck_looked_at) < period {
+            return;
+        }
+        self.stuck_looked_at = now;
+        let patience = self.doors.patience;
+        let places = self.front.connections.places();
+        let stuck = places.filter_map(|(slot, c)| Some((slot, c.stuck(now, &patience)?)));
+        for (slot, stuck) in stuck.collect::<Vec<_>>() {
+            self.close(slot, stuck.into());
+        }
+    }
+
+    /// Close the clients that hold most until all together hold no more than they may.
+    fn bound_memory(&mut self) {
+        while self.front.connections.memory_bytes() > self.doors.memory_bytes_max {
+            let Some(slot) = self.front.connections.largest() else {
+                return;
+            };
+            self.close(slot, Hit::Memory);
         }
     }
 
@@ -273,14 +329,16 @@ impl Gateway {
 
     /// Everything counted, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
-        let c = &self.counters;
         let mut counters = BTreeMap::from([
-            ("gateway_commands", c.commands),
-            ("gateway_clients", self.connections.len() as u64),
-            ("gateway_clients_refused", c.clients_refused),
-            ("gateway_clients_closed", c.clients_closed),
-            ("gateway_packets_unsent", c.packets_unsent),
+            ("gateway_commands", self.commands),
+            ("gateway_clients", self.front.connections.len() as u64),
+            (
+                "gateway_clients_memory_bytes",
+                self.front.connections.memory_bytes() as u64,
+            ),
+            ("gateway_packets_unsent", self.packets_unsent),
         ]);
+        counters.extend(self.hits.counters());
         counters.extend(self.gate.counters());
         counters
     }

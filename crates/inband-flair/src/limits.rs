@@ -20,5 +20,21 @@ pub const CLIENT_WINDOW_MAX: usize = 4000;
 const _: () = assert!(CLIENT_WINDOW_MAX < inband_paxos::session::SEQUENCES_ABOVE_LOW_MAX);
 /// Confirmations that a leader waits for at a time.
 pub const CONFIRMATIONS_MAX: usize = 16;
+/// The gateway: clients at once.
+pub const GATEWAY_CLIENTS_MAX: usize = 4096;
+/// The gateway: memory that all clients together make it hold; over it the client with most is closed.
+pub const GATEWAY_MEMORY_BYTES_MAX: usize = 256 << 20;
+/// The gateway: requests of one client that are not answered; more are not read.
+pub const GATEWAY_PENDING_MAX: usize = 1024;
+/// The gateway: operations of these.
+pub const GATEWAY_STEPS_MAX: usize = 1024;
+/// The gateway: bytes of these. A request that is longer alone is taken if it is the only one.
+pub const GATEWAY_PENDING_BYTES_MAX: usize = 512 << 10;
+/// The gateway: bytes of answers that wait for one client to read them; then its requests are not read.
+pub const GATEWAY_OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// The gateway: bytes read of one client before others get a turn.
+pub const GATEWAY_READ_BUDGET_BYTES: usize = 64 << 10;
+/// The gateway: keys of one command.
+pub const GATEWAY_KEYS_MAX: usize = 4096;
 /// Clocks of two machines run apart by less than this, in parts per million.
 pub const CLOCK_DRIFT_PPM_MAX: u64 = 10_000;

@@ -1,7 +1,7 @@
 //! The replicated state: keys, clients' sessions, the last session of FLAIR. In memory, and pure: every
 //! replica applies the same entries and comes to the same state.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use inband_paxos::log::{Origin, ValueKind};
 use inband_paxos::session::{SessionTable, Verdict};
@@ -19,6 +19,8 @@ pub enum Done {
     Opened,
     /// Done now, or before.
     Written,
+    /// A delete, done now or before: there was no such key.
+    Missing,
     /// The client's session is unknown: nothing was done, and never will be.
     Refused,
 }
@@ -28,6 +30,8 @@ pub enum Done {
 pub struct Store {
     keys: HashMap<Box<[u8]>, Box<[u8]>>,
     clients: SessionTable,
+    /// By client: its deletes that found no key. One that is asked for again is told the same.
+    missing: BTreeMap<u64, BTreeSet<u64>>,
     session: Session,
     changes: u64,
 }
@@ -50,6 +54,7 @@ struct Written<'a> {
     keys: Vec<(Piece<'a>, Piece<'a>)>,
     #[serde(borrow)]
     clients: Vec<(u64, Piece<'a>)>,
+    missing: Vec<(u64, Vec<u64>)>,
     session: Session,
     changes: u64,
 }
@@ -98,20 +103,46 @@ impl Store {
         };
         if entry.op == Op::Open {
             self.clients.admit(index, &origin(ValueKind::OpenSession));
+            let clients = &self.clients;
+            self.missing.retain(|client, _| clients.is_open(*client));
             return Done::Opened;
         }
         match self.clients.admit(index, &origin(ValueKind::Command)) {
             Verdict::Apply => {}
-            Verdict::Duplicate | Verdict::Nothing => return Done::Written,
+            Verdict::Duplicate | Verdict::Nothing => return self.done_before(entry),
             Verdict::Refused => return Done::Refused,
         }
         self.changes += 1;
+        self.forget_answered(entry);
         match entry.op {
             Op::Put { key, data } => drop(self.keys.insert(key.into(), data.into())),
-            Op::Delete { key } => drop(self.keys.remove(key)),
-            Op::Open | Op::Session { .. } => {}
+            Op::Delete { key } if self.keys.remove(key).is_none() => {
+                let missing = self.missing.entry(entry.client_id).or_default();
+                missing.insert(entry.client_seq);
+                return Done::Missing;
+            }
+            Op::Delete { .. } | Op::Open | Op::Session { .. } => {}
         }
         Done::Written
+    }
+
+    /// What came of a write when it was done.
+    fn done_before(&self, entry: &Entry<'_>) -> Done {
+        let missing = self.missing.get(&entry.client_id);
+        match missing.is_some_and(|missing| missing.contains(&entry.client_seq)) {
+            true => Done::Missing,
+            false => Done::Written,
+        }
+    }
+
+    /// What the client has an answer to, it does not ask for again.
+    fn forget_answered(&mut self, entry: &Entry<'_>) {
+        if let Some(missing) = self.missing.get_mut(&entry.client_id) {
+            *missing = missing.split_off(&entry.client_low);
+            if missing.is_empty() {
+                self.missing.remove(&entry.client_id);
+            }
+        }
     }
 }
 
@@ -152,6 +183,11 @@ impl StateMachine for Store {
         let written = Written {
             keys,
             clients: records.iter().map(|(id, r)| (*id, piece(r))).collect(),
+            missing: self
+                .missing
+                .iter()
+                .map(|(client, seqs)| (*client, seqs.iter().copied().collect()))
+                .collect(),
             session: self.session,
             changes: self.changes,
         };
@@ -172,6 +208,11 @@ impl StateMachine for Store {
         is_whole.then(|| Store {
             keys: keys.map(|(k, d)| (k.0.into(), d.0.into())).collect(),
             clients,
+            missing: written
+                .missing
+                .into_iter()
+                .map(|(client, seqs)| (client, seqs.into_iter().collect()))
+                .collect(),
             session: written.session,
             changes: written.changes,
         })
@@ -208,6 +249,32 @@ mod tests {
         let delete = Op::Delete { key: b"k" };
         assert_eq!(apply(&mut store, 10, (5, 3, 3), delete), Done::Written);
         assert_eq!((store.get(b"k"), store.len()), (None, 0));
+    }
+
+    #[test]
+    fn a_delete_that_is_asked_for_again_is_answered_the_same() {
+        let mut store = Store::default();
+        let delete = Op::Delete { key: b"k" };
+        let put = Op::Put {
+            key: b"k",
+            data: b"a",
+        };
+        apply(&mut store, 5, (0, 7, 0), Op::Open);
+        assert_eq!(apply(&mut store, 6, (5, 1, 1), delete), Done::Missing);
+        assert_eq!(apply(&mut store, 7, (5, 2, 1), put), Done::Written);
+        assert_eq!(apply(&mut store, 8, (5, 3, 1), delete), Done::Written);
+        let mut store = Store::restore(&store.snapshot()).expect("it was written");
+        assert_eq!(apply(&mut store, 9, (5, 1, 1), delete), Done::Missing);
+        assert_eq!(apply(&mut store, 10, (5, 3, 1), delete), Done::Written);
+        // What was answered is not kept; nor is what belongs to nobody.
+        assert_eq!(store.missing[&5].len(), 1);
+        apply(&mut store, 11, (5, 4, 4), put);
+        assert!(store.missing.is_empty());
+        apply(&mut store, 12, (5, 5, 4), Op::Delete { key: b"l" });
+        for client in 0..inband_paxos::session::SESSIONS_MAX as u64 {
+            apply(&mut store, 13 + client, (0, client, 0), Op::Open);
+        }
+        assert!(!store.clients.is_open(5) && store.missing.is_empty());
     }
 
     #[test]

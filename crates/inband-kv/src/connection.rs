@@ -13,11 +13,13 @@ mod transaction;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Buf;
 use inband_resp::buffer::Buffer;
+use inband_resp::front::{Arrival, ClientConnection, Readiness};
 use inband_resp::limits::REQUEST_LEN_BYTES_MAX;
+use inband_resp::patience::{Patience, Stuck, Waits};
 use inband_resp::reply::{Protocol, Reply};
 use inband_resp::request::{Args, Found, RequestParser};
 use inband_resp::wire::Wire;
@@ -168,19 +170,6 @@ pub struct Intake<'a> {
     pub hits: &'a LimitHits,
 }
 
-/// How long a client may keep a replica waiting.
-#[derive(Debug, Clone, Copy)]
-pub struct Patience {
-    /// For a request to end that has begun.
-    pub incomplete: Duration,
-    /// For the password.
-    pub password: Duration,
-    /// For the client to take some of its replies.
-    pub unread: Duration,
-    /// For a further request; `None`: for ever.
-    pub idle: Option<Duration>,
-}
-
 /// One client's connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -222,8 +211,6 @@ pub struct Connection {
     parser: RequestParser,
     /// Since when there is a part of a request, and more of it could be read.
     incomplete_since: Option<Instant>,
-    /// Memory that the replica's total was told of.
-    pub accounted_bytes: usize,
     /// Replies to the unanswered requests, as far as there are any; the first is missing.
     replies: VecDeque<Option<Reply>>,
     /// About how long those are that wait for one before them.
@@ -256,14 +243,13 @@ pub struct Connection {
 
 impl Connection {
     /// A fresh connection.
-    pub fn new(
-        id: u64,
-        wire: Wire,
-        peer: SocketAddr,
-        partitions: usize,
-        is_trusted: bool,
-        now: Instant,
-    ) -> Self {
+    pub fn new(arrival: Arrival, partitions: usize, is_trusted: bool) -> Self {
+        let Arrival {
+            id,
+            wire,
+            peer,
+            now,
+        } = arrival;
         let mut parser = RequestParser::default();
         parser.set_untrusted(!is_trusted);
         Self {
@@ -287,7 +273,6 @@ impl Connection {
             input: Buffer::default(),
             parser,
             incomplete_since: None,
-            accounted_bytes: 0,
             replies: VecDeque::new(),
             held_reply_bytes: 0,
             first_number: 0,
@@ -855,9 +840,6 @@ impl Connection {
 
     /// The limit that this client has run into by letting time pass.
     pub fn stuck(&self, now: Instant, patience: &Patience) -> Option<LimitHit> {
-        let is_over = |since: Option<Instant>, limit: Duration| {
-            since.is_some_and(|since| now.saturating_duration_since(since) >= limit)
-        };
         // What cannot be read for want of room is not the client's fault.
         let incomplete = self.incomplete_since.filter(|_| self.has_room());
         let handshaking = Some(self.accepted).filter(|_| self.wire.is_handshaking());
@@ -865,18 +847,24 @@ impl Connection {
         let idle_since = Some(self.last_request).filter(|_| {
             self.replies.is_empty() && self.output.is_empty() && !self.has_input_work()
         });
-        match patience {
-            p if is_over(self.unread_since, p.unread) => Some(LimitHit::Unread),
-            p if is_over(handshaking, p.password) => Some(LimitHit::Tls),
-            p if is_over(untrusted, p.password) => Some(LimitHit::Unauthenticated),
-            p if is_over(incomplete, p.incomplete) => Some(LimitHit::Incomplete),
-            p if p.idle.is_some_and(|idle| is_over(idle_since, idle)) => Some(LimitHit::Idle),
-            _ => None,
-        }
+        let waits = Waits {
+            incomplete,
+            handshake: handshaking,
+            password: untrusted,
+            unread: self.unread_since,
+            idle: idle_since,
+        };
+        patience.is_over(now, &waits).map(|stuck| match stuck {
+            Stuck::Unread => LimitHit::Unread,
+            Stuck::Handshake => LimitHit::Tls,
+            Stuck::Password => LimitHit::Unauthenticated,
+            Stuck::Incomplete => LimitHit::Incomplete,
+            Stuck::Idle => LimitHit::Idle,
+        })
     }
 
     /// Memory that this client makes the replica hold, about.
-    pub fn memory_bytes(&self) -> usize {
+    fn held_bytes(&self) -> usize {
         let buffers = self.input.memory_bytes() + self.output.memory_bytes();
         let requests = self.parser.memory_bytes() + self.lanes_memory_bytes;
         let transaction = self.transaction.as_ref().map_or(0, |t| t.memory_bytes());
@@ -893,6 +881,22 @@ impl Connection {
     pub fn is_finished(&self) -> bool {
         let is_answered = self.replies.is_empty() && !self.is_held && !self.is_parser_blocked;
         self.has_nothing_unsent() && is_answered && (self.is_closing || self.is_input_over)
+    }
+}
+
+impl ClientConnection for Connection {
+    fn wire(&mut self) -> &mut Wire {
+        &mut self.wire
+    }
+
+    fn note_readiness(&mut self, readiness: Readiness) {
+        self.is_readable |= readiness.is_readable;
+        self.is_read_closed |= readiness.is_read_closed;
+        self.is_writable |= readiness.is_writable;
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.held_bytes()
     }
 }
 

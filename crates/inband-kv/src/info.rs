@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use inband_resp::front::ClientConnection;
 use inband_resp::reply::Protocol;
 
 use crate::connection::Connection;

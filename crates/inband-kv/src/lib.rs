@@ -3,7 +3,7 @@
 //! [`replica::Replica`] is the whole of it: clients' sockets, a [`inband_paxos::log::ReplicatedLog`]
 //! and a [`machine::Machine`] in one thread. From the outside in:
 //!
-//! * [`front`], [`connection`], and [`inband_resp`]: sockets, requests and replies;
+//! * [`connection`], and [`inband_resp`]: sockets, requests and replies;
 //! * [`table`], [`parse`], [`local`], [`info`]: which commands there are, and those answered here;
 //! * [`command`], [`value`], [`packer`], [`chunks`]: commands for the log, many in one value or one in
 //!   many;
@@ -28,7 +28,6 @@ pub mod control;
 mod db;
 mod engine;
 pub mod export;
-pub mod front;
 pub mod glob;
 pub mod import;
 pub mod info;

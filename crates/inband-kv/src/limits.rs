@@ -116,27 +116,9 @@ pub const IN_FLIGHT_COMMAND_BYTES_MAX: usize = 1024 * 1024;
 /// Over this many unsent reply bytes a connection is closed.
 pub const OUTPUT_HARD_BYTES_MAX: usize = 128 * 1024 * 1024;
 
-/// A client that takes nothing of its replies for so long is closed, unless configured otherwise.
-pub const UNREAD_MS_MAX: u64 = 60_000;
-
-/// A client whose request has not ended so long after it began is closed, unless configured otherwise.
-pub const INCOMPLETE_REQUEST_MS_MAX: u64 = 60_000;
-
 /// Most memory that all clients together make a replica hold, unless configured otherwise: requests,
 /// commands, replies. Over it the client with most is closed.
 pub const CLIENTS_MEMORY_BYTES_MAX: usize = 512 * 1024 * 1024;
-
-/// Between two looks for clients that are stuck.
-pub const STUCK_CLIENTS_PERIOD_MS: u64 = 250;
-
-/// TCP asks for a sign of life of a client that was silent for so long.
-pub const KEEPALIVE_IDLE_S: u32 = 120;
-
-/// Then again so often,
-pub const KEEPALIVE_INTERVAL_S: u32 = 30;
-
-/// and gives the client up after so many questions without an answer.
-pub const KEEPALIVE_PROBES: u32 = 3;
 
 /// Most keys of one command, or of one transaction: their execution is one step of a loop that serves
 /// everybody, and on many hosts votes as well.
@@ -164,18 +146,12 @@ pub const READ_REPLIES_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most keys that one `SCAN` looks at, whatever `COUNT` asks for.
 pub const SCAN_COUNT_MAX: usize = 10_000;
 
-/// Connections accepted from one listener in one turn.
-pub const ACCEPTS_PER_TURN_MAX: usize = 64;
-
 /// Below this many values in flight a value is submitted however little is in it; from then on
 /// values are filled first.
 pub const VALUES_IN_FLIGHT_BEFORE_FILLING: usize = 8;
 
 /// Most values one replica has in flight, whatever the log would take.
 pub const VALUES_IN_FLIGHT_MAX: usize = 1024;
-
-/// A client that has not said the password so long after it came is closed.
-pub const AUTHENTICATION_MS_MAX: u64 = 30_000;
 
 /// Longest name a client may give itself.
 pub const CLIENT_NAME_LEN_BYTES_MAX: usize = 256;

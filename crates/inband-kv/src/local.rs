@@ -3,13 +3,13 @@
 
 use std::time::Instant;
 
+use inband_resp::front::Connections;
 use inband_resp::password::Password;
 use inband_resp::reply::{Protocol, Reply};
 use inband_resp::request::Args;
 
 use crate::connection::Connection;
 use crate::control::Status;
-use crate::front::Connections;
 use crate::glob;
 use crate::info;
 use crate::limit_hits::{LimitHit, LimitHits};
@@ -29,7 +29,7 @@ const SCAN_COUNT_DEFAULT: usize = 10;
 /// What a local command may look at.
 pub struct World<'a> {
     /// All connections, the asking one included.
-    pub connections: &'a mut Connections,
+    pub connections: &'a mut Connections<Connection>,
     /// Place of the asking connection.
     pub slot: usize,
     /// What the replica is doing.

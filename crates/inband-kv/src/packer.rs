@@ -10,12 +10,12 @@ use inband_paxos::log::{ReadTicket, ReplicatedLog, SubmitError, Ticket};
 
 use crate::chunks::Chunks;
 use crate::connection::{Connection, OwnedArgs};
-use crate::front::Connections;
 use crate::limits::{
     IDLE_READS_BYTES_MAX, READS_PER_VALUE_MAX, TRANSFERS_PER_REPLICA_MAX,
     VALUES_IN_FLIGHT_BEFORE_FILLING, VALUES_IN_FLIGHT_MAX,
 };
 use crate::value::{self, ValueWriter, COMMAND_PREFIX_LEN_BYTES, VALUE_HEADER_LEN_BYTES};
+use inband_resp::front::Connections;
 
 /// The commands of one connection within a value.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +42,10 @@ impl Part {
     }
 
     /// The connection, unless it is gone.
-    pub fn connection<'c>(&self, connections: &'c mut Connections) -> Option<&'c mut Connection> {
+    pub fn connection<'c>(
+        &self,
+        connections: &'c mut Connections<Connection>,
+    ) -> Option<&'c mut Connection> {
         connections
             .get_mut(self.slot)
             .filter(|c| c.id == self.connection_id)
@@ -76,7 +79,7 @@ struct InFlight {
 pub struct Reads {
     /// Who waits, part by part.
     pub parts: Vec<Part>,
-    /// Connections that wait for a page of `SCAN`.
+    /// Connections<Connection> that wait for a page of `SCAN`.
     pub scans: Vec<(Part, OwnedArgs)>,
     /// The encoded commands, one after the other.
     bytes: Vec<u8>,
@@ -118,7 +121,7 @@ pub struct Packer {
     writer: ValueWriter,
     /// Who has commands in the value being filled.
     parts: Vec<Part>,
-    /// Connections with commands to pack.
+    /// Connections<Connection> with commands to pack.
     ready: VecDeque<usize>,
     in_flight: HashMap<Ticket, InFlight>,
     spare: Vec<Vec<Part>>,
@@ -129,7 +132,7 @@ pub struct Packer {
     spare_reads: Vec<Reads>,
     /// Commands that do not fit a value.
     pub chunks: Chunks,
-    /// Connections with such a command, while too many are being sent.
+    /// Connections<Connection> with such a command, while too many are being sent.
     large: VecDeque<usize>,
     /// Values submitted so far.
     pub submitted: u64,
@@ -138,7 +141,7 @@ pub struct Packer {
 /// What the packer needs of its surroundings to submit values.
 pub struct Submission<'a> {
     /// All connections.
-    pub connections: &'a mut Connections,
+    pub connections: &'a mut Connections<Connection>,
     /// All logs.
     pub log: &'a mut dyn ReplicatedLog,
     /// Wall clock.
@@ -458,7 +461,10 @@ impl Packer {
     }
 
     /// Take everything that waits to be packed out of the queues: who waits for how many replies.
-    pub fn reject_waiting(&mut self, connections: &mut Connections) -> Vec<(usize, usize)> {
+    pub fn reject_waiting(
+        &mut self,
+        connections: &mut Connections<Connection>,
+    ) -> Vec<(usize, usize)> {
         let mut waiting = Vec::new();
         for slot in self.ready.drain(..).chain(self.large.drain(..)) {
             let Some(connection) = connections.get_mut(slot) else {

@@ -20,22 +20,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use inband_paxos::log::{ReplicatedLog, SubmitError, Ticket};
+use inband_resp::front::{Front, Ready};
 use inband_resp::password::Password;
+use inband_resp::patience::Patience;
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 use inband_transport::tls::Transport;
 use rustls::ServerConfig;
 
 use crate::checkpoint_server::CheckpointServer;
-use crate::connection::{Intake, Item, Next, Patience};
+use crate::connection::{Connection, Intake, Item, Next};
 use crate::control::{add, set, ReplicaControl};
-use crate::front::{Front, FrontSecurity, Ready};
 use crate::info::Identity;
 use crate::limit_hits::{LimitHit, LimitHits, Seldom};
 use crate::limits::{
-    AUTHENTICATION_MS_MAX, CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX,
-    INCOMPLETE_REQUEST_MS_MAX, READ_BUDGET_BYTES, TICK_BACKLOG_MS, TICK_IDLE_MS, TICK_STAGGER_MS,
-    UNREAD_MS_MAX, UNWRITTEN_AGE_MS_MAX, UNWRITTEN_INSTANCES_MAX, VALUES_REPLY_BYTES_MAX,
+    CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, READ_BUDGET_BYTES, TICK_BACKLOG_MS,
+    TICK_IDLE_MS, TICK_STAGGER_MS, UNWRITTEN_AGE_MS_MAX, UNWRITTEN_INSTANCES_MAX,
+    VALUES_REPLY_BYTES_MAX,
 };
 use crate::loader::Loader;
 use crate::local::{self, World};
@@ -97,12 +98,7 @@ impl Default for ReplicaConfig {
             replica_index: 0,
             clients_max: 10_000,
             clients_memory_bytes_max: CLIENTS_MEMORY_BYTES_MAX,
-            patience: Patience {
-                incomplete: Duration::from_millis(INCOMPLETE_REQUEST_MS_MAX),
-                password: Duration::from_millis(AUTHENTICATION_MS_MAX),
-                unread: Duration::from_millis(UNREAD_MS_MAX),
-                idle: None,
-            },
+            patience: Patience::default(),
             spin_us: 50,
             deadline_ms: 7_000,
             reads: ReadMode::default(),
@@ -151,7 +147,7 @@ pub struct Replica {
     config: ReplicaConfig,
     identity: Identity,
     control: Arc<ReplicaControl>,
-    front: Front,
+    front: Front<Connection>,
     log: Box<dyn ReplicatedLog>,
     machine: Machine,
     /// One a log.
@@ -222,17 +218,7 @@ impl Replica {
         let wake_fds = log.wake_fds();
         let partitions = machine.partitions();
         let limit_hits: Arc<LimitHits> = Arc::default();
-        let mut front = Front::new(
-            listeners,
-            &wake_fds,
-            config.clients_max,
-            partitions,
-            limit_hits.clone(),
-            FrontSecurity {
-                tls: config.tls.clone(),
-                needs_password: config.password.is_some(),
-            },
-        )?;
+        let mut front = Front::new(listeners, &wake_fds, config.clients_max, config.tls.clone())?;
         let waker = front
             .take_waker()
             .ok_or_else(|| std::io::Error::other("no waker"))?;
@@ -403,11 +389,24 @@ impl Replica {
 
     fn accept(&mut self) {
         if self.accepts() {
-            let mut accepted = Vec::new();
-            self.front.accept(self.now, &mut accepted);
-            accepted
-                .into_iter()
-                .for_each(|slot| self.want_attention(slot));
+            let partitions = self.identity.partitions;
+            let is_trusted = self.config.password.is_none();
+            let make = |arrival| Connection::new(arrival, partitions, is_trusted);
+            let accepted = self.front.accept(self.now, make);
+            for slot in accepted.slots {
+                self.want_attention(slot);
+            }
+            let hits = &self.control.limit_hits;
+            (0..accepted.refused).for_each(|_| hits.count(LimitHit::Clients));
+            if let Some(error) = accepted.failure {
+                hits.count(LimitHit::Accept);
+                if self.seldom.is_due() {
+                    tracing::warn!(
+                        "accepting a client: {error}; raise the limit of open files (ulimit -n) or lower \
+                         host.limits.max_clients"
+                    );
+                }
+            }
         }
     }
 

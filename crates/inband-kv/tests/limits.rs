@@ -8,7 +8,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{resp, wait_for, Client, Served};
-use inband_kv::connection::Patience;
 use inband_kv::control::Status;
 use inband_kv::limit_hits::LimitHit;
 use inband_kv::limits::{
@@ -19,6 +18,7 @@ use inband_kv::limits::{
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
 use inband_resp::limits::{IDLE_BUFFER_BYTES_MAX, REQUEST_LEN_BYTES_MAX};
+use inband_resp::patience::Patience;
 
 /// For ever, as far as a test is concerned.
 const LONG: Duration = Duration::from_secs(600);

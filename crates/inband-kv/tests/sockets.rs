@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{resp, wait_for, Client, Served};
-use inband_kv::connection::Patience;
 use inband_kv::limit_hits::LimitHit;
 use inband_kv::limits::{PENDING_COMMANDS_MAX, UNWRITTEN_INSTANCES_MAX};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
 use inband_resp::password::Password;
+use inband_resp::patience::Patience;
 use inband_transport::certificates::{Authority, CertificateFiles};
 use inband_transport::tls::{client_of_server, server_for_clients};
 

@@ -19,6 +19,11 @@ const CLIENTS_MIN: u64 = 16;
 pub fn clients_max(config: &Config) -> Result<usize> {
     let wanted = u64::from(config.host.limits.max_clients);
     let reserved = RESERVED + RESERVED_PER_LOG * config.logs() as u64;
+    room_for(wanted, reserved)
+}
+
+/// So many clients, or as many as the system allows beside what is kept back.
+pub fn room_for(wanted: u64, reserved: u64) -> Result<usize> {
     let allowed = allow(wanted + reserved)?;
     let room = allowed.saturating_sub(reserved);
     ensure!(
@@ -29,7 +34,7 @@ pub fn clients_max(config: &Config) -> Result<usize> {
     );
     if room < wanted {
         tracing::warn!(
-            "host.limits.max_clients = {wanted}, but with {allowed} files open at most there is room \
+            "{wanted} clients may come, but with {allowed} files open at most there is room \
              for {room}; raise the limit (LimitNOFILE= in the unit, or ulimit -n) to {}",
             reserved + wanted
         );

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
-use inband_kv::connection::Patience;
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::replica::{Replica, ReplicaConfig};
 use inband_paxos::config::{Config, Dataplane, Durability};
 use inband_paxos::node::Node;
 use inband_resp::password::Password;
+use inband_resp::patience::Patience;
 use inband_transport::tls::server_for_clients;
 use rustls::ServerConfig;
 

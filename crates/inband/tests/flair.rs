@@ -206,6 +206,10 @@ fn survives(name: &str, options: &[&str]) {
         "{said}"
     );
     assert_eq!(client.call(&["DEL", "key1", "key2"]), ":2");
+    assert_eq!(client.call(&["DEL", "key1", "key4", "no"]), ":1");
+    assert_eq!(client.call(&["EXISTS", "key1", "key3"]), ":1");
+    assert_eq!(client.call(&["MSET", "a", "1", "b", "2", "a", "3"]), "+OK");
+    assert_eq!(client.call(&["MGET", "a", "b"]), "3 2");
     assert_eq!(client.call(&["MGET", "key1", "key3"]), "(nil) 5.3");
     let long = "x".repeat(1400);
     let said = client.call(&["SET", "long", &long]);
@@ -452,4 +456,65 @@ fn with_memory_the_end_of_all_is_the_end_and_down_says_so() {
     // Packets of the one before, sent again, would mean something to it.
     let new = KeyFile::load(&flair.data.join("keys.toml")).expect("it is there");
     assert_ne!(new, keys);
+}
+
+fn redis(program: &str, flair: &Flair, args: &[&str]) -> Option<String> {
+    let port = flair.resp.port().to_string();
+    let output = Command::new(program)
+        .args(["-p", &port])
+        .args(args)
+        .output();
+    let Ok(output) = output else {
+        println!("SKIPPED: there is no {program}; scripts/setup --test installs it");
+        return None;
+    };
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    Some(said + &String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn redis_clients_speak_tls_and_say_the_password() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("password");
+    std::fs::write(&file, "secret\n").expect("written");
+    let own = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&file, own).expect("set");
+    let password_file = file.to_str().expect("of letters");
+    // Its self-check is a client over TLS that says the password.
+    let flair = Flair::up(
+        "access",
+        &[
+            "--dataplane",
+            "udp",
+            "--resp-tls",
+            "--password-file",
+            password_file,
+        ],
+    );
+    let ca = flair.data.join("authority/ca.pem");
+    let tls = ["--tls", "--cacert", ca.to_str().expect("of letters")];
+    let ask = |args: &[&str]| redis("redis-cli", &flair, args);
+    let Some(said) = ask(&[&tls[..], &["-a", "secret", "SET", "a", "b"]].concat()) else {
+        return;
+    };
+    assert!(said.contains("OK"), "{said}");
+    let said = ask(&[&tls[..], &["GET", "a"]].concat()).expect("it is there");
+    assert!(said.contains("NOAUTH"), "{said}");
+    let said = ask(&[&tls[..], &["-a", "guess", "GET", "a"]].concat()).expect("it is there");
+    assert!(said.contains("WRONGPASS"), "{said}");
+    let said = ask(&["-a", "secret", "GET", "a"]).expect("it is there");
+    assert!(said.contains("rror"), "without TLS: {said}");
+    assert!(flair.count("gateway_passwords_refused") >= 1);
+}
+
+#[test]
+fn redis_benchmark_runs_unchanged() {
+    let flair = Flair::up("benchmark", &["--dataplane", "udp"]);
+    let args = ["-t", "set,get,mset", "-n", "2000", "-P", "8", "-q"];
+    if let Some(said) = redis("redis-benchmark", &flair, &args) {
+        for test in ["SET", "GET", "MSET (10 keys)"] {
+            let done = format!("{test}: ");
+            assert!(said.contains(&done) && !said.contains("rror"), "{said}");
+        }
+    }
 }

@@ -4,18 +4,23 @@ use inband_resp::reply::{Protocol, Reply};
 use inband_resp::request::Args;
 
 use crate::client::Op;
+use crate::limits::GATEWAY_KEYS_MAX;
 
 /// A request understood.
 #[derive(Debug)]
 pub enum Command {
     /// One operation on FLAIR.
     One(Op, Then),
-    /// Several, answered as one.
+    /// Several, answered as one. Each is done for itself.
     Several(Vec<Op>, Then),
+    /// Of more keys than one request may have.
+    TooLong(Reply),
     /// Answered without FLAIR.
     Local(Reply),
-    /// The version of the protocol that answers are in from now on.
-    Hello(Protocol),
+    /// What the client says for its password.
+    Auth(Credentials),
+    /// The version of the protocol that answers are in from now on, and perhaps the password.
+    Hello(Option<Protocol>, Option<Credentials>),
     /// `+OK`, and goodbye.
     Quit,
 }
@@ -33,6 +38,32 @@ pub enum Then {
     Values,
 }
 
+/// What a client says for its password.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// There is one user.
+    pub is_default_user: bool,
+    /// As said.
+    pub password: Vec<u8>,
+}
+
+impl Credentials {
+    fn new(user: &[u8], password: &[u8]) -> Credentials {
+        Credentials {
+            is_default_user: user == b"default",
+            password: password.to_vec(),
+        }
+    }
+}
+
+/// May this command be given before the password?
+pub fn is_for_everybody(name: &[u8]) -> bool {
+    let known = ["auth", "hello", "quit"];
+    known
+        .iter()
+        .any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+}
+
 fn wrong_number(name: &str) -> Command {
     Command::Local(Reply::error(format!(
         "ERR wrong number of arguments for '{name}' command"
@@ -44,6 +75,16 @@ pub fn parse(args: Args<'_>) -> Command {
     let name = String::from_utf8_lossy(args.get(0)).to_ascii_lowercase();
     let key = |at: usize| args.get(at).to_vec();
     let gets = || args.from(1).map(|k| Op::Get(k.to_vec()));
+    let keys = match name.as_str() {
+        "del" | "unlink" | "exists" | "mget" => args.len() - 1,
+        "mset" => args.len() / 2,
+        _ => 1,
+    };
+    if keys > GATEWAY_KEYS_MAX {
+        return Command::TooLong(Reply::error(format!(
+            "ERR {keys} keys are over the limit of {GATEWAY_KEYS_MAX} keys; use several commands"
+        )));
+    }
     match (name.as_str(), args.len()) {
         ("get", 2) => Command::One(Op::Get(key(1)), Then::Value),
         ("set", 3) => {
@@ -59,30 +100,56 @@ pub fn parse(args: Args<'_>) -> Command {
         }
         ("exists", n) if n >= 2 => Command::Several(gets().collect(), Then::Count),
         ("mget", n) if n >= 2 => Command::Several(gets().collect(), Then::Values),
+        ("mset", n) if n >= 3 && n % 2 == 1 => {
+            let pair = |at: usize| Op::Put(key(at), key(at + 1));
+            Command::Several((1..n).step_by(2).map(pair).collect(), Then::Ok)
+        }
+        ("auth", 2) => Command::Auth(Credentials::new(b"default", args.get(1))),
+        ("auth", 3) => Command::Auth(Credentials::new(args.get(1), args.get(2))),
         ("ping", 1) => Command::Local(Reply::Status("PONG".into())),
         ("ping", 2) | ("echo", 2) => Command::Local(Reply::bulk(args.get(1))),
         ("quit", 1) => Command::Quit,
         ("select", 2) if args.get(1) == b"0" => Command::Local(Reply::Ok),
         ("select", 2) => Command::Local(Reply::error("ERR DB index is out of range")),
-        ("hello", 1) => Command::Hello(Protocol::Resp2),
-        ("hello", _) => match args.get(1) {
-            b"2" => Command::Hello(Protocol::Resp2),
-            b"3" => Command::Hello(Protocol::Resp3),
-            _ => Command::Local(Reply::error("NOPROTO unsupported protocol version")),
-        },
+        ("hello", 1) => Command::Hello(None, None),
+        ("hello", _) => hello(args),
         // Asked by redis-cli and redis-benchmark before anything else.
         ("command", _) => Command::Local(Reply::Array(Vec::new())),
         ("config", 3) if args.get(1).eq_ignore_ascii_case(b"get") => {
             Command::Local(Reply::Map(Vec::new()))
         }
         ("client", n) if n >= 2 => Command::Local(Reply::Ok),
-        ("get" | "set" | "del" | "unlink" | "exists" | "mget" | "echo" | "select" | "ping", _) => {
-            wrong_number(&name)
-        }
+        (
+            "get" | "set" | "del" | "unlink" | "exists" | "mget" | "mset" | "auth" | "echo"
+            | "select" | "ping",
+            _,
+        ) => wrong_number(&name),
         _ => Command::Local(Reply::error(format!(
-            "ERR unknown command '{name}'; FLAIR has GET, SET, DEL, EXISTS and MGET"
+            "ERR unknown command '{name}'; FLAIR has GET, SET, DEL, EXISTS, MGET and MSET"
         ))),
     }
+}
+
+/// `HELLO version [AUTH user password] [SETNAME name]`.
+fn hello(args: Args<'_>) -> Command {
+    let protocol = match args.get(1) {
+        b"2" => Protocol::Resp2,
+        b"3" => Protocol::Resp3,
+        _ => return Command::Local(Reply::error("NOPROTO unsupported protocol version")),
+    };
+    let (mut credentials, mut at) = (None, 2);
+    while at < args.len() {
+        let option = args.get(at).to_ascii_lowercase();
+        match &option[..] {
+            b"auth" if at + 2 < args.len() => {
+                credentials = Some(Credentials::new(args.get(at + 1), args.get(at + 2)));
+                at += 3;
+            }
+            b"setname" if at + 1 < args.len() => at += 2,
+            _ => return Command::Local(Reply::error("ERR Syntax error in HELLO")),
+        }
+    }
+    Command::Hello(Some(protocol), credentials)
 }
 
 #[cfg(test)]
@@ -113,9 +180,42 @@ mod tests {
     }
 
     #[test]
+    fn several_keys_at_once_up_to_the_limit() {
+        assert!(
+            matches!(parsed(&["MSET", "a", "1", "b", "2"]), Command::Several(ops, Then::Ok)
+                if ops == [Op::Put(b"a".into(), b"1".into()), Op::Put(b"b".into(), b"2".into())])
+        );
+        let mut words = vec!["MGET"];
+        words.resize(GATEWAY_KEYS_MAX + 1, "k");
+        assert!(matches!(parsed(&words), Command::Several(..)));
+        words.push("k");
+        assert!(
+            matches!(parsed(&words), Command::TooLong(Reply::Error(says))
+            if says.contains("4097 keys are over the limit of 4096"))
+        );
+    }
+
+    #[test]
+    fn the_password_comes_alone_or_with_the_protocol() {
+        let said = || Credentials::new(b"default", b"p");
+        assert!(matches!(parsed(&["AUTH", "p"]), Command::Auth(c) if c == said()));
+        let words = ["HELLO", "3", "auth", "default", "p", "SETNAME", "me"];
+        assert!(
+            matches!(parsed(&words), Command::Hello(Some(Protocol::Resp3), Some(c)) if c == said())
+        );
+        assert!(matches!(parsed(&["AUTH", "x", "p"]), Command::Auth(c) if !c.is_default_user));
+        assert!(is_for_everybody(b"Auth") && !is_for_everybody(b"GET"));
+    }
+
+    #[test]
     fn what_is_not_understood_is_said() {
         for (words, says) in [
-            (&["GET"][..], "wrong number of arguments for 'get'"),
+            (
+                &["MSET", "a", "1", "b"][..],
+                "wrong number of arguments for 'mset'",
+            ),
+            (&["HELLO", "3", "AUTH", "p"], "Syntax error"),
+            (&["GET"], "wrong number of arguments for 'get'"),
             (&["SET", "k", "v", "NX"], "takes no options"),
             (&["INCR", "k"], "unknown command 'incr'"),
             (&["SELECT", "1"], "out of range"),

@@ -1,39 +1,30 @@
 //! One Redis client: its requests, their operations, their answers in order.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::time::Instant;
 
-use bytes::{Buf, BytesMut};
+use bytes::Buf;
+use inband_resp::buffer::Buffer;
+use inband_resp::front::{Arrival, ClientConnection, Readiness};
 use inband_resp::limits::REQUEST_LEN_BYTES_MAX;
+use inband_resp::password::Password;
+use inband_resp::patience::{Patience, Stuck, Waits};
 use inband_resp::reply::{Protocol, Reply};
 use inband_resp::request::{Found, RequestParser};
-use mio::net::TcpStream;
-use mio::Registry;
+use inband_resp::wire::Wire;
 
-use super::command::{parse, Command, Then};
+use super::command::{is_for_everybody, parse, Command, Credentials, Then};
+use super::hits::Hit;
 use crate::client::{Op, Outcome, SubmitError, Ticket};
+use crate::limits::{
+    GATEWAY_OUTPUT_BYTES_MAX, GATEWAY_PENDING_BYTES_MAX, GATEWAY_PENDING_MAX,
+    GATEWAY_READ_BUDGET_BYTES, GATEWAY_STEPS_MAX,
+};
 
-/// Requests of one connection that are not answered yet; more are not read.
-const PENDING_MAX: usize = 1024;
-/// Bytes of answers that wait for a client to read them; then its requests are not read.
-const OUTPUT_MAX_BYTES: usize = 1 << 20;
-const READ_LEN_BYTES: usize = 64 << 10;
-
-/// Why a connection ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closed {
-    /// The client has gone, or has said goodbye.
-    Gone,
-    /// It does not speak the protocol.
-    Protocol,
-}
-
-impl Closed {
-    /// Is it worth counting?
-    pub fn is_misbehaviour(self) -> bool {
-        self == Closed::Protocol
-    }
-}
+/// What an operation costs beside its key and its data.
+const STEP_BYTES: usize = 256;
 
 /// An operation of a request.
 #[derive(Debug)]
@@ -41,7 +32,6 @@ enum Step {
     /// Not begun: an earlier one uses its key.
     Waits(Op),
     Runs {
-        ticket: Ticket,
         key: Vec<u8>,
         is_read: bool,
     },
@@ -50,173 +40,358 @@ enum Step {
 
 /// A request that is not answered yet.
 #[derive(Debug)]
-enum Pending {
+struct Pending {
+    /// About what is kept of it.
+    len_bytes: usize,
+    answer: Answer,
+}
+
+#[derive(Debug)]
+enum Answer {
     Steps(Vec<Step>, Then),
     Local(Reply),
     Hello(Protocol),
-    Quit,
 }
 
 /// See the module.
+#[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    /// Never used again.
+    pub id: u64,
+    /// Its address.
+    pub peer: SocketAddr,
+    wire: Wire,
+    came: Instant,
+    last_request: Instant,
+    is_readable: bool,
+    is_read_closed: bool,
+    is_writable: bool,
+    /// It has said the password, or there is none.
+    is_trusted: bool,
     parser: RequestParser,
-    input: BytesMut,
-    output: BytesMut,
+    input: Buffer,
+    /// Since when there is a part of a request, and more of it could be read.
+    incomplete_since: Option<Instant>,
+    output: Buffer,
+    /// Since when the client takes nothing of it.
+    unread_since: Option<Instant>,
     pending: VecDeque<Pending>,
+    /// Number of the first of these.
+    first_number: u64,
+    /// Operations of all of these, and their bytes.
+    steps: usize,
+    pending_len_bytes: usize,
+    /// Where the operations under way belong: number of the request, place in it.
+    running: HashMap<Ticket, (u64, usize)>,
     protocol: Protocol,
-    /// The socket may have more to read.
-    may_read: bool,
+    read_budget_bytes: usize,
     /// Nothing more comes, or is taken; what is pending is answered.
-    ends: Option<Closed>,
-    answered: u64,
+    is_input_over: bool,
+    /// Requests answered.
+    pub answered: u64,
+}
+
+/// What a connection must know to go on.
+pub struct Turn<'a, S> {
+    /// Begins operations.
+    pub submit: S,
+    /// What clients must say.
+    pub password: Option<&'a Password>,
+    /// Counts what is refused.
+    pub hit: &'a mut dyn FnMut(Hit),
+    /// Where sockets are read into.
+    pub scratch: &'a mut [u8],
+    /// Now.
+    pub now: Instant,
 }
 
 impl Connection {
     /// A client that has just come.
-    pub fn new(stream: TcpStream) -> Connection {
+    pub fn new(arrival: Arrival, is_trusted: bool) -> Connection {
+        let mut parser = RequestParser::default();
+        parser.set_untrusted(!is_trusted);
         Connection {
-            stream,
-            parser: RequestParser::default(),
-            input: BytesMut::new(),
-            output: BytesMut::new(),
+            id: arrival.id,
+            peer: arrival.peer,
+            wire: arrival.wire,
+            came: arrival.now,
+            last_request: arrival.now,
+            is_readable: true,
+            is_read_closed: false,
+            is_writable: true,
+            is_trusted,
+            parser,
+            input: Buffer::default(),
+            incomplete_since: None,
+            output: Buffer::default(),
+            unread_since: None,
             pending: VecDeque::new(),
+            first_number: 0,
+            steps: 0,
+            pending_len_bytes: 0,
+            running: HashMap::new(),
             protocol: Protocol::Resp2,
-            may_read: true,
-            ends: None,
+            read_budget_bytes: 0,
+            is_input_over: false,
             answered: 0,
         }
     }
 
-    /// The poll says so.
-    pub fn has_input(&mut self) {
-        self.may_read = true;
-    }
-
-    /// Requests answered since the last call.
-    pub fn take_answered(&mut self) -> u64 {
-        std::mem::take(&mut self.answered)
-    }
-
-    /// Poll it no more.
-    pub fn deregister(&mut self, registry: &Registry) {
-        // Closing the socket does the same.
-        let _ = registry.deregister(&mut self.stream);
-    }
-
     /// An operation has ended.
-    pub fn done(&mut self, done: Ticket, outcome: Outcome) {
-        let steps = self.pending.iter_mut().flat_map(|pending| match pending {
-            Pending::Steps(steps, _) => steps.iter_mut(),
-            _ => [].iter_mut(),
-        });
-        for step in steps {
-            if matches!(step, Step::Runs { ticket, .. } if *ticket == done) {
-                *step = Step::Done(Ok(outcome));
-                return;
-            }
+    pub fn done(&mut self, ticket: Ticket, outcome: Outcome) {
+        let Some((number, at)) = self.running.remove(&ticket) else {
+            return;
+        };
+        let pending = &mut self.pending[(number - self.first_number) as usize];
+        if let Outcome::Value(Some(data)) = &outcome {
+            pending.len_bytes += data.len();
+            self.pending_len_bytes += data.len();
+        }
+        if let Answer::Steps(steps, _) = &mut pending.answer {
+            steps[at] = Step::Done(Ok(outcome));
         }
     }
 
-    /// Read, begin, answer, write, as far as it goes.
-    pub fn advance(
-        &mut self,
-        submit: &mut impl FnMut(Op) -> Result<Ticket, SubmitError>,
-    ) -> Result<(), Closed> {
+    /// Read, begin, answer, write, as far as it goes in one turn. True: there is more to do at once.
+    pub fn advance<S>(&mut self, turn: &mut Turn<'_, S>) -> Result<bool, Hit>
+    where
+        S: FnMut(Op) -> Result<Ticket, SubmitError>,
+    {
+        self.read_budget_bytes = GATEWAY_READ_BUDGET_BYTES;
         loop {
-            self.parse();
-            self.begin(submit);
+            self.take_requests(turn);
+            self.begin(&mut turn.submit);
             self.answer();
-            self.write()?;
-            if self.ends.is_some() && self.pending.is_empty() && self.output.is_empty() {
-                return Err(self.ends.unwrap_or(Closed::Gone));
+            self.write(turn.now)?;
+            if self.is_finished() {
+                return Err(Hit::Gone);
             }
-            if !self.read()? {
-                return Ok(());
+            // Answers may have made room for what has been read already.
+            if self.can_parse() {
+                continue;
+            }
+            if !self.read(turn.scratch)? {
+                let may_read = self.has_room() && self.is_readable && !self.is_input_over;
+                return Ok(may_read);
             }
         }
     }
 
+    fn is_finished(&self) -> bool {
+        self.is_input_over && self.pending.is_empty() && self.has_nothing_unsent()
+    }
+
+    fn has_nothing_unsent(&self) -> bool {
+        self.output.is_empty() && self.wire.is_flushed()
+    }
+
+    /// Is there room for a further request? For one, whatever its size, if there is no other.
     fn has_room(&self) -> bool {
-        self.ends.is_none()
-            && self.pending.len() < PENDING_MAX
-            && self.output.len() < OUTPUT_MAX_BYTES
+        let is_free = self.pending.is_empty()
+            || (self.pending.len() < GATEWAY_PENDING_MAX
+                && self.steps < GATEWAY_STEPS_MAX
+                && self.pending_len_bytes < GATEWAY_PENDING_BYTES_MAX);
+        is_free && self.output.len() < GATEWAY_OUTPUT_BYTES_MAX
+    }
+
+    /// Could the input hold a whole request for which there is room?
+    fn can_parse(&self) -> bool {
+        self.has_room()
+            && !self.is_input_over
+            && !self.input.is_empty()
+            && self.incomplete_since.is_none()
     }
 
     /// Has something come?
-    fn read(&mut self) -> Result<bool, Closed> {
-        if !self.may_read || !self.has_room() {
-            return Ok(false);
+    fn read(&mut self, scratch: &mut [u8]) -> Result<bool, Hit> {
+        while self.has_room()
+            && self.is_readable
+            && !self.is_input_over
+            && self.read_budget_bytes > 0
+        {
+            let room = scratch.len().min(self.read_budget_bytes);
+            match self.wire.read(&mut scratch[..room]) {
+                Ok(0) => {
+                    self.is_readable = false;
+                    self.is_input_over = true;
+                    return Ok(true);
+                }
+                Ok(len) => {
+                    self.input.extend_from_slice(&scratch[..len]);
+                    self.input.grown();
+                    self.read_budget_bytes -= len;
+                    let is_drained = len < room && self.wire.is_drained_by_short_read();
+                    if is_drained && !self.is_read_closed {
+                        // What comes from now on makes a new event; the end may have been in the last one.
+                        self.is_readable = false;
+                    }
+                    return Ok(true);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_readable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::InvalidData => return Err(Hit::Tls),
+                Err(_) => return Err(Hit::Gone),
+            }
         }
-        let mut buffer = [0; READ_LEN_BYTES];
-        match self.stream.read(&mut buffer) {
-            Ok(0) => {
-                self.ends = Some(Closed::Gone);
-                Ok(true)
-            }
-            Ok(len) => {
-                self.input.extend_from_slice(&buffer[..len]);
-                Ok(true)
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.may_read = false;
-                Ok(false)
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
-            Err(_) => Err(Closed::Gone),
-        }
+        Ok(false)
     }
 
-    fn parse(&mut self) {
-        while self.has_room() {
-            let pending = match self.parser.next(&mut self.input) {
-                Ok(Found::Incomplete) => return,
+    fn take_requests<S>(&mut self, turn: &mut Turn<'_, S>) {
+        while self.has_room() && !self.is_input_over {
+            let answer = match self.parser.next(&mut self.input) {
+                Ok(Found::Incomplete) => {
+                    let is_begun = !self.input.is_empty() || self.parser.is_inside_request();
+                    self.incomplete_since =
+                        is_begun.then(|| self.incomplete_since.unwrap_or(turn.now));
+                    return;
+                }
                 Ok(Found::Empty) => None,
-                Ok(Found::Oversize(len)) => Some(Pending::Local(Reply::error(format!(
-                    "ERR a request of {len} bytes is over the limit of {REQUEST_LEN_BYTES_MAX}"
-                )))),
-                Ok(Found::Request) => Some(understand(parse(self.parser.args(&self.input)))),
+                Ok(Found::Oversize(len)) => {
+                    (turn.hit)(Hit::Request);
+                    Some(Answer::Local(Reply::error(format!(
+                        "ERR request of {len} bytes is over the limit of {REQUEST_LEN_BYTES_MAX} bytes"
+                    ))))
+                }
+                Ok(Found::Request) => Some(self.understand(turn)),
                 Err(error) => {
-                    let reply = Reply::error(format!("ERR {error}"));
-                    self.pending.push_back(Pending::Local(reply));
-                    self.ends = Some(Closed::Protocol);
+                    (turn.hit)(Hit::Protocol);
+                    self.push(Answer::Local(Reply::error(format!("ERR {error}"))));
+                    self.end_input();
                     return;
                 }
             };
-            self.parser.consume(&mut self.input);
-            if matches!(pending, Some(Pending::Quit)) {
-                self.ends = Some(Closed::Gone);
+            if !self.is_input_over {
+                self.parser.consume(&mut self.input);
+                self.input.shrunk();
             }
-            self.pending.extend(pending);
+            self.incomplete_since = None;
+            if let Some(answer) = answer {
+                self.last_request = turn.now;
+                self.push(answer);
+            }
         }
+    }
+
+    /// What is pipelined after this is not looked at.
+    fn end_input(&mut self) {
+        self.is_input_over = true;
+        self.input = Buffer::default();
+        self.parser = RequestParser::default();
+        self.incomplete_since = None;
+    }
+
+    fn push(&mut self, answer: Answer) {
+        let len_bytes = match &answer {
+            Answer::Steps(steps, _) => {
+                self.steps += steps.len();
+                steps.iter().map(Step::len_bytes).sum()
+            }
+            Answer::Local(reply) => reply.len_bytes(),
+            Answer::Hello(_) => 0,
+        };
+        self.pending_len_bytes += len_bytes;
+        self.pending.push_back(Pending { len_bytes, answer });
+    }
+
+    fn understand<S>(&mut self, turn: &mut Turn<'_, S>) -> Answer {
+        let args = self.parser.args(&self.input);
+        if !self.is_trusted && !is_for_everybody(args.get(0)) {
+            return Answer::Local(Reply::error("NOAUTH Authentication required."));
+        }
+        match parse(args) {
+            Command::One(operation, then) => Answer::Steps(vec![Step::Waits(operation)], then),
+            Command::Several(operations, then) => {
+                Answer::Steps(operations.into_iter().map(Step::Waits).collect(), then)
+            }
+            Command::TooLong(reply) => {
+                (turn.hit)(Hit::Request);
+                Answer::Local(reply)
+            }
+            Command::Local(reply) => Answer::Local(reply),
+            Command::Auth(credentials) => match self.authenticate(&credentials, turn) {
+                Ok(()) => Answer::Local(Reply::Ok),
+                Err(reply) => Answer::Local(reply),
+            },
+            Command::Hello(protocol, credentials) => {
+                let said = credentials.map(|c| self.authenticate(&c, turn));
+                match said.unwrap_or(Ok(())) {
+                    Err(reply) => Answer::Local(reply),
+                    Ok(()) if !self.is_trusted => Answer::Local(Reply::error(
+                        "NOAUTH HELLO must be called with the client already authenticated; HELLO <proto> AUTH \
+                         <user> <pass> does both",
+                    )),
+                    Ok(()) => Answer::Hello(protocol.unwrap_or(self.protocol)),
+                }
+            }
+            Command::Quit => {
+                self.end_input();
+                Answer::Local(Reply::Ok)
+            }
+        }
+    }
+
+    fn authenticate<S>(
+        &mut self,
+        credentials: &Credentials,
+        turn: &mut Turn<'_, S>,
+    ) -> Result<(), Reply> {
+        let Some(password) = turn.password else {
+            return Err(Reply::error(
+                "ERR AUTH <password> called without any password configured for the default user. Are you sure \
+                 your configuration is correct?",
+            ));
+        };
+        if !(credentials.is_default_user && password.is(&credentials.password)) {
+            (turn.hit)(Hit::Password);
+            return Err(Reply::error(
+                "WRONGPASS invalid username-password pair or user is disabled.",
+            ));
+        }
+        self.is_trusted = true;
+        self.parser.set_untrusted(false);
+        Ok(())
     }
 
     /// Begin what no earlier operation stands in the way of.
     fn begin(&mut self, submit: &mut impl FnMut(Op) -> Result<Ticket, SubmitError>) {
-        let mut used: Vec<(Vec<u8>, bool)> = Vec::new();
-        for pending in &mut self.pending {
-            let Pending::Steps(steps, _) = pending else {
+        // Keys in use, and whether they are only read.
+        let mut used: HashMap<Vec<u8>, bool> = HashMap::new();
+        let mut use_key = |key: &[u8], is_read: bool| -> bool {
+            match used.get_mut(key) {
+                None => {
+                    used.insert(key.to_vec(), is_read);
+                    true
+                }
+                Some(only_reads) => {
+                    let is_free = *only_reads && is_read;
+                    *only_reads &= is_read;
+                    is_free
+                }
+            }
+        };
+        for (number, pending) in (self.first_number..).zip(&mut self.pending) {
+            let Answer::Steps(steps, _) = &mut pending.answer else {
                 continue;
             };
-            for step in steps {
+            for (at, step) in steps.iter_mut().enumerate() {
                 match step {
                     Step::Done(_) => {}
-                    Step::Runs { key, is_read, .. } => used.push((key.clone(), *is_read)),
+                    Step::Runs { key, is_read } => {
+                        use_key(key, *is_read);
+                    }
                     Step::Waits(operation) => {
-                        let (key, is_read) = (operation.key().to_vec(), operation.is_read());
-                        let is_free = used
-                            .iter()
-                            .all(|(other, reads)| *other != key || (*reads && is_read));
-                        used.push((key.clone(), is_read));
-                        if !is_free {
+                        let is_read = operation.is_read();
+                        if !use_key(operation.key(), is_read) {
                             continue;
                         }
                         *step = match submit(operation.clone()) {
-                            Ok(ticket) => Step::Runs {
-                                ticket,
-                                key,
-                                is_read,
-                            },
+                            Ok(ticket) => {
+                                self.running.insert(ticket, (number, at));
+                                Step::Runs {
+                                    key: operation.key().to_vec(),
+                                    is_read,
+                                }
+                            }
                             // As many as may be are under way: later.
                             Err(SubmitError::TooMany(_)) => return,
                             Err(error) => Step::Done(Err(error)),
@@ -227,60 +402,116 @@ impl Connection {
         }
     }
 
-    /// Answer from the front what is done.
+    /// Answer from the front what is done, as long as there is room for it.
     fn answer(&mut self) {
-        loop {
-            let reply = match self.pending.front() {
-                None => return,
-                Some(Pending::Steps(steps, then)) => {
-                    match steps.iter().map(outcome).collect::<Option<Vec<_>>>() {
+        while self.output.len() < GATEWAY_OUTPUT_BYTES_MAX {
+            let Some(pending) = self.pending.front() else {
+                return;
+            };
+            let reply = match &pending.answer {
+                Answer::Steps(steps, then) => {
+                    match steps.iter().map(Step::outcome).collect::<Option<Vec<_>>>() {
                         Some(outcomes) => reply(&outcomes, *then),
                         None => return,
                     }
                 }
-                Some(Pending::Local(reply)) => reply.clone(),
-                Some(Pending::Quit) => Reply::Ok,
-                Some(Pending::Hello(protocol)) => {
+                Answer::Local(reply) => reply.clone(),
+                Answer::Hello(protocol) => {
                     self.protocol = *protocol;
                     hello(*protocol)
                 }
             };
+            if let Answer::Steps(steps, _) = &pending.answer {
+                self.steps -= steps.len();
+            }
+            self.pending_len_bytes -= pending.len_bytes;
             self.pending.pop_front();
+            self.first_number += 1;
             reply.write_resp(&mut self.output, self.protocol);
+            self.output.grown();
             self.answered += 1;
         }
     }
 
-    fn write(&mut self) -> Result<(), Closed> {
-        while !self.output.is_empty() {
-            match self.stream.write(&self.output) {
-                Ok(0) => return Err(Closed::Gone),
+    fn write(&mut self, now: Instant) -> Result<(), Hit> {
+        let before = self.output.len();
+        while self.is_writable && !self.output.is_empty() {
+            match self.wire.write(&self.output) {
+                Ok(0) => return Err(Hit::Gone),
                 Ok(len) => self.output.advance(len),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Err(Closed::Gone),
+                Err(_) => return Err(Hit::Gone),
             }
         }
+        if self.is_writable && !self.wire.is_flushed() {
+            match self.wire.flush() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
+                done => done.map_err(|_| Hit::Gone)?,
+            }
+        }
+        let is_taken = self.output.len() < before;
+        self.output.shrunk();
+        self.unread_since = match self.has_nothing_unsent() {
+            true => None,
+            false => self.unread_since.filter(|_| !is_taken).or(Some(now)),
+        };
         Ok(())
     }
-}
 
-fn understand(command: Command) -> Pending {
-    match command {
-        Command::One(operation, then) => Pending::Steps(vec![Step::Waits(operation)], then),
-        Command::Several(operations, then) => {
-            Pending::Steps(operations.into_iter().map(Step::Waits).collect(), then)
-        }
-        Command::Local(reply) => Pending::Local(reply),
-        Command::Hello(protocol) => Pending::Hello(protocol),
-        Command::Quit => Pending::Quit,
+    /// What this client has taken too long for.
+    pub fn stuck(&self, now: Instant, patience: &Patience) -> Option<Stuck> {
+        let is_idle = self.pending.is_empty() && self.has_nothing_unsent();
+        let waits = Waits {
+            // What cannot be read for want of room is not the client's fault.
+            incomplete: self.incomplete_since.filter(|_| self.has_room()),
+            handshake: Some(self.came).filter(|_| self.wire.is_handshaking()),
+            password: Some(self.came).filter(|_| !self.is_trusted),
+            unread: self.unread_since,
+            idle: Some(self.last_request).filter(|_| is_idle),
+        };
+        patience.is_over(now, &waits)
+    }
+
+    /// Tell it that nothing more comes.
+    pub fn say_goodbye(&mut self) {
+        self.wire.say_goodbye();
     }
 }
 
-fn outcome(step: &Step) -> Option<&Result<Outcome, SubmitError>> {
-    match step {
-        Step::Done(outcome) => Some(outcome),
-        _ => None,
+impl ClientConnection for Connection {
+    fn wire(&mut self) -> &mut Wire {
+        &mut self.wire
+    }
+
+    fn note_readiness(&mut self, readiness: Readiness) {
+        self.is_readable |= readiness.is_readable;
+        self.is_read_closed |= readiness.is_read_closed;
+        self.is_writable |= readiness.is_writable;
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let buffers = self.input.memory_bytes() + self.output.memory_bytes();
+        buffers + self.parser.memory_bytes() + self.pending_len_bytes + self.wire.memory_bytes()
+    }
+}
+
+impl Step {
+    /// About what is kept of it: here, and by whoever sends it.
+    fn len_bytes(&self) -> usize {
+        match self {
+            Step::Waits(Op::Put(key, data)) => STEP_BYTES + 2 * (key.len() + data.len()),
+            Step::Waits(Op::Get(key) | Op::Delete(key)) => STEP_BYTES + 2 * key.len(),
+            Step::Runs { key, .. } => STEP_BYTES + key.len(),
+            Step::Done(_) => STEP_BYTES,
+        }
+    }
+
+    fn outcome(&self) -> Option<&Result<Outcome, SubmitError>> {
+        match self {
+            Step::Done(outcome) => Some(outcome),
+            _ => None,
+        }
     }
 }
 

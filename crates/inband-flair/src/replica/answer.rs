@@ -39,6 +39,7 @@ impl Answer {
         match done {
             Done::Opened => header.client_id = index,
             Done::Refused => header.flags |= flag::REFUSED,
+            Done::Missing => header.flags |= flag::MISSING,
             Done::Written | Done::Session => {}
         }
         header

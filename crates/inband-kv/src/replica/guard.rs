@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::Replica;
 use crate::limit_hits::LimitHit;
-use crate::limits::STUCK_CLIENTS_PERIOD_MS;
+use inband_resp::front::ClientConnection;
+use inband_resp::limits::STUCK_CLIENTS_PERIOD_MS;
 
 impl Replica {
     /// Close a client that has run into a limit.
@@ -41,8 +42,7 @@ impl Replica {
     /// Close the clients that hold most until all together hold no more than they may.
     pub(super) fn bound_memory(&mut self) {
         while self.front.connections.memory_bytes() > self.config.clients_memory_bytes_max {
-            let places = self.front.connections.places();
-            let Some((slot, _)) = places.max_by_key(|(_, c)| c.accounted_bytes) else {
+            let Some(slot) = self.front.connections.largest() else {
                 return;
             };
             self.close_for(slot, LimitHit::Memory);

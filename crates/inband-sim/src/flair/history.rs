@@ -67,7 +67,7 @@ impl History {
                 done.until = Some(now);
                 "read"
             }
-            Outcome::Written => {
+            Outcome::Written | Outcome::Missing => {
                 done.until = Some(now);
                 "written"
             }

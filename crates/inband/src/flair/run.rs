@@ -9,14 +9,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use inband_flair::config::{Config, Part};
-use inband_flair::gateway::Gateway;
+use inband_flair::gateway::{Doors, Gateway};
 use inband_flair::replica_node::ReplicaNode;
 use inband_flair::switch_node::SwitchNode;
 use inband_lab::line_json::Server;
-use inband_transport::tls::Transport;
+use inband_resp::password::Password;
+use inband_transport::tls::{server_for_clients, Transport};
 
 use super::keys::HostKeys;
 use super::status::{HostReply, HostRequest, HostStatus, SwitchStatus};
+use crate::descriptors;
 use crate::run::{inherited, stop_on_signals, wait};
 use crate::transport;
 
@@ -24,6 +26,8 @@ use crate::transport;
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 /// How long what is said to this host may wait before it is looked at.
 const IDLE_MAX: Duration = Duration::from_millis(100);
+/// Open files that a gateway keeps for itself.
+const RESERVED_DESCRIPTORS: u64 = 64;
 
 /// What the control socket tells; renewed by the host's thread.
 #[derive(Clone)]
@@ -166,13 +170,32 @@ fn run_replica(
     Ok(())
 }
 
+/// What Redis clients must do, and how many may come: as many as there is room for in the limit of open files.
+fn doors(config: &Config) -> Result<Doors> {
+    let host = &config.host;
+    let password = host.password_file.as_deref().map(Password::read);
+    let tls = host.tls.as_ref().filter(|tls| tls.resp);
+    let tls = tls.map(|tls| server_for_clients(&transport::certificate_files(tls)));
+    let doors = Doors {
+        password: password.transpose().context("host.password_file")?,
+        tls: tls.transpose().context("host.tls")?,
+        ..Doors::default()
+    };
+    let clients_max = descriptors::room_for(doors.clients_max as u64, RESERVED_DESCRIPTORS)?;
+    Ok(Doors {
+        clients_max,
+        ..doors
+    })
+}
+
 fn run_gateway(
     config: &Config,
     listeners: Vec<TcpListener>,
     stop: &AtomicBool,
     mut published: Published,
 ) -> Result<()> {
-    let mut gateway = Gateway::open(config, published.keys.file().as_ref(), listeners)?;
+    let keys = published.keys.file();
+    let mut gateway = Gateway::open(config, keys.as_ref(), listeners, doors(config)?)?;
     gateway.run(stop, |gateway| {
         if let Some(keys) = published.keys.take() {
             gateway.set_keys(keys);

@@ -34,7 +34,7 @@ use self::nemesis::Nemesis;
 use self::subject::Subject;
 use self::workload::{Shared, Workload};
 use crate::bench::scratch::{free_ports, loopback, ScratchDir};
-use crate::flair::cluster::FlairSpec;
+use crate::flair::cluster::{FlairSpec, Security};
 
 /// How often the progress is shown, and Ctrl-C looked for.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -227,8 +227,14 @@ impl TormentArgs {
             balance: self.balance,
             heartbeat_ms: flair::HEARTBEAT_MS,
             step_down_ms: flair::STEP_DOWN_MS,
+            durability: Durability::Memory,
             dataplane: self.dataplane,
             resp: loopback(0),
+            security: Security {
+                authenticated: true,
+                tls: true,
+                ..Security::default()
+            },
         })
     }
 

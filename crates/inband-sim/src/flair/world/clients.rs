@@ -58,12 +58,12 @@ impl World {
     fn on_outcome(&mut self, number: u8, ticket: Ticket, outcome: &Outcome) {
         let host = &mut self.clients[usize::from(number)];
         let request = host.under_way.remove(&ticket).expect("it was begun");
-        let is_answered = matches!(outcome, Outcome::Value(_) | Outcome::Written);
+        let is_answered = !matches!(outcome, Outcome::Failed(_) | Outcome::Unknown);
         host.answered += u64::from(is_answered);
         self.history.ends(self.now, request, outcome);
         let how = match outcome {
             Outcome::Value(_) => "read",
-            Outcome::Written => "written",
+            Outcome::Written | Outcome::Missing => "written",
             Outcome::Failed(_) => "failed",
             Outcome::Unknown => "unknown",
         };

@@ -257,7 +257,7 @@ impl<'a> Load<'a> {
             for (ticket, outcome) in outcomes {
                 let (begun, is_read) = self.begun.remove(&ticket).context("it was begun")?;
                 match outcome {
-                    Outcome::Value(_) | Outcome::Written => {
+                    Outcome::Value(_) | Outcome::Written | Outcome::Missing => {
                         if (from..to).contains(&now) {
                             latencies[usize::from(is_read)].record(now - begun)?;
                         }

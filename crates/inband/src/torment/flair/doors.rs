@@ -146,7 +146,7 @@ impl Door for Direct {
                 let value = data.map(|data| value_of(&String::from_utf8_lossy(&data)));
                 End::Ok(vec![value])
             }
-            Ok(Outcome::Written) => End::Ok(vec![Some(DONE.into())]),
+            Ok(Outcome::Written | Outcome::Missing) => End::Ok(vec![Some(DONE.into())]),
             Ok(Outcome::Failed(why)) => End::Failed(why.to_string()),
             Ok(Outcome::Unknown) => {
                 End::Unknown(format!("the client gets no answer within {ANSWER_LIMIT:?}"))

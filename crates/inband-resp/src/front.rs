@@ -1,4 +1,4 @@
-//! The sockets of a replica: listeners, connections and what is ready on them.
+//! The sockets of a server: listeners, connections and what is ready on them. What a connection is, is its server's.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -6,7 +6,6 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inband_resp::wire::Wire;
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
@@ -14,11 +13,10 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use nix::sys::socket::{setsockopt, sockopt};
 use rustls::{ServerConfig, ServerConnection};
 
-use crate::connection::Connection;
-use crate::limit_hits::{LimitHit, LimitHits, Seldom};
 use crate::limits::{
     ACCEPTS_PER_TURN_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES,
 };
+use crate::wire::Wire;
 
 const EVENTS_PER_TURN: usize = 1024;
 const WAKER: Token = Token(0);
@@ -28,17 +26,69 @@ const FIRST_CONNECTION: usize = 1024;
 /// Pause after accepting failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// A client that has just come.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Never used again.
+    pub id: u64,
+    /// Its socket.
+    pub wire: Wire,
+    /// Its address.
+    pub peer: SocketAddr,
+    /// Now.
+    pub now: Instant,
+}
+
+/// What may have become possible on a socket; all of it, if it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Readiness {
+    /// To read.
+    pub is_readable: bool,
+    /// To read to the end: the client closed its side.
+    pub is_read_closed: bool,
+    /// To write.
+    pub is_writable: bool,
+}
+
+/// A client's connection, as a server has it.
+pub trait ClientConnection {
+    /// Its socket.
+    fn wire(&mut self) -> &mut Wire;
+    /// Something may have become possible on it.
+    fn note_readiness(&mut self, readiness: Readiness);
+    /// Memory that this client makes the server hold, about.
+    fn memory_bytes(&self) -> usize;
+}
+
+#[derive(Debug)]
+struct Slot<C> {
+    connection: C,
+    /// Memory that the total was told of.
+    accounted_bytes: usize,
+}
+
 /// The open connections, each at a fixed place.
-#[derive(Debug, Default)]
-pub struct Connections {
-    slots: Vec<Option<Connection>>,
+#[derive(Debug)]
+pub struct Connections<C> {
+    slots: Vec<Option<Slot<C>>>,
     free: Vec<usize>,
     count: usize,
     /// Memory of all of them, as far as it was accounted for.
     memory_bytes: usize,
 }
 
-impl Connections {
+impl<C> Default for Connections<C> {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            count: 0,
+            memory_bytes: 0,
+        }
+    }
+}
+
+impl<C: ClientConnection> Connections<C> {
     /// Number of open connections.
     pub fn len(&self) -> usize {
         self.count
@@ -50,56 +100,66 @@ impl Connections {
     }
 
     /// The connection at a place.
-    pub fn get(&self, slot: usize) -> Option<&Connection> {
-        self.slots.get(slot)?.as_ref()
+    pub fn get(&self, slot: usize) -> Option<&C> {
+        Some(&self.slots.get(slot)?.as_ref()?.connection)
     }
 
     /// The connection at a place.
-    pub fn get_mut(&mut self, slot: usize) -> Option<&mut Connection> {
-        self.slots.get_mut(slot)?.as_mut()
+    pub fn get_mut(&mut self, slot: usize) -> Option<&mut C> {
+        Some(&mut self.slots.get_mut(slot)?.as_mut()?.connection)
     }
 
     /// All connections.
-    pub fn iter(&self) -> impl Iterator<Item = &Connection> {
-        self.slots.iter().flatten()
+    pub fn iter(&self) -> impl Iterator<Item = &C> {
+        self.slots.iter().flatten().map(|slot| &slot.connection)
     }
 
     /// Places of all connections.
-    pub fn places(&self) -> impl Iterator<Item = (usize, &Connection)> {
+    pub fn places(&self) -> impl Iterator<Item = (usize, &C)> {
         let places = self.slots.iter().enumerate();
-        places.filter_map(|(slot, connection)| Some((slot, connection.as_ref()?)))
+        places.filter_map(|(place, slot)| Some((place, &slot.as_ref()?.connection)))
     }
 
-    /// Memory that all clients make the replica hold, as last accounted for.
+    /// The place of the client that holds most, as last accounted for.
+    pub fn largest(&self) -> Option<usize> {
+        let slots = self.slots.iter().enumerate();
+        let held = slots.filter_map(|(place, slot)| Some((place, slot.as_ref()?.accounted_bytes)));
+        held.max_by_key(|(_, bytes)| *bytes).map(|(place, _)| place)
+    }
+
+    /// Memory that all clients make the server hold, as last accounted for.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }
 
     /// Account for the memory that a client holds now.
     pub fn account(&mut self, slot: usize) {
-        if let Some(Some(connection)) = self.slots.get_mut(slot) {
-            let memory_bytes = connection.memory_bytes();
+        if let Some(Some(slot)) = self.slots.get_mut(slot) {
+            let memory_bytes = slot.connection.memory_bytes();
             self.memory_bytes += memory_bytes;
-            self.memory_bytes -= std::mem::replace(&mut connection.accounted_bytes, memory_bytes);
+            self.memory_bytes -= std::mem::replace(&mut slot.accounted_bytes, memory_bytes);
         }
     }
 
-    fn insert(&mut self, connection: Connection) -> usize {
+    fn insert(&mut self, connection: C) -> usize {
         self.count += 1;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
-        self.slots[slot] = Some(connection);
+        self.slots[slot] = Some(Slot {
+            connection,
+            accounted_bytes: 0,
+        });
         slot
     }
 
-    fn remove(&mut self, slot: usize) -> Option<Connection> {
-        let connection = self.slots.get_mut(slot)?.take()?;
-        self.memory_bytes -= connection.accounted_bytes;
+    fn remove(&mut self, place: usize) -> Option<C> {
+        let slot = self.slots.get_mut(place)?.take()?;
+        self.memory_bytes -= slot.accounted_bytes;
         self.count -= 1;
-        self.free.push(slot);
-        Some(connection)
+        self.free.push(place);
+        Some(slot.connection)
     }
 }
 
@@ -110,42 +170,38 @@ pub struct Ready {
     pub connections: Vec<usize>,
 }
 
-/// The sockets of a replica.
-pub struct Front {
+/// What came of accepting clients.
+#[derive(Debug, Default)]
+pub struct Accepted {
+    /// Their places.
+    pub slots: Vec<usize>,
+    /// Told that there are too many, and hung up on.
+    pub refused: u64,
+    /// Descriptors or memory have run out: accepting pauses.
+    pub failure: Option<io::Error>,
+}
+
+/// The sockets of a server.
+pub struct Front<C> {
     poll: Poll,
     events: Events,
     waker: Option<Waker>,
     listeners: Vec<(TcpListener, bool)>,
     accept_after: Option<Instant>,
     /// The open connections.
-    pub connections: Connections,
+    pub connections: Connections<C>,
     clients_max: usize,
-    partitions: usize,
     next_id: u64,
-    hits: Arc<LimitHits>,
-    seldom: Seldom,
-    security: FrontSecurity,
+    tls: Option<Arc<ServerConfig>>,
 }
 
-/// What clients must do before they are served.
-#[derive(Debug, Clone, Default)]
-pub struct FrontSecurity {
-    /// Speak TLS.
-    pub tls: Option<Arc<ServerConfig>>,
-    /// Say a password.
-    pub needs_password: bool,
-}
-
-impl Front {
-    /// Serve `listeners` for a store of so many partitions, and wake up when one of `wake_fds`
-    /// becomes readable.
+impl<C: ClientConnection> Front<C> {
+    /// Serve `listeners`, and wake up when one of `wake_fds` becomes readable. With `tls` clients must speak that.
     pub fn new(
         listeners: Vec<StdListener>,
         wake_fds: &[RawFd],
         clients_max: usize,
-        partitions: usize,
-        hits: Arc<LimitHits>,
-        security: FrontSecurity,
+        tls: Option<Arc<ServerConfig>>,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
@@ -159,7 +215,7 @@ impl Front {
             let mut listener = TcpListener::from_std(listener);
             let token = FIRST_LISTENER + i;
             if token >= FIRST_CONNECTION {
-                return Err(io::Error::other("too many listeners for one replica"));
+                return Err(io::Error::other("too many listeners for one server"));
             }
             poll.registry()
                 .register(&mut listener, Token(token), Interest::READABLE)?;
@@ -174,11 +230,8 @@ impl Front {
             accept_after: None,
             connections: Connections::default(),
             clients_max,
-            partitions,
             next_id: 1,
-            hits,
-            seldom: Seldom::default(),
-            security,
+            tls,
         })
     }
 
@@ -215,7 +268,7 @@ impl Front {
                 Token(token) => {
                     let slot = token - FIRST_CONNECTION;
                     if let Some(connection) = self.connections.get_mut(slot) {
-                        note_readiness(connection, event);
+                        connection.note_readiness(readiness(event));
                         ready.connections.push(slot);
                     }
                 }
@@ -233,59 +286,67 @@ impl Front {
         })
     }
 
-    /// Accept clients. Other processes may accept from the same sockets: whoever is first gets one.
-    pub fn accept(&mut self, now: Instant, accepted: &mut Vec<usize>) {
+    /// Accept clients, of which `make` makes connections. Other processes may accept from the same sockets: whoever
+    /// is first gets one.
+    pub fn accept(&mut self, now: Instant, make: impl Fn(Arrival) -> C) -> Accepted {
+        let mut accepted = Accepted::default();
         if self.accept_after.is_some_and(|after| now < after) {
-            return;
+            return accepted;
         }
         self.accept_after = None;
         for i in 0..self.listeners.len() {
             for _ in 0..ACCEPTS_PER_TURN_MAX {
+                let is_full = self.connections.len() >= self.clients_max;
                 let (listener, is_ready) = &mut self.listeners[i];
                 if !*is_ready {
                     break;
                 }
                 match listener.accept() {
-                    Ok((stream, peer)) => accepted.extend(self.admit(stream, peer, now)),
+                    Ok((stream, _)) if is_full => {
+                        accepted.refused += 1;
+                        self.refuse(stream);
+                    }
+                    Ok((stream, peer)) => {
+                        accepted.slots.extend(self.admit(stream, peer, now, &make));
+                    }
                     Err(error) => match error.kind() {
                         io::ErrorKind::WouldBlock => *is_ready = false,
                         io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                         // It stays in the listener's queue, which so stays ready: without a pause
                         // the loop would spin.
                         _ => {
-                            self.hits.count(LimitHit::Accept);
-                            if self.seldom.is_due() {
-                                tracing::warn!(
-                                    "accepting a client: {error}; raise the limit of open files \
-                                     (ulimit -n) or lower host.limits.max_clients"
-                                );
-                            }
+                            accepted.failure = Some(error);
                             self.accept_after = Some(now + ACCEPT_PAUSE);
-                            return;
+                            return accepted;
                         }
                     },
                 }
             }
         }
+        accepted
     }
 
-    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, now: Instant) -> Option<usize> {
-        if self.connections.len() >= self.clients_max {
-            self.hits.count(LimitHit::Clients);
-            // Best effort: the client is gone either way. One that speaks TLS would not understand.
-            if self.security.tls.is_some() {
-                return None;
-            }
+    fn refuse(&self, mut stream: TcpStream) {
+        // Best effort: the client is gone either way. One that speaks TLS would not understand.
+        if self.tls.is_none() {
             let _ = stream.write(b"-ERR max number of clients reached\r\n");
-            return None;
         }
+    }
+
+    fn admit(
+        &mut self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        now: Instant,
+        make: &impl Fn(Arrival) -> C,
+    ) -> Option<usize> {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!("TCP_NODELAY of {peer}: {error}");
         }
         if let Err(error) = keep_alive(&stream) {
             tracing::debug!("SO_KEEPALIVE of {peer}: {error}");
         }
-        let tls = match self.security.tls.clone().map(ServerConnection::new) {
+        let tls = match self.tls.clone().map(ServerConnection::new) {
             None => None,
             Some(Ok(tls)) => Some(tls),
             Some(Err(error)) => {
@@ -293,11 +354,13 @@ impl Front {
                 return None;
             }
         };
-        let wire = Wire::new(stream, tls);
-        let is_trusted = !self.security.needs_password;
-        let connection =
-            Connection::new(self.next_id, wire, peer, self.partitions, is_trusted, now);
-        let slot = self.connections.insert(connection);
+        let arrival = Arrival {
+            id: self.next_id,
+            wire: Wire::new(stream, tls),
+            peer,
+            now,
+        };
+        let slot = self.connections.insert(make(arrival));
         self.next_id += 1;
         let interest = Interest::READABLE | Interest::WRITABLE;
         let token = Token(FIRST_CONNECTION + slot);
@@ -305,7 +368,7 @@ impl Front {
         match self
             .poll
             .registry()
-            .register(&mut connection.wire.tcp, token, interest)
+            .register(&mut connection.wire().tcp, token, interest)
         {
             Ok(()) => Some(slot),
             Err(error) => {
@@ -317,11 +380,11 @@ impl Front {
     }
 
     /// Close a connection; what was known of it.
-    pub fn close(&mut self, slot: usize) -> Option<Connection> {
+    pub fn close(&mut self, slot: usize) -> Option<C> {
         let mut connection = self.connections.remove(slot)?;
-        let tcp = &mut connection.wire.tcp;
+        let tcp = &mut connection.wire().tcp;
         if let Err(error) = self.poll.registry().deregister(tcp) {
-            tracing::debug!("deregistering {}: {error}", connection.peer);
+            tracing::debug!("deregistering a client: {error}");
         }
         Some(connection)
     }
@@ -340,8 +403,11 @@ fn keep_alive(stream: &TcpStream) -> nix::Result<()> {
     setsockopt(stream, sockopt::TcpKeepCount, &KEEPALIVE_PROBES)
 }
 
-fn note_readiness(connection: &mut Connection, event: &Event) {
-    connection.is_readable |= event.is_readable() || event.is_error();
-    connection.is_read_closed |= event.is_read_closed() || event.is_error();
-    connection.is_writable |= event.is_writable() || event.is_error();
+fn readiness(event: &Event) -> Readiness {
+    let has_failed = event.is_error();
+    Readiness {
+        is_readable: event.is_readable() || has_failed,
+        is_read_closed: event.is_read_closed() || has_failed,
+        is_writable: event.is_writable() || has_failed,
+    }
 }

@@ -1,0 +1,337 @@
+//! The gateway's doors, driven to their bounds, with nobody behind them: operations wait, the gateway's own
+//! answers come. A bystander is served all the while.
+
+#![allow(missing_docs)]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use inband_flair::config::{
+    ClusterConfig, Config, HostConfig, ReplicaConfig, SwitchConfig, GATEWAY,
+};
+use inband_flair::gateway::{Doors, Gateway};
+use inband_resp::password::Password;
+use inband_resp::patience::Patience;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_millis(400);
+
+struct Served {
+    address: SocketAddr,
+    counters: Arc<Mutex<BTreeMap<&'static str, u64>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    /// Packets go there, and nothing comes back.
+    _switch: UdpSocket,
+}
+
+fn free_address() -> std::net::SocketAddrV4 {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    match socket.local_addr().expect("bound") {
+        SocketAddr::V4(address) => address,
+        SocketAddr::V6(_) => unreachable!("asked for IPv4"),
+    }
+}
+
+fn config(switch: std::net::SocketAddrV4) -> Config {
+    Config {
+        cluster: ClusterConfig {
+            name: "test".into(),
+            groups: 16,
+            balance: Default::default(),
+            heartbeat_ms: 10,
+            step_down_ms: 50,
+            durability: Default::default(),
+            key_file: None,
+            replicas: vec![ReplicaConfig {
+                name: "replica/0".into(),
+                address: switch,
+                raft: SocketAddr::V4(switch),
+            }],
+            switches: vec![SwitchConfig {
+                name: "switch/0".into(),
+                address: switch,
+            }],
+        },
+        host: HostConfig {
+            name: GATEWAY.into(),
+            socket: "/nowhere".into(),
+            dataplane: Default::default(),
+            interface: None,
+            address: Some(free_address()),
+            resp: Vec::new(),
+            data: None,
+            password_file: None,
+            tls: None,
+        },
+    }
+}
+
+impl Served {
+    fn new(doors: Doors) -> Served {
+        let switch = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let SocketAddr::V4(to) = switch.local_addr().expect("bound") else {
+            unreachable!("asked for IPv4")
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let gateway = Gateway::open(&config(to), None, vec![listener], doors);
+        let mut gateway = gateway.expect("it opens");
+        let address = gateway.addresses()[0];
+        let stop = Arc::new(AtomicBool::new(false));
+        let counters: Arc<Mutex<BTreeMap<&'static str, u64>>> = Arc::default();
+        let (stopped, published) = (stop.clone(), Arc::clone(&counters));
+        let publish = move |gateway: &mut Gateway| {
+            *published.lock().expect("unbroken") = gateway.counters();
+        };
+        let run = move || gateway.run(&stopped, publish).expect("it serves");
+        Served {
+            address,
+            counters,
+            stop,
+            thread: Some(std::thread::spawn(run)),
+            _switch: switch,
+        }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("connects");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        stream.set_write_timeout(Some(PATIENCE)).expect("set");
+        stream
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        let counters = self.counters.lock().expect("unbroken");
+        counters.get(name).copied().unwrap_or(0)
+    }
+
+    fn wait_for(&self, name: &str, count: u64) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.count(name) < count {
+            assert!(Instant::now() < deadline, "{name}: {:?}", self.counters);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let ended = self.thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            ended.expect("it ran").expect("it did not panic");
+        }
+    }
+}
+
+fn request(parts: &[&str]) -> Vec<u8> {
+    let mut request = format!("*{}\r\n", parts.len());
+    for part in parts {
+        request += &format!("${}\r\n{part}\r\n", part.len());
+    }
+    request.into_bytes()
+}
+
+fn line(stream: &mut TcpStream) -> String {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while !line.ends_with(b"\r\n") && stream.read(&mut byte).expect("an answer") == 1 {
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).expect("letters").trim_end().into()
+}
+
+fn call(stream: &mut TcpStream, parts: &[&str]) -> String {
+    stream.write_all(&request(parts)).expect("sends");
+    line(stream)
+}
+
+/// Read until it is hung up on.
+fn wait_for_end(mut stream: TcpStream) {
+    let mut sink = [0; 4096];
+    while matches!(stream.read(&mut sink), Ok(len) if len > 0) {}
+}
+
+fn short_patience() -> Patience {
+    Patience {
+        incomplete: SHORT,
+        password: SHORT,
+        unread: SHORT,
+        idle: None,
+    }
+}
+
+#[test]
+fn clients_are_as_many_as_may_come_and_a_flood_ends_nothing() {
+    let served = Served::new(Doors {
+        clients_max: 16,
+        ..Doors::default()
+    });
+    let mut bystander = served.connect();
+    assert_eq!(call(&mut bystander, &["PING"]), "+PONG");
+    let others: Vec<_> = (0..15).map(|_| served.connect()).collect();
+    served.wait_for("gateway_clients", 16);
+    for _ in 0..200 {
+        let mut further = served.connect();
+        assert_eq!(line(&mut further), "-ERR max number of clients reached");
+    }
+    assert_eq!(call(&mut bystander, &["PING"]), "+PONG");
+    assert_eq!(served.count("gateway_connections_refused"), 200);
+    drop(others);
+    let deadline = Instant::now() + PATIENCE;
+    while served.count("gateway_clients") > 1 {
+        assert!(Instant::now() < deadline, "places become free");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(call(&mut served.connect(), &["PING"]), "+PONG");
+}
+
+#[test]
+fn a_request_that_does_not_end_is_hung_up_on() {
+    let served = Served::new(Doors {
+        patience: short_patience(),
+        ..Doors::default()
+    });
+    let mut bystander = served.connect();
+    let mut half = served.connect();
+    half.write_all(b"*2\r\n$3\r\nGET\r\n$5\r\nab")
+        .expect("sends");
+    let begun = Instant::now();
+    wait_for_end(half);
+    assert!(begun.elapsed() >= SHORT);
+    served.wait_for("gateway_closed_incomplete", 1);
+    assert_eq!(
+        call(&mut bystander, &["PING"]),
+        "+PONG",
+        "silent, but it owes nothing"
+    );
+}
+
+#[test]
+fn who_reads_no_answers_is_hung_up_on() {
+    let served = Served::new(Doors {
+        patience: short_patience(),
+        ..Doors::default()
+    });
+    let mut bystander = served.connect();
+    let mut greedy = served.connect();
+    let echo = request(&["ECHO", &"x".repeat(1 << 20)]);
+    // More than the sockets' buffers take.
+    while served.count("gateway_closed_unread") == 0 {
+        if greedy.write_all(&echo).is_err() {
+            break;
+        }
+        assert_eq!(call(&mut bystander, &["PING"]), "+PONG");
+    }
+    served.wait_for("gateway_closed_unread", 1);
+    let held = served.count("gateway_clients_memory_bytes");
+    assert!(held < 1 << 20, "{held}");
+}
+
+#[test]
+fn memory_of_all_clients_is_bounded_and_who_holds_most_goes() {
+    const MAX: usize = 4 << 20;
+    let served = Served::new(Doors {
+        memory_bytes_max: MAX,
+        ..Doors::default()
+    });
+    let mut bystander = served.connect();
+    let mut others: Vec<_> = (0..16).map(|_| served.connect()).collect();
+    // Nobody answers them, so they wait.
+    let set = request(&["SET", "a key", &"x".repeat(1000)]).repeat(600);
+    for other in &mut others {
+        let _ = other.write_all(&set);
+        assert_eq!(call(&mut bystander, &["PING"]), "+PONG");
+    }
+    served.wait_for("gateway_closed_memory", 1);
+    assert!(served.count("gateway_clients_memory_bytes") <= MAX as u64);
+    assert_eq!(call(&mut bystander, &["PING"]), "+PONG");
+}
+
+#[test]
+fn requests_of_one_client_that_wait_are_bounded() {
+    let served = Served::new(Doors::default());
+    let mut bystander = served.connect();
+    let mut one = served.connect();
+    one.set_write_timeout(Some(SHORT)).expect("set");
+    let set = request(&["SET", "a key", &"x".repeat(1000)]).repeat(1000);
+    // Until the socket is full: what it is not read from is not held.
+    while one.write_all(&set).is_ok() {}
+    assert_eq!(call(&mut bystander, &["PING"]), "+PONG");
+    let held = served.count("gateway_clients_memory_bytes");
+    assert!(held < 2 << 20, "{held}");
+}
+
+#[test]
+fn too_much_is_said_with_size_and_limit() {
+    let served = Served::new(Doors::default());
+    let mut one = served.connect();
+    let key = "k".repeat(1025);
+    let said = call(&mut one, &["GET", &key]);
+    assert!(
+        said.contains("1025 bytes is over the limit of 1024 bytes"),
+        "{said}"
+    );
+    let said = call(&mut one, &["SET", "key", &"v".repeat(1374)]);
+    assert!(
+        said.contains("1377 bytes together are over the limit of 1376"),
+        "{said}"
+    );
+    let keys: Vec<&str> = ["MGET"].into_iter().chain(vec!["k"; 4097]).collect();
+    let said = call(&mut one, &keys);
+    assert!(
+        said.contains("4097 keys are over the limit of 4096"),
+        "{said}"
+    );
+    let said = call(&mut one, &["SET", "key", &"v".repeat(2 << 20)]);
+    assert!(said.contains("over the limit of"), "{said}");
+    served.wait_for("gateway_requests_over_limit", 2);
+    assert_eq!(call(&mut one, &["PING"]), "+PONG", "it goes on");
+    one.write_all(b"*1\r\n:5\r\n").expect("sends");
+    assert!(line(&mut one).contains("Protocol error"));
+    wait_for_end(one);
+    served.wait_for("gateway_closed_protocol", 1);
+}
+
+#[test]
+fn without_the_password_nobody_is_served() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("password");
+    std::fs::write(&file, "secret\n").expect("written");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("set");
+    let served = Served::new(Doors {
+        password: Some(Password::read(&file).expect("a password")),
+        patience: short_patience(),
+        ..Doors::default()
+    });
+    let mut one = served.connect();
+    for words in [&["PING"][..], &["GET", "a"], &["HELLO", "3"]] {
+        let said = call(&mut one, words);
+        assert!(said.starts_with("-NOAUTH"), "{said}");
+    }
+    for words in [&["AUTH", "wrong"][..], &["AUTH", "other", "secret"]] {
+        let said = call(&mut one, words);
+        assert!(said.starts_with("-WRONGPASS"), "{said}");
+    }
+    served.wait_for("gateway_passwords_refused", 2);
+    assert_eq!(call(&mut one, &["AUTH", "secret"]), "+OK");
+    assert_eq!(call(&mut one, &["PING"]), "+PONG");
+    let mut other = served.connect();
+    assert_eq!(
+        call(&mut other, &["HELLO", "2", "AUTH", "default", "secret"]),
+        "*4"
+    );
+    // Before the password nobody may send much, or wait for long.
+    let mut long = served.connect();
+    long.write_all(b"*2\r\n$4\r\nAUTH\r\n$20000\r\n")
+        .expect("sends");
+    assert!(line(&mut long).contains("unauthenticated bulk length"));
+    wait_for_end(served.connect());
+    served.wait_for("gateway_closed_unauthenticated", 1);
+    assert_eq!(call(&mut one, &["PING"]), "+PONG");
+}
