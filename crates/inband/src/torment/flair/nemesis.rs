@@ -76,11 +76,20 @@ impl Lane<Cluster> {
         for host in &victims {
             self.cluster.kill(host)?;
         }
-        self.pause(DOWN_MS);
+        // One that is back before anybody has missed it is still sent what it cannot answer.
+        let is_back_at_once = self.rng.chance_ppm(300_000);
+        if !is_back_at_once {
+            self.pause(DOWN_MS);
+        }
         for host in &victims {
             self.cluster.restart(host)?;
         }
-        Ok(Some(format!("{} killed", victims.join(", "))))
+        let how = if is_back_at_once {
+            ", and back at once"
+        } else {
+            ""
+        };
+        Ok(Some(format!("{} killed{how}", victims.join(", "))))
     }
 
     /// User space stands still; a switch in the kernel goes on.
