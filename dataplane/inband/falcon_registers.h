@@ -23,9 +23,9 @@ struct ib_falcon_config {
 struct ib_falcon_set {
     ib_u64 queue[IB_FALCON_QUEUES_MAX]; /* add 32 bits, retrieve 32: positions, counting for ever */
     ib_u64 waiting[IB_FALCON_GROUPS_MAX]; /* of a group of workers: executors parked, or about to */
-    ib_u64 turn;                          /* the queue behind the one that was given from last */
-    ib_u64 given;                         /* tasks */
-    ib_u64 woken;                         /* the worker behind the one that was woken last */
+    ib_u64 turn;  /* the queue behind the one that was given from in turn last */
+    ib_u64 given; /* tasks */
+    ib_u64 woken; /* the worker behind the one that was woken last */
     ib_u64 reserved[5];
     ib_u64 user_tasks[IB_FALCON_USERS]; /* in the queues, by user mod IB_FALCON_USERS */
 };

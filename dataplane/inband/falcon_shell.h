@@ -80,6 +80,12 @@ IB_INLINE struct ib_falcon_executor *ib_falcon_record_of(struct ib_falcon_here *
     return ib_falcon_executor_at(here, (ib_u64)set * executors + executor);
 }
 
+/* Take an executor's record: the odd sequence, or 0 if others kept it. */
+IB_FALCON_PART ib_u64 ib_falcon_take(struct ib_falcon_here *here, ib_u32 set, ib_u32 executor) {
+    struct ib_falcon_executor *record = ib_falcon_record_of(here, set, executor);
+    return record && ib_falcon_set_at(here, set) ? ib_take(&record->sequence) : 0;
+}
+
 /* Put task `n` of the packet at the end of `queue`; m->tail is then behind it. */
 IB_FALCON_PART ib_u32 ib_falcon_push(struct ib_falcon_here *here, struct ib_falcon_msg *m, ib_u32 n,
                                      ib_u32 queue, ib_u64 now_ns) {
@@ -170,15 +176,22 @@ IB_FALCON_PART ib_u32 ib_falcon_pop(struct ib_falcon_here *here, ib_u32 set, ib_
     return 0;
 }
 
-/* When the first task of `queue` came; ~0: none is there. */
-IB_INLINE ib_u64 ib_falcon_first_came_ns(struct ib_falcon_here *here, ib_u32 set, ib_u32 queue,
-                                         ib_u64 word) {
+/* The word of a queue, whose number clang may know and the kernel's verifier does not. */
+IB_INLINE ib_u64 ib_falcon_queue_word(const struct ib_falcon_set *regs, ib_u64 queue) {
+    __asm__ volatile("" : "+r"(queue));
+    return IB_LOAD(&regs->queue[queue % IB_FALCON_QUEUES_MAX]);
+}
+
+/* For how long the first task of a queue has been there; 0: none is. */
+IB_INLINE ib_u64 ib_falcon_first_waits_ns(struct ib_falcon_here *here, ib_u32 set, ib_u32 queue,
+                                          ib_u64 word, ib_u64 now_ns) {
     ib_u32 log2 = ib_falcon_config_at(here)->slots_log2, retrieve = (ib_u32)word;
     struct ib_falcon_slot *slot = ib_falcon_slot_of(here, set, queue, retrieve);
     if (!slot || IB_LOAD(&slot->sequence) != ib_falcon_filled(retrieve, log2))
-        return ~0ULL;
+        return 0;
     IB_LOADS_IN_ORDER();
-    return IB_LOAD(&slot->came_ns);
+    ib_u64 came_ns = IB_LOAD(&slot->came_ns);
+    return came_ns < now_ns ? now_ns - came_ns : 0;
 }
 
 /* Which queues hold something, by their words. */
@@ -202,9 +215,9 @@ IB_INLINE ib_u64 ib_falcon_waited(struct ib_falcon_here *here, ib_u32 set,
     for (ib_u32 queue = 1; queue < IB_FALCON_QUEUES_MAX; queue++) {
         if (!(not_empty >> queue & 1))
             continue;
-        ib_u64 came_ns = ib_falcon_first_came_ns(here, set, queue, IB_LOAD(&regs->queue[queue]));
-        if (came_ns <= now_ns && now_ns - came_ns >= wait_ns)
-            waited |= ib_falcon_bit(queue);
+        ib_u64 waits_ns =
+            ib_falcon_first_waits_ns(here, set, queue, IB_LOAD(&regs->queue[queue]), now_ns);
+        waited |= ib_falcon_reaches(waits_ns, wait_ns) << queue;
     }
     return waited;
 }
@@ -237,15 +250,16 @@ IB_FALCON_PART ib_u32 ib_falcon_take_out(struct ib_falcon_here *here, ib_u32 set
     v.given = IB_LOAD(&regs->given);
     v.place = ib_falcon_place_of(worker);
     if (policy == IB_FALCON_LOCALITY) {
-        v.own_came_ns = ib_falcon_first_came_ns(
-            here, set, v.place, IB_LOAD(&regs->queue[v.place % IB_FALCON_QUEUES_MAX]));
-        v.any_came_ns = ib_falcon_first_came_ns(here, set, 0, IB_LOAD(&regs->queue[0]));
+        ib_u64 own = ib_falcon_queue_word(regs, v.place), any = IB_LOAD(&regs->queue[0]);
+        v.own_waits_ns = ib_falcon_first_waits_ns(here, set, v.place, own, now_ns);
+        v.any_waits_ns = ib_falcon_first_waits_ns(here, set, 0, any, now_ns);
     }
     for (int i = 0; i < IB_FALCON_QUEUE_TRIES_MAX && v.candidates; i++) {
         ib_u32 queue = ib_falcon_choose(policy, &v);
         if (ib_falcon_pop(here, set, queue, executor)) {
             /* Hints: two at once may give one queue two turns. */
-            regs->turn = (queue + 1) % IB_FALCON_QUEUES_MAX;
+            if (v.in_turn)
+                regs->turn = (queue + 1) % IB_FALCON_QUEUES_MAX;
             regs->given = v.given + 1;
             return 1;
         }
@@ -367,7 +381,7 @@ IB_INLINE ib_u64 ib_falcon_park(struct ib_falcon_here *here, struct ib_falcon_ms
         return 0;
     if (!ib_falcon_clear_bit(regs, worker, m->executor))
         return 0; /* whoever has cleared it wakes the executor */
-    odd = ib_take(&record->sequence);
+    odd = ib_falcon_take(here, m->set, m->executor);
     if (IB_RARE(!odd)) {
         ib_falcon_set_bit(regs, worker, m->executor);
         return 0;
@@ -429,7 +443,7 @@ IB_INLINE struct ib_result ib_falcon_pull(struct ib_falcon_here *here, struct ib
         return ib_falcon_nack(m, config->incarnation, IB_R_falcon_other_incarnation);
     if (!m->worker_incarnation || IB_LOAD(&worker->incarnation) != m->worker_incarnation)
         return ib_falcon_nack(m, config->incarnation, IB_R_falcon_not_registered);
-    ib_u64 odd = ib_take(&record->sequence);
+    ib_u64 odd = ib_falcon_take(here, m->set, m->executor);
     if (IB_RARE(!odd))
         return ib_say(IB_DROP, IB_R_contended);
     enum ib_falcon_step step = ib_falcon_step_of(m, record->state, record->pull_seq);
@@ -503,7 +517,7 @@ IB_INLINE int ib_falcon_wake(struct ib_falcon_here *here, struct ib_falcon_msg *
         if (!ib_falcon_clear_bit(regs, worker, executor))
             continue;
         regs->woken = executor / IB_FALCON_EXECUTORS + 1;
-        ib_u64 odd = ib_take(&record->sequence);
+        ib_u64 odd = ib_falcon_take(here, m->set, executor);
         if (IB_RARE(!odd)) {
             ib_falcon_set_bit(regs, worker, executor);
             continue;
@@ -565,7 +579,7 @@ IB_INLINE struct ib_result ib_falcon_submit(struct ib_falcon_here *here, struct 
         if (ib_falcon_find(here, m->set, a->now_ns))
             m->flags |= IB_FALCON_F_PARKED;
     }
-    ib_u64 word = IB_LOAD(&regs->queue[m->queue % IB_FALCON_QUEUES_MAX]);
+    ib_u64 word = ib_falcon_queue_word(regs, m->queue);
     m->head = (ib_u32)word;
     if (!m->taken)
         m->tail = (ib_u32)(word >> 32);

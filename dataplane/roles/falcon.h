@@ -20,9 +20,10 @@ struct ib_falcon_view {
     ib_u64 candidates; /* bitmap of queues */
     ib_u64 turn;
     ib_u64 given;
-    ib_u64 own_came_ns; /* LOCALITY: when the first task of the worker's place came, */
-    ib_u64 any_came_ns; /* and that of queue 0 */
-    ib_u32 place;       /* LOCALITY: the worker's queue */
+    ib_u64 own_waits_ns; /* LOCALITY: how long the first task of the worker's place has waited, */
+    ib_u64 any_waits_ns; /* and that of queue 0 */
+    ib_u32 place;        /* LOCALITY: the worker's queue */
+    ib_u32 in_turn;      /* said by the choice: the turn moves on */
 };
 
 IB_INLINE ib_u64 ib_falcon_bit(ib_u32 n) {
@@ -37,6 +38,13 @@ IB_INLINE ib_u64 ib_falcon_not_zero(ib_u64 word) {
     word = word >> 1 | (word & 1); /* below 2^63 */
     __asm__ volatile("" : "+r"(word));
     return (0 - word) >> 63;
+}
+
+/* 1 if `a` is at least `b`, both below 2^63, without a branch. */
+IB_INLINE ib_u64 ib_falcon_reaches(ib_u64 a, ib_u64 b) {
+    ib_u64 difference = a - b;
+    __asm__ volatile("" : "+r"(difference));
+    return (difference >> 63) ^ 1;
 }
 
 /* The number of the lowest bit of a word that is not 0. (BPF has no instruction for it.) */
@@ -102,22 +110,24 @@ IB_INLINE ib_u64 ib_falcon_candidates(ib_u32 policy, ib_u64 not_empty, ib_u64 wa
 }
 
 /* The first candidate from the queue on whose turn it is. */
-IB_INLINE ib_u32 ib_falcon_in_turn(const struct ib_falcon_view *v) {
+IB_INLINE ib_u32 ib_falcon_in_turn(struct ib_falcon_view *v) {
+    v->in_turn = 1;
     ib_u64 from_turn = v->candidates & ~(ib_falcon_bit((ib_u32)v->turn) - 1);
     return ib_falcon_lowest(from_turn ? from_turn : v->candidates);
 }
 
 /* LOCALITY: of the worker's place and queue 0 the one whose first task is older, if there is one.
  */
-IB_INLINE ib_u32 ib_falcon_nearest(const struct ib_falcon_view *v) {
+IB_INLINE ib_u32 ib_falcon_nearest(struct ib_falcon_view *v) {
     ib_u64 own = ib_falcon_bit(v->place), near = v->candidates & (own | 1);
     if (near == (own | 1))
-        return v->own_came_ns <= v->any_came_ns ? v->place : 0;
+        return v->own_waits_ns >= v->any_waits_ns ? v->place : 0;
     return near ? ib_falcon_lowest(near) : ib_falcon_in_turn(v);
 }
 
 /* The queue to give from; there are candidates. */
-IB_INLINE ib_u32 ib_falcon_choose(ib_u32 policy, const struct ib_falcon_view *v) {
+IB_INLINE ib_u32 ib_falcon_choose(ib_u32 policy, struct ib_falcon_view *v) {
+    v->in_turn = 0;
     if (policy == IB_FALCON_FIFO)
         return 0;
     if (policy == IB_FALCON_LOCALITY)

@@ -10,13 +10,14 @@ pub mod targets;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     ("c_api", targets::c_api::run),
     ("checkpoint", targets::checkpoint::run),
     ("config", targets::config::run),
     ("connection", targets::connection::run),
     ("control", targets::control::run),
     ("export", targets::export::run),
+    ("falcon", targets::falcon::run),
     ("flair", targets::flair::run),
     ("host", targets::host::run),
     ("journal", targets::journal::run),

@@ -57,7 +57,8 @@ fn the_kernel_and_rust_see_the_same_structs() {
     let copies = Btf::from_raw("copies", object!("copies")).unwrap().unwrap();
     let race = Btf::from_raw("race", object!("race")).unwrap().unwrap();
     let flair = Btf::from_raw("flair", object!("flair")).unwrap().unwrap();
-    let structs: [(&Btf<'_>, &str, Layout); 16] = [
+    let falcon = Btf::from_raw("falcon", object!("falcon")).unwrap().unwrap();
+    let structs: [(&Btf<'_>, &str, Layout); 21] = [
         (
             &acceptor,
             "ib_acceptor_regs",
@@ -99,7 +100,7 @@ fn the_kernel_and_rust_see_the_same_structs() {
             &acceptor,
             "ib_settings",
             in_rust!(c::ib_settings: node, partitions, ring_slots, address, loop_ifindex, generic,
-                port, authenticated, groups, incarnation),
+                port, authenticated, groups, incarnation, falcon),
         ),
         (
             &copies,
@@ -123,6 +124,32 @@ fn the_kernel_and_rust_see_the_same_structs() {
             "ib_flair_group",
             in_rust!(c::ib_flair_group: sequence, session, seq, stable, log_index, followers,
                 reserved),
+        ),
+        (
+            &falcon,
+            "ib_falcon_config",
+            in_rust!(c::ib_falcon_config: policy, slots_log2, workers, user_tasks_max,
+                locality_wait_ns, incarnation),
+        ),
+        (
+            &falcon,
+            "ib_falcon_set",
+            in_rust!(c::ib_falcon_set: queue, waiting, turn, given, woken, reserved, user_tasks),
+        ),
+        (
+            &falcon,
+            "ib_falcon_slot",
+            in_rust!(c::ib_falcon_slot: sequence, came_ns, task, reserved),
+        ),
+        (
+            &falcon,
+            "ib_falcon_worker",
+            in_rust!(c::ib_falcon_worker: parked, incarnation, resources, reserved),
+        ),
+        (
+            &falcon,
+            "ib_falcon_executor",
+            in_rust!(c::ib_falcon_executor: sequence, pull_seq, state, address, task),
         ),
         (&leader, "ib_key", in_rust!(c::ib_key: id, k0, k1)),
         (&leader, "ib_keys", in_rust!(c::ib_keys: active, key)),

@@ -12,6 +12,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use inband_dataplane::c;
+use inband_dataplane::falcon::Policy;
 use libbpf_rs::{ObjectBuilder, PrintLevel};
 use serde::{Deserialize, Serialize};
 
@@ -57,9 +58,9 @@ macro_rules! programs {
 }
 
 /// Every program that a host may load; not those of benchmarks and of the race test.
-fn programs() -> [(&'static str, &'static [u8]); 11] {
+fn programs() -> [(&'static str, &'static [u8]); 12] {
     programs!("dispatch" "leader" "acceptor" "quorum" "leader_alone" "acceptor_alone" "quorum_alone"
-        "copies" "generic" "flair" "bare")
+        "copies" "generic" "flair" "falcon" "bare")
 }
 
 static LOG: Mutex<String> = Mutex::new(String::new());
@@ -94,6 +95,8 @@ fn stack_bytes(log: &str) -> u64 {
 struct Mode {
     generic: bool,
     authenticated: bool,
+    /// Falcon's.
+    policy: Policy,
 }
 
 fn settings(mode: Mode) -> Vec<u8> {
@@ -101,6 +104,9 @@ fn settings(mode: Mode) -> Vec<u8> {
     let mut settings: c::ib_settings = unsafe { std::mem::zeroed() };
     (settings.node, settings.partitions, settings.ring_slots) = (2, 4, 4096);
     settings.groups = 4096;
+    settings.falcon.workers = 1024;
+    settings.falcon.slots_log2 = 11;
+    settings.falcon.policy = mode.policy as u32;
     settings.generic = u32::from(mode.generic);
     settings.authenticated = u16::from(mode.authenticated);
     // SAFETY: plain integers without padding (checked by bindgen's layout test).
@@ -142,6 +148,13 @@ fn measure_all() -> BTreeMap<String, Figures> {
             let generic = true;
             let mode = Mode { generic, ..plain };
             figures.insert(format!("{name}_in_generic_mode"), measure(bytes, mode));
+        }
+        if name == "falcon" {
+            for policy in Policy::ALL {
+                let figures_of = measure(bytes, Mode { policy, ..plain });
+                let policy = format!("{policy:?}").to_lowercase();
+                figures.insert(format!("falcon_{policy}"), figures_of);
+            }
         }
         if is_role || name == "dispatch" {
             let authenticated = true;

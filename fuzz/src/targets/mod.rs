@@ -6,6 +6,7 @@ pub mod config;
 pub mod connection;
 pub mod control;
 pub mod export;
+pub mod falcon;
 pub mod flair;
 pub mod host;
 pub mod journal;

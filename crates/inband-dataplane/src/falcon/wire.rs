@@ -275,6 +275,12 @@ impl<'a> Tasks<'a> {
         self.0.len() / TASK_LEN_BYTES
     }
 
+    /// The first: that of a TASK.
+    pub fn first(&self) -> Option<Task> {
+        let bytes = self.0.first_chunk::<TASK_LEN_BYTES>();
+        bytes.map(Task::from_bytes)
+    }
+
     /// One after the other.
     pub fn iter(&self) -> impl Iterator<Item = Task> + 'a {
         let chunks = self.0.chunks_exact(TASK_LEN_BYTES);

@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs)]
 
 pub mod falcon;
+pub mod falcon_sequence;
 pub mod flair;
 pub mod flair_sequence;
 pub mod net;

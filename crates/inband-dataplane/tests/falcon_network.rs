@@ -1,0 +1,210 @@
+//! A Falcon scheduler as a program on an interface, and clients and executors that are sockets, between
+//! network namespaces.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::net::{SocketAddr, UdpSocket};
+
+use common::falcon::{bytes, pull, task, INCARNATION};
+use common::net::{address, Net, PORT};
+use inband_dataplane::falcon::wire::{flag, parse, Header, Task, Type};
+use inband_dataplane::falcon::xdp::{
+    allow_forwarding, forward_of, may_look_up_clients, FalconXdp, FalconXdpSpec,
+};
+use inband_dataplane::falcon::FalconConfig;
+use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_dataplane::xdp::{XdpError, XdpMode};
+
+/// Hosts of the network.
+const SCHEDULER: usize = 1;
+const EXECUTOR: usize = 2;
+const CLIENT: usize = 3;
+
+fn spec(mode: XdpMode) -> FalconXdpSpec {
+    FalconXdpSpec {
+        node: SCHEDULER as u8,
+        config: FalconConfig {
+            slots: 1024,
+            ..FalconConfig::default()
+        },
+        incarnation: INCARNATION,
+        address: address(SCHEDULER),
+        interface: "eth0".into(),
+        mode,
+        keys: None,
+    }
+}
+
+/// The next packet of a socket.
+fn receive(socket: &UdpSocket) -> (Header, Vec<Task>, SocketAddr) {
+    let mut buffer = [0; PACKET_LEN_MAX_BYTES];
+    let (len, from) = socket.recv_from(&mut buffer).expect("a packet in time");
+    let (header, tasks) = parse(&buffer[..len]).unwrap();
+    (header, tasks.iter().collect(), from)
+}
+
+/// Everybody's sockets around a scheduler.
+struct Bed {
+    net: Net,
+    scheduler: FalconXdp,
+    /// Of the scheduler's own process.
+    process: UdpSocket,
+    executor: UdpSocket,
+    client: UdpSocket,
+}
+
+impl Bed {
+    fn new(mode: XdpMode) -> Bed {
+        let net = Net::new();
+        let scheduler = net.on(SCHEDULER, || FalconXdp::load(spec(mode)).unwrap());
+        scheduler.registers().register(0, 0, 1, 0);
+        let socket = |node| net.socket(node, PORT);
+        Bed {
+            process: socket(SCHEDULER),
+            executor: socket(EXECUTOR),
+            client: socket(CLIENT),
+            scheduler,
+            net,
+        }
+    }
+
+    fn pull(&self, seq: u64, flags: u16) {
+        let mut header = pull(0, 3, 1, seq);
+        header.flags = flags;
+        let packet = bytes(&header, &[]);
+        self.executor.send_to(&packet, address(SCHEDULER)).unwrap();
+    }
+
+    fn submit(&self, tasks: &[Task]) {
+        let mut header = Header::new(Type::Submit, 0, 0);
+        (header.user, header.submit_seq) = (5, 9);
+        let packet = bytes(&header, tasks);
+        self.client.send_to(&packet, address(SCHEDULER)).unwrap();
+    }
+
+    /// Until the PULL of this number has come to the scheduler: packets of two sockets may overtake.
+    fn until_it_waits(&self, seq: u64) {
+        let deadline = std::time::Instant::now() + common::net::TIMEOUT;
+        while self.scheduler.registers().executor(0, 3).pull_seq != seq {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+    }
+
+    /// What the scheduler's process does with what the kernel could not send.
+    fn forward_one(&self) {
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES];
+        let (len, _) = self.process.recv_from(&mut buffer).expect("it comes up");
+        let to = forward_of(&buffer[..len], SCHEDULER as u8, self.scheduler.registers());
+        let to = to.expect("it was handled");
+        self.process.send_to(&buffer[..len], to).unwrap();
+    }
+
+    /// A task for an executor that waits.
+    fn wakes(&self, seq: u64, by_host: bool) {
+        self.pull(seq, flag::PARK);
+        self.until_it_waits(seq);
+        self.submit(&[task(5, 0, seq as u32, "at once"), task(5, 0, 99, "later")]);
+        if by_host {
+            self.forward_one();
+        }
+        let (header, tasks, from) = receive(&self.executor);
+        assert_eq!(from, SocketAddr::V4(address(SCHEDULER)));
+        assert_eq!((header.kind, header.pull_seq), (Type::Task, seq));
+        assert!(header.has(flag::ORIGIN) && !header.has(flag::PARKED));
+        assert_eq!((header.taken, header.submit_seq), (3, 9));
+        assert_eq!(tasks[0].task, seq as u32);
+        assert_eq!(tasks[0].client, address(CLIENT));
+        assert_eq!(header.client, address(CLIENT));
+        self.pull(seq + 1, 0);
+        let (header, tasks, _) = receive(&self.executor);
+        assert_eq!((header.kind, tasks[0].task), (Type::Task, 99));
+    }
+}
+
+fn tasks_go_to_executors(mode: XdpMode) {
+    let bed = Bed::new(mode);
+    // Submitted, and then pulled; a packet full of tasks, too.
+    let tasks: Vec<Task> = (0..14).map(|n| task(5, 0, n, "something to do")).collect();
+    bed.submit(&tasks);
+    let (reply, _, from) = receive(&bed.client);
+    assert_eq!(from, SocketAddr::V4(address(SCHEDULER)));
+    assert_eq!(
+        (reply.kind, reply.taken),
+        (Type::SubmitReply, (1 << 14) - 1)
+    );
+    assert_eq!((reply.tail, reply.head), (14, 0));
+    for number in 0..14 {
+        bed.pull(1 + number, flag::PARK);
+        let (header, got, _) = receive(&bed.executor);
+        assert_eq!((header.kind, header.pull_seq), (Type::Task, 1 + number));
+        assert_eq!(got[0].desc, tasks[number as usize].desc);
+        assert_eq!(got[0].task, number as u32);
+    }
+    bed.pull(15, 0);
+    assert_eq!(receive(&bed.executor).0.kind, Type::NoTask);
+    let by_host = || {
+        let counters = bed.scheduler.counters().unwrap();
+        counters
+            .get("falcon_executor_by_host")
+            .copied()
+            .unwrap_or(0)
+    };
+    assert!(!bed.net.on(SCHEDULER, || may_look_up_clients("eth0")));
+    bed.wakes(20, true);
+    assert_eq!(by_host(), 1);
+    bed.net.on(SCHEDULER, || allow_forwarding("eth0").unwrap());
+    bed.wakes(30, false);
+    bed.wakes(40, false);
+    assert_eq!(by_host(), 1, "the kernel knows the way");
+    assert_eq!(bed.scheduler.counters().unwrap()["falcon_woken"], 3);
+    // Nothing else came up to the process.
+    bed.process.set_nonblocking(true).unwrap();
+    assert!(bed.process.recv(&mut [0; 64]).is_err());
+}
+
+#[test]
+fn tasks_go_to_executors_native() {
+    if common::may_load_bpf("falcon_network") {
+        tasks_go_to_executors(XdpMode::Native);
+    }
+}
+
+#[test]
+fn tasks_go_to_executors_generic() {
+    if common::may_load_bpf("falcon_network") {
+        tasks_go_to_executors(XdpMode::Generic);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    if !common::may_load_bpf("falcon_network") {
+        return;
+    }
+    let net = Net::new();
+    let why = |change: &dyn Fn(&mut FalconXdpSpec)| {
+        let mut spec = spec(XdpMode::Native);
+        change(&mut spec);
+        let loaded = net.on(SCHEDULER, || FalconXdp::load(spec).map(drop));
+        loaded.expect_err("is refused")
+    };
+    let said = |change: &dyn Fn(&mut FalconXdpSpec)| match why(change) {
+        XdpError::Spec(text) => text,
+        other => panic!("{other}"),
+    };
+    assert!(said(&|spec| spec.node = 255).contains("254"));
+    assert!(said(&|spec| spec.config.sets = 17).contains("16"));
+    assert!(said(&|spec| spec.config.workers = 1025).contains("1024"));
+    assert!(said(&|spec| spec.config.slots = 1000).contains("power of two"));
+    assert!(said(&|spec| spec.config.slots = 1).contains("2..="));
+    assert!(said(&|spec| spec.config.user_tasks_max = 0).contains("none"));
+    let no_address = why(&|spec| spec.address = address(EXECUTOR));
+    assert!(matches!(no_address, XdpError::NoAddress { .. }));
+    let first = net.on(SCHEDULER, || {
+        FalconXdp::load(spec(XdpMode::Native)).unwrap()
+    });
+    assert!(matches!(why(&|_| ()), XdpError::Busy { .. }));
+    assert!(first.memory_bytes() >= 1024 * 128);
+}
