@@ -291,7 +291,7 @@ IB_FALCON_PART ib_u32 ib_falcon_find(struct ib_falcon_here *here, ib_u32 set, ib
         if (!at)
             return 0;
         for (ib_u32 w = 0; w < IB_FALCON_GROUP_WORKERS; w++) {
-            ib_u64 parked = w < first ? 0 : IB_LOAD(&at->worker[w].parked);
+            ib_u64 parked = IB_LOAD(&at->worker[w].parked) * ib_falcon_reaches(w, first);
             if (!parked)
                 continue;
             ib_u32 worker = (ib_u32)group * IB_FALCON_GROUP_WORKERS + w;
