@@ -76,6 +76,9 @@ pub fn native(gate: &mut Gate, switch: &FalconSwitch, packet: &[u8], arrival: Ar
     let mut packet = Vec::new();
     if verdict != Verdict::Drop {
         packet.extend_from_slice(&buffer[..len]);
+    }
+    // What passes does so as it came.
+    if !matches!(verdict, Verdict::Drop | Verdict::Pass) {
         gate.sign(&mut packet);
     }
     Outcome {
