@@ -30,7 +30,7 @@ const PROGRAMS: [&str; 14] = [
 ];
 
 /// Roles that are alone on their host, variants for tests, and the bare roles for measurements: object name, source, definitions.
-const VARIANTS: [(&str, &str, &[&str]); 16] = [
+const VARIANTS: [(&str, &str, &[&str]); 17] = [
     ("leader_alone", "leader", &["IB_ALONE"]),
     ("acceptor_alone", "acceptor", &["IB_ALONE"]),
     ("quorum_alone", "quorum", &["IB_ALONE"]),
@@ -68,6 +68,8 @@ const VARIANTS: [(&str, &str, &[&str]); 16] = [
     ),
     ("flair_given", "flair", &["IB_GIVEN_ARRIVAL"]),
     ("falcon_given", "falcon", &["IB_GIVEN_ARRIVAL"]),
+    // vround lies where Falcon has pull_seq: every PULL is a new one.
+    ("bench_falcon", "bench", &["IB_COUNTED=vround"]),
     ("bench_bare_leader", "bench_bare", &["IB_BARE_LEADER"]),
     ("bench_bare_acceptor", "bench_bare", &["IB_BARE_ACCEPTOR"]),
     ("bench_bare_quorum", "bench_bare", &["IB_BARE_QUORUM"]),

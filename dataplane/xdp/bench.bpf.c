@@ -7,6 +7,11 @@
  */
 #include "frame.h"
 
+/* The field of struct ib_header that moves on, or where another header has one to be counted. */
+#ifndef IB_COUNTED
+#define IB_COUNTED instance
+#endif
+
 struct ib_bench {
     ib_u64 packets;      /* sent so far */
     ib_u32 per_instance; /* packets an instance: as many as there are voters */
@@ -61,7 +66,7 @@ int ib_bench_xdp(struct xdp_md *ctx) {
     ib_u32 node = bench->first_node + (ib_u32)(bench->packets % bench->per_instance);
     bench->packets++;
     regs->floor = instance;
-    IB_PUT64(payload, instance, instance);
+    IB_PUT64(payload, IB_COUNTED, instance);
     IB_PUT16(payload, node, (ib_u16)node);
     if (ib_settings.authenticated) {
         const struct ib_keys *keys = ib_keys();

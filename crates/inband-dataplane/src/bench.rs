@@ -3,6 +3,7 @@
 //! absolute figures depend on the machine and on what else it does.
 
 pub mod capacity;
+pub mod falcon;
 pub mod flair;
 mod live;
 
@@ -259,6 +260,7 @@ fn driver_of(driver: Loaded, frame: &[u8], per_instance: usize) -> Result<Loaded
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::falcon::Policy;
 
     /// Prints the figures; holds only that they are figures, as machines are noisy.
     #[test]
@@ -275,6 +277,10 @@ mod tests {
         }
         for cost in role_costs().unwrap() {
             eprintln!("{cost:?}");
+            assert!(cost.ns >= 1.0 && cost.ns < 100_000.0);
+        }
+        for cost in falcon::falcon_costs(&[Policy::Fifo]).unwrap() {
+            eprintln!("{cost:?} {:.2} M/s", cost.decisions_per_s() / 1e6);
             assert!(cost.ns >= 1.0 && cost.ns < 100_000.0);
         }
         for cost in flair::flair_costs().unwrap() {

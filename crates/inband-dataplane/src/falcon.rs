@@ -70,7 +70,7 @@ pub struct FalconConfig {
     pub workers: usize,
     /// Which task goes to whom.
     pub policy: Policy,
-    /// Tasks that a user may have in the queues.
+    /// Tasks that a user may have in the queues: fewer than a queue has slots, or one user fills it for all.
     pub user_tasks_max: u32,
     /// [`Policy::Locality`]: how long a task waits for the worker it prefers, in nanoseconds.
     pub locality_wait_ns: u64,
@@ -78,18 +78,23 @@ pub struct FalconConfig {
 
 impl Default for FalconConfig {
     fn default() -> FalconConfig {
-        FalconConfig {
-            sets: 1,
-            slots: SLOTS_DEFAULT,
-            workers: GROUP_WORKERS,
-            policy: Policy::Fifo,
-            user_tasks_max: SLOTS_DEFAULT as u32 / 2,
-            locality_wait_ns: 5_000_000,
-        }
+        FalconConfig::of(Policy::Fifo)
     }
 }
 
 impl FalconConfig {
+    /// One scheduler for 64 workers; a user may fill half of a queue.
+    pub fn of(policy: Policy) -> FalconConfig {
+        FalconConfig {
+            sets: 1,
+            slots: SLOTS_DEFAULT,
+            workers: GROUP_WORKERS,
+            policy,
+            user_tasks_max: (SLOTS_DEFAULT / policy.queues() / 2) as u32,
+            locality_wait_ns: 5_000_000,
+        }
+    }
+
     /// Are the sizes within the limits? If not, which one is not.
     pub fn validate(self) -> Result<(), String> {
         let limits = [

@@ -181,6 +181,11 @@ fn a_task_waits_for_its_worker_and_then_goes_to_any() {
 #[test]
 fn a_user_cannot_fill_the_queues_for_others() {
     for policy in Policy::ALL {
+        let config = FalconConfig::of(policy);
+        config.validate().unwrap();
+        assert!((config.user_tasks_max as usize) < config.queue_slots());
+    }
+    for policy in Policy::ALL {
         let mut bench = Bench::new(policy, 10);
         bench.register(0, 0);
         let taken = (0..100).filter_map(|_| bench.submit(7, |_| ())).count();

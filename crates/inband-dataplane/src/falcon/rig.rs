@@ -9,12 +9,13 @@ use crate::auth::Keys;
 use crate::c;
 use crate::xdp::error::{Doing, XdpError};
 use crate::xdp::maps::update;
-use crate::xdp::programs::objects;
+use crate::xdp::programs::{load_object, objects, Loaded};
 use crate::xdp::rig::{run, TestRun};
 
 /// The program of a scheduler that has no interface.
 pub struct FalconRig {
     program: FalconProgram,
+    spec: FalconXdpSpec,
 }
 
 impl FalconRig {
@@ -31,7 +32,7 @@ impl FalconRig {
     /// Load another build.
     pub fn load_object(object: &[u8], spec: FalconXdpSpec) -> Result<FalconRig, XdpError> {
         let program = FalconProgram::load(object, &spec)?;
-        Ok(FalconRig { program })
+        Ok(FalconRig { program, spec })
     }
 
     /// When the next packets come, if the build is told.
@@ -59,5 +60,20 @@ impl FalconRig {
     /// Counters by name, those that are not zero.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
         self.program.counters()
+    }
+
+    /// For measurements.
+    pub(crate) fn program(&self) -> &Loaded {
+        &self.program.loaded
+    }
+
+    /// Load a program that shares the maps that it names like ours.
+    pub(crate) fn load_beside(
+        &self,
+        name: &'static str,
+        object: &[u8],
+    ) -> Result<Loaded, XdpError> {
+        let (settings, ours) = (self.spec.settings(), [&self.program.loaded]);
+        load_object(name, object, Some(&settings), &[], &ours)
     }
 }

@@ -39,6 +39,7 @@ pub(crate) mod objects {
     pub(crate) const FALCON_GIVEN: &[u8] = object!("falcon_given");
     pub(crate) const BARE: &[u8] = object!("bare");
     pub(crate) const BENCH: &[u8] = object!("bench");
+    pub(crate) const BENCH_FALCON: &[u8] = object!("bench_falcon");
     pub(crate) const BENCH_FEED: &[u8] = object!("bench_feed");
     pub(crate) const BENCH_FORWARD: &[u8] = object!("bench_forward");
     pub(crate) const BENCH_PLAIN: &[u8] = object!("bench_plain");

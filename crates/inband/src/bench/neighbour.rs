@@ -3,8 +3,10 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
+use inband_dataplane::bench::falcon::falcon_costs;
 use inband_dataplane::bench::flair::flair_costs;
 use inband_dataplane::bench::{passthrough_cost, role_costs};
+use inband_dataplane::falcon::Policy;
 
 use super::row::{machine, Baseline, Output, Row};
 
@@ -93,6 +95,7 @@ pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
         })))?;
     }
     flair_rows(output, &machine)?;
+    falcon_rows(output, &machine)?;
     let packets: f64 = PACKETS_PER_INSTANCE.iter().map(|p| p.1).sum();
     let row = Row {
         bench: BENCH,
@@ -114,6 +117,37 @@ pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
         name,
         value: packets * bare_ns,
     })))
+}
+
+/// What the Falcon scheduler's decisions cost, beside forwarding the packets unread.
+fn falcon_rows(output: &mut Output, machine: &str) -> Result<()> {
+    for cost in falcon_costs(&Policy::ALL).context("loading the packet programs")? {
+        let tasks = match cost.tasks {
+            1 => String::new(),
+            tasks => format!(", {tasks} tasks"),
+        };
+        let policy = format!("{:?}", cost.policy).to_lowercase();
+        let row = Row {
+            bench: BENCH,
+            metric: "falcon_cost_ns",
+            backend: XDP.into(),
+            variant: format!("{}{tasks}, {policy}", cost.packet),
+            value: cost.ns,
+            unit: "ns/packet",
+            baseline: None,
+            ratio: None,
+            paper: None,
+            conditions: format!(
+                "{:.2} million decisions a second, without the test's own work; {machine}",
+                cost.decisions_per_s() / 1e6
+            ),
+        };
+        output.row(&row.beside(Some(Baseline {
+            name: "forwarded unread to one neighbour".into(),
+            value: cost.forward_ns,
+        })))?;
+    }
+    Ok(())
 }
 
 /// What the FLAIR switch costs its packets, beside forwarding them unread.
