@@ -7,7 +7,7 @@
 mod queues;
 mod task_state;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::limits::{CLIENT_TASKS_MAX, SUBMIT_TASKS_MAX};
 use crate::message::{Outcome, SubmitReply, ToClient, ToExecutor};
@@ -31,6 +31,9 @@ pub struct Config {
     pub timing: ClientTiming,
 }
 
+/// How many schedulers that have ended are remembered, by their late answers.
+const ENDED_KEPT: usize = 8;
+
 /// What is to be done. `A` is where an executor can be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action<A> {
@@ -38,8 +41,6 @@ pub enum Action<A> {
     Submit {
         /// What the reply will say.
         submit_seq: u64,
-        /// The scheduler that is known; another one says NACK.
-        incarnation: u64,
         /// Which queue is asked for.
         queue: u8,
         /// The tasks, all of one job.
@@ -99,7 +100,10 @@ struct Carried {
 #[derive(Debug)]
 pub struct Client<A> {
     config: Config,
+    /// The scheduler's, 0: none was heard of. A new one has lost what the one before had queued.
     incarnation: u64,
+    /// Of those before, the last first.
+    ended: VecDeque<u64>,
     next_job: u32,
     next_submit_seq: u64,
     jobs: BTreeMap<u32, Job>,
@@ -122,6 +126,7 @@ impl<A: Clone + PartialEq> Client<A> {
         Client {
             config,
             incarnation: 0,
+            ended: VecDeque::new(),
             next_job: config.first_job,
             next_submit_seq: 1,
             jobs: BTreeMap::new(),
@@ -261,7 +266,7 @@ impl<A: Clone + PartialEq> Client<A> {
 
     /// The scheduler has answered, or an executor in its place.
     pub fn on_reply(&mut self, now: Nanos, reply: SubmitReply) {
-        if reply.incarnation != self.incarnation {
+        if !self.is_of_scheduler(now, reply.incarnation) {
             return;
         }
         self.queues.heard(reply.queue, reply.head);
@@ -295,27 +300,31 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// The scheduler is another one than the SUBMIT was for: its queue is lost, if there was one.
-    pub fn on_nack(&mut self, now: Nanos, incarnation: u64) {
+    /// An answer comes from this scheduler. False: it is late, from one that has ended.
+    fn is_of_scheduler(&mut self, now: Nanos, incarnation: u64) -> bool {
         if incarnation == self.incarnation {
-            return;
+            return true;
         }
-        self.counters.schedulers_lost += u64::from(self.incarnation != 0);
+        if self.ended.contains(&incarnation) {
+            return false;
+        }
+        if self.incarnation != 0 {
+            self.counters.schedulers_lost += 1;
+            self.ended.truncate(ENDED_KEPT - 1);
+            self.ended.push_front(self.incarnation);
+        }
         self.incarnation = incarnation;
         self.queues = Queues::default();
-        self.submits.clear();
+        // What is on its way may be with the new one already; silence will tell.
         let mut lost = Vec::new();
         for (key, task) in &mut self.tasks {
-            match task.state {
-                State::Submitted { .. } | State::Refused => lost.push(*key),
-                State::Queued { .. } => {
-                    task.attempt = task.attempt.wrapping_add(1);
-                    lost.push(*key);
-                }
-                State::Waiting | State::Fetching { .. } | State::Started { .. } => {}
+            if matches!(task.state, State::Queued { .. }) {
+                task.attempt = task.attempt.wrapping_add(1);
+                lost.push(*key);
             }
         }
         self.send(now, lost);
+        true
     }
 
     /// An executor tells something.
@@ -536,7 +545,6 @@ impl<A: Clone + PartialEq> Client<A> {
         self.submits.insert(submit_seq, Carried { tasks, open });
         self.actions.push(Action::Submit {
             submit_seq,
-            incarnation: self.incarnation,
             queue: 0,
             entries,
         });
@@ -566,7 +574,6 @@ impl<A: Clone + PartialEq> Client<A> {
         let submit_seq = self.submit_seq();
         self.actions.push(Action::Submit {
             submit_seq,
-            incarnation: self.incarnation,
             queue,
             entries: Vec::new(),
         });

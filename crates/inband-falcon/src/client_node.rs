@@ -311,9 +311,6 @@ impl Core {
             let now = shared.clock.now();
             match self.codec.read(&buffer[..len_bytes]) {
                 Some(Incoming::Reply(reply)) => self.client.on_reply(now, reply),
-                Some(Incoming::OtherScheduler(incarnation)) => {
-                    self.client.on_nack(now, incarnation);
-                }
                 Some(Incoming::Host(executor, HostMessage::ToClient(message))) => {
                     let peer = Peer {
                         address: from,
@@ -337,14 +334,11 @@ impl Core {
             match action {
                 Action::Submit {
                     submit_seq,
-                    incarnation,
                     queue,
                     entries,
                 } => {
                     let user = shared.user;
-                    let packet = self
-                        .codec
-                        .submit(user, incarnation, submit_seq, queue, &entries);
+                    let packet = self.codec.submit(user, submit_seq, queue, &entries);
                     self.socket.send(packet, shared.config.scheduler);
                 }
                 Action::Tell(peer, message) => self.tell(peer, message),

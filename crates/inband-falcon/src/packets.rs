@@ -71,8 +71,6 @@ pub enum Incoming {
         /// For which of its PULLs.
         pull_seq: u64,
     },
-    /// To a client: the scheduler is this one.
-    OtherScheduler(u64),
     /// To an executor: it is not registered so.
     NotRegistered,
     /// Of another host's process. The executor that it comes from, or is for.
@@ -104,16 +102,8 @@ impl Codec {
     }
 
     /// A SUBMIT; without entries it asks how far a queue is.
-    pub fn submit(
-        &mut self,
-        user: u32,
-        incarnation: u64,
-        submit_seq: u64,
-        queue: u8,
-        entries: &[Entry],
-    ) -> &[u8] {
+    pub fn submit(&mut self, user: u32, submit_seq: u64, queue: u8, entries: &[Entry]) -> &[u8] {
         let header = Header {
-            incarnation,
             user,
             job: entries.first().map_or(0, |entry| entry.attempt.id.job),
             submit_seq,
@@ -181,8 +171,6 @@ impl Codec {
         match header.kind {
             Type::SubmitReply => Some(Incoming::Reply(reply_of(&header))),
             Type::NoTask => Some(Incoming::NoTask { executor, pull_seq }),
-            // PULLs count from 1.
-            Type::Nack if pull_seq == 0 => Some(Incoming::OtherScheduler(header.incarnation)),
             Type::Nack => Some(Incoming::NotRegistered),
             Type::Task => {
                 let task = tasks

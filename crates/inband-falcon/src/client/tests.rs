@@ -6,15 +6,13 @@ const USER: u32 = 7;
 type TestClient = Client<&'static str>;
 
 fn client(tasks_per_submit: usize) -> TestClient {
-    let mut client = Client::new(Config {
+    Client::new(Config {
         user: USER,
         first_job: 1,
         tasks_per_submit,
         losses_max: 2,
         timing: ClientTiming::default(),
-    });
-    client.on_nack(0, 99);
-    client
+    })
 }
 
 fn inline(n: usize) -> Vec<TaskSpec> {
@@ -200,16 +198,24 @@ fn another_scheduler_gets_everything_that_had_not_begun() {
     client.actions();
     client.on_reply(0, reply(1, 1, 1, 0));
     client.on_executor(0, "executor", ToClient::Started(attempt(1, 2, 1)));
-    client.on_nack(1, 100);
-    let again = submits(&mut client);
-    let tries: Vec<Attempt> = again.into_iter().flat_map(|(_, tries)| tries).collect();
+    // Of three tasks, the first is queued, the second on its way, the third has begun.
+    let news = |submit_seq, taken, incarnation| SubmitReply {
+        incarnation,
+        ..reply(submit_seq, taken, 1, 0)
+    };
+    client.on_reply(1, news(2, 1, 100));
+    assert_eq!(submits(&mut client), [(4, vec![attempt(1, 0, 2)])]);
+    client.on_reply(2, news(4, 1, 100));
+    client.on_reply(3, news(77, 0, 99));
     assert_eq!(
-        tries,
-        [attempt(1, 0, 2), attempt(1, 1, 1)],
-        "the queued one is another try"
+        submits(&mut client),
+        [],
+        "a late answer of the first one is no news"
     );
-    client.on_nack(2, 100);
-    assert_eq!(submits(&mut client), [], "the same news");
+    client.on_reply(4, news(78, 0, 101));
+    let tries = [(5, vec![attempt(1, 0, 3)]), (6, vec![attempt(1, 1, 2)])];
+    assert_eq!(submits(&mut client), tries);
+    assert_eq!(client.counters().schedulers_lost, 2);
 }
 
 #[test]
