@@ -19,6 +19,7 @@ pub const TARGETS: [Target; 16] = [
     ("export", targets::export::run),
     ("falcon", targets::falcon::run),
     ("flair", targets::flair::run),
+    ("flair_hosts", targets::flair_hosts::run),
     ("host", targets::host::run),
     ("journal", targets::journal::run),
     ("machine", targets::machine::run),

@@ -8,6 +8,7 @@ pub mod control;
 pub mod export;
 pub mod falcon;
 pub mod flair;
+pub mod flair_hosts;
 pub mod host;
 pub mod journal;
 pub mod machine;
