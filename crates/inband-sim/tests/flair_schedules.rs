@@ -22,6 +22,8 @@ fn quiet(seed: u64, mutation: Option<Mutation>, step_down_ns: Nanos) -> World {
         tick_ns: 10 * MS,
         step_down_ns,
         think_ns: MS,
+        sync: false,
+        log_entries: 1000,
     };
     let mut world = World::new(seed, layout, mutation);
     world.set_load(false);

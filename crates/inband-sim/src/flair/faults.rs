@@ -23,6 +23,8 @@ pub enum Fault {
     PausedSwitch,
     ReplicaLost,
     LeaderLost,
+    /// Everything is off for a while; only if replicas have disks.
+    PowerCut,
     SwitchReset,
     SwitchGone,
     FollowerBehind,
@@ -32,7 +34,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    const ALL: [Fault; 17] = [
+    const ALL: [Fault; 18] = [
         Fault::CutOneWay,
         Fault::CutBothWays,
         Fault::LeaderCutFromReplicas,
@@ -44,6 +46,7 @@ impl Fault {
         Fault::PausedSwitch,
         Fault::ReplicaLost,
         Fault::LeaderLost,
+        Fault::PowerCut,
         Fault::SwitchReset,
         Fault::SwitchGone,
         Fault::FollowerBehind,
@@ -66,6 +69,7 @@ impl Fault {
             Fault::PausedSwitch => "paused-switch",
             Fault::ReplicaLost => "replica-lost",
             Fault::LeaderLost => "leader-lost",
+            Fault::PowerCut => "power-cut",
             Fault::SwitchReset => "switch-reset",
             Fault::SwitchGone => "switch-gone",
             Fault::FollowerBehind => "follower-behind",
@@ -87,6 +91,7 @@ enum Undo {
     Mend(Vec<(Host, Host)>),
     Start(u8),
     StartSwitch(u8),
+    StartAll,
     SpeedUp(Host, Host),
     Lose(u64),
     HoldUp(u64),
@@ -193,6 +198,12 @@ impl World {
             Fault::PausedSwitch => self.pause_for(Host::Switch(switch), lasts_ns),
             Fault::ReplicaLost => self.lose(replica),
             Fault::LeaderLost => self.lose(leader?),
+            Fault::PowerCut if self.layout.sync => {
+                (0..replicas).for_each(|replica| self.stop_replica(replica));
+                (0..switches).for_each(|switch| self.stop_switch(switch));
+                Some(Undo::StartAll)
+            }
+            Fault::PowerCut => None,
             Fault::SwitchReset => {
                 let with_machine = self.rng_faults.below(2) == 0;
                 self.reset_switch(switch, with_machine);
@@ -236,10 +247,10 @@ impl World {
         match undo {
             Undo::Mend(pairs) => pairs.iter().for_each(|(a, b)| self.links.mend(*a, *b)),
             Undo::Start(replica) => self.restart_replica(replica),
-            Undo::StartSwitch(switch) => {
-                if self.switch(switch).is_none() {
-                    self.reset_switch(switch, true);
-                }
+            Undo::StartSwitch(switch) => self.restart_switch(switch),
+            Undo::StartAll => {
+                (0..self.layout.replicas).for_each(|replica| self.restart_replica(replica));
+                (0..self.layout.switches).for_each(|switch| self.restart_switch(switch));
             }
             Undo::SpeedUp(from, to) => self.links.slow_down(from, to, 0),
             Undo::Lose(ppm) => self.links.rates.loss_ppm -= ppm,

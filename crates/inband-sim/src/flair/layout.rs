@@ -1,6 +1,6 @@
 //! Which hosts a world has, and their settings.
 
-use inband_flair::timing::{Nanos, MS};
+use inband_flair::timing::{Nanos, MS, TUNING};
 
 use crate::rng::Rng;
 
@@ -28,6 +28,10 @@ pub struct Layout {
     pub step_down_ns: Nanos,
     /// Time of a client between two requests, on average.
     pub think_ns: Nanos,
+    /// Replicas have disks, and sync what they acknowledge.
+    pub sync: bool,
+    /// A replica's log is cut once it has so many entries that it need not keep, and it keeps as many.
+    pub log_entries: usize,
 }
 
 impl Layout {
@@ -44,6 +48,8 @@ impl Layout {
             tick_ns: [2 * MS, 5 * MS, 10 * MS][rng.below(3) as usize],
             step_down_ns: [40 * MS, 150 * MS, 400 * MS][rng.below(3) as usize],
             think_ns: [MS / 4, MS, 4 * MS][rng.below(3) as usize],
+            sync: rng.below(4) == 0,
+            log_entries: [32, TUNING.compact_entries][rng.below(2) as usize],
         }
     }
 }

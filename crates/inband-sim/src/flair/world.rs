@@ -13,6 +13,8 @@ use inband_flair::client::{self, Client, Ticket};
 use inband_flair::replica::{self, Counters, Message, Replica};
 use inband_flair::timing::{ClientTiming, Nanos};
 
+use inband_storage::SimulatedDisk;
+
 use super::clock::Clock;
 use super::faults::{Fault, Faults};
 use super::history::History;
@@ -85,6 +87,8 @@ pub struct World {
     rng: Rng,
     rng_links: Rng,
     replicas: Vec<ReplicaHost>,
+    /// Of the replicas, if they have any.
+    disks: Vec<SimulatedDisk>,
     switches: Vec<Option<FlairSwitch>>,
     clients: Vec<ClientHost>,
     hosts: BTreeMap<Host, Common>,
@@ -116,6 +120,8 @@ impl World {
             (host, common)
         };
         let hosts: BTreeMap<Host, Common> = all.map(common).collect();
+        let with_disks = if layout.sync { layout.replicas } else { 0 };
+        let disks = (0..with_disks).map(|_| SimulatedDisk::new());
         let mut world = World {
             now: 1,
             layout,
@@ -131,6 +137,7 @@ impl World {
             rng,
             rng_links: Rng::new(seed, 103),
             replicas: Vec::new(),
+            disks: disks.collect(),
             switches: Vec::new(),
             clients: Vec::new(),
             hosts,
@@ -331,7 +338,7 @@ impl World {
         };
         let mut out = std::mem::take(&mut self.out);
         event(replica, now, &mut out);
-        replica.advance(now, &mut out).expect("a log in memory");
+        replica.advance(now, &mut out).expect("its disk works");
         let due = replica.due();
         let own = Host::Replica(number);
         self.sleep(own, due);

@@ -62,9 +62,9 @@ pub struct TormentArgs {
     #[arg(long, default_value = "torment", value_name = "DIR")]
     report: PathBuf,
     /// A cluster of FLAIR instead: replicas, switches, a gateway, and clients of both doors.
-    #[arg(long, conflicts_with_all = ["durability", "acceptors", "partitions"])]
+    #[arg(long, conflicts_with_all = ["acceptors", "partitions"])]
     flair: bool,
-    /// What a vote survives: memory or sync.
+    /// What a vote survives, or what a replica of FLAIR has acknowledged: memory or sync.
     #[arg(long, default_value_t, value_name = "memory|sync")]
     durability: Durability,
     /// Where the packet roles run: auto, xdp, xdp-generic or udp.
@@ -178,10 +178,11 @@ impl TormentArgs {
                 &|kind| !flair::FAULTS.contains(&kind),
                 "FLAIR has no such thing",
             );
-        } else if self.durability == Durability::Memory {
+        }
+        if self.durability == Durability::Memory {
             leave_out(
                 &|kind| kind == FaultKind::Power,
-                "with --durability memory a majority of acceptors must not be killed",
+                "with --durability memory a majority must not be killed",
             );
         }
         if let Err(error) = inband_lab::preflight::check_lab() {
@@ -227,7 +228,7 @@ impl TormentArgs {
             balance: self.balance,
             heartbeat_ms: flair::HEARTBEAT_MS,
             step_down_ms: flair::STEP_DOWN_MS,
-            durability: Durability::Memory,
+            durability: self.durability,
             dataplane: self.dataplane,
             resp: loopback(0),
             security: Security {

@@ -3,6 +3,8 @@
 use inband_dataplane::flair::{FlairGeometry, FlairSwitch};
 use inband_flair::replica::{Config, Replica};
 use inband_flair::timing::{Nanos, Timing, TUNING};
+use inband_raft::Tuning;
+use inband_storage::Cut;
 
 use super::{ReplicaHost, World};
 use crate::flair::clock::Clock;
@@ -31,11 +33,19 @@ impl World {
                 step_down_ns: self.layout.step_down_ns,
                 ..Timing::default()
             },
-            tuning: TUNING,
+            tuning: Tuning {
+                compact_entries: self.layout.log_entries,
+                keep_entries: self.layout.log_entries,
+                ..TUNING
+            },
         };
         let random = self.rng.next_u64();
         let now = self.local(Host::Replica(number));
-        let replica = Replica::new(config, random, now).expect("it starts");
+        let replica = match self.disks.get(usize::from(number)) {
+            Some(disk) => Replica::open(config, Box::new(disk.clone()), random, now),
+            None => Replica::new(config, random, now),
+        };
+        let replica = replica.expect("it starts");
         self.replicas[usize::from(number)].replica = Some(replica);
         let started = Happened::Started(Host::Replica(number));
         self.trace.note(self.now, started);
@@ -77,27 +87,43 @@ impl World {
         self.start_switch(number);
     }
 
-    /// A replica is gone, with everything it knew.
+    /// A switch that was stopped is back, and its machine has restarted.
+    pub fn restart_switch(&mut self, number: u8) {
+        if self.switch(number).is_none() {
+            self.reset_switch(number, true);
+        }
+    }
+
+    /// A replica is gone, with everything it knew but what is on its disk, if it has one.
     pub fn stop_replica(&mut self, number: u8) {
         let host = &mut self.replicas[usize::from(number)];
         if let Some(replica) = host.replica.take() {
             self.trace
                 .note(self.now, Happened::Stopped(Host::Replica(number)));
             add_replica(&mut host.counters, replica.counters());
+            if let Some(disk) = self.disks.get(usize::from(number)) {
+                let cut = [Cut::Unsynced, Cut::Torn, Cut::Scattered][self.rng.below(3) as usize];
+                disk.power_cut(cut, &mut |below| self.rng.below(below));
+            }
         }
     }
 
-    /// A replica that was stopped is back, and knows nothing.
+    /// A replica that was stopped is back, and knows nothing but what is on its disk.
     pub fn restart_replica(&mut self, number: u8) {
         if self.replicas[usize::from(number)].replica.is_none() {
             self.stats.restarts += 1;
-            self.start_replica(number, false);
+            // A log that has begun stays what it is.
+            let founds = number == 0 && self.layout.sync;
+            self.start_replica(number, founds);
         }
     }
 
     /// Would the group go on without this replica, as every other one sees it? Logs in memory bear the loss of a
     /// minority, those counted that are not back as voters yet.
     pub fn may_stop_replica(&self, number: u8) -> bool {
+        if self.layout.sync {
+            return true;
+        }
         let is_lame = |host: &ReplicaHost| {
             let ids = host.replica.as_ref().map(Replica::raft_ids);
             ids.is_none_or(|(id, voters, _)| !voters.contains(&id))
@@ -140,9 +166,7 @@ impl World {
             self.restart_replica(number);
         }
         for number in 0..self.layout.switches {
-            if self.switches[usize::from(number)].is_none() {
-                self.reset_switch(number, true);
-            }
+            self.restart_switch(number);
         }
     }
 }

@@ -32,7 +32,7 @@ pub const GROUPS: u32 = 8;
 pub const HEARTBEAT_MS: u64 = 10;
 pub const STEP_DOWN_MS: u64 = 50;
 /// What can be done to it.
-pub const FAULTS: [FaultKind; 7] = [
+pub const FAULTS: [FaultKind; 8] = [
     FaultKind::Kill,
     FaultKind::Freeze,
     FaultKind::Pause,
@@ -40,6 +40,7 @@ pub const FAULTS: [FaultKind; 7] = [
     FaultKind::Loss,
     FaultKind::Delay,
     FaultKind::Duplicate,
+    FaultKind::Power,
 ];
 /// Hosts for clients that do not use the gateway.
 const CLIENT_HOSTS: usize = 2;
@@ -180,8 +181,13 @@ impl Subject for Cluster {
     fn describe(&self) -> String {
         let spec = &self.spec;
         format!(
-            "FLAIR: {} replicas, {} switches, {} key groups, reads {}, dataplane {}",
-            spec.replicas, spec.switches, spec.groups, spec.balance, spec.dataplane
+            "FLAIR: {} replicas, {} switches, {} key groups, reads {}, durability {}, dataplane {}",
+            spec.replicas,
+            spec.switches,
+            spec.groups,
+            spec.balance,
+            spec.durability,
+            spec.dataplane
         )
     }
 

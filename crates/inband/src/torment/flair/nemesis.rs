@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 use inband_flair::config::GATEWAY;
+use inband_paxos::config::Durability;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
@@ -21,12 +22,16 @@ impl Lane<Cluster> {
         match kind {
             FaultKind::Kill => self.kill(),
             FaultKind::Freeze => self.freeze(),
+            FaultKind::Power => self.cut_power(),
             other => bail!("{other:?} is no fault of FLAIR's hosts"),
         }
     }
 
-    /// A replica that dies loses what it knew, so only one may, and only if all are there.
+    /// Without a disk a replica that dies loses what it knew, so only one may, and only if all are there.
     fn is_replica_spare(&self) -> bool {
+        if self.cluster.spec.durability == Durability::Sync {
+            return true;
+        }
         let deadline = Instant::now() + SPARE_LIMIT;
         while !is_whole(&self.cluster.status()) {
             if Instant::now() >= deadline || self.is_over() {
@@ -90,6 +95,16 @@ impl Lane<Cluster> {
             ""
         };
         Ok(Some(format!("{} killed{how}", victims.join(", "))))
+    }
+
+    fn cut_power(&mut self) -> Result<Option<String>> {
+        let hosts = names(&self.cluster.status(), |_| true);
+        hosts.iter().try_for_each(|host| self.cluster.kill(host))?;
+        self.pause(DOWN_MS);
+        hosts
+            .iter()
+            .try_for_each(|host| self.cluster.restart(host))?;
+        Ok(Some("everything killed, and started again".into()))
     }
 
     /// User space stands still; a switch in the kernel goes on.
