@@ -10,6 +10,7 @@ use crate::limits::{
     CLIENT_REQUESTS_MAX, CLIENT_WINDOW_MAX, KEY_AND_DATA_LEN_BYTES_MAX, KEY_LEN_BYTES_MAX,
 };
 use crate::packets::Packets;
+use crate::reads::Reads;
 use crate::timing::{ClientTiming, Nanos};
 
 /// Silences of one switch before another one is asked.
@@ -22,6 +23,8 @@ pub struct Config {
     pub set: u16,
     /// How many switches there are.
     pub switches: u8,
+    /// How reads are answered.
+    pub reads: Reads,
     /// Drawn at random: no two clients at one address have the same.
     pub nonce: u64,
     /// Times.
@@ -137,6 +140,7 @@ pub struct Client {
     due: BTreeSet<(Nanos, Name)>,
     /// Writes that wait for a session.
     waiting: BTreeMap<Ticket, Request>,
+    repeated: u64,
 }
 
 fn check(op: &Op) -> Result<(), SubmitError> {
@@ -181,6 +185,7 @@ impl Client {
             pending: BTreeMap::new(),
             due: BTreeSet::new(),
             waiting: BTreeMap::new(),
+            repeated: 0,
         }
     }
 
@@ -262,8 +267,16 @@ impl Client {
         self.pending.len() + self.waiting.len() - opening
     }
 
+    /// Requests that were sent again, as often as they were.
+    pub fn repeated(&self) -> u64 {
+        self.repeated
+    }
+
     fn request(&self, now: Nanos, ticket: Ticket, op: Option<Op>) -> Request {
-        let key_hash = op.as_ref().map_or(0, |op| self.digests.of_key(op.key()));
+        let reads = self.config.reads;
+        let key_hash = op.as_ref().map_or(0, |op| {
+            reads.route(self.digests.of_key(op.key()), op.is_read())
+        });
         Request {
             ticket,
             op,
@@ -309,7 +322,8 @@ impl Client {
         }
         self.opens += 1;
         let mut request = self.request(now, Ticket(0), None);
-        request.key_hash = self.digests.of_key(&self.open_key());
+        let hash = self.digests.of_key(&self.open_key());
+        request.key_hash = self.config.reads.route(hash, false);
         self.begin(now, Name::Open, request, out);
     }
 
@@ -452,6 +466,7 @@ impl Client {
         if request.silences % SILENCES_MAX == 0 && request.switch == self.switch {
             self.switch = (self.switch + 1) % self.config.switches;
         }
+        self.repeated += 1;
         self.send(now, name, out);
     }
 

@@ -46,6 +46,7 @@ impl ClientNode {
         let mut client = Client::new(client::Config {
             set: SET,
             switches: switches.len() as u8,
+            reads: cluster.reads,
             nonce: rand::random(),
             timing,
         });

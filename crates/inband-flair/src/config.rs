@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use inband_dataplane::flair::FlairGeometry;
 
 use crate::limits::{REPLICAS_MAX, SWITCHES_MAX};
+use crate::reads::Reads;
 
 /// Why a configuration was not accepted.
 #[derive(Debug, thiserror::Error)]
@@ -51,8 +52,6 @@ pub enum Balance {
     LeaderAvoidance,
     /// By the lengths of the followers' queues.
     Load,
-    /// Not at all: the leader answers, whose lease is the session's. What others are measured against.
-    Leader,
 }
 
 impl std::str::FromStr for Balance {
@@ -62,9 +61,8 @@ impl std::str::FromStr for Balance {
             "random" => Ok(Balance::Random),
             "leader-avoidance" => Ok(Balance::LeaderAvoidance),
             "load" => Ok(Balance::Load),
-            "leader" => Ok(Balance::Leader),
             other => Err(format!(
-                "unknown balance {other:?}; it is random, leader-avoidance, load or leader"
+                "unknown balance {other:?}; it is random, leader-avoidance or load"
             )),
         }
     }
@@ -76,7 +74,6 @@ impl std::fmt::Display for Balance {
             Balance::Random => "random",
             Balance::LeaderAvoidance => "leader-avoidance",
             Balance::Load => "load",
-            Balance::Leader => "leader",
         })
     }
 }
@@ -111,7 +108,10 @@ pub struct ClusterConfig {
     pub name: String,
     /// Key groups of the set.
     pub groups: u32,
-    /// How reads are spread.
+    /// How reads are answered.
+    #[serde(default)]
+    pub reads: Reads,
+    /// How reads are spread, where any replica may answer.
     #[serde(default)]
     pub balance: Balance,
     /// Time between two heartbeats to the switch, in milliseconds.
@@ -248,6 +248,11 @@ impl Config {
         geometry
             .validate()
             .map_err(|error| format!("cluster.groups: {error}"))?;
+        if cluster.reads == Reads::FollowerLeases && cluster.groups < 2 {
+            return Err(
+                "cluster.groups 1 is below 2, which reads = \"follower-leases\" takes".into(),
+            );
+        }
         if !HEARTBEAT_MS.contains(&cluster.heartbeat_ms) {
             return Err(format!(
                 "cluster.heartbeat_ms {} is not in {HEARTBEAT_MS:?}",

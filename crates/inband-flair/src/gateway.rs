@@ -107,6 +107,7 @@ impl Gateway {
         let mut client = Client::new(client::Config {
             set: SET,
             switches: switches.len() as u8,
+            reads: config.cluster.reads,
             nonce: rand::random(),
             timing: ClientTiming::default(),
         });

@@ -8,9 +8,9 @@ mod switch;
 
 use inband_dataplane::flair::wire::{flag, Header, Type};
 
-use crate::limits::{CLOCK_DRIFT_PPM_MAX, CONFIRMATIONS_MAX};
+use crate::limits::CONFIRMATIONS_MAX;
 use crate::peers::Peers;
-use crate::timing::{Nanos, Timing};
+use crate::timing::{with_drift, Nanos, Timing};
 use switch::{Switch, Told};
 
 /// While a session is being installed nobody is served, so what is lost is repeated faster.
@@ -102,11 +102,6 @@ pub struct Lflair {
     asked: Vec<Asked>,
     confirmed: Option<Asked>,
     beat_at: Nanos,
-}
-
-/// By a clock that may be faster than the other, at least as long.
-fn with_drift(ns: Nanos) -> Nanos {
-    ns + ns * CLOCK_DRIFT_PPM_MAX / (1_000_000 - CLOCK_DRIFT_PPM_MAX) + 1
 }
 
 impl Lflair {

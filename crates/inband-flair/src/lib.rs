@@ -18,6 +18,7 @@ pub mod limits;
 pub mod packets;
 pub mod peer_links;
 pub mod peers;
+pub mod reads;
 pub mod replica;
 pub mod replica_node;
 pub mod store;

@@ -18,6 +18,10 @@ pub const CLIENT_REQUESTS_MAX: usize = 1024;
 /// From the oldest write of a client that has not ended to its last one. Replicas remember as many.
 pub const CLIENT_WINDOW_MAX: usize = 4000;
 const _: () = assert!(CLIENT_WINDOW_MAX < inband_paxos::session::SEQUENCES_ABOVE_LOW_MAX);
+/// Reads that wait at a leader; more are dropped, and sent again by their clients.
+pub const WAITING_READS_MAX: usize = 1 << 16;
+/// A replica that lacks no more entries than this is about to have them.
+pub const AHEAD_ENTRIES_MAX: u64 = 64;
 /// Confirmations that a leader waits for at a time.
 pub const CONFIRMATIONS_MAX: usize = 16;
 /// The gateway: clients at once.

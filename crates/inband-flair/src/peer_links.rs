@@ -2,7 +2,7 @@
 //! descriptor says that there is something. With certificates a peer speaks for its own replica only.
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -26,6 +26,8 @@ const MESSAGE_LEN_MAX_BYTES: usize = 1 << 30;
 const INCOMING_BYTES_MAX: usize = MESSAGE_LEN_MAX_BYTES + (64 << 20);
 /// Messages that wait for the replica's thread; then their senders wait.
 const QUEUE_MESSAGES: usize = 1024;
+/// What is read from a peer at a time, if there is so much.
+const BUFFER_BYTES: usize = 64 << 10;
 /// Connections served at once: a peer has one, and a new one while the old one ends.
 const CONNECTIONS_MAX: usize = 32;
 /// Pause after accepting failed for want of descriptors or memory.
@@ -233,7 +235,9 @@ fn accept<M: DeserializeOwned + Send + 'static>(listener: &TcpListener, door: &A
 }
 
 fn serve<M: DeserializeOwned>(stream: TcpStream, door: &Door<M>) -> io::Result<()> {
-    let mut stream = door.transport.accept(stream, PACE)?;
+    // A message and its length in one call of the system.
+    let stream = door.transport.accept(stream, PACE)?;
+    let mut stream = BufReader::with_capacity(BUFFER_BYTES, stream);
     // For which replica its certificate was found to speak.
     let mut known = None;
     loop {
@@ -244,15 +248,15 @@ fn serve<M: DeserializeOwned>(stream: TcpStream, door: &Door<M>) -> io::Result<(
         };
         let seconds = len_bytes as u64 / MESSAGE_BYTES_PER_S_MIN;
         let limit = MESSAGE_TIMEOUT + Duration::from_secs(seconds);
-        stream.paced_mut().must_end_in(Some(limit))?;
+        stream.get_mut().paced_mut().must_end_in(Some(limit))?;
         let held = Held::new(door, len_bytes)?;
         let (from, message): (u8, M) = read_body(&mut stream, len_bytes)?;
         let node = Part::Replica(usize::from(from)).node();
-        if known != Some(from) && !stream.may_be_node(node) {
+        if known != Some(from) && !stream.get_ref().may_be_node(node) {
             return Ok(()); // counted by the transport
         }
         known = Some(from);
-        stream.paced_mut().must_end_in(None)?;
+        stream.get_mut().paced_mut().must_end_in(None)?;
         let gone = |_| io::Error::from(ErrorKind::NotConnected);
         let incoming = (from, message, held.hand_over());
         door.messages.send(incoming).map_err(gone)?;

@@ -1,6 +1,6 @@
 //! What a leader knows of the replicas of its set: who holds which entries, who is alive, who is busy.
 
-use crate::limits::REPLICAS_MAX;
+use crate::limits::{AHEAD_ENTRIES_MAX, REPLICAS_MAX};
 use crate::timing::Nanos;
 
 /// A weight of a replica that has as much to do as all together have on average.
@@ -17,11 +17,23 @@ pub struct Peers {
     pub weights: [u8; REPLICAS_MAX],
 }
 
+fn bitmap(has: impl Fn(usize) -> bool) -> u8 {
+    let bit = |replica| u8::from(has(replica)) << replica;
+    (0..REPLICAS_MAX).map(bit).sum()
+}
+
 impl Peers {
     /// Bitmap of those whose logs hold this entry.
     pub fn holding(&self, index: u64) -> u8 {
-        let holds = |(replica, matched): (usize, &u64)| u8::from(*matched >= index) << replica;
-        self.matched.iter().enumerate().map(holds).sum()
+        bitmap(|replica| self.matched[replica] >= index)
+    }
+
+    /// Those, and whoever should have it in a moment: it lacks few entries.
+    pub fn about_to_hold(&self, index: u64) -> u8 {
+        bitmap(|replica| {
+            let matched = self.matched[replica];
+            matched > 0 && matched + AHEAD_ENTRIES_MAX >= index
+        })
     }
 }
 
@@ -81,6 +93,25 @@ mod tests {
         assert_eq!(peers.holding(8), 0b1001);
         assert_eq!(peers.holding(7), 0b1011);
         assert_eq!(peers.holding(10), 0);
+    }
+
+    #[test]
+    fn who_is_about_to_hold_an_entry() {
+        let peers = Peers {
+            matched: [500, 490, 500 - AHEAD_ENTRIES_MAX - 1, 0, 0, 0, 0, 0],
+            ..Peers::default()
+        };
+        assert_eq!(
+            peers.about_to_hold(500),
+            0b0011,
+            "2 is far behind, 3 has nothing"
+        );
+        assert_eq!(peers.about_to_hold(499), 0b0111);
+        assert_eq!(
+            peers.about_to_hold(1),
+            0b0111,
+            "a log that is gone holds nothing"
+        );
     }
 
     #[test]

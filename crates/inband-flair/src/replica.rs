@@ -4,6 +4,8 @@
 //! be called after every burst of them. Reads are answered at once.
 
 mod answer;
+mod leases;
+mod majority;
 
 use std::collections::HashMap;
 
@@ -19,9 +21,13 @@ use crate::lflair::{self, Action, Lflair};
 use crate::limits::{KEY_LEN_BYTES_MAX, PENDING_WRITES_MAX, REPLICAS_MAX};
 use crate::packets::Packets;
 use crate::peers::{Load, Peers};
+use crate::reads::Reads;
 use crate::store::{Done, Store};
 use crate::timing::{Nanos, Timing};
 use answer::Answer;
+pub use leases::Grant;
+use leases::Leases;
+use majority::Majority;
 
 /// What a replica is told once.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +47,8 @@ pub struct Config {
     /// It begins the group of a new cluster, once all others are up and none is in one. False when it is restarted
     /// with a log in memory: nothing would be in the group.
     pub founder: bool,
+    /// How reads are answered.
+    pub reads: Reads,
     /// Reads spare a leader that has writes to do.
     pub leader_avoidance: bool,
     /// Replicas with long queues get fewer reads.
@@ -58,6 +66,8 @@ pub enum Message {
     Raft(Box<RaftMessage>),
     /// Who it is, now and then.
     Announce(Announcement),
+    /// Leases of the leader's.
+    Grant(Grant),
 }
 
 /// What a replica says of itself.
@@ -69,6 +79,8 @@ pub struct Announcement {
     pub is_in_group: bool,
     /// Requests that wait there.
     pub queue_len: u32,
+    /// What its clock shows.
+    pub time: Nanos,
 }
 
 /// What is to be sent.
@@ -150,13 +162,16 @@ pub struct Replica {
     /// Of the entry with which a session begins.
     session_ticket: u64,
     announced: [Option<Announcement>; REPLICAS_MAX],
+    /// The last announcement, if it was of another log.
+    contradicted: [Option<Announcement>; REPLICAS_MAX],
     heard_at: [Option<Nanos>; REPLICAS_MAX],
     load: Load,
     /// As of the last burst of events, while it leads.
     peers: Peers,
     queue_len: u32,
-    only_leader_reads: bool,
     digests: Digests,
+    majority: Majority,
+    leases: Leases,
     tick_at: Nanos,
     announce_at: Nanos,
     actions: Vec<Action>,
@@ -188,9 +203,14 @@ impl Replica {
             node: config.node,
             set: config.set,
             switches: config.switches,
-            leader_avoidance: config.leader_avoidance,
+            leader_avoidance: config.leader_avoidance && !config.reads.is_even(),
             timing: config.timing,
         };
+        let lease_groups = match config.reads {
+            Reads::FollowerLeases => config.groups,
+            _ => 0,
+        };
+        let leases = Leases::new(lease_groups, raft.last_index());
         Replica {
             raft,
             lflair: Lflair::new(lflair),
@@ -199,12 +219,14 @@ impl Replica {
             ticket: 0,
             session_ticket: 0,
             announced: [None; REPLICAS_MAX],
+            contradicted: [None; REPLICAS_MAX],
             heard_at: [None; REPLICAS_MAX],
             load: Load::default(),
             peers: Peers::default(),
             queue_len: 0,
-            only_leader_reads: false,
             digests: Digests::default(),
+            majority: Majority::default(),
+            leases,
             tick_at: now,
             announce_at: now,
             actions: Vec::new(),
@@ -243,26 +265,41 @@ impl Replica {
             // Nobody speaks for another one's log.
             Message::Raft(raft) if node_of(raft.from) == from => {
                 *heard_at = Some(now);
+                if self.config.reads == Reads::FollowerLeases {
+                    self.leases.revoke(&raft, &self.digests);
+                }
                 self.raft.on_message(*raft);
             }
             Message::Raft(_) => {}
             Message::Announce(announcement) if node_of(announcement.raft_id) == from => {
                 *heard_at = Some(now);
-                self.announced[usize::from(from)] = Some(announcement);
+                self.note_announcement(from, announcement);
                 self.load.report(usize::from(from), announcement.queue_len);
+                let Announcement { raft_id, time, .. } = announcement;
+                self.leases.told(from, raft_id, time, now);
             }
             Message::Announce(_) => {}
+            Message::Grant(grant) => self.on_grant(grant),
+        }
+    }
+
+    /// What an earlier process of the replica has said may come late: another log counts once it is said twice in a
+    /// row. A voter that is alive is not removed for a message of its predecessor.
+    fn note_announcement(&mut self, from: u8, announcement: Announcement) {
+        let at = usize::from(from);
+        let is_same = |a: Announcement| a.raft_id == announcement.raft_id;
+        let again = |a: Announcement| is_same(a) && announcement.time > a.time;
+        if self.announced[at].is_none_or(is_same) || self.contradicted[at].is_some_and(again) {
+            self.announced[at] = Some(announcement);
+            self.contradicted[at] = None;
+        } else {
+            self.contradicted[at] = Some(announcement);
         }
     }
 
     /// How many requests wait here, for the weights.
     pub fn set_queue_len(&mut self, queue_len: u32) {
         self.queue_len = queue_len;
-    }
-
-    /// While it leads, followers are sent no reads: what spreading them is measured against.
-    pub fn set_only_leader_reads(&mut self, only_leader_reads: bool) {
-        self.only_leader_reads = only_leader_reads;
     }
 
     /// Digest keys and data so: as all others of the cluster do, and before the first packet.
@@ -286,7 +323,7 @@ impl Replica {
         }
         if now >= self.announce_at {
             self.announce_at = now + self.config.timing.announce_ns;
-            self.announce(out);
+            self.announce(now, out);
         }
         if now >= self.lflair.due() {
             let peers = self.look_at_peers(now);
@@ -300,6 +337,9 @@ impl Replica {
         self.found_group()?;
         // What comes of it may be proposed at once, and so on.
         loop {
+            if self.config.reads == Reads::Majority {
+                self.ask_majority(now);
+            }
             let outcome = self.raft.advance()?;
             let messages = outcome.messages.into_iter();
             let messages = messages.map(|m| (node_of(m.to), Message::Raft(Box::new(m))));
@@ -315,10 +355,16 @@ impl Replica {
                 self.on_applied(now, &applied, &peers, out);
             }
             for number in outcome.confirmed {
+                if self.majority_has_answered(number, out) {
+                    continue;
+                }
                 let actions = &mut self.actions;
                 self.lflair.confirmed(now, number, &peers, actions);
             }
             self.act(out);
+        }
+        if self.config.reads == Reads::FollowerLeases {
+            self.renew_leases(now, out);
         }
         Ok(())
     }
@@ -366,16 +412,17 @@ impl Replica {
         (0..self.config.replicas).filter(move |replica| *replica != own)
     }
 
-    fn announcement(&self) -> Announcement {
+    fn announcement(&self, now: Nanos) -> Announcement {
         Announcement {
             raft_id: self.raft.id(),
             is_in_group: self.raft.is_in_group(),
             queue_len: self.queue_len,
+            time: now,
         }
     }
 
-    fn announce(&mut self, out: &mut Out) {
-        let announcement = self.announcement();
+    fn announce(&mut self, now: Nanos, out: &mut Out) {
+        let announcement = self.announcement(now);
         let own = usize::from(self.config.replica);
         self.announced[own] = Some(announcement);
         self.load.report(own, self.queue_len);
@@ -424,7 +471,7 @@ impl Replica {
             let heard_at = self.heard_at[usize::from(*replica)];
             heard_at.is_some_and(|at| now < at + silent_ns)
         };
-        let spread = !self.only_leader_reads;
+        let spread = self.config.reads.spreads();
         let others = self.others().filter(|r| spread && is_heard(r));
         let others = others.map(|r| 1 << r);
         others.sum::<u8>() | 1 << self.config.replica
@@ -433,8 +480,7 @@ impl Replica {
     /// What is known of the replicas of this set, if this one leads.
     fn look_at_peers(&mut self, now: Nanos) -> Peers {
         let mut matched = [0; REPLICAS_MAX];
-        let (voters, learners) = self.raft.peers();
-        for id in voters.into_iter().chain(learners) {
+        for id in self.raft.all_peers() {
             let replica = usize::from(node_of(id));
             let announced = self.announced.get(replica).copied().flatten();
             // A log that is gone holds nothing.
@@ -461,6 +507,7 @@ impl Replica {
         }
         self.pending.clear();
         self.session_ticket = 0;
+        self.leases.deposed(self.raft.last_index());
         self.lflair.deposed();
         if let Some(term) = leads_in {
             let last = self.raft.state().session();
@@ -556,19 +603,26 @@ impl Replica {
         let Some(answer) = self.pending.remove(&applied.ticket) else {
             return;
         };
-        let followers = peers.holding(applied.index);
+        // Who lacks it when a read comes refuses that, and the leader reads.
+        let followers = peers.about_to_hold(applied.index);
         let (index, seq) = (applied.index, answer.seq);
         let (session, group) = (answer.session, answer.group);
         self.groups
             .applied(now, session, group, (seq, index, followers));
         let header = answer.written(applied.output, index, followers, self.identity());
-        out.packets.push(answer.switch, &header, &[], &[]);
+        match self.config.reads {
+            Reads::FollowerLeases => {
+                self.reply_with_leases(index, answer.switch, header);
+            }
+            _ => out.packets.push(answer.switch, &header, &[], &[]),
+        }
     }
 
     /// Is this the key that the switch believes it is, and the data that the client sent?
     fn is_whole(&self, header: &Header, key: &[u8], data: &[u8]) -> bool {
+        let is_read = header.kind == Type::Read;
         (1..=KEY_LEN_BYTES_MAX).contains(&key.len())
-            && header.key_hash == self.digests.of_key(key)
+            && header.key_hash == self.config.reads.route(self.digests.of_key(key), is_read)
             && header.digest == self.digests.of_data(data)
     }
 }

@@ -123,7 +123,9 @@ impl ReplicaNode {
             switches: cluster.switches.len() as u8,
             groups: cluster.groups as usize,
             founder: found,
-            leader_avoidance: cluster.balance == Balance::LeaderAvoidance,
+            reads: cluster.reads,
+            // Who weighs the load spares a busy leader, too.
+            leader_avoidance: cluster.balance != Balance::Random,
             load_awareness: cluster.balance == Balance::Load,
             timing,
             tuning: TUNING,
@@ -137,7 +139,6 @@ impl ReplicaNode {
                 (open_log(spec, &dir.join(LOG_DIR))?, Some(lock))
             }
         };
-        replica.set_only_leader_reads(cluster.balance == Balance::Leader);
         if let Some(keys) = keys {
             replica.set_digests(Digests::new(keys.digest()));
         }

@@ -3,6 +3,8 @@
 
 use inband_raft::Tuning;
 
+use crate::limits::CLOCK_DRIFT_PPM_MAX;
+
 /// Nanoseconds.
 pub type Nanos = u64;
 
@@ -30,6 +32,15 @@ pub struct Timing {
     pub announce_ns: Nanos,
     /// Between two settings of the replicas' weights.
     pub weights_ns: Nanos,
+    /// A follower's lease of reads lasts so long after the time that the follower told.
+    pub lease_ns: Nanos,
+    /// A question whether this replica leads, which reads wait for, is asked again after this.
+    pub ask_again_ns: Nanos,
+}
+
+/// By a clock that may be faster than the other, at least as long.
+pub(crate) fn with_drift(ns: Nanos) -> Nanos {
+    ns + ns * CLOCK_DRIFT_PPM_MAX / (1_000_000 - CLOCK_DRIFT_PPM_MAX) + 1
 }
 
 impl Default for Timing {
@@ -44,6 +55,8 @@ impl Default for Timing {
             refresh_after_ns: 20 * MS,
             announce_ns: 50 * MS,
             weights_ns: 1000 * MS,
+            lease_ns: 200 * MS,
+            ask_again_ns: 20 * MS,
         }
     }
 }
@@ -53,8 +66,11 @@ pub const TUNING: Tuning = Tuning {
     heartbeat_ticks: 2,
     election_ticks: 10,
     append_bytes_max: 256 << 10,
-    appends_max: 256,
+    // The next entries leave when a follower has answered the last ones: the busier it is, the more in one message.
+    appends_max: 1,
     batch_appends: true,
+    // A follower applies what a read needs when the read comes, and the rest with the next entries.
+    quiet_commits: true,
     caught_up_entries: 256,
     compact_entries: 16_384,
     keep_entries: 16_384,

@@ -10,6 +10,7 @@ use inband_dataplane::flair::{FlairGeometry, FlairSwitch, Verdict};
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_flair::client::{self, Client, Op, Outcome, Ticket};
 use inband_flair::packets::Packets;
+use inband_flair::reads::Reads;
 use inband_flair::replica::{self, Replica};
 use inband_flair::timing::{ClientTiming, Timing, MS, TUNING};
 use inband_raft::Tuning;
@@ -63,6 +64,7 @@ impl World {
     fn new(seed: u64) -> World {
         let mut random = SmallRng::seed_from_u64(seed);
         let client = Client::new(client::Config {
+            reads: Reads::Flair,
             set: 0,
             switches: 1,
             nonce: random.random(),
@@ -93,6 +95,7 @@ impl World {
         self.replicas.clear();
         for number in 0..REPLICAS {
             let config = replica::Config {
+                reads: Reads::Flair,
                 replica: number as u8,
                 replicas: REPLICAS as u8,
                 node: number as u16 + 1,
@@ -324,6 +327,7 @@ fn power_cuts_of_all_take_nothing_that_was_acknowledged() {
 #[test]
 fn with_a_log_in_memory_a_loss_of_all_is_a_new_beginning() {
     let config = replica::Config {
+        reads: Reads::Flair,
         replica: 0,
         replicas: 1,
         node: 1,

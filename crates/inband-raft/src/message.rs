@@ -177,6 +177,18 @@ impl Snapshot {
 }
 
 impl RaftMessage {
+    /// The commands that it brings, as they were proposed, and their places in the log.
+    pub fn commands(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let entries = self.entries.iter();
+        let commands = entries.filter(|entry| entry.kind == Kind::Command);
+        commands.map(|entry| (entry.index, &entry.data[..]))
+    }
+
+    /// The last entry of the snapshot that it brings, if it does.
+    pub fn snapshot_index(&self) -> Option<u64> {
+        self.snapshot.as_ref().map(|snapshot| snapshot.index)
+    }
+
     pub(crate) fn of(message: &pb::Message) -> Option<RaftMessage> {
         let kind = KINDS.iter().position(|k| *k == message.get_msg_type())?;
         let has_snapshot = message.get_msg_type() == pb::MessageType::MsgSnapshot;

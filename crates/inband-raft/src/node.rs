@@ -159,6 +159,7 @@ impl<M: StateMachine> RaftNode<M> {
             max_size_per_msg: tuning.append_bytes_max,
             max_inflight_msgs: tuning.appends_max,
             batch_append: tuning.batch_appends,
+            skip_bcast_commit: tuning.quiet_commits,
             check_quorum: true,
             pre_vote: true,
             ..raft::Config::default()
@@ -204,6 +205,12 @@ impl<M: StateMachine> RaftNode<M> {
     pub fn peers(&self) -> (Vec<u64>, Vec<u64>) {
         let peers = &self.raw.store().applied.peers;
         (peers.voters.clone(), peers.learners.clone())
+    }
+
+    /// All of them.
+    pub fn all_peers(&self) -> impl Iterator<Item = u64> + '_ {
+        let peers = &self.raw.store().applied.peers;
+        peers.voters.iter().chain(&peers.learners).copied()
     }
 
     /// The state after all commands applied here.

@@ -14,6 +14,9 @@ pub struct Tuning {
     /// Entries proposed one after the other travel in one message. What was proposed leaves with
     /// [`crate::RaftNode::advance`], so a burst of proposals before it is one message a peer.
     pub batch_appends: bool,
+    /// That entries are committed is said with the next entries, or the next heartbeat, not at once: half as many
+    /// messages, where followers learn it in another way or may be late.
+    pub quiet_commits: bool,
     /// A new peer that lacks at most this many entries is given its vote.
     pub caught_up_entries: u64,
     /// The log is shortened once it has this many applied entries more than it keeps; one in a journal not before
@@ -34,6 +37,7 @@ impl Default for Tuning {
             append_bytes_max: 1 << 20,
             appends_max: 256,
             batch_appends: false,
+            quiet_commits: false,
             caught_up_entries: 16,
             compact_entries: 256,
             keep_entries: 0,

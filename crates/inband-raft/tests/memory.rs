@@ -13,6 +13,7 @@ const TUNING: Tuning = Tuning {
     append_bytes_max: 1 << 16,
     appends_max: 64,
     batch_appends: true,
+    quiet_commits: false,
     caught_up_entries: 16,
     compact_entries: 64,
     keep_entries: 64,

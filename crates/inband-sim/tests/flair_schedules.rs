@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use inband_dataplane::flair::wire::{flag, Type};
+use inband_flair::reads::Reads;
 use inband_flair::timing::{Nanos, MS};
 use inband_sim::flair::{Act, Fate, Host, Layout, Mutation, Passing, Rule, World};
 
@@ -18,6 +19,7 @@ fn quiet(seed: u64, mutation: Option<Mutation>, step_down_ns: Nanos) -> World {
         outstanding: 0,
         keys: 1,
         groups: 1,
+        reads: Reads::Flair,
         leader_avoidance: false,
         tick_ns: 10 * MS,
         step_down_ns,

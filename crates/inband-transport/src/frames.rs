@@ -24,18 +24,26 @@ const LINK_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Links at once: to every other node there can be, and some that have just changed their address.
 const LINKS_MAX: usize = 300;
 
+/// The length before a message.
+const LEN_BYTES: usize = 4;
+/// Memory that the length of a message alone reserves: most have room in it.
+const BODY_RESERVED_BYTES: usize = 8 << 10;
+
 /// Send one message.
 pub fn write_frame(stream: &mut impl Write, frame: &impl Serialize) -> io::Result<()> {
-    let bytes = postcard::to_stdvec(frame).expect("a message can always be written");
-    let len = u32::try_from(bytes.len()).map_err(|_| bad("a message of 4 GiB or more"))?;
-    stream.write_all(&len.to_be_bytes())?;
+    // In one piece, length and all: two would be two packets, and two wake-ups of the peer.
+    let room = vec![0; LEN_BYTES];
+    let mut bytes = postcard::to_extend(frame, room).expect("a message can always be written");
+    let len = u32::try_from(bytes.len() - LEN_BYTES);
+    let len = len.map_err(|_| bad("a message of 4 GiB or more"))?;
+    bytes[..LEN_BYTES].copy_from_slice(&len.to_be_bytes());
     stream.write_all(&bytes)?;
     stream.flush()
 }
 
 /// The length of the message that follows, at most `len_max_bytes`.
 pub fn read_len(stream: &mut impl Read, len_max_bytes: usize) -> io::Result<usize> {
-    let mut len = [0; 4];
+    let mut len = [0; LEN_BYTES];
     stream.read_exact(&mut len)?;
     let len = u32::from_be_bytes(len) as usize;
     if len > len_max_bytes {
@@ -46,8 +54,8 @@ pub fn read_len(stream: &mut impl Read, len_max_bytes: usize) -> io::Result<usiz
 
 /// The message itself. [`io::ErrorKind::InvalidData`]: it is none.
 pub fn read_body<F: DeserializeOwned>(stream: &mut impl Read, len: usize) -> io::Result<F> {
-    let mut bytes = Vec::new();
-    // Grows as bytes arrive: a length alone reserves nothing.
+    // Grows as bytes arrive: a length alone reserves no more than this.
+    let mut bytes = Vec::with_capacity(len.min(BODY_RESERVED_BYTES));
     stream.take(len as u64).read_to_end(&mut bytes)?;
     if bytes.len() < len {
         return Err(io::ErrorKind::UnexpectedEof.into());

@@ -257,6 +257,7 @@ fn read_with(keys: &KeyFile, switches: &[SocketAddrV4], key: &str) -> Option<Vec
     socket.set_read_timeout(Some(patience)).expect("set");
     let mut gate = Gate::for_flair(Some(keys.keys()), 1);
     let mut client = client::Client::new(client::Config {
+        reads: Default::default(),
         set: 0,
         switches: switches.len() as u8,
         nonce: u64::from(socket.local_addr().expect("bound").port()),

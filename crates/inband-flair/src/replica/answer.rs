@@ -4,6 +4,7 @@ use inband_dataplane::flair::wire::{self, flag, Header, Type};
 
 use super::{Out, Replica};
 use crate::groups::Refresh;
+use crate::reads::Reads;
 use crate::store::Done;
 use crate::timing::Nanos;
 
@@ -46,6 +47,14 @@ impl Answer {
     }
 }
 
+/// A read that the leader does not answer at once.
+#[derive(Debug)]
+pub(super) struct WaitingRead {
+    pub switch: u8,
+    pub request: Header,
+    pub key: Box<[u8]>,
+}
+
 /// A reply without anything in it: of the session, the write or read, and the client of a request.
 fn reply(kind: Type, request: &Header, (set, node, replica): Identity) -> Header {
     Header {
@@ -81,8 +90,31 @@ impl Replica {
         if self.lflair.serving() != Some((request.session, switch)) {
             return; // the switch would drop the answer
         }
+        let waiting = || WaitingRead {
+            switch,
+            request: *request,
+            key: key.into(),
+        };
+        match self.config.reads {
+            Reads::Majority => self.read_with_majority(waiting()),
+            Reads::FollowerLeases => self.read_with_leases(waiting(), out),
+            Reads::Flair | Reads::Leader => {
+                self.counters.reads_leader += 1;
+                self.answer_read(switch, request, key, out);
+            }
+        }
+        if self.config.reads == Reads::Flair {
+            self.refresh(now, switch, request, out);
+        }
+    }
+
+    pub(super) fn answer_waiting(&mut self, read: &WaitingRead, out: &mut Out) {
         self.counters.reads_leader += 1;
-        self.answer_read(switch, request, key, out);
+        self.answer_read(read.switch, &read.request, &read.key, out);
+    }
+
+    /// Tell the switch if its group is stable, and it does not know.
+    fn refresh(&mut self, now: Nanos, switch: u8, request: &Header, out: &mut Out) {
         if let Some(refresh) = self.refresh_of(now, request) {
             self.counters.refreshes += 1;
             let mut header = reply(Type::WriteReply, request, self.identity());
@@ -105,7 +137,6 @@ impl Replica {
         )
     }
 
-    /// `advance_then_read`: what the switch vouches for is applied first, if it is in the log.
     fn read_as_follower(
         &mut self,
         now: Nanos,
@@ -114,6 +145,22 @@ impl Replica {
         key: &[u8],
         out: &mut Out,
     ) {
+        let may_read = match self.config.reads {
+            Reads::FollowerLeases => self.has_lease(now, request),
+            _ => self.advance_to(now, request, out),
+        };
+        if may_read {
+            self.counters.reads_follower += 1;
+            return self.answer_read(switch, request, key, out);
+        }
+        self.counters.reads_refused += 1;
+        let mut header = reply(Type::ReadReply, request, self.identity());
+        header.flags = flag::STABLE | flag::REFUSED;
+        out.packets.push(switch, &header, key, &[]);
+    }
+
+    /// `advance_then_read`: what the switch vouches for is applied first, if it is in the log. Is it applied?
+    fn advance_to(&mut self, now: Nanos, request: &Header, out: &mut Out) -> bool {
         if self.raft.applied() < request.log_index {
             let term = u64::from(request.term);
             let is_there = self.raft.commit_to(request.log_index, term);
@@ -122,14 +169,7 @@ impl Replica {
                 self.counters.reads_advanced += 1;
             }
         }
-        if self.raft.applied() >= request.log_index {
-            self.counters.reads_follower += 1;
-            return self.answer_read(switch, request, key, out);
-        }
-        self.counters.reads_refused += 1;
-        let mut header = reply(Type::ReadReply, request, self.identity());
-        header.flags = flag::STABLE | flag::REFUSED;
-        out.packets.push(switch, &header, key, &[]);
+        self.raft.applied() >= request.log_index
     }
 
     fn answer_read(&self, switch: u8, request: &Header, key: &[u8], out: &mut Out) {

@@ -1,5 +1,6 @@
 //! Which hosts a world has, and their settings.
 
+use inband_flair::reads::Reads;
 use inband_flair::timing::{Nanos, MS, TUNING};
 
 use crate::rng::Rng;
@@ -21,6 +22,8 @@ pub struct Layout {
     pub groups: usize,
     /// Reads spare a leader that writes.
     pub leader_avoidance: bool,
+    /// How reads are answered.
+    pub reads: Reads,
     /// A tick of Raft. With few of them a new leader is there while a switch still serves the old one's
     /// session.
     pub tick_ns: Nanos,
@@ -44,6 +47,7 @@ impl Layout {
             outstanding: rng.between(1, 3) as usize,
             keys: rng.between(1, 5) as u8,
             groups: [1, 2, 4, 16][rng.below(4) as usize],
+            reads: Reads::Flair,
             leader_avoidance: rng.below(2) == 0,
             tick_ns: [2 * MS, 5 * MS, 10 * MS][rng.below(3) as usize],
             step_down_ns: [40 * MS, 150 * MS, 400 * MS][rng.below(3) as usize],

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
+use inband_flair::reads::Reads;
 use inband_flair::timing::{Nanos, MS};
 
 use super::layout::Layout;
@@ -23,6 +24,8 @@ pub struct Options {
     pub trace_events: usize,
     /// A rule to break.
     pub mutation: Option<Mutation>,
+    /// How reads are answered.
+    pub reads: Reads,
 }
 
 impl Default for Options {
@@ -31,6 +34,7 @@ impl Default for Options {
             faulty_ns: FAULTY_NS,
             trace_events: 0,
             mutation: None,
+            reads: Reads::Flair,
         }
     }
 }
@@ -89,7 +93,11 @@ impl fmt::Display for Report {
 /// Play the schedule of a seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     let mut rng = Rng::new(seed, 100);
-    let layout = Layout::random(&mut rng);
+    let mut layout = Layout::random(&mut rng);
+    layout.reads = options.reads;
+    if layout.reads == Reads::FollowerLeases {
+        layout.groups = layout.groups.max(2);
+    }
     let mut world = World::new(seed, layout, options.mutation);
     world.trace.keep = options.trace_events;
     let rates = &mut world.links.rates;

@@ -68,6 +68,7 @@ pub(super) fn message(from: Host, to: Host, message: &Message) -> Happened {
     match message {
         Message::Raft(_) => Happened::Message(from, to, "raft"),
         Message::Announce(_) => Happened::Message(from, to, "announce"),
+        Message::Grant(_) => Happened::Message(from, to, "grant"),
     }
 }
 

@@ -167,6 +167,7 @@ impl World {
             let config = client::Config {
                 set: 0,
                 switches: self.layout.switches,
+                reads: self.layout.reads,
                 nonce: self.rng.next_u64(),
                 timing: ClientTiming {
                     deadline_ns: DEADLINE_NS,

@@ -58,7 +58,7 @@ enum What {
     Sync(sync::SyncArgs),
     /// A cluster at full rate for minutes: its memory stays flat.
     Memory(memory::MemoryArgs),
-    /// FLAIR under YCSB's loads, beside reads at the leader.
+    /// FLAIR's figures: YCSB's loads and more, beside other ways to read.
     Flair(flair::FlairArgs),
     /// The papers' figures, each beside the papers' own numbers.
     Paper(paper::PaperArgs),
@@ -130,11 +130,8 @@ pub fn bench(args: BenchArgs) -> Result<()> {
             memory::run(&args, &mut output)?;
             "memory"
         }
-        What::Flair(args) => {
-            flair::run(&args, &mut output)?;
-            "flair"
-        }
         // A figure, an output.
+        What::Flair(args) => return flair::run(&args, &output_of),
         What::Paper(args) => return paper::run(args, &output_of),
     };
     output.finish(name)

@@ -89,6 +89,11 @@ impl Buckets {
         self.counts[bucket] += count;
     }
 
+    /// Of each, from the first.
+    pub fn counts(&self) -> Vec<u64> {
+        self.counts.clone()
+    }
+
     /// Begin in seconds, and rate a second, of each that ended by `end`.
     pub fn rates(&self, end: Duration) -> Vec<[f64; 2]> {
         let len_s = self.len.as_secs_f64();

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use inband_flair::config::{Balance, ClusterConfig, Part, GATEWAY};
+use inband_flair::reads::Reads;
 use inband_lab::cluster_dir::ClusterDir;
 use inband_lab::line_json::Server;
 use inband_lab::process::{ProcessSpec, SupervisedChild};
@@ -43,6 +44,8 @@ pub struct FlairSpec {
     pub switches: usize,
     /// Key groups.
     pub groups: u32,
+    /// How reads are answered.
+    pub reads: Reads,
     /// How reads are spread.
     pub balance: Balance,
     /// Between two heartbeats, in milliseconds.
@@ -236,13 +239,6 @@ impl Cluster {
     pub fn gateway_config(&self) -> PathBuf {
         let gateway = self.shared.hosts.last().expect("a cluster has a gateway");
         gateway.dir.join("config.toml")
-    }
-
-    /// The processes of the storage nodes.
-    pub fn replica_pids(&self) -> Vec<u32> {
-        let hosts = self.status().hosts.into_iter();
-        let replicas = hosts.filter(|host| host.name.starts_with("replica"));
-        replicas.filter_map(|host| host.pid).collect()
     }
 
     /// Run this program with other arguments on the gateway's host, to its end.

@@ -119,6 +119,7 @@ pub fn cluster_config(
     ClusterConfig {
         name: CLUSTER.into(),
         groups: spec.groups,
+        reads: spec.reads,
         balance: spec.balance,
         heartbeat_ms: spec.heartbeat_ms,
         step_down_ms: spec.step_down_ms,

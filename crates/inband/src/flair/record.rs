@@ -83,6 +83,7 @@ mod tests {
     use super::*;
     use crate::flair::cluster::Security;
     use inband_flair::config::Balance;
+    use inband_flair::reads::Reads;
     use inband_paxos::config::Dataplane;
 
     fn spec(durability: Durability, replicas: usize) -> FlairSpec {
@@ -92,6 +93,7 @@ mod tests {
             replicas,
             switches: 2,
             groups: 4096,
+            reads: Reads::Flair,
             balance: Balance::Random,
             heartbeat_ms: 10,
             step_down_ms: 50,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_flair::config::Balance;
+use inband_flair::reads::Reads;
 use inband_kv::access::Access;
 use inband_lab::certificates::authority;
 use inband_lab::signals::StopSignals;
@@ -43,8 +44,11 @@ pub struct UpArgs {
     /// Key groups that a switch tells apart: a power of two.
     #[arg(long, default_value_t = 4096)]
     groups: u32,
-    /// How reads are spread over consistent replicas: random, leader-avoidance or load; with
-    /// leader they are not.
+    /// How reads are answered: flair, by all consistent replicas; or, to measure it against, leader
+    /// (by its lease), majority (plain Raft) or follower-leases.
+    #[arg(long, default_value_t)]
+    reads: Reads,
+    /// How reads are spread over consistent replicas: random, leader-avoidance or load.
     #[arg(long, default_value_t)]
     balance: Balance,
     /// Time between two heartbeats of leader and switch.
@@ -96,6 +100,7 @@ impl UpArgs {
             replicas: self.replicas,
             switches: self.switches,
             groups: self.groups,
+            reads: self.reads,
             balance: self.balance,
             heartbeat_ms: self.heartbeat_ms,
             step_down_ms: self.step_down_ms.unwrap_or(match durability {

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use inband_flair::config::Balance;
+use inband_flair::reads::Reads;
 use inband_lab::signals::StopSignals;
 use inband_lab::{AcceptorChoice, ClusterSpec};
 use inband_paxos::config::{Dataplane, Durability};
@@ -225,6 +226,7 @@ impl TormentArgs {
             replicas: self.replicas,
             switches: self.switches,
             groups: flair::GROUPS,
+            reads: Reads::Flair,
             balance: self.balance,
             heartbeat_ms: flair::HEARTBEAT_MS,
             step_down_ms: flair::STEP_DOWN_MS,

@@ -26,6 +26,7 @@ impl World {
             switches: self.layout.switches,
             groups: self.layout.groups,
             founder,
+            reads: self.layout.reads,
             leader_avoidance: self.layout.leader_avoidance,
             load_awareness: false,
             timing: Timing {

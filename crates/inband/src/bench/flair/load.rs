@@ -20,7 +20,8 @@ use rand_distr::{Distribution as _, Zipf};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-use crate::bench::stats::Distribution;
+use super::quota::Quota;
+use crate::bench::stats::{Buckets, Distribution};
 use crate::run::wait;
 
 /// Bytes of a key.
@@ -61,7 +62,20 @@ pub struct LoadReport {
     pub writes: Distribution,
     /// Requests without an answer in time.
     pub errors: u64,
+    /// Requests that were sent again, as often as they were.
+    pub repeated: u64,
+    /// Requests that ended, those of the warm-up too.
+    pub ended: u64,
+    /// The machine's clock when counting began, in nanoseconds.
+    pub counted_from_ns: u64,
+    /// Requests that ended in each stretch of [`BUCKET`].
+    pub buckets: Vec<u64>,
+    /// The longest time in which none ended.
+    pub longest_pause_ms: f64,
 }
+
+/// Of throughput over time.
+pub const BUCKET: Duration = Duration::from_millis(20);
 
 /// `inband flair-load`.
 #[derive(Debug, Args)]
@@ -122,6 +136,8 @@ impl Workload {
 
 /// Be that process.
 pub fn flair_load(args: &FlairLoadArgs) -> Result<()> {
+    // Where this cannot be, the load competes with whatever else runs.
+    let _first = Quota::first(std::process::id()).ok();
     let config = Config::load(&args.config)?;
     let mut load = Load::open(&config, args)?;
     if args.fill {
@@ -171,6 +187,7 @@ impl<'a> Load<'a> {
             client: Client::new(client::Config {
                 set: 0,
                 switches: switches.len() as u8,
+                reads: config.cluster.reads,
                 nonce: seed,
                 timing: ClientTiming::default(),
             }),
@@ -242,7 +259,9 @@ impl<'a> Load<'a> {
         let from = boot_time_ns() + self.args.warm_up_ms * 1_000_000;
         let to = from + self.args.duration_ms * 1_000_000;
         let mut latencies = [Histogram::new(DIGITS)?, Histogram::new(DIGITS)?];
-        let mut errors = 0;
+        let (mut errors, mut ended) = (0, 0);
+        let mut buckets = Buckets::new(BUCKET);
+        let (mut last_ns, mut pause_ns) = (from, 0);
         loop {
             while self.client.under_way() < self.args.clients {
                 let key = self.random_key();
@@ -258,8 +277,12 @@ impl<'a> Load<'a> {
                 let (begun, is_read) = self.begun.remove(&ticket).context("it was begun")?;
                 match outcome {
                     Outcome::Value(_) | Outcome::Written | Outcome::Missing => {
+                        ended += 1;
                         if (from..to).contains(&now) {
                             latencies[usize::from(is_read)].record(now - begun)?;
+                            buckets.add(Duration::from_nanos(now - from), 1);
+                            pause_ns = pause_ns.max(now - last_ns);
+                            last_ns = now;
                         }
                     }
                     Outcome::Failed(_) | Outcome::Unknown => errors += 1,
@@ -276,6 +299,12 @@ impl<'a> Load<'a> {
             reads: Distribution::of(reads),
             writes: Distribution::of(writes),
             errors,
+            repeated: self.client.repeated(),
+            ended,
+            counted_from_ns: from,
+            buckets: buckets.counts(),
+            // One that lasts to the end is one, too.
+            longest_pause_ms: pause_ns.max(to - last_ns) as f64 / 1e6,
         })
     }
 }

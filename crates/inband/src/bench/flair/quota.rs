@@ -9,10 +9,17 @@ use anyhow::{ensure, Context, Result};
 /// Where groups for the CPU are made.
 const ROOT: &str = "/sys/fs/cgroup/cpu";
 /// A process that has used its share waits for the next period: short, or every wait shows in the latencies.
-pub const PERIOD: Duration = Duration::from_millis(5);
-
+const PERIOD_MIN: Duration = Duration::from_millis(5);
 /// The kernel grants no shorter time in a period.
-const SHARE_MIN_US: u128 = 1000;
+const SHARE_MIN: Duration = Duration::from_millis(1);
+
+/// The period in which a process gets its share.
+pub fn period(percent: u32) -> Duration {
+    PERIOD_MIN.max(SHARE_MIN * 100 / percent.max(1))
+}
+
+/// The kernel knows none higher; others have 1,024.
+const WEIGHT_MOST: &str = "262144";
 
 /// See the module.
 pub struct Quota {
@@ -21,15 +28,22 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Put a process, with all its threads, under a quota.
+    /// Put a process, with all its threads, under a quota. What it is granted it gets, whoever else wants the CPU.
     pub fn on(pid: u32, percent: u32) -> Result<Quota> {
-        let period_us = PERIOD.as_micros();
-        let share_us = period_us * u128::from(percent) / 100;
         ensure!(
-            share_us >= SHARE_MIN_US,
-            "--quota-percent {percent} is below {}: the kernel grants no less than {SHARE_MIN_US} us",
-            SHARE_MIN_US * 100 / period_us
+            (1..=100).contains(&percent),
+            "a quota of {percent} % of a CPU: from 1 to 100"
         );
+        let period_us = period(percent).as_micros();
+        let share_us = (period_us * u128::from(percent)).div_ceil(100);
+        let quota = Quota::first(pid)?;
+        quota.write("cpu.cfs_period_us", &period_us.to_string())?;
+        quota.write("cpu.cfs_quota_us", &share_us.to_string())?;
+        Ok(quota)
+    }
+
+    /// Let a process run before all others; without a quota.
+    pub fn first(pid: u32) -> Result<Quota> {
         let dir = PathBuf::from(ROOT).join(format!("inband-bench-{pid}"));
         fs::create_dir(&dir).with_context(|| {
             format!(
@@ -38,8 +52,7 @@ impl Quota {
             )
         })?;
         let quota = Quota { dir, pid };
-        quota.write("cpu.cfs_period_us", &period_us.to_string())?;
-        quota.write("cpu.cfs_quota_us", &share_us.to_string())?;
+        quota.write("cpu.shares", WEIGHT_MOST)?;
         quota.write("cgroup.procs", &pid.to_string())?;
         Ok(quota)
     }
@@ -58,5 +71,18 @@ impl Drop for Quota {
             self.pid.to_string(),
         );
         let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_share_takes_a_longer_period() {
+        assert_eq!(period(50), Duration::from_millis(5));
+        assert_eq!(period(20), Duration::from_millis(5));
+        assert_eq!(period(10), Duration::from_millis(10));
+        assert_eq!(period(8), Duration::from_micros(12_500));
     }
 }
