@@ -10,7 +10,7 @@ pub mod targets;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     ("c_api", targets::c_api::run),
     ("checkpoint", targets::checkpoint::run),
     ("config", targets::config::run),

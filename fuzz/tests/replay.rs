@@ -47,4 +47,4 @@ macro_rules! replay {
     };
 }
 
-replay!(c_api checkpoint config connection control export flair flair_hosts host journal machine raft records resp roles values);
+replay!(c_api checkpoint config connection control export falcon flair flair_hosts host journal machine raft records resp roles values);
