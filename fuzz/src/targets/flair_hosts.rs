@@ -9,6 +9,7 @@ use inband_dataplane::flair::wire::{self, Header};
 use inband_dataplane::flair::{FlairGeometry, FlairSwitch, Verdict};
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_flair::client::{self, Client, Op, Outcome};
+use inband_flair::reads::Reads;
 use inband_flair::replica::{self, Config, Message, Replica};
 use inband_flair::timing::{ClientTiming, Nanos, Timing, MS, TUNING};
 
@@ -74,6 +75,7 @@ fn replica(number: u8, founder: bool, random: u64, now: Nanos) -> Replica {
         founder,
         leader_avoidance: false,
         load_awareness: false,
+        reads: Reads::Flair,
         timing: Timing::default(),
         tuning: TUNING,
     };
@@ -105,6 +107,7 @@ impl World {
             set: 0,
             switches: SWITCHES,
             nonce: 77,
+            reads: Reads::Flair,
             timing: ClientTiming::default(),
         };
         World {
