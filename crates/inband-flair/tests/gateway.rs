@@ -44,6 +44,7 @@ fn config(switch: std::net::SocketAddrV4) -> Config {
         cluster: ClusterConfig {
             name: "test".into(),
             groups: 16,
+            reads: Default::default(),
             balance: Default::default(),
             heartbeat_ms: 10,
             step_down_ms: 50,
