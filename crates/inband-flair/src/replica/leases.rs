@@ -147,7 +147,7 @@ impl Leading {
     }
 
     /// To whom leases are to be granted now, and until when by their clocks.
-    fn to_grant(
+    fn grants_due(
         &mut self,
         now: Nanos,
         matched: &[u64; REPLICAS_MAX],
@@ -233,7 +233,7 @@ impl Replica {
         leading.reads = waiting;
         let own = usize::from(self.config.replica);
         let lease_ns = self.config.timing.lease_ns;
-        for (replica, until) in leading.to_grant(now, &matched, own, lease_ns) {
+        for (replica, until) in leading.grants_due(now, &matched, own, lease_ns) {
             let grant = Grant {
                 term,
                 index: safe,
