@@ -21,10 +21,13 @@ fn name(balance: Balance) -> &'static str {
     }
 }
 
+/// Its name, its share of reads, the slowed node's quota, and what the paper says of each way to balance.
+type Case = (&'static str, f64, Option<u32>, [Option<Quoted>; 3]);
+
 /// Measure, print the rows, plot.
 pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let half = run.args.quota_percent / 2;
-    let cases: [(&str, f64, Option<u32>, [Option<Quoted>; 3]); 2] = [
+    let cases: [Case; 2] = [
         (
             "YCSB B, equal nodes",
             YCSB_B,

@@ -24,6 +24,9 @@ const ZIPF: Quoted = quote(
     0.65,
 );
 
+/// A percentile: its name, and where it is.
+type Pick = (&'static str, fn(&Sample) -> f64);
+
 /// The round in the middle.
 fn middle(samples: &Samples) -> Option<&Sample> {
     let median = samples.median(|sample| sample.report.reads.p50_us);
@@ -48,7 +51,7 @@ pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
             let conditions = run.conditions(&workload, &run.bed_spec(*system), samples);
             let leases = of_system(&measured, System::FollowerLeases);
             let leases = leases.filter(|_| *system == System::Flair);
-            let picks: [(&str, fn(&Sample) -> f64); 4] = [
+            let picks: [Pick; 4] = [
                 ("read_p25_us", |s| s.report.reads.p25_us),
                 ("read_p50_us", |s| s.report.reads.p50_us),
                 ("read_p75_us", |s| s.report.reads.p75_us),
