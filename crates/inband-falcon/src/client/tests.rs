@@ -11,7 +11,10 @@ fn client(tasks_per_submit: usize) -> TestClient {
         first_job: 1,
         tasks_per_submit,
         losses_max: 2,
-        timing: ClientTiming::default(),
+        timing: ClientTiming {
+            lease_ns: 300 * MS,
+            ..ClientTiming::default()
+        },
     })
 }
 

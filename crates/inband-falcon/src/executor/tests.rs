@@ -21,7 +21,12 @@ fn entry(task: u32, desc: &[u8]) -> Entry {
 }
 
 fn new() -> Executor<&'static str> {
-    let mut executor = Executor::new(ExecutorTiming::default(), 0);
+    let timing = ExecutorTiming {
+        client_silent_ns: 300 * MS,
+        lease_ns: 100 * MS,
+        ..ExecutorTiming::default()
+    };
+    let mut executor = Executor::new(timing, 0);
     assert_eq!(executor.actions(), [Action::Pull { pull_seq: 1 }]);
     executor
 }
