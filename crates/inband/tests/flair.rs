@@ -191,10 +191,7 @@ fn survives(name: &str, options: &[&str]) {
     let flair = Flair::up(name, options);
     let mut client = Client::connect(flair.resp);
     flair.check(&mut client, 0);
-    assert!(
-        flair.count("flair_reads_follower") > 0,
-        "followers read nothing"
-    );
+    flair.wait_until_counted("flair_reads_follower");
     for (round, role) in (1..).zip(["switch", "leader", "follower/0", "switch/0", "gateway"]) {
         let said = flair.succeeds(&["kill", role]);
         assert!(said.starts_with("killed "), "{said}");
