@@ -81,7 +81,7 @@ impl Blobs {
     }
 
     /// Keep this under a token that nobody can guess.
-    pub fn keep(&self, bytes: Vec<u8>) -> Result<Payload, KeepError> {
+    pub fn keep(&self, bytes: &[u8]) -> Result<Payload, KeepError> {
         let len_bytes = bytes.len();
         if len_bytes > WORK_LEN_BYTES_MAX {
             return Err(KeepError::TooLong(len_bytes));
@@ -181,10 +181,7 @@ mod tests {
     fn what_is_kept_can_be_fetched_until_it_is_forgotten() {
         let blobs = blobs();
         let long: Vec<u8> = (0..3_000_000u32).map(|n| n as u8).collect();
-        let (one, other) = (
-            blobs.keep(long.clone()).unwrap(),
-            blobs.keep(vec![7]).unwrap(),
-        );
+        let (one, other) = (blobs.keep(&long).unwrap(), blobs.keep(&[7]).unwrap());
         assert_eq!(fetch_it(&one).expect("it is there"), long);
         assert_eq!(fetch_it(&other).expect("it is there"), [7]);
         assert_eq!(fetch_it(&one).expect("again"), long);
@@ -218,13 +215,13 @@ mod tests {
         let blobs = blobs();
         let len_bytes = WORK_LEN_BYTES_MAX + 1;
         assert_eq!(
-            blobs.keep(vec![0; len_bytes]),
+            blobs.keep(&vec![0; len_bytes]),
             Err(KeepError::TooLong(len_bytes))
         );
-        blobs.keep(vec![0; 3_999_999]).expect("there is room");
-        blobs.keep(vec![0; 1]).expect("there is just room");
+        blobs.keep(&[0; 3_999_999]).expect("there is room");
+        blobs.keep(&[0]).expect("there is just room");
         let full = KeepError::TooMany(4_000_000, 4_000_000);
-        assert_eq!(blobs.keep(vec![0; 1]), Err(full));
+        assert_eq!(blobs.keep(&[0]), Err(full));
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
         assert!(fetch(&Transport::plain(), address, 1, u64::MAX).is_err());
     }

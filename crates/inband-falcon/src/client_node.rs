@@ -73,7 +73,7 @@ impl Config {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody there.
-    #[error("no scheduler answers at {0}; is it up (`inband falcon up`), and does it have the same key?")]
+    #[error("no scheduler answers at {0}; is it up, and does it have the same key?")]
     NoScheduler(SocketAddrV4),
     /// The job.
     #[error(transparent)]
@@ -379,7 +379,7 @@ impl Core {
         let payload = if work.len() <= INLINE_LEN_BYTES_MAX {
             Ok(Payload::Inline(work.to_vec()))
         } else {
-            self.blobs.keep(work.to_vec())
+            self.blobs.keep(work)
         };
         // Too much is kept: the executor asks again.
         let Ok(payload) = payload else {

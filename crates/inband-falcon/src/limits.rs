@@ -1,13 +1,19 @@
-//! Limits of the host side, in one place.
+//! Limits of the host side, in one place; those of packets are what `falcon_wire.h` says.
+
+use inband_dataplane::falcon::wire;
 
 /// What a task's description holds; longer work is asked for at the client.
-pub const DESC_LEN_BYTES_MAX: usize = 64;
+pub const DESC_LEN_BYTES_MAX: usize = wire::DESC_LEN_MAX_BYTES;
 /// Tasks in one SUBMIT, which is one packet.
-pub const SUBMIT_TASKS_MAX: usize = 14;
+pub const SUBMIT_TASKS_MAX: usize = wire::TASKS_MAX;
 /// Tasks of one client that are not done, waiting ones included.
 pub const CLIENT_TASKS_MAX: usize = 1 << 20;
-/// Queues of a scheduler's set.
-pub const QUEUES_MAX: usize = 64;
+/// The last of the priorities.
+pub const PRIORITY_MAX: u8 = wire::PRIORITIES - 1;
+/// The last of the resources.
+pub const RESOURCE_MAX: u8 = wire::RESOURCES - 1;
+/// Queues of a scheduler's set: one a resource, at most.
+pub const QUEUES_MAX: usize = wire::RESOURCES as usize;
 /// Results that a worker keeps for clients that have not acknowledged them.
 pub const RESULTS_MAX: usize = 4096;
 /// Work and results up to this go in one packet; longer ones are fetched.
@@ -21,7 +27,7 @@ pub const BLOBS_LEN_BYTES_MAX: usize = 1 << 30;
 /// Fetches that a process serves at a time.
 pub const FETCHES_MAX: usize = 64;
 /// Executors of a worker.
-pub const EXECUTORS_MAX: u8 = 64;
+pub const EXECUTORS_MAX: u8 = wire::EXECUTORS as u8;
 /// What a worker calls itself.
 pub const WORKER_NAME_LEN_BYTES_MAX: usize = 64;
 /// Results that a client fetches at a time.

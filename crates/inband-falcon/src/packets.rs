@@ -96,9 +96,14 @@ impl Codec {
         }
     }
 
-    /// Packets that were not let in, by reason.
-    pub fn gate(&self) -> &Gate {
-        &self.gate
+    /// May a packet be handled? See [`Gate::admits`].
+    pub fn admits(&mut self, packet: &[u8]) -> bool {
+        self.gate.admits(packet)
+    }
+
+    /// Make a packet that was not made here ready to leave.
+    pub fn sign(&self, packet: &mut [u8]) {
+        self.gate.sign(packet);
     }
 
     /// A SUBMIT; without entries it asks how far a queue is.
@@ -161,6 +166,11 @@ impl Codec {
         if !self.gate.admits(packet) {
             return None;
         }
+        self.read_admitted(packet)
+    }
+
+    /// The same of one that was let in before.
+    pub fn read_admitted(&self, packet: &[u8]) -> Option<Incoming> {
         if let Some((header, value, digest)) = wire::parse_host(packet) {
             let message = postcard::from_bytes(value).ok()?;
             let is_whole = self.digest.of(value) == digest;

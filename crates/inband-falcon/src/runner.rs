@@ -146,7 +146,7 @@ impl Bench {
     fn run_python(&mut self, pickled: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
         let Some(interpreter) = &self.tools.python else {
             return Err(python::as_error(
-                "this worker runs no Python; start one with `inband falcon worker --python PATH`",
+                "this worker runs no Python; start one with an interpreter (`Tools::python`)",
             ));
         };
         let python = match self.python.take() {

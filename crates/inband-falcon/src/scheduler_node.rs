@@ -5,7 +5,6 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use inband_dataplane::auth::{Digest, Gate, Keys};
-use inband_dataplane::falcon::wire::EXECUTORS;
 use inband_dataplane::falcon::{FalconConfig, FalconSwitch, Policy, Verdict};
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
@@ -79,7 +78,6 @@ pub struct SchedulerNode {
     clock: Clock,
     poll: Poll,
     socket: HostSocket,
-    gate: Gate,
     codec: Codec,
     switch: FalconSwitch,
     registry: Registry<SocketAddrV4>,
@@ -107,7 +105,6 @@ impl SchedulerNode {
             clock: Clock::start(),
             poll,
             socket,
-            gate: Gate::for_falcon(config.keys, 1),
             codec: Codec::new(Gate::for_falcon(config.keys, 1), config.digest),
             switch: FalconSwitch::new(NODE, config.falcon, rand::random()),
             registry: Registry::new(config.falcon.workers, config.worker_lease_ns, pull_ms),
@@ -173,7 +170,7 @@ impl SchedulerNode {
         len_bytes: usize,
         from: SocketAddrV4,
     ) {
-        if len_bytes > PACKET_LEN_MAX_BYTES || !self.gate.admits(&buffer[..len_bytes]) {
+        if len_bytes > PACKET_LEN_MAX_BYTES || !self.codec.admits(&buffer[..len_bytes]) {
             return;
         }
         let packet = buffer.first_chunk_mut::<PACKET_LEN_MAX_BYTES>();
@@ -186,13 +183,13 @@ impl SchedulerNode {
             Verdict::Back => from,
             Verdict::ToExecutor(address) => address,
         };
-        self.gate.sign(&mut buffer[..len_bytes]);
+        self.codec.sign(&mut buffer[..len_bytes]);
         self.socket.send(&buffer[..len_bytes], to);
     }
 
     /// For this process.
     fn on_host(&mut self, packet: &[u8], from: SocketAddrV4) {
-        let answer = match self.codec.read(packet) {
+        let answer = match self.codec.read_admitted(packet) {
             Some(Incoming::Host(_, HostMessage::Register(said))) => {
                 let now = self.clock.now();
                 let (answer, change) = self.registry.on_register(now, from, said);
@@ -230,5 +227,3 @@ impl SchedulerNode {
         }
     }
 }
-
-const _: () = assert!(EXECUTORS == crate::limits::EXECUTORS_MAX as u32);

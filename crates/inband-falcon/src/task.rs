@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{CLIENT_TASKS_MAX, DESC_LEN_BYTES_MAX};
+use crate::limits::{CLIENT_TASKS_MAX, DESC_LEN_BYTES_MAX, PRIORITY_MAX, RESOURCE_MAX};
 
 /// Names a task for ever: of a user, in a job of theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -73,11 +73,6 @@ impl TaskSpec {
     }
 }
 
-/// The last of the priorities.
-pub const PRIORITY_MAX: u8 = 7;
-/// The last of the resources.
-pub const RESOURCE_MAX: u8 = 63;
-
 /// A task as it lies in the scheduler's queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -120,7 +115,7 @@ pub enum SubmitError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// Tries.
-    #[error("{0} executors were lost with it; does the task kill them? `inband falcon status` shows which live")]
+    #[error("{0} executors were lost with it; does the task kill them?")]
     ExecutorsLost(u32),
     /// Milliseconds.
     #[error("it was not done within {0} ms")]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inband_dataplane::auth::{Digest, Gate, Keys};
+use inband_dataplane::falcon::wire::EXECUTORS;
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_transport::tls::Transport;
@@ -31,8 +32,6 @@ const DONE: Token = Token(1);
 const REGISTER_NS: Nanos = 50 * MS;
 /// Longest sleep.
 const IDLE_MAX_NS: Nanos = 100 * MS;
-/// Numbers of a worker's executors.
-const EXECUTORS: u32 = crate::limits::EXECUTORS_MAX as u32;
 
 /// What a worker is told once.
 pub struct Config {
@@ -392,7 +391,7 @@ impl WorkerNode {
     fn shortened(&self, outcome: Outcome) -> Outcome {
         match outcome.payload() {
             Payload::Inline(bytes) if bytes.len() > INLINE_LEN_BYTES_MAX => {
-                match self.blobs.keep(bytes.clone()) {
+                match self.blobs.keep(bytes) {
                     Ok(payload) => outcome.with(payload),
                     Err(error) => {
                         let said = error.to_string().into_bytes();

@@ -6,7 +6,7 @@
         print(list(executor.map(pow, [2, 3], [10, 10])))
 
 Without an address, `Executor` starts a scheduler and executors on this machine and ends them with it. With one, it
-uses those of `inband falcon up` or of other machines.
+uses those of that scheduler.
 """
 
 from .executor import Executor, ExecutorsLost, Future, InterpreterEnded

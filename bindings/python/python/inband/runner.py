@@ -1,6 +1,6 @@
 """The interpreter of an executor: runs calls from its stdin, one after another, and answers on its stdout.
 
-Started by `inband falcon worker`. Frames in both directions: length as u32, little endian, and so many bytes.
+Started by a worker's runner. Frames in both directions: length as u32, little endian, and so many bytes.
 """
 
 from __future__ import annotations
