@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Prng, EPOCH};
+use common::{stay_on_cpu, Prng, EPOCH};
 use inband_dataplane::c;
 use inband_dataplane::registers::SlotView;
 use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch};
@@ -220,8 +220,10 @@ fn race(
     let reads = AtomicU64::new(0);
     let start = Instant::now();
     thread::scope(|scope| {
-        for _ in 0..PACKET_THREADS {
-            scope.spawn(|| {
+        for index in 0..PACKET_THREADS {
+            let (stop, packets, trim) = (&stop, &packets, &trim);
+            scope.spawn(move || {
+                stay_on_cpu(index);
                 while !stop.load(Ordering::Relaxed) {
                     packets();
                     let highest = registers.acceptor.acceptor(0).highest;
@@ -232,6 +234,7 @@ fn race(
         for seed in 0..OBSERVERS as u64 {
             let (stop, failure, reads) = (&stop, &failure, &reads);
             scope.spawn(move || {
+                stay_on_cpu(seed as usize);
                 let mut observer = Observer::new(registers, promise_by_packet, seed + 1);
                 while !stop.load(Ordering::Relaxed) && start.elapsed() < time {
                     if let Err(what) = observer.step() {

@@ -21,6 +21,9 @@ use inband_dataplane::wire::{
 };
 use inband_dataplane::xdp::rig::{udp_frame, Rig};
 
+use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
+use nix::unistd::Pid;
+
 pub use inband_dataplane::soft::Registers;
 
 /// May this process load BPF programs? If not, says why the test cannot run.
@@ -36,6 +39,20 @@ pub fn may_load_bpf(test: &str) -> bool {
             false
         }
     }
+}
+
+/// Keep the calling thread on one CPU: the `index`-th of those it may use, counted round. In a race whose
+/// threads never sleep the kernel has no reason to move them: two whose steps must interleave can stay on
+/// one CPU for as long as the test runs.
+pub fn stay_on_cpu(index: usize) {
+    let this = Pid::from_raw(0);
+    let may_use = sched_getaffinity(this).unwrap();
+    let cpus: Vec<usize> = (0..CpuSet::count())
+        .filter(|cpu| may_use.is_set(*cpu).unwrap())
+        .collect();
+    let mut one = CpuSet::new();
+    one.set(cpus[index % cpus.len()]).unwrap();
+    sched_setaffinity(this, &one).unwrap();
 }
 
 /// The epoch of every test.
