@@ -1,8 +1,8 @@
 //! A client on real packets. Its methods may be called by several threads.
 
 mod fetchers;
+mod kept_work;
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,12 +21,12 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use crate::blobs::Blobs;
 use crate::client::{self, Action, Client, Counters};
 use crate::clock::Clock;
-use crate::limits::INLINE_LEN_BYTES_MAX;
 use crate::message::{Outcome, Payload, ToExecutor};
 use crate::packets::{Codec, HostMessage, Incoming, Peer};
 use crate::task::{Attempt, Failure, JobId, SubmitError, TaskId, TaskSpec};
 use crate::timing::{ClientTiming, Nanos, MS};
 use fetchers::{Fetch, Fetchers};
+use kept_work::KeptWork;
 
 const SOCKET: Token = Token(0);
 const WAKE: Token = Token(1);
@@ -96,9 +96,7 @@ struct Core {
     client: Client<Peer>,
     codec: Codec,
     socket: HostSocket,
-    blobs: Blobs,
-    /// Work that executors fetch.
-    tokens: HashMap<TaskId, u64>,
+    kept: KeptWork,
     events: Sender<Event>,
     fetchers: Fetchers,
     /// The last answer to the question for executors.
@@ -147,8 +145,7 @@ impl ClientNode {
             client,
             codec: Codec::new(gate, config.digest),
             socket,
-            blobs: Blobs::serve(listener, Transport::plain())?,
-            tokens: HashMap::new(),
+            kept: KeptWork::new(Blobs::serve(listener, Transport::plain())?),
             events: sender,
             fetchers: Fetchers::default(),
             executors: None,
@@ -358,9 +355,7 @@ impl Core {
     }
 
     fn done(&mut self, id: TaskId, outcome: Result<Outcome, Failure>) {
-        if let Some(token) = self.tokens.remove(&id) {
-            self.blobs.forget(token);
-        }
+        self.kept.forget(id);
         let outcome = outcome.map(|outcome| match outcome {
             Outcome::Output(Payload::Inline(output)) => Ok(output),
             Outcome::Error(Payload::Inline(error)) => Err(error),
@@ -376,21 +371,9 @@ impl Core {
         let Some(work) = self.client.kept(attempt.id) else {
             return;
         };
-        let payload = if work.len() <= INLINE_LEN_BYTES_MAX {
-            Ok(Payload::Inline(work.to_vec()))
-        } else {
-            self.blobs.keep(work)
-        };
-        // Too much is kept: the executor asks again.
-        let Ok(payload) = payload else {
-            return;
-        };
-        if let Payload::At { token, .. } = payload {
-            if let Some(before) = self.tokens.insert(attempt.id, token) {
-                self.blobs.forget(before);
-            }
+        if let Some(payload) = self.kept.payload(attempt.id, work) {
+            self.tell(peer, ToExecutor::Go(attempt, payload));
         }
-        self.tell(peer, ToExecutor::Go(attempt, payload));
     }
 
     fn tell(&mut self, peer: Peer, message: ToExecutor) {

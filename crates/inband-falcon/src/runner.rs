@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::message::{Outcome, Payload};
 use crate::work::Call;
@@ -21,7 +21,12 @@ use python::Python;
 pub type Function = Box<dyn Fn(&[u8]) -> Result<Vec<u8>, String> + Send + Sync>;
 
 /// Where the work comes from.
-type Fetch = Box<dyn FnOnce() -> io::Result<Vec<u8>> + Send>;
+type Fetch = Box<dyn FnMut() -> io::Result<Vec<u8>> + Send>;
+
+/// Who gives the work may be busy with others, and hang up: so long it is asked again, with pauses.
+const FETCH_LIMIT: Duration = Duration::from_secs(20);
+const FETCH_PAUSE_MIN: Duration = Duration::from_millis(20);
+const FETCH_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What the runners of a worker share.
 #[derive(Default)]
@@ -73,12 +78,12 @@ impl Runner {
     }
 
     /// Run this, an encoded [`Call`]. The one before must have ended.
-    pub fn start(&self, work: Vec<u8>) {
-        self.start_fetched(|| Ok(work));
+    pub fn start(&self, mut work: Vec<u8>) {
+        self.start_fetched(move || Ok(std::mem::take(&mut work)));
     }
 
-    /// Run what this gives: it may take its time.
-    pub fn start_fetched(&self, fetch: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static) {
+    /// Run what this gives: it may take its time, and is called again when it fails.
+    pub fn start_fetched(&self, fetch: impl FnMut() -> io::Result<Vec<u8>> + Send + 'static) {
         self.stop.begin();
         if let Some(sender) = &self.work {
             // Its thread ends after this sender only.
@@ -103,13 +108,27 @@ impl Drop for Runner {
 }
 
 fn serve(bench: &mut Bench, work: &Receiver<Fetch>, done: &mut dyn FnMut(Outcome)) {
-    while let Ok(fetch) = work.recv() {
-        let fetched = fetch().map_err(|error| format!("cannot fetch the work: {error}"));
+    while let Ok(mut fetch) = work.recv() {
+        let fetched = fetched(&mut fetch, &bench.stop)
+            .map_err(|error| format!("cannot fetch the work: {error}"));
         let work = fetched.map_err(String::into_bytes);
         done(match work.and_then(|work| bench.run(&work)) {
             Ok(output) => Outcome::Output(Payload::Inline(output)),
             Err(error) => Outcome::Error(Payload::Inline(error)),
         });
+    }
+}
+
+/// What it gives, in the end; or how it failed last.
+fn fetched(fetch: &mut Fetch, stop: &Stop) -> io::Result<Vec<u8>> {
+    let until = Instant::now() + FETCH_LIMIT;
+    let mut pause = FETCH_PAUSE_MIN;
+    loop {
+        let fetched = fetch();
+        if fetched.is_ok() || Instant::now() + pause > until || stop.sleep(pause) {
+            return fetched;
+        }
+        pause = (2 * pause).min(FETCH_PAUSE_MAX);
     }
 }
 

@@ -44,17 +44,18 @@ impl Stop {
         self.changed.notify_all();
     }
 
-    /// Sleep so long, or until stopped.
-    pub fn sleep(&self, time: Duration) {
+    /// Sleep so long, or until stopped. Returns whether it was stopped.
+    pub fn sleep(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut state = self.lock();
         while !state.wanted {
             let Some(left) = until.checked_duration_since(Instant::now()) else {
-                return;
+                return false;
             };
             let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        true
     }
 
     /// This process, the first of its group, is what runs. It is killed at once if that was wanted already.

@@ -50,6 +50,26 @@ fn command(argv: &[&str], stdin: &[u8]) -> Call {
 }
 
 #[test]
+fn work_that_cannot_be_fetched_is_asked_for_again_until_the_task_is_stopped() {
+    let rig = rig(Tools::default());
+    let mut failures = 3;
+    let call = Call::Sleep { micros: 0 }.encode();
+    rig.runner.start_fetched(move || match failures {
+        0 => Ok(call.clone()),
+        _ => {
+            failures -= 1;
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
+    });
+    assert_eq!(rig.outcome(), Ok(Vec::new()));
+    rig.runner
+        .start_fetched(|| Err(io::ErrorKind::ConnectionRefused.into()));
+    rig.runner.stop();
+    let error = String::from_utf8(rig.outcome().expect_err("it was stopped")).expect("text");
+    assert!(error.contains("cannot fetch the work"), "{error}");
+}
+
+#[test]
 fn programs_are_fed_and_heard() {
     let rig = rig(Tools::default());
     let output = rig.command(&["sh", "-c", "cat; pwd; echo $COLOUR >&2; exit 3"], b"in ");
