@@ -5,16 +5,17 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use inband_dataplane::auth::Digest;
 use inband_transport::accept::Accepting;
 use inband_transport::paced::Pace;
 use inband_transport::tls::{Stream, Transport};
 
 use crate::limits::{BLOBS_LEN_BYTES_MAX, FETCHES_MAX, WORK_LEN_BYTES_MAX};
-use crate::message::Payload;
+use crate::message::Place;
 
 /// How slow the other end may be.
 const PACE: Pace = Pace {
@@ -48,6 +49,7 @@ struct Kept {
 pub struct Blobs {
     kept: Arc<Mutex<Kept>>,
     accepting: Accepting,
+    digest: Digest,
 }
 
 fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
@@ -56,14 +58,15 @@ fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
 
 impl Blobs {
     /// Give what is kept to who comes to this socket.
-    pub fn serve(listener: TcpListener, transport: Transport) -> io::Result<Blobs> {
-        Self::serve_up_to(BLOBS_LEN_BYTES_MAX, listener, transport)
+    pub fn serve(listener: TcpListener, transport: Transport, digest: Digest) -> io::Result<Blobs> {
+        Self::serve_up_to(BLOBS_LEN_BYTES_MAX, listener, transport, digest)
     }
 
     fn serve_up_to(
         len_bytes_max: usize,
         listener: TcpListener,
         transport: Transport,
+        digest: Digest,
     ) -> io::Result<Blobs> {
         let kept = Arc::new(Mutex::new(Kept {
             by_token: HashMap::new(),
@@ -77,15 +80,20 @@ impl Blobs {
                 .accept(tcp, PACE)
                 .and_then(|stream| give(stream, &for_threads));
         })?;
-        Ok(Blobs { kept, accepting })
+        Ok(Blobs {
+            kept,
+            accepting,
+            digest,
+        })
     }
 
     /// Keep this under a token that nobody can guess.
-    pub fn keep(&self, bytes: &[u8]) -> Result<Payload, KeepError> {
+    pub fn keep(&self, bytes: &[u8]) -> Result<Place, KeepError> {
         let len_bytes = bytes.len();
         if len_bytes > WORK_LEN_BYTES_MAX {
             return Err(KeepError::TooLong(len_bytes));
         }
+        let digest = self.digest.of(bytes);
         let mut kept = lock(&self.kept);
         if kept.len_bytes + len_bytes > kept.len_bytes_max {
             return Err(KeepError::TooMany(kept.len_bytes, kept.len_bytes_max));
@@ -95,10 +103,11 @@ impl Blobs {
             .expect("it goes on for ever");
         kept.by_token.insert(token, bytes.into());
         kept.len_bytes += len_bytes;
-        Ok(Payload::At {
+        Ok(Place {
             address: self.accepting.address(),
             token,
             len_bytes: len_bytes as u64,
+            digest,
         })
     }
 
@@ -129,19 +138,15 @@ fn give(mut stream: Stream, kept: &Mutex<Kept>) -> io::Result<()> {
     stream.flush()
 }
 
-/// Fetch what is kept elsewhere.
-pub fn fetch(
-    transport: &Transport,
-    address: SocketAddr,
-    token: u64,
-    len_bytes: u64,
-) -> io::Result<Vec<u8>> {
+/// Fetch what is kept elsewhere, and see that it is that.
+pub fn fetch(transport: &Transport, digest: &Digest, place: &Place) -> io::Result<Vec<u8>> {
+    let len_bytes = place.len_bytes;
     let is_short = usize::try_from(len_bytes).is_ok_and(|len| len <= WORK_LEN_BYTES_MAX);
     if !is_short {
         return Err(io::Error::other(KeepError::TooLong(len_bytes as usize)));
     }
-    let mut stream = transport.connect(address, CONNECT_LIMIT, PACE)?;
-    stream.write_all(&token.to_le_bytes())?;
+    let mut stream = transport.connect(place.address, CONNECT_LIMIT, PACE)?;
+    stream.write_all(&place.token.to_le_bytes())?;
     stream.flush()?;
     let mut said = [0; 8];
     stream.read_exact(&mut said)?;
@@ -153,28 +158,27 @@ pub fn fetch(
     }
     let mut bytes = vec![0; len_bytes as usize];
     stream.read_exact(&mut bytes)?;
+    if digest.of(&bytes) != place.digest {
+        return Err(io::Error::other("what came is not what was promised"));
+    }
     Ok(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use inband_dataplane::auth::Secret;
+    use std::net::SocketAddr;
+
+    const DIGEST: Digest = Digest::PLAIN;
 
     fn blobs() -> Blobs {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        Blobs::serve_up_to(4_000_000, listener, Transport::plain()).expect("a thread")
+        Blobs::serve_up_to(4_000_000, listener, Transport::plain(), DIGEST).expect("a thread")
     }
 
-    fn fetch_it(payload: &Payload) -> io::Result<Vec<u8>> {
-        let Payload::At {
-            address,
-            token,
-            len_bytes,
-        } = payload
-        else {
-            panic!("{payload:?}");
-        };
-        fetch(&Transport::plain(), *address, *token, *len_bytes)
+    fn fetch_it(place: &Place) -> io::Result<Vec<u8>> {
+        fetch(&Transport::plain(), &DIGEST, place)
     }
 
     #[test]
@@ -185,29 +189,24 @@ mod tests {
         assert_eq!(fetch_it(&one).expect("it is there"), long);
         assert_eq!(fetch_it(&other).expect("it is there"), [7]);
         assert_eq!(fetch_it(&one).expect("again"), long);
-        let Payload::At {
-            address,
-            token,
-            len_bytes,
-        } = one
-        else {
-            panic!("it was kept");
-        };
-        let wrong_len = Payload::At {
-            address,
-            token,
-            len_bytes: len_bytes + 1,
-        };
-        assert!(fetch_it(&wrong_len).is_err());
-        blobs.forget(token);
-        blobs.forget(token);
-        assert!(fetch_it(&Payload::At {
-            address,
-            token,
-            len_bytes
-        })
-        .is_err());
+        let len_bytes = one.len_bytes + 1;
+        assert!(fetch_it(&Place { len_bytes, ..one }).is_err());
+        blobs.forget(one.token);
+        blobs.forget(one.token);
+        assert!(fetch_it(&one).is_err());
         assert_eq!(blobs.len_bytes(), 1);
+    }
+
+    #[test]
+    fn other_bytes_than_those_promised_are_not_taken() {
+        let blobs = blobs();
+        let (one, other) = (blobs.keep(&[1; 9]).unwrap(), blobs.keep(&[2; 9]).unwrap());
+        let token = other.token;
+        let error = fetch_it(&Place { token, ..one }).expect_err("these are others");
+        assert!(error.to_string().contains("promised"), "{error}");
+        let keyed = Digest::keyed(Secret([3; 16]));
+        let error = fetch(&Transport::plain(), &keyed, &one);
+        assert!(error.is_err(), "who promised them did not have the key");
     }
 
     #[test]
@@ -222,7 +221,12 @@ mod tests {
         blobs.keep(&[0]).expect("there is just room");
         let full = KeepError::TooMany(4_000_000, 4_000_000);
         assert_eq!(blobs.keep(&[0]), Err(full));
-        let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        assert!(fetch(&Transport::plain(), address, 1, u64::MAX).is_err());
+        let place = Place {
+            address: SocketAddr::from(([127, 0, 0, 1], 1)),
+            token: 1,
+            len_bytes: u64::MAX,
+            digest: 0,
+        };
+        assert!(fetch_it(&place).is_err());
     }
 }

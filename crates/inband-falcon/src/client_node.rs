@@ -145,9 +145,9 @@ impl ClientNode {
             client,
             codec: Codec::new(gate, config.digest),
             socket,
-            kept: KeptWork::new(Blobs::serve(listener, Transport::plain())?),
+            kept: KeptWork::new(Blobs::serve(listener, Transport::plain(), config.digest)?),
             events: sender,
-            fetchers: Fetchers::default(),
+            fetchers: Fetchers::new(config.digest),
             executors: None,
         };
         let shared = Arc::new(Shared {
@@ -359,7 +359,7 @@ impl Core {
         let outcome = outcome.map(|outcome| match outcome {
             Outcome::Output(Payload::Inline(output)) => Ok(output),
             Outcome::Error(Payload::Inline(error)) => Err(error),
-            Outcome::Output(Payload::At { .. }) | Outcome::Error(Payload::At { .. }) => {
+            Outcome::Output(Payload::At(_)) | Outcome::Error(Payload::At(_)) => {
                 unreachable!("it is done once it is here")
             }
         });

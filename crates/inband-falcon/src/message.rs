@@ -12,14 +12,20 @@ pub enum Payload {
     /// Here it is.
     Inline(Vec<u8>),
     /// To be fetched.
-    At {
-        /// By TCP.
-        address: SocketAddr,
-        /// What to ask for there.
-        token: u64,
-        /// How long it is.
-        len_bytes: u64,
-    },
+    At(Place),
+}
+
+/// Where something long can be fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// By TCP.
+    pub address: SocketAddr,
+    /// What to ask for there.
+    pub token: u64,
+    /// How long it is.
+    pub len_bytes: u64,
+    /// What it is digested to: with a cluster key nobody else can put other bytes in its place.
+    pub digest: u64,
 }
 
 /// What a client answers to, by who told it.

@@ -130,7 +130,7 @@ impl WorkerNode {
             poll,
             socket,
             codec: Codec::new(gate, config.digest),
-            blobs: Blobs::serve(listener, Transport::plain())?,
+            blobs: Blobs::serve(listener, Transport::plain(), config.digest)?,
             slots,
             results: Results::new(config.timing),
             done,
@@ -342,16 +342,9 @@ impl WorkerNode {
                 Action::Pull { pull_seq } => self.pull(number, pull_seq),
                 Action::Tell(client, message) => self.tell(self.executor(number), client, message),
                 Action::Run(_, Payload::Inline(work)) => self.slots[number].runner.start(work),
-                Action::Run(
-                    _,
-                    Payload::At {
-                        address,
-                        token,
-                        len_bytes,
-                    },
-                ) => {
-                    let fetch =
-                        move || blobs::fetch(&Transport::plain(), address, token, len_bytes);
+                Action::Run(_, Payload::At(place)) => {
+                    let digest = self.config.digest;
+                    let fetch = move || blobs::fetch(&Transport::plain(), &digest, &place);
                     self.slots[number].runner.start_fetched(fetch);
                 }
                 Action::Stop(_) => self.slots[number].runner.stop(),
@@ -392,7 +385,7 @@ impl WorkerNode {
         match outcome.payload() {
             Payload::Inline(bytes) if bytes.len() > INLINE_LEN_BYTES_MAX => {
                 match self.blobs.keep(bytes) {
-                    Ok(payload) => outcome.with(payload),
+                    Ok(place) => outcome.with(Payload::At(place)),
                     Err(error) => {
                         let said = error.to_string().into_bytes();
                         Outcome::Error(Payload::Inline(said))
@@ -405,8 +398,8 @@ impl WorkerNode {
 
     /// Nobody fetches it any more.
     fn forget(&self, outcome: &Outcome) {
-        if let Payload::At { token, .. } = outcome.payload() {
-            self.blobs.forget(*token);
+        if let Payload::At(place) = outcome.payload() {
+            self.blobs.forget(place.token);
         }
     }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::message::Payload;
+use crate::message::{Payload, Place};
 
 const USER: u32 = 7;
 
@@ -337,11 +337,12 @@ fn a_long_result_is_acknowledged_once_it_is_here() {
     let of = attempt(1, 0, 1);
     client.on_executor(1, "executor", ToClient::Started(of));
     client.actions();
-    let at = Outcome::Output(Payload::At {
+    let at = Outcome::Output(Payload::At(Place {
         address: "127.0.0.1:1".parse().unwrap(),
         token: 5,
         len_bytes: 1 << 20,
-    });
+        digest: 6,
+    }));
     let result = ToClient::Result(of, at.clone());
     client.on_executor(2, "executor", result.clone());
     client.on_executor(3, "executor", result.clone());

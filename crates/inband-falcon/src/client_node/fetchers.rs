@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use inband_dataplane::auth::Digest;
 use inband_transport::tls::Transport;
 
 use crate::blobs;
@@ -22,32 +23,41 @@ struct State {
 }
 
 /// See the module.
-#[derive(Default)]
-pub struct Fetchers(Arc<Mutex<State>>);
+pub struct Fetchers {
+    state: Arc<Mutex<State>>,
+    digest: Digest,
+}
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Fetchers {
+    /// `digest`: how what is fetched was digested.
+    pub fn new(digest: Digest) -> Fetchers {
+        let state = Arc::default();
+        Fetchers { state, digest }
+    }
+
     /// Fetch this when a thread is free.
     pub fn fetch(&mut self, fetch: Fetch) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         state.waiting.push_back(fetch);
         if state.threads >= FETCHERS_MAX {
             return;
         }
-        let shared = Arc::clone(&self.0);
+        let shared = Arc::clone(&self.state);
+        let digest = self.digest;
         let thread = std::thread::Builder::new().name("falcon-fetch".into());
         // Without a thread of its own it waits for another one, or for the next try.
-        if thread.spawn(move || work(&shared)).is_ok() {
+        if thread.spawn(move || work(&shared, &digest)).is_ok() {
             state.threads += 1;
         }
     }
 }
 
 /// Until nothing is to be fetched.
-fn work(shared: &Mutex<State>) {
+fn work(shared: &Mutex<State>, digest: &Digest) {
     loop {
         let fetch = {
             let mut state = lock(shared);
@@ -57,16 +67,11 @@ fn work(shared: &Mutex<State>) {
             };
             fetch
         };
-        let Payload::At {
-            address,
-            token,
-            len_bytes,
-        } = *fetch.outcome.payload()
-        else {
+        let Payload::At(place) = *fetch.outcome.payload() else {
             (fetch.done)(Some(fetch.outcome));
             continue;
         };
-        let bytes = blobs::fetch(&Transport::plain(), address, token, len_bytes);
+        let bytes = blobs::fetch(&Transport::plain(), digest, &place);
         let outcome = bytes
             .ok()
             .map(|bytes| fetch.outcome.with(Payload::Inline(bytes)));
