@@ -90,19 +90,23 @@ impl Cluster {
         cluster
     }
 
+    /// At the front, and at each replica: one that is there may not have entered the epoch yet.
     fn wait_until_it_serves(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
-        while Client::try_connect(self.supervisor.resp())
-            .and_then(|mut c| c.try_call(&["SET", "warm", "up"]))
-            .as_deref()
-            != Some("+OK")
-        {
-            assert!(
-                Instant::now() < deadline,
-                "the cluster does not serve: {:#?}",
-                self.supervisor.status()
-            );
-            std::thread::sleep(Duration::from_millis(20));
+        let replicas = (0..self.spec.replicas as u16).map(|i| self.replica(i));
+        for address in std::iter::once(self.resp()).chain(replicas) {
+            while Client::try_connect(address)
+                .and_then(|mut c| c.try_call(&["SET", "warm", "up"]))
+                .as_deref()
+                != Some("+OK")
+            {
+                assert!(
+                    Instant::now() < deadline,
+                    "{address} does not serve: {:#?}",
+                    self.supervisor.status()
+                );
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
     }
 
