@@ -1,6 +1,7 @@
 //! `inband._native`: Falcon's client, and a cluster in this process. See `python/inband/_native.pyi`.
 
 use std::net::{SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use inband_falcon::local;
 use inband_falcon::runner::{Interpreter, Tools};
 use inband_falcon::task::{Failure, JobId, TaskId, TaskSpec, Work};
 use inband_falcon::work::Call;
+use inband_paxos::key_file::KeyFile;
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -55,8 +57,12 @@ impl Client {
 #[pymethods]
 impl Client {
     #[new]
-    fn new(address: &str) -> PyResult<Client> {
-        let config = client_node::Config::new(resolve(address)?);
+    fn new(address: &str, key_file: Option<PathBuf>) -> PyResult<Client> {
+        let mut config = client_node::Config::new(resolve(address)?);
+        if let Some(path) = key_file {
+            let file = KeyFile::load(&path).map_err(value_error)?;
+            (config.keys, config.digest) = (Some(file.keys()), file.digest());
+        }
         ClientNode::open(config)
             .map(Client::of)
             .map_err(runtime_error)

@@ -215,6 +215,10 @@ def test_bad_arguments_say_what_is_wrong():
         Executor("nowhere")
     with pytest.raises(ConnectionError, match="no scheduler answers at 127.0.0.1:1"):
         Executor("127.0.0.1:1")
+    with pytest.raises(ValueError, match="key_file is for a cluster at an address"):
+        Executor(key_file="keys.toml")
+    with pytest.raises(ValueError, match="key file /no/such/file"):
+        Executor("127.0.0.1:1", key_file="/no/such/file")
     with Executor(max_workers=1, priority=8) as executor:
         with pytest.raises(ValueError, match="priority 8"):
             executor.submit(add, 1)

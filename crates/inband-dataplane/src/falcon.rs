@@ -2,7 +2,9 @@
 //! this process or in the kernel.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::c;
@@ -56,6 +58,30 @@ impl Policy {
     pub fn queues(self) -> usize {
         // SAFETY: a pure function of a number.
         unsafe { c::ib_falcon_queues_of(self as u32) as usize }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Policy::Fifo => "fifo",
+            Policy::Priority => "priority",
+            Policy::Resources => "resources",
+            Policy::Fair => "fair",
+            Policy::Locality => "locality",
+        })
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Policy, String> {
+        let named = Policy::ALL.into_iter().find(|p| p.to_string() == text);
+        named.ok_or_else(|| {
+            let all = Policy::ALL.map(|policy| policy.to_string());
+            format!("{text:?} is no policy; there are {}", all.join(", "))
+        })
     }
 }
 

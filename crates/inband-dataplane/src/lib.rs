@@ -16,6 +16,7 @@ pub mod c {
 
 pub mod auth;
 pub mod bench;
+pub mod child;
 pub mod falcon;
 pub mod flair;
 pub mod inherit;

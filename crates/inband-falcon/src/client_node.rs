@@ -22,7 +22,7 @@ use crate::blobs::Blobs;
 use crate::client::{self, Action, Client, Counters};
 use crate::clock::Clock;
 use crate::message::{Outcome, Payload, ToExecutor};
-use crate::packets::{Codec, HostMessage, Incoming, Peer};
+use crate::packets::{ClusterSaid, Codec, HostMessage, Incoming, Peer};
 use crate::task::{Attempt, Failure, JobId, SubmitError, TaskId, TaskSpec};
 use crate::timing::{ClientTiming, Nanos, MS};
 use fetchers::{Fetch, Fetchers};
@@ -99,8 +99,8 @@ struct Core {
     kept: KeptWork,
     events: Sender<Event>,
     fetchers: Fetchers,
-    /// The last answer to the question for executors.
-    executors: Option<u32>,
+    /// The last answer to the question what there is.
+    said: Option<ClusterSaid>,
 }
 
 struct Shared {
@@ -148,7 +148,7 @@ impl ClientNode {
             kept: KeptWork::new(Blobs::serve(listener, Transport::plain(), config.digest)?),
             events: sender,
             fetchers: Fetchers::new(config.digest),
-            executors: None,
+            said: None,
         };
         let shared = Arc::new(Shared {
             core: Mutex::new(core),
@@ -176,15 +176,20 @@ impl ClientNode {
 
     /// How many executors there are, by the scheduler's word.
     pub fn executors(&self, limit: Duration) -> Result<u32, ClientError> {
+        Ok(self.ask(limit)?.executors)
+    }
+
+    /// What there is, by the scheduler's word.
+    pub fn ask(&self, limit: Duration) -> Result<ClusterSaid, ClientError> {
         let until = Instant::now() + limit;
         let mut core = self.shared.lock();
-        core.executors = None;
+        core.said = None;
         loop {
             core.send_host(self.shared.config.scheduler, 0, &HostMessage::AskStatus);
             let waited = self.shared.has_heard.wait_timeout(core, ASK_INTERVAL);
             core = waited.unwrap_or_else(PoisonError::into_inner).0;
-            match core.executors {
-                Some(executors) => return Ok(executors),
+            match core.said.clone() {
+                Some(said) => return Ok(said),
                 None if Instant::now() >= until => {
                     return Err(ClientError::NoScheduler(self.shared.config.scheduler));
                 }
@@ -261,7 +266,7 @@ impl Drop for ClientNode {
 }
 
 /// From which address packets to the scheduler leave.
-fn local_address(scheduler: SocketAddrV4) -> io::Result<Ipv4Addr> {
+pub fn local_address(scheduler: SocketAddrV4) -> io::Result<Ipv4Addr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect(scheduler)?;
     match socket.local_addr()?.ip() {
@@ -315,8 +320,8 @@ impl Core {
                     };
                     self.client.on_executor(now, peer, message);
                 }
-                Some(Incoming::Host(_, HostMessage::Status { executors })) => {
-                    self.executors = Some(executors);
+                Some(Incoming::Host(_, HostMessage::Status(said))) => {
+                    self.said = Some(said);
                     shared.has_heard.notify_all();
                 }
                 _ => {}

@@ -15,6 +15,7 @@ pub mod local;
 pub mod message;
 pub mod packets;
 pub mod registry;
+pub mod resources;
 pub mod results;
 pub mod runner;
 pub mod scheduler_node;

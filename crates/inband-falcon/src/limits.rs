@@ -12,6 +12,8 @@ pub const CLIENT_TASKS_MAX: usize = 1 << 20;
 pub const PRIORITY_MAX: u8 = wire::PRIORITIES - 1;
 /// The last of the resources.
 pub const RESOURCE_MAX: u8 = wire::RESOURCES - 1;
+/// What a resource is called: all names fit into one packet.
+pub const RESOURCE_NAME_LEN_BYTES_MAX: usize = 15;
 /// Queues of a scheduler's set: one a resource, at most.
 pub const QUEUES_MAX: usize = wire::RESOURCES as usize;
 /// Results that a worker keeps for clients that have not acknowledged them.

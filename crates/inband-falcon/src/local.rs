@@ -7,13 +7,12 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use inband_dataplane::auth::{Digest, Keys};
-use inband_dataplane::falcon::FalconConfig;
 
 use crate::client_node::{self, ClientError, ClientNode};
 use crate::limits::{EXECUTORS_MAX, LOCAL_EXECUTORS_MAX};
 use crate::runner::Tools;
 use crate::scheduler_node::{self, SchedulerError, SchedulerNode};
-use crate::timing::{ExecutorTiming, MS};
+use crate::timing::ExecutorTiming;
 use crate::worker_node::{self, WorkerError, WorkerNode};
 
 /// How long the executors may take to be known to the scheduler.
@@ -69,11 +68,9 @@ impl LocalCluster {
         }
         let here = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
         let scheduler = SchedulerNode::open(scheduler_node::Config {
-            address: here,
-            falcon: FalconConfig::default(),
-            worker_lease_ns: 2000 * MS,
             keys: access.keys,
             digest: access.digest,
+            ..scheduler_node::Config::new(here)
         })?;
         let mut cluster = LocalCluster {
             scheduler: scheduler.address(),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{SubmitReply, ToClient, ToExecutor};
 use crate::registry::{Register, Registered};
+use crate::resources::ResourceNames;
 use crate::task::{Attempt, Entry, TaskId};
 
 /// The scheduler of this configuration is number 0.
@@ -31,15 +32,23 @@ pub enum HostMessage {
     Registered(u64, Registered),
     /// A client asks the scheduler's process what there is.
     AskStatus,
-    /// The answer: how many executors.
-    Status {
-        /// Of all workers.
-        executors: u32,
-    },
+    /// The answer.
+    Status(ClusterSaid),
     /// An executor to a client.
     ToClient(ToClient),
     /// A client to an executor.
     ToExecutor(ToExecutor),
+}
+
+/// What a scheduler's process tells clients of its cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterSaid {
+    /// Of all workers.
+    pub executors: u32,
+    /// Which task goes to whom, by the policy's name.
+    pub policy: String,
+    /// From number 1 on.
+    pub resource_names: ResourceNames,
 }
 
 /// A task that a scheduler gives.
@@ -99,6 +108,11 @@ impl Codec {
     /// May a packet be handled? See [`Gate::admits`].
     pub fn admits(&mut self, packet: &[u8]) -> bool {
         self.gate.admits(packet)
+    }
+
+    /// Packets that were not let in, by why.
+    pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.gate.counters().into_iter()
     }
 
     /// Make a packet that was not made here ready to leave.

@@ -72,6 +72,11 @@ impl<A: Clone + PartialEq> Results<A> {
         }
     }
 
+    /// Has every client what it is to have?
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
     /// What was thrown away since this was asked the last time, for who keeps a long one somewhere.
     pub fn take_gone(&mut self) -> Vec<Outcome> {
         std::mem::take(&mut self.gone)

@@ -1,27 +1,43 @@
 //! A scheduler on real packets: its role in this process or in the kernel, and the process that registers workers.
 
+mod status;
+
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddrV4;
+use std::sync::Arc;
 use std::time::Duration;
 
 use inband_dataplane::auth::{Digest, Gate, Keys};
-use inband_dataplane::falcon::{FalconConfig, FalconSwitch, Policy, Verdict};
+use inband_dataplane::falcon::xdp::{
+    allow_forwarding, forward_of, may_look_up_clients, FalconXdp, FalconXdpSpec,
+};
+use inband_dataplane::falcon::{FalconConfig, FalconRegisters, FalconSwitch, Policy, Verdict};
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_dataplane::xdp::{XdpError, XdpMode};
+use inband_paxos::backend;
+use inband_paxos::config::Dataplane;
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::clock::Clock;
-use crate::packets::{Codec, HostMessage, Incoming};
-use crate::registry::{Change, Registry, Worker};
+use crate::packets::{ClusterSaid, Codec, HostMessage, Incoming};
+use crate::registry::{Change, Registry};
+use crate::resources::{ResourceError, ResourceNames};
 use crate::timing::{Nanos, MS};
+pub use status::{Status, WorkerStatus};
 
+const SOCKET: Token = Token(0);
+const WAKE: Token = Token(1);
 /// Its node id in packets. None of a client's or an executor's, which is 0.
 const NODE: u8 = 1;
 /// Its number: the only set of this configuration.
 const SET: usize = 0;
 /// Packets handled before what is due is looked at.
 const BATCH_PACKETS: usize = 256;
+/// How long a worker may be silent, unless told otherwise.
+const WORKER_LEASE_NS: Nanos = 2000 * MS;
 /// Longest sleep.
 const IDLE_MAX_NS: Nanos = 100 * MS;
 
@@ -32,6 +48,12 @@ pub struct Config {
     pub address: SocketAddrV4,
     /// Sizes and rules.
     pub falcon: FalconConfig,
+    /// Where the role runs. In the kernel it needs the interface that has the address, and a port.
+    pub dataplane: Dataplane,
+    /// See `dataplane`.
+    pub interface: Option<String>,
+    /// What resources are called, from number 1 on.
+    pub resource_names: Vec<String>,
     /// A worker that is silent for so long is forgotten.
     pub worker_lease_ns: Nanos,
     /// The cluster's keys, and how values are digested.
@@ -40,12 +62,37 @@ pub struct Config {
     pub digest: Digest,
 }
 
+impl Config {
+    /// A scheduler in user space, first come first served, without keys.
+    pub fn new(address: SocketAddrV4) -> Config {
+        Config {
+            address,
+            falcon: FalconConfig::default(),
+            dataplane: Dataplane::Udp,
+            interface: None,
+            resource_names: Vec::new(),
+            worker_lease_ns: WORKER_LEASE_NS,
+            keys: None,
+            digest: Digest::PLAIN,
+        }
+    }
+}
+
 /// Why a scheduler cannot run on.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
     /// Sizes.
     #[error("{0}")]
     Config(String),
+    /// Names of resources.
+    #[error(transparent)]
+    Resources(#[from] ResourceError),
+    /// The program cannot be loaded.
+    #[error(transparent)]
+    Xdp(#[from] XdpError),
+    /// In the kernel it must be told where.
+    #[error("dataplane {0} attaches to an interface; name the one that has the address")]
+    NoInterface(Dataplane),
     /// An address cannot be bound.
     #[error("cannot listen at {address}: {source}; is it an address of this host, and free?")]
     Address {
@@ -59,17 +106,12 @@ pub enum SchedulerError {
     Io(#[from] io::Error),
 }
 
-/// What a scheduler knows of itself, for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
-    /// Drawn at its start.
-    pub incarnation: u64,
-    /// Tasks in its queues.
-    pub queued: u64,
-    /// Executors that wait.
-    pub parked: u32,
-    /// Workers: number, what they are called, executors.
-    pub workers: Vec<(u16, String, u8)>,
+/// Where the role runs.
+enum Backend {
+    /// In this process.
+    Soft(FalconSwitch),
+    /// In the kernel; here only what it could not address comes up.
+    Kernel(Box<FalconXdp>),
 }
 
 /// See the module.
@@ -77,37 +119,50 @@ pub struct SchedulerNode {
     address: SocketAddrV4,
     clock: Clock,
     poll: Poll,
+    waker: Arc<Waker>,
     socket: HostSocket,
     codec: Codec,
-    switch: FalconSwitch,
+    backend: Backend,
+    dataplane: Dataplane,
+    incarnation: u64,
     registry: Registry<SocketAddrV4>,
+    resource_names: ResourceNames,
 }
 
 impl SchedulerNode {
-    /// Listen, with the role in this process.
+    /// Listen, and attach the program if the role is to run in the kernel.
     pub fn open(config: Config) -> Result<SchedulerNode, SchedulerError> {
         config.falcon.validate().map_err(SchedulerError::Config)?;
+        let resource_names = ResourceNames::new(config.resource_names.clone())?;
         let failed = |source| SchedulerError::Address {
             address: config.address,
             source,
         };
         let socket = HostSocket::bind(config.address).map_err(failed)?;
+        let address = socket.local_address()?;
         let poll = Poll::new()?;
         let fd = socket.fd();
         poll.registry()
-            .register(&mut SourceFd(&fd), Token(0), Interest::READABLE)?;
+            .register(&mut SourceFd(&fd), SOCKET, Interest::READABLE)?;
         let pull_ms = match config.falcon.policy {
             Policy::Locality => config.falcon.locality_wait_ns.div_ceil(MS) as u32,
             _ => 0,
         };
+        // 0 is what those say who do not know it yet.
+        let incarnation = rand::random::<u64>().max(1);
+        let (dataplane, backend) = load(&config, address, incarnation)?;
         Ok(SchedulerNode {
-            address: socket.local_address()?,
+            address,
             clock: Clock::start(),
+            waker: Arc::new(Waker::new(poll.registry(), WAKE)?),
             poll,
             socket,
             codec: Codec::new(Gate::for_falcon(config.keys, 1), config.digest),
-            switch: FalconSwitch::new(NODE, config.falcon, rand::random()),
+            backend,
+            dataplane,
+            incarnation,
             registry: Registry::new(config.falcon.workers, config.worker_lease_ns, pull_ms),
+            resource_names,
         })
     }
 
@@ -116,17 +171,43 @@ impl SchedulerNode {
         self.address
     }
 
+    /// Where the role runs.
+    pub fn dataplane(&self) -> Dataplane {
+        self.dataplane
+    }
+
     /// What it knows of itself.
     pub fn status(&self) -> Status {
-        let registers = self.switch.registers();
-        let worker = |(number, worker): (u16, &Worker<_>)| {
-            (number, worker.said.name.clone(), worker.said.executors)
+        Status::of(self)
+    }
+
+    /// Tasks given to executors since its start.
+    pub fn given(&self) -> u64 {
+        status::given(&self.counters())
+    }
+
+    /// Wakes [`SchedulerNode::turn`] from another thread.
+    pub fn waker(&self) -> Arc<Waker> {
+        Arc::clone(&self.waker)
+    }
+
+    /// Everything counted, by name.
+    pub fn counters(&self) -> BTreeMap<&'static str, u64> {
+        let mut counters = match &self.backend {
+            Backend::Soft(switch) => switch.counters(),
+            // Maps of a program that is loaded can be read; if not, status says nothing of it.
+            Backend::Kernel(xdp) => xdp.counters().unwrap_or_default(),
         };
-        Status {
-            incarnation: self.switch.incarnation(),
-            queued: registers.tasks(SET),
-            parked: registers.parked(SET),
-            workers: self.registry.workers().map(worker).collect(),
+        for (name, count) in self.codec.refused() {
+            *counters.entry(name).or_default() += count;
+        }
+        counters
+    }
+
+    fn registers(&self) -> &FalconRegisters {
+        match &self.backend {
+            Backend::Soft(switch) => switch.registers(),
+            Backend::Kernel(xdp) => xdp.registers(),
         }
     }
 
@@ -173,15 +254,26 @@ impl SchedulerNode {
         if len_bytes > PACKET_LEN_MAX_BYTES || !self.codec.admits(&buffer[..len_bytes]) {
             return;
         }
-        let packet = buffer.first_chunk_mut::<PACKET_LEN_MAX_BYTES>();
-        let packet = packet.expect("it is longer");
-        let now = self.clock.now();
-        let (verdict, _, len_bytes) = self.switch.handle(packet, len_bytes, from, now);
-        let to = match verdict {
-            Verdict::Drop => return,
-            Verdict::Pass => return self.on_host(&buffer[..len_bytes], from),
-            Verdict::Back => from,
-            Verdict::ToExecutor(address) => address,
+        let (to, len_bytes) = match &self.backend {
+            Backend::Soft(switch) => {
+                let packet = buffer.first_chunk_mut::<PACKET_LEN_MAX_BYTES>();
+                let packet = packet.expect("it is longer");
+                let now = self.clock.now();
+                let (verdict, _, len_bytes) = switch.handle(packet, len_bytes, from, now);
+                match verdict {
+                    Verdict::Drop => return,
+                    Verdict::Pass => return self.on_host(&buffer[..len_bytes], from),
+                    Verdict::Back => (from, len_bytes),
+                    Verdict::ToExecutor(address) => (address, len_bytes),
+                }
+            }
+            Backend::Kernel(xdp) => {
+                let packet = &buffer[..len_bytes];
+                match forward_of(packet, NODE, xdp.registers()) {
+                    Some(address) => (address, len_bytes),
+                    None => return self.on_host(packet, from),
+                }
+            }
         };
         self.codec.sign(&mut buffer[..len_bytes]);
         self.socket.send(&buffer[..len_bytes], to);
@@ -196,16 +288,18 @@ impl SchedulerNode {
                 if let Some(change) = change {
                     self.write(change);
                 }
-                HostMessage::Registered(self.switch.incarnation(), answer)
+                HostMessage::Registered(self.incarnation, answer)
             }
             Some(Incoming::Host(_, HostMessage::AskStatus)) => {
                 let executors = self
                     .registry
                     .workers()
                     .map(|(_, w)| u32::from(w.said.executors));
-                HostMessage::Status {
+                HostMessage::Status(ClusterSaid {
                     executors: executors.sum(),
-                }
+                    policy: self.registers().config().policy.to_string(),
+                    resource_names: self.resource_names.clone(),
+                })
             }
             _ => return,
         };
@@ -214,7 +308,7 @@ impl SchedulerNode {
     }
 
     fn write(&self, change: Change) {
-        let registers = self.switch.registers();
+        let registers = self.registers();
         match change {
             Change::Add {
                 worker,
@@ -226,4 +320,37 @@ impl SchedulerNode {
             Change::Remove { worker } => registers.unregister(SET, usize::from(worker)),
         }
     }
+}
+
+/// The role where it is to run.
+fn load(
+    config: &Config,
+    address: SocketAddrV4,
+    incarnation: u64,
+) -> Result<(Dataplane, Backend), SchedulerError> {
+    let (dataplane, why) = backend::resolve(config.dataplane, config.interface.as_deref());
+    tracing::info!("scheduler: dataplane {dataplane} ({why})");
+    let mode = match dataplane {
+        Dataplane::Xdp => XdpMode::Native,
+        Dataplane::XdpGeneric => XdpMode::Generic,
+        Dataplane::Udp | Dataplane::Auto => {
+            let switch = FalconSwitch::new(NODE, config.falcon, incarnation);
+            return Ok((dataplane, Backend::Soft(switch)));
+        }
+    };
+    let interface = config.interface.clone();
+    let interface = interface.ok_or(SchedulerError::NoInterface(dataplane))?;
+    if !may_look_up_clients(&interface) {
+        allow_forwarding(&interface)?;
+    }
+    let xdp = FalconXdp::load(FalconXdpSpec {
+        node: NODE,
+        config: config.falcon,
+        incarnation,
+        address,
+        interface,
+        mode,
+        keys: config.keys,
+    })?;
+    Ok((dataplane, Backend::Kernel(Box::new(xdp))))
 }

@@ -30,6 +30,9 @@ const SOCKET: Token = Token(0);
 const DONE: Token = Token(1);
 /// How often a worker that is not known yet asks to be.
 const REGISTER_NS: Nanos = 50 * MS;
+/// So long a worker that ends listens for tasks that it was given just before, and tells the scheduler again: either
+/// may be lost.
+const DRAIN_MIN_NS: Nanos = 3 * REGISTER_NS;
 /// Longest sleep.
 const IDLE_MAX_NS: Nanos = 100 * MS;
 
@@ -103,6 +106,8 @@ pub struct WorkerNode {
     done: Receiver<(usize, Outcome)>,
     known: Option<Known>,
     register_at: Nanos,
+    /// Since when it takes no more tasks.
+    drains_since: Option<Nanos>,
 }
 
 impl WorkerNode {
@@ -136,6 +141,7 @@ impl WorkerNode {
             done,
             known: None,
             register_at: 0,
+            drains_since: None,
             config,
         })
     }
@@ -148,6 +154,11 @@ impl WorkerNode {
     /// Is it known to its scheduler?
     pub fn is_registered(&self) -> bool {
         self.known.is_some()
+    }
+
+    /// How many tasks it runs at a time.
+    pub fn executors(&self) -> usize {
+        self.slots.len()
     }
 
     /// How many of its executors wait for tasks.
@@ -192,6 +203,22 @@ impl WorkerNode {
         self.register(true);
     }
 
+    /// Leave the scheduler, and take no more tasks; those that it has go on. See [`WorkerNode::is_drained`].
+    pub fn drain(&mut self) {
+        let now = self.clock.now();
+        self.drains_since.get_or_insert(now);
+        self.register_at = now;
+    }
+
+    /// Nothing runs after [`WorkerNode::drain`], nothing can be on its way, and every client has its results (or
+    /// has not asked for them for long).
+    pub fn is_drained(&self) -> bool {
+        let is_over = |since: Nanos| self.clock.now() >= since + DRAIN_MIN_NS;
+        self.drains_since.is_some_and(is_over)
+            && self.idle() == self.slots.len()
+            && self.results.is_empty()
+    }
+
     fn due(&self) -> Nanos {
         let executors = self.slots.iter().map(|slot| slot.executor.due());
         let due = executors.min().unwrap_or(Nanos::MAX);
@@ -201,9 +228,13 @@ impl WorkerNode {
     fn tick(&mut self, now: Nanos) {
         if now >= self.register_at {
             // Several of them may be lost before the lease ends.
-            let again_ns = self.known.map_or(REGISTER_NS, |known| known.lease_ns / 5);
+            let leaves = self.drains_since.is_some();
+            let again_ns = match self.known {
+                Some(known) if !leaves => known.lease_ns / 5,
+                _ => REGISTER_NS,
+            };
             self.register_at = now + again_ns;
-            self.register(false);
+            self.register(leaves);
         }
         for number in 0..self.slots.len() {
             if now >= self.slots[number].executor.due() {
@@ -281,7 +312,7 @@ impl WorkerNode {
 
     fn on_not_registered(&mut self, now: Nanos) {
         // It says so once for each executor.
-        if self.known.take().is_some() {
+        if self.drains_since.is_none() && self.known.take().is_some() {
             self.register_at = now;
         }
     }
@@ -292,6 +323,9 @@ impl WorkerNode {
         scheduler: u64,
         answer: Registered,
     ) -> Result<(), WorkerError> {
+        if self.drains_since.is_some() {
+            return Ok(());
+        }
         let (worker, incarnation, lease_ms, pull_ms) = match answer {
             Registered::Refused(refusal) => return Err(refusal.into()),
             Registered::As {
@@ -356,7 +390,7 @@ impl WorkerNode {
     }
 
     fn pull(&mut self, number: usize, pull_seq: u64) {
-        let Some(known) = self.known else {
+        let Some(known) = self.known.filter(|_| self.drains_since.is_none()) else {
             return;
         };
         let executor = self.executor(number);

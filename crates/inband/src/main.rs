@@ -7,6 +7,7 @@ mod descriptors;
 mod doctor;
 mod errands;
 mod export;
+mod falcon;
 mod flair;
 mod import;
 mod inspect;
@@ -70,6 +71,9 @@ enum Command {
     /// A store whose reads a switch spreads over all replicas that hold the last value (FLAIR).
     #[command(subcommand)]
     Flair(flair::FlairCommand),
+    /// Tasks for many executors, through a scheduler in the network (Falcon).
+    #[command(subcommand)]
+    Falcon(falcon::FalconCommand),
     /// Play seeded schedules of faults over the real protocol code.
     Sim(sim::SimArgs),
     /// Throw faults at a real cluster of its own under load, and check that it stays linearizable.
@@ -101,8 +105,10 @@ impl Command {
     /// May it end, as other tools do, when nobody reads its output any more (`inband status | head`)?
     /// Not what others depend on.
     fn only_prints(&self) -> bool {
-        if let Command::Flair(command) = self {
-            return command.only_prints();
+        match self {
+            Command::Flair(command) => return command.only_prints(),
+            Command::Falcon(command) => return command.only_prints(),
+            _ => {}
         }
         matches!(
             self,
@@ -151,6 +157,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Certificate(command) => transport::certificate(&command),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Flair(command) => flair::flair(command),
+        Command::Falcon(command) => falcon::falcon(command),
         Command::Sim(args) => sim::sim(&args),
         Command::Torment(args) => torment::torment(&args),
         Command::Export(args) => export::export(&args),

@@ -67,6 +67,7 @@ class Executor(concurrent.futures.Executor):
 
     address: of a scheduler, `host:port`; by default `$INBAND_FALCON`. Without both, a scheduler and executors are started
         on this machine and end with this object.
+    key_file: of the cluster at that address, as `inband falcon up` prints it; by default `$INBAND_FALCON_KEY_FILE`.
     max_workers: executors to start here, by default one a CPU. Not together with an address.
     priority: 0 (first) to 7, for schedulers with priorities.
     resource: 1 to 63, what tasks need, for schedulers with resources; 0: nothing.
@@ -82,6 +83,7 @@ class Executor(concurrent.futures.Executor):
         self,
         address: Optional[str] = None,
         *,
+        key_file: "Optional[str | os.PathLike[str]]" = None,
         max_workers: Optional[int] = None,
         priority: int = 0,
         resource: int = 0,
@@ -91,11 +93,14 @@ class Executor(concurrent.futures.Executor):
         address = address or os.environ.get("INBAND_FALCON")
         if address and max_workers is not None:
             raise ValueError("max_workers is for executors on this machine; those at an address are as many as they are")
+        if key_file and not address:
+            raise ValueError("key_file is for a cluster at an address; what is started on this machine has keys of its own")
         if max_workers is not None and max_workers < 1:
             raise ValueError(f"max_workers is {max_workers}; at least 1 is needed")
         self._cluster: Optional[_native.LocalCluster] = None
         if address:
-            self._client = _native.Client(address)
+            key_file = key_file or os.environ.get("INBAND_FALCON_KEY_FILE")
+            self._client = _native.Client(address, os.fspath(key_file) if key_file else None)
         else:
             # What can be imported here can be there.
             path = os.pathsep.join(sys.path)

@@ -5,6 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Stdio};
 use std::thread;
 
+use inband_dataplane::child::end_with_thread;
+
 use super::process::{status_of, Stop};
 use crate::limits::OUTPUT_LEN_BYTES_MAX;
 use crate::work::{Command, CommandOutput};
@@ -26,7 +28,8 @@ pub fn run(command: &Command, stop: &Stop) -> Result<CommandOutput, String> {
     if let Some(dir) = &command.dir {
         process.current_dir(dir);
     }
-    let child = process.spawn();
+    // Its runner stops it before it ends; nobody does when the worker is killed.
+    let child = end_with_thread(&mut process).spawn();
     let mut child = child.map_err(|error| format!("cannot run {program}: {error}"))?;
     stop.watch(&child);
     let output = communicate(&mut child, &command.stdin, stop);

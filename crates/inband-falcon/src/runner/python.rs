@@ -10,6 +10,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use inband_dataplane::child::end_with_thread;
+
 use super::process::{status_of, Stop};
 use super::Interpreter;
 use crate::limits::WORK_LEN_BYTES_MAX;
@@ -35,13 +37,14 @@ impl Python {
     /// Start an interpreter. It loads what it needs while the first call is on its way.
     pub fn start(interpreter: &Interpreter) -> io::Result<Python> {
         let env = interpreter.env.iter();
-        let mut child = Command::new(&interpreter.program)
+        let mut command = Command::new(&interpreter.program);
+        command
             .args(["-m", "inband.runner"])
             .envs(env.map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .process_group(0)
-            .spawn()?;
+            .process_group(0);
+        let mut child = end_with_thread(&mut command).spawn()?;
         let (calls, answers) = (child.stdin.take(), child.stdout.take());
         Ok(Python {
             calls,

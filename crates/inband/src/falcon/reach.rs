@@ -1,0 +1,100 @@
+//! How clients and workers find their cluster: by its scheduler's address and key file, or in a directory on this
+//! machine.
+
+use std::fs::File;
+use std::net::{SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use inband_dataplane::auth::{Digest, Keys};
+use inband_paxos::key_file::KeyFile;
+use nix::sched::{setns, CloneFlags};
+
+use super::status::Door;
+use super::{remote, DEFAULT_DATA};
+
+/// Options of commands that use a cluster.
+#[derive(Debug, Args)]
+pub struct ReachArgs {
+    /// The scheduler. By default that of the cluster in --data.
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    scheduler: Option<SocketAddrV4>,
+    /// The cluster's key file, a copy of the one that `inband falcon up` has made.
+    #[arg(long, value_name = "FILE", requires = "scheduler")]
+    key_file: Option<PathBuf>,
+    /// Directory of a cluster of `inband falcon up` on this machine.
+    #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR", conflicts_with = "scheduler")]
+    data: PathBuf,
+}
+
+/// Where it is, and what opens it.
+pub struct Reached {
+    /// The scheduler.
+    pub scheduler: SocketAddrV4,
+    /// The cluster's keys, and how values are digested.
+    pub keys: Option<Keys>,
+    /// See `keys`.
+    pub digest: Digest,
+}
+
+impl Reached {
+    /// What a door leads to.
+    pub fn by(door: &Door) -> Result<Reached> {
+        let file = door.key_file.as_deref().map(KeyFile::load).transpose()?;
+        let (keys, digest) = opened(file.as_ref());
+        Ok(Reached {
+            scheduler: door.scheduler,
+            keys,
+            digest,
+        })
+    }
+}
+
+impl ReachArgs {
+    /// Find the cluster. If it has a network of its own, the calling thread enters it: call it early.
+    pub fn reach(&self) -> Result<Reached> {
+        let door = match self.scheduler {
+            Some(scheduler) => Door {
+                data: self.data.clone(),
+                scheduler,
+                key_file: self.key_file.clone(),
+                namespace: None,
+            },
+            None => remote::door(&self.data)
+                .context("to use one on another machine, say --scheduler HOST:PORT")?,
+        };
+        if let Some(namespace) = &door.namespace {
+            enter(namespace)?;
+        }
+        Reached::by(&door)
+    }
+}
+
+/// What is in a key file, if there is one.
+pub fn opened(file: Option<&KeyFile>) -> (Option<Keys>, Digest) {
+    match file {
+        Some(file) => (Some(file.keys()), file.digest()),
+        None => (None, Digest::PLAIN),
+    }
+}
+
+/// Move the calling thread into a network namespace.
+pub fn enter(namespace: &Path) -> Result<()> {
+    let shown = || format!("entering the cluster's network, {}", namespace.display());
+    let file = File::open(namespace).with_context(shown)?;
+    setns(file, CloneFlags::CLONE_NEWNET).with_context(shown)
+}
+
+/// `host:port` of a scheduler.
+pub fn address(text: &str) -> Result<SocketAddrV4, String> {
+    let found = text
+        .to_socket_addrs()
+        .map_err(|error| format!("{error}; give HOST:PORT"))?;
+    let mut v4 = found.filter_map(|address| match address {
+        SocketAddr::V4(address) => Some(address),
+        SocketAddr::V6(_) => None,
+    });
+    v4.next()
+        .ok_or_else(|| "it has no IPv4 address, which Falcon needs".into())
+}

@@ -1,0 +1,47 @@
+//! `inband falcon top`: what `status` says, again and again.
+
+use std::io::{stdout, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::{operate, remote, DEFAULT_DATA};
+
+/// Go to the first place of the screen, and erase what is after it.
+const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
+
+/// Options of `inband falcon top`.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Directory of the cluster.
+    #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
+    data: PathBuf,
+    /// Time between two looks.
+    #[arg(long, default_value_t = 500, value_name = "MS", value_parser = clap::value_parser!(u64).range(20..))]
+    interval_ms: u64,
+    /// End after so many.
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+}
+
+/// Print until Ctrl-C, the cluster's end, or `--count` is reached.
+pub fn top(args: &TopArgs) -> Result<()> {
+    let mut out = stdout();
+    let clear = if out.is_terminal() {
+        HOME_AND_CLEAR
+    } else {
+        ""
+    };
+    for look in 1.. {
+        let text = operate::in_words(&remote::status(&args.data)?);
+        write!(out, "{clear}{text}")?;
+        out.flush()?;
+        if args.count == Some(look) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(args.interval_ms));
+    }
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! `inband falcon worker`: the process of a worker.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Result};
+use clap::Args;
+use inband_falcon::client_node::{self, local_address, ClientNode};
+use inband_falcon::limits::{EXECUTORS_MAX, WORKER_NAME_LEN_BYTES_MAX};
+use inband_falcon::resources::ResourceNames;
+use inband_falcon::runner::{Interpreter, Tools};
+use inband_falcon::timing::ExecutorTiming;
+use inband_falcon::worker_node::{self, WorkerNode};
+
+use super::reach::{ReachArgs, Reached};
+use super::signals::Told;
+
+/// How long a scheduler may be silent before that is said.
+const SILENCE_SAID: Duration = Duration::from_secs(3);
+/// How long it may take to tell what resources are called, before it is asked again.
+const ASK_LIMIT: Duration = Duration::from_secs(1);
+
+/// Options of `inband falcon worker`.
+#[derive(Debug, Args)]
+pub struct WorkerArgs {
+    #[command(flatten)]
+    reach: ReachArgs,
+    /// How many tasks it runs at a time, 1 to 64. By default two a CPU.
+    #[arg(long, value_name = "N")]
+    executors: Option<u8>,
+    /// What it has that tasks may need, by name or number; for schedulers with --policy resources.
+    #[arg(long = "resource", value_name = "NAME")]
+    resources: Vec<String>,
+    /// What it is called in `inband falcon status`. By default this machine's name.
+    #[arg(long)]
+    name: Option<String>,
+    /// The interpreter for tasks of Python, which finds the package `inband`.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    python: PathBuf,
+    /// Where it listens: an address of this machine that clients reach. By default the one from which packets to the
+    /// scheduler leave.
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<Ipv4Addr>,
+}
+
+/// Two a CPU, as far as a worker may have so many.
+pub fn default_executors() -> usize {
+    2 * std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn machine_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    // The kernel's limit is the same, and it knows no other letters.
+    name.trim()
+        .chars()
+        .take(WORKER_NAME_LEN_BYTES_MAX)
+        .collect()
+}
+
+/// Run until told to stop.
+pub fn worker(args: WorkerArgs) -> Result<()> {
+    let reached = args.reach.reach()?;
+    let told = Told::listen()?;
+    let executors = match args.executors {
+        Some(executors) => executors,
+        None => default_executors().min(usize::from(EXECUTORS_MAX)) as u8,
+    };
+    ensure!(
+        (1..=EXECUTORS_MAX).contains(&executors),
+        "--executors {executors} are not 1 to {EXECUTORS_MAX}; start several workers"
+    );
+    let Some(resources) = resources(&args.resources, &reached, &told)? else {
+        return Ok(());
+    };
+    let here = match args.listen {
+        Some(address) => address,
+        None => local_address(reached.scheduler)?,
+    };
+    let mut node = WorkerNode::open(worker_node::Config {
+        scheduler: reached.scheduler,
+        address: SocketAddrV4::new(here, 0),
+        name: args.name.unwrap_or_else(machine_name),
+        executors,
+        resources,
+        tools: Tools {
+            python: Some(Interpreter {
+                program: args.python,
+                env: Vec::new(),
+            }),
+            ..Tools::default()
+        },
+        keys: reached.keys,
+        digest: reached.digest,
+        timing: ExecutorTiming::default(),
+    })?;
+    let address = node.address();
+    tracing::info!("worker: {executors} executors at {address}");
+    run(&mut node, &told, reached.scheduler)?;
+    // It may have been told already; then this is lost on it.
+    node.leave();
+    drop(node);
+    tracing::info!("worker: stopped");
+    Ok(())
+}
+
+/// The bitmap of what it has; `None`: it was told to stop.
+fn resources(said: &[String], reached: &Reached, told: &Told) -> Result<Option<u64>> {
+    if said.is_empty() {
+        return Ok(Some(ResourceNames::default().bitmap(said)?));
+    }
+    let client = ClientNode::open(client_node::Config {
+        keys: reached.keys,
+        digest: reached.digest,
+        ..client_node::Config::new(reached.scheduler)
+    })?;
+    while !told.drains() && !told.stops() {
+        match client.ask(ASK_LIMIT) {
+            Ok(cluster) => return Ok(Some(cluster.resource_names.bitmap(said)?)),
+            Err(error) => tracing::warn!("worker: {error}"),
+        }
+    }
+    Ok(None)
+}
+
+fn run(node: &mut WorkerNode, told: &Told, scheduler: SocketAddrV4) -> Result<()> {
+    let mut known_at = Some(Instant::now());
+    let mut is_known = false;
+    let mut drains = false;
+    while !told.stops() && !node.is_drained() {
+        node.turn()?;
+        if told.drains() && !drains {
+            drains = true;
+            let running = node.executors() - node.idle();
+            tracing::info!("worker: ends with the tasks that run ({running}); Ctrl-C ends them");
+            node.drain();
+        }
+        if node.is_registered() != is_known {
+            is_known = !is_known;
+            known_at = Some(Instant::now());
+            if is_known {
+                tracing::info!("worker: the scheduler at {scheduler} knows it");
+            }
+        }
+        let is_silent = |at: &Instant| !is_known && at.elapsed() > SILENCE_SAID;
+        if known_at.as_ref().is_some_and(is_silent) {
+            known_at = None;
+            tracing::warn!(
+                "worker: no scheduler answers at {scheduler}; is it up, and does it have the same key?"
+            );
+        }
+    }
+    Ok(())
+}

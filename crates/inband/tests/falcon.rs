@@ -1,0 +1,555 @@
+//! A Falcon cluster on real packets, through the command line: commands run as tasks while workers, the scheduler and
+//! clients die; what ends leaves nothing behind.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{lab_works, port, PROGRAM};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// How long something may take that takes a moment, or the few seconds until somebody is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+struct Falcon {
+    data: PathBuf,
+    address: SocketAddrV4,
+}
+
+impl Falcon {
+    fn up(name: &str, options: &[&str]) -> Falcon {
+        let data = std::env::temp_dir().join(format!("ib-falcon-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&data);
+        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port(1));
+        let falcon = Falcon { data, address };
+        falcon.up_again(options);
+        falcon
+    }
+
+    fn up_again(&self, options: &[&str]) {
+        let listen = self.address.to_string();
+        let said = self.succeeds(&[&["up", "--detach", "--listen", &listen], options].concat());
+        assert!(said.contains("self-check: 200 tasks"), "{said}");
+        assert!(said.contains("ready: inband falcon submit"), "{said}");
+    }
+
+    /// `inband falcon ...` in this cluster.
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        let (name, options) = args.split_first().expect("a command");
+        command
+            .args(["falcon", name, "--data"])
+            .arg(&self.data)
+            .args(options)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("it runs")
+    }
+
+    fn succeeds(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// What it says when it fails.
+    fn fails(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(!output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stderr).expect("text")
+    }
+
+    fn start(&self, args: &[&str]) -> Child {
+        let mut command = self.command(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("it starts")
+    }
+
+    /// A worker that `up` did not start.
+    fn worker(&self, options: &[&str]) -> Child {
+        let before = self.workers();
+        let mut command = self.command(&[&["worker"], options].concat());
+        let worker = command.stderr(Stdio::null()).spawn().expect("it starts");
+        self.wait_for("one worker more", |_| self.workers() == before + 1);
+        worker
+    }
+
+    fn workers(&self) -> usize {
+        let status = self.status();
+        let workers = status["scheduler"]["workers"].as_array();
+        workers.map_or(0, Vec::len)
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.succeeds(&["status", "--json"])).expect("it is JSON")
+    }
+
+    /// Wait until this is so of what the scheduler says.
+    fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status();
+            if is_so(&status["scheduler"]) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "not {what}: {status}");
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    fn file(&self, name: &str) -> String {
+        let path = self.data.join(name);
+        path.to_str().expect("of letters").to_owned()
+    }
+}
+
+impl Drop for Falcon {
+    fn drop(&mut self) {
+        let output = self.run(&["down"]);
+        println!("{output:?}");
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.data);
+        }
+    }
+}
+
+fn busy(scheduler: &Value) -> u64 {
+    let workers = scheduler["workers"].as_array();
+    let busy = |worker: &Value| worker["busy"].as_u64().unwrap_or(0);
+    workers.map_or(0, |workers| workers.iter().map(busy).sum())
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id() as i32), signal).expect("ours");
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not {what}");
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// The process whose id a task has written into a file.
+fn pid_in(file: &str) -> Pid {
+    wait_until("a task that runs", || {
+        std::fs::read_to_string(file).is_ok_and(|text| text.ends_with('\n'))
+    });
+    let text = std::fs::read_to_string(file).expect("it was there");
+    Pid::from_raw(text.trim().parse().expect("a number"))
+}
+
+fn runs(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // One that nobody has waited for yet is dead, too.
+    let state = stat
+        .rsplit(") ")
+        .next()
+        .and_then(|rest| rest.chars().next());
+    state.is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// Numbers, one a line; none may be there twice.
+fn numbers(text: &str) -> BTreeSet<u32> {
+    let mut numbers = BTreeSet::new();
+    for line in text.lines() {
+        assert!(
+            numbers.insert(line.parse().expect("a number")),
+            "{line} is there twice"
+        );
+    }
+    numbers
+}
+
+/// Commands run, and what they write and exit with comes back; wrong wishes are refused with a word of help.
+fn commands_run(name: &str, options: &[&str]) {
+    let falcon = Falcon::up(name, &[&["--executors", "4"], options].concat());
+    let script = "echo out; echo err >&2; exit 3";
+    let output = falcon.run(&["submit", "--", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(output.stdout, b"out\n");
+    assert_eq!(output.stderr, b"err\n");
+
+    let mut cat = falcon.command(&[
+        "submit", "--stdin", "--dir", "/", "--", "sh", "-c", "pwd; cat",
+    ]);
+    let file = falcon.file("input");
+    std::fs::write(&file, "from here\n".repeat(1000)).expect("written");
+    let output = cat
+        .stdin(std::fs::File::open(&file).expect("there"))
+        .output();
+    let said = String::from_utf8(output.expect("it runs").stdout).expect("text");
+    assert_eq!(
+        said,
+        format!("/\n{}", "from here\n".repeat(1000)),
+        "longer than a packet"
+    );
+
+    let count = [
+        "submit",
+        "--count",
+        "300",
+        "--env",
+        "A=7",
+        "--",
+        "sh",
+        "-c",
+        "echo $A$INBAND_TASK",
+    ];
+    let expected = (0..300).map(|n| format!("7{n}").parse().expect("a number"));
+    assert_eq!(numbers(&falcon.succeeds(&count)), expected.collect());
+
+    let late = falcon.run(&["submit", "--deadline-ms", "200", "--", "sleep", "600"]);
+    assert_eq!(late.status.code(), Some(124), "{late:?}");
+    let output = falcon.run(&["submit", "--", "/no/such/program"]);
+    assert_eq!(output.status.code(), Some(126));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("cannot run /no/such/program"), "{said}");
+    let said = falcon.fails(&["submit", "--priority", "1", "--", "true"]);
+    assert!(
+        said.contains("--policy priority; this one has fifo"),
+        "{said}"
+    );
+
+    falcon.wait_for("idle", |scheduler| busy(scheduler) == 0);
+    let status = falcon.status();
+    let scheduler = &status["scheduler"];
+    assert_eq!(scheduler["queued"], 0);
+    assert!(scheduler["given"].as_u64() >= Some(503), "{scheduler}");
+    assert_eq!(scheduler["workers"][0]["executors"], 4);
+    let said = falcon.succeeds(&["top", "--count", "2", "--interval-ms", "20"]);
+    assert_eq!(
+        said.matches("executors: 4, of which 0 busy").count(),
+        2,
+        "{said}"
+    );
+    let said = falcon.fails(&["kill", "worker/9"]);
+    assert!(said.contains("there are scheduler, worker/0"), "{said}");
+}
+
+#[test]
+fn commands_run_as_tasks() {
+    commands_run("commands", &[]);
+}
+
+/// Workers and the scheduler die in the middle of a job, with a full queue; every task is done, and has one result.
+fn nothing_is_lost(name: &str, options: &[&str]) {
+    let small = [
+        "--executors",
+        "2",
+        "--slots",
+        "16",
+        "--user-tasks-max",
+        "16",
+    ];
+    let falcon = Falcon::up(name, &[&small, options].concat());
+    let mut second = falcon.worker(&["--executors", "2"]);
+    let ran = falcon.file("ran");
+    let script = format!("echo $INBAND_TASK >> {ran}; sleep 0.2; echo $INBAND_TASK");
+    let job = falcon.start(&["submit", "--count", "60", "--", "sh", "-c", &script]);
+    falcon.wait_for("full", |scheduler| {
+        scheduler["queued"] == 16 && busy(scheduler) == 4
+    });
+    second.kill().expect("ours");
+    second.wait().expect("it ends");
+    falcon.wait_for("without it", |scheduler| {
+        scheduler["workers"]
+            .as_array()
+            .is_some_and(|workers| workers.len() == 1)
+    });
+    falcon.wait_for("full again", |scheduler| scheduler["queued"] == 16);
+    falcon.succeeds(&["kill", "scheduler"]);
+    assert!(falcon.status()["scheduler"].is_null());
+    falcon.succeeds(&["restart", "scheduler"]);
+    falcon.succeeds(&["kill", "worker/0"]);
+    falcon.succeeds(&["restart", "worker/0"]);
+    let output = job.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(numbers(&said), (0..60).collect(), "each result once");
+    let ran = std::fs::read_to_string(ran).expect("they ran");
+    let ran: BTreeSet<u32> = ran
+        .lines()
+        .map(|line| line.parse().expect("a number"))
+        .collect();
+    assert_eq!(ran, (0..60).collect());
+    falcon.wait_for("empty", |scheduler| {
+        scheduler["queued"] == 0 && busy(scheduler) == 0
+    });
+}
+
+#[test]
+fn nothing_is_lost_with_a_worker_or_the_scheduler() {
+    nothing_is_lost("faults", &[]);
+}
+
+#[test]
+fn what_runs_ends_with_its_client_or_worker() {
+    let falcon = Falcon::up("ends", &["--executors", "2"]);
+    let pid_file = falcon.file("pid");
+    let script = format!("echo $$ > {pid_file}; exec sleep 600");
+    let long = ["submit", "--", "sh", "-c", &script];
+
+    // The worker is killed: its command goes with it, and is run again by the next.
+    let mut job = falcon.start(&long);
+    let first = pid_in(&pid_file);
+    std::fs::remove_file(&pid_file).expect("it is there");
+    falcon.succeeds(&["kill", "worker/0"]);
+    wait_until("ended with its worker", || !runs(first));
+    falcon.succeeds(&["restart", "worker/0"]);
+    let second = pid_in(&pid_file);
+    assert_ne!(first, second);
+
+    // Ctrl-C: what runs goes on; once more: it ends.
+    signal(&job, Signal::SIGINT);
+    let waits = falcon.run(&["submit", "--", "true"]);
+    assert!(waits.status.success() && runs(second), "{waits:?}");
+    signal(&job, Signal::SIGINT);
+    assert_eq!(job.wait().expect("it ends").code(), Some(130));
+    wait_until("ended with its client", || !runs(second));
+
+    // The client is killed: what runs goes on, as nobody tells it; what waits is not begun.
+    let late = falcon.file("late");
+    let script = format!("sleep 1; echo >> {late}");
+    let mut job = falcon.start(&["submit", "--count", "4", "--", "sh", "-c", &script]);
+    falcon.wait_for("busy", |scheduler| {
+        busy(scheduler) == 2 && scheduler["queued"] == 2
+    });
+    job.kill().expect("ours");
+    job.wait().expect("it ends");
+    falcon.wait_for("idle", |scheduler| {
+        scheduler["queued"] == 0 && busy(scheduler) == 0
+    });
+    let ran = std::fs::read_to_string(&late).expect("two ran");
+    assert_eq!(ran.lines().count(), 2);
+    assert_eq!(falcon.succeeds(&["submit", "--", "echo", "next"]), "next\n");
+
+    // Down: nothing stays behind.
+    std::fs::remove_file(&pid_file).expect("it is there");
+    let mut job = falcon.start(&long);
+    let third = pid_in(&pid_file);
+    falcon.succeeds(&["down"]);
+    assert!(!runs(third));
+    job.kill().expect("ours");
+    job.wait().expect("it ends");
+    assert_eq!(processes_with(&falcon.data), Vec::<String>::new());
+    let said = falcon.fails(&["status"]);
+    assert!(said.contains("inband falcon up"), "{said}");
+    // The keys stay as they were: others have a copy.
+    let keys = std::fs::read(falcon.data.join("keys.toml")).expect("there are keys");
+    falcon.up_again(&["--executors", "1"]);
+    assert_eq!(
+        std::fs::read(falcon.data.join("keys.toml")).expect("still"),
+        keys
+    );
+}
+
+/// Processes that name this directory.
+fn processes_with(data: &Path) -> Vec<String> {
+    let data = data.to_str().expect("of letters");
+    let processes = std::fs::read_dir("/proc").expect("there are processes");
+    let command_lines = processes.flatten().filter_map(|process| {
+        let line = std::fs::read(process.path().join("cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&line).replace('\0', " "))
+    });
+    command_lines.filter(|line| line.contains(data)).collect()
+}
+
+#[test]
+fn a_worker_that_is_told_to_end_ends_with_its_tasks() {
+    let falcon = Falcon::up("drain", &["--executors", "1"]);
+    falcon.succeeds(&["kill", "worker/0"]);
+    let mut worker = falcon.worker(&["--executors", "1"]);
+    let job = falcon.start(&["submit", "--", "sh", "-c", "sleep 1; echo whole"]);
+    falcon.wait_for("busy", |scheduler| busy(scheduler) == 1);
+    let waits = falcon.start(&["submit", "--", "echo", "waited"]);
+    falcon.wait_for("full", |scheduler| scheduler["queued"] == 1);
+    signal(&worker, Signal::SIGINT);
+    falcon.wait_for("without it", |scheduler| {
+        scheduler["workers"] == serde_json::json!([])
+    });
+    let output = job.wait_with_output().expect("it ends");
+    assert_eq!(output.stdout, b"whole\n");
+    assert!(worker.wait().expect("it ends").success());
+    assert_eq!(falcon.status()["scheduler"]["queued"], 1, "it took no more");
+    falcon.succeeds(&["restart", "worker/0"]);
+    let output = waits.wait_with_output().expect("it ends");
+    assert_eq!(output.stdout, b"waited\n");
+
+    // The second Ctrl-C does not wait.
+    let mut worker = falcon.worker(&["--executors", "1"]);
+    falcon.succeeds(&["kill", "worker/0"]);
+    falcon.wait_for("the new one alone", |_| falcon.workers() == 1);
+    let pid_file = falcon.file("pid");
+    let script = format!("echo $$ > {pid_file}; exec sleep 600");
+    let mut job = falcon.start(&["submit", "--", "sh", "-c", &script]);
+    let pid = pid_in(&pid_file);
+    signal(&worker, Signal::SIGINT);
+    falcon.wait_for("without it", |scheduler| {
+        scheduler["workers"] == serde_json::json!([])
+    });
+    assert!(runs(pid));
+    signal(&worker, Signal::SIGINT);
+    assert!(worker.wait().expect("it ends").success());
+    assert!(!runs(pid));
+    job.kill().expect("ours");
+    job.wait().expect("it ends");
+}
+
+#[test]
+fn tasks_go_where_their_resource_is() {
+    let names = ["--policy", "resources", "--resource-names", "gpu,fpga"];
+    let falcon = Falcon::up(
+        "resources",
+        &[&names[..], &["--executors", "1", "--resource", "gpu"]].concat(),
+    );
+    let on_gpu = falcon.succeeds(&["submit", "--resource", "gpu", "--", "echo", "fast"]);
+    assert_eq!(on_gpu, "fast\n");
+    let said = falcon.fails(&["submit", "--resource", "tpu", "--", "true"]);
+    assert!(said.contains("it has gpu, fpga"), "{said}");
+    let waits = falcon.start(&["submit", "--resource", "fpga", "--", "echo", "found"]);
+    falcon.wait_for("queued", |scheduler| scheduler["queues"]["2"] == 1);
+    let mut worker = falcon.worker(&["--executors", "1", "--resource", "fpga"]);
+    assert_eq!(
+        waits.wait_with_output().expect("it ends").stdout,
+        b"found\n"
+    );
+    let said = falcon.succeeds(&["status"]);
+    assert!(
+        said.contains("has gpu") && said.contains("has fpga"),
+        "{said}"
+    );
+    signal(&worker, Signal::SIGTERM);
+    assert!(worker.wait().expect("it ends").success());
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_a_word_of_help() {
+    let data = std::env::temp_dir().join(format!("ib-falcon-refused-{}", std::process::id()));
+    let refused = |options: &[&str], why: &str| {
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(["falcon", "up", "--data"])
+            .arg(&data)
+            .args(options);
+        let output = command.output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && said.contains(why),
+            "{options:?}: {said}"
+        );
+    };
+    refused(
+        &["--user-tasks-max", "999", "--slots", "64"],
+        "999 is more than the --slots 64",
+    );
+    refused(&["--slots", "100"], "100 slots are not a power of two");
+    refused(&["--policy", "random"], "there are fifo, priority");
+    refused(&["--executors", "2000"], "more than 1024");
+    refused(
+        &["--executors", "65", "--workers", "1"],
+        "--workers allows 1",
+    );
+    refused(&["--resource", "gpu"], "knows no resource \"gpu\"");
+    refused(&["--resource-names", "gpu"], "--policy resources");
+    refused(
+        &["--listen", "192.0.2.1:7480"],
+        "is it an address of this host",
+    );
+    let _ = std::fs::remove_dir_all(&data);
+}
+
+#[test]
+fn who_has_no_key_is_not_heard() {
+    let falcon = Falcon::up("keys", &["--executors", "1"]);
+    let address = falcon.address.to_string();
+    let mut stranger = Command::new(PROGRAM);
+    stranger.args(["falcon", "submit", "--scheduler", &address, "--", "true"]);
+    let output = stranger.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("does it have the same key?"), "{said}");
+    falcon.wait_for("counted", |scheduler| {
+        scheduler["counters"]["bad_key"].as_u64() > Some(0)
+    });
+    let mut member = Command::new(PROGRAM);
+    let key_file = falcon.file("keys.toml");
+    member.args([
+        "falcon",
+        "submit",
+        "--scheduler",
+        &address,
+        "--key-file",
+        &key_file,
+    ]);
+    let output = member
+        .args(["--", "echo", "heard"])
+        .output()
+        .expect("it runs");
+    assert_eq!(output.stdout, b"heard\n", "{output:?}");
+}
+
+#[test]
+fn in_the_kernel() {
+    if lab_works("in_the_kernel") {
+        commands_run("xdp-commands", &["--dataplane", "xdp"]);
+        nothing_is_lost("xdp-faults", &["--dataplane", "xdp"]);
+    }
+}
+
+/// The interpreter that `scripts/wheel --test` has installed the package into.
+fn python_with_package(test: &str) -> Option<PathBuf> {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/wheel-test/bin/python");
+    if !python.exists() {
+        println!("SKIPPED {test}: the Python package is not built; run scripts/wheel --test");
+        return None;
+    }
+    Some(python)
+}
+
+const PYTHON: &str = "
+import os, sys
+from inband import Executor
+
+def square(n):
+    return n * n, os.getpid()
+
+with Executor(sys.argv[1], key_file=sys.argv[2]) as executor:
+    results = list(executor.map(square, range(100)))
+assert [square for square, _ in results] == [n * n for n in range(100)], results
+assert os.getpid() not in {pid for _, pid in results}
+print('squared')
+";
+
+#[test]
+fn python_maps_over_a_cluster() {
+    let Some(python) = python_with_package("python_maps_over_a_cluster") else {
+        return;
+    };
+    let interpreter = python.to_str().expect("of letters");
+    let falcon = Falcon::up("python", &["--executors", "2", "--python", interpreter]);
+    let key_file = falcon.file("keys.toml");
+    let mut script = Command::new(&python);
+    script.args(["-c", PYTHON, &falcon.address.to_string(), &key_file]);
+    let output = script.output().expect("it runs");
+    assert_eq!(output.stdout, b"squared\n", "{output:?}");
+    // Address and key file from the environment.
+    script = Command::new(&python);
+    let short = "from inband import Executor; print(Executor().submit(sum, [1, 2]).result(60))";
+    script
+        .args(["-c", short])
+        .env("INBAND_FALCON", falcon.address.to_string())
+        .env("INBAND_FALCON_KEY_FILE", &key_file);
+    let output = script.output().expect("it runs");
+    assert_eq!(output.stdout, b"3\n", "{output:?}");
+}
