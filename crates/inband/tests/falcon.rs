@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -256,8 +257,8 @@ fn nothing_is_lost(name: &str, options: &[&str]) {
     let falcon = Falcon::up(name, &[&small, options].concat());
     let mut second = falcon.worker(&["--executors", "2"]);
     let ran = falcon.file("ran");
-    let script = format!("echo $INBAND_TASK >> {ran}; sleep 0.2; echo $INBAND_TASK");
-    let job = falcon.start(&["submit", "--count", "60", "--", "sh", "-c", &script]);
+    let script = format!("echo $INBAND_TASK >> {ran}; sleep 0.3; echo $INBAND_TASK");
+    let job = falcon.start(&["submit", "--count", "64", "--", "sh", "-c", &script]);
     falcon.wait_for("full", |scheduler| {
         scheduler["queued"] == 16 && busy(scheduler) == 4
     });
@@ -277,13 +278,13 @@ fn nothing_is_lost(name: &str, options: &[&str]) {
     let output = job.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8(output.stdout).expect("text");
-    assert_eq!(numbers(&said), (0..60).collect(), "each result once");
+    assert_eq!(numbers(&said), (0..64).collect(), "each result once");
     let ran = std::fs::read_to_string(ran).expect("they ran");
     let ran: BTreeSet<u32> = ran
         .lines()
         .map(|line| line.parse().expect("a number"))
         .collect();
-    assert_eq!(ran, (0..60).collect());
+    assert_eq!(ran, (0..64).collect());
     falcon.wait_for("empty", |scheduler| {
         scheduler["queued"] == 0 && busy(scheduler) == 0
     });
@@ -313,8 +314,14 @@ fn what_runs_ends_with_its_client_or_worker() {
 
     // Ctrl-C: what runs goes on; once more: it ends.
     signal(&job, Signal::SIGINT);
-    let waits = falcon.run(&["submit", "--", "true"]);
-    assert!(waits.status.success() && runs(second), "{waits:?}");
+    let stderr = job.stderr.take().expect("it is piped");
+    let mut said = String::new();
+    BufReader::new(stderr).read_line(&mut said).expect("text");
+    assert!(
+        said.contains("1 still run; Ctrl-C again ends them"),
+        "{said}"
+    );
+    assert!(runs(second));
     signal(&job, Signal::SIGINT);
     assert_eq!(job.wait().expect("it ends").code(), Some(130));
     wait_until("ended with its client", || !runs(second));
