@@ -28,6 +28,8 @@ const STEP_NS: u64 = MS;
 /// Short logs, so that they are rewritten often.
 const SHORT: Tuning = Tuning {
     compact_entries: 24,
+    // Each by many slices, and power is cut between any two of them.
+    rewrite_slice_bytes: 16,
     keep_entries: 8,
     ..TUNING
 };
@@ -100,6 +102,7 @@ impl World {
                 replicas: REPLICAS as u8,
                 node: number as u16 + 1,
                 set: 0,
+                sets: 1,
                 switches: 1,
                 groups: GEOMETRY.groups,
                 founder: number == 0,
@@ -332,6 +335,7 @@ fn with_a_log_in_memory_a_loss_of_all_is_a_new_beginning() {
         replicas: 1,
         node: 1,
         set: 0,
+        sets: 1,
         switches: 1,
         groups: GEOMETRY.groups,
         founder: true,

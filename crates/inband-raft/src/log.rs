@@ -29,6 +29,23 @@ enum Record {
     Entry(Entry),
     /// Replaces everything.
     Snapshot(Snapshot),
+    /// The journal is begun anew with the state after this entry, which comes in parts between other records.
+    Begin(Snapshot),
+    /// The next bytes of that state.
+    Part(Vec<u8>),
+    /// It is whole, and replaces what was there up to its entry.
+    End,
+}
+
+/// The journal is being begun anew, a slice at a time.
+struct Rewriting {
+    /// Everything before this segment is dropped in the end.
+    segment: u64,
+    /// The state, and how much of it is written.
+    data: Vec<u8>,
+    at: usize,
+    /// Of the entries that were written, those that need not be any more.
+    bytes_before: usize,
 }
 
 /// See the module.
@@ -38,6 +55,7 @@ pub(super) struct Log<M> {
     /// Bytes of the snapshot that the journal begins with, and of the entries written behind it.
     snapshot_bytes: usize,
     written_bytes: usize,
+    rewriting: Option<Rewriting>,
     peer: u64,
     hard: pb::HardState,
     /// What `entries` follows, without its data. A journal may begin later: it holds a state, not the entries
@@ -55,6 +73,10 @@ struct Replayed {
     hard: pb::HardState,
     start: Snapshot,
     entries: VecDeque<Entry>,
+    /// The state that comes in parts.
+    begun: Option<Snapshot>,
+    /// What was before it is gone: it must become whole.
+    lacks_state: bool,
     unreadable: Option<String>,
 }
 
@@ -68,12 +90,32 @@ impl Replayed {
             // A journal that was being rewritten when its host died repeats entries; what follows them counts.
             Ok(Record::Entry(entry)) if self.has(&entry) => {}
             Ok(Record::Entry(entry)) => replace_from(&mut self.entries, &self.start, entry),
-            Ok(Record::Snapshot(snapshot)) => {
-                self.entries.retain(|entry| entry.index > snapshot.index);
-                self.start = snapshot;
+            Ok(Record::Snapshot(snapshot)) => self.begin_with(snapshot),
+            Ok(Record::Begin(start)) => {
+                if self.start.index == 0 {
+                    self.start = start.clone();
+                    self.lacks_state = true;
+                }
+                self.begun = Some(start);
+            }
+            Ok(Record::Part(part)) => {
+                if let Some(begun) = &mut self.begun {
+                    begun.data.extend_from_slice(&part);
+                }
+            }
+            Ok(Record::End) => {
+                if let Some(snapshot) = self.begun.take() {
+                    self.begin_with(snapshot);
+                }
             }
             Err(error) => self.unreadable = Some(error.to_string()),
         }
+    }
+
+    fn begin_with(&mut self, snapshot: Snapshot) {
+        self.entries.retain(|entry| entry.index > snapshot.index);
+        self.start = snapshot;
+        (self.begun, self.lacks_state) = (None, false);
     }
 
     /// Of one index and term there is one entry, and one sequence of entries before it.
@@ -102,7 +144,9 @@ impl<M: StateMachine> Log<M> {
         let mut replayed = Replayed::default();
         let mut take = |record: &[u8]| replayed.take(record);
         let mut journal = Journal::open(storage, JOURNAL, &mut take)?;
-        if let Some(what) = replayed.unreadable {
+        let torn = || "the state that it begins with is not whole".to_owned();
+        let lacks_state = replayed.lacks_state.then(torn);
+        if let Some(what) = replayed.unreadable.take().or(lacks_state) {
             let file = "raft log".into();
             return Err(JournalError::Damaged { file, what });
         }
@@ -129,6 +173,7 @@ impl<M: StateMachine> Log<M> {
             journal,
             snapshot_bytes,
             written_bytes: 0,
+            rewriting: None,
             peer,
             hard: replayed.hard,
             applied: replayed.start.clone(),
@@ -159,6 +204,7 @@ impl<M: StateMachine> Log<M> {
         self.state = state_of(&snapshot);
         self.snapshot_bytes = std::mem::take(&mut snapshot.data).len();
         self.written_bytes = 0;
+        self.rewriting = None;
         self.entries.clear();
         self.hard.commit = self.hard.commit.max(snapshot.index);
         self.hard.term = self.hard.term.max(snapshot.term);
@@ -196,47 +242,91 @@ impl<M: StateMachine> Log<M> {
         self.journal.as_mut().map_or(Ok(()), Journal::commit)
     }
 
-    /// Shorten the log if it has become long. Only a journal needs the state for that, and so only once as much was
-    /// written as the state is long: what is written in all is twice the entries at most.
+    /// Shorten the log if it has become long, or do the next slice of that. Only a journal needs the state for that, and so
+    /// only once as much was written as the state is long: what is written in all is twice the entries at most.
     pub fn compact(&mut self, tuning: &Tuning) -> Result<(), StorageError> {
-        let done = (self.applied.index - self.start.index) as usize;
-        if done < tuning.compact_entries + tuning.keep_entries {
-            return Ok(());
-        }
-        if self.journal.is_some() {
-            if self.written_bytes < self.snapshot_bytes {
+        if self.rewriting.is_none() {
+            if self.done() < tuning.compact_entries + tuning.keep_entries {
                 return Ok(());
             }
-            self.rewrite(done)?;
+            if self.journal.is_some() {
+                if self.written_bytes < self.snapshot_bytes {
+                    return Ok(());
+                }
+                self.begin_rewriting()?;
+            }
         }
-        let mut start = self.applied.clone();
-        start.index -= tuning.keep_entries as u64;
-        start.term = self.term_of(start.index).expect("it is in the log");
-        self.entries.drain(..done - tuning.keep_entries);
-        self.start = start;
+        if self.write_slice(tuning.rewrite_slice_bytes)? {
+            self.forget_entries(tuning.keep_entries);
+        }
         Ok(())
     }
 
-    /// Begin the journal anew with the state after the `done` entries that are applied.
-    fn rewrite(&mut self, done: usize) -> Result<(), StorageError> {
+    /// Entries that are applied.
+    fn done(&self) -> usize {
+        (self.applied.index - self.start.index) as usize
+    }
+
+    fn forget_entries(&mut self, keep_entries: usize) {
+        let mut start = self.applied.clone();
+        start.index -= keep_entries as u64;
+        start.term = self.term_of(start.index).expect("it is in the log");
+        self.entries.drain(..self.done() - keep_entries);
+        self.start = start;
+    }
+
+    /// Begin the journal anew with the state after the entries that are applied. Until it is whole, what the journal held
+    /// before counts.
+    fn begin_rewriting(&mut self) -> Result<(), StorageError> {
+        let done = self.done();
         let Some(journal) = &mut self.journal else {
             return Ok(());
         };
-        let mut start = self.applied.clone();
-        start.data = self.state.snapshot();
-        let snapshot_bytes = start.data.len();
         let hard = Record::Hard(self.hard.term, self.hard.vote, self.hard.commit);
-        let (peer, entries) = (self.peer, &self.entries);
-        journal.snapshot(|append| {
+        let (peer, start, entries) = (self.peer, self.applied.clone(), &self.entries);
+        let segment = journal.begin_segment()?;
+        journal.append_now(|append| {
             append(&encode(&Record::Peer(peer)));
             append(&encode(&hard));
-            append(&encode(&Record::Snapshot(start)));
+            append(&encode(&Record::Begin(start)));
             for entry in entries.iter().skip(done) {
                 append(&encode(&Record::Entry(entry.clone())));
             }
         })?;
-        (self.snapshot_bytes, self.written_bytes) = (snapshot_bytes, 0);
+        self.rewriting = Some(Rewriting {
+            segment,
+            data: self.state.snapshot(),
+            at: 0,
+            bytes_before: self.written_bytes,
+        });
         Ok(())
+    }
+
+    /// Write the next bytes of the state. Is all written? After an error it is begun again later.
+    fn write_slice(&mut self, slice_bytes: usize) -> Result<bool, StorageError> {
+        let (Some(journal), Some(mut rewriting)) = (&mut self.journal, self.rewriting.take())
+        else {
+            return Ok(true);
+        };
+        let len_bytes = rewriting.data.len();
+        let end = (rewriting.at + slice_bytes).min(len_bytes);
+        let part = rewriting.data[rewriting.at..end].to_vec();
+        let is_whole = end == len_bytes;
+        journal.append_now(|append| {
+            append(&encode(&Record::Part(part)));
+            if is_whole {
+                append(&encode(&Record::End));
+            }
+        })?;
+        if is_whole {
+            self.snapshot_bytes = len_bytes;
+            self.written_bytes -= rewriting.bytes_before;
+            journal.drop_before(rewriting.segment)?;
+        } else {
+            rewriting.at = end;
+            self.rewriting = Some(rewriting);
+        }
+        Ok(is_whole)
     }
 
     pub fn last(&self) -> u64 {
@@ -317,53 +407,4 @@ impl<M: StateMachine> raft::Storage for Log<M> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::message::Kind;
-
-    fn entry(index: u64, term: u64) -> Vec<u8> {
-        encode(&Record::Entry(Entry {
-            kind: Kind::Command,
-            term,
-            index,
-            data: bytes::Bytes::new(),
-            context: bytes::Bytes::new(),
-        }))
-    }
-
-    fn snapshot(index: u64) -> Vec<u8> {
-        encode(&Record::Snapshot(Snapshot {
-            index,
-            term: 5,
-            ..Snapshot::default()
-        }))
-    }
-
-    fn replay(records: &[Vec<u8>]) -> Vec<(u64, u64)> {
-        let mut replayed = Replayed::default();
-        records.iter().for_each(|record| replayed.take(record));
-        assert_eq!(replayed.unreadable, None);
-        let entries = replayed.entries.iter();
-        entries.map(|entry| (entry.index, entry.term)).collect()
-    }
-
-    #[test]
-    fn a_rewriting_that_was_broken_off_forgets_nothing() {
-        let before = [snapshot(1), entry(2, 5), entry(3, 5), entry(4, 5)];
-        let rewritten = [snapshot(2), entry(3, 5)];
-        let both = [&before[..], &rewritten[..]].concat();
-        assert_eq!(replay(&both), [(3, 5), (4, 5)]);
-    }
-
-    #[test]
-    fn an_entry_of_another_term_replaces_all_from_its_place_on() {
-        let records = [
-            snapshot(1),
-            entry(2, 5),
-            entry(3, 5),
-            entry(4, 5),
-            entry(3, 6),
-        ];
-        assert_eq!(replay(&records), [(2, 5), (3, 6)]);
-    }
-}
+mod tests;

@@ -22,6 +22,8 @@ pub struct Tuning {
     /// The log is shortened once it has this many applied entries more than it keeps; one in a journal not before
     /// they are as long as the state that it begins with.
     pub compact_entries: usize,
+    /// The journal is begun anew in slices: of the state so many bytes with each call of [`crate::RaftNode::advance`].
+    pub rewrite_slice_bytes: usize,
     /// Applied entries kept for peers that are behind, in memory: a journal keeps the state instead.
     pub keep_entries: usize,
     /// A snapshot is taken to be lost if its receiver has not said that it has it after so many ticks.
@@ -40,6 +42,7 @@ impl Default for Tuning {
             quiet_commits: false,
             caught_up_entries: 16,
             compact_entries: 256,
+            rewrite_slice_bytes: 1 << 20,
             keep_entries: 0,
             snapshot_wait_ticks: 0,
         }

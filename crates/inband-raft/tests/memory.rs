@@ -16,6 +16,7 @@ const TUNING: Tuning = Tuning {
     quiet_commits: false,
     caught_up_entries: 16,
     compact_entries: 64,
+    rewrite_slice_bytes: 1 << 20,
     keep_entries: 64,
     snapshot_wait_ticks: 20,
 };

@@ -411,7 +411,7 @@ impl Journal {
 
     /// Commit, then remove all segments before `segment`: what they hold and what still counts has been
     /// appended again.
-    fn drop_before(&mut self, segment: u64) -> Result<(), StorageError> {
+    pub fn drop_before(&mut self, segment: u64) -> Result<(), StorageError> {
         self.commit()?;
         assert!(segment <= self.last_commit + 1, "no such segment yet");
         if segment > self.witness.first {
@@ -432,9 +432,26 @@ impl Journal {
         &mut self,
         records: impl FnOnce(&mut dyn FnMut(&[u8])),
     ) -> Result<(), StorageError> {
+        let segment = self.begin_segment()?;
+        self.append_now(records)?;
+        self.drop_before(segment)
+    }
+
+    /// Let the next commit start a segment. Its number: once it and those after it say all that counts, the ones
+    /// before can be dropped.
+    pub fn begin_segment(&mut self) -> Result<u64, StorageError> {
         self.commit()?;
         self.roll();
-        let segment = self.segment();
+        Ok(self.segment())
+    }
+
+    /// Commit what is pending, and then these records. After an error it is as if those that are not written had never
+    /// been appended.
+    pub fn append_now(
+        &mut self,
+        records: impl FnOnce(&mut dyn FnMut(&[u8])),
+    ) -> Result<(), StorageError> {
+        self.commit()?;
         let mut failure = None;
         let commit_bytes = self.config.snapshot_commit_bytes;
         records(&mut |record| {
@@ -445,9 +462,8 @@ impl Journal {
                 }
             }
         });
-        let done = failure.map_or_else(|| self.drop_before(segment), Err);
+        let done = failure.map_or_else(|| self.commit(), Err);
         if done.is_err() {
-            // What of it is not written is not needed: the next snapshot appends its own.
             self.pending.clear();
             self.appended = self.synced;
         }
