@@ -1,0 +1,7 @@
+"""Powers of two, each on an executor of Falcon. Needs nothing but inband."""
+
+from inband import Executor
+
+if __name__ == "__main__":
+    with Executor() as executor:
+        print(list(executor.map(pow, [2] * 8, range(8))))
