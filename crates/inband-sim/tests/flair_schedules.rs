@@ -1,14 +1,18 @@
 //! FLAIR: schedules that break a careless implementation end well, and are noticed where a rule is missing.
 #![allow(missing_docs)]
 
+#[path = "common/flair.rs"]
+mod common;
+
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use common::{end, filter, gets, is_control, put, verdict, wait};
 use inband_dataplane::flair::wire::{flag, Type};
 use inband_flair::reads::Reads;
 use inband_flair::timing::{Nanos, MS};
-use inband_sim::flair::{Act, Fate, Host, Layout, Mutation, Passing, Rule, World};
+use inband_sim::flair::{Act, Fate, Host, Layout, Mutation, Rule, World};
 
 /// One key, one group, nobody does anything by himself.
 fn quiet(seed: u64, mutation: Option<Mutation>, step_down_ns: Nanos) -> World {
@@ -33,52 +37,6 @@ fn quiet(seed: u64, mutation: Option<Mutation>, step_down_ns: Nanos) -> World {
     put(&mut world, 0, 1);
     world.run_for(100 * MS);
     world
-}
-
-fn wait(world: &mut World, what: &str, is_so: impl FnMut(&World) -> bool) {
-    let until = world.now + 3000 * MS;
-    let came = world.run_until(until, is_so);
-    assert!(came || world.violation.is_some(), "never: {what}");
-}
-
-/// A client puts a value, and waits.
-fn put(world: &mut World, client: u8, value: u64) {
-    world.request(client, 0, Act::Put(value));
-    wait(world, "put", World::is_idle);
-}
-
-fn gets(world: &mut World, count: u8) {
-    for client in 1..=count {
-        world.request(client, 0, Act::Get);
-    }
-}
-
-fn filter(world: &mut World, filter: impl FnMut(&Passing) -> Fate + 'static) {
-    world.set_filter(Some(Box::new(filter)));
-}
-
-/// All that is wrong: a rule of the world, or the history.
-fn verdict(world: &World) -> Result<(), String> {
-    match &world.violation {
-        Some(violation) => Err(violation.to_string()),
-        None => world.history.check(),
-    }
-}
-
-/// Nothing goes wrong any more, and everybody finishes.
-fn end(mut world: World) -> Result<(), String> {
-    if verdict(&world).is_ok() {
-        world.heal();
-        wait(&mut world, "everybody finishes", |w| {
-            w.is_idle() && w.is_whole()
-        });
-    }
-    verdict(&world)
-}
-
-fn is_control(passing: &Passing) -> bool {
-    let kind = passing.header.map(|header| header.kind);
-    matches!(kind, Some(Type::Heartbeat | Type::Install))
 }
 
 /// Schedule 14: switch 0 is cut off from leader and clients of switch 1, but reaches a follower. A heartbeat that

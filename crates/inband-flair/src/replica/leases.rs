@@ -50,6 +50,10 @@ struct Leading {
     /// The last time that each replica told, by its own clock, and when it came. Those that are new are marked.
     told: [Option<(Nanos, Nanos)>; REPLICAS_MAX],
     is_new: [bool; REPLICAS_MAX],
+    /// What was applied here when it told its time last. One that lacks it when it tells it again keeps no pace, and is
+    /// granted nothing: if entries do not get through to it, writes would wait for it for ever.
+    expected: [u64; REPLICAS_MAX],
+    keeps_pace: [bool; REPLICAS_MAX],
     /// The log that each said it has. When that changes, what one log has says nothing of the other, until all that
     /// was granted is over.
     log: [Option<u64>; REPLICAS_MAX],
@@ -150,6 +154,7 @@ impl Leading {
     fn grants_due(
         &mut self,
         now: Nanos,
+        applied: u64,
         matched: &[u64; REPLICAS_MAX],
         own: usize,
         lease_ns: Nanos,
@@ -158,16 +163,21 @@ impl Leading {
         self.granted = self.safe;
         let mut grants = Vec::new();
         for replica in (0..REPLICAS_MAX).filter(|replica| *replica != own) {
-            let is_near = matched[replica] > 0
+            let is_new = std::mem::take(&mut self.is_new[replica]);
+            if is_new {
+                self.keeps_pace[replica] = matched[replica] >= self.expected[replica];
+                self.expected[replica] = applied;
+            }
+            let is_near = self.keeps_pace[replica]
+                && matched[replica] > 0
                 && matched[replica] + AHEAD_ENTRIES_MAX >= self.safe
                 && now >= self.other_log_until[replica];
             let Some((time, heard_at)) = self.told[replica].filter(|_| is_near) else {
                 continue; // every write would wait for one that is far behind
             };
-            if !is_grown && !self.is_new[replica] {
+            if !is_grown && !is_new {
                 continue;
             }
-            self.is_new[replica] = false;
             let until = &mut self.may_hold_until[replica];
             *until = (*until).max(heard_at + with_drift(lease_ns));
             grants.push((replica as u8, time + lease_ns));
@@ -233,7 +243,7 @@ impl Replica {
         leading.reads = waiting;
         let own = usize::from(self.config.replica);
         let lease_ns = self.config.timing.lease_ns;
-        for (replica, until) in leading.grants_due(now, &matched, own, lease_ns) {
+        for (replica, until) in leading.grants_due(now, applied, &matched, own, lease_ns) {
             let grant = Grant {
                 term,
                 index: safe,

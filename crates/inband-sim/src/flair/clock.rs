@@ -23,6 +23,15 @@ impl Clock {
         }
     }
 
+    /// The same, but at another rate from now on.
+    pub fn at_rate(self, now: Nanos, rate_ppm: u64) -> Clock {
+        let passed = (u128::from(now) * u128::from(rate_ppm) / 1_000_000) as Nanos;
+        Clock {
+            offset_ns: self.shows(now) - passed,
+            rate_ppm,
+        }
+    }
+
     pub fn shows(&self, now: Nanos) -> Nanos {
         self.offset_ns + (u128::from(now) * u128::from(self.rate_ppm) / 1_000_000) as Nanos
     }
@@ -37,6 +46,16 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_rate_counts_from_now_on() {
+        let clock = Clock::random(&mut Rng::new(2, 1));
+        let now = 3_000_000_000;
+        let slow = clock.at_rate(now, 990_000);
+        assert_eq!(slow.shows(now), clock.shows(now));
+        let passed = slow.shows(now + 1_000_000) - slow.shows(now);
+        assert_eq!(passed, 990_000);
+    }
 
     #[test]
     fn it_shows_what_it_was_waited_for() {

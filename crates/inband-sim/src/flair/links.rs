@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use inband_dataplane::flair::wire::{Header, Type};
+use inband_flair::replica::Message;
 use inband_flair::timing::Nanos;
 
 use super::limits::{HOLD_UP_NS, LINK_JITTER_NS, LINK_MIN_NS};
@@ -30,6 +31,36 @@ impl fmt::Display for Host {
     }
 }
 
+/// A message between replicas as a test's filter sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageKind {
+    /// Raft's, with entries or a snapshot.
+    Entries,
+    /// Any other of Raft's.
+    Raft,
+    /// Who it is.
+    Announcement,
+    /// Leases.
+    Grant,
+}
+
+impl MessageKind {
+    pub(super) fn of(message: &Message) -> MessageKind {
+        match message {
+            Message::Raft(raft) => {
+                let brings = raft.snapshot_index().is_some() || raft.commands().next().is_some();
+                if brings {
+                    MessageKind::Entries
+                } else {
+                    MessageKind::Raft
+                }
+            }
+            Message::Announce(_) => MessageKind::Announcement,
+            Message::Grant(_) => MessageKind::Grant,
+        }
+    }
+}
+
 /// A packet as a test's filter sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Passing {
@@ -41,6 +72,8 @@ pub struct Passing {
     pub to: Host,
     /// Its header; `None`: a message between replicas.
     pub header: Option<Header>,
+    /// A message between replicas.
+    pub message: Option<MessageKind>,
 }
 
 /// What a filter says.

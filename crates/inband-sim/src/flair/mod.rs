@@ -20,7 +20,7 @@ mod world;
 pub use faults::Fault;
 pub use history::{Act, History};
 pub use layout::Layout;
-pub use links::{Fate, Filter, Host, Passing};
+pub use links::{Fate, Filter, Host, MessageKind, Passing};
 pub use mutation::Mutation;
 pub use rule::{Rule, Violation};
 pub use run::{run, Options, Report};

@@ -23,6 +23,7 @@ impl World {
             replicas: self.layout.replicas,
             node: u16::from(number) + 1,
             set: 0,
+            sets: 1,
             switches: self.layout.switches,
             groups: self.layout.groups,
             founder,
@@ -37,6 +38,8 @@ impl World {
             tuning: Tuning {
                 compact_entries: self.layout.log_entries,
                 keep_entries: self.layout.log_entries,
+                // Power may be cut between any two slices.
+                rewrite_slice_bytes: 64,
                 ..TUNING
             },
         };
@@ -153,6 +156,13 @@ impl World {
     pub fn pause(&mut self, host: Host, until: Nanos) {
         if let Some(common) = self.hosts.get_mut(&host) {
             common.paused_until = common.paused_until.max(until);
+        }
+    }
+
+    /// A host's clock runs at another rate from now on; 1 000 000 is true time's.
+    pub fn set_clock_rate(&mut self, host: Host, rate_ppm: u64) {
+        if let Some(common) = self.hosts.get_mut(&host) {
+            common.clock = common.clock.at_rate(self.now, rate_ppm);
         }
     }
 

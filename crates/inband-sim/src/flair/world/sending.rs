@@ -6,7 +6,7 @@ use inband_raft::node_of;
 
 use super::{Event, World};
 use crate::flair::limits::LINK_MIN_NS;
-use crate::flair::links::{Host, Passing};
+use crate::flair::links::{Host, MessageKind, Passing};
 use crate::flair::trace::Happened;
 
 impl World {
@@ -30,6 +30,7 @@ impl World {
             from,
             to,
             header,
+            message: None,
         };
         let arrivals = self.links.fate(&mut self.rng_links, &passing);
         if let Some(header) = header {
@@ -64,6 +65,7 @@ impl World {
             from: Host::Replica(from),
             to: Host::Replica(to),
             header: None,
+            message: Some(MessageKind::of(&message)),
         };
         if let Message::Raft(raft) = &message {
             debug_assert_eq!(node_of(raft.to), to);

@@ -1,0 +1,52 @@
+//! Directed schedules of FLAIR: what a test does to a world in which nothing happens by itself.
+#![allow(dead_code, missing_docs)]
+
+use inband_dataplane::flair::wire::Type;
+use inband_flair::timing::MS;
+use inband_sim::flair::{Act, Fate, Passing, World};
+
+pub fn wait(world: &mut World, what: &str, is_so: impl FnMut(&World) -> bool) {
+    let until = world.now + 3000 * MS;
+    let came = world.run_until(until, is_so);
+    assert!(came || world.violation.is_some(), "never: {what}");
+}
+
+/// A client puts a value, and waits.
+pub fn put(world: &mut World, client: u8, value: u64) {
+    world.request(client, 0, Act::Put(value));
+    wait(world, "put", World::is_idle);
+}
+
+pub fn gets(world: &mut World, count: u8) {
+    for client in 1..=count {
+        world.request(client, 0, Act::Get);
+    }
+}
+
+pub fn filter(world: &mut World, filter: impl FnMut(&Passing) -> Fate + 'static) {
+    world.set_filter(Some(Box::new(filter)));
+}
+
+/// All that is wrong: a rule of the world, or the history.
+pub fn verdict(world: &World) -> Result<(), String> {
+    match &world.violation {
+        Some(violation) => Err(violation.to_string()),
+        None => world.history.check(),
+    }
+}
+
+/// Nothing goes wrong any more, and everybody finishes.
+pub fn end(mut world: World) -> Result<(), String> {
+    if verdict(&world).is_ok() {
+        world.heal();
+        wait(&mut world, "everybody finishes", |w| {
+            w.is_idle() && w.is_whole()
+        });
+    }
+    verdict(&world)
+}
+
+pub fn is_control(passing: &Passing) -> bool {
+    let kind = passing.header.map(|header| header.kind);
+    matches!(kind, Some(Type::Heartbeat | Type::Install))
+}
