@@ -13,6 +13,7 @@ use inband_lab::ClusterStatus;
 use inband_paxos::config::Config;
 use inband_paxos::key_file::{ChangeError, KeyFile};
 
+use crate::flair;
 use crate::up::DEFAULT_DATA;
 
 /// How long a host may take to answer.
@@ -64,7 +65,7 @@ pub enum KeyCommand {
 /// Options of `inband key list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Directory of a cluster of `inband up`.
+    /// Directory of a cluster of `inband up` or `inband flair up`.
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
     data: PathBuf,
     /// A key file instead.
@@ -155,13 +156,12 @@ fn list(args: &ListArgs) -> Result<()> {
         println!("{}: {}", file.display(), in_words(&KeyFile::load(file)?));
         return Ok(());
     }
-    let status = remote::status(&args.data)?;
-    if status
-        .hosts
-        .iter()
-        .flat_map(|h| &h.status)
-        .all(|s| s.keys.is_none())
-    {
+    let hosts = match flair::status_in(&args.data) {
+        Some(status) => said_by_flair(status?),
+        None => said_by(remote::status(&args.data)?),
+    };
+    let mut answers = hosts.iter().filter_map(|host| host.said.as_ref());
+    if answers.all(|(keys, _)| keys.is_none()) {
         bail!(
             "the cluster in {} was made without a key",
             args.data.display()
@@ -169,19 +169,43 @@ fn list(args: &ListArgs) -> Result<()> {
     }
     let path = ClusterDir::key_file_in(&args.data);
     println!("{}: {}", path.display(), in_words(&KeyFile::load(&path)?));
-    for host in &status.hosts {
-        let keys = match &host.status {
-            Some(said) => said.keys.as_ref().map_or("no keys".into(), status_in_words),
-            None => "does not answer; it reads the file when it starts".into(),
+    for HostKeys { name, said } in &hosts {
+        let (keys, dropped) = match said {
+            Some((keys, counters)) => (
+                keys.as_ref().map_or("no keys".into(), status_in_words),
+                dropped(counters),
+            ),
+            None => (
+                "does not answer; it reads the file when it starts".into(),
+                String::new(),
+            ),
         };
-        let dropped = host
-            .status
-            .as_ref()
-            .map(|s| dropped(&s.counters))
-            .unwrap_or_default();
-        println!("  {:<12} {keys}{dropped}", host.name);
+        println!("  {name:<12} {keys}{dropped}");
     }
     Ok(())
+}
+
+/// A host of either kind of cluster.
+struct HostKeys {
+    name: String,
+    /// Its keys and its counters, if it answers.
+    said: Option<(Option<KeyStatus>, BTreeMap<String, u64>)>,
+}
+
+fn said_by(status: ClusterStatus) -> Vec<HostKeys> {
+    let hosts = status.hosts.into_iter().map(|host| HostKeys {
+        name: host.name,
+        said: host.status.map(|said| (said.keys, said.counters)),
+    });
+    hosts.collect()
+}
+
+fn said_by_flair(status: flair::status::ClusterStatus) -> Vec<HostKeys> {
+    let hosts = status.hosts.into_iter().map(|host| HostKeys {
+        name: host.name,
+        said: host.status.map(|said| (said.keys, said.counters)),
+    });
+    hosts.collect()
 }
 
 /// Packets that a host has dropped for want of a right tag; nothing if there are none.

@@ -94,5 +94,10 @@ fn the_world_of_flair_is_simulated_alike() {
         summary.contains("3 seeds in") && summary.contains("fault events/min per core"),
         "{summary}"
     );
+    let by_leaders = said(&["--seeds", "3", "--reads", "leader"]);
+    assert!(
+        by_leaders.contains("; 0 reads of followers"),
+        "{by_leaders}"
+    );
     assert!(said(&["--rules"]).contains("OneSwitchServes"));
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use inband_flair::reads::Reads;
 use inband_sim::flair::{run, Options, Report, Rule, Stats};
 use indicatif::{HumanCount, HumanDuration};
 
@@ -10,19 +11,42 @@ use super::{tell_counts, Rates, World};
 /// See the module.
 #[derive(Default)]
 pub struct Flair {
+    reads: Reads,
     seeds: u64,
     failures: u64,
     stats: Stats,
     ends: BTreeMap<&'static str, u64>,
 }
 
+impl Flair {
+    /// Where reads are answered so.
+    pub fn new(reads: Reads) -> Flair {
+        Flair {
+            reads,
+            ..Flair::default()
+        }
+    }
+}
+
 impl World for Flair {
     type Report = Report;
-    const OPTION: &'static str = "--flair ";
+    type Setup = Reads;
 
-    fn play(seed: u64, last: Option<usize>) -> Report {
+    fn setup(&self) -> Reads {
+        self.reads
+    }
+
+    fn option(&self) -> String {
+        match self.reads {
+            Reads::Flair => "--flair ".into(),
+            reads => format!("--flair --reads {reads} "),
+        }
+    }
+
+    fn play(reads: Reads, seed: u64, last: Option<usize>) -> Report {
         let options = Options {
             trace_events: last.unwrap_or(0),
+            reads,
             ..Options::default()
         };
         run(seed, &options)

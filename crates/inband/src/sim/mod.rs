@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 use clap::Args;
+use inband_flair::reads::Reads;
 use inband_lab::signals::StopSignals;
 use inband_sim::Seeds;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
@@ -49,6 +50,9 @@ pub struct SimArgs {
     /// Play the world of FLAIR: switches, replicas and clients
     #[arg(long)]
     flair: bool,
+    /// How FLAIR answers reads: flair, leader, majority or follower-leases
+    #[arg(long, default_value_t, requires = "flair")]
+    reads: Reads,
     /// Seeds played at once
     #[arg(long, value_name = "N", default_value_t = 1)]
     jobs: usize,
@@ -65,14 +69,18 @@ fn minutes(text: &str) -> Result<f64, String> {
 }
 
 /// A world that can be simulated; the value is what was seen in all seeds so far.
-trait World: Default {
+trait World {
     /// What a seed came to. Displayed in a line, and a second one if a rule was broken.
     type Report: fmt::Display + Send;
-    /// How it is chosen on the command line.
-    const OPTION: &'static str;
+    /// What is simulated.
+    type Setup: Copy + Sync;
 
+    /// As it was asked for.
+    fn setup(&self) -> Self::Setup;
+    /// How it is chosen on the command line.
+    fn option(&self) -> String;
     /// Play a seed; keep its last events, if told how many.
-    fn play(seed: u64, last: Option<usize>) -> Self::Report;
+    fn play(setup: Self::Setup, seed: u64, last: Option<usize>) -> Self::Report;
     /// Its number.
     fn seed(report: &Self::Report) -> u64;
     /// The rule that was broken, and what it says.
@@ -93,12 +101,12 @@ trait World: Default {
 /// Play, report, and fail if a seed violates a rule.
 pub fn sim(args: &SimArgs) -> Result<()> {
     match args.flair {
-        true => simulate::<Flair>(args),
-        false => simulate::<Paxos>(args),
+        true => simulate(Flair::new(args.reads), args),
+        false => simulate(Paxos::default(), args),
     }
 }
 
-fn simulate<W: World>(args: &SimArgs) -> Result<()> {
+fn simulate<W: World>(mut seen: W, args: &SimArgs) -> Result<()> {
     if args.rules {
         for (rule, says) in W::rules() {
             println!("{rule:<20} {says}");
@@ -106,7 +114,7 @@ fn simulate<W: World>(args: &SimArgs) -> Result<()> {
         return Ok(());
     }
     if args.trace {
-        return replay::<W>(args);
+        return replay(&seen, args);
     }
     let interrupted = watch_for_ctrl_c()?;
     let started = Instant::now();
@@ -123,12 +131,13 @@ fn simulate<W: World>(args: &SimArgs) -> Result<()> {
     let bar = bar(count);
     let is_over = || limit.is_some_and(|limit| started.elapsed() >= limit);
     let stop = || interrupted.load(Ordering::Relaxed) || is_over();
-    let (mut played, mut seen) = (Played::default(), W::default());
-    let play = |seed| W::play(seed, None);
+    let (option, setup) = (seen.option(), seen.setup());
+    let mut played = Played::default();
+    let play = |seed| W::play(setup, seed, None);
     seeds.play(play, stop, |report| {
         let is_bad = W::broken_rule(&report).is_some();
         if is_bad {
-            let command = replay_command::<W>(W::seed(&report));
+            let command = replay_command(&option, W::seed(&report));
             bar.suspend(|| println!("{report}\n  replay: {command}"));
         }
         played.add(W::fault_events(&report), is_bad);
@@ -151,12 +160,12 @@ fn simulate<W: World>(args: &SimArgs) -> Result<()> {
     Ok(())
 }
 
-fn replay_command<W: World>(seed: u64) -> String {
-    format!("inband sim {}--seed {seed} --trace", W::OPTION)
+fn replay_command(option: &str, seed: u64) -> String {
+    format!("inband sim {option}--seed {seed} --trace")
 }
 
-fn replay<W: World>(args: &SimArgs) -> Result<()> {
-    let report = W::play(args.seed, Some(args.last));
+fn replay<W: World>(world: &W, args: &SimArgs) -> Result<()> {
+    let report = W::play(world.setup(), args.seed, Some(args.last));
     for line in W::trace(&report) {
         println!("{line}");
     }

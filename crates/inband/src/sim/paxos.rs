@@ -11,9 +11,15 @@ pub struct Paxos(Summary);
 
 impl World for Paxos {
     type Report = Report;
-    const OPTION: &'static str = "";
+    type Setup = ();
 
-    fn play(seed: u64, last: Option<usize>) -> Report {
+    fn setup(&self) {}
+
+    fn option(&self) -> String {
+        String::new()
+    }
+
+    fn play((): (), seed: u64, last: Option<usize>) -> Report {
         let default = Options::default();
         let options = Options {
             trace_events: last.unwrap_or(default.trace_events),

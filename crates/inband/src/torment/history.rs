@@ -38,8 +38,6 @@ pub enum Verb {
     Incr,
     /// Says how many keys there were.
     Del,
-    /// The same, but it does not say.
-    Remove,
     /// The operation has an effect only if the key holds the value (WATCH).
     Check,
 }

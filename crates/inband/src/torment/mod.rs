@@ -80,6 +80,9 @@ pub struct TormentArgs {
     /// Switches of FLAIR.
     #[arg(long, default_value_t = 2, requires = "flair")]
     switches: usize,
+    /// How FLAIR answers reads: flair, leader, majority or follower-leases.
+    #[arg(long, default_value_t, requires = "flair")]
+    reads: Reads,
     /// How FLAIR spreads reads: random, leader-avoidance or load.
     #[arg(long, default_value_t, requires = "flair")]
     balance: Balance,
@@ -221,12 +224,13 @@ impl TormentArgs {
 
     fn flair_spec(&self, dir: &Path) -> Result<FlairSpec> {
         Ok(FlairSpec {
+            sets: 1,
             program: self.program()?,
             data: dir.to_owned(),
             replicas: self.replicas,
             switches: self.switches,
             groups: flair::GROUPS,
-            reads: Reads::Flair,
+            reads: self.reads,
             balance: self.balance,
             heartbeat_ms: flair::HEARTBEAT_MS,
             step_down_ms: flair::STEP_DOWN_MS,

@@ -28,7 +28,7 @@ impl Operate for FlairClient {
         let verb = match self.rng.below(100) {
             0..=59 => Verb::Get,
             60..=92 => Verb::Set,
-            _ => Verb::Remove,
+            _ => Verb::Del,
         };
         self.perform(verb, key).is_some()
     }

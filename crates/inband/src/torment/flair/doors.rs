@@ -31,8 +31,16 @@ pub trait Door: Send {
 /// How one is opened.
 pub type Opener = Box<dyn Fn() -> Result<Box<dyn Door>> + Send>;
 
-/// The replies that the checker expects.
+/// What the checker expects of a SET.
 const DONE: &str = "OK";
+
+/// What it expects of a write: of a DEL, how many keys there were.
+fn done(verb: Verb, has_existed: bool) -> String {
+    match verb {
+        Verb::Del => u8::from(has_existed).to_string(),
+        _ => DONE.into(),
+    }
+}
 
 /// Through the gateway.
 struct Gateway {
@@ -55,7 +63,7 @@ impl Door for Gateway {
         let answer = match (command.verb, &value) {
             (Verb::Get, _) => self.client.ask(&["GET", &command.key]),
             (Verb::Set, Some(value)) => self.client.ask(&["SET", &command.key, value]),
-            (Verb::Remove, _) => self.client.ask(&["DEL", &command.key]),
+            (Verb::Del, _) => self.client.ask(&["DEL", &command.key]),
             other => Err(anyhow!("clients of FLAIR do no {other:?}")),
         };
         end_of(answer)
@@ -79,7 +87,8 @@ fn end_of(answer: Result<Answer>) -> End {
         Ok(Answer::Error(text)) => End::Failed(text),
         Ok(Answer::Text(text)) => End::Ok(vec![Some(value_of(&text))]),
         Ok(Answer::Nil) => End::Ok(vec![None]),
-        // Of SET and of DEL: what counts is that it is done.
+        // Of DEL: how many keys there were.
+        Ok(Answer::Integer(count)) => End::Ok(vec![Some(count.to_string())]),
         Ok(_) => End::Ok(vec![Some(DONE.into())]),
         Err(error) => End::Unknown(in_words(&error)),
     }
@@ -138,7 +147,7 @@ impl Door for Direct {
         let key = command.key.clone().into_bytes();
         let op = match (command.verb, &command.value) {
             (Verb::Set, Some(value)) => Op::Put(key, stored(value).into_bytes()),
-            (Verb::Remove, _) => Op::Delete(key),
+            (Verb::Del, _) => Op::Delete(key),
             _ => Op::Get(key),
         };
         match self.outcome(op) {
@@ -146,7 +155,8 @@ impl Door for Direct {
                 let value = data.map(|data| value_of(&String::from_utf8_lossy(&data)));
                 End::Ok(vec![value])
             }
-            Ok(Outcome::Written | Outcome::Missing) => End::Ok(vec![Some(DONE.into())]),
+            Ok(Outcome::Written) => End::Ok(vec![Some(done(command.verb, true))]),
+            Ok(Outcome::Missing) => End::Ok(vec![Some(done(command.verb, false))]),
             Ok(Outcome::Failed(why)) => End::Failed(why.to_string()),
             Ok(Outcome::Unknown) => {
                 End::Unknown(format!("the client gets no answer within {ANSWER_LIMIT:?}"))

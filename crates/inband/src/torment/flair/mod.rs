@@ -181,10 +181,11 @@ impl Subject for Cluster {
     fn describe(&self) -> String {
         let spec = &self.spec;
         format!(
-            "FLAIR: {} replicas, {} switches, {} key groups, reads {}, durability {}, dataplane {}",
+            "FLAIR: {} replicas, {} switches, {} key groups, reads {} ({}), durability {}, dataplane {}",
             spec.replicas,
             spec.switches,
             spec.groups,
+            spec.reads,
             spec.balance,
             spec.durability,
             spec.dataplane

@@ -305,7 +305,7 @@ fn words(command: &Command) -> Vec<&str> {
         Verb::Get | Verb::Check => "GET",
         Verb::Set => "SET",
         Verb::Incr => "INCR",
-        Verb::Del | Verb::Remove => "DEL",
+        Verb::Del => "DEL",
     };
     let value = command.value.as_deref();
     [verb, &command.key].into_iter().chain(value).collect()
