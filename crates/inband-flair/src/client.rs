@@ -42,9 +42,14 @@ pub enum Op {
     Delete(Vec<u8>),
 }
 
-/// Names a request of this client. Never used again.
+/// Names a request of a client. Never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
+pub struct Ticket {
+    /// The client's replica set.
+    pub set: u16,
+    /// Its own number there.
+    pub number: u64,
+}
 
 /// Why a request was not taken; nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -203,10 +208,10 @@ impl Client {
             return Err(SubmitError::TooMany(under_way));
         }
         self.tickets += 1;
-        let ticket = Ticket(self.tickets);
+        let ticket = self.ticket(self.tickets);
         let request = self.request(now, ticket, Some(op));
         match (&request.op, self.session) {
-            (Some(Op::Get(_)), _) => self.begin(now, Name::Read(ticket.0), request, out),
+            (Some(Op::Get(_)), _) => self.begin(now, Name::Read(ticket.number), request, out),
             (_, Some(_)) => self.begin_write(now, request, out),
             (_, None) => {
                 self.waiting.insert(ticket, request);
@@ -221,13 +226,24 @@ impl Client {
         let Ok((header, key, data)) = wire::parse(packet) else {
             return;
         };
-        if header.set != self.config.set {
-            return;
+        if header.set == self.config.set {
+            self.on_reply(now, &header, key, data, out);
         }
+    }
+
+    /// A packet of this set has come.
+    pub(crate) fn on_reply(
+        &mut self,
+        now: Nanos,
+        header: &Header,
+        key: &[u8],
+        data: &[u8],
+        out: &mut Out,
+    ) {
         match header.kind {
-            Type::ReadReply => self.on_value(&header, key, data, out),
-            Type::WriteReply => self.on_written(now, &header, out),
-            Type::Nack => self.on_nack(now, &header, out),
+            Type::ReadReply => self.on_value(header, key, data, out),
+            Type::WriteReply => self.on_written(now, header, out),
+            Type::Nack => self.on_nack(now, header, out),
             Type::Read | Type::Write | Type::Heartbeat | Type::Install => {}
         }
     }
@@ -270,6 +286,11 @@ impl Client {
     /// Requests that were sent again, as often as they were.
     pub fn repeated(&self) -> u64 {
         self.repeated
+    }
+
+    fn ticket(&self, number: u64) -> Ticket {
+        let set = self.config.set;
+        Ticket { set, number }
     }
 
     fn request(&self, now: Nanos, ticket: Ticket, op: Option<Op>) -> Request {
@@ -321,7 +342,7 @@ impl Client {
             return;
         }
         self.opens += 1;
-        let mut request = self.request(now, Ticket(0), None);
+        let mut request = self.request(now, self.ticket(0), None);
         let hash = self.digests.of_key(&self.open_key());
         request.key_hash = self.config.reads.route(hash, false);
         self.begin(now, Name::Open, request, out);

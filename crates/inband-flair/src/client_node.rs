@@ -11,15 +11,13 @@ use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_paxos::key_file::KeyFile;
 
-use crate::client::{self, Client, Op, Out, Outcome, SubmitError, Ticket};
+use crate::client::{self, Op, Out, Outcome, SubmitError, Ticket};
 use crate::clock::boot_time_ns;
 use crate::config::ClusterConfig;
 use crate::digests::Digests;
+use crate::sets::Clients;
 use crate::timing::ClientTiming;
 
-/// Every replica set of this configuration is number 0.
-const SET: u16 = 0;
-const SETS: usize = 1;
 /// Packets taken before outcomes are told.
 const BATCH_PACKETS: usize = 256;
 /// Longest sleep.
@@ -30,7 +28,7 @@ pub struct ClientNode {
     socket: HostSocket,
     gate: Gate,
     switches: Vec<SocketAddrV4>,
-    client: Client,
+    clients: Clients,
     out: Out,
     ended: VecDeque<(Ticket, Outcome)>,
 }
@@ -43,23 +41,24 @@ impl ClientNode {
         timing: ClientTiming,
     ) -> io::Result<ClientNode> {
         let switches: Vec<_> = cluster.switches.iter().map(|s| s.address).collect();
-        let mut client = Client::new(client::Config {
-            set: SET,
+        let config = client::Config {
+            set: 0,
             switches: switches.len() as u8,
             reads: cluster.reads,
             nonce: rand::random(),
             timing,
-        });
+        };
+        let mut clients = Clients::new(config, cluster.sets());
         let keys = cluster.key_file.as_deref().map(KeyFile::load);
         let keys = keys.transpose().map_err(io::Error::other)?;
         if let Some(keys) = &keys {
-            client.set_digests(Digests::new(keys.digest()));
+            clients.set_digests(Digests::new(keys.digest()));
         }
         Ok(ClientNode {
             socket: HostSocket::bind(SocketAddrV4::new(address, 0))?,
-            gate: Gate::for_flair(keys.as_ref().map(KeyFile::keys), SETS),
+            gate: Gate::for_flair(keys.as_ref().map(KeyFile::keys), cluster.sets()),
             switches,
-            client,
+            clients,
             out: Out::default(),
             ended: VecDeque::new(),
         })
@@ -67,7 +66,7 @@ impl ClientNode {
 
     /// Begin a request.
     pub fn submit(&mut self, op: Op) -> Result<Ticket, SubmitError> {
-        let ticket = self.client.submit(boot_time_ns(), op, &mut self.out);
+        let ticket = self.clients.submit(boot_time_ns(), op, &mut self.out);
         self.send();
         ticket
     }
@@ -83,9 +82,10 @@ impl ClientNode {
             if !self.gate.admits(packet) {
                 continue;
             }
-            self.client.on_packet(boot_time_ns(), packet, &mut self.out);
+            self.clients
+                .on_packet(boot_time_ns(), packet, &mut self.out);
         }
-        self.client.tick(boot_time_ns(), &mut self.out);
+        self.clients.tick(boot_time_ns(), &mut self.out);
         self.send();
         Ok(())
     }
@@ -97,7 +97,7 @@ impl ClientNode {
 
     /// Requests that have not ended.
     pub fn under_way(&self) -> usize {
-        self.client.under_way()
+        self.clients.under_way()
     }
 
     /// For polling.
@@ -107,7 +107,7 @@ impl ClientNode {
 
     /// Longest sleep before the next call of [`ClientNode::poll`].
     pub fn poll_timeout(&self) -> Duration {
-        let due = self.client.due().unwrap_or(u64::MAX);
+        let due = self.clients.due().unwrap_or(u64::MAX);
         Duration::from_nanos(due.saturating_sub(boot_time_ns())).min(IDLE_MAX)
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use inband_dataplane::flair::FlairGeometry;
 
-use crate::limits::{REPLICAS_MAX, SWITCHES_MAX};
+use crate::limits::{REPLICAS_MAX, SETS_MAX, SWITCHES_MAX};
 use crate::reads::Reads;
 
 /// Why a configuration was not accepted.
@@ -78,12 +78,20 @@ impl std::fmt::Display for Balance {
     }
 }
 
+/// With one set nothing is said of it.
+fn is_first(set: &u16) -> bool {
+    *set == 0
+}
+
 /// A storage node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicaConfig {
-    /// `replica/0`, ...: its place in the list is its number.
+    /// `replica/0`, ..., or `replica/1/0`, ... of set 1.
     pub name: String,
+    /// Its replica set. Its number there is its place in the list among those of this set.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub set: u16,
     /// Where it gets packets of the switch.
     pub address: SocketAddrV4,
     /// Where it gets Raft's messages, over TCP.
@@ -106,7 +114,7 @@ pub struct SwitchConfig {
 pub struct ClusterConfig {
     /// Its name.
     pub name: String,
-    /// Key groups of the set.
+    /// Key groups of each set.
     pub groups: u32,
     /// How reads are answered.
     #[serde(default)]
@@ -130,6 +138,20 @@ pub struct ClusterConfig {
     pub replicas: Vec<ReplicaConfig>,
     /// The switches.
     pub switches: Vec<SwitchConfig>,
+}
+
+impl ClusterConfig {
+    /// How many replica sets there are: they are numbered from 0.
+    pub fn sets(&self) -> usize {
+        let sets = self.replicas.iter().map(|replica| replica.set);
+        sets.max().map_or(0, |last| usize::from(last) + 1)
+    }
+
+    /// Where the replicas of a set stand in the list, by their numbers.
+    pub fn places(&self, set: u16) -> Vec<usize> {
+        let places = 0..self.replicas.len();
+        places.filter(|p| self.replicas[*p].set == set).collect()
+    }
 }
 
 /// What is this host's alone.
@@ -166,7 +188,7 @@ pub struct HostConfig {
 /// What a host does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// The storage node of this number.
+    /// The storage node at this place of the list.
     Replica(usize),
     /// The switch of this number.
     Switch(usize),
@@ -177,12 +199,13 @@ pub enum Part {
 /// Node ids: replicas come first, then switches, then the gateway.
 const FIRST_SWITCH_NODE: u8 = 101;
 const GATEWAY_NODE: u8 = 201;
+const _: () = assert!(SETS_MAX * REPLICAS_MAX < FIRST_SWITCH_NODE as usize);
 
 impl Part {
     /// Its node id, in packets and certificates.
     pub fn node(self) -> u8 {
         match self {
-            Part::Replica(number) => number as u8 + 1,
+            Part::Replica(place) => place as u8 + 1,
             Part::Switch(number) => FIRST_SWITCH_NODE + number as u8,
             Part::Gateway => GATEWAY_NODE,
         }
@@ -239,10 +262,14 @@ impl Config {
             }
             Err(format!("{count} {name} are not from 1 to {max}"))
         };
-        within("cluster.replicas", cluster.replicas.len(), REPLICAS_MAX)?;
+        within("replica sets", cluster.sets(), SETS_MAX)?;
+        for set in 0..cluster.sets() as u16 {
+            let name = format!("cluster.replicas of set {set}");
+            within(&name, cluster.places(set).len(), REPLICAS_MAX)?;
+        }
         within("cluster.switches", cluster.switches.len(), SWITCHES_MAX)?;
         let geometry = FlairGeometry {
-            sets: 1,
+            sets: cluster.sets(),
             groups: cluster.groups as usize,
         };
         geometry
@@ -332,6 +359,20 @@ mod tests {
     }
 
     #[test]
+    fn replicas_are_numbered_within_their_set() {
+        let mut config = load(GOOD).expect("it is right");
+        let mut further = config.cluster.replicas[0].clone();
+        (further.set, further.name) = (1, "replica/1/0".into());
+        config.cluster.replicas.insert(0, further);
+        assert_eq!(config.check(), Ok(()));
+        assert_eq!(config.cluster.sets(), 2);
+        let places = (config.cluster.places(0), config.cluster.places(1));
+        assert_eq!(places, (vec![1], vec![0]));
+        let text = toml::to_string(&config).expect("it is written");
+        assert_eq!(load(&text), Ok(config));
+    }
+
+    #[test]
     fn mistakes_name_the_value_and_the_bounds() {
         for (from, to, says) in [
             (
@@ -364,6 +405,16 @@ mod tests {
                 "switches = [{ name = \"switch/0\", address = \"10.77.0.1:7400\" }]",
                 "switches = []",
                 "0 cluster.switches are not from 1",
+            ),
+            (
+                "name = \"replica/0\", address",
+                "name = \"replica/0\", set = 1, address",
+                "0 cluster.replicas of set 0 are not from 1 to 8",
+            ),
+            (
+                "name = \"replica/0\", address",
+                "name = \"replica/0\", set = 8, address",
+                "9 replica sets are not from 1 to 8",
             ),
         ] {
             assert!(GOOD.contains(from), "{from}");

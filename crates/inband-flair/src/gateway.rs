@@ -1,7 +1,8 @@
 //! The protocol of Redis in front of FLAIR: GET, SET, DEL and what Redis clients say beside them.
 //!
 //! Commands of one connection are answered in their order. Those on different keys run at the same time; one on a
-//! key that an earlier one still uses waits for it, unless both only read.
+//! key that an earlier one still uses waits for it, unless both only read. Those on several keys are as many operations,
+//! each at the replica set of its key.
 
 mod command;
 mod connection;
@@ -24,18 +25,16 @@ use inband_resp::password::Password;
 use inband_resp::patience::Patience;
 use rustls::ServerConfig;
 
-use crate::client::{self, Client, Out, SubmitError, Ticket};
+use crate::client::{self, Out, SubmitError, Ticket};
 use crate::clock::boot_time_ns;
 use crate::config::Config;
 use crate::digests::Digests;
 use crate::limits::{GATEWAY_CLIENTS_MAX, GATEWAY_MEMORY_BYTES_MAX, GATEWAY_READ_BUDGET_BYTES};
+use crate::sets::Clients;
 use crate::timing::ClientTiming;
 use connection::{Connection, Turn};
 use hits::{Hit, Hits};
 
-/// Every replica set of this configuration is number 0.
-const SET: u16 = 0;
-const SETS: usize = 1;
 /// Packets taken before clients get a turn.
 const BATCH_PACKETS: usize = 256;
 /// Longest sleep: it has to notice that it is to stop.
@@ -81,7 +80,7 @@ pub struct Gateway {
     socket: HostSocket,
     gate: Gate,
     switches: Vec<SocketAddrV4>,
-    client: Client,
+    clients: Clients,
     out: Out,
     /// Which connection waits for an operation: its place, and its id.
     waiting: HashMap<Ticket, (usize, u64)>,
@@ -104,15 +103,17 @@ impl Gateway {
         doors: Doors,
     ) -> io::Result<Gateway> {
         let switches: Vec<_> = config.cluster.switches.iter().map(|s| s.address).collect();
-        let mut client = Client::new(client::Config {
-            set: SET,
+        let sets = config.cluster.sets();
+        let of_each = client::Config {
+            set: 0,
             switches: switches.len() as u8,
             reads: config.cluster.reads,
             nonce: rand::random(),
             timing: ClientTiming::default(),
-        });
+        };
+        let mut clients = Clients::new(of_each, sets);
         if let Some(keys) = keys {
-            client.set_digests(Digests::new(keys.digest()));
+            clients.set_digests(Digests::new(keys.digest()));
         }
         let address = config.host.address.expect("a checked gateway has one");
         let socket = HostSocket::bind(address)?;
@@ -125,9 +126,9 @@ impl Gateway {
             doors,
             scratch: vec![0; GATEWAY_READ_BUDGET_BYTES],
             socket,
-            gate: Gate::for_flair(keys.map(KeyFile::keys), SETS),
+            gate: Gate::for_flair(keys.map(KeyFile::keys), sets),
             switches,
-            client,
+            clients,
             out: Out::default(),
             waiting: HashMap::new(),
             full: Vec::new(),
@@ -152,7 +153,7 @@ impl Gateway {
     ) -> io::Result<()> {
         while !stop.load(Ordering::Acquire) {
             let more = self.receive()?;
-            self.client.tick(boot_time_ns(), &mut self.out);
+            self.clients.tick(boot_time_ns(), &mut self.out);
             self.settle();
             let timeout = if more { Duration::ZERO } else { self.timeout() };
             self.front.wait(timeout, &mut self.ready)?;
@@ -172,7 +173,7 @@ impl Gateway {
         if !self.attention.is_empty() {
             return Duration::ZERO;
         }
-        let due = self.client.due().unwrap_or(u64::MAX);
+        let due = self.clients.due().unwrap_or(u64::MAX);
         let timeout = Duration::from_nanos(due.saturating_sub(boot_time_ns())).min(IDLE_MAX);
         let pause = self.front.accept_pause(Instant::now());
         pause.map_or(timeout, |pause| timeout.min(pause))
@@ -189,7 +190,8 @@ impl Gateway {
             if !self.gate.admits(packet) {
                 continue;
             }
-            self.client.on_packet(boot_time_ns(), packet, &mut self.out);
+            self.clients
+                .on_packet(boot_time_ns(), packet, &mut self.out);
         }
         Ok(true)
     }
@@ -245,11 +247,11 @@ impl Gateway {
             return;
         };
         let (now, id) = (boot_time_ns(), connection.id);
-        let (client, out, waiting) = (&mut self.client, &mut self.out, &mut self.waiting);
+        let (clients, out, waiting) = (&mut self.clients, &mut self.out, &mut self.waiting);
         let (full, hits) = (&mut self.full, &mut self.hits);
         let mut turn = Turn {
             submit: |op| {
-                let submitted = client.submit(now, op, out);
+                let submitted = clients.submit(now, op, out);
                 match &submitted {
                     Ok(ticket) => {
                         waiting.insert(*ticket, (slot, id));

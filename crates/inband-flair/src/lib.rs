@@ -21,6 +21,7 @@ pub mod peers;
 pub mod reads;
 pub mod replica;
 pub mod replica_node;
+pub mod sets;
 pub mod store;
 pub mod switch_node;
 pub mod timing;

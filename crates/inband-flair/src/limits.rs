@@ -7,6 +7,8 @@ use inband_dataplane::wire::VALUE_LEN_MAX_BYTES;
 pub const KEY_LEN_BYTES_MAX: usize = 1024;
 /// Longest key and data together: what one packet carries.
 pub const KEY_AND_DATA_LEN_BYTES_MAX: usize = VALUE_LEN_MAX_BYTES;
+/// Replica sets of a cluster.
+pub const SETS_MAX: usize = 8;
 /// Replicas of a set.
 pub const REPLICAS_MAX: usize = flair::REPLICAS_MAX;
 /// Switches that a replica set can be served by.

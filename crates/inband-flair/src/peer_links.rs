@@ -18,8 +18,6 @@ use inband_transport::tls::{is_refused, Transport};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
-use crate::config::Part;
-
 /// Longest message: a snapshot of a whole store.
 const MESSAGE_LEN_MAX_BYTES: usize = 1 << 30;
 /// Messages that are being read or wait, together: one such, and what comes beside it.
@@ -69,6 +67,8 @@ struct Door<M> {
     closed_memory: AtomicU64,
     closed_protocol: AtomicU64,
     transport: Transport,
+    /// Node ids of the set's replicas, by their numbers.
+    nodes: Vec<u8>,
 }
 
 fn count(counter: &AtomicU64) {
@@ -76,10 +76,11 @@ fn count(counter: &AtomicU64) {
 }
 
 impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
-    /// Listen for peers, as the replica of this number.
+    /// Listen for peers, as the replica of this number. `nodes`: node ids of all replicas of the set.
     pub fn listen(
         address: SocketAddr,
         number: u8,
+        nodes: Vec<u8>,
         transport: Transport,
     ) -> io::Result<PeerLinks<M>> {
         let listener = TcpListener::bind(address)?;
@@ -98,6 +99,7 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
             closed_memory: AtomicU64::new(0),
             closed_protocol: AtomicU64::new(0),
             transport: transport.clone(),
+            nodes,
         });
         let for_thread = door.clone();
         thread::Builder::new()
@@ -251,7 +253,8 @@ fn serve<M: DeserializeOwned>(stream: TcpStream, door: &Door<M>) -> io::Result<(
         stream.get_mut().paced_mut().must_end_in(Some(limit))?;
         let held = Held::new(door, len_bytes)?;
         let (from, message): (u8, M) = read_body(&mut stream, len_bytes)?;
-        let node = Part::Replica(usize::from(from)).node();
+        let node = door.nodes.get(usize::from(from));
+        let node = *node.ok_or(ErrorKind::InvalidData)?;
         if known != Some(from) && !stream.get_ref().may_be_node(node) {
             return Ok(()); // counted by the transport
         }
@@ -270,6 +273,7 @@ fn serve<M: DeserializeOwned>(stream: TcpStream, door: &Door<M>) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Part;
     use inband_transport::certificates::{Authority, CertificateFiles};
     use std::path::Path;
     use std::time::Instant;
@@ -280,7 +284,8 @@ mod tests {
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = free.local_addr().expect("an address");
         drop(free);
-        PeerLinks::listen(address, number, transport).expect("listens")
+        let nodes = (0..3).map(|place| Part::Replica(place).node()).collect();
+        PeerLinks::listen(address, number, nodes, transport).expect("listens")
     }
 
     /// The next message, as whoever polls gets it.

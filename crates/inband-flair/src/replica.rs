@@ -22,6 +22,7 @@ use crate::limits::{KEY_LEN_BYTES_MAX, PENDING_WRITES_MAX, REPLICAS_MAX};
 use crate::packets::Packets;
 use crate::peers::{Load, Peers};
 use crate::reads::Reads;
+use crate::sets::set_of;
 use crate::store::{Done, Store};
 use crate::timing::{Nanos, Timing};
 use answer::Answer;
@@ -40,6 +41,8 @@ pub struct Config {
     pub node: u16,
     /// The replica set.
     pub set: u16,
+    /// How many sets the cluster has.
+    pub sets: u16,
     /// How many switches there are.
     pub switches: u8,
     /// Key groups, as the switches have them.
@@ -618,10 +621,13 @@ impl Replica {
         }
     }
 
-    /// Is this the key that the switch believes it is, and the data that the client sent?
+    /// Is this a key of this set, and the one that the switch believes it is, and the data that the client sent?
     fn is_whole(&self, header: &Header, key: &[u8], data: &[u8]) -> bool {
         let is_read = header.kind == Type::Read;
-        (1..=KEY_LEN_BYTES_MAX).contains(&key.len())
+        let is_open = header.kind == Type::Write && header.has(flag::OPEN);
+        let is_of_set = is_open || set_of(key, self.config.sets) == self.config.set;
+        is_of_set
+            && (1..=KEY_LEN_BYTES_MAX).contains(&key.len())
             && header.key_hash == self.config.reads.route(self.digests.of_key(key), is_read)
             && header.digest == self.digests.of_data(data)
     }

@@ -27,9 +27,6 @@ use crate::timing::{Timing, MS, TUNING};
 
 /// Packets handled before what they lead to is sent: a burst of writes is one message a follower.
 const BATCH_PACKETS: usize = 64;
-/// Every replica set of this configuration is number 0.
-const SET: u16 = 0;
-const SETS: usize = 1;
 /// Longest sleep.
 const IDLE_MAX: Duration = Duration::from_millis(100);
 /// Its log, in its directory.
@@ -99,14 +96,17 @@ impl ReplicaNode {
         transport: Transport,
     ) -> Result<ReplicaNode, ReplicaError> {
         let cluster = &config.cluster;
-        let Some(Part::Replica(number)) = config.part() else {
+        let Some(Part::Replica(place)) = config.part() else {
             return Err(ReplicaError::OtherPart(config.host.name.clone()));
         };
-        let this = &cluster.replicas[number];
+        let this = &cluster.replicas[place];
+        let members = cluster.places(this.set);
+        let number = members.iter().take_while(|other| **other != place).count();
+        let nodes = members.iter().map(|place| Part::Replica(*place).node());
         let failed = |address, source| ReplicaError::Address { address, source };
         let socket = HostSocket::bind(this.address)
             .map_err(|source| failed(SocketAddr::V4(this.address), source))?;
-        let links = PeerLinks::listen(this.raft, number as u8, transport)
+        let links = PeerLinks::listen(this.raft, number as u8, nodes.collect(), transport)
             .map_err(|source| failed(this.raft, source))?;
         let timing = Timing {
             heartbeat_ns: cluster.heartbeat_ms * MS,
@@ -117,9 +117,10 @@ impl ReplicaNode {
         };
         let spec = replica::Config {
             replica: number as u8,
-            replicas: cluster.replicas.len() as u8,
-            node: u16::from(Part::Replica(number).node()),
-            set: SET,
+            replicas: members.len() as u8,
+            node: u16::from(Part::Replica(place).node()),
+            set: this.set,
+            sets: cluster.sets() as u16,
             switches: cluster.switches.len() as u8,
             groups: cluster.groups as usize,
             founder: found,
@@ -145,10 +146,10 @@ impl ReplicaNode {
         Ok(ReplicaNode {
             replica,
             socket,
-            gate: Gate::for_flair(keys.map(KeyFile::keys), SETS),
+            gate: Gate::for_flair(keys.map(KeyFile::keys), cluster.sets()),
             links,
             switches: cluster.switches.iter().map(|s| s.address).collect(),
-            peers: cluster.replicas.iter().map(|r| r.raft).collect(),
+            peers: members.iter().map(|m| cluster.replicas[*m].raft).collect(),
             out: Out::default(),
             unsent: 0,
             strangers: 0,

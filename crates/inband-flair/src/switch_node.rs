@@ -26,8 +26,6 @@ use crate::config::{Config, Part};
 
 /// Packets handled before others get a turn.
 const BATCH_PACKETS: usize = 64;
-/// Every replica set of this configuration is number 0.
-const SET: usize = 0;
 /// Longest sleep: it has nothing to do unless packets come.
 const IDLE_MAX: Duration = Duration::from_millis(100);
 /// Between two looks at the kernel's neighbours, once all replicas are among them.
@@ -78,7 +76,8 @@ pub struct SwitchNode {
     backend: Backend,
     dataplane: Dataplane,
     node: u8,
-    replicas: Vec<SocketAddrV4>,
+    /// Of each set, by their numbers.
+    replicas: Vec<Vec<SocketAddrV4>>,
     geometry: FlairGeometry,
     /// For choosing among replicas; nothing rests on it.
     random: SmallRng,
@@ -99,13 +98,16 @@ impl SwitchNode {
         let socket =
             HostSocket::bind(address).map_err(|source| SwitchError::Address { address, source })?;
         let geometry = FlairGeometry {
-            sets: 1,
+            sets: config.cluster.sets(),
             groups: config.cluster.groups as usize,
         };
         // 0 is what those say who do not know it yet.
         let incarnation = rand::random::<u64>().max(1);
         let node = Part::Switch(number).node();
-        let replicas: Vec<_> = config.cluster.replicas.iter().map(|r| r.address).collect();
+        let cluster = &config.cluster;
+        let address_of = |place: usize| cluster.replicas[place].address;
+        let members = |set| cluster.places(set).into_iter().map(address_of).collect();
+        let replicas: Vec<Vec<_>> = (0..geometry.sets as u16).map(members).collect();
         let host = &config.host;
         let (dataplane, why) = backend::resolve(host.dataplane, host.interface.as_deref());
         tracing::info!("{}: dataplane {dataplane} ({why})", host.name);
@@ -129,7 +131,7 @@ impl SwitchNode {
                     address,
                     interface,
                     mode,
-                    replicas: vec![replicas.clone()],
+                    replicas: replicas.clone(),
                     keys,
                 })?))
             }
@@ -236,16 +238,22 @@ impl SwitchNode {
         self.dataplane
     }
 
-    /// The session, and whether it serves now.
-    pub fn session(&self) -> (SessionView, bool) {
-        let session = self.registers().sessions.session(SET).unwrap_or_default();
+    /// How many replica sets there are.
+    pub fn sets(&self) -> usize {
+        self.geometry.sets
+    }
+
+    /// The session of a set, and whether it serves now.
+    pub fn session(&self, set: usize) -> (SessionView, bool) {
+        let session = self.registers().sessions.session(set).unwrap_or_default();
         (session, session.is_active(boot_time_ns()))
     }
 
-    /// Key groups that are being written.
-    pub fn unstable_groups(&self) -> u64 {
-        let (session, _) = self.session();
-        let groups = 0..self.geometry.groups;
+    /// Key groups of a set that are being written.
+    pub fn unstable_groups(&self, set: usize) -> u64 {
+        let (session, _) = self.session(set);
+        let first = set * self.geometry.groups;
+        let groups = first..first + self.geometry.groups;
         let group = |index| self.registers().groups.group(index);
         groups
             .filter_map(group)
@@ -279,12 +287,12 @@ impl SwitchNode {
 fn address_of(
     verdict: Verdict,
     from: SocketAddrV4,
-    replicas: &[SocketAddrV4],
+    replicas: &[Vec<SocketAddrV4>],
 ) -> Option<SocketAddrV4> {
     match verdict {
         Verdict::Drop | Verdict::Pass => None,
         Verdict::Back => Some(from),
-        Verdict::ToReplica { replica, .. } => replicas.get(replica).copied(),
+        Verdict::ToReplica { set, replica } => replicas.get(set)?.get(replica).copied(),
         Verdict::ToClient(client) => Some(client),
     }
 }

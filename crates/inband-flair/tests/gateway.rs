@@ -52,6 +52,7 @@ fn config(switch: std::net::SocketAddrV4) -> Config {
             key_file: None,
             replicas: vec![ReplicaConfig {
                 name: "replica/0".into(),
+                set: 0,
                 address: switch,
                 raft: SocketAddr::V4(switch),
             }],

@@ -3,189 +3,19 @@
 
 mod common;
 
-use std::fs::File;
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{lab_works, port, Client, PROGRAM};
+use common::flair::{addresses, hosts, Flair, PATIENCE};
+use common::{lab_works, Client, PROGRAM};
 use inband_dataplane::auth::{Gate, Keys, Secret};
 use inband_dataplane::flair::wire::{self, Header, Type};
 use inband_flair::client::{self, Op, Outcome};
 use inband_flair::digests::Digests;
 use inband_flair::timing::ClientTiming;
 use inband_paxos::key_file::KeyFile;
-use nix::sched::{setns, CloneFlags};
-use nix::sys::signal::{kill, Signal};
-use nix::unistd::Pid;
 use serde_json::Value;
-
-/// How long a cluster may take to be whole again; far longer than it does.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-struct Flair {
-    data: PathBuf,
-    resp: SocketAddr,
-}
-
-impl Flair {
-    fn up(name: &str, options: &[&str]) -> Flair {
-        let data = std::env::temp_dir().join(format!("ib-flair-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&data);
-        let resp = SocketAddr::from(([127, 0, 0, 1], port(1)));
-        let flair = Flair { data, resp };
-        flair.up_again(options);
-        flair
-    }
-
-    fn up_again(&self, options: &[&str]) -> String {
-        let resp = self.resp.to_string();
-        let said = self.succeeds(&[&["up", "--detach", "--resp", &resp], options].concat());
-        assert!(said.contains("self-check: SET and GET agree"), "{said}");
-        assert!(said.contains(&format!("-p {}", self.resp.port())), "{said}");
-        said
-    }
-
-    /// End every process at once, without a word.
-    fn kill_all(&self) {
-        let status = self.status();
-        let pids = hosts(&status).iter().map(|host| &host["pid"]);
-        for pid in pids.chain([&status["supervisor_pid"]]) {
-            let pid = pid.as_u64().expect("it runs") as i32;
-            kill(Pid::from_raw(pid), Signal::SIGKILL).expect("ours");
-        }
-    }
-
-    fn run(&self, args: &[&str]) -> (bool, String) {
-        let output = Command::new(PROGRAM)
-            .arg("flair")
-            .args(args)
-            .arg("--data")
-            .arg(&self.data)
-            .output()
-            .expect("it runs");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned()
-            + &String::from_utf8_lossy(&output.stderr);
-        (output.status.success(), said)
-    }
-
-    fn succeeds(&self, args: &[&str]) -> String {
-        let (succeeded, said) = self.run(args);
-        assert!(succeeded, "{args:?}: {said}");
-        said
-    }
-
-    fn status(&self) -> Value {
-        serde_json::from_str(&self.succeeds(&["status", "--json"])).expect("it is JSON")
-    }
-
-    /// The value of a counter, of all hosts together.
-    fn count(&self, name: &str) -> u64 {
-        let status = self.status();
-        let hosts = status["hosts"].as_array().expect("there are hosts");
-        let of = |host: &Value| host["status"]["counters"][name].as_u64().unwrap_or(0);
-        hosts.iter().map(of).sum()
-    }
-
-    /// Hosts tell what they have counted now and then.
-    fn wait_until_counted(&self, name: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.count(name) == 0 {
-            assert!(Instant::now() < deadline, "{name} is not counted");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Set and get keys, each its own value.
-    fn check(&self, client: &mut Client, round: u32) {
-        for key in 0..100 {
-            let (key, value) = (format!("key{key}"), format!("{round}.{key}"));
-            assert_eq!(client.call(&["SET", &key, &value]), "+OK");
-            assert_eq!(client.call(&["GET", &key]), value);
-        }
-    }
-
-    /// All replicas are voters and have applied the same.
-    fn wait_until_whole(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let status = self.status();
-            let hosts = status["hosts"].as_array().expect("there are hosts");
-            let replicas: Vec<&Value> = hosts
-                .iter()
-                .map(|host| &host["status"]["replica"])
-                .filter(|replica| !replica.is_null())
-                .collect();
-            let voters = |r: &&Value| r["voters"].as_array().map_or(0, Vec::len);
-            let is_whole = replicas.len() == 3
-                && replicas.iter().all(|r| voters(r) == 3)
-                && replicas
-                    .iter()
-                    .all(|r| r["applied"] == replicas[0]["applied"]);
-            if is_whole {
-                return;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "it does not become whole: {status}"
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Wait until this is so of what status says.
-    fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let status = self.status();
-            if is_so(&status) {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "not {what}: {status}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Do something on the gateway's host.
-    fn beside_gateway<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
-        let status = self.status();
-        let in_lab = status["network"] == "namespaces";
-        let host = hosts(&status).iter().find(|host| host["name"] == "gateway");
-        let pid = host.expect("there is one")["pid"]
-            .as_u64()
-            .expect("it runs");
-        let there = move || {
-            if in_lab {
-                let network = File::open(format!("/proc/{pid}/ns/net")).expect("its network");
-                setns(network, CloneFlags::CLONE_NEWNET).expect("it can be entered");
-            }
-            act()
-        };
-        std::thread::scope(|scope| scope.spawn(there).join().expect("it ends"))
-    }
-}
-
-fn hosts(status: &Value) -> &Vec<Value> {
-    status["hosts"].as_array().expect("there are hosts")
-}
-
-fn addresses(status: &Value, kind: &str) -> Vec<SocketAddrV4> {
-    let of_kind = |host: &&Value| host["name"].as_str().is_some_and(|n| n.starts_with(kind));
-    let address = |host: &Value| host["address"].as_str().and_then(|a| a.parse().ok());
-    let hosts = hosts(status).iter().filter(of_kind);
-    hosts
-        .map(|host| address(host).expect("an address"))
-        .collect()
-}
-
-impl Drop for Flair {
-    fn drop(&mut self) {
-        let (_, said) = self.run(&["down"]);
-        println!("{said}");
-        let _ = std::fs::remove_dir_all(&self.data);
-    }
-}
 
 fn survives(name: &str, options: &[&str]) {
     let flair = Flair::up(name, options);
@@ -341,6 +171,17 @@ fn strangers_are_not_heard(name: &str, options: &[&str]) {
         };
         hosts(status).iter().all(is_new)
     });
+    let output = Command::new(PROGRAM)
+        .args(["key", "list", "--data", data])
+        .output();
+    let said = String::from_utf8(output.expect("it runs").stdout).expect("text");
+    for host in hosts(&flair.status()) {
+        let line = format!(
+            "{:<12} sends with key 2, accepts 2",
+            host["name"].as_str().expect("a name")
+        );
+        assert!(said.contains(&line), "{said}");
+    }
     flair.check(&mut client, 2);
     let value = flair.beside_gateway(|| read_with(&keys, &switches, "key7"));
     assert_eq!(value, None, "the old key is forgotten");

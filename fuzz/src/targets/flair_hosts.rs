@@ -70,6 +70,7 @@ fn replica(number: u8, founder: bool, random: u64, now: Nanos) -> Replica {
         replicas: REPLICAS,
         node: u16::from(number) + 1,
         set: 0,
+        sets: 1,
         switches: SWITCHES,
         groups: GROUPS,
         founder,

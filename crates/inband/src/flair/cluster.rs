@@ -25,6 +25,7 @@ use super::hosts::{cluster_config, existing_log, host, names, Host};
 use super::keys;
 use super::record::Record;
 use super::remote::{self, Reply, Request};
+use super::role::{self, Role};
 use super::status::{ClusterStatus, Process};
 
 /// How long the hosts may take until a session serves.
@@ -38,11 +39,13 @@ pub struct FlairSpec {
     pub program: PathBuf,
     /// Directory of the cluster.
     pub data: PathBuf,
-    /// Storage nodes.
+    /// Replica sets.
+    pub sets: usize,
+    /// Storage nodes of each.
     pub replicas: usize,
     /// Switches.
     pub switches: usize,
-    /// Key groups.
+    /// Key groups of each set.
     pub groups: u32,
     /// How reads are answered.
     pub reads: Reads,
@@ -279,8 +282,8 @@ impl Drop for Cluster {
 }
 
 impl Shared {
-    /// Start a host's process. `is_first`: all hosts are started, and one of the replicas founds the group if none
-    /// is in one.
+    /// Start a host's process. `is_first`: all hosts are started, and one of the replicas of each set founds the group
+    /// if none is in one.
     fn spawn(&self, host: &Host, is_first: bool) -> Result<()> {
         let log = host.dir.join("log");
         let log = OpenOptions::new()
@@ -297,7 +300,8 @@ impl Shared {
             "--config".as_ref(),
             config.as_os_str(),
         ]);
-        if is_first && host.config.part() == Some(Part::Replica(0)) {
+        let is_founder = host.member().is_some_and(|(_, number)| number == 0);
+        if is_first && is_founder {
             process = process.args(["--found"]);
         }
         process.log = Some(log);
@@ -319,7 +323,8 @@ impl Shared {
         loop {
             let status = self.status();
             let answer = status.hosts.iter().all(|host| host.status.is_some());
-            if answer && status.switch().is_some() {
+            let serves = |set| status.switch_of(set).is_some();
+            if answer && (0..status.sets as u16).all(serves) {
                 return Ok(());
             }
             for host in &self.hosts {
@@ -350,6 +355,7 @@ impl Shared {
             },
             // With port 0 it is any.
             resp: self.front_door.local_addr().unwrap_or(self.spec.resp),
+            sets: self.spec.sets,
             groups: self.config.groups,
             balance: self.config.balance.to_string(),
             durability: self.spec.durability,
@@ -359,32 +365,28 @@ impl Shared {
 
     /// The host that a role means now.
     fn resolve(&self, role: &str) -> Result<&Host> {
-        let leader = |status: &ClusterStatus| status.leader().map(|(host, _)| host.name.clone());
-        let name = match role.split_once('/') {
-            None if role == "leader" => leader(&self.status()).context("no replica leads now")?,
-            None if role == "switch" => {
+        match Role::parse(role, self.spec.sets)? {
+            Role::Host => self.named(role),
+            Role::Leader(set) => {
+                let status = self.status();
+                let (leader, _) = status.leader_of(set).context("no replica leads now")?;
+                self.named(&leader.name)
+            }
+            Role::Switch => {
                 let status = self.status();
                 let switch = status.switch().context("no session serves now")?;
-                switch.name.clone()
+                self.named(&switch.name)
             }
-            Some(("follower", number)) => {
-                let number: usize = number
-                    .parse()
-                    .ok()
-                    .with_context(|| format!("follower/{number}: {number:?} is no number"))?;
+            Role::Follower(set, number) => {
                 let status = self.status();
-                let leader = leader(&status);
-                let hosts = status.hosts.into_iter().map(|host| host.name);
-                let mut followers = hosts
-                    .filter(|name| name.starts_with("replica") && Some(name) != leader.as_ref());
-                followers
-                    .nth(number)
-                    .with_context(|| format!("there is no follower/{number}"))?
+                let leader = status.leader_of(set).map(|(host, _)| &host.name);
+                let members = status.hosts.iter().filter(|host| host.set == Some(set));
+                let mut followers = members.filter(|host| Some(&host.name) != leader);
+                let follower = followers.nth(number);
+                let follower = follower.with_context(|| format!("there is no {role}"))?;
+                self.named(&follower.name)
             }
-            // A host by its own name.
-            _ => role.to_owned(),
-        };
-        self.named(&name)
+        }
     }
 
     fn named(&self, name: &str) -> Result<&Host> {
@@ -397,7 +399,8 @@ impl Shared {
             .find(|host| host.name() == name)
             .with_context(|| {
                 format!(
-                    "no host is {name:?}; there are leader, switch, follower/N, {}",
+                    "no host is {name:?}; there are {}, {}",
+                    role::names(self.spec.sets),
                     names()
                 )
             })

@@ -53,6 +53,17 @@ impl Host {
         &self.config.host.name
     }
 
+    /// A replica's set, and its number there.
+    pub fn member(&self) -> Option<(u16, usize)> {
+        let Some(Part::Replica(place)) = self.config.part() else {
+            return None;
+        };
+        let cluster = &self.config.cluster;
+        let set = cluster.replicas[place].set;
+        let number = cluster.places(set).iter().position(|p| *p == place)?;
+        Some((set, number))
+    }
+
     /// Its process, now.
     pub fn slot(&self) -> MutexGuard<'_, Slot> {
         let mut slot = lock(&self.slot);
@@ -81,6 +92,7 @@ impl Host {
         let runs = process == Process::Running;
         HostEntry {
             name: self.name().into(),
+            set: self.member().map(|(set, _)| set),
             address: self.address,
             process,
             pid,
@@ -99,11 +111,23 @@ impl Host {
 /// Names of the hosts, in the order of their addresses.
 pub fn names(spec: &FlairSpec) -> Vec<String> {
     let switches = (0..spec.switches).map(|i| format!("switch/{i}"));
-    let replicas = (0..spec.replicas).map(|i| format!("replica/{i}"));
+    let replicas = replicas(spec).into_iter().map(|(_, name)| name);
     switches
         .chain(replicas)
         .chain([GATEWAY.to_owned()])
         .collect()
+}
+
+/// The replicas: the set of each, and its name. With one set it is not named.
+fn replicas(spec: &FlairSpec) -> Vec<(u16, String)> {
+    let members = |set: usize| {
+        let name = move |number| match spec.sets {
+            1 => format!("replica/{number}"),
+            _ => format!("replica/{set}/{number}"),
+        };
+        (0..spec.replicas).map(move |number| (set as u16, name(number)))
+    };
+    (0..spec.sets).flat_map(members).collect()
 }
 
 /// What all hosts agree on.
@@ -130,8 +154,10 @@ pub fn cluster_config(
             .then(|| ClusterDir::key_file_in(&spec.data)),
         replicas: of("replica")
             .into_iter()
-            .map(|(name, address)| ReplicaConfig {
+            .zip(replicas(spec))
+            .map(|((name, address), (set, _))| ReplicaConfig {
                 name,
+                set,
                 address,
                 raft: SocketAddr::V4(address), // the same number, but TCP
             })

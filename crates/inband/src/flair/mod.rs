@@ -6,11 +6,12 @@ mod keys;
 mod operate;
 mod record;
 mod remote;
+mod role;
 mod run;
 pub mod status;
 mod up;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -47,6 +48,11 @@ impl FlairCommand {
     pub fn only_prints(&self) -> bool {
         matches!(self, FlairCommand::Status(_))
     }
+}
+
+/// What the cluster in a directory says of itself; `None`: there is none of FLAIR.
+pub fn status_in(data: &Path) -> Option<Result<status::ClusterStatus>> {
+    record::is_in(data).then(|| remote::status(data))
 }
 
 /// `inband flair ...`.

@@ -9,7 +9,7 @@ use inband_paxos::config::Durability;
 use inband_paxos::durable::StateLock;
 
 use super::remote::{self, Reply, Request};
-use super::status::{ClusterStatus, HostEntry, Process};
+use super::status::{ClusterStatus, HostEntry, Process, SwitchStatus};
 use super::DEFAULT_DATA;
 use crate::key;
 
@@ -42,7 +42,7 @@ pub struct StatusArgs {
 #[derive(Debug, Args)]
 pub struct RoleArgs {
     /// leader, switch (the one that serves), follower/0 (the first replica that does not lead), replica/2,
-    /// switch/1, gateway.
+    /// switch/1, gateway. With several sets: leader/1 (of set 1), follower/1/0, replica/1/2; switch serves set 0.
     role: String,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -66,22 +66,19 @@ pub fn status(args: &StatusArgs) -> Result<()> {
     Ok(())
 }
 
-/// A line for the cluster, and one for each host.
+/// A line for the cluster, one for each set if there are several, and one for each host.
 pub fn print(status: &ClusterStatus) {
-    let serving = match (status.leader(), status.switch()) {
-        (Some((leader, replica)), Some(switch)) => format!(
-            "session {} of {} on {}",
-            replica.serving.map_or(0, |(session, _)| session),
-            leader.name,
-            switch.name
-        ),
-        (Some((leader, _)), None) => format!("{} leads, no session serves", leader.name),
-        (None, _) => "no replica leads".into(),
-    };
-    println!(
-        "{serving}; {} groups, balance {}, durability {}, {}",
-        status.groups, status.balance, status.durability, status.network
+    let common = format!(
+        "balance {}, durability {}, {}",
+        status.balance, status.durability, status.network
     );
+    match status.sets {
+        1 => println!("{}; {} groups, {common}", serving(status, 0), status.groups),
+        sets => {
+            println!("{sets} sets of {} groups, {common}", status.groups);
+            (0..sets as u16).for_each(|set| println!("  set {set}: {}", serving(status, set)));
+        }
+    }
     let said = status.hosts.iter().filter_map(|host| host.status.as_ref());
     let packets = key::summary_of(said.clone().map(|s| (s.keys.as_ref(), &s.counters)));
     let replicas = said.filter(|s| s.replica.is_some());
@@ -98,6 +95,19 @@ pub fn print(status: &ClusterStatus) {
     }
 }
 
+fn serving(status: &ClusterStatus, set: u16) -> String {
+    match (status.leader_of(set), status.switch_of(set)) {
+        (Some((leader, replica)), Some(switch)) => format!(
+            "session {} of {} on {}",
+            replica.serving.map_or(0, |(session, _)| session),
+            leader.name,
+            switch.name
+        ),
+        (Some((leader, _)), None) => format!("{} leads, no session serves", leader.name),
+        (None, _) => "no replica leads".into(),
+    }
+}
+
 fn in_words(host: &HostEntry) -> String {
     match (host.process, &host.status) {
         (Process::Killed, _) => "killed".into(),
@@ -111,16 +121,26 @@ fn in_words(host: &HostEntry) -> String {
                     replica.term, replica.applied, replica.keys
                 );
             }
-            if let Some(switch) = &status.switch {
-                let part = if switch.active { "serves" } else { "waits" };
-                return format!(
-                    "{part} ({}), session {}, {} groups unstable",
-                    status.backend, switch.session, switch.unstable_groups
-                );
+            match &status.sessions[..] {
+                [] => "Redis clients".into(),
+                sessions => sessions_in_words(&status.backend, sessions),
             }
-            "Redis clients".into()
         }
     }
+}
+
+fn sessions_in_words(backend: &str, sessions: &[SwitchStatus]) -> String {
+    let serves = sessions.iter().any(|session| session.active);
+    let part = if serves { "serves" } else { "waits" };
+    let ids: Vec<String> = sessions.iter().map(|s| s.session.to_string()).collect();
+    let unstable_groups: u64 = sessions.iter().map(|s| s.unstable_groups).sum();
+    let session = if ids.len() == 1 {
+        "session"
+    } else {
+        "sessions"
+    };
+    let ids = ids.join(" ");
+    format!("{part} ({backend}), {session} {ids}, {unstable_groups} groups unstable")
 }
 
 /// `inband flair kill`.

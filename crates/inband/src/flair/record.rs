@@ -21,6 +21,18 @@ pub struct Record {
     durability: Durability,
     replicas: usize,
     switches: usize,
+    #[serde(default = "one")]
+    sets: usize,
+}
+
+/// Clusters from before there were several have one set.
+fn one() -> usize {
+    1
+}
+
+/// Is, or was, there a cluster of FLAIR in this directory?
+pub fn is_in(data: &Path) -> bool {
+    data.join(FILE).exists()
 }
 
 impl Record {
@@ -50,12 +62,13 @@ impl Record {
         let wanted = Record::of(spec);
         ensure!(
             was == wanted,
-            "the cluster in {} has --durability {} --replicas {} --switches {}, and its data; start it with these, or \
+            "the cluster in {} has --durability {} --replicas {} --switches {} --sets {}, and its data; start it with these, or \
              another one with another --data",
             spec.data.display(),
             was.durability,
             was.replicas,
-            was.switches
+            was.switches,
+            was.sets
         );
         Ok(false)
     }
@@ -66,6 +79,7 @@ impl Record {
             durability: spec.durability,
             replicas: spec.replicas,
             switches: spec.switches,
+            sets: spec.sets,
         }
     }
 
@@ -86,12 +100,13 @@ mod tests {
     use inband_flair::reads::Reads;
     use inband_paxos::config::Dataplane;
 
-    fn spec(durability: Durability, replicas: usize) -> FlairSpec {
+    fn spec(durability: Durability, replicas: usize, sets: usize) -> FlairSpec {
         FlairSpec {
             program: "inband".into(),
             data: "/tmp/flair".into(),
             replicas,
             switches: 2,
+            sets,
             groups: 4096,
             reads: Reads::Flair,
             balance: Balance::Random,
@@ -105,19 +120,31 @@ mod tests {
     }
 
     #[test]
+    fn a_record_without_sets_is_of_one() {
+        let old = r#"{ "durability": "sync", "replicas": 3, "switches": 2 }"#;
+        let old: Record = serde_json::from_str(old).expect("it is understood");
+        assert_eq!(old, Record::of(&spec(Durability::Sync, 3, 1)));
+    }
+
+    #[test]
     fn data_on_disk_are_not_begun_anew_by_mistake() {
-        let begins = |was: Option<(Durability, usize)>, now: (Durability, usize)| {
-            let was = was.map(|(durability, replicas)| Record::of(&spec(durability, replicas)));
-            Record::check(was, &spec(now.0, now.1)).map_err(|error| error.to_string())
+        type Asked = (Durability, usize, usize);
+        let spec = |(durability, replicas, sets): Asked| spec(durability, replicas, sets);
+        let begins = |was: Option<Asked>, now: Asked| {
+            let was = was.map(|was| Record::of(&spec(was)));
+            Record::check(was, &spec(now)).map_err(|error| error.to_string())
         };
         let (memory, sync) = (Durability::Memory, Durability::Sync);
-        assert_eq!(begins(None, (sync, 3)), Ok(true));
-        assert_eq!(begins(Some((memory, 3)), (memory, 5)), Ok(true));
-        assert_eq!(begins(Some((memory, 3)), (sync, 3)), Ok(true));
-        assert_eq!(begins(Some((sync, 3)), (sync, 3)), Ok(false));
-        for other in [(memory, 3), (sync, 5)] {
-            let said = begins(Some((sync, 3)), other).expect_err("it would lose the data");
-            assert!(said.contains("--durability sync --replicas 3"), "{said}");
+        assert_eq!(begins(None, (sync, 3, 1)), Ok(true));
+        assert_eq!(begins(Some((memory, 3, 1)), (memory, 5, 2)), Ok(true));
+        assert_eq!(begins(Some((memory, 3, 1)), (sync, 3, 1)), Ok(true));
+        assert_eq!(begins(Some((sync, 3, 2)), (sync, 3, 2)), Ok(false));
+        for other in [(memory, 3, 2), (sync, 5, 2), (sync, 3, 1)] {
+            let said = begins(Some((sync, 3, 2)), other).expect_err("it would lose the data");
+            assert!(
+                said.contains("--durability sync --replicas 3 --switches 2 --sets 2"),
+                "{said}"
+            );
         }
     }
 }

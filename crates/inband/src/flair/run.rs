@@ -120,6 +120,15 @@ fn owned(counters: BTreeMap<&'static str, u64>) -> BTreeMap<String, u64> {
     counters.into_iter().map(own).collect()
 }
 
+fn session_of(node: &SwitchNode, set: usize) -> SwitchStatus {
+    let (session, active) = node.session(set);
+    SwitchStatus {
+        session: session.session,
+        active,
+        unstable_groups: node.unstable_groups(set),
+    }
+}
+
 fn run_switch(config: &Config, stop: &AtomicBool, mut published: Published) -> Result<()> {
     let mut node = SwitchNode::open(config, published.keys.file().as_ref())?;
     while !stop.load(Ordering::Acquire) {
@@ -128,13 +137,8 @@ fn run_switch(config: &Config, stop: &AtomicBool, mut published: Published) -> R
         }
         let more = node.poll()?;
         published.renew(|status| {
-            let (session, active) = node.session();
             status.backend = node.dataplane().to_string();
-            status.switch = Some(SwitchStatus {
-                session: session.session,
-                active,
-                unstable_groups: node.unstable_groups(),
-            });
+            status.sessions = (0..node.sets()).map(|set| session_of(&node, set)).collect();
             status.counters = owned(node.counters());
         });
         if !more {

@@ -43,8 +43,8 @@ pub struct HostStatus {
     pub backend: String,
     /// A replica.
     pub replica: Option<ReplicaStatus>,
-    /// A switch.
-    pub switch: Option<SwitchStatus>,
+    /// A switch: its session of each set.
+    pub sessions: Vec<SwitchStatus>,
     /// If packets are authenticated: with which keys.
     pub keys: Option<KeyStatus>,
     /// How it talks to other hosts over TCP: `TLS` or `plain`.
@@ -53,7 +53,7 @@ pub struct HostStatus {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// A host as switch.
+/// A switch, to one replica set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SwitchStatus {
     /// Its session; 0: none.
@@ -81,6 +81,8 @@ pub enum Process {
 pub struct HostEntry {
     /// `replica/0`, `switch/1`, `gateway`.
     pub name: String,
+    /// A replica: its set.
+    pub set: Option<u16>,
     /// Where its packets go.
     pub address: SocketAddrV4,
     /// Its process.
@@ -102,7 +104,9 @@ pub struct ClusterStatus {
     pub network: String,
     /// Where Redis clients connect.
     pub resp: SocketAddr,
-    /// Key groups.
+    /// Replica sets.
+    pub sets: usize,
+    /// Key groups of each.
     pub groups: u32,
     /// How reads are spread.
     pub balance: String,
@@ -113,9 +117,20 @@ pub struct ClusterStatus {
 }
 
 impl ClusterStatus {
-    /// The replica that leads, as far as is known: of the highest term.
+    /// The replica that leads the first set, as far as is known.
     pub fn leader(&self) -> Option<(&HostEntry, &ReplicaStatus)> {
-        let replicas = self.hosts.iter().filter_map(|host| {
+        self.leader_of(0)
+    }
+
+    /// The switch of the session that serves the first set.
+    pub fn switch(&self) -> Option<&HostEntry> {
+        self.switch_of(0)
+    }
+
+    /// The replica that leads a set, as far as is known: of the highest term.
+    pub fn leader_of(&self, set: u16) -> Option<(&HostEntry, &ReplicaStatus)> {
+        let members = self.hosts.iter().filter(|host| host.set == Some(set));
+        let replicas = members.filter_map(|host| {
             let replica = host.status.as_ref()?.replica.as_ref()?;
             Some((host, replica))
         });
@@ -124,9 +139,9 @@ impl ClusterStatus {
             .max_by_key(|(_, replica)| replica.term)
     }
 
-    /// The switch of the session that serves.
-    pub fn switch(&self) -> Option<&HostEntry> {
-        let (_, leader) = self.leader()?;
+    /// The switch of the session that serves a set.
+    pub fn switch_of(&self, set: u16) -> Option<&HostEntry> {
+        let (_, leader) = self.leader_of(set)?;
         let (_, switch) = leader.serving?;
         let name = format!("switch/{switch}");
         self.hosts.iter().find(|host| host.name == name)

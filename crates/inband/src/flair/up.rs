@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_flair::config::Balance;
+use inband_flair::limits::SETS_MAX;
 use inband_flair::reads::Reads;
 use inband_kv::access::Access;
 use inband_lab::certificates::authority;
@@ -32,7 +33,10 @@ const SYNC_STEP_DOWN_MS: u64 = 250;
 /// Options of `inband flair up`.
 #[derive(Debug, Args)]
 pub struct UpArgs {
-    /// Storage nodes, 1 to 8.
+    /// Replica sets: keys are spread over them, and each has a leader and followers of its own.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=SETS_MAX as i64))]
+    sets: u16,
+    /// Storage nodes of each set, 1 to 8.
     #[arg(long, default_value_t = 3)]
     replicas: usize,
     /// Switches; one serves, the others wait for it to fail.
@@ -97,6 +101,7 @@ impl UpArgs {
         Ok(FlairSpec {
             program: std::env::current_exe().context("finding this program")?,
             data: self.data.clone(),
+            sets: usize::from(self.sets),
             replicas: self.replicas,
             switches: self.switches,
             groups: self.groups,

@@ -125,6 +125,7 @@ impl Bed {
     pub fn start(spec: &BedSpec, fill: &Workload) -> Result<Bed> {
         let scratch = ScratchDir::create(&std::env::temp_dir(), "flair")?;
         let cluster = Cluster::start(FlairSpec {
+            sets: 1,
             program: std::env::current_exe().context("finding this program")?,
             data: scratch.path().join("cluster"),
             replicas: spec.replicas,
