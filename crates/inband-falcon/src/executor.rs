@@ -106,8 +106,7 @@ impl<A: Clone + PartialEq> Executor<A> {
             return;
         }
         let attempt = entry.attempt;
-        let started = ToClient::Started(attempt);
-        self.actions.push(Action::Tell(client.clone(), started));
+        let started = Action::Tell(client.clone(), ToClient::Started(attempt));
         if entry.desc.is_empty() {
             self.state = State::Asking {
                 client,
@@ -116,8 +115,10 @@ impl<A: Clone + PartialEq> Executor<A> {
             };
             self.due = now + self.timing.ask_ns;
         } else {
+            // First, since nobody waits for what is told.
             self.run(now, client, attempt, Payload::Inline(entry.desc));
         }
+        self.actions.push(started);
     }
 
     /// The scheduler has nothing for the PULL of this number, and does not keep it.
@@ -195,12 +196,11 @@ impl<A: Clone + PartialEq> Executor<A> {
         else {
             panic!("nothing runs");
         };
-        if *is_wanted {
-            let keep = Action::Keep(client.clone(), *attempt, outcome);
-            self.actions.push(keep);
-        }
+        let keep = is_wanted.then(|| Action::Keep(client.clone(), *attempt, outcome));
         self.counters.tasks_run += 1;
+        // First: this executor waits for the next one.
         self.pull_next(now);
+        self.actions.extend(keep);
     }
 
     /// Time has passed.

@@ -13,6 +13,8 @@ pub mod executor;
 pub mod limits;
 pub mod local;
 pub mod message;
+pub mod observer;
+mod outbox;
 pub mod packets;
 pub mod registry;
 pub mod resources;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inband_dataplane::auth::{Digest, Gate, Keys};
+use inband_dataplane::falcon::wire::{self, flag, Header, Type};
 use inband_dataplane::falcon::xdp::{
     allow_forwarding, forward_of, may_look_up_clients, FalconXdp, FalconXdpSpec,
 };
@@ -22,6 +23,8 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::clock::Clock;
+use crate::observer::{Observer, Step};
+use crate::outbox::Outbox;
 use crate::packets::{ClusterSaid, Codec, HostMessage, Incoming};
 use crate::registry::{Change, Registry};
 use crate::resources::{ResourceError, ResourceNames};
@@ -38,6 +41,8 @@ const SET: usize = 0;
 const BATCH_PACKETS: usize = 256;
 /// How long a worker may be silent, unless told otherwise.
 const WORKER_LEASE_NS: Nanos = 2000 * MS;
+/// Executors woken by a packet, beside its own; those that are left pull again soon.
+const WAKES_MAX: usize = 64;
 /// Longest sleep.
 const IDLE_MAX_NS: Nanos = 100 * MS;
 
@@ -127,6 +132,8 @@ pub struct SchedulerNode {
     incarnation: u64,
     registry: Registry<SocketAddrV4>,
     resource_names: ResourceNames,
+    outbox: Outbox,
+    observer: Option<Observer>,
 }
 
 impl SchedulerNode {
@@ -163,6 +170,8 @@ impl SchedulerNode {
             incarnation,
             registry: Registry::new(config.falcon.workers, config.worker_lease_ns, pull_ms),
             resource_names,
+            outbox: Outbox::default(),
+            observer: None,
         })
     }
 
@@ -174,6 +183,11 @@ impl SchedulerNode {
     /// Where the role runs.
     pub fn dataplane(&self) -> Dataplane {
         self.dataplane
+    }
+
+    /// Tell this one of every task from now on; that costs time.
+    pub fn observe(&mut self, observer: Observer) {
+        self.observer = Some(observer);
     }
 
     /// What it knows of itself.
@@ -214,6 +228,7 @@ impl SchedulerNode {
     /// Handle what has come, do what is due, and wait for more.
     pub fn turn(&mut self) -> Result<(), SchedulerError> {
         let may_be_more = self.receive()?;
+        self.outbox.flush(&self.socket);
         let now = self.clock.now();
         for change in self.registry.tick(now) {
             self.write(change);
@@ -254,11 +269,12 @@ impl SchedulerNode {
         if len_bytes > PACKET_LEN_MAX_BYTES || !self.codec.admits(&buffer[..len_bytes]) {
             return;
         }
+        self.tell_observer(&buffer[..len_bytes], Type::Submit, Step::Came);
+        let now = self.clock.now();
         let (to, len_bytes) = match &self.backend {
             Backend::Soft(switch) => {
                 let packet = buffer.first_chunk_mut::<PACKET_LEN_MAX_BYTES>();
                 let packet = packet.expect("it is longer");
-                let now = self.clock.now();
                 let (verdict, _, len_bytes) = switch.handle(packet, len_bytes, from, now);
                 match verdict {
                     Verdict::Drop => return,
@@ -275,8 +291,59 @@ impl SchedulerNode {
                 }
             }
         };
-        self.codec.sign(&mut buffer[..len_bytes]);
-        self.socket.send(&buffer[..len_bytes], to);
+        let packet = &mut buffer[..len_bytes];
+        let waits_at = match self.backend {
+            Backend::Soft(_) => take_parked(packet),
+            // There a packet becomes one packet: the client sends one for each that waits.
+            Backend::Kernel(_) => None,
+        };
+        self.send(packet, to);
+        if let Some(queue) = waits_at {
+            self.wake_others(now, queue);
+        }
+    }
+
+    fn send(&mut self, packet: &mut [u8], to: SocketAddrV4) {
+        self.tell_observer(packet, Type::Task, Step::Given);
+        self.codec.sign(packet);
+        self.outbox.send(&self.socket, packet, to);
+    }
+
+    /// Executors wait beside tasks of this queue: as if its client asked for each of them, without its packets.
+    fn wake_others(&mut self, now: Nanos, queue: u8) {
+        let header = Header {
+            queue,
+            ..Header::new(Type::Submit, SET as u16, 0)
+        };
+        let mut asks = Vec::new();
+        wire::emit(&header, &[], &mut asks);
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES];
+        for _ in 0..WAKES_MAX {
+            buffer[..asks.len()].copy_from_slice(&asks);
+            let Backend::Soft(switch) = &self.backend else {
+                return;
+            };
+            let handled = switch.handle(&mut buffer, asks.len(), self.address, now);
+            let (Verdict::ToExecutor(to), _, len_bytes) = handled else {
+                return;
+            };
+            // No client has asked, so there is none to be told.
+            let flags = wire::take_flags(&mut buffer[..len_bytes], flag::PARKED | flag::ORIGIN);
+            self.send(&mut buffer[..len_bytes], to);
+            if flags & flag::PARKED == 0 {
+                return;
+            }
+        }
+    }
+
+    fn tell_observer(&mut self, packet: &[u8], kind: Type, step: Step) {
+        let Some(observer) = &mut self.observer else {
+            return;
+        };
+        if let Ok((header, tasks)) = wire::parse(packet) {
+            let tasks = tasks.iter().filter(|_| header.kind == kind);
+            tasks.for_each(|task| observer(step, task.job, task.task));
+        }
     }
 
     /// For this process.
@@ -320,6 +387,15 @@ impl SchedulerNode {
             Change::Remove { worker } => registers.unregister(SET, usize::from(worker)),
         }
     }
+}
+
+/// The queue beside which executors still wait, if this packet says so; its receiver is not told.
+fn take_parked(packet: &mut [u8]) -> Option<u8> {
+    if wire::take_flags(packet, flag::PARKED) == 0 {
+        return None;
+    }
+    let (header, _) = wire::parse(packet).ok()?;
+    Some(header.queue)
 }
 
 /// The role where it is to run.

@@ -1,5 +1,6 @@
 //! A worker on real packets: its executors, each with a runner. One thread beside those of the runners.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::sync::mpsc::{channel, Receiver, Sender};
@@ -19,6 +20,8 @@ use crate::clock::Clock;
 use crate::executor::{Action, Executor};
 use crate::limits::INLINE_LEN_BYTES_MAX;
 use crate::message::{Outcome, Payload, ToClient, ToExecutor};
+use crate::observer::{Observer, Step};
+use crate::outbox::Outbox;
 use crate::packets::{Codec, Given, HostMessage, Incoming};
 use crate::registry::{Register, Registered};
 use crate::results::Results;
@@ -33,6 +36,14 @@ const REGISTER_NS: Nanos = 50 * MS;
 /// So long a worker that ends listens for tasks that it was given just before, and tells the scheduler again: either
 /// may be lost.
 const DRAIN_MIN_NS: Nanos = 3 * REGISTER_NS;
+/// Packets handled before runners that have ended are looked at.
+const BATCH_PACKETS: usize = 64;
+/// What clients are told before packets are looked at again.
+const TOLD_AT_ONCE: usize = 4;
+/// What waits to be told to clients; more is told at once.
+const LATER_MAX: usize = 256;
+/// How often any free port is looked for.
+const PORT_TRIES: usize = 100;
 /// Longest sleep.
 const IDLE_MAX_NS: Nanos = 100 * MS;
 
@@ -108,6 +119,10 @@ pub struct WorkerNode {
     register_at: Nanos,
     /// Since when it takes no more tasks.
     drains_since: Option<Nanos>,
+    /// What clients are to be told, once nobody waits for a task.
+    later: VecDeque<(Vec<u8>, SocketAddrV4)>,
+    pulls: Outbox,
+    observer: Option<Observer>,
 }
 
 impl WorkerNode {
@@ -142,8 +157,16 @@ impl WorkerNode {
             known: None,
             register_at: 0,
             drains_since: None,
+            later: VecDeque::new(),
+            pulls: Outbox::default(),
+            observer: None,
             config,
         })
+    }
+
+    /// Tell this one of every task from now on; that costs time.
+    pub fn observe(&mut self, observer: Observer) {
+        self.observer = Some(observer);
     }
 
     /// Where it listens.
@@ -179,14 +202,10 @@ impl WorkerNode {
 
     /// Handle what has come, do what is due, and wait for more.
     pub fn turn(&mut self) -> Result<(), WorkerError> {
-        self.receive()?;
-        while let Ok((number, outcome)) = self.done.try_recv() {
-            let now = self.clock.now();
-            self.slots[number].executor.finished(now, outcome);
-            self.act(now, number);
-        }
+        while self.take_done() | self.receive()? || self.tell_some() {}
         let now = self.clock.now();
         self.tick(now);
+        self.pulls.flush(&self.socket);
         let wait_ns = self.due().saturating_sub(self.clock.now()).min(IDLE_MAX_NS);
         let mut events = Events::with_capacity(4);
         match self
@@ -196,6 +215,28 @@ impl WorkerNode {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
             _ => Ok(()),
         }
+    }
+
+    /// Runners that have ended their tasks. False: there were none.
+    fn take_done(&mut self) -> bool {
+        let mut any = false;
+        while let Ok((number, outcome)) = self.done.try_recv() {
+            let now = self.clock.now();
+            self.slots[number].executor.finished(now, outcome);
+            self.act(now, number);
+            any = true;
+        }
+        self.pulls.flush(&self.socket);
+        any
+    }
+
+    /// Send some of what clients are to be told. False: there is nothing.
+    fn tell_some(&mut self) -> bool {
+        let count = self.later.len().min(TOLD_AT_ONCE);
+        for (packet, client) in self.later.drain(..count) {
+            self.socket.send(&packet, client);
+        }
+        count > 0
     }
 
     /// Tell the scheduler that this worker ends.
@@ -262,9 +303,13 @@ impl WorkerNode {
         self.socket.send(packet, self.config.scheduler);
     }
 
-    fn receive(&mut self) -> Result<(), WorkerError> {
+    /// Some of the packets that have come. False: there were none.
+    fn receive(&mut self) -> Result<bool, WorkerError> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
-        while let Some((len_bytes, from)) = self.socket.receive(&mut buffer)? {
+        for taken in 0..BATCH_PACKETS {
+            let Some((len_bytes, from)) = self.socket.receive(&mut buffer)? else {
+                return Ok(taken > 0);
+            };
             let now = self.clock.now();
             match self.codec.read(&buffer[..len_bytes]) {
                 Some(Incoming::Given(given)) => self.on_given(now, given),
@@ -283,7 +328,7 @@ impl WorkerNode {
                 _ => {}
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Which of ours it is.
@@ -300,6 +345,10 @@ impl WorkerNode {
     }
 
     fn on_given(&mut self, now: Nanos, given: Given) {
+        if let Some(observer) = &mut self.observer {
+            let id = given.entry.attempt.id;
+            observer(Step::Received, id.job, id.task);
+        }
         if let Some((client, reply)) = given.relay {
             self.tell(given.executor, client, ToClient::Reply(reply));
         }
@@ -397,7 +446,7 @@ impl WorkerNode {
         let pull = self
             .codec
             .pull(known.scheduler, executor, known.incarnation, pull_seq);
-        self.socket.send(pull, self.config.scheduler);
+        self.pulls.send(&self.socket, pull, self.config.scheduler);
     }
 
     fn keep(
@@ -439,7 +488,10 @@ impl WorkerNode {
 
     fn tell(&mut self, executor: u32, client: SocketAddrV4, message: ToClient) {
         let packet = self.codec.host(executor, &HostMessage::ToClient(message));
-        self.socket.send(packet, client);
+        self.later.push_back((packet.to_vec(), client));
+        if self.later.len() >= LATER_MAX {
+            self.tell_some();
+        }
     }
 }
 
@@ -450,12 +502,21 @@ fn bind(address: &mut SocketAddrV4) -> Result<(HostSocket, TcpListener), WorkerE
         address: wanted,
         source,
     };
-    let listener = TcpListener::bind(wanted).map_err(failed)?;
-    if let SocketAddr::V4(bound) = listener.local_addr()? {
-        *address = bound;
+    let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+    let mut tries = 1..=PORT_TRIES;
+    loop {
+        let listener = TcpListener::bind(wanted).map_err(failed)?;
+        if let SocketAddr::V4(bound) = listener.local_addr().map_err(failed)? {
+            *address = bound;
+        }
+        let last = tries.next().is_none();
+        match HostSocket::bind(*address) {
+            Ok(socket) => return Ok((socket, listener)),
+            // What is free for the one may be somebody's for the other.
+            Err(error) if wanted.port() == 0 && is_taken(&error) && !last => {}
+            Err(error) => return Err(failed(error)),
+        }
     }
-    let socket = HostSocket::bind(*address).map_err(failed)?;
-    Ok((socket, listener))
 }
 
 fn runner(
@@ -470,4 +531,24 @@ fn runner(
         let _ = done.send((number, outcome));
         let _ = waker.wake();
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_port_is_one_that_is_free_for_both_sockets() {
+        let here = SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0);
+        // In their way: one port in a hundred or so.
+        let others = std::iter::repeat_with(|| std::net::UdpSocket::bind(here).expect("a port"));
+        let _others: Vec<_> = others.take(400).collect();
+        for _ in 0..1000 {
+            let mut address = here;
+            let (socket, listener) = bind(&mut address).expect("two sockets");
+            assert_eq!(socket.local_address().expect("it is bound"), address);
+            let bound = listener.local_addr().expect("it is bound");
+            assert_eq!(bound, SocketAddr::V4(address));
+        }
+    }
 }

@@ -99,6 +99,9 @@ enum Command {
     /// A load on FLAIR.
     #[command(hide = true)]
     FlairLoad(bench::FlairLoadArgs),
+    /// A process of Falcon's testbed.
+    #[command(hide = true)]
+    FalconBenchHost(bench::FalconHostArgs),
 }
 
 impl Command {
@@ -167,5 +170,6 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Bench(args) => bench::bench(args),
         Command::BenchNode(args) => bench::bench_node(args),
         Command::FlairLoad(args) => bench::flair_load(&args),
+        Command::FalconBenchHost(args) => bench::falcon_host(args),
     }
 }

@@ -344,6 +344,14 @@ pub fn parse_host(packet: &[u8]) -> Option<(Header, &[u8], u64)> {
     Some((header, value, u64_at(packet, offset!(digest))))
 }
 
+/// Clear these flags of a packet of the role. Returns those that were set.
+pub fn take_flags(packet: &mut [u8], flags: u16) -> u16 {
+    let at = offset!(flags);
+    let set = u16_at(packet, at);
+    packet[at..at + 2].copy_from_slice(&(set & !flags).to_be_bytes());
+    set & flags
+}
+
 /// Append a packet between processes to `out`. Of the header only set, node and executor count.
 ///
 /// # Panics

@@ -41,7 +41,7 @@ fn a_task_that_brings_its_work_runs_at_once_and_the_next_is_pulled() {
     executor.on_task(MS, 1, "client", entry(0, b"work"));
     let run = Action::Run(attempt(0), Payload::Inline(b"work".to_vec()));
     let started = Action::Tell("client", ToClient::Started(attempt(0)));
-    assert_eq!(executor.actions(), [started, run]);
+    assert_eq!(executor.actions(), [run, started]);
     // The answer to the PULL that was sent twice.
     executor.on_task(MS, 1, "client", entry(0, b"work"));
     assert_eq!(executor.actions(), []);
@@ -50,7 +50,7 @@ fn a_task_that_brings_its_work_runs_at_once_and_the_next_is_pulled() {
     assert_eq!(executor.actions(), [lease]);
     executor.finished(150 * MS, output());
     let keep = Action::Keep("client", attempt(0), output());
-    assert_eq!(executor.actions(), [keep, Action::Pull { pull_seq: 2 }]);
+    assert_eq!(executor.actions(), [Action::Pull { pull_seq: 2 }, keep]);
     executor.on_task(151 * MS, 1, "client", entry(0, b"work"));
     assert_eq!(executor.actions(), [], "that one was of the last PULL");
 }

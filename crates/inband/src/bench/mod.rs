@@ -6,6 +6,7 @@ mod capacity;
 mod cluster;
 mod cpu;
 mod failover;
+mod falcon;
 mod flair;
 mod kv;
 mod libpaxos;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
+pub use falcon::host::{falcon_host, FalconHostArgs};
 pub use flair::load::{flair_load, FlairLoadArgs};
 use row::Output;
 
@@ -60,6 +62,8 @@ enum What {
     Memory(memory::MemoryArgs),
     /// FLAIR's figures: YCSB's loads and more, beside other ways to read.
     Flair(flair::FlairArgs),
+    /// Falcon's figures: scheduling delay over utilisation, other schedulers, large clusters.
+    Falcon(falcon::FalconArgs),
     /// The papers' figures, each beside the papers' own numbers.
     Paper(paper::PaperArgs),
 }
@@ -132,6 +136,7 @@ pub fn bench(args: BenchArgs) -> Result<()> {
         }
         // A figure, an output.
         What::Flair(args) => return flair::run(&args, &output_of),
+        What::Falcon(args) => return falcon::run(&args, &output_of),
         What::Paper(args) => return paper::run(args, &output_of),
     };
     output.finish(name)

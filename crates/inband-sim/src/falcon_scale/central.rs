@@ -1,0 +1,76 @@
+//! One scheduler in software that knows everything: exact decisions, one after the other, each of which takes its time.
+
+use std::collections::VecDeque;
+
+use super::world::{Job, Scheduler, World};
+use super::{Nanos, Options};
+
+/// See the module.
+#[derive(Debug)]
+pub enum Event {
+    /// Tasks come to the scheduler.
+    Tasks(std::ops::Range<u32>),
+    /// It hears that an executor is free.
+    Free,
+    /// A task comes to an executor.
+    Given(u32),
+}
+
+/// See the module.
+pub struct Central {
+    decision_ns: Nanos,
+    busy_until: Nanos,
+    free: usize,
+    tasks: VecDeque<u32>,
+}
+
+impl Central {
+    pub fn new(options: &Options, decision_ns: Nanos) -> Central {
+        Central {
+            decision_ns,
+            busy_until: 0,
+            free: options.executors_in_all(),
+            tasks: VecDeque::new(),
+        }
+    }
+
+    fn decide(&mut self, now: Nanos, world: &mut World<Event>) {
+        while self.free > 0 {
+            let Some(task) = self.tasks.pop_front() else {
+                return;
+            };
+            self.free -= 1;
+            self.busy_until = now.max(self.busy_until) + self.decision_ns;
+            world.plan(
+                self.busy_until + world.delays.to_host_ns,
+                Event::Given(task),
+            );
+        }
+    }
+}
+
+impl Scheduler for Central {
+    type Event = Event;
+
+    fn begin(&mut self, _: &mut World<Event>) {}
+
+    fn submit(&mut self, now: Nanos, job: &Job, world: &mut World<Event>) {
+        world.plan(
+            now + world.delays.to_host_ns,
+            Event::Tasks(job.tasks.clone()),
+        );
+    }
+
+    fn on(&mut self, now: Nanos, event: Event, world: &mut World<Event>) {
+        match event {
+            Event::Tasks(tasks) => self.tasks.extend(tasks),
+            Event::Free => self.free += 1,
+            Event::Given(task) => {
+                let done_at = world.begin_task(now, task);
+                world.plan(done_at + world.delays.to_host_ns, Event::Free);
+                return;
+            }
+        }
+        self.decide(now, world);
+    }
+}
