@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::check::{explore, Outcome};
+use crate::falcon_queue;
 use crate::leader_change::{self, LeaderChange, With};
 use crate::read_routing;
 use crate::reconfiguration::{self, Reconfiguration};
@@ -155,6 +156,29 @@ fn read_routings(checks: &mut Vec<Check>) {
     checks.extend(Mutant::ALL.map(|(mutant, bounds)| check(bounds, Some(mutant))));
 }
 
+fn falcon_queues(checks: &mut Vec<Check>) {
+    use falcon_queue::*;
+    let check = |bounds: Bounds, mutant: Option<Mutant>| {
+        let named = mutant.map(|mutant| format!("{mutant:?}"));
+        let model = FalconQueue { bounds, mutant };
+        let is_short = ![CALM_PAIR, REPEATED, RESTARTED].contains(&bounds);
+        in_rust("falcon_queue", bounds.to_string(), named, is_short, model)
+    };
+    let whole = [
+        CALM,
+        ONE_FOR_TWO,
+        FULL,
+        REPEATED_ONE,
+        LOST,
+        RESTARTED_ONE,
+        CALM_PAIR,
+        REPEATED,
+        RESTARTED,
+    ];
+    checks.extend(whole.map(|bounds| check(bounds, None)));
+    checks.extend(Mutant::ALL.map(|(mutant, bounds)| check(bounds, Some(mutant))));
+}
+
 /// All checks, models first with nothing left out.
 pub fn all() -> Vec<Check> {
     let mut checks = Vec::new();
@@ -164,5 +188,6 @@ pub fn all() -> Vec<Check> {
     reconfigurations(&mut checks);
     shards(&mut checks);
     read_routings(&mut checks);
+    falcon_queues(&mut checks);
     checks
 }

@@ -3,6 +3,7 @@
 
 pub mod catalogue;
 pub mod check;
+pub mod falcon_queue;
 pub mod leader_change;
 pub mod read_routing;
 pub mod reconfiguration;

@@ -9,7 +9,7 @@ mod task_state;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use crate::limits::{CLIENT_TASKS_MAX, SUBMIT_TASKS_MAX};
+use crate::limits::{CLIENT_TASKS_MAX, FAILED_JOBS_MAX, SUBMIT_TASKS_MAX};
 use crate::message::{Outcome, SubmitReply, ToClient, ToExecutor};
 use crate::task::{Attempt, Entry, Failure, JobId, SubmitError, TaskId, TaskSpec, Work};
 use crate::timing::{ClientTiming, Nanos, MS};
@@ -107,6 +107,8 @@ pub struct Client<A> {
     next_job: u32,
     next_submit_seq: u64,
     jobs: BTreeMap<u32, Job>,
+    /// Jobs that have failed: the last [`FAILED_JOBS_MAX`].
+    failed: BTreeSet<u32>,
     tasks: BTreeMap<(u32, u32), Task<A>>,
     due: BTreeSet<(Nanos, (u32, u32))>,
     submits: HashMap<u64, Carried>,
@@ -130,6 +132,7 @@ impl<A: Clone + PartialEq> Client<A> {
             next_job: config.first_job,
             next_submit_seq: 1,
             jobs: BTreeMap::new(),
+            failed: BTreeSet::new(),
             tasks: BTreeMap::new(),
             due: BTreeSet::new(),
             submits: HashMap::new(),
@@ -139,8 +142,8 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// Take a job, whose tasks are submitted when those `after` which it comes are done. All of it must be done
-    /// by `deadline`.
+    /// Take a job, whose tasks are submitted when those `after` which it comes are done; if one of those has failed,
+    /// so has it. All of it must be done by `deadline`.
     pub fn submit(
         &mut self,
         now: Nanos,
@@ -175,7 +178,10 @@ impl<A: Clone + PartialEq> Client<A> {
             self.tasks.insert((job, number), task);
             self.plan((job, number), Nanos::MAX);
         }
-        if starts {
+        let failed = after.iter().find(|before| self.failed.contains(&before.0));
+        if let Some(JobId(before)) = failed {
+            self.fail_all(now, job, Failure::Before(*before));
+        } else if starts {
             self.start(now, job);
         }
         Ok(JobId(job))
@@ -512,8 +518,15 @@ impl<A: Clone + PartialEq> Client<A> {
 
     /// Submit these tasks, for the first time or again.
     fn send(&mut self, now: Nanos, keys: Vec<(u32, u32)>) {
-        for of_one_job in keys.chunk_by(|a, b| a.0 == b.0) {
-            for together in of_one_job.chunks(self.config.tasks_per_submit) {
+        // The answer tells the place in one queue: those together must go to the same.
+        let go_together = |a: &(u32, u32), b: &(u32, u32)| {
+            let wishes = |key| self.tasks.get(key).map(|task| task.spec.wishes());
+            a.0 == b.0 && wishes(a) == wishes(b)
+        };
+        let groups = keys.chunk_by(go_together).map(<[_]>::to_vec);
+        let groups: Vec<Vec<(u32, u32)>> = groups.collect();
+        for of_one_queue in groups {
+            for together in of_one_queue.chunks(self.config.tasks_per_submit) {
                 self.send_one(now, together);
             }
         }
@@ -583,6 +596,15 @@ impl<A: Clone + PartialEq> Client<A> {
         self.actions.push(Action::Tell(to, message));
     }
 
+    /// No task of this job is to be begun.
+    fn fail_all(&mut self, now: Nanos, job: u32, failure: Failure) {
+        let keys = self.tasks.range((job, 0)..=(job, u32::MAX));
+        let keys: Vec<(u32, u32)> = keys.map(|(key, _)| *key).collect();
+        for key in keys {
+            self.fail(now, key, failure);
+        }
+    }
+
     /// It ends without success, and so do those that wait for its job.
     fn fail(&mut self, now: Nanos, key: (u32, u32), failure: Failure) {
         self.end(now, key, Err(failure));
@@ -626,6 +648,10 @@ impl<A: Clone + PartialEq> Client<A> {
         }
         let job = self.jobs.remove(&number).expect("it was there");
         if job.has_failed {
+            self.failed.insert(number);
+            if self.failed.len() > FAILED_JOBS_MAX {
+                self.failed.pop_first();
+            }
             return job.before;
         }
         for after in job.before {

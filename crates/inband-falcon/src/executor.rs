@@ -51,6 +51,8 @@ pub struct Counters {
     pub clients_silent: u64,
     /// PULLs sent again.
     pub pulls_repeated: u64,
+    /// Came, and were not as their clients made them.
+    pub damaged: u64,
 }
 
 /// See the module.
@@ -121,6 +123,20 @@ impl<A: Clone + PartialEq> Executor<A> {
         self.actions.push(started);
     }
 
+    /// The task given for the PULL of this number is not as its client made it. On the way here, or there?
+    /// Whoever repeated the PULL for ever would get no other; the client misses its task.
+    pub fn on_damaged(&mut self, now: Nanos, pull_seq: u64, is_repeated: bool) {
+        if pull_seq != self.pull_seq || !self.is_idle() {
+            return;
+        }
+        self.counters.damaged += 1;
+        if is_repeated {
+            self.pull_next(now);
+        } else {
+            self.actions.push(Action::Pull { pull_seq });
+        }
+    }
+
     /// The scheduler has nothing for the PULL of this number, and does not keep it.
     pub fn on_no_task(&mut self, now: Nanos, pull_seq: u64) {
         if pull_seq == self.pull_seq && self.is_idle() {
@@ -136,6 +152,9 @@ impl<A: Clone + PartialEq> Executor<A> {
             self.timing.pull_ns = self.timing.pull_ns.min(pull_max_ns);
         }
         if self.is_idle() {
+            // One that has not left yet would be answered, too, and that task be lost.
+            self.actions
+                .retain(|action| !matches!(action, Action::Pull { .. }));
             self.pull_next(now);
         }
     }

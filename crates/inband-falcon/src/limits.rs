@@ -8,6 +8,8 @@ pub const DESC_LEN_BYTES_MAX: usize = wire::DESC_LEN_MAX_BYTES;
 pub const SUBMIT_TASKS_MAX: usize = wire::TASKS_MAX;
 /// Tasks of one client that are not done, waiting ones included.
 pub const CLIENT_TASKS_MAX: usize = 1 << 20;
+/// Failed jobs that a client remembers, so that one which is to come after them fails, too.
+pub const FAILED_JOBS_MAX: usize = 1 << 16;
 /// The last of the priorities.
 pub const PRIORITY_MAX: u8 = wire::PRIORITIES - 1;
 /// The last of the resources.

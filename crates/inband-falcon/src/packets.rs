@@ -19,7 +19,7 @@ const SET: u16 = 0;
 pub struct Peer {
     /// The worker's.
     pub address: SocketAddrV4,
-    /// The executor's number.
+    /// The executor's number there, from 0.
     pub executor: u32,
 }
 
@@ -73,6 +73,15 @@ pub enum Incoming {
     Reply(SubmitReply),
     /// To an executor.
     Given(Given),
+    /// To an executor: a task that is not as its client made it.
+    Damaged {
+        /// Its number.
+        executor: u32,
+        /// For which of its PULLs.
+        pull_seq: u64,
+        /// It comes again: that is how the scheduler has it.
+        is_repeated: bool,
+    },
     /// To an executor: there is none.
     NoTask {
         /// Its number.
@@ -81,7 +90,12 @@ pub enum Incoming {
         pull_seq: u64,
     },
     /// To an executor: it is not registered so.
-    NotRegistered,
+    NotRegistered {
+        /// Its number, and
+        executor: u32,
+        /// the number's turn, as its PULL had them.
+        worker_incarnation: u32,
+    },
     /// Of another host's process. The executor that it comes from, or is for.
     Host(u32, HostMessage),
 }
@@ -195,12 +209,19 @@ impl Codec {
         match header.kind {
             Type::SubmitReply => Some(Incoming::Reply(reply_of(&header))),
             Type::NoTask => Some(Incoming::NoTask { executor, pull_seq }),
-            Type::Nack => Some(Incoming::NotRegistered),
+            Type::Nack => Some(Incoming::NotRegistered {
+                executor,
+                worker_incarnation: header.worker_incarnation,
+            }),
             Type::Task => {
-                let task = tasks
-                    .iter()
-                    .next()
-                    .filter(|task| task.is_whole(&self.digest))?;
+                let task = tasks.first()?;
+                if !task.is_whole(&self.digest) {
+                    return Some(Incoming::Damaged {
+                        executor,
+                        pull_seq,
+                        is_repeated: header.has(flag::REPEATED),
+                    });
+                }
                 let is_of_submit = header.has(flag::ORIGIN);
                 Some(Incoming::Given(Given {
                     executor,

@@ -61,6 +61,11 @@ impl TaskSpec {
         }
     }
 
+    /// What decides on the queue: equal wishes, equal queue.
+    pub(crate) fn wishes(&self) -> (u8, u8, Option<u16>) {
+        (self.priority, self.resource, self.worker)
+    }
+
     pub(crate) fn check(&self) -> Result<(), SubmitError> {
         match &self.work {
             Work::Inline(desc) if desc.is_empty() || desc.len() > DESC_LEN_BYTES_MAX => {

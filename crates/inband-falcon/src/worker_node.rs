@@ -116,6 +116,8 @@ pub struct WorkerNode {
     results: Results<(SocketAddrV4, u32)>,
     done: Receiver<(usize, Outcome)>,
     known: Option<Known>,
+    /// The scheduler does not know it so any more.
+    is_refused: bool,
     register_at: Nanos,
     /// Since when it takes no more tasks.
     drains_since: Option<Nanos>,
@@ -155,6 +157,7 @@ impl WorkerNode {
             results: Results::new(config.timing),
             done,
             known: None,
+            is_refused: false,
             register_at: 0,
             drains_since: None,
             later: VecDeque::new(),
@@ -176,7 +179,7 @@ impl WorkerNode {
 
     /// Is it known to its scheduler?
     pub fn is_registered(&self) -> bool {
-        self.known.is_some()
+        self.known.is_some() && !self.is_refused
     }
 
     /// How many tasks it runs at a time.
@@ -271,7 +274,7 @@ impl WorkerNode {
             // Several of them may be lost before the lease ends.
             let leaves = self.drains_since.is_some();
             let again_ns = match self.known {
-                Some(known) if !leaves => known.lease_ns / 5,
+                Some(known) if !leaves && !self.is_refused => known.lease_ns / 5,
                 _ => REGISTER_NS,
             };
             self.register_at = now + again_ns;
@@ -313,12 +316,26 @@ impl WorkerNode {
             let now = self.clock.now();
             match self.codec.read(&buffer[..len_bytes]) {
                 Some(Incoming::Given(given)) => self.on_given(now, given),
+                Some(Incoming::Damaged {
+                    executor,
+                    pull_seq,
+                    is_repeated,
+                }) => {
+                    if let Some(number) = self.number_of(executor) {
+                        let executor = &mut self.slots[number].executor;
+                        executor.on_damaged(now, pull_seq, is_repeated);
+                        self.act(now, number);
+                    }
+                }
                 Some(Incoming::NoTask { executor, pull_seq }) => {
                     if let Some(number) = self.number_of(executor) {
                         self.slots[number].executor.on_no_task(now, pull_seq);
                     }
                 }
-                Some(Incoming::NotRegistered) => self.on_not_registered(now),
+                Some(Incoming::NotRegistered {
+                    executor,
+                    worker_incarnation,
+                }) => self.on_not_registered(now, executor, worker_incarnation),
                 Some(Incoming::Host(_, HostMessage::Registered(scheduler, answer))) => {
                     self.on_registered(now, scheduler, answer)?;
                 }
@@ -339,6 +356,8 @@ impl WorkerNode {
         (number < self.slots.len()).then_some(number)
     }
 
+    /// What the scheduler calls it. Clients know it by its number here: the scheduler may give the worker another one
+    /// while a task runs.
     fn executor(&self, number: usize) -> u32 {
         let worker = self.known.map_or(0, |known| known.worker);
         u32::from(worker) * EXECUTORS + number as u32
@@ -359,9 +378,12 @@ impl WorkerNode {
         }
     }
 
-    fn on_not_registered(&mut self, now: Nanos) {
+    fn on_not_registered(&mut self, now: Nanos, executor: u32, incarnation: u32) {
+        let is_known_so = self.known.is_some_and(|k| k.incarnation == incarnation);
+        let is_late = !is_known_so || self.number_of(executor).is_none();
         // It says so once for each executor.
-        if self.drains_since.is_none() && self.known.take().is_some() {
+        if !is_late && self.drains_since.is_none() && !self.is_refused {
+            self.is_refused = true;
             self.register_at = now;
         }
     }
@@ -385,6 +407,7 @@ impl WorkerNode {
             } => (worker, worker_incarnation, lease_ms, pull_ms),
         };
         let lease_ns = Nanos::from(lease_ms) * MS;
+        self.is_refused = false;
         let before = self.known.replace(Known {
             scheduler,
             worker,
@@ -412,8 +435,9 @@ impl WorkerNode {
             }
             return;
         }
-        if let Some(number) = self.number_of(executor) {
-            self.slots[number].executor.on_client(now, &from, message);
+        let number = executor as usize;
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.executor.on_client(now, &from, message);
             self.act(now, number);
         }
     }
@@ -423,7 +447,7 @@ impl WorkerNode {
         for action in self.slots[number].executor.actions() {
             match action {
                 Action::Pull { pull_seq } => self.pull(number, pull_seq),
-                Action::Tell(client, message) => self.tell(self.executor(number), client, message),
+                Action::Tell(client, message) => self.tell(number as u32, client, message),
                 Action::Run(_, Payload::Inline(work)) => self.slots[number].runner.start(work),
                 Action::Run(_, Payload::At(place)) => {
                     let digest = self.config.digest;
@@ -458,7 +482,7 @@ impl WorkerNode {
         outcome: Outcome,
     ) {
         let outcome = self.shortened(outcome);
-        let executor = self.executor(number);
+        let executor = number as u32;
         let message = self.results.keep(now, (client, executor), attempt, outcome);
         self.tell(executor, client, message);
     }

@@ -8,7 +8,8 @@
 //! In some seeds the replicas are those of the real key-value store (`store`, `stores`, `history`), and
 //! members change by the real control plane (`plane`).
 //!
-//! [`flair`] is a world of its own: FLAIR's switches, replicas and clients. [`falcon_scale`] is for figures of large clusters.
+//! [`flair`] and [`falcon`] are worlds of their own: FLAIR's switches, replicas and clients; Falcon's
+//! schedulers, workers and clients. [`falcon_scale`] is for figures of large clusters.
 
 mod app;
 mod attacker;
@@ -16,6 +17,7 @@ mod campaign;
 mod clients;
 mod clock;
 mod epochs;
+pub mod falcon;
 pub mod falcon_scale;
 mod fault_kind;
 mod faults;

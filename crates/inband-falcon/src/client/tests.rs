@@ -365,3 +365,26 @@ fn a_long_result_is_acknowledged_once_it_is_here() {
     let done = Action::Done(id(1, 0), Ok(output()));
     assert_eq!(client.actions(), [acknowledged(of), done]);
 }
+
+#[test]
+fn tasks_that_may_go_to_different_queues_do_not_share_a_submit() {
+    let mut client = client(14);
+    let mut specs = inline(4);
+    specs[2].priority = 3;
+    client.submit(0, specs, &[], None).unwrap();
+    let tries = |tasks: &[u32]| tasks.iter().map(|task| attempt(1, *task, 1)).collect();
+    let expected = [(1, tries(&[0, 1])), (2, tries(&[2])), (3, tries(&[3]))];
+    assert_eq!(submits(&mut client), expected);
+}
+
+#[test]
+fn a_job_after_one_that_has_failed_fails() {
+    let mut client = client(1);
+    let first = client.submit(0, inline(1), &[], None).unwrap();
+    client.cancel(0, id(1, 0));
+    client.actions();
+    client.submit(1, inline(2), &[first], None).unwrap();
+    let failed = |task| Action::Done(id(2, task), Err(Failure::Before(1)));
+    assert_eq!(client.actions(), [failed(0), failed(1)]);
+    assert_eq!((client.tasks_left(), client.jobs.len()), (0, 0));
+}

@@ -125,3 +125,22 @@ fn an_idle_executor_pulls_less_and_less_often() {
     executor.on_no_task(400 * MS, 1);
     assert_eq!(executor.due(), 405 * MS, "not parked: it is to ask again");
 }
+
+#[test]
+fn a_pull_that_has_not_left_is_not_to_be_answered() {
+    let mut executor = Executor::<&str>::new(ExecutorTiming::default(), 0);
+    executor.on_registered(MS, 0);
+    assert_eq!(executor.actions(), [Action::Pull { pull_seq: 2 }]);
+}
+
+#[test]
+fn a_damaged_task_is_asked_for_again_once() {
+    let mut executor = new();
+    executor.on_damaged(0, 2, true);
+    assert_eq!(executor.actions(), [], "of another PULL");
+    executor.on_damaged(0, 1, false);
+    assert_eq!(executor.actions(), [Action::Pull { pull_seq: 1 }]);
+    executor.on_damaged(0, 1, true);
+    assert_eq!(executor.actions(), [Action::Pull { pull_seq: 2 }]);
+    assert_eq!(executor.counters().damaged, 2);
+}

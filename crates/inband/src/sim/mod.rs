@@ -1,5 +1,6 @@
 //! `inband sim`: seeded schedules of faults over the real roles and the real host code.
 
+mod falcon;
 mod flair;
 mod paxos;
 
@@ -18,6 +19,7 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use nix::sys::resource::{getrusage, UsageWho};
 use nix::sys::time::{TimeVal, TimeValLike};
 
+use self::falcon::Falcon;
 use self::flair::Flair;
 use self::paxos::Paxos;
 use crate::export::EXIT_INTERRUPTED;
@@ -53,6 +55,9 @@ pub struct SimArgs {
     /// How FLAIR answers reads: flair, leader, majority or follower-leases
     #[arg(long, default_value_t, requires = "flair")]
     reads: Reads,
+    /// Play the world of Falcon: schedulers, workers and clients
+    #[arg(long, conflicts_with = "flair")]
+    falcon: bool,
     /// Seeds played at once
     #[arg(long, value_name = "N", default_value_t = 1)]
     jobs: usize,
@@ -100,9 +105,10 @@ trait World {
 
 /// Play, report, and fail if a seed violates a rule.
 pub fn sim(args: &SimArgs) -> Result<()> {
-    match args.flair {
-        true => simulate(Flair::new(args.reads), args),
-        false => simulate(Paxos::default(), args),
+    match (args.flair, args.falcon) {
+        (true, _) => simulate(Flair::new(args.reads), args),
+        (_, true) => simulate(Falcon::default(), args),
+        (false, false) => simulate(Paxos::default(), args),
     }
 }
 

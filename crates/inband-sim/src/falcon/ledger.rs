@@ -1,0 +1,198 @@
+//! What clients were promised: every job, how each of its tasks ended, and whether that was right.
+
+use std::collections::BTreeMap;
+
+use inband_falcon::message::Outcome;
+use inband_falcon::task::{Failure, TaskId};
+use inband_falcon::timing::Nanos;
+
+use super::rule::{Breach, Rule};
+use super::stats::Counts;
+use super::work::{outcome_of, Ends, Plan};
+
+/// A task as its client gave it.
+#[derive(Debug)]
+struct Task {
+    work: Vec<u8>,
+    /// Its client gave it up.
+    is_given_up: bool,
+    /// How it ended; [`DONE`]: with its result.
+    ended: Option<&'static str>,
+}
+
+/// How tasks end that end well.
+const DONE: &str = "done";
+
+#[derive(Debug)]
+struct Job {
+    /// Jobs of the same user.
+    after: Vec<u32>,
+    /// By the client's clock.
+    deadline: Option<Nanos>,
+    tasks: Vec<Task>,
+}
+
+impl Job {
+    fn has_succeeded(&self) -> bool {
+        self.tasks.iter().all(|task| task.ended == Some(DONE))
+    }
+
+    fn has_failed(&self) -> bool {
+        self.tasks
+            .iter()
+            .any(|task| task.ended.is_some_and(|how| how != DONE))
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// By user and job.
+    jobs: BTreeMap<(u32, u32), Job>,
+    /// How tasks ended.
+    pub ends: Counts,
+    /// Nothing goes wrong: nobody may be given up.
+    is_calm: bool,
+}
+
+impl Ledger {
+    /// Without jobs. Calm: nobody is given up.
+    pub fn new(is_calm: bool) -> Ledger {
+        Ledger {
+            is_calm,
+            ..Ledger::default()
+        }
+    }
+
+    /// A client took a job.
+    pub fn begins(
+        &mut self,
+        (user, job): (u32, u32),
+        works: Vec<Vec<u8>>,
+        after: Vec<u32>,
+        deadline: Option<Nanos>,
+    ) {
+        let task = |work| Task {
+            work,
+            is_given_up: false,
+            ended: None,
+        };
+        let tasks = works.into_iter().map(task).collect();
+        let job_of = Job {
+            after,
+            deadline,
+            tasks,
+        };
+        self.jobs.insert((user, job), job_of);
+    }
+
+    fn task(&mut self, id: TaskId) -> Option<&mut Task> {
+        let job = self.jobs.get_mut(&(id.user, id.job))?;
+        job.tasks.get_mut(id.task as usize)
+    }
+
+    /// Its client is about to give it up, or was told that it cannot be.
+    pub fn gives_up(&mut self, id: TaskId, is_given_up: bool) {
+        if let Some(task) = self.task(id) {
+            task.is_given_up = is_given_up;
+        }
+    }
+
+    /// How it ended, as its client was told.
+    pub fn ended(&self, id: TaskId) -> Option<&'static str> {
+        let job = self.jobs.get(&(id.user, id.job))?;
+        job.tasks.get(id.task as usize)?.ended
+    }
+
+    /// Have all jobs that this one waits for ended well?
+    fn is_its_time(&self, user: u32, job: &Job) -> bool {
+        let before = job.after.iter().filter_map(|j| self.jobs.get(&(user, *j)));
+        before.into_iter().all(Job::has_succeeded)
+    }
+
+    /// An executor begins it, with this work.
+    pub fn runs(&self, id: TaskId, work: &[u8]) -> Result<(), Breach> {
+        let Some(job) = self.jobs.get(&(id.user, id.job)) else {
+            return Err((Rule::RightResult, format!("{id:?} was never submitted")));
+        };
+        if job.tasks[id.task as usize].work != work {
+            return Err((Rule::RightResult, format!("{id:?} is run with other work")));
+        }
+        match self.is_its_time(id.user, job) {
+            true => Ok(()),
+            false => Err((Rule::AfterOthers, format!("{id:?} runs before its time"))),
+        }
+    }
+
+    /// A client is told, at this time by its clock, how a task ended.
+    pub fn ends(
+        &mut self,
+        now: Nanos,
+        id: TaskId,
+        outcome: Result<Outcome, Failure>,
+    ) -> Result<(), Breach> {
+        let name = format!("{id:?} ended with {outcome:?}");
+        let Some(job) = self.jobs.get(&(id.user, id.job)) else {
+            return Err((Rule::TakenOnce, format!("{name}, and was never submitted")));
+        };
+        let task = &job.tasks[id.task as usize];
+        if task.ended.is_some() {
+            return Err((Rule::TakenOnce, format!("{name}, once more")));
+        }
+        let plan = Plan::of(&task.work).expect("it was made of one");
+        let how = match &outcome {
+            Ok(outcome) if *outcome != outcome_of(&task.work) => {
+                return Err((Rule::RightResult, name));
+            }
+            Ok(_) if !self.is_its_time(id.user, job) => return Err((Rule::AfterOthers, name)),
+            Ok(Outcome::Output(_)) => DONE,
+            Ok(Outcome::Error(_)) => "failed by itself",
+            Err(failure) => {
+                let is_so = match *failure {
+                    Failure::Cancelled => task.is_given_up,
+                    Failure::Deadline(_) => job.deadline.is_some_and(|at| at <= now),
+                    Failure::Before(before) => {
+                        let before = self.jobs.get(&(id.user, before));
+                        before.is_some_and(|b| b.has_failed())
+                    }
+                    Failure::ExecutorsLost(_) => plan.ends == Ends::Kills || !self.is_calm,
+                };
+                if !is_so {
+                    return Err((Rule::FailsForAReason, name));
+                }
+                named(failure)
+            }
+        };
+        *self.ends.entry(how).or_default() += 1;
+        if let Some(task) = self.task(id) {
+            task.ended = Some(how);
+        }
+        Ok(())
+    }
+
+    /// Jobs of a user that a new one may wait for: the last of this client.
+    pub fn last_jobs(&self, user: u32, from: u32, count: usize) -> Vec<u32> {
+        let jobs = self.jobs.range((user, from)..=(user, u32::MAX));
+        jobs.rev().take(count).map(|((_, job), _)| *job).collect()
+    }
+
+    /// A task of this client that has not ended, from the newest.
+    pub fn open_task(&self, user: u32, from: u32, skip: usize) -> Option<TaskId> {
+        let jobs = self.jobs.range((user, from)..=(user, u32::MAX)).rev();
+        let mut open = jobs.flat_map(|((user, job), of)| {
+            let tasks = (0..).zip(&of.tasks).filter(|(_, t)| t.ended.is_none());
+            let (user, job) = (*user, *job);
+            tasks.map(move |(task, _)| TaskId { user, job, task })
+        });
+        open.nth(skip)
+    }
+}
+
+fn named(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::ExecutorsLost(_) => "executors lost",
+        Failure::Deadline(_) => "too late",
+        Failure::Cancelled => "cancelled",
+        Failure::Before(_) => "one before failed",
+    }
+}
