@@ -138,6 +138,7 @@ pub struct State {
 }
 
 impl State {
+    /// How it begins.
     pub fn new(tasks: usize, executors: usize) -> State {
         let task = Task {
             fate: Fate::Submitted,
@@ -167,6 +168,7 @@ impl State {
         state
     }
 
+    /// A SUBMIT of this task leaves.
     pub fn submit(&mut self, task: u8) {
         let of = &mut self.tasks[usize::from(task)];
         of.fate = Fate::Submitted;
@@ -174,11 +176,13 @@ impl State {
         self.messages.insert(Message::Submit { task, attempt });
     }
 
+    /// Its executor is given up.
     pub fn submit_next_try(&mut self, task: u8) {
         self.tasks[usize::from(task)].attempt += 1;
         self.submit(task);
     }
 
+    /// An executor's PULL leaves.
     pub fn pull(&mut self, executor: u8) {
         let Executor {
             pull, incarnation, ..
@@ -190,6 +194,7 @@ impl State {
         });
     }
 
+    /// What an executor did last, to the client.
     pub fn tell_result(&mut self, executor: u8) {
         if let Some((task, attempt)) = self.executors[usize::from(executor)].result {
             self.messages.insert(Message::Result { task, attempt });
@@ -211,6 +216,7 @@ impl State {
         self.messages.is_empty() && self.cpus.iter().all(Option::is_none)
     }
 
+    /// Has the client every result?
     pub fn is_done(&self) -> bool {
         self.tasks.iter().all(|task| task.fate == Fate::Done)
     }
@@ -222,6 +228,7 @@ impl State {
         record.bit && record.doing == Doing::Waits && is_current
     }
 
+    /// Does an executor wait beside a task?
     pub fn does_anybody_sleep(&self) -> bool {
         !self.queue.is_empty() && (0..self.records.len()).any(|executor| self.is_parked(executor))
     }
