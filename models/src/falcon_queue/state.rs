@@ -222,14 +222,18 @@ impl State {
     }
 
     /// Does an executor wait, as both sides see it?
-    pub fn is_parked(&self, executor: usize) -> bool {
+    pub fn waits(&self, executor: usize) -> bool {
         let record = &self.records[executor];
-        let is_current = record.pull == self.executors[executor].pull;
-        record.bit && record.doing == Doing::Waits && is_current
+        record.doing == Doing::Waits && record.pull == self.executors[executor].pull
+    }
+
+    /// And can it be woken?
+    pub fn is_parked(&self, executor: usize) -> bool {
+        self.waits(executor) && self.records[executor].bit
     }
 
     /// Does an executor wait beside a task?
     pub fn does_anybody_sleep(&self) -> bool {
-        !self.queue.is_empty() && (0..self.records.len()).any(|executor| self.is_parked(executor))
+        !self.queue.is_empty() && (0..self.records.len()).any(|executor| self.waits(executor))
     }
 }
