@@ -38,6 +38,8 @@ const REGISTER_NS: Nanos = 50 * MS;
 const DRAIN_MIN_NS: Nanos = 3 * REGISTER_NS;
 /// Packets handled before runners that have ended are looked at.
 const BATCH_PACKETS: usize = 64;
+/// Of those, before what is due is looked at.
+const BATCHES: usize = 16;
 /// What clients are told before packets are looked at again.
 const TOLD_AT_ONCE: usize = 4;
 /// What waits to be told to clients; more is told at once.
@@ -205,11 +207,23 @@ impl WorkerNode {
 
     /// Handle what has come, do what is due, and wait for more.
     pub fn turn(&mut self) -> Result<(), WorkerError> {
-        while self.take_done() | self.receive()? || self.tell_some() {}
+        // However busy it is, what is due is looked at.
+        let mut may_be_more = true;
+        for _ in 0..BATCHES {
+            may_be_more = self.take_done() | self.receive()? || self.tell_some();
+            if !may_be_more {
+                break;
+            }
+        }
         let now = self.clock.now();
         self.tick(now);
         self.pulls.flush(&self.socket);
-        let wait_ns = self.due().saturating_sub(self.clock.now()).min(IDLE_MAX_NS);
+        let due_ns = self.due().saturating_sub(self.clock.now());
+        let wait_ns = if may_be_more || !self.later.is_empty() {
+            0
+        } else {
+            due_ns.min(IDLE_MAX_NS)
+        };
         let mut events = Events::with_capacity(4);
         match self
             .poll
