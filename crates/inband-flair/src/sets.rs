@@ -11,7 +11,7 @@ use crate::timing::Nanos;
 /// the hash, so each set has keys of all groups. The cluster's key plays no part, so data on disk stay where they are.
 pub fn set_of(key: &[u8], sets: u16) -> u16 {
     let low = wire::key_hash(key) & u64::from(u32::MAX);
-    (low * u64::from(sets) >> 32) as u16
+    ((low * u64::from(sets)) >> 32) as u16
 }
 
 /// A client of each set. Sessions are a set's own; nothing is atomic over several.

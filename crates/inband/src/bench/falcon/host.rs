@@ -128,13 +128,8 @@ pub fn falcon_host(args: FalconHostArgs) -> Result<()> {
 }
 
 fn run_scheduler(report: Option<&Path>) -> Result<()> {
-    let mut node = SchedulerNode::open(scheduler_node::Config {
-        address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0),
-        falcon: FalconConfig::default(),
-        worker_lease_ns: 2000 * MS,
-        keys: None,
-        digest: Digest::PLAIN,
-    })?;
+    let any = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+    let mut node = SchedulerNode::open(scheduler_node::Config::new(any))?;
     let seen = report.map(|_| {
         let (seen, observer) = watch();
         node.observe(observer);
