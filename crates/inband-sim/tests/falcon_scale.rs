@@ -36,7 +36,7 @@ fn play(policy: Policy, utilisation_permille: u64) -> Report {
 
 #[test]
 fn falcon_waits_less_than_who_guesses() {
-    for utilisation_permille in [500, 800, 900] {
+    for utilisation_permille in [800, 900] {
         let falcon = play(FALCON, utilisation_permille);
         let sparrow = play(Policy::Sparrow, utilisation_permille);
         let random = play(Policy::Random, utilisation_permille);
@@ -89,7 +89,7 @@ fn users_are_divided_among_schedulers() {
 
 #[test]
 fn who_takes_too_long_to_decide_is_seen_to() {
-    // 96,000 tasks a second at most.
+    // 50,000 tasks a second at most, of 96,000 that the executors can run.
     let slow = Policy::Central {
         decision_ns: 20 * US,
     };
