@@ -59,10 +59,9 @@ class InbandBackend(AutoBatchingMixin, ParallelBackendBase):
         parallel: Any = None,
         prefer: Optional[str] = None,
         require: Optional[str] = None,
-        **executor_options: Any,
+        **for_processes: Any,
     ) -> int:
-        """A call of Parallel begins."""
-        self._options = {**self._options, **executor_options}
+        """A call of Parallel begins. What joblib says beside is for processes on one machine, as where to map arrays."""
         self.parallel = parallel
         return self.effective_n_jobs(n_jobs)
 

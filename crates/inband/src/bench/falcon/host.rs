@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use clap::{Args, Subcommand};
 use inband_dataplane::auth::Digest;
-use inband_dataplane::falcon::FalconConfig;
 use inband_falcon::client::Counters;
 use inband_falcon::client_node::{self, ClientNode, Event};
 use inband_falcon::observer::{Observer, Step};
