@@ -12,6 +12,9 @@ use nix::sys::signal::{raise, SigSet, Signal};
 /// How long a process that is told to end may take for it when its supervisor is gone.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
+/// As shells say it.
+const EXIT_INTERRUPTED: i32 = 130;
+
 /// What a process was told.
 #[derive(Debug, Clone, Default)]
 pub struct Told {
@@ -21,7 +24,7 @@ pub struct Told {
 
 impl Told {
     /// Listen. Call before any thread is started. SIGINT: end what was begun; a second one, SIGTERM and the end of
-    /// the supervisor (seen as the end of standard input): end now.
+    /// the supervisor (seen as the end of standard input): end now. One more ends the process as it is.
     pub fn listen() -> Result<Told> {
         let told = Told::default();
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
@@ -42,10 +45,13 @@ impl Told {
     }
 
     fn hear(&self, signals: &SigSet) {
-        while !self.stops() {
+        loop {
             match signals.wait() {
+                // It was told before, and has not ended.
+                Ok(_) if self.stops() => std::process::exit(EXIT_INTERRUPTED),
                 Ok(Signal::SIGINT) if !self.drains() => self.drain.store(true, Ordering::Release),
-                _ => self.stop.store(true, Ordering::Release),
+                Ok(_) => self.stop.store(true, Ordering::Release),
+                Err(_) => return,
             }
         }
     }
