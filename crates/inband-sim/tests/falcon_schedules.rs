@@ -274,13 +274,13 @@ fn a_task_of_a_slow_queue_is_not_missed_with_those_of_a_fast_one() {
         ..Layout::plain(Policy::Priority, 1)
     };
     let mut world = world(layout);
-    let mut specs = tasks(8, 30 * MS);
+    let mut specs = tasks(12, 30 * MS);
     for (n, spec) in specs.iter_mut().enumerate() {
-        spec.priority = if n < 4 { 7 } else { 0 };
+        spec.priority = if n < 8 { 7 } else { 0 };
     }
     let ids = submit(&mut world, specs);
-    must_end(&mut world, 400 * MS, &ids, "done");
-    assert_eq!((lost(&world), world.tasks_run(0)), (0, 8));
+    must_end(&mut world, 500 * MS, &ids, "done");
+    assert_eq!((lost(&world), world.tasks_run(0)), (0, 12));
 }
 
 #[test]
