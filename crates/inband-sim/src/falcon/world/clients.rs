@@ -84,11 +84,6 @@ impl World {
         self.clients[usize::from(number)].0.as_deref_mut()
     }
 
-    /// Is a client's process up?
-    pub fn is_client_up(&self, number: u8) -> bool {
-        self.clients[usize::from(number)].0.is_some()
-    }
-
     /// Tasks of living clients that have not ended.
     pub fn tasks_left(&self) -> usize {
         let up = self.clients.iter().filter_map(|host| host.0.as_ref());
