@@ -245,7 +245,6 @@ impl FalconQueue {
                 let waits = record.doing == Doing::Waits || self.lacks(Mutant::BitNotTaken);
                 match waits.then(|| state.pop(executor, record.pull)) {
                     None => OfSubmit::Find,
-                    Some(None) if self.lacks(Mutant::BitNotSetAgain) => OfSubmit::Find,
                     Some(None) => OfSubmit::SetBit(executor),
                     Some(Some(item)) => {
                         state.records[usize::from(executor)].doing = Doing::Has(item);
