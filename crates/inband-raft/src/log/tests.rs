@@ -194,7 +194,7 @@ fn a_power_cut_in_the_midst_of_rewriting_takes_nothing() {
     let expected: Vec<u8> = (1..=ENTRIES as u8).collect();
     assert_eq!(content(&open(&disk)), expected);
     let (mut in_the_midst, mut random) = (0, 1u64);
-    for operation in 1..=operations {
+    for operation in 0..operations {
         for cut in [Cut::Unsynced, Cut::Torn, Cut::Scattered] {
             let disk = SimulatedDisk::new();
             disk.power_off_at(operation);
