@@ -45,7 +45,7 @@ struct ib_falcon_worker {
     ib_u64 parked;      /* bitmap of its executors; whoever clears a bit is to wake that one */
     ib_u64 incarnation; /* given at its registration; 0: not registered */
     ib_u64 resources;   /* bitmap */
-    ib_u64 reserved;
+    ib_u64 turn; /* RESOURCES: as the set's, but this worker's; others may have other queues */
 };
 
 /* One a group of workers: set * groups + group. */

@@ -244,9 +244,10 @@ IB_FALCON_PART ib_u32 ib_falcon_take_out(struct ib_falcon_here *here, ib_u32 set
         return ib_falcon_pop(here, set, 0, executor);
     v.candidates = ib_falcon_there_is(here, set, worker, now_ns);
     struct ib_falcon_set *regs = ib_falcon_set_at(here, set);
-    if (!regs)
+    struct ib_falcon_worker *at = ib_falcon_worker_of(here, set, worker);
+    if (!regs || !at)
         return 0;
-    v.turn = IB_LOAD(&regs->turn);
+    v.turn = policy == IB_FALCON_RESOURCES ? IB_LOAD(&at->turn) : IB_LOAD(&regs->turn);
     v.given = IB_LOAD(&regs->given);
     v.place = ib_falcon_place_of(worker);
     if (policy == IB_FALCON_LOCALITY) {
@@ -258,8 +259,11 @@ IB_FALCON_PART ib_u32 ib_falcon_take_out(struct ib_falcon_here *here, ib_u32 set
         ib_u32 queue = ib_falcon_choose(policy, &v);
         if (ib_falcon_pop(here, set, queue, executor)) {
             /* Hints: two at once may give one queue two turns. */
-            if (v.in_turn)
-                regs->turn = (queue + 1) % IB_FALCON_QUEUES_MAX;
+            ib_u64 turn = (queue + 1) % IB_FALCON_QUEUES_MAX;
+            if (v.in_turn && policy == IB_FALCON_RESOURCES)
+                at->turn = turn;
+            else if (v.in_turn)
+                regs->turn = turn;
             regs->given = v.given + 1;
             return 1;
         }

@@ -12,7 +12,7 @@
 #include "../inband/falcon_msg.h"
 #include "../inband/falcon_registers.h"
 
-/* With PRIORITY every so many tasks the classes take turns, so that none starves. */
+/* With PRIORITY and LOCALITY every so many tasks the queues take turns, so that none starves. */
 #define IB_FALCON_TURN_EVERY 16
 
 /* What a choice of a queue is made on. */
@@ -130,7 +130,7 @@ IB_INLINE ib_u32 ib_falcon_choose(ib_u32 policy, struct ib_falcon_view *v) {
     v->in_turn = 0;
     if (policy == IB_FALCON_FIFO)
         return 0;
-    if (policy == IB_FALCON_LOCALITY)
+    if (policy == IB_FALCON_LOCALITY && (v->given + 1) % IB_FALCON_TURN_EVERY)
         return ib_falcon_nearest(v);
     if (policy == IB_FALCON_PRIORITY && (v->given + 1) % IB_FALCON_TURN_EVERY)
         return ib_falcon_lowest(v->candidates);

@@ -134,6 +134,29 @@ fn a_task_goes_only_to_who_has_what_it_needs() {
 }
 
 #[test]
+fn no_resource_starves_beside_workers_that_have_others() {
+    let mut bench = Bench::new(Policy::Resources, 1 << 20);
+    bench.register(0, 0b1100);
+    bench.register(1, 0b10_0000);
+    let mut given = BTreeMap::new();
+    let mut refill = |bench: &mut Bench, resource: u8| {
+        bench.submit(0, |task| task.resource = resource).unwrap();
+        *given.entry(resource).or_insert(-1) += 1;
+    };
+    for resource in [0, 2, 3, 5] {
+        refill(&mut bench, resource);
+    }
+    for _ in 0..30 {
+        for worker in [0, 1] {
+            let task = bench.pull(worker).expect("there is always one");
+            refill(&mut bench, task.resource);
+        }
+    }
+    // The first worker's three in turn, the second's two.
+    assert_eq!(given, BTreeMap::from([(0, 25), (2, 10), (3, 10), (5, 15)]));
+}
+
+#[test]
 fn users_take_turns_however_much_they_submit() {
     let mut bench = Bench::new(Policy::Fair, 1 << 20);
     bench.register(0, 0);
@@ -176,6 +199,29 @@ fn a_task_waits_for_its_worker_and_then_goes_to_any() {
     let near = bench.submit(0, |task| task.worker = Some(1)).unwrap();
     let order = [any, near, far].map(Some);
     assert_eq!([(); 3].map(|()| got(bench.pull(1))), order);
+}
+
+#[test]
+fn the_task_of_a_worker_that_is_gone_comes_to_those_that_are_never_idle() {
+    let mut bench = Bench::new(Policy::Locality, 1 << 20);
+    bench.register(0, 0);
+    for worker in [5, 7] {
+        bench.submit(0, |task| task.worker = Some(worker)).unwrap();
+    }
+    bench.now_ns += 100;
+    for worker in [None, Some(0)] {
+        bench.submit(0, |task| task.worker = worker).unwrap();
+    }
+    let (mut far, mut pulls) = (0, 0);
+    while far < 2 {
+        pulls += 1;
+        // Once round: of none, its own, and these two.
+        assert!(pulls <= 4 * TURN_EVERY, "they starve");
+        match bench.pull(0).expect("there is always one").worker {
+            Some(5 | 7) => far += 1,
+            near => assert!(bench.submit(0, |task| task.worker = near).is_some()),
+        }
+    }
 }
 
 #[test]

@@ -144,7 +144,7 @@ fn the_kernel_and_rust_see_the_same_structs() {
         (
             &falcon,
             "ib_falcon_worker",
-            in_rust!(c::ib_falcon_worker: parked, incarnation, resources, reserved),
+            in_rust!(c::ib_falcon_worker: parked, incarnation, resources, turn),
         ),
         (
             &falcon,

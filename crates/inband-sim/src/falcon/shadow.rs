@@ -262,10 +262,9 @@ impl Shadow {
         let queues = self.queues.len() as u64;
         let bound = match self.config.policy {
             Policy::Fifo => 0,
-            Policy::Priority => TURN_EVERY * queues,
+            Policy::Priority | Policy::Locality => TURN_EVERY * queues,
             Policy::Resources | Policy::Fair => queues,
-            // Those of its place and of none may be the older ones besides.
-            Policy::Locality => TURN_EVERY * queues + self.config.queue_slots() as u64,
+            Policy::Locality => TURN_EVERY * queues,
         };
         for queue in (0..self.queues.len()).filter(|q| *q != given && candidates >> q & 1 == 1) {
             let passed = self.passed.entry((queue, worker)).or_default();
