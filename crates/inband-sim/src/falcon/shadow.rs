@@ -264,7 +264,6 @@ impl Shadow {
             Policy::Fifo => 0,
             Policy::Priority | Policy::Locality => TURN_EVERY * queues,
             Policy::Resources | Policy::Fair => queues,
-            Policy::Locality => TURN_EVERY * queues,
         };
         for queue in (0..self.queues.len()).filter(|q| *q != given && candidates >> q & 1 == 1) {
             let passed = self.passed.entry((queue, worker)).or_default();
