@@ -95,7 +95,11 @@ impl Cluster {
     /// At the front, and at each replica: one that is there may not have entered the epoch yet.
     fn wait_until_it_serves(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
-        let replicas = (0..self.spec.replicas as u16).map(|i| self.replica(i));
+        let hosts = self.status().hosts;
+        let replicas = hosts.iter().filter_map(|host| {
+            let number = host.name.strip_prefix("replica/")?;
+            Some(self.replica(number.parse().expect("a number")))
+        });
         for address in std::iter::once(self.resp()).chain(replicas) {
             while Client::try_connect(address)
                 .and_then(|mut c| c.try_call(&["SET", "warm", "up"]))
