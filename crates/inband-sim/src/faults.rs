@@ -298,7 +298,7 @@ impl World {
 
     fn cut_pairs(&mut self, pairs: Vec<(u8, u8)>) -> Begun {
         for (from, to) in &pairs {
-            self.network.cut(*from, *to);
+            self.network.cuts.cut(*from, *to);
         }
         Begun::Lasts(Fault::Cut(pairs))
     }
@@ -325,7 +325,7 @@ impl World {
         match fault {
             Fault::Cut(pairs) => {
                 for (from, to) in pairs {
-                    self.network.mend(from, to);
+                    self.network.cuts.mend(from, to);
                 }
             }
             Fault::Rates => {

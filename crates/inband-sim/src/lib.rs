@@ -16,6 +16,7 @@ mod attacker;
 mod campaign;
 mod clients;
 mod clock;
+mod cuts;
 mod epochs;
 pub mod falcon;
 pub mod falcon_scale;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use inband_dataplane::wire::{Header, Type, HEADER_LEN_BYTES};
 use inband_paxos::timing::Micros;
 
+use crate::cuts::Cuts;
 use crate::limits::{HOST_QUEUE_PACKETS, LINK_DELAY_MIN_US, LINK_HOLD_UP_MAX_US, LINK_JITTER_US};
 use crate::rng::Rng;
 
@@ -66,8 +67,8 @@ pub struct Network {
     pub extra: BTreeMap<u64, Rates>,
     /// Rules under way.
     pub rules: BTreeMap<u64, DropRule>,
-    /// Directed pairs without a link, and how many faults say so.
-    cut: BTreeMap<(u8, u8), u32>,
+    /// Links that are cut.
+    pub cuts: Cuts<u8>,
     /// Packets on their way to each host.
     on_the_way: Vec<usize>,
     /// The last packet to arrive, of those between two hosts, in the order in which they were sent.
@@ -90,26 +91,6 @@ pub struct Arrival {
 }
 
 impl Network {
-    /// Cut the link from one host to another, in this direction.
-    pub fn cut(&mut self, from: u8, to: u8) {
-        *self.cut.entry((from, to)).or_default() += 1;
-    }
-
-    /// Undo one cut.
-    pub fn mend(&mut self, from: u8, to: u8) {
-        if let Some(count) = self.cut.get_mut(&(from, to)) {
-            *count -= 1;
-            if *count == 0 {
-                self.cut.remove(&(from, to));
-            }
-        }
-    }
-
-    /// Does a link lead from one host to the other?
-    pub fn is_linked(&self, from: u8, to: u8) -> bool {
-        !self.cut.contains_key(&(from, to))
-    }
-
     /// A packet to this host is on its way.
     pub fn set_out(&mut self, to: u8) {
         let to = usize::from(to);
@@ -130,7 +111,7 @@ impl Network {
 
     /// All links work, nothing is lost.
     pub fn heal(&mut self) {
-        self.cut.clear();
+        self.cuts.heal();
         self.extra.clear();
         self.rules.clear();
         self.base = Rates::default();
@@ -148,7 +129,7 @@ impl Network {
 
     /// Does a message of the control plane get through? TCP loses none that it can bring over, but gives up.
     pub fn passes_control(&self, rng: &mut Rng, from: u8, to: u8) -> bool {
-        self.is_linked(from, to) && !rng.chance_ppm(self.rates().loss_ppm)
+        self.cuts.is_linked(from, to) && !rng.chance_ppm(self.rates().loss_ppm)
     }
 
     /// The copies of this packet that will arrive: none, one or two.
@@ -166,7 +147,7 @@ impl Network {
             .rules
             .values()
             .any(|rule| rule.kind == header.kind && rng.chance_ppm(rule.ppm));
-        if full || dropped || !self.is_linked(from, to) || rng.chance_ppm(rates.loss_ppm) {
+        if full || dropped || !self.cuts.is_linked(from, to) || rng.chance_ppm(rates.loss_ppm) {
             return Vec::new();
         }
         let copies = 1 + usize::from(rng.chance_ppm(rates.duplicate_ppm));

@@ -204,7 +204,8 @@ impl World {
             .iter()
             .filter(|p| self.layout.replicas.contains(&p.node) && p.is_well() && p.node != node)
             .filter(|p| {
-                self.network.is_linked(node, p.node) && self.network.is_linked(p.node, node)
+                self.network.cuts.is_linked(node, p.node)
+                    && self.network.cuts.is_linked(p.node, node)
             })
             .max_by_key(|p| p.apps[partition].live.applied)
             .map(|p| p.node);

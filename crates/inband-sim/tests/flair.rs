@@ -1,54 +1,23 @@
 //! FLAIR: random schedules are survived, broken rules are noticed, known schedules end well.
 #![allow(missing_docs)]
 
+#[path = "common/worlds.rs"]
+mod worlds;
+
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use inband_sim::flair::{run, Fault, Mutation, Options, Report, Rule, Stats};
-use inband_sim::Seeds;
 
 /// Seeds played by every test run.
 const SEEDS: u64 = 300;
-/// Threads that play them.
-const JOBS: usize = 2;
-
-/// Long runs are stopped by the first violation if the environment says so (scripts/mutants).
-fn play(options: &Options) -> Vec<Report> {
-    let stops = std::env::var_os("INBAND_SIM_STOP_AT_VIOLATION").is_some();
-    let is_over = AtomicBool::new(false);
-    let seeds = Seeds {
-        first: 1,
-        count: Some(SEEDS),
-        jobs: JOBS,
-    };
-    let mut reports = Vec::new();
-    seeds.play(
-        |seed| run(seed, options),
-        || is_over.load(Ordering::Relaxed),
-        |report| {
-            if report.violation.is_some() && stops {
-                is_over.store(true, Ordering::Relaxed);
-            }
-            reports.push(report);
-        },
-    );
-    reports.sort_by_key(|report| report.seed);
-    reports
-}
-
 #[test]
 fn random_schedules_are_survived() {
-    let reports = play(&Options::default());
-    let mut failed = 0;
-    for report in &reports {
-        if report.violation.is_some() {
-            println!("{report}");
-            failed += 1;
-        }
-    }
-    assert_eq!(
-        failed, 0,
-        "violations; inband sim --flair --seed X --trace plays one again"
+    let options = Options::default();
+    let reports = worlds::survive(
+        SEEDS,
+        |seed| run(seed, &options),
+        |report| (report.seed, report.violation.is_some()),
+        "inband sim --flair --seed X --trace",
     );
     must_be_unkind(&reports);
 }

@@ -142,7 +142,7 @@ impl World {
     }
 
     fn cut(&mut self, pairs: Vec<(Host, Host)>) -> Option<Undo> {
-        pairs.iter().for_each(|(a, b)| self.links.cut(*a, *b));
+        pairs.iter().for_each(|(a, b)| self.links.cuts.cut(*a, *b));
         Some(Undo::Mend(pairs))
     }
 
@@ -240,7 +240,7 @@ impl World {
             return;
         };
         match undo {
-            Undo::Mend(pairs) => pairs.iter().for_each(|(a, b)| self.links.mend(*a, *b)),
+            Undo::Mend(pairs) => pairs.iter().for_each(|(a, b)| self.links.cuts.mend(*a, *b)),
             Undo::StartScheduler(number) => self.start_scheduler(number),
             Undo::StartWorkers(all) => all.into_iter().for_each(|w| self.start_worker(w)),
             Undo::StartClient(number) => self.start_client(number),

@@ -9,6 +9,7 @@ use inband_dataplane::wire::HEADER_LEN_BYTES;
 use inband_falcon::timing::Nanos;
 
 use super::limits::{HOLD_UP_NS, LINK_JITTER_NS, LINK_MIN_NS};
+use crate::cuts::Cuts;
 use crate::rng::Rng;
 
 /// Port of everybody.
@@ -126,33 +127,20 @@ pub(super) struct Links {
     pub rates: Rates,
     /// Of each type: how many are lost, in parts per million.
     pub lost_types: BTreeMap<u8, u64>,
-    /// Directed pairs without a link, and how many faults say so.
-    cut: BTreeMap<(Host, Host), u32>,
+    /// Links that are cut.
+    pub cuts: Cuts<Host>,
     pub filter: Option<Filter>,
     pub stats: LinkStats,
 }
 
 impl Links {
-    pub fn cut(&mut self, from: Host, to: Host) {
-        *self.cut.entry((from, to)).or_default() += 1;
-    }
-
-    pub fn mend(&mut self, from: Host, to: Host) {
-        if let Some(count) = self.cut.get_mut(&(from, to)) {
-            *count -= 1;
-            if *count == 0 {
-                self.cut.remove(&(from, to));
-            }
-        }
-    }
-
     /// Could they open a connection?
     pub fn is_linked(&self, a: Host, b: Host) -> bool {
-        !self.cut.contains_key(&(a, b)) && !self.cut.contains_key(&(b, a))
+        self.cuts.is_linked(a, b) && self.cuts.is_linked(b, a)
     }
 
     pub fn heal(&mut self) {
-        self.cut.clear();
+        self.cuts.heal();
         self.lost_types.clear();
         self.rates = Rates::default();
         self.filter = None;
@@ -176,7 +164,7 @@ impl Links {
         let said = self.filter.as_mut().map(|filter| filter(&passing));
         let rates = self.rates;
         let kind_ppm = self.lost_types.get(&bytes[TYPE_AT]).copied().unwrap_or(0);
-        let is_cut = self.cut.contains_key(&(from, to));
+        let is_cut = !self.cuts.is_linked(from, to);
         let is_lost = rng.chance_ppm(rates.loss_ppm) || rng.chance_ppm(kind_ppm);
         if is_cut || is_lost || said == Some(Fate::Lose) {
             self.stats.lost += 1;

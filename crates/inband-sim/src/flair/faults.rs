@@ -145,7 +145,7 @@ impl World {
     }
 
     fn cut(&mut self, pairs: Vec<(Host, Host)>) -> Option<Undo> {
-        pairs.iter().for_each(|(a, b)| self.links.cut(*a, *b));
+        pairs.iter().for_each(|(a, b)| self.links.cuts.cut(*a, *b));
         Some(Undo::Mend(pairs))
     }
 
@@ -245,7 +245,7 @@ impl World {
         };
         self.trace.note(self.now, Happened::FaultEnds);
         match undo {
-            Undo::Mend(pairs) => pairs.iter().for_each(|(a, b)| self.links.mend(*a, *b)),
+            Undo::Mend(pairs) => pairs.iter().for_each(|(a, b)| self.links.cuts.mend(*a, *b)),
             Undo::Start(replica) => self.restart_replica(replica),
             Undo::StartSwitch(switch) => self.restart_switch(switch),
             Undo::StartAll => {

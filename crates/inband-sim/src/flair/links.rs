@@ -8,6 +8,7 @@ use inband_flair::replica::Message;
 use inband_flair::timing::Nanos;
 
 use super::limits::{HOLD_UP_NS, LINK_JITTER_NS, LINK_MIN_NS};
+use crate::cuts::Cuts;
 use crate::rng::Rng;
 
 /// A host, by its number among its kind.
@@ -113,8 +114,8 @@ pub struct LinkStats {
 #[derive(Default)]
 pub(super) struct Links {
     pub rates: Rates,
-    /// Directed pairs without a link, and how many faults say so.
-    cut: BTreeMap<(Host, Host), u32>,
+    /// Links that are cut.
+    pub cuts: Cuts<Host>,
     /// Directed pairs whose link is slow, and by how much.
     slow: BTreeMap<(Host, Host), Nanos>,
     pub filter: Option<Filter>,
@@ -122,26 +123,13 @@ pub(super) struct Links {
 }
 
 impl Links {
-    pub fn cut(&mut self, from: Host, to: Host) {
-        *self.cut.entry((from, to)).or_default() += 1;
-    }
-
-    pub fn mend(&mut self, from: Host, to: Host) {
-        if let Some(count) = self.cut.get_mut(&(from, to)) {
-            *count -= 1;
-            if *count == 0 {
-                self.cut.remove(&(from, to));
-            }
-        }
-    }
-
     /// Everything from one host to the other takes so much longer; 0: as usual.
     pub fn slow_down(&mut self, from: Host, to: Host, by: Nanos) {
         self.slow.insert((from, to), by);
     }
 
     pub fn heal(&mut self) {
-        self.cut.clear();
+        self.cuts.heal();
         self.slow.clear();
         self.rates = Rates::default();
         self.filter = None;
@@ -157,7 +145,7 @@ impl Links {
         let slow = self.slow.get(&(passing.from, passing.to));
         let extra = extra + slow.copied().unwrap_or(0);
         let rates = self.rates;
-        let is_cut = self.cut.contains_key(&(passing.from, passing.to));
+        let is_cut = !self.cuts.is_linked(passing.from, passing.to);
         if is_cut || rng.chance_ppm(rates.loss_ppm) {
             self.stats.lost += 1;
             return Vec::new();
