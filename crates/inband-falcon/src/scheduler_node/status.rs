@@ -7,6 +7,7 @@ use inband_dataplane::falcon::registers::ExecutorState;
 use inband_dataplane::falcon::wire::EXECUTORS;
 use inband_dataplane::falcon::FalconConfig;
 use inband_paxos::config::Dataplane;
+use serde::{Deserialize, Serialize};
 
 use super::{Backend, SchedulerNode, SET};
 use crate::registry;
@@ -38,7 +39,7 @@ pub struct Status {
 }
 
 /// A worker as its scheduler knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStatus {
     /// Its number.
     pub number: u16,

@@ -58,53 +58,11 @@ pub struct SchedulerStatus {
     /// The same in the last second or so.
     pub given_per_s: f64,
     /// Who does the work.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerStatus>,
     /// If packets are authenticated: with which keys.
     pub keys: Option<KeyStatus>,
     /// Everything counted, by name.
     pub counters: BTreeMap<String, u64>,
-}
-
-/// A worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Worker {
-    /// Its number.
-    pub number: u16,
-    /// As it calls itself.
-    pub name: String,
-    /// Where it is.
-    pub address: SocketAddrV4,
-    /// What it has that tasks may need.
-    pub resources: Vec<String>,
-    /// How many tasks it runs at a time.
-    pub executors: u8,
-    /// Of these: given a task, and not heard of since.
-    pub busy: u8,
-    /// Of these: parked at the scheduler.
-    pub waiting: u8,
-}
-
-impl From<WorkerStatus> for Worker {
-    fn from(worker: WorkerStatus) -> Worker {
-        let WorkerStatus {
-            number,
-            name,
-            address,
-            resources,
-            executors,
-            busy,
-            waiting,
-        } = worker;
-        Worker {
-            number,
-            name,
-            address,
-            resources,
-            executors,
-            busy,
-            waiting,
-        }
-    }
 }
 
 impl SchedulerStatus {
@@ -128,7 +86,7 @@ impl SchedulerStatus {
             oldest_waits_us: status.oldest_waits_ns.map(|ns| ns / 1000),
             given: status.given,
             given_per_s,
-            workers: status.workers.into_iter().map(Worker::from).collect(),
+            workers: status.workers,
             keys,
             counters: status.counters.into_iter().map(owned).collect(),
         }
@@ -136,7 +94,7 @@ impl SchedulerStatus {
 
     /// All executors, those that have a task, and those that are parked.
     pub fn executors(&self) -> (u32, u32, u32) {
-        let sum = |of: fn(&Worker) -> u8| self.workers.iter().map(|w| u32::from(of(w))).sum();
+        let sum = |of: fn(&WorkerStatus) -> u8| self.workers.iter().map(|w| u32::from(of(w))).sum();
         (sum(|w| w.executors), sum(|w| w.busy), sum(|w| w.waiting))
     }
 }
