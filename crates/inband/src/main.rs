@@ -1,5 +1,6 @@
 //! The `inband` command line.
 
+mod background;
 mod bench;
 mod client;
 mod control_plane;

@@ -3,7 +3,6 @@
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -22,7 +21,7 @@ use inband_lab::certificates::authority;
 use inband_resp::password::Password;
 
 use crate::client::Client;
-use crate::operate;
+use crate::{background, operate};
 
 /// Where a cluster lives unless told otherwise.
 pub const DEFAULT_DATA: &str = ".inband";
@@ -188,12 +187,7 @@ pub fn up(args: &UpArgs) -> Result<()> {
 }
 
 fn up_detached(args: &UpArgs) -> Result<()> {
-    let mut command = Command::new(std::env::current_exe()?);
-    // The same options, but in the background process.
-    command
-        .args(std::env::args_os().skip(1).filter(|a| a != "--detach"))
-        .arg("--detached");
-    let status = remote::spawn_detached(command, args.directory())?;
+    let status = remote::spawn_detached(background::this_command()?, args.directory())?;
     for line in std::fs::read_to_string(args.directory().join("up.log"))
         .unwrap_or_default()
         .lines()

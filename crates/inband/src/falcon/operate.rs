@@ -1,22 +1,16 @@
 //! `inband falcon status`, `kill`, `restart`, `down`: talk to a running `inband falcon up`.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use inband_paxos::durable::StateLock;
 use indicatif::HumanCount;
 
 use super::remote::{self, Reply, Request};
 use super::status::{ClusterStatus, SchedulerStatus};
 use super::DEFAULT_DATA;
 use crate::flair::status::Process;
-use crate::key;
-
-/// How long the supervisor may take to remove what it made.
-const END_LIMIT: Duration = Duration::from_secs(10);
-const END_POLL_INTERVAL: Duration = Duration::from_millis(10);
+use crate::{background, key};
 
 /// Options of commands about the whole cluster.
 #[derive(Debug, Args)]
@@ -145,13 +139,7 @@ fn done(args: &RoleArgs, request: &Request) -> Result<String> {
 /// `inband falcon down`.
 pub fn down(args: &ClusterArgs) -> Result<()> {
     remote::ask(&args.data, &Request::Down)?;
-    let deadline = Instant::now() + END_LIMIT;
-    // The lock goes last: with it the next `up` can begin.
-    let has_ended =
-        || !remote::socket_in(&args.data).exists() && StateLock::take(&args.data).is_ok();
-    while !has_ended() && Instant::now() < deadline {
-        std::thread::sleep(END_POLL_INTERVAL);
-    }
+    background::wait_for_end(&args.data, &remote::socket_in(&args.data));
     println!("stopped; clients put what was queued or ran into the next scheduler at this address");
     Ok(())
 }

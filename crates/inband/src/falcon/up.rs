@@ -2,7 +2,6 @@
 
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -20,6 +19,7 @@ use super::scheduler::SchedulerOptions;
 use super::status::{ClusterStatus, Door};
 use super::worker::default_executors;
 use super::{operate, remote, DEFAULT_ADDRESS, DEFAULT_DATA};
+use crate::background;
 
 const SELF_CHECK_TASKS: usize = 200;
 const SELF_CHECK_LIMIT: Duration = Duration::from_secs(10);
@@ -105,12 +105,7 @@ pub fn up(args: &UpArgs) -> Result<()> {
 }
 
 fn up_detached(args: &UpArgs) -> Result<()> {
-    let mut command = Command::new(std::env::current_exe()?);
-    // The same options, but in the background process.
-    command
-        .args(std::env::args_os().skip(1).filter(|a| a != "--detach"))
-        .arg("--detached");
-    let status = spawn_until(command, &args.data, |pid| {
+    let status = spawn_until(background::this_command()?, &args.data, |pid| {
         let status = remote::status(&args.data).ok();
         status.filter(|status| status.supervisor_pid == pid)
     })?;

@@ -1,21 +1,15 @@
 //! `inband flair status`, `kill`, `restart`, `down`: talk to a running `inband flair up`.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 use clap::Args;
 use inband_paxos::config::Durability;
-use inband_paxos::durable::StateLock;
 
 use super::remote::{self, Reply, Request};
 use super::status::{ClusterStatus, HostEntry, Process, SwitchStatus};
 use super::DEFAULT_DATA;
-use crate::key;
-
-/// How long the supervisor may take to remove what it made.
-const END_LIMIT: Duration = Duration::from_secs(10);
-const END_POLL_INTERVAL: Duration = Duration::from_millis(10);
+use crate::{background, key};
 
 /// Options of commands about the whole cluster.
 #[derive(Debug, Args)]
@@ -168,13 +162,7 @@ fn done(args: &RoleArgs, request: &Request) -> Result<String> {
 pub fn down(args: &ClusterArgs) -> Result<()> {
     let durability = remote::status(&args.data)?.durability;
     remote::ask(&args.data, &Request::Down)?;
-    let deadline = Instant::now() + END_LIMIT;
-    // The lock goes last: with it the next `up` can begin.
-    let has_ended =
-        || !remote::socket_in(&args.data).exists() && StateLock::take(&args.data).is_ok();
-    while !has_ended() && Instant::now() < deadline {
-        std::thread::sleep(END_POLL_INTERVAL);
-    }
+    background::wait_for_end(&args.data, &remote::socket_in(&args.data));
     println!(
         "stopped; {}",
         match durability {

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
@@ -21,6 +20,7 @@ use super::cluster::{Cluster, FlairSpec, Security};
 use super::record::Record;
 use super::status::ClusterStatus;
 use super::{operate, remote, DEFAULT_DATA};
+use crate::background;
 use crate::client::{Answer, Client};
 
 const SELF_CHECK_ROUNDS: usize = 200;
@@ -170,12 +170,7 @@ pub fn up(args: &UpArgs) -> Result<()> {
 }
 
 fn up_detached(args: &UpArgs) -> Result<()> {
-    let mut command = Command::new(std::env::current_exe()?);
-    // The same options, but in the background process.
-    command
-        .args(std::env::args_os().skip(1).filter(|a| a != "--detach"))
-        .arg("--detached");
-    let status = spawn_until(command, &args.data, |pid| {
+    let status = spawn_until(background::this_command()?, &args.data, |pid| {
         let status = remote::status(&args.data).ok();
         status.filter(|status| status.supervisor_pid == pid)
     })?;
