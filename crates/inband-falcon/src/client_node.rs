@@ -21,7 +21,9 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use crate::blobs::Blobs;
 use crate::client::{self, Action, Client, Counters};
 use crate::clock::Clock;
+use crate::letters::Letters;
 use crate::message::{Outcome, Payload, ToExecutor};
+use crate::outbox::Outbox;
 use crate::packets::{ClusterSaid, Codec, HostMessage, Incoming, Peer};
 use crate::task::{Attempt, Failure, JobId, SubmitError, TaskId, TaskSpec};
 use crate::timing::{ClientTiming, Nanos, MS};
@@ -96,6 +98,8 @@ struct Core {
     client: Client<Peer>,
     codec: Codec,
     socket: HostSocket,
+    submits: Outbox,
+    letters: Letters,
     kept: KeptWork,
     events: Sender<Event>,
     fetchers: Fetchers,
@@ -145,6 +149,8 @@ impl ClientNode {
             client,
             codec: Codec::new(gate, config.digest),
             socket,
+            submits: Outbox::default(),
+            letters: Letters::default(),
             kept: KeptWork::new(Blobs::serve(listener, Transport::plain(), config.digest)?),
             events: sender,
             fetchers: Fetchers::new(config.digest),
@@ -186,6 +192,7 @@ impl ClientNode {
         core.said = None;
         loop {
             core.send_host(self.shared.config.scheduler, 0, &HostMessage::AskStatus);
+            core.flush();
             let waited = self.shared.has_heard.wait_timeout(core, ASK_INTERVAL);
             core = waited.unwrap_or_else(PoisonError::into_inner).0;
             match core.said.clone() {
@@ -210,7 +217,7 @@ impl ClientNode {
         let mut core = self.shared.lock();
         let due = core.client.due();
         let job = core.client.submit(now, specs, after, deadline)?;
-        core.act(&self.shared);
+        core.settle(&self.shared);
         if core.client.due() < due {
             // The thread sleeps for longer than that.
             self.shared.waker.wake()?;
@@ -222,7 +229,7 @@ impl ClientNode {
     pub fn cancel(&self, id: TaskId) -> bool {
         let mut core = self.shared.lock();
         let done = core.client.cancel(self.shared.clock.now(), id);
-        core.act(&self.shared);
+        core.settle(&self.shared);
         done
     }
 
@@ -230,7 +237,7 @@ impl ClientNode {
     pub fn kill(&self, id: TaskId) -> bool {
         let mut core = self.shared.lock();
         let done = core.client.kill(self.shared.clock.now(), id);
-        core.act(&self.shared);
+        core.settle(&self.shared);
         done
     }
 
@@ -283,7 +290,7 @@ fn serve(shared: &Arc<Shared>, mut poll: Poll) {
             core.receive(shared);
             let now = shared.clock.now();
             core.client.tick(now);
-            core.act(shared);
+            core.settle(shared);
             core.client.due()
         };
         let wait_ns = due.saturating_sub(shared.clock.now()).min(IDLE_MAX_NS);
@@ -302,7 +309,7 @@ impl Shared {
         let mut core = self.lock();
         core.client
             .fetched(self.clock.now(), from, attempt, outcome);
-        core.act(self);
+        core.settle(self);
     }
 }
 
@@ -311,26 +318,38 @@ impl Core {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         while let Ok(Some((len_bytes, from))) = self.socket.receive(&mut buffer) {
             let now = shared.clock.now();
-            match self.codec.read(&buffer[..len_bytes]) {
-                Some(Incoming::Reply(reply)) => self.client.on_reply(now, reply),
-                Some(Incoming::Host(executor, HostMessage::ToClient(message))) => {
-                    let peer = Peer {
-                        address: from,
-                        executor,
-                    };
-                    self.client.on_executor(now, peer, message);
-                }
-                Some(Incoming::Host(_, HostMessage::Status(said))) => {
-                    self.said = Some(said);
-                    shared.has_heard.notify_all();
-                }
-                _ => {}
+            for incoming in self.codec.read(&buffer[..len_bytes]) {
+                self.on_incoming(shared, now, from, incoming);
             }
             self.act(shared);
         }
     }
 
-    /// Do what the client wants.
+    fn on_incoming(&mut self, shared: &Shared, now: Nanos, from: SocketAddrV4, incoming: Incoming) {
+        match incoming {
+            Incoming::Reply(reply) => self.client.on_reply(now, reply),
+            Incoming::Host(executor, HostMessage::ToClient(message)) => {
+                let peer = Peer {
+                    address: from,
+                    executor,
+                };
+                self.client.on_executor(now, peer, message);
+            }
+            Incoming::Host(_, HostMessage::Status(said)) => {
+                self.said = Some(said);
+                shared.has_heard.notify_all();
+            }
+            _ => {}
+        }
+    }
+
+    /// Do what the client wants, so that nothing waits when the lock is let go.
+    fn settle(&mut self, shared: &Arc<Shared>) {
+        self.act(shared);
+        self.flush();
+    }
+
+    /// Do what the client wants; packets may wait for others.
     fn act(&mut self, shared: &Arc<Shared>) {
         for action in self.client.actions() {
             match action {
@@ -341,7 +360,8 @@ impl Core {
                 } => {
                     let user = shared.user;
                     let packet = self.codec.submit(user, submit_seq, queue, &entries);
-                    self.socket.send(packet, shared.config.scheduler);
+                    self.submits
+                        .send(&self.socket, packet, shared.config.scheduler);
                 }
                 Action::Tell(peer, message) => self.tell(peer, message),
                 Action::Go(peer, attempt) => self.go(peer, attempt),
@@ -387,7 +407,13 @@ impl Core {
     }
 
     fn send_host(&mut self, to: SocketAddrV4, executor: u32, message: &HostMessage) {
-        let packet = self.codec.host(executor, message);
-        self.socket.send(packet, to);
+        self.letters
+            .send(&mut self.codec, &self.socket, to, executor, message);
+    }
+
+    /// What was to be sent has been.
+    fn flush(&mut self) {
+        self.submits.flush(&self.socket);
+        self.letters.flush(&mut self.codec, &self.socket);
     }
 }

@@ -1,8 +1,8 @@
 //! Falcon's host side (docs/falcon.md): clients that submit tasks to a scheduler in the network, and workers whose
 //! executors run them.
 //!
-//! [`client`], [`executor`], [`results`] and [`registry`] are sans-I/O: events go in with the time, actions come out. They own no
-//! socket, thread, clock or random source. [`runner`] does the work; [`client_node`],
+//! [`client`], [`worker`] (with its [`executor`]s and [`results`]) and [`registry`] are sans-I/O: events go in with the time, actions come
+//! out. They own no socket, thread, clock or random source. [`runner`] does the work; [`client_node`],
 //! [`worker_node`] and [`scheduler_node`] are the drivers.
 
 pub mod blobs;
@@ -10,6 +10,7 @@ pub mod client;
 pub mod client_node;
 pub mod clock;
 pub mod executor;
+pub mod letters;
 pub mod limits;
 pub mod local;
 pub mod message;
@@ -24,4 +25,5 @@ pub mod scheduler_node;
 pub mod task;
 pub mod timing;
 pub mod work;
+pub mod worker;
 pub mod worker_node;

@@ -4,33 +4,68 @@ use std::net::SocketAddrV4;
 
 use inband_dataplane::socket::{HostSocket, BATCH_MAX};
 
-/// Packets that are about to leave. [`Outbox::flush`] is to be called before anybody sleeps.
+/// Addresses that packets are gathered for at a time.
+const OPEN_MAX: usize = 8;
+
+/// Packets that are about to leave. [`Outbox::flush`] is to be called before anybody sleeps. Those to one address keep their
+/// order.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    bytes: Vec<u8>,
+    open: Vec<Batch>,
+}
+
+#[derive(Debug)]
+struct Batch {
+    to: SocketAddrV4,
     packet_len_bytes: usize,
-    to: Option<SocketAddrV4>,
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    fn flush(&mut self, socket: &HostSocket) {
+        if !self.bytes.is_empty() {
+            // What is lost is sent again by whoever misses it.
+            socket.send_batch(&self.bytes, self.packet_len_bytes, self.to);
+            self.bytes.clear();
+        }
+    }
 }
 
 impl Outbox {
     /// Send this, at once or with others.
     pub fn send(&mut self, socket: &HostSocket, packet: &[u8], to: SocketAddrV4) {
-        if self.to != Some(to) || self.packet_len_bytes != packet.len() {
-            self.flush(socket);
-            (self.to, self.packet_len_bytes) = (Some(to), packet.len());
+        let batch = self.batch(socket, to);
+        if batch.packet_len_bytes != packet.len() {
+            batch.flush(socket);
+            batch.packet_len_bytes = packet.len();
         }
-        self.bytes.extend_from_slice(packet);
-        if self.bytes.len() >= BATCH_MAX * packet.len() {
-            self.flush(socket);
+        batch.bytes.extend_from_slice(packet);
+        if batch.bytes.len() >= BATCH_MAX * packet.len() {
+            batch.flush(socket);
         }
+    }
+
+    fn batch(&mut self, socket: &HostSocket, to: SocketAddrV4) -> &mut Batch {
+        let known = self.open.iter().position(|batch| batch.to == to);
+        let at = known.unwrap_or_else(|| {
+            if self.open.len() == OPEN_MAX {
+                self.flush(socket);
+                self.open.clear();
+            }
+            self.open.push(Batch {
+                to,
+                packet_len_bytes: 0,
+                bytes: Vec::new(),
+            });
+            self.open.len() - 1
+        });
+        &mut self.open[at]
     }
 
     /// Nothing waits any more.
     pub fn flush(&mut self, socket: &HostSocket) {
-        if let Some(to) = self.to.take() {
-            // What is lost is sent again by whoever misses it.
-            socket.send_batch(&self.bytes, self.packet_len_bytes, to);
-            self.bytes.clear();
+        for batch in &mut self.open {
+            batch.flush(socket);
         }
     }
 }
@@ -53,6 +88,13 @@ mod tests {
         outbox.send(&from, &packet(99), to_other);
         outbox.flush(&from);
         outbox.flush(&from);
+        // More addresses than batches.
+        for n in 0..=OPEN_MAX as u16 {
+            let nobody = SocketAddrV4::new([127, 0, 0, 1].into(), n + 1);
+            outbox.send(&from, &packet(98), nobody);
+        }
+        outbox.send(&from, &packet(98), to_other);
+        outbox.flush(&from);
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         for n in 0..60 {
             let (len_bytes, _) = one
@@ -62,10 +104,25 @@ mod tests {
             assert_eq!(buffer[..len_bytes], packet(n));
         }
         assert!(one.receive(&mut buffer).expect("it works").is_none());
-        let (len_bytes, _) = other
-            .receive(&mut buffer)
-            .expect("it works")
-            .expect("it came");
-        assert_eq!(buffer[..len_bytes], packet(99));
+        for n in [99, 98] {
+            let (len_bytes, _) = other
+                .receive(&mut buffer)
+                .expect("it works")
+                .expect("it came");
+            assert_eq!(buffer[..len_bytes], packet(n));
+        }
+    }
+
+    #[test]
+    fn packets_to_two_addresses_by_turns_leave_together() {
+        let here = "127.0.0.1:0".parse().expect("an address");
+        let from = HostSocket::bind(here).expect("a port");
+        let mut outbox = Outbox::default();
+        for n in 0..6 {
+            let to = SocketAddrV4::new([127, 0, 0, 1].into(), 1 + n % 2);
+            outbox.send(&from, &[0; 50], to);
+        }
+        let waiting: Vec<usize> = outbox.open.iter().map(|b| b.bytes.len()).collect();
+        assert_eq!(waiting, [150, 150]);
     }
 }

@@ -96,7 +96,7 @@ pub enum Incoming {
         /// the number's turn, as its PULL had them.
         worker_incarnation: u32,
     },
-    /// Of another host's process. The executor that it comes from, or is for.
+    /// Of another host's process. The executor that it comes from, or is for. A packet may say several.
     Host(u32, HostMessage),
 }
 
@@ -169,15 +169,28 @@ impl Codec {
         self.emit(&header, &[])
     }
 
-    /// A message between hosts. `executor`: that it comes from, or is for.
+    /// A message between hosts, alone. `executor`: that it comes from, or is for.
     pub fn host(&mut self, executor: u32, message: &HostMessage) -> &[u8] {
-        let header = Header {
-            executor,
-            ..Header::new(Type::Host, SET, 0)
-        };
-        let value = postcard::to_stdvec(message).expect("it has no shape that cannot be encoded");
+        let mut messages = Vec::new();
+        Codec::append(executor, message, &mut messages);
+        self.together(&messages)
+    }
+
+    /// Put a message between hosts behind others, for [`Codec::together`].
+    pub fn append(executor: u32, message: &HostMessage, messages: &mut Vec<u8>) {
+        let encoded = postcard::to_io(&(executor, message), messages);
+        encoded.expect("it has no shape that cannot be encoded, and memory takes it");
+    }
+
+    /// Messages between hosts in one packet.
+    ///
+    /// # Panics
+    /// If they are longer than a packet.
+    pub fn together(&mut self, messages: &[u8]) -> &[u8] {
         self.bytes.clear();
-        wire::emit_host(&header, &value, self.digest.of(&value), &mut self.bytes);
+        let header = Header::new(Type::Host, SET, 0);
+        let digest = self.digest.of(messages);
+        wire::emit_host(&header, messages, digest, &mut self.bytes);
         self.gate.sign(&mut self.bytes);
         &self.bytes
     }
@@ -189,21 +202,26 @@ impl Codec {
         &self.bytes
     }
 
-    /// What this packet says; `None`: it is no good.
-    pub fn read(&mut self, packet: &[u8]) -> Option<Incoming> {
+    /// What this packet says, in order; nothing: it is no good.
+    pub fn read(&mut self, packet: &[u8]) -> Vec<Incoming> {
         if !self.gate.admits(packet) {
-            return None;
+            return Vec::new();
         }
         self.read_admitted(packet)
     }
 
     /// The same of one that was let in before.
-    pub fn read_admitted(&self, packet: &[u8]) -> Option<Incoming> {
-        if let Some((header, value, digest)) = wire::parse_host(packet) {
-            let message = postcard::from_bytes(value).ok()?;
-            let is_whole = self.digest.of(value) == digest;
-            return is_whole.then_some(Incoming::Host(header.executor, message));
+    pub fn read_admitted(&self, packet: &[u8]) -> Vec<Incoming> {
+        match wire::parse_host(packet) {
+            Some((_, messages, digest)) if self.digest.of(messages) == digest => {
+                read_messages(messages)
+            }
+            Some(_) => Vec::new(),
+            None => self.read_of_role(packet).into_iter().collect(),
         }
+    }
+
+    fn read_of_role(&self, packet: &[u8]) -> Option<Incoming> {
         let (header, tasks) = wire::parse(packet).ok()?;
         let (executor, pull_seq) = (header.executor, header.pull_seq);
         match header.kind {
@@ -234,6 +252,19 @@ impl Codec {
             Type::Submit | Type::Pull | Type::Host => None,
         }
     }
+}
+
+/// Messages between hosts that lie one behind the other, up to the first that is none.
+fn read_messages(mut messages: &[u8]) -> Vec<Incoming> {
+    let mut read = Vec::new();
+    while !messages.is_empty() {
+        let Ok(((executor, message), others)) = postcard::take_from_bytes(messages) else {
+            break;
+        };
+        read.push(Incoming::Host(executor, message));
+        messages = others;
+    }
+    read
 }
 
 fn reply_of(header: &Header) -> SubmitReply {

@@ -8,24 +8,24 @@ use crate::task::Attempt;
 use crate::timing::{ExecutorTiming, Nanos};
 
 #[derive(Debug)]
-struct Kept<A> {
-    client: A,
+struct Kept {
     outcome: Outcome,
     due: Nanos,
     wait_ns: Nanos,
     until: Nanos,
 }
 
-/// See the module. `A` is where a client can be reached.
+/// See the module. `A` is where a client can be reached, and by whom.
 #[derive(Debug)]
 pub struct Results<A> {
     timing: ExecutorTiming,
-    kept: BTreeMap<Attempt, Kept<A>>,
+    /// An attempt that was submitted twice may run twice, and its client acknowledge either.
+    kept: BTreeMap<(Attempt, A), Kept>,
     thrown_away: u64,
     gone: Vec<Outcome>,
 }
 
-impl<A: Clone + PartialEq> Results<A> {
+impl<A: Clone + Ord> Results<A> {
     /// Without any.
     pub fn new(timing: ExecutorTiming) -> Results<A> {
         Results {
@@ -41,10 +41,14 @@ impl<A: Clone + PartialEq> Results<A> {
         self.thrown_away
     }
 
-    /// Keep this one. Returns what is to be sent.
+    /// Keep this one, or the one that is kept already: its client may be fetching that. Returns what is to be sent.
     pub fn keep(&mut self, now: Nanos, client: A, attempt: Attempt, outcome: Outcome) -> ToClient {
+        let key = (attempt, client);
+        if let Some(kept) = self.kept.get(&key) {
+            self.gone.push(outcome);
+            return ToClient::Result(attempt, kept.outcome.clone());
+        }
         let kept = Kept {
-            client,
             outcome: outcome.clone(),
             due: now + self.timing.result_ns,
             wait_ns: self.timing.result_ns,
@@ -53,20 +57,20 @@ impl<A: Clone + PartialEq> Results<A> {
         if self.kept.len() >= RESULTS_MAX {
             self.throw_oldest_away();
         }
-        self.kept.insert(attempt, kept);
+        self.kept.insert(key, kept);
         ToClient::Result(attempt, outcome)
     }
 
     /// Its client misses it, and has it made once more.
     fn throw_oldest_away(&mut self) {
         let oldest = self.kept.iter().min_by_key(|(_, kept)| kept.until);
-        if let Some(attempt) = oldest.map(|(attempt, _)| *attempt) {
-            self.throw_away(attempt);
+        if let Some(key) = oldest.map(|(key, _)| key.clone()) {
+            self.throw_away(&key);
         }
     }
 
-    fn throw_away(&mut self, attempt: Attempt) {
-        if let Some(kept) = self.kept.remove(&attempt) {
+    fn throw_away(&mut self, key: &(Attempt, A)) {
+        if let Some(kept) = self.kept.remove(key) {
             self.thrown_away += 1;
             self.gone.push(kept.outcome);
         }
@@ -77,16 +81,20 @@ impl<A: Clone + PartialEq> Results<A> {
         self.kept.is_empty()
     }
 
-    /// What was thrown away since this was asked the last time, for who keeps a long one somewhere.
+    /// How many are kept.
+    pub fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// What is not kept, or not any more, since this was asked the last time, for who keeps a long one somewhere.
     pub fn take_gone(&mut self) -> Vec<Outcome> {
         std::mem::take(&mut self.gone)
     }
 
     /// The client has it. Returns it, for who keeps a long one somewhere.
     pub fn on_acknowledged(&mut self, from: &A, attempt: Attempt) -> Option<Outcome> {
-        let is_theirs = self.kept.get(&attempt).is_some_and(|k| k.client == *from);
-        let kept = is_theirs.then(|| self.kept.remove(&attempt))?;
-        kept.map(|kept| kept.outcome)
+        let kept = self.kept.remove(&(attempt, from.clone()))?;
+        Some(kept.outcome)
     }
 
     /// When [`Results::tick`] has something to do.
@@ -98,15 +106,14 @@ impl<A: Clone + PartialEq> Results<A> {
     /// What is to be sent again.
     pub fn tick(&mut self, now: Nanos) -> Vec<(A, ToClient)> {
         let late = self.kept.iter().filter(|(_, kept)| now >= kept.until);
-        let late: Vec<Attempt> = late.map(|(attempt, _)| *attempt).collect();
-        late.into_iter()
-            .for_each(|attempt| self.throw_away(attempt));
+        let late: Vec<(Attempt, A)> = late.map(|(key, _)| key.clone()).collect();
+        late.iter().for_each(|key| self.throw_away(key));
         let mut again = Vec::new();
-        for (attempt, kept) in self.kept.iter_mut().filter(|(_, kept)| now >= kept.due) {
+        for ((attempt, client), kept) in self.kept.iter_mut().filter(|(_, kept)| now >= kept.due) {
             kept.wait_ns *= 2;
             kept.due = now + kept.wait_ns;
             let result = ToClient::Result(*attempt, kept.outcome.clone());
-            again.push((kept.client.clone(), result));
+            again.push((client.clone(), result));
         }
         again
     }
@@ -145,6 +152,20 @@ mod tests {
         );
         assert_eq!(results.on_acknowledged(&"client", attempt(0)), None);
         assert_eq!(results.due(), Nanos::MAX);
+    }
+
+    #[test]
+    fn an_attempt_that_ran_twice_leaves_nothing_behind() {
+        let mut results = Results::new(ExecutorTiming::default());
+        results.keep(0, "by one", attempt(0), output(1));
+        results.keep(1, "by another", attempt(0), output(2));
+        let same = results.keep(2, "by one", attempt(0), output(3));
+        assert_eq!(same, ToClient::Result(attempt(0), output(1)));
+        assert_eq!(results.take_gone(), [output(3)]);
+        let first = results.on_acknowledged(&"by one", attempt(0));
+        let second = results.on_acknowledged(&"by another", attempt(0));
+        assert_eq!((first, second), (Some(output(1)), Some(output(2))));
+        assert!(results.is_empty());
     }
 
     #[test]

@@ -348,8 +348,16 @@ impl SchedulerNode {
 
     /// For this process.
     fn on_host(&mut self, packet: &[u8], from: SocketAddrV4) {
-        let answer = match self.codec.read_admitted(packet) {
-            Some(Incoming::Host(_, HostMessage::Register(said))) => {
+        for incoming in self.codec.read_admitted(packet) {
+            if let Incoming::Host(_, message) = incoming {
+                self.on_message(message, from);
+            }
+        }
+    }
+
+    fn on_message(&mut self, message: HostMessage, from: SocketAddrV4) {
+        let answer = match message {
+            HostMessage::Register(said) => {
                 let now = self.clock.now();
                 let (answer, change) = self.registry.on_register(now, from, said);
                 if let Some(change) = change {
@@ -357,7 +365,7 @@ impl SchedulerNode {
                 }
                 HostMessage::Registered(self.incarnation, answer)
             }
-            Some(Incoming::Host(_, HostMessage::AskStatus)) => {
+            HostMessage::AskStatus => {
                 let executors = self
                     .registry
                     .workers()

@@ -6,6 +6,12 @@ pub type Nanos = u64;
 /// Nanoseconds of a millisecond.
 pub const MS: Nanos = 1_000_000;
 
+/// How often a worker that is not known yet asks to be, and one that leaves says so.
+pub const REGISTER_NS: Nanos = 50 * MS;
+/// So long a worker that ends listens for tasks that it was given just before, and tells the scheduler again: either
+/// may be lost.
+pub const DRAIN_MIN_NS: Nanos = 3 * REGISTER_NS;
+
 /// Times of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientTiming {

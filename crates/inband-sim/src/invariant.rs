@@ -3,106 +3,33 @@
 
 use std::fmt;
 
-/// A rule that the simulator checks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Invariant {
-    /// See [`Invariant::describe`], here and below.
-    Agreement,
-    /// One round, one value.
-    RoundsUnique,
-    /// A promise is kept.
-    PromiseKept,
-    /// Rings are reused below the floor only.
-    RingKept,
-    /// What is forgotten is held elsewhere.
-    TrimKept,
-    /// What was on a disk stays.
-    DiskKept,
-    /// Without memory no vote.
-    AmnesiacMute,
-    /// A closed epoch decides nothing.
-    EpochFenced,
-    /// Delivery in order.
-    InOrder,
-    /// Applied once.
-    ExactlyOnce,
-    /// Equal replicas.
-    ReplicasEqual,
-    /// Acknowledged means applied.
-    NothingLost,
-    /// All shards or none.
-    MultiShardAtomic,
-    /// No old reads.
-    ReadsLinearizable,
-    /// Every call ends.
-    DeadlinesKept,
-    /// With faults off everything finishes.
-    Liveness,
-    /// No panic, no malformed packet.
-    NoPanic,
+use crate::listed::listed;
+
+listed! {
+    /// A rule that the simulator checks.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Invariant, said by describe {
+        Agreement = "one value is chosen for an instance: no later round carries another, no replica learns another",
+        RoundsUnique = "one round carries one value for an instance, and rounds go up from epoch to epoch",
+        PromiseKept = "no acceptor votes below a promise, and neither promises nor votes go back",
+        RingKept = "no slot is used for another instance at or above the floor, and no vote lies outside the ring",
+        TrimKept = "acceptors forget only what a majority of replicas holds durably",
+        DiskKept = "an acceptor starts with all that was on its disk",
+        AmnesiacMute = "an acceptor without its memory does not vote",
+        EpochFenced = "nothing is chosen in an epoch once the next is open, and only its members vote in it",
+        InOrder = "a replica is handed every instance once, in order",
+        ExactlyOnce = "a command is applied at most once, and never after its client was told it would not be",
+        ReplicasEqual = "replicas at equal positions have equal state",
+        NothingLost = "what a client was told is done has been applied",
+        MultiShardAtomic = "a command over several shards takes effect in all of them, at one place in the order",
+        ReadsLinearizable = "a read sees whatever any client knew of when it began",
+        DeadlinesKept = "every call ends once, and by its deadline",
+        Liveness = "once faults end, everything finishes and replicas are equal",
+        NoPanic = "no host panics or sends what is no packet",
+    }
 }
 
 impl Invariant {
-    /// All of them.
-    pub const ALL: [Invariant; 17] = [
-        Invariant::Agreement,
-        Invariant::RoundsUnique,
-        Invariant::PromiseKept,
-        Invariant::RingKept,
-        Invariant::TrimKept,
-        Invariant::DiskKept,
-        Invariant::AmnesiacMute,
-        Invariant::EpochFenced,
-        Invariant::InOrder,
-        Invariant::ExactlyOnce,
-        Invariant::ReplicasEqual,
-        Invariant::NothingLost,
-        Invariant::MultiShardAtomic,
-        Invariant::ReadsLinearizable,
-        Invariant::DeadlinesKept,
-        Invariant::Liveness,
-        Invariant::NoPanic,
-    ];
-
-    /// The rule in one line.
-    pub fn describe(self) -> &'static str {
-        match self {
-            Invariant::Agreement => {
-                "one value is chosen for an instance: no later round carries another, no replica learns another"
-            }
-            Invariant::RoundsUnique => {
-                "one round carries one value for an instance, and rounds go up from epoch to epoch"
-            }
-            Invariant::PromiseKept => {
-                "no acceptor votes below a promise, and neither promises nor votes go back"
-            }
-            Invariant::RingKept => {
-                "no slot is used for another instance at or above the floor, and no vote lies outside the ring"
-            }
-            Invariant::TrimKept => {
-                "acceptors forget only what a majority of replicas holds durably"
-            }
-            Invariant::DiskKept => "an acceptor starts with all that was on its disk",
-            Invariant::AmnesiacMute => "an acceptor without its memory does not vote",
-            Invariant::EpochFenced => {
-                "nothing is chosen in an epoch once the next is open, and only its members vote in it"
-            }
-            Invariant::InOrder => "a replica is handed every instance once, in order",
-            Invariant::ExactlyOnce => {
-                "a command is applied at most once, and never after its client was told it would not be"
-            }
-            Invariant::ReplicasEqual => "replicas at equal positions have equal state",
-            Invariant::NothingLost => "what a client was told is done has been applied",
-            Invariant::MultiShardAtomic => {
-                "a command over several shards takes effect in all of them, at one place in the order"
-            }
-            Invariant::ReadsLinearizable => "a read sees whatever any client knew of when it began",
-            Invariant::DeadlinesKept => "every call ends once, and by its deadline",
-            Invariant::Liveness => "once faults end, everything finishes and replicas are equal",
-            Invariant::NoPanic => "no host panics or sends what is no packet",
-        }
-    }
-
     /// This rule is broken: what happened.
     pub fn broken(self, what: impl Into<String>) -> Broken {
         Broken {

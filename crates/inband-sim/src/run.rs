@@ -1,7 +1,6 @@
 //! One seed, one schedule; and many seeds.
 
 use std::fmt;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use inband_dataplane::auth::Secret;
 use inband_paxos::timing::Micros;
@@ -16,6 +15,7 @@ use crate::limits::{
 };
 use crate::mutation::Mutation;
 use crate::network::Rates;
+use crate::panics::panic_of;
 use crate::rng::Rng;
 use crate::stats::Stats;
 use crate::world::{Violation, World};
@@ -168,7 +168,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
     };
     let described = layout.describe();
     let mut world = World::new(seed, layout, options.mutation, options.trace_events);
-    let played = catch_unwind(AssertUnwindSafe(|| {
+    let panic = panic_of(|| {
         world.be_unkind(unkind);
         world.load(load_us);
         if changes {
@@ -186,13 +186,8 @@ pub fn run(seed: u64, options: &Options) -> Report {
         let dead = world.choose_the_dead();
         world.end_all_faults(&dead);
         world.must_settle();
-    }));
-    if let Err(panic) = played {
-        let text = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied())
-            .unwrap_or("no text");
+    });
+    if let Some(text) = panic {
         let what = format!("panicked: {text}");
         world.check(Err(Invariant::NoPanic.broken(what)));
     }

@@ -74,6 +74,7 @@ fn must_be_unkind(reports: &[Report]) {
         "submits repeated",
         "workers killed by tasks",
         "workers refused",
+        "workers drained",
         "done",
         "failed by itself",
         "cancelled",

@@ -218,6 +218,56 @@ fn a_worker_that_was_silent_registers_again_and_nothing_stays_with_its_former_se
 }
 
 #[test]
+fn workers_that_drain_end_their_tasks_and_one_that_was_given_just_before() {
+    let mut world = world(Layout {
+        workers: 3,
+        ..plain(1)
+    });
+    let mut ids = submit(&mut world, tasks(2, 80 * MS));
+    world.run_for(10 * MS);
+    // The scheduler does not hear of it at once, and wakes the one that waits.
+    let said = Rc::new(Cell::new(0));
+    let count = said.clone();
+    world.set_filter(Some(Box::new(move |passing| {
+        let is_said = passing.is(Type::Host) && passing.to == Host::Scheduler(0);
+        count.set(count.get() + u32::from(is_said));
+        match count.get() {
+            1..=3 if is_said => Fate::Lose,
+            _ => Fate::Pass,
+        }
+    })));
+    (0..3).for_each(|worker| world.drain_worker(worker));
+    assert_eq!(said.get(), 3, "each says that it leaves");
+    ids.extend(submit(&mut world, tasks(1, 80 * MS)));
+    world.run_for(5 * MS);
+    assert_eq!(world.busy(), 3);
+    // By then they have left: this one waits for who comes next.
+    world.run_for(60 * MS);
+    let later = submit(&mut world, tasks(1, MS));
+    must_end(&mut world, 100 * MS, &ids, "done");
+    assert_eq!(world.ended(later[0]), None);
+    must_end(&mut world, 200 * MS, &later, "done");
+    assert_eq!(lost(&world), 0, "nothing went with them");
+}
+
+#[test]
+fn a_task_that_ran_twice_with_one_worker_leaves_nothing_there() {
+    let mut world = hard_world(plain(2));
+    // The scheduler has it twice, since its answer to the first SUBMIT is lost.
+    let busy = submit(&mut world, tasks(2, 10 * MS));
+    world.run_for(5 * MS);
+    let met = first(&mut world, Type::SubmitReply, Fate::Lose);
+    let long = work(9, MS / 100, Ends::Output(3000));
+    let ids = submit(&mut world, vec![TaskSpec::new(Work::Inline(long))]);
+    must_end(&mut world, 100 * MS, &[busy, ids].concat(), "done");
+    world.run_for(100 * MS);
+    assert!(met.get() >= 2);
+    assert_eq!(world.tasks_run(0), 4);
+    world.stop_worker(0);
+    assert_eq!(world.violation, None);
+}
+
+#[test]
 fn a_task_that_was_damaged_keeps_nobody() {
     let mut world = hard_world(plain(1));
     // Before the scheduler had it: whoever gets it gets it so, again and again.

@@ -13,6 +13,7 @@ mod flair;
 mod import;
 mod inspect;
 mod key;
+mod local_cluster;
 mod member;
 mod metrics;
 mod operate;

@@ -44,10 +44,6 @@ impl Gauges<'_> {
     }
 }
 
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
 fn encode(view: &HostView) -> Result<Vec<u8>> {
     let status = view.status();
     let gauges = Gauges {
@@ -85,9 +81,7 @@ fn encode(view: &HostView) -> Result<Vec<u8>> {
             .set(signed(*value));
     }
     gauges.registry.register(Box::new(events))?;
-    let mut text = Vec::new();
-    TextEncoder::new().encode(&gauges.registry.gather(), &mut text)?;
-    Ok(text)
+    text(&gauges.registry)
 }
 
 fn leader_gauges(gauges: &Gauges<'_>, leaders: &[LeaderStatus]) -> Result<()> {
@@ -124,15 +118,26 @@ fn acceptor_gauges(gauges: &Gauges<'_>, acceptors: &[AcceptorStatus]) -> Result<
     gauges.add_per_log("acceptor_floor", "Trim floor", &each(|a| a.floor))
 }
 
-/// Serve on a listening socket, on a thread of its own, until the process ends.
+/// Serve a host's on a listening socket, on a thread of its own, until the process ends.
 pub fn start(listener: TcpListener, view: HostView) -> Result<()> {
+    let stop = std::sync::Arc::clone(&view.stop);
+    let is_over = move || stop.load(Ordering::Acquire);
+    serve(listener, is_over, move || encode(&view))
+}
+
+/// Serve what `encode` gives at `/metrics`, on a thread of its own, until it is over or the process ends.
+pub fn serve(
+    listener: TcpListener,
+    is_over: impl Fn() -> bool + Send + 'static,
+    encode: impl Fn() -> Result<Vec<u8>> + Send + 'static,
+) -> Result<()> {
     let server = Server::from_listener(listener, None).map_err(|e| anyhow!("metrics: {e}"))?;
     let serve = move || {
         for request in server.incoming_requests() {
-            if view.stop.load(Ordering::Acquire) {
+            if is_over() {
                 return;
             }
-            let response = match (request.url(), encode(&view)) {
+            let response = match (request.url(), encode()) {
                 ("/metrics", Ok(text)) => Response::from_data(text),
                 ("/metrics", Err(error)) => {
                     Response::from_string(error.to_string()).with_status_code(500)
@@ -151,4 +156,16 @@ pub fn start(listener: TcpListener, view: HostView) -> Result<()> {
         .spawn(serve)
         .context("metrics thread")?;
     Ok(())
+}
+
+/// The text of everything registered.
+pub fn text(registry: &Registry) -> Result<Vec<u8>> {
+    let mut text = Vec::new();
+    TextEncoder::new().encode(&registry.gather(), &mut text)?;
+    Ok(text)
+}
+
+/// A gauge takes signed numbers.
+pub fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -10,6 +10,7 @@ use inband_lab::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
 use inband_lab::supervisor::{HostEntry, ProcessState};
 use inband_lab::ClusterStatus;
 use inband_paxos::config::Role;
+use serde::Serialize;
 
 use crate::key;
 use crate::up::DEFAULT_DATA;
@@ -25,17 +26,39 @@ pub struct ClusterArgs {
     data: PathBuf,
 }
 
-/// Options of `inband status`.
+/// How a status is shown.
 #[derive(Debug, Args)]
-pub struct StatusArgs {
-    #[command(flatten)]
-    cluster: ClusterArgs,
+pub struct StatusForm {
     /// Everything, as one JSON object.
     #[arg(long)]
     json: bool,
     /// Also every counter.
     #[arg(long, conflicts_with = "json")]
     counters: bool,
+}
+
+impl StatusForm {
+    /// As JSON; or in words, and then the counters, if they are asked for.
+    pub fn show<S: Serialize>(&self, status: &S, words: fn(&S), counters: fn(&S)) -> Result<()> {
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(status)?);
+            return Ok(());
+        }
+        words(status);
+        if self.counters {
+            counters(status);
+        }
+        Ok(())
+    }
+}
+
+/// Options of `inband status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    form: StatusForm,
 }
 
 /// Options of commands about one role.
@@ -79,10 +102,10 @@ pub fn progress(status: &ClusterStatus) -> (u64, u64) {
 /// `inband status`.
 pub fn status(args: &StatusArgs) -> Result<()> {
     let status = remote::status(&args.cluster.data)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
-        return Ok(());
-    }
+    args.form.show(&status, print, print_counters)
+}
+
+fn print(status: &ClusterStatus) {
     println!(
         "cluster {}  epoch {}  partitions {}  durability {}  network {}  clients {}  {}",
         status.name,
@@ -91,18 +114,18 @@ pub fn status(args: &StatusArgs) -> Result<()> {
         status.durability,
         status.network,
         status.resp,
-        key::summary(&status)
+        key::summary(status)
     );
-    print_hosts(&status);
-    print_logs(&status);
-    if args.counters {
-        for host in status.hosts.iter().filter_map(|h| h.status.as_ref()) {
-            for (name, value) in &host.counters {
-                println!("{:<12} {name:<28} {value:>14}", host.name);
-            }
+    print_hosts(status);
+    print_logs(status);
+}
+
+fn print_counters(status: &ClusterStatus) {
+    for host in status.hosts.iter().filter_map(|h| h.status.as_ref()) {
+        for (name, value) in &host.counters {
+            println!("{:<12} {name:<28} {value:>14}", host.name);
         }
     }
-    Ok(())
 }
 
 /// A line a host.

@@ -4,8 +4,8 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -439,6 +439,68 @@ fn tasks_go_where_their_resource_is() {
     );
     signal(&worker, Signal::SIGTERM);
     assert!(worker.wait().expect("it ends").success());
+}
+
+#[test]
+fn who_waits_is_told_of_a_silent_scheduler() {
+    let falcon = Falcon::up("silent", &["--executors", "1"]);
+    let file = falcon.file("go");
+    let script = format!("until [ -e {file} ]; do sleep 0.05; done");
+    let mut submit = falcon.start(&["submit", "--", "sh", "-c", &script]);
+    falcon.wait_for("busy", |scheduler| busy(scheduler) == 1);
+    let said = BufReader::new(submit.stderr.take().expect("it is read"));
+    let mut lines = said.lines().map(|line| line.expect("text"));
+    let address = falcon.address;
+    let mut says = |what: &str| {
+        let line = lines.next().expect("a line");
+        assert!(
+            line.contains(&format!("the scheduler at {address} {what}")),
+            "{line}"
+        );
+    };
+    falcon.succeeds(&["kill", "scheduler"]);
+    says("does not answer");
+    falcon.succeeds(&["restart", "scheduler"]);
+    says("answers again");
+    std::fs::write(&file, "").expect("written");
+    assert!(submit.wait().expect("it ends").success());
+}
+
+#[test]
+fn metrics_say_what_the_scheduler_says() {
+    let door = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port(1));
+    let at = door.to_string();
+    let falcon = Falcon::up("metrics", &["--executors", "3", "--metrics", &at]);
+    falcon.wait_for("three that wait", |scheduler| {
+        scheduler["workers"][0]["waiting"] == 3
+    });
+    let ask = |path: &str| {
+        let mut stream = TcpStream::connect(door).expect("it listens");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("it is sent");
+        let mut said = String::new();
+        stream.read_to_string(&mut said).expect("it is text");
+        said
+    };
+    let said = ask("/metrics");
+    for line in [
+        "inband_falcon_executors{worker=\"0\"} 3",
+        "inband_falcon_waiting{worker=\"0\"} 3",
+        "inband_falcon_busy{worker=\"0\"} 0",
+    ] {
+        assert!(said.contains(line), "no {line} in {said}");
+    }
+    let given = format!(
+        "inband_falcon_given_total{{scheduler=\"{}\"}} ",
+        falcon.address
+    );
+    let given = said
+        .split(&given)
+        .nth(1)
+        .and_then(|rest| rest.lines().next());
+    let given: u64 = given.expect("a number").parse().expect("a number");
+    assert!(given >= 200, "{given}: the self-check");
+    assert!(ask("/").starts_with("HTTP/1.1 404"));
 }
 
 #[test]

@@ -6,75 +6,35 @@ use inband_falcon::timing::{Nanos, MS};
 use super::limits::CLOCK_JUMP_NS;
 use super::links::Host;
 use super::world::{Event, World};
+use crate::listed::listed;
 use crate::rng::Rng;
 
-/// Kinds of faults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Fault {
-    CutOneWay,
-    CutBothWays,
-    WorkerCutOff,
-    PausedScheduler,
-    PausedWorker,
-    PausedClient,
-    WorkerLost,
-    AllWorkersLost,
-    SchedulerLost,
-    SchedulerReset,
-    ClientLost,
-    SlowWorker,
-    ClockJump,
-    PacketsLost,
-    PacketsLate,
-    PacketsDamaged,
-    OneTypeLost,
+listed! {
+    /// Kinds of faults.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Fault, said by name {
+        CutOneWay = "cut-one-way",
+        CutBothWays = "cut-both-ways",
+        WorkerCutOff = "worker-cut-off",
+        PausedScheduler = "paused-scheduler",
+        PausedWorker = "paused-worker",
+        PausedClient = "paused-client",
+        WorkerLost = "worker-lost",
+        WorkerDrained = "worker-drained",
+        AllWorkersLost = "all-workers-lost",
+        SchedulerLost = "scheduler-lost",
+        SchedulerReset = "scheduler-reset",
+        ClientLost = "client-lost",
+        SlowWorker = "slow-worker",
+        ClockJump = "clock-jump",
+        PacketsLost = "packets-lost",
+        PacketsLate = "packets-late",
+        PacketsDamaged = "packets-damaged",
+        OneTypeLost = "one-type-lost",
+    }
 }
 
 impl Fault {
-    const ALL: [Fault; 17] = [
-        Fault::CutOneWay,
-        Fault::CutBothWays,
-        Fault::WorkerCutOff,
-        Fault::PausedScheduler,
-        Fault::PausedWorker,
-        Fault::PausedClient,
-        Fault::WorkerLost,
-        Fault::AllWorkersLost,
-        Fault::SchedulerLost,
-        Fault::SchedulerReset,
-        Fault::ClientLost,
-        Fault::SlowWorker,
-        Fault::ClockJump,
-        Fault::PacketsLost,
-        Fault::PacketsLate,
-        Fault::PacketsDamaged,
-        Fault::OneTypeLost,
-    ];
-
-    /// How it is counted.
-    pub fn name(self) -> &'static str {
-        match self {
-            Fault::CutOneWay => "cut-one-way",
-            Fault::CutBothWays => "cut-both-ways",
-            Fault::WorkerCutOff => "worker-cut-off",
-            Fault::PausedScheduler => "paused-scheduler",
-            Fault::PausedWorker => "paused-worker",
-            Fault::PausedClient => "paused-client",
-            Fault::WorkerLost => "worker-lost",
-            Fault::AllWorkersLost => "all-workers-lost",
-            Fault::SchedulerLost => "scheduler-lost",
-            Fault::SchedulerReset => "scheduler-reset",
-            Fault::ClientLost => "client-lost",
-            Fault::SlowWorker => "slow-worker",
-            Fault::ClockJump => "clock-jump",
-            Fault::PacketsLost => "packets-lost",
-            Fault::PacketsLate => "packets-late",
-            Fault::PacketsDamaged => "packets-damaged",
-            Fault::OneTypeLost => "one-type-lost",
-        }
-    }
-
     /// Names of all.
     pub fn names() -> impl Iterator<Item = &'static str> {
         Fault::ALL.into_iter().map(Fault::name)
@@ -179,6 +139,10 @@ impl World {
             Fault::WorkerLost => {
                 self.stop_worker(worker);
                 Some(Undo::StartWorkers(vec![worker]))
+            }
+            Fault::WorkerDrained => {
+                self.drain_worker(worker);
+                Some(Undo::Mend(vec![]))
             }
             Fault::AllWorkersLost => {
                 let all: Vec<u8> = (0..layout.workers).collect();

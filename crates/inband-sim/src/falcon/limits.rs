@@ -14,8 +14,6 @@ pub const LINK_MIN_NS: Nanos = 20_000;
 pub const LINK_JITTER_NS: Nanos = 100_000;
 /// What is held up waits up to this long.
 pub const HOLD_UP_NS: Nanos = 120 * MS;
-/// Clocks run faster or slower than true time by up to this, in parts per million.
-pub const CLOCK_RATE_PPM: u64 = 4_900;
 /// How far a clock jumps ahead, at most: a machine that stood still, and whose clock did not.
 pub const CLOCK_JUMP_NS: Nanos = 400 * MS;
 /// Who could not fetch something tries again after this.

@@ -1,11 +1,10 @@
-//! Falcon under seeded faults: the real scheduler's role, real clients, executors, results and registries, in
-//! simulated time.
+//! Falcon under seeded faults: the real scheduler's role, real clients, workers and registries, in simulated
+//! time.
 //!
 //! A world of its own, as FLAIR's is: other hosts, other packets. What drives sockets and threads is played here
-//! (`world/`), in the manner of `inband_falcon`'s drivers: which packet goes to which state machine, how a worker
-//! registers, where long work and results are fetched.
+//! (`world/`), in the manner of `inband_falcon`'s drivers: which host a packet goes to, what tasks do, where
+//! long work and results are fetched.
 
-mod clock;
 mod faults;
 mod layout;
 mod ledger;

@@ -1,7 +1,6 @@
 //! One seed, one schedule.
 
 use std::fmt;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use inband_falcon::task::{TaskSpec, Work};
 use inband_falcon::timing::{Nanos, MS};
@@ -12,6 +11,7 @@ use super::rule::{Rule, Violation};
 use super::stats::Stats;
 use super::work::{Ends, Plan};
 use super::world::World;
+use crate::panics::panic_of;
 use crate::rng::Rng;
 
 /// How to run.
@@ -85,7 +85,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
     let layout = Layout::random(seed, &mut rng);
     let mut world = World::new(seed, layout);
     world.keep_trace(options.trace_events);
-    let played = catch_unwind(AssertUnwindSafe(|| {
+    let panic = panic_of(|| {
         if !layout.is_calm {
             let rates = &mut world.links.rates;
             rates.loss_ppm = [0, 1_000, 20_000, 100_000][rng.below(4) as usize];
@@ -101,11 +101,9 @@ pub fn run(seed: u64, options: &Options) -> Report {
             world.heal();
             world.must_settle();
         }
-    }));
-    if let Err(panic) = played {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        world.broken(Rule::NoPanic, text.unwrap_or("no text").to_owned());
+    });
+    if let Some(text) = panic {
+        world.broken(Rule::NoPanic, text);
     }
     world.finish();
     Report {

@@ -82,9 +82,14 @@ fn number(host: Host) -> u64 {
 
 /// What a packet says, in words.
 fn said(bytes: &[u8], codec: &Codec) -> String {
-    if let Some(Incoming::Host(executor, message)) = codec.read_admitted(bytes) {
-        let text = format!("HOST {executor} {message:?}");
-        return text.chars().take(200).collect();
+    let incoming = codec.read_admitted(bytes);
+    let messages = incoming.into_iter().filter_map(|incoming| match incoming {
+        Incoming::Host(executor, message) => Some(format!("HOST {executor} {message:?}")),
+        _ => None,
+    });
+    let messages: Vec<String> = messages.collect();
+    if !messages.is_empty() {
+        return messages.join(", ").chars().take(200).collect();
     }
     let Ok((header, tasks)) = wire::parse(bytes) else {
         return "something that cannot be read".to_owned();

@@ -2,21 +2,23 @@
 
 mod clients;
 mod hosts;
+mod runs;
 mod schedulers;
 mod workers;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
 
 use inband_dataplane::auth::{Digest, Gate};
+use inband_falcon::letters::Letters;
 use inband_falcon::message::{Outcome, Place};
-use inband_falcon::packets::{Codec, Peer};
+use inband_falcon::packets::{Codec, HostMessage, Peer};
 use inband_falcon::task::Attempt;
 use inband_falcon::timing::Nanos;
 
 use self::clients::ClientHost;
 use self::schedulers::SchedulerHost;
 use self::workers::WorkerHost;
-use super::clock::Clock;
 use super::faults::{Fault, Faults};
 use super::layout::Layout;
 use super::ledger::Ledger;
@@ -24,6 +26,7 @@ use super::links::{Filter, Host, Links};
 use super::rule::{Breach, Rule, Violation};
 use super::stats::Stats;
 use super::trace::Trace;
+use crate::drifting_clock::Clock;
 use crate::queue::Queue;
 use crate::rng::Rng;
 
@@ -77,6 +80,8 @@ pub struct World {
     clients: Vec<ClientHost>,
     hosts: BTreeMap<Host, Common>,
     codec: Codec,
+    /// What an event has hosts say to each other, by who says it: it leaves when the event is over.
+    letters: BTreeMap<Host, Letters>,
     /// Long work and results, by who keeps them and the token.
     blobs: BTreeMap<(Host, u64), Vec<u8>>,
     /// Processes started so far, and other numbers that must not come again.
@@ -121,6 +126,7 @@ impl World {
             clients: Vec::new(),
             hosts,
             codec: Codec::new(Gate::for_falcon(None, 1), Digest::PLAIN),
+            letters: BTreeMap::new(),
             blobs: BTreeMap::new(),
             numbers: 0,
             is_loaded: true,
@@ -241,6 +247,30 @@ impl World {
             Event::StartWorker(number) => self.start_worker(number),
             Event::Fault => self.next_fault(),
             Event::FaultEnds(number) => self.end_fault(number),
+        }
+        self.send_letters();
+    }
+
+    /// Say this to another host, together with what else this event brings.
+    fn tell(&mut self, from: Host, to: SocketAddrV4, executor: u32, message: &HostMessage) {
+        let letters = self.letters.entry(from).or_default();
+        let full = letters.put(&mut self.codec, to, executor, message);
+        if let (Some(packet), Some(to)) = (full, Host::at(to)) {
+            self.send(from, to, packet);
+        }
+    }
+
+    fn send_letters(&mut self) {
+        let mut packets = Vec::new();
+        for (from, mut letters) in std::mem::take(&mut self.letters) {
+            letters.take(&mut self.codec, |to, packet| {
+                packets.push((from, to, packet.to_vec()));
+            });
+        }
+        for (from, to, packet) in packets {
+            if let Some(to) = Host::at(to) {
+                self.send(from, to, packet);
+            }
         }
     }
 

@@ -6,79 +6,36 @@ use super::limits::SLOW_NS;
 use super::links::Host;
 use super::trace::Happened;
 use super::world::{Event, World};
+use crate::listed::listed;
 use crate::rng::Rng;
 
-/// Kinds of faults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Fault {
-    CutOneWay,
-    CutBothWays,
-    LeaderCutFromReplicas,
-    LeaderUnheardBySwitch,
-    SwitchUnheardByLeader,
-    SwitchCutFromLeaderOnly,
-    PausedReplica,
-    PausedLeader,
-    PausedSwitch,
-    ReplicaLost,
-    LeaderLost,
-    /// Everything is off for a while; only if replicas have disks.
-    PowerCut,
-    SwitchReset,
-    SwitchGone,
-    FollowerBehind,
-    PacketsLost,
-    PacketsLate,
-    RepliesLate,
+listed! {
+    /// Kinds of faults.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Fault, said by name {
+        CutOneWay = "cut-one-way",
+        CutBothWays = "cut-both-ways",
+        LeaderCutFromReplicas = "leader-cut-from-replicas",
+        LeaderUnheardBySwitch = "leader-unheard-by-switch",
+        SwitchUnheardByLeader = "switch-unheard-by-leader",
+        SwitchCutFromLeaderOnly = "switch-cut-from-leader-only",
+        PausedReplica = "paused-replica",
+        PausedLeader = "paused-leader",
+        PausedSwitch = "paused-switch",
+        ReplicaLost = "replica-lost",
+        LeaderLost = "leader-lost",
+        /// Everything is off for a while; only if replicas have disks.
+        PowerCut = "power-cut",
+        SwitchReset = "switch-reset",
+        SwitchGone = "switch-gone",
+        FollowerBehind = "follower-behind",
+        PacketsLost = "packets-lost",
+        PacketsLate = "packets-late",
+        RepliesLate = "replies-late",
+    }
 }
 
 impl Fault {
-    const ALL: [Fault; 18] = [
-        Fault::CutOneWay,
-        Fault::CutBothWays,
-        Fault::LeaderCutFromReplicas,
-        Fault::LeaderUnheardBySwitch,
-        Fault::SwitchUnheardByLeader,
-        Fault::SwitchCutFromLeaderOnly,
-        Fault::PausedReplica,
-        Fault::PausedLeader,
-        Fault::PausedSwitch,
-        Fault::ReplicaLost,
-        Fault::LeaderLost,
-        Fault::PowerCut,
-        Fault::SwitchReset,
-        Fault::SwitchGone,
-        Fault::FollowerBehind,
-        Fault::PacketsLost,
-        Fault::PacketsLate,
-        Fault::RepliesLate,
-    ];
-
-    /// How it is counted.
-    pub fn name(self) -> &'static str {
-        match self {
-            Fault::CutOneWay => "cut-one-way",
-            Fault::CutBothWays => "cut-both-ways",
-            Fault::LeaderCutFromReplicas => "leader-cut-from-replicas",
-            Fault::LeaderUnheardBySwitch => "leader-unheard-by-switch",
-            Fault::SwitchUnheardByLeader => "switch-unheard-by-leader",
-            Fault::SwitchCutFromLeaderOnly => "switch-cut-from-leader-only",
-            Fault::PausedReplica => "paused-replica",
-            Fault::PausedLeader => "paused-leader",
-            Fault::PausedSwitch => "paused-switch",
-            Fault::ReplicaLost => "replica-lost",
-            Fault::LeaderLost => "leader-lost",
-            Fault::PowerCut => "power-cut",
-            Fault::SwitchReset => "switch-reset",
-            Fault::SwitchGone => "switch-gone",
-            Fault::FollowerBehind => "follower-behind",
-            Fault::PacketsLost => "packets-lost",
-            Fault::PacketsLate => "packets-late",
-            Fault::RepliesLate => "replies-late",
-        }
-    }
-
     /// Names of all.
     pub fn names() -> impl Iterator<Item = &'static str> {
         Fault::ALL.into_iter().map(Fault::name)

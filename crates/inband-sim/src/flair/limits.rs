@@ -16,9 +16,6 @@ pub const LINK_JITTER_NS: Nanos = 100_000;
 pub const HOLD_UP_NS: Nanos = 120 * MS;
 /// What a slow link adds, at most.
 pub const SLOW_NS: Nanos = 100 * MS;
-/// Clocks run faster or slower than true time by up to this, in parts per million: two differ by less than
-/// what the protocol bears.
-pub const CLOCK_RATE_PPM: u64 = 4_900;
 /// A client gives a request up after this.
 pub const DEADLINE_NS: Nanos = 400 * MS;
 /// Events of a run; one with more is a defect.

@@ -3,7 +3,6 @@
 //! Apart from the world of Paxos because nothing in it is shared but chance and time: other hosts, other
 //! packets, and clocks that run at different rates, on which FLAIR's safety rests.
 
-mod clock;
 mod faults;
 mod history;
 mod layout;

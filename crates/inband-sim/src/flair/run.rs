@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use inband_flair::reads::Reads;
 use inband_flair::timing::{Nanos, MS};
@@ -13,6 +12,7 @@ use super::mutation::Mutation;
 use super::rule::{Rule, Violation};
 use super::stats::Stats;
 use super::world::World;
+use crate::panics::panic_of;
 use crate::rng::Rng;
 
 /// How to run.
@@ -105,7 +105,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
     rates.duplicate_ppm = [0, 10_000, 100_000][rng.below(3) as usize];
     rates.hold_up_ppm = [0, 1_000, 30_000][rng.below(3) as usize];
     let every_ns = [25 * MS, 60 * MS, 120 * MS][rng.below(3) as usize];
-    let played = catch_unwind(AssertUnwindSafe(|| {
+    let panic = panic_of(|| {
         world.be_unkind(every_ns);
         let until = world.now + options.faulty_ns;
         world.run_until(until, |w| w.stats.events > EVENTS_MAX);
@@ -113,11 +113,9 @@ pub fn run(seed: u64, options: &Options) -> Report {
             world.heal();
             world.must_settle();
         }
-    }));
-    if let Err(panic) = played {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        world.broken(Rule::NoPanic, text.unwrap_or("no text").to_owned());
+    });
+    if let Some(text) = panic {
+        world.broken(Rule::NoPanic, text);
     }
     world.finish();
     if let Err(what) = world.history.check() {

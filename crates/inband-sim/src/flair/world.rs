@@ -15,7 +15,6 @@ use inband_flair::timing::{ClientTiming, Nanos};
 
 use inband_storage::SimulatedDisk;
 
-use super::clock::Clock;
 use super::faults::{Fault, Faults};
 use super::history::History;
 use super::layout::Layout;
@@ -25,6 +24,7 @@ use super::mutation::Mutation;
 use super::rule::{Rule, Violation};
 use super::stats::{add_replica, Stats};
 use super::trace::{self, Happened, Trace};
+use crate::drifting_clock::Clock;
 use crate::queue::Queue;
 use crate::rng::Rng;
 

@@ -6,6 +6,7 @@ mod bed;
 pub mod host;
 mod ideal;
 mod peers;
+mod pool;
 mod python;
 mod scale;
 mod testbed;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Result};
 use clap::{Args, ValueEnum};
+use inband_paxos::config::Dataplane;
 
 use super::row::{machine, progress, Output, Quoted, Row};
 use arrivals::Arrivals;
@@ -41,6 +43,9 @@ pub struct FalconArgs {
     /// Tasks that travel in one packet of a client, 1 to 14.
     #[arg(long, default_value_t = 14)]
     tasks_per_submit: usize,
+    /// `testbed`: where the scheduler's role runs: udp (all on loopback), or xdp, xdp-generic (root; all on veth).
+    #[arg(long, default_value_t = Dataplane::Udp)]
+    dataplane: Dataplane,
     /// Of jobs that come by chance.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -130,6 +135,7 @@ impl<'a> Run<'a> {
                 false => Duration::from_millis(args.duration_ms),
             },
             steps: false,
+            dataplane: args.dataplane,
         }
     }
 }
@@ -155,6 +161,10 @@ pub fn run(args: &FalconArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
         (1..=EXECUTORS).contains(&args.workers),
         "--workers {}: 1 to {EXECUTORS}",
         args.workers
+    );
+    ensure!(
+        args.dataplane != Dataplane::Auto,
+        "--dataplane auto: say which, for a figure is of one; udp, xdp or xdp-generic"
     );
     let figures: &[Figure] = match args.figure {
         Figure::All => &FIGURES,

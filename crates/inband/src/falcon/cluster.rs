@@ -5,8 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -17,20 +16,20 @@ use inband_lab::cluster_dir::ClusterDir;
 use inband_lab::lab::HOST_INTERFACE;
 use inband_lab::line_json::{self, Server};
 use inband_lab::netns::NETNS_DIR;
-use inband_lab::{preflight, Lab, LabError, LabSpec};
+use inband_lab::Lab;
 use inband_paxos::config::Dataplane;
 use inband_paxos::durable::StateLock;
 use inband_paxos::key_file::KeyFile;
 
-use super::hosts::Host;
-use super::remote::{self, Reply, Request};
+use super::remote::{Reply, Request};
 use super::scheduler::SchedulerOptions;
-use super::status::{ClusterStatus, Door, SchedulerReply, SchedulerRequest, SchedulerStatus};
-use crate::flair::status::Process;
+use super::status::{
+    ClusterStatus, Door, ProcessEntry, SchedulerReply, SchedulerRequest, SchedulerStatus,
+};
+use super::SERVICE;
+use crate::local_cluster::host_process::HostProcess;
+use crate::local_cluster::{host_dir, lock, socket, wait_until_ready, End};
 
-/// How long the executors may take until they are known.
-const READY_LIMIT: Duration = Duration::from_secs(20);
-const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How long the scheduler may take to answer before it counts as silent.
 const STATUS_LIMIT: Duration = Duration::from_millis(500);
 /// How long workers may take to end what they run.
@@ -105,22 +104,13 @@ struct Shared {
     notice: String,
     door: Door,
     /// The scheduler first.
-    hosts: Vec<Host>,
+    hosts: Vec<HostProcess>,
     /// One kill or restart at a time.
     operation: Mutex<()>,
-    has_ended: Mutex<bool>,
-    ended: Condvar,
+    end: End,
     // In the order of removal: processes (in hosts), network, lock.
     _lab: Option<Lab>,
     _lock: StateLock,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn host_dir(data: &Path, name: &str) -> PathBuf {
-    data.join("hosts").join(name.replace('/', "-"))
 }
 
 fn socket_of_scheduler(data: &Path) -> PathBuf {
@@ -133,28 +123,13 @@ fn network(spec: &FalconSpec, names: &[String]) -> Result<(Option<Lab>, String)>
         let notice = format!("scheduler in user space, at {}", spec.listen);
         return Ok((None, notice));
     }
-    let path = spec.data.as_os_str().as_encoded_bytes();
-    let make = || -> Result<Lab, LabError> {
-        preflight::check_lab()?;
-        let lab = Lab::create(&LabSpec {
-            // Another one for every directory.
-            name: format!("falcon-{:08x}", inband_dataplane::wire::digest(path) as u32),
-            hosts: names.to_vec(),
-            seed: 1,
-        })?;
-        // The way in which the scheduler will attach its program.
-        drop(lab.host(SCHEDULER)?.attach_pass()?);
-        Ok(lab)
-    };
-    match make() {
-        Ok(lab) => Ok((Some(lab), "scheduler in the kernel: XDP works here".into())),
-        Err(error @ (LabError::InUse { .. } | LabError::BadLayout(_))) => Err(error.into()),
-        Err(error) if spec.dataplane == Dataplane::Auto => Ok((
+    Ok(match SERVICE.network(&spec.data, spec.dataplane, names)? {
+        Ok(lab) => (Some(lab), "scheduler in the kernel: XDP works here".into()),
+        Err(why) => (
             None,
-            format!("scheduler in user space, at {}: {error}", spec.listen),
-        )),
-        Err(error) => Err(error.into()),
-    }
+            format!("scheduler in user space, at {}: {why}", spec.listen),
+        ),
+    })
 }
 
 /// The cluster's keys: those that it had before, since they were given to other machines.
@@ -176,13 +151,8 @@ impl Cluster {
     /// Start all processes and wait until the executors are known.
     pub fn start(mut spec: FalconSpec) -> Result<Cluster> {
         spec.check()?;
-        fs::create_dir_all(&spec.data)
-            .with_context(|| format!("--data: cannot create {}", spec.data.display()))?;
-        spec.data = fs::canonicalize(&spec.data)?;
-        let state_lock = StateLock::take(&spec.data).with_context(|| {
-            let data = spec.data.display();
-            format!("does another `inband falcon up` run in {data}?")
-        })?;
+        let (data, state_lock) = SERVICE.take_directory(&spec.data)?;
+        spec.data = data;
         let key_file = keys(&spec)?;
         let workers = (0..spec.workers().len()).map(|n| format!("worker/{n}"));
         let names: Vec<String> = [SCHEDULER.to_owned()]
@@ -210,8 +180,7 @@ impl Cluster {
             door,
             hosts,
             operation: Mutex::default(),
-            has_ended: Mutex::new(false),
-            ended: Condvar::new(),
+            end: End::default(),
             _lab: lab,
             _lock: state_lock,
         });
@@ -230,9 +199,7 @@ impl Cluster {
 
     /// Wait so long for `inband falcon down`. Has it come?
     pub fn wait_for_end(&self, limit: Duration) -> bool {
-        let ended = lock(&self.shared.has_ended);
-        let waited = self.shared.ended.wait_timeout_while(ended, limit, |e| !*e);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
+        self.shared.end.wait(limit)
     }
 }
 
@@ -241,12 +208,11 @@ impl Drop for Cluster {
         self.server = None;
         let _operation = lock(&self.shared.operation);
         self.shared.end_processes();
-        let _ = fs::remove_file(remote::socket_in(&self.shared.spec.data));
     }
 }
 
 /// How the scheduler and the workers are started.
-fn hosts(spec: &FalconSpec, door: &Door, lab: Option<&Lab>) -> Result<Vec<Host>> {
+fn hosts(spec: &FalconSpec, door: &Door, lab: Option<&Lab>) -> Result<Vec<HostProcess>> {
     let mut hosts = vec![(SCHEDULER.to_owned(), scheduler_args(spec, door, lab))];
     for (number, executors) in spec.workers().into_iter().enumerate() {
         let name = format!("worker/{number}");
@@ -257,7 +223,7 @@ fn hosts(spec: &FalconSpec, door: &Door, lab: Option<&Lab>) -> Result<Vec<Host>>
         let dir = host_dir(&spec.data, &name);
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let network = lab.map(|lab| lab.host(&name)).transpose()?;
-        Ok(Host::new(&name, &spec.program, args, &dir, network))
+        Ok(HostProcess::new(&name, &spec.program, args, &dir, network))
     };
     hosts.into_iter().map(host).collect()
 }
@@ -306,18 +272,18 @@ impl Shared {
     fn start_all(&self) -> Result<()> {
         let (scheduler, workers) = self.hosts.split_first().context("there is a scheduler")?;
         self.start(scheduler)?;
-        workers.iter().try_for_each(Host::start)?;
+        workers.iter().try_for_each(|worker| self.start(worker))?;
         let executors = self.spec.executors as u32;
         self.wait_until(&self.hosts, |status| status.executors().0 >= executors)
     }
 
     /// Start a process, and wait until it is there.
-    fn start(&self, host: &Host) -> Result<()> {
+    fn start(&self, host: &HostProcess) -> Result<()> {
         if host.name() == SCHEDULER {
             // A stale socket would be asked instead of the new one.
             let _ = fs::remove_file(socket_of_scheduler(&self.spec.data));
         }
-        host.start()?;
+        host.start(host.spec())?;
         if host.name() == SCHEDULER {
             return self.wait_until(std::slice::from_ref(host), |_| true);
         }
@@ -325,28 +291,15 @@ impl Shared {
     }
 
     /// Wait until this is so of what the scheduler says. None of the processes `of` may end meanwhile.
-    fn wait_until(&self, of: &[Host], is_so: impl Fn(&SchedulerStatus) -> bool) -> Result<()> {
-        let deadline = Instant::now() + READY_LIMIT;
-        loop {
-            if self.scheduler_status().is_some_and(|status| is_so(&status)) {
-                return Ok(());
-            }
-            for host in of {
-                ensure!(
-                    host.entry().process != Process::Ended,
-                    "{} ended: {}",
-                    host.name(),
-                    host.log_tail()
-                );
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "scheduler and executors do not know each other after {} s; logs are in {}",
-                READY_LIMIT.as_secs(),
-                self.spec.data.join("hosts").display()
-            );
-            thread::sleep(READY_POLL_INTERVAL);
-        }
+    fn wait_until(
+        &self,
+        of: &[HostProcess],
+        is_so: impl Fn(&SchedulerStatus) -> bool,
+    ) -> Result<()> {
+        let lateness = "scheduler and executors do not know each other";
+        wait_until_ready(&self.spec.data, of.iter(), lateness, || {
+            self.scheduler_status().is_some_and(|status| is_so(&status))
+        })
     }
 
     fn scheduler_status(&self) -> Option<SchedulerStatus> {
@@ -362,15 +315,15 @@ impl Shared {
             door: self.door.clone(),
             supervisor_pid: std::process::id(),
             notice: self.notice.clone(),
-            processes: self.hosts.iter().map(Host::entry).collect(),
+            processes: self.hosts.iter().map(entry).collect(),
             scheduler: self.scheduler_status(),
         }
     }
 
-    fn named(&self, name: &str) -> Result<&Host> {
+    fn named(&self, name: &str) -> Result<&HostProcess> {
         let found = self.hosts.iter().find(|host| host.name() == name);
         found.with_context(|| {
-            let names: Vec<&str> = self.hosts.iter().map(Host::name).collect();
+            let names: Vec<&str> = self.hosts.iter().map(HostProcess::name).collect();
             format!(
                 "no process of this cluster is {name:?}; there are {} (others are stopped where they run)",
                 names.join(", ")
@@ -395,40 +348,39 @@ impl Shared {
 
     /// Workers end what they run.
     fn end_processes(&self) {
-        self.hosts.iter().for_each(Host::tell_to_end);
+        self.hosts.iter().for_each(HostProcess::tell_to_end);
         let deadline = Instant::now() + END_LIMIT;
         for host in &self.hosts {
             host.wait_for_end(deadline.saturating_duration_since(Instant::now()));
         }
     }
+}
 
-    fn end(&self) {
-        *lock(&self.has_ended) = true;
-        self.ended.notify_all();
+/// For the cluster's status.
+fn entry(host: &HostProcess) -> ProcessEntry {
+    let (process, pid) = host.state();
+    ProcessEntry {
+        name: host.name().into(),
+        process,
+        pid,
     }
 }
 
 fn serve(shared: &Arc<Shared>) -> Result<Server> {
-    let path = remote::socket_in(&shared.spec.data);
+    let data = shared.spec.data.clone();
     let shared = Arc::clone(shared);
-    let handle = move |request: Request| {
-        let done = match request {
-            Request::Status => return Reply::Status(Box::new(shared.status())),
-            Request::Door => return Reply::Door(shared.door.clone()),
-            Request::Kill { role } => shared.kill(&role),
-            Request::Restart { role } => shared.restart(&role),
+    let answer = move |request| {
+        let process = match request {
+            Request::Status => return Ok(Reply::Status(Box::new(shared.status()))),
+            Request::Door => return Ok(Reply::Door(shared.door.clone())),
+            Request::Kill { role } => shared.kill(&role)?,
+            Request::Restart { role } => shared.restart(&role)?,
             Request::Down => {
-                shared.end();
-                Ok("all".into())
+                shared.end.come();
+                "all".into()
             }
         };
-        match done {
-            Ok(process) => Reply::Done { process },
-            Err(error) => Reply::Error {
-                message: format!("{error:#}"),
-            },
-        }
+        Ok(Reply::Done { process })
     };
-    Server::start(&path, handle, |message| Reply::Error { message })
-        .with_context(|| format!("cannot listen at {}", path.display()))
+    socket::serve(&data, answer, |message| Reply::Error { message })
 }

@@ -1,9 +1,9 @@
 //! `inband falcon`: tasks for many executors through a scheduler in the network (docs/falcon.md).
 
 mod cluster;
-mod hosts;
+mod metrics;
 mod operate;
-mod reach;
+pub mod reach;
 mod remote;
 mod scheduler;
 mod signals;
@@ -17,6 +17,13 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use anyhow::Result;
 use clap::Subcommand;
+
+use crate::local_cluster::Service;
+
+const SERVICE: Service = Service {
+    name: "Falcon",
+    command: "falcon",
+};
 
 /// Where a Falcon cluster lives unless told otherwise.
 pub const DEFAULT_DATA: &str = ".inband-falcon";

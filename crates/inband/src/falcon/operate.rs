@@ -9,7 +9,9 @@ use indicatif::HumanCount;
 use super::remote::{self, Reply, Request};
 use super::status::{ClusterStatus, SchedulerStatus};
 use super::DEFAULT_DATA;
-use crate::flair::status::Process;
+use crate::local_cluster::host_process::Process;
+use crate::local_cluster::socket::{socket_in, unexpected};
+use crate::operate::StatusForm;
 use crate::{background, key};
 
 /// Options of commands about the whole cluster.
@@ -25,12 +27,8 @@ pub struct ClusterArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// Everything, as one JSON object.
-    #[arg(long)]
-    json: bool,
-    /// Also every counter.
-    #[arg(long, conflicts_with = "json")]
-    counters: bool,
+    #[command(flatten)]
+    form: StatusForm,
 }
 
 /// Options of commands about one process.
@@ -45,17 +43,14 @@ pub struct RoleArgs {
 /// `inband falcon status`.
 pub fn status(args: &StatusArgs) -> Result<()> {
     let status = remote::status(&args.cluster.data)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
-        return Ok(());
+    let words = |status: &ClusterStatus| print!("{}", in_words(status));
+    args.form.show(&status, words, print_counters)
+}
+
+fn print_counters(status: &ClusterStatus) {
+    for (name, value) in status.scheduler.iter().flat_map(|s| &s.counters) {
+        println!("  {name:<32} {value}");
     }
-    print!("{}", in_words(&status));
-    if args.counters {
-        for (name, value) in status.scheduler.iter().flat_map(|s| &s.counters) {
-            println!("  {name:<32} {value}");
-        }
-    }
-    Ok(())
 }
 
 /// Lines for the scheduler, its queue and executors, one for each worker, and one for each process that does not run.
@@ -132,14 +127,14 @@ pub fn restart(args: &RoleArgs) -> Result<()> {
 fn done(args: &RoleArgs, request: &Request) -> Result<String> {
     match remote::ask(&args.cluster.data, request)? {
         Reply::Done { process } => Ok(process),
-        other => remote::unexpected(&other),
+        other => unexpected(&other),
     }
 }
 
 /// `inband falcon down`.
 pub fn down(args: &ClusterArgs) -> Result<()> {
     remote::ask(&args.data, &Request::Down)?;
-    background::wait_for_end(&args.data, &remote::socket_in(&args.data));
+    background::wait_for_end(&args.data, &socket_in(&args.data));
     println!("stopped; clients put what was queued or ran into the next scheduler at this address");
     Ok(())
 }

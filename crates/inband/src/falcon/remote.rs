@@ -1,16 +1,13 @@
 //! The socket of a running `inband falcon up`: what `status`, `kill`, `submit` and `down` of other processes use.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use anyhow::{bail, Result};
-use inband_lab::line_json;
 use serde::{Deserialize, Serialize};
 
 use super::status::{ClusterStatus, Door};
-
-/// Longer than anything that is done in one request.
-const CALL_LIMIT: Duration = Duration::from_secs(60);
+use super::SERVICE;
+use crate::local_cluster::socket::unexpected;
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,21 +51,11 @@ pub enum Reply {
     },
 }
 
-/// Where a cluster in a directory listens.
-pub fn socket_in(data: &Path) -> PathBuf {
-    data.join("supervisor.sock")
-}
-
 /// Ask the cluster in a directory.
 pub fn ask(data: &Path, request: &Request) -> Result<Reply> {
-    match line_json::call(&socket_in(data), request, CALL_LIMIT) {
-        Ok(Reply::Error { message }) => bail!("{message}"),
-        Ok(reply) => Ok(reply),
-        Err(error) if error.nobody_listens() => bail!(
-            "no Falcon cluster runs in {}; start one: inband falcon up",
-            data.display()
-        ),
-        Err(error) => Err(error.into()),
+    match SERVICE.ask(data, request)? {
+        Reply::Error { message } => bail!("{message}"),
+        reply => Ok(reply),
     }
 }
 
@@ -86,9 +73,4 @@ pub fn door(data: &Path) -> Result<Door> {
         Reply::Door(door) => Ok(door),
         other => unexpected(&other),
     }
-}
-
-/// An answer to another question.
-pub fn unexpected<T>(reply: &Reply) -> Result<T> {
-    bail!("an unexpected answer ({reply:?}); do both sides run the same version?")
 }

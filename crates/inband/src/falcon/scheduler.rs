@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::net::SocketAddrV4;
+use std::net::{SocketAddrV4, TcpListener};
 use std::path::PathBuf;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +19,7 @@ use inband_paxos::config::Dataplane;
 use inband_paxos::key_file::KeyFile;
 use mio::Waker;
 
+use super::metrics;
 use super::reach::{address, opened};
 use super::signals::Told;
 use super::status::{SchedulerReply, SchedulerRequest, SchedulerStatus};
@@ -30,6 +31,8 @@ const STATUS_LIMIT: Duration = Duration::from_secs(1);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Looks that are kept: those of a second.
 const SAMPLES: usize = 11;
+
+const BUSY: &str = "the scheduler is busy; ask again";
 
 /// What a scheduler is made of, wherever it runs.
 #[derive(Debug, Clone, Args)]
@@ -53,6 +56,9 @@ pub struct SchedulerOptions {
     /// With --policy resources: names for the resources 1, 2, ..., which workers have and tasks need.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     resource_names: Vec<String>,
+    /// Serve /metrics for Prometheus here: numbers only, to whoever asks.
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
+    metrics: Option<SocketAddrV4>,
 }
 
 impl SchedulerOptions {
@@ -93,6 +99,9 @@ impl SchedulerOptions {
         ];
         if let Some(tasks) = self.user_tasks_max {
             args.push(format!("--user-tasks-max={tasks}"));
+        }
+        if let Some(address) = self.metrics {
+            args.push(format!("--metrics={address}"));
         }
         if !self.resource_names.is_empty() {
             args.push(format!(
@@ -147,6 +156,13 @@ pub fn scheduler(args: &SchedulerArgs) -> Result<()> {
         ..scheduler_node::Config::new(args.listen)
     })?;
     let mut desk = Desk::new(key_file.as_ref());
+    if let Some(address) = args.options.metrics {
+        let failed = || format!("--metrics: cannot listen at {address}");
+        let listener = TcpListener::bind(address).with_context(failed)?;
+        let ask = desk.asker(node.waker());
+        let encode = move || metrics::encode(&ask().context(BUSY)?);
+        crate::metrics::serve(listener, || false, encode)?;
+    }
     let _control = match &args.socket {
         Some(path) => Some(
             desk.serve(path, node.waker())
@@ -188,19 +204,26 @@ impl Desk {
     }
 
     fn serve(&self, path: &std::path::Path, waker: Arc<Waker>) -> std::io::Result<Server> {
-        let asks = Mutex::new(self.asks.clone());
-        let handle = move |SchedulerRequest::Status| {
-            let (answer, answered) = channel();
-            let asks = asks.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let asked = asks.send(answer).is_ok() && waker.wake().is_ok();
-            match answered.recv_timeout(STATUS_LIMIT) {
-                Ok(status) if asked => SchedulerReply::Status(Box::new(status)),
-                _ => SchedulerReply::Error {
-                    message: "the scheduler is busy; ask again".into(),
-                },
-            }
+        let ask = self.asker(waker);
+        let handle = move |SchedulerRequest::Status| match ask() {
+            Some(status) => SchedulerReply::Status(Box::new(status)),
+            None => SchedulerReply::Error {
+                message: BUSY.into(),
+            },
         };
         Server::start(path, handle, |message| SchedulerReply::Error { message })
+    }
+
+    /// Asks the scheduler's thread how it is, from any thread. `None`: it does not answer in time.
+    fn asker(&self, waker: Arc<Waker>) -> impl Fn() -> Option<SchedulerStatus> + Send + Sync {
+        let asks = Mutex::new(self.asks.clone());
+        move || {
+            let (answer, answered) = channel();
+            let asks = asks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            asks.send(answer).ok()?;
+            waker.wake().ok()?;
+            answered.recv_timeout(STATUS_LIMIT).ok()
+        }
     }
 
     /// Keep count, and answer who has asked.

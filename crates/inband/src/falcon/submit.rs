@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Read, Write};
+use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
@@ -20,6 +21,9 @@ use super::reach::ReachArgs;
 
 /// How long the scheduler may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// After so long without any news the scheduler is asked whether it is there, and again and again.
+const QUIET: Duration = Duration::from_secs(5);
+const QUIET_ANSWER_LIMIT: Duration = Duration::from_millis(500);
 /// How soon a Ctrl-C is noticed.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
 /// More tasks than that go to the scheduler many a packet.
@@ -158,10 +162,50 @@ pub fn submit(args: &SubmitArgs) -> Result<()> {
     let limit = args.deadline_ms.map(Duration::from_millis);
     let job = client.submit(specs, &[], limit)?;
     let mut watch = Watch::new(args.count);
-    watch.until_done(&client, job, &signals)?;
+    let scheduler = Scheduler::new(reached.scheduler);
+    watch.until_done(&client, job, &signals, scheduler)?;
     let status = watch.finish();
     drop(client);
     std::process::exit(status);
+}
+
+/// Whether the scheduler is still there, for people who wait.
+struct Scheduler {
+    address: SocketAddrV4,
+    asked_at: Instant,
+    is_silent: bool,
+}
+
+impl Scheduler {
+    fn new(address: SocketAddrV4) -> Scheduler {
+        Scheduler {
+            address,
+            asked_at: Instant::now(),
+            is_silent: false,
+        }
+    }
+
+    /// Ask it, if nothing has happened for long. What there is to say, if that has changed.
+    fn look(&mut self, client: &ClientNode, has_happened: bool) -> Option<String> {
+        // Once it is silent, only its own answer tells otherwise: workers go on without it.
+        if has_happened && !self.is_silent {
+            self.asked_at = Instant::now();
+        }
+        if self.asked_at.elapsed() < QUIET {
+            return None;
+        }
+        let is_silent = client.ask(QUIET_ANSWER_LIMIT).is_err();
+        self.asked_at = Instant::now();
+        let was_silent = std::mem::replace(&mut self.is_silent, is_silent);
+        let address = self.address;
+        match (was_silent, is_silent) {
+            (false, true) => Some(format!(
+                "the scheduler at {address} does not answer; waiting for it (Ctrl-C gives up what has not begun)"
+            )),
+            (true, false) => Some(format!("the scheduler at {address} answers again")),
+            _ => None,
+        }
+    }
 }
 
 /// Tasks under way, and what has become of the others.
@@ -193,9 +237,19 @@ impl Watch {
         }
     }
 
-    fn until_done(&mut self, client: &ClientNode, job: JobId, signals: &StopSignals) -> Result<()> {
+    fn until_done(
+        &mut self,
+        client: &ClientNode,
+        job: JobId,
+        signals: &StopSignals,
+        mut scheduler: Scheduler,
+    ) -> Result<()> {
         while self.done < self.count {
-            for event in client.wait(SIGNAL_POLL) {
+            let events = client.wait(SIGNAL_POLL);
+            if let Some(change) = scheduler.look(client, !events.is_empty()) {
+                self.say(&change);
+            }
+            for event in events {
                 if let Event::Done(id, outcome) = event {
                     let told = self.tell(id.task, outcome);
                     if told.is_err() {

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use inband_flair::config::{Balance, ClusterConfig, Part, GATEWAY};
@@ -17,20 +16,19 @@ use inband_lab::cluster_dir::ClusterDir;
 use inband_lab::line_json::Server;
 use inband_lab::process::{ProcessSpec, SupervisedChild};
 use inband_lab::supervisor::listeners;
-use inband_lab::{preflight, Lab, LabError, LabSpec};
+use inband_lab::Lab;
 use inband_paxos::config::{Dataplane, Durability, DEFAULT_PORT};
 use inband_paxos::durable::StateLock;
 
 use super::hosts::{cluster_config, existing_log, host, names, Host};
 use super::keys;
 use super::record::Record;
-use super::remote::{self, Reply, Request};
+use super::remote::{Reply, Request};
 use super::role::{self, Role};
-use super::status::{ClusterStatus, Process};
-
-/// How long the hosts may take until a session serves.
-const READY_LIMIT: Duration = Duration::from_secs(20);
-const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
+use super::status::ClusterStatus;
+use super::SERVICE;
+use crate::local_cluster::host_process::Process;
+use crate::local_cluster::{lock, socket, wait_until_ready, End};
 
 /// What `inband flair up` is asked for.
 #[derive(Debug, Clone)]
@@ -94,23 +92,11 @@ struct Shared {
     operation: Mutex<()>,
     /// Which host `leader`, `switch` or `follower/N` meant when it was killed.
     last: Mutex<BTreeMap<String, String>>,
-    has_ended: Mutex<bool>,
-    ended: Condvar,
+    end: End,
     front_door: TcpListener,
     // In the order of removal: processes (in hosts), network, lock.
     lab: Option<Lab>,
     _lock: StateLock,
-}
-
-/// A lock whose holder may have panicked.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Another one for every directory.
-fn lab_name(spec: &FlairSpec) -> String {
-    let path = spec.data.as_os_str().as_encoded_bytes();
-    format!("flair-{:08x}", inband_dataplane::wire::digest(path) as u32)
 }
 
 /// The network: a lab where that works, unless told otherwise. The line says which, and why.
@@ -118,39 +104,17 @@ fn network(spec: &FlairSpec, names: &[String]) -> Result<(Option<Lab>, String)> 
     if spec.dataplane == Dataplane::Udp {
         return Ok((None, "switch udp: as asked for".into()));
     }
-    let make = || -> Result<Lab, LabError> {
-        preflight::check_lab()?;
-        let lab = Lab::create(&LabSpec {
-            name: lab_name(spec),
-            hosts: names.to_vec(),
-            seed: 1,
-        })?;
-        // The way in which switches will attach theirs.
-        drop(lab.hosts()[0].attach_pass()?);
-        Ok(lab)
-    };
-    match make() {
-        Ok(lab) => Ok((Some(lab), "switch in the kernel: XDP works here".into())),
-        Err(error @ (LabError::InUse { .. } | LabError::BadLayout(_))) => Err(error.into()),
-        Err(error) if spec.dataplane == Dataplane::Auto => {
-            Ok((None, format!("switch udp: {error}")))
-        }
-        Err(error) => Err(error.into()),
-    }
+    Ok(match SERVICE.network(&spec.data, spec.dataplane, names)? {
+        Ok(lab) => (Some(lab), "switch in the kernel: XDP works here".into()),
+        Err(why) => (None, format!("switch udp: {why}")),
+    })
 }
 
 impl Cluster {
     /// Start all hosts and wait until a session serves.
     pub fn start(mut spec: FlairSpec) -> Result<Cluster> {
-        fs::create_dir_all(&spec.data)
-            .with_context(|| format!("--data: cannot create {}", spec.data.display()))?;
-        spec.data = fs::canonicalize(&spec.data)?;
-        let state_lock = StateLock::take(&spec.data).with_context(|| {
-            format!(
-                "does another `inband flair up` run in {}?",
-                spec.data.display()
-            )
-        })?;
+        let (data, state_lock) = SERVICE.take_directory(&spec.data)?;
+        spec.data = data;
         let begins = Record::check(Record::read(&spec.data)?, &spec)?;
         if let Some(log) = existing_log(&spec).filter(|_| begins) {
             bail!(
@@ -170,7 +134,8 @@ impl Cluster {
             }
             None => {
                 let doors = [spec.resp.port()];
-                listeners::free_loopback_ports(&lab_name(&spec), names.len(), &[], &doors)?
+                let network = SERVICE.network_name(&spec.data);
+                listeners::free_loopback_ports(&network, names.len(), &[], &doors)?
             }
         };
         let config = cluster_config(&spec, &names, &addresses);
@@ -183,7 +148,7 @@ impl Cluster {
         let hosts = names
             .iter()
             .zip(&addresses)
-            .map(|(name, address)| host(&spec, &config, name, *address, lab.is_some()))
+            .map(|(name, address)| host(&spec, &config, name, *address, lab.as_ref()))
             .collect::<Result<_>>()?;
         let shared = Arc::new(Shared {
             spec,
@@ -192,8 +157,7 @@ impl Cluster {
             hosts,
             operation: Mutex::default(),
             last: Mutex::default(),
-            has_ended: Mutex::new(false),
-            ended: Condvar::new(),
+            end: End::default(),
             front_door,
             lab,
             _lock: state_lock,
@@ -264,9 +228,7 @@ impl Cluster {
 
     /// Wait so long for `inband flair down`. Has it come?
     pub fn wait_for_end(&self, limit: Duration) -> bool {
-        let ended = lock(&self.shared.has_ended);
-        let waited = self.shared.ended.wait_timeout_while(ended, limit, |e| !*e);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
+        self.shared.end.wait(limit)
     }
 }
 
@@ -275,9 +237,8 @@ impl Drop for Cluster {
         self.server = None;
         let _operation = lock(&self.shared.operation);
         for host in &self.shared.hosts {
-            host.slot().child = None; // kills it
+            host.process.kill();
         }
-        let _ = fs::remove_file(remote::socket_in(&self.shared.spec.data));
     }
 }
 
@@ -285,64 +246,27 @@ impl Shared {
     /// Start a host's process. `is_first`: all hosts are started, and one of the replicas of each set founds the group
     /// if none is in one.
     fn spawn(&self, host: &Host, is_first: bool) -> Result<()> {
-        let log = host.dir.join("log");
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&log)
-            .with_context(|| format!("cannot open {}", log.display()))?;
         // A stale socket would be asked instead of the new one.
         let _ = fs::remove_file(&host.config.host.socket);
-        let config = host.dir.join("config.toml");
-        let mut process = ProcessSpec::new(&self.spec.program).args([
-            "flair".as_ref(),
-            "run".as_ref(),
-            "--config".as_ref(),
-            config.as_os_str(),
-        ]);
+        let mut process = host.process.spec();
         let is_founder = host.member().is_some_and(|(_, number)| number == 0);
         if is_first && is_founder {
             process = process.args(["--found"]);
         }
-        process.log = Some(log);
         if host.config.part() == Some(Part::Gateway) {
             process.listeners = vec![(self.front_door.as_fd(), "resp")];
         }
-        let child = match &self.lab {
-            Some(lab) => lab.host(host.name())?.spawn(&process)?,
-            None => SupervisedChild::spawn(&process, None)?,
-        };
-        let mut slot = host.slot();
-        slot.child = Some(child);
-        slot.process = Process::Running;
-        Ok(())
+        host.process.start(process)
     }
 
     fn wait_until_serving(&self) -> Result<()> {
-        let deadline = Instant::now() + READY_LIMIT;
-        loop {
+        let processes = self.hosts.iter().map(|host| &host.process);
+        wait_until_ready(&self.spec.data, processes, "no session serves", || {
             let status = self.status();
             let answer = status.hosts.iter().all(|host| host.status.is_some());
             let serves = |set| status.switch_of(set).is_some();
-            if answer && (0..status.sets as u16).all(serves) {
-                return Ok(());
-            }
-            for host in &self.hosts {
-                ensure!(
-                    host.slot().process == Process::Running,
-                    "{} ended: {}",
-                    host.name(),
-                    host.log_tail()
-                );
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "no session serves after {} s; logs are in {}",
-                READY_LIMIT.as_secs(),
-                self.spec.data.join("hosts").display()
-            );
-            thread::sleep(READY_POLL_INTERVAL);
-        }
+            answer && (0..status.sets as u16).all(serves)
+        })
     }
 
     fn status(&self) -> ClusterStatus {
@@ -409,15 +333,12 @@ impl Shared {
     fn kill(&self, role: &str) -> Result<String> {
         let _operation = lock(&self.operation);
         let host = self.resolve(role)?;
-        let mut slot = host.slot();
         ensure!(
-            slot.process == Process::Running,
+            host.process.kill(),
             "{} does not run; start it: inband flair restart {}",
             host.name(),
             host.name()
         );
-        slot.child = None; // kills it
-        slot.process = Process::Killed;
         lock(&self.last).insert(role.to_owned(), host.name().to_owned());
         Ok(host.name().to_owned())
     }
@@ -429,7 +350,6 @@ impl Shared {
             Some(name) => self.named(&name)?,
             None => self.resolve(role)?,
         };
-        host.slot().child = None;
         self.spawn(host, false)?;
         lock(&self.last).remove(role);
         Ok(host.name().to_owned())
@@ -441,7 +361,7 @@ impl Shared {
             self.spec.security.authenticated,
             "this cluster was started without a key"
         );
-        let runs = |host: &&Host| host.slot().process == Process::Running;
+        let runs = |host: &&Host| host.process.state().0 == Process::Running;
         let running = self.hosts.iter().filter(runs);
         let sockets: Vec<_> = running
             .map(|host| (host.name().to_owned(), host.config.host.socket.clone()))
@@ -449,34 +369,23 @@ impl Shared {
         let id = keys::rotate(&ClusterDir::key_file_in(&self.spec.data), &sockets)?;
         Ok(format!("key {id}"))
     }
-
-    fn end(&self) {
-        *lock(&self.has_ended) = true;
-        self.ended.notify_all();
-    }
 }
 
 fn serve(shared: &Arc<Shared>) -> Result<Server> {
-    let path = remote::socket_in(&shared.spec.data);
+    let data = shared.spec.data.clone();
     let shared = Arc::clone(shared);
-    let handle = move |request: Request| {
-        let done = match request {
-            Request::Status => return Reply::Status(Box::new(shared.status())),
-            Request::Kill { role } => shared.kill(&role),
-            Request::Restart { role } => shared.restart(&role),
-            Request::RotateKey => shared.rotate_key(),
+    let answer = move |request| {
+        let host = match request {
+            Request::Status => return Ok(Reply::Status(Box::new(shared.status()))),
+            Request::Kill { role } => shared.kill(&role)?,
+            Request::Restart { role } => shared.restart(&role)?,
+            Request::RotateKey => shared.rotate_key()?,
             Request::Down => {
-                shared.end();
-                Ok("all".into())
+                shared.end.come();
+                "all".into()
             }
         };
-        match done {
-            Ok(host) => Reply::Done { host },
-            Err(error) => Reply::Error {
-                message: format!("{error:#}"),
-            },
-        }
+        Ok(Reply::Done { host })
     };
-    Server::start(&path, handle, |message| Reply::Error { message })
-        .with_context(|| format!("cannot listen at {}", path.display()))
+    socket::serve(&data, answer, |message| Reply::Error { message })
 }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
@@ -15,18 +14,18 @@ use inband_lab::certificates;
 use inband_lab::cluster_dir::ClusterDir;
 use inband_lab::lab::HOST_INTERFACE;
 use inband_lab::line_json;
-use inband_lab::process::SupervisedChild;
+use inband_lab::Lab;
 use inband_paxos::config::{Dataplane, Durability, TlsConfig};
 
-use super::cluster::{lock, FlairSpec};
-use super::status::{HostEntry, HostReply, HostRequest, HostStatus, Process};
+use super::cluster::FlairSpec;
+use super::status::{HostEntry, HostReply, HostRequest, HostStatus};
+use crate::local_cluster::host_dir;
+use crate::local_cluster::host_process::{HostProcess, Process};
 
 /// Name of every cluster; its directory tells it from others.
 const CLUSTER: &str = "flair";
 /// How long a host may take to answer before it counts as silent.
 const STATUS_LIMIT: Duration = Duration::from_millis(500);
-/// Lines of a log that an error message quotes.
-const LOG_TAIL_LINES: usize = 4;
 
 /// One host, and its process.
 pub struct Host {
@@ -36,15 +35,8 @@ pub struct Host {
     pub address: SocketAddrV4,
     /// Its directory.
     pub dir: PathBuf,
-    slot: Mutex<Slot>,
-}
-
-/// The process of a host.
-pub struct Slot {
-    /// While it runs.
-    pub child: Option<SupervisedChild>,
-    /// What became of it.
-    pub process: Process,
+    /// Its process.
+    pub process: HostProcess,
 }
 
 impl Host {
@@ -64,17 +56,6 @@ impl Host {
         Some((set, number))
     }
 
-    /// Its process, now.
-    pub fn slot(&self) -> MutexGuard<'_, Slot> {
-        let mut slot = lock(&self.slot);
-        let has_ended = |child: &mut SupervisedChild| child.exit_status().is_some();
-        if slot.child.as_mut().is_some_and(has_ended) {
-            slot.child = None;
-            slot.process = Process::Ended;
-        }
-        slot
-    }
-
     fn status(&self) -> Option<HostStatus> {
         let socket = &self.config.host.socket;
         match line_json::call(socket, &HostRequest::Status, STATUS_LIMIT) {
@@ -85,10 +66,7 @@ impl Host {
 
     /// For the cluster's status.
     pub fn entry(&self) -> HostEntry {
-        let (process, pid) = {
-            let slot = self.slot();
-            (slot.process, slot.child.as_ref().map(SupervisedChild::pid))
-        };
+        let (process, pid) = self.process.state();
         let runs = process == Process::Running;
         HostEntry {
             name: self.name().into(),
@@ -98,13 +76,6 @@ impl Host {
             pid,
             status: runs.then(|| self.status()).flatten(),
         }
-    }
-
-    /// The end of its log, for an error message.
-    pub fn log_tail(&self) -> String {
-        let text = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
-        lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join(" | ")
     }
 }
 
@@ -172,12 +143,8 @@ pub fn cluster_config(
 /// A replica's log, if there is one.
 pub fn existing_log(spec: &FlairSpec) -> Option<PathBuf> {
     let logs = names(spec).into_iter();
-    let mut logs = logs.map(|name| host_dir(spec, &name).join(LOG_DIR));
+    let mut logs = logs.map(|name| host_dir(&spec.data, &name).join(LOG_DIR));
     logs.find(|log| log.exists())
-}
-
-fn host_dir(spec: &FlairSpec, name: &str) -> PathBuf {
-    spec.data.join("hosts").join(name.replace('/', "-"))
 }
 
 /// Write a host's configuration, and whatever that names.
@@ -186,9 +153,9 @@ pub fn host(
     cluster: &ClusterConfig,
     name: &str,
     address: SocketAddrV4,
-    in_lab: bool,
+    lab: Option<&Lab>,
 ) -> Result<Host> {
-    let dir = host_dir(spec, name);
+    let dir = host_dir(&spec.data, name);
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let is_durable = spec.durability == Durability::Sync && name.starts_with("replica");
     let mut config = Config {
@@ -196,12 +163,8 @@ pub fn host(
         host: HostConfig {
             name: name.into(),
             socket: dir.join("control.sock"),
-            dataplane: if in_lab {
-                spec.dataplane
-            } else {
-                Dataplane::Udp
-            },
-            interface: in_lab.then(|| HOST_INTERFACE.to_owned()),
+            dataplane: lab.map_or(Dataplane::Udp, |_| spec.dataplane),
+            interface: lab.map(|_| HOST_INTERFACE.to_owned()),
             address: Some(address),
             resp: Vec::new(),
             data: is_durable.then(|| dir.clone()),
@@ -216,14 +179,14 @@ pub fn host(
     let file = dir.join("config.toml");
     let text = toml::to_string(&config).context("writing a configuration")?;
     fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    let args = ["flair".into(), "run".into(), "--config".into(), file.into()].to_vec();
+    let network = lab.map(|lab| lab.host(name)).transpose()?;
+    let process = HostProcess::new(name, &spec.program, args, &dir, network);
     Ok(Host {
         config,
         address,
         dir,
-        slot: Mutex::new(Slot {
-            child: None,
-            process: Process::Killed,
-        }),
+        process,
     })
 }
 

@@ -16,6 +16,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Subcommand;
 
+use crate::local_cluster::Service;
+
+const SERVICE: Service = Service {
+    name: "FLAIR",
+    command: "flair",
+};
+
 /// Where a FLAIR cluster lives unless told otherwise.
 pub const DEFAULT_DATA: &str = ".inband-flair";
 

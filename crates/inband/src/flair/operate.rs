@@ -2,13 +2,16 @@
 
 use std::path::PathBuf;
 
-use anyhow::{bail, Result};
+use anyhow::Result;
 use clap::Args;
 use inband_paxos::config::Durability;
 
 use super::remote::{self, Reply, Request};
-use super::status::{ClusterStatus, HostEntry, Process, SwitchStatus};
+use super::status::{ClusterStatus, HostEntry, SwitchStatus};
 use super::DEFAULT_DATA;
+use crate::local_cluster::host_process::Process;
+use crate::local_cluster::socket::{socket_in, unexpected};
+use crate::operate::StatusForm;
 use crate::{background, key};
 
 /// Options of commands about the whole cluster.
@@ -24,12 +27,8 @@ pub struct ClusterArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// Everything, as one JSON object.
-    #[arg(long)]
-    json: bool,
-    /// Also every counter.
-    #[arg(long, conflicts_with = "json")]
-    counters: bool,
+    #[command(flatten)]
+    form: StatusForm,
 }
 
 /// Options of commands about one role.
@@ -45,19 +44,15 @@ pub struct RoleArgs {
 /// `inband flair status`.
 pub fn status(args: &StatusArgs) -> Result<()> {
     let status = remote::status(&args.cluster.data)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
-        return Ok(());
-    }
-    print(&status);
-    if args.counters {
-        for host in &status.hosts {
-            for (name, value) in host.status.iter().flat_map(|s| &s.counters) {
-                println!("  {:<10} {name:<32} {value}", host.name);
-            }
+    args.form.show(&status, print, print_counters)
+}
+
+fn print_counters(status: &ClusterStatus) {
+    for host in &status.hosts {
+        for (name, value) in host.status.iter().flat_map(|s| &s.counters) {
+            println!("  {:<10} {name:<32} {value}", host.name);
         }
     }
-    Ok(())
 }
 
 /// A line for the cluster, one for each set if there are several, and one for each host.
@@ -154,7 +149,7 @@ pub fn restart(args: &RoleArgs) -> Result<()> {
 fn done(args: &RoleArgs, request: &Request) -> Result<String> {
     match remote::ask(&args.cluster.data, request)? {
         Reply::Done { host } => Ok(host),
-        other => bail!("an unexpected answer ({other:?}); do both sides run the same version?"),
+        other => unexpected(&other),
     }
 }
 
@@ -162,7 +157,7 @@ fn done(args: &RoleArgs, request: &Request) -> Result<String> {
 pub fn down(args: &ClusterArgs) -> Result<()> {
     let durability = remote::status(&args.data)?.durability;
     remote::ask(&args.data, &Request::Down)?;
-    background::wait_for_end(&args.data, &remote::socket_in(&args.data));
+    background::wait_for_end(&args.data, &socket_in(&args.data));
     println!(
         "stopped; {}",
         match durability {

@@ -1,16 +1,13 @@
 //! The socket of a running `inband flair up`: what `status`, `kill`, `restart` and `down` of other processes use.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use anyhow::{bail, Result};
-use inband_lab::line_json;
 use serde::{Deserialize, Serialize};
 
 use super::status::ClusterStatus;
-
-/// Longer than anything that is done in one request.
-const CALL_LIMIT: Duration = Duration::from_secs(60);
+use super::SERVICE;
+use crate::local_cluster::socket::unexpected;
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,21 +49,11 @@ pub enum Reply {
     },
 }
 
-/// Where a cluster in a directory listens.
-pub fn socket_in(data: &Path) -> PathBuf {
-    data.join("supervisor.sock")
-}
-
 /// Ask the cluster in a directory.
 pub fn ask(data: &Path, request: &Request) -> Result<Reply> {
-    match line_json::call(&socket_in(data), request, CALL_LIMIT) {
-        Ok(Reply::Error { message }) => bail!("{message}"),
-        Ok(reply) => Ok(reply),
-        Err(error) if error.nobody_listens() => bail!(
-            "no FLAIR cluster runs in {}; start one: inband flair up",
-            data.display()
-        ),
-        Err(error) => Err(error.into()),
+    match SERVICE.ask(data, request)? {
+        Reply::Error { message } => bail!("{message}"),
+        reply => Ok(reply),
     }
 }
 
@@ -74,6 +61,6 @@ pub fn ask(data: &Path, request: &Request) -> Result<Reply> {
 pub fn status(data: &Path) -> Result<ClusterStatus> {
     match ask(data, &Request::Status)? {
         Reply::Status(status) => Ok(*status),
-        other => bail!("an unexpected answer ({other:?}); do both sides run the same version?"),
+        other => unexpected(&other),
     }
 }

@@ -9,6 +9,8 @@ use inband_lab::control::KeyStatus;
 use inband_paxos::config::Durability;
 use serde::{Deserialize, Serialize};
 
+use crate::local_cluster::host_process::Process;
+
 /// A request to a host's control socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase")]
@@ -62,18 +64,6 @@ pub struct SwitchStatus {
     pub active: bool,
     /// Key groups that are being written.
     pub unstable_groups: u64,
-}
-
-/// What a host's process does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Process {
-    /// It runs.
-    Running,
-    /// Killed on request.
-    Killed,
-    /// It ended by itself; its log says why.
-    Ended,
 }
 
 /// One host in a [`ClusterStatus`].

@@ -1,15 +1,13 @@
 //! The world of Falcon: schedulers, workers, clients.
 
 use inband_sim::falcon::{run, Options, Report, Rule, Stats};
-use indicatif::{HumanCount, HumanDuration};
+use indicatif::HumanCount;
 
-use super::{tell_counts, Rates, World};
+use super::{tell_counts, World};
 
 /// See the module.
 #[derive(Default)]
 pub struct Falcon {
-    seeds: u64,
-    failures: u64,
     stats: Stats,
 }
 
@@ -44,6 +42,10 @@ impl World for Falcon {
         &report.trace
     }
 
+    fn events(report: &Report) -> u64 {
+        report.stats.events
+    }
+
     fn fault_events(report: &Report) -> u64 {
         report.stats.fault_events()
     }
@@ -55,20 +57,11 @@ impl World for Falcon {
     }
 
     fn add(&mut self, report: &Report) {
-        self.seeds += 1;
-        self.failures += u64::from(report.violation.is_some());
         self.stats += &report.stats;
     }
 
-    fn tell(&self, rates: &Rates) {
+    fn tell(&self) {
         let stats = &self.stats;
-        println!(
-            "{} seeds in {}, {} failed",
-            HumanCount(self.seeds),
-            HumanDuration(rates.took),
-            self.failures
-        );
-        rates.tell(stats.events, stats.fault_events());
         let host = |name| HumanCount(stats.hosts.get(name).copied().unwrap_or(0));
         println!(
             "{} tasks submitted, {} taken by schedulers and {} given, {} run; {} given up with their executors; \

@@ -4,16 +4,14 @@ use std::collections::BTreeMap;
 
 use inband_flair::reads::Reads;
 use inband_sim::flair::{run, Options, Report, Rule, Stats};
-use indicatif::{HumanCount, HumanDuration};
+use indicatif::HumanCount;
 
-use super::{tell_counts, Rates, World};
+use super::{tell_counts, World};
 
 /// See the module.
 #[derive(Default)]
 pub struct Flair {
     reads: Reads,
-    seeds: u64,
-    failures: u64,
     stats: Stats,
     ends: BTreeMap<&'static str, u64>,
 }
@@ -65,6 +63,10 @@ impl World for Flair {
         &report.trace
     }
 
+    fn events(report: &Report) -> u64 {
+        report.stats.events
+    }
+
     fn fault_events(report: &Report) -> u64 {
         report.stats.fault_events()
     }
@@ -76,23 +78,14 @@ impl World for Flair {
     }
 
     fn add(&mut self, report: &Report) {
-        self.seeds += 1;
-        self.failures += u64::from(report.violation.is_some());
         self.stats += &report.stats;
         for (how, count) in &report.ends {
             *self.ends.entry(how).or_default() += count;
         }
     }
 
-    fn tell(&self, rates: &Rates) {
+    fn tell(&self) {
         let (stats, replicas, links) = (&self.stats, &self.stats.replicas, &self.stats.links);
-        println!(
-            "{} seeds in {}, {} failed",
-            HumanCount(self.seeds),
-            HumanDuration(rates.took),
-            self.failures
-        );
-        rates.tell(stats.events, stats.fault_events());
         let ended = |how| HumanCount(self.ends.get(how).copied().unwrap_or(0));
         println!(
             "{} reads and {} writes answered, {} of unknown outcome; {} reads of followers, {} of leaders, {} refreshes; \

@@ -15,7 +15,7 @@ use clap::Args;
 use inband_flair::reads::Reads;
 use inband_lab::signals::StopSignals;
 use inband_sim::Seeds;
-use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressStyle};
 use nix::sys::resource::{getrusage, UsageWho};
 use nix::sys::time::{TimeVal, TimeValLike};
 
@@ -92,6 +92,8 @@ trait World {
     fn broken_rule(report: &Self::Report) -> Option<(String, &'static str)>;
     /// The last events, one a line.
     fn trace(report: &Self::Report) -> &[String];
+    /// Everything that happened.
+    fn events(report: &Self::Report) -> u64;
     /// Things that went wrong with packets, hosts and links.
     fn fault_events(report: &Self::Report) -> u64;
     /// Every rule, and what it says.
@@ -99,8 +101,12 @@ trait World {
 
     /// One seed more.
     fn add(&mut self, report: &Self::Report);
+    /// How many seeds were of a special kind.
+    fn special_seeds(&self) -> String {
+        String::new()
+    }
     /// Print what was seen.
-    fn tell(&self, rates: &Rates);
+    fn tell(&self);
 }
 
 /// Play, report, and fail if a seed violates a rule.
@@ -146,13 +152,14 @@ fn simulate<W: World>(mut seen: W, args: &SimArgs) -> Result<()> {
             let command = replay_command(&option, W::seed(&report));
             bar.suspend(|| println!("{report}\n  replay: {command}"));
         }
-        played.add(W::fault_events(&report), is_bad);
+        played.add(W::events(&report), W::fault_events(&report), is_bad);
         seen.add(&report);
         bar.set_message(played.to_string());
         bar.inc(1);
     });
     bar.finish_and_clear();
-    seen.tell(&Rates::since(started));
+    played.tell(started, &seen.special_seeds());
+    seen.tell();
     if played.failures > 0 {
         bail!(
             "{} of {} seeds violate a rule",
@@ -205,22 +212,46 @@ fn bar(seeds: Option<u64>) -> ProgressBar {
     bar.with_style(style)
 }
 
-/// What the bar says.
+/// All seeds so far.
 #[derive(Default)]
 struct Played {
     seeds: u64,
+    events: u64,
     fault_events: u64,
     failures: u64,
 }
 
 impl Played {
-    fn add(&mut self, fault_events: u64, is_bad: bool) {
+    fn add(&mut self, events: u64, fault_events: u64, is_bad: bool) {
         self.seeds += 1;
+        self.events += events;
         self.fault_events += fault_events;
         self.failures += u64::from(is_bad);
     }
+
+    /// Print how many there were, what happened in them, and how much of it a minute.
+    fn tell(&self, started: Instant, special_seeds: &str) {
+        let took = started.elapsed();
+        let core_minutes = cpu_seconds().unwrap_or(took.as_secs_f64()).max(0.001) / 60.0;
+        let minutes = took.as_secs_f64().max(0.001) / 60.0;
+        let rate = |count: u64, minutes: f64| HumanCount((count as f64 / minutes) as u64);
+        println!(
+            "{} seeds{special_seeds} in {}, {} failed",
+            HumanCount(self.seeds),
+            HumanDuration(took),
+            self.failures
+        );
+        println!(
+            "{} events, {} events/min; {} fault events, {} fault events/min per core",
+            HumanCount(self.events),
+            rate(self.events, minutes),
+            HumanCount(self.fault_events),
+            rate(self.fault_events, core_minutes),
+        );
+    }
 }
 
+/// What the bar says.
 impl fmt::Display for Played {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fault_events = HumanCount(self.fault_events);
@@ -236,36 +267,6 @@ fn seconds(time: TimeVal) -> f64 {
 fn cpu_seconds() -> Option<f64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
     Some(seconds(usage.user_time()) + seconds(usage.system_time()))
-}
-
-/// What it took.
-struct Rates {
-    took: Duration,
-    core_minutes: f64,
-}
-
-impl Rates {
-    fn since(started: Instant) -> Rates {
-        let took = started.elapsed();
-        let seconds = cpu_seconds().unwrap_or(took.as_secs_f64());
-        Rates {
-            took,
-            core_minutes: seconds.max(0.001) / 60.0,
-        }
-    }
-
-    /// Events of a kind, and how many a minute, for people.
-    fn tell(&self, events: u64, fault_events: u64) {
-        let minutes = self.took.as_secs_f64().max(0.001) / 60.0;
-        let rate = |count: u64, minutes: f64| HumanCount((count as f64 / minutes) as u64);
-        println!(
-            "{} events, {} events/min; {} fault events, {} fault events/min per core",
-            HumanCount(events),
-            rate(events, minutes),
-            HumanCount(fault_events),
-            rate(fault_events, self.core_minutes),
-        );
-    }
 }
 
 /// How often each thing happened, a line each.

@@ -1,9 +1,9 @@
 //! The world of Paxos: logs, stores, control plane.
 
 use inband_sim::{run, FaultKind, Invariant, Options, Report, Summary};
-use indicatif::{HumanCount, HumanDuration};
+use indicatif::HumanCount;
 
-use super::{tell_counts, Rates, World};
+use super::{tell_counts, World};
 
 /// See the module.
 #[derive(Default)]
@@ -42,6 +42,10 @@ impl World for Paxos {
         &report.trace
     }
 
+    fn events(report: &Report) -> u64 {
+        report.stats.events
+    }
+
     fn fault_events(report: &Report) -> u64 {
         report.stats.fault_events()
     }
@@ -56,16 +60,12 @@ impl World for Paxos {
         self.0.add(report);
     }
 
-    fn tell(&self, rates: &Rates) {
+    fn special_seeds(&self) -> String {
+        format!(" ({} with the real store)", HumanCount(self.0.with_store))
+    }
+
+    fn tell(&self) {
         let (summary, stats) = (&self.0, &self.0.stats);
-        println!(
-            "{} seeds ({} with the real store) in {}, {} failed",
-            HumanCount(summary.seeds),
-            HumanCount(summary.with_store),
-            HumanDuration(rates.took),
-            summary.failures
-        );
-        rates.tell(stats.events, stats.fault_events());
         println!(
             "{} instances applied, {} commands and {} reads answered, {} leaders activated; settled \
              within {} ms",

@@ -172,10 +172,8 @@ impl World {
 
     fn tell_executor(&mut self, number: u8, peer: Peer, message: ToExecutor) {
         let message = HostMessage::ToExecutor(message);
-        let packet = self.codec.host(peer.executor, &message).to_vec();
-        if let Some(host) = Host::at(peer.address) {
-            self.send(Host::Client(number), host, packet);
-        }
+        let from = Host::Client(number);
+        self.tell(from, peer.address, peer.executor, &message);
     }
 
     fn go(&mut self, number: u8, peer: Peer, attempt: Attempt) {
@@ -208,16 +206,18 @@ impl World {
     }
 
     pub(super) fn on_client_packet(&mut self, number: u8, from: Host, bytes: &[u8]) {
-        match self.codec.read(bytes) {
-            Some(Incoming::Reply(reply)) => {
-                self.at_client(number, |client, now| client.on_reply(now, reply));
+        for incoming in self.codec.read(bytes) {
+            match incoming {
+                Incoming::Reply(reply) => {
+                    self.at_client(number, |client, now| client.on_reply(now, reply));
+                }
+                Incoming::Host(executor, HostMessage::ToClient(message)) => {
+                    let address = from.address();
+                    let peer = Peer { address, executor };
+                    self.at_client(number, |client, now| client.on_executor(now, peer, message));
+                }
+                _ => {}
             }
-            Some(Incoming::Host(executor, HostMessage::ToClient(message))) => {
-                let address = from.address();
-                let peer = Peer { address, executor };
-                self.at_client(number, |client, now| client.on_executor(now, peer, message));
-            }
-            _ => {}
         }
     }
 

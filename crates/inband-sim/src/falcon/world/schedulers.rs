@@ -3,7 +3,7 @@
 use inband_dataplane::falcon::{FalconSwitch, Policy, Verdict};
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_falcon::packets::{HostMessage, Incoming};
-use inband_falcon::registry::{Change, Registry};
+use inband_falcon::registry::{Change, Register, Registry};
 use inband_falcon::timing::MS;
 
 use super::World;
@@ -148,12 +148,16 @@ impl World {
     }
 
     fn on_register(&mut self, number: u8, from: Host, bytes: &[u8]) {
+        for incoming in self.codec.read_admitted(bytes) {
+            if let Incoming::Host(_, HostMessage::Register(said)) = incoming {
+                self.register_worker(number, from, said);
+            }
+        }
+    }
+
+    fn register_worker(&mut self, number: u8, from: Host, said: Register) {
         let own = Host::Scheduler(number);
         let now = self.local(own);
-        let Some(Incoming::Host(_, HostMessage::Register(said))) = self.codec.read_admitted(bytes)
-        else {
-            return;
-        };
         let Some(scheduler) = &mut self.schedulers[usize::from(number)].0 else {
             return;
         };

@@ -7,7 +7,7 @@ use inband_raft::Tuning;
 use inband_storage::Cut;
 
 use super::{ReplicaHost, World};
-use crate::flair::clock::Clock;
+use crate::drifting_clock::Clock;
 use crate::flair::faults::Faults;
 use crate::flair::links::Host;
 use crate::flair::stats::add_replica;

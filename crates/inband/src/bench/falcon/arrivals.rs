@@ -44,6 +44,18 @@ impl JobTimes {
             rng: SmallRng::seed_from_u64(seed),
         }
     }
+
+    /// The jobs before `end_ns` that have tasks, if there are so many a job on average: when, and how many.
+    pub fn jobs(self, tasks_per_job: f64, end_ns: u64) -> impl Iterator<Item = (u64, u64)> {
+        let times = self.take_while(move |due_ns| *due_ns < end_ns);
+        let mut tasks = 0;
+        (1_u32..).zip(times).filter_map(move |(number, due_ns)| {
+            let until = (f64::from(number) * tasks_per_job) as u64;
+            let of_job = until - tasks;
+            tasks = until;
+            (of_job > 0).then_some((due_ns, of_job))
+        })
+    }
 }
 
 impl Iterator for JobTimes {
@@ -74,5 +86,18 @@ mod tests {
         assert!((9_500_000..10_500_000).contains(&mean_ns), "{mean_ns}");
         let again: Vec<u64> = times(Arrivals::Poisson).take(10_001).collect();
         assert_eq!(poisson, again, "by its seed");
+    }
+
+    #[test]
+    fn tasks_are_divided_among_jobs_and_none_is_empty() {
+        let jobs = |tasks_per_job| {
+            let times = JobTimes::new(Arrivals::Periodic, 100.0, 0, 7);
+            let jobs: Vec<(u64, u64)> = times.jobs(tasks_per_job, 40_000_000).collect();
+            jobs
+        };
+        let ms = [0, 10, 20, 30].map(|ms| ms * 1_000_000);
+        let several = [(ms[0], 2), (ms[1], 3), (ms[2], 2), (ms[3], 3)];
+        assert_eq!(jobs(2.5), several);
+        assert_eq!(jobs(0.5), [(ms[1], 1), (ms[3], 1)]);
     }
 }

@@ -1,9 +1,10 @@
-//! The testbed: a scheduler, workers and clients as processes on loopback, and what one load on them gave.
+//! The testbed: a scheduler, workers and clients as processes, on loopback or, with the scheduler in the kernel, in a
+//! network namespace each; and what one load on them gave.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -13,12 +14,16 @@ use anyhow::{bail, ensure, Context, Result};
 use hdrhistogram::Histogram;
 use inband_falcon::timing::MS;
 use inband_flair::clock::boot_time_ns;
+use inband_lab::netns::NETNS_DIR;
+use inband_lab::{Lab, LabSpec};
+use inband_paxos::config::Dataplane;
 
 use super::arrivals::Arrivals;
-use super::host::{At, ClientReport, StepReport};
+use super::host::{sleep_until, At, ClientReport, StepReport};
 use super::ideal::delays_ns;
 use crate::bench::cpu::CpuClock;
 use crate::bench::scratch::ScratchDir;
+use crate::falcon::reach::enter;
 
 /// Significant digits of delays.
 const DIGITS: u8 = 3;
@@ -28,6 +33,8 @@ const START: Duration = Duration::from_millis(250);
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// Of the tasks submitted in the time counted, so many must begin in it.
 const HELD: f64 = 0.97;
+/// Of a scheduler in the kernel, which must be told its port.
+const KERNEL_PORT: u16 = 7480;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What is asked of the testbed.
@@ -49,6 +56,8 @@ pub struct Load {
     pub duration: Duration,
     /// Note every step of a task: costs time.
     pub steps: bool,
+    /// Where the scheduler's role runs: `udp`, `xdp` or `xdp-generic`.
+    pub dataplane: Dataplane,
 }
 
 impl Load {
@@ -110,7 +119,7 @@ fn record(delays: &mut Delays, ns: u64) {
     delays.record(ns).expect("it grows with what it is given");
 }
 
-fn delays_of(all_ns: impl IntoIterator<Item = u64>) -> Delays {
+pub fn delays_of(all_ns: impl IntoIterator<Item = u64>) -> Delays {
     let mut delays = delays();
     for ns in all_ns {
         record(&mut delays, ns);
@@ -159,6 +168,69 @@ impl Drop for Host {
     }
 }
 
+/// What the processes are joined by: loopback, or a network of a namespace each.
+struct Network(Option<Lab>);
+
+const SCHEDULER: &str = "scheduler";
+
+fn worker_name(number: usize) -> String {
+    format!("worker-{number}")
+}
+
+fn client_name(number: usize) -> String {
+    format!("client-{number}")
+}
+
+impl Network {
+    fn new(load: &Load) -> Result<Network> {
+        if load.dataplane == Dataplane::Udp {
+            return Ok(Network(None));
+        }
+        let workers = (0..load.workers).map(worker_name);
+        let clients = (0..load.clients).map(client_name);
+        let spec = LabSpec {
+            name: format!("falcon-bench-{}", std::process::id()),
+            hosts: [SCHEDULER.to_owned()]
+                .into_iter()
+                .chain(workers)
+                .chain(clients)
+                .collect(),
+            seed: load.seed,
+        };
+        Ok(Network(Some(
+            Lab::create(&spec).context("making the network")?,
+        )))
+    }
+
+    /// Where the scheduler is to listen.
+    fn scheduler(&self) -> Result<SocketAddrV4> {
+        let address = match &self.0 {
+            Some(lab) => lab.host(SCHEDULER)?.address(),
+            None => Ipv4Addr::LOCALHOST,
+        };
+        let port = if self.0.is_some() { KERNEL_PORT } else { 0 };
+        Ok(SocketAddrV4::new(address, port))
+    }
+
+    /// Where this process is to be; `None`: where this one is.
+    fn namespace(&self, name: &str) -> Result<Option<PathBuf>> {
+        let Some(lab) = &self.0 else {
+            return Ok(None);
+        };
+        let host = lab.host(name)?;
+        Ok(Some(Path::new(NETNS_DIR).join(host.namespace().name())))
+    }
+
+    fn start(&self, name: &str, arguments: &[String], output: Stdio) -> Result<Host> {
+        let mut all = Vec::new();
+        if let Some(namespace) = self.namespace(name)? {
+            all.extend(["--namespace".to_owned(), namespace.display().to_string()]);
+        }
+        all.extend_from_slice(arguments);
+        Host::start(&all, output)
+    }
+}
+
 fn arguments(words: &str) -> Vec<String> {
     words.split(' ').map(str::to_owned).collect()
 }
@@ -184,9 +256,15 @@ pub fn measure(load: &Load) -> Result<Measured> {
 
     let mut step_paths = Vec::new();
     let scheduler_path = step_path("scheduler".into());
-    let scheduler = reporting(arguments("scheduler"), scheduler_path.as_deref());
+    let network = Network::new(load)?;
+    let words = arguments(&format!(
+        "scheduler --listen {} --dataplane {}",
+        network.scheduler()?,
+        load.dataplane
+    ));
+    let words = reporting(words, scheduler_path.as_deref());
     step_paths.extend(scheduler_path);
-    let mut scheduler = Host::start(&scheduler, Stdio::piped())?;
+    let mut scheduler = network.start(SCHEDULER, &words, Stdio::piped())?;
     let address = address_of(&mut scheduler.0)?;
     let mut workers = Vec::new();
     for number in 0..load.workers {
@@ -195,23 +273,30 @@ pub fn measure(load: &Load) -> Result<Measured> {
         let words = arguments(&format!(
             "worker --scheduler {address} --executors {executors}"
         ));
-        let worker_path = step_path(format!("worker-{number}"));
+        let name = worker_name(number);
+        let worker_path = step_path(name.clone());
         let words = reporting(words, worker_path.as_deref());
         step_paths.extend(worker_path);
-        workers.push(Host::start(&words, Stdio::null())?);
+        workers.push(network.start(&name, &words, Stdio::null())?);
     }
-    wait_for_executors(address, load.executors)?;
+    let namespace = network.namespace(&client_name(0))?;
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            namespace.as_deref().map(enter).transpose()?;
+            wait_for_executors(address, load.executors)
+        });
+        waiting.join().expect("it does not panic")
+    })?;
 
     let begin_ns = boot_time_ns() + START.as_nanos() as u64;
     let mut clients = Vec::new();
     let mut client_paths: Vec<PathBuf> = Vec::new();
     for number in 0..load.clients {
-        let client_path = path(format!("client-{number}"));
+        let name = client_name(number);
+        let client_path = path(name.clone());
         let words = client_arguments(load, number, begin_ns, address);
-        clients.push(Host::start(
-            &reporting(words, Some(&client_path)),
-            Stdio::null(),
-        )?);
+        let words = reporting(words, Some(&client_path));
+        clients.push(network.start(&name, &words, Stdio::null())?);
         client_paths.push(client_path);
     }
     let named = |what: &str, host: &Host| (what.to_owned(), host.0.id());
@@ -287,10 +372,6 @@ fn wait_for_executors(scheduler: SocketAddrV4, executors: usize) -> Result<()> {
         );
         thread::sleep(POLL_INTERVAL);
     }
-}
-
-fn sleep_until(at_ns: u64) {
-    thread::sleep(Duration::from_nanos(at_ns.saturating_sub(boot_time_ns())));
 }
 
 /// A task that is counted.
@@ -426,6 +507,7 @@ mod tests {
             warm_up: Duration::from_millis(1),
             duration: Duration::from_millis(100),
             steps: true,
+            dataplane: Dataplane::Udp,
         };
         // Job 8 is of the warm-up; 10 begins when the one executor is free, were there no delays.
         let client = ClientReport {

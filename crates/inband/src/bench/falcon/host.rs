@@ -1,7 +1,7 @@
 //! The processes of the testbed: `inband falcon-bench-host`. Each runs until nobody holds its standard input.
 
 use std::io::Read;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use anyhow::{ensure, Context, Result};
 use clap::{Args, Subcommand};
 use inband_dataplane::auth::Digest;
 use inband_falcon::client::Counters;
-use inband_falcon::client_node::{self, ClientNode, Event};
+use inband_falcon::client_node::{self, local_address, ClientNode, Event};
 use inband_falcon::observer::{Observer, Step};
 use inband_falcon::runner::Tools;
 use inband_falcon::scheduler_node::{self, SchedulerNode};
@@ -21,20 +21,26 @@ use inband_falcon::timing::{ExecutorTiming, MS};
 use inband_falcon::work::Call;
 use inband_falcon::worker_node::{self, WorkerNode};
 use inband_flair::clock::boot_time_ns;
+use inband_lab::lab::HOST_INTERFACE;
+use inband_paxos::config::Dataplane;
 use serde::{Deserialize, Serialize};
 
 use super::arrivals::{Arrivals, JobTimes};
+use crate::falcon::reach::enter;
 
 /// The function that is the task.
 const NAP: &str = "nap";
 /// How long the scheduler may take to answer, and the last tasks to end.
 const LIMIT: Duration = Duration::from_secs(20);
 /// A sleep ends so much too late, at most, by the kernel's own wish.
-const TIMER_SLACK_NS: u64 = 1;
+pub const TIMER_SLACK_NS: u64 = 1;
 
 /// `inband falcon-bench-host`.
 #[derive(Debug, Args)]
 pub struct FalconHostArgs {
+    /// The network namespace to be in.
+    #[arg(long)]
+    namespace: Option<PathBuf>,
     #[command(subcommand)]
     part: Part,
 }
@@ -43,6 +49,10 @@ pub struct FalconHostArgs {
 enum Part {
     /// Prints its address once it listens.
     Scheduler {
+        #[arg(long)]
+        listen: SocketAddrV4,
+        #[arg(long)]
+        dataplane: Dataplane,
         /// Where the steps of tasks go.
         #[arg(long)]
         report: Option<PathBuf>,
@@ -115,8 +125,13 @@ pub struct ClientReport {
 
 /// Be that process.
 pub fn falcon_host(args: FalconHostArgs) -> Result<()> {
+    args.namespace.as_deref().map(enter).transpose()?;
     match args.part {
-        Part::Scheduler { report } => run_scheduler(report.as_deref()),
+        Part::Scheduler {
+            listen,
+            dataplane,
+            report,
+        } => run_scheduler(listen, dataplane, report.as_deref()),
         Part::Worker {
             scheduler,
             executors,
@@ -126,9 +141,12 @@ pub fn falcon_host(args: FalconHostArgs) -> Result<()> {
     }
 }
 
-fn run_scheduler(report: Option<&Path>) -> Result<()> {
-    let any = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
-    let mut node = SchedulerNode::open(scheduler_node::Config::new(any))?;
+fn run_scheduler(listen: SocketAddrV4, dataplane: Dataplane, report: Option<&Path>) -> Result<()> {
+    let mut node = SchedulerNode::open(scheduler_node::Config {
+        dataplane,
+        interface: Some(HOST_INTERFACE.into()),
+        ..scheduler_node::Config::new(listen)
+    })?;
     let seen = report.map(|_| {
         let (seen, observer) = watch();
         node.observe(observer);
@@ -145,7 +163,7 @@ fn run_worker(scheduler: SocketAddrV4, executors: u8, report: Option<&Path>) -> 
     tools.functions.insert(NAP.into(), Box::new(nap));
     let mut node = WorkerNode::open(worker_node::Config {
         scheduler,
-        address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0),
+        address: SocketAddrV4::new(local_address(scheduler)?, 0),
         name: "bench".into(),
         executors,
         resources: 1,
@@ -232,13 +250,12 @@ fn run_client(args: &ClientArgs) -> Result<()> {
     let end_ns = args.begin_ns + args.duration_ms * MS;
     let times = JobTimes::new(args.arrivals, args.jobs_per_s, args.begin_ns, args.seed);
     let mut tasks = 0;
-    for (number, due_ns) in (1..).zip(times.take_while(|due_ns| *due_ns < end_ns)) {
-        let until = (f64::from(number) * args.tasks_per_job) as u64;
-        let specs = vec![spec.clone(); (until - tasks) as usize];
+    for (due_ns, of_job) in times.jobs(args.tasks_per_job, end_ns) {
+        let specs = vec![spec.clone(); of_job as usize];
         sleep_until(due_ns);
         let submitted_ns = boot_time_ns();
         let job = node.submit(specs, &[], None)?;
-        tasks = until;
+        tasks += of_job;
         report.jobs.push((job.0, due_ns, submitted_ns));
         take_in(&node, Duration::ZERO, &mut report);
     }
@@ -260,7 +277,7 @@ fn run_client(args: &ClientArgs) -> Result<()> {
     write(&args.report, &report)
 }
 
-fn sleep_until(due_ns: u64) {
+pub fn sleep_until(due_ns: u64) {
     let now_ns = boot_time_ns();
     if due_ns > now_ns {
         thread::sleep(Duration::from_nanos(due_ns - now_ns));

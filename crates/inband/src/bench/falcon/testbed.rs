@@ -1,9 +1,11 @@
 //! Scheduling delay over utilisation, and where it goes (the paper's figures 8 and 9).
 
 use anyhow::Result;
+use inband_paxos::config::Dataplane;
 
 use super::arrivals::Arrivals;
 use super::bed::{self, quantile_us, Delays, Load, Measured};
+use super::pool;
 use super::{quote, row, Run, DIFFERENCE};
 use crate::bench::plot::{Chart, Series};
 use crate::bench::row::{median, number, progress, Baseline, Output, Quoted};
@@ -16,28 +18,33 @@ const PLACE: &str = "section 3.5, figure 8";
 const FALCON_P50: Quoted = quote(PLACE, "Falcon at 95 %; Sparrow 2,220", 90.0);
 const FALCON_P95: Quoted = quote(PLACE, "Falcon at 95 %; Sparrow 2,680", 250.0);
 const SPARROW_US: [(&str, f64); 2] = [("p50", 2220.0), ("p95", 2680.0)];
-const BACKEND: &str = "udp";
 /// Of a chart of a distribution: the slowest few would squeeze all others into a line.
 const SHOWN_QUANTILE: f64 = 0.99;
 const STEPS_OF_PLOT: usize = 100;
 
+/// One load, and right after it the same for threads of one process.
+struct Round {
+    bed: Measured,
+    pool: Delays,
+}
+
 /// Rounds of one load.
-struct Rounds(Vec<Measured>);
+struct Rounds(Vec<Round>);
 
 impl Rounds {
-    fn all(&self, pick: impl Fn(&Measured) -> f64) -> Vec<f64> {
+    fn all(&self, pick: impl Fn(&Round) -> f64) -> Vec<f64> {
         self.0.iter().map(pick).collect()
     }
 
-    fn median(&self, pick: impl Fn(&Measured) -> f64) -> f64 {
+    fn median(&self, pick: impl Fn(&Round) -> f64) -> f64 {
         median(&mut self.all(pick))
     }
 
-    fn quantile_us(&self, of: impl Fn(&Measured) -> &Delays, quantile: f64) -> f64 {
-        self.median(|measured| quantile_us(of(measured), quantile))
+    fn quantile_us(&self, of: impl Fn(&Round) -> &Delays, quantile: f64) -> f64 {
+        self.median(|round| quantile_us(of(round), quantile))
     }
 
-    fn sum(&self, pick: fn(&Measured) -> u64) -> u64 {
+    fn sum(&self, pick: fn(&Round) -> u64) -> u64 {
         self.0.iter().map(pick).sum()
     }
 }
@@ -53,15 +60,18 @@ fn measure_rounds(run: &Run<'_>, load: &Load) -> Result<Rounds> {
             run.rounds
         ));
         let seed = load.seed + 100 * round as u64;
-        rounds.push(bed::measure(&Load { seed, ..*load })?);
+        let load = Load { seed, ..*load };
+        let bed = bed::measure(&load)?;
+        let pool = pool::measure(&load)?;
+        rounds.push(Round { bed, pool });
     }
     Ok(Rounds(rounds))
 }
 
 fn conditions(run: &Run<'_>, load: &Load, rounds: &Rounds) -> String {
-    let p50 = rounds.all(|m| quantile_us(&m.delays, 0.5));
+    let p50 = rounds.all(|m| quantile_us(&m.bed.delays, 0.5));
     let [least, most] = [f64::min, f64::max].map(|of| p50.iter().copied().reduce(of));
-    let cpu = |at: usize| number(rounds.median(|m| m.cpu[at] * 1e6 / load.tasks_per_s()));
+    let cpu = |at: usize| number(rounds.median(|m| m.bed.cpu[at] * 1e6 / load.tasks_per_s()));
     format!(
         "{} executors in {} processes, tasks that sleep {} ms, {} clients, {} jobs/s of {} tasks, {} tasks a packet; {} rounds of \
          {} ms, medians from {} to {} us; CPU a task: scheduler {} us, workers {}, clients {}; tasks slept {} us too long \
@@ -80,13 +90,13 @@ fn conditions(run: &Run<'_>, load: &Load, rounds: &Rounds) -> String {
         cpu(0),
         cpu(1),
         cpu(2),
-        number(rounds.quantile_us(|m| &m.overslept, 0.5)),
-        number(rounds.quantile_us(|m| &m.overslept, 0.95)),
-        number(rounds.quantile_us(|m| &m.late, 0.5)),
-        number(rounds.quantile_us(|m| &m.late, 0.95)),
-        rounds.sum(|m| m.failed),
-        rounds.sum(|m| m.lost),
-        rounds.sum(|m| m.repeated + m.refused),
+        number(rounds.quantile_us(|m| &m.bed.overslept, 0.5)),
+        number(rounds.quantile_us(|m| &m.bed.overslept, 0.95)),
+        number(rounds.quantile_us(|m| &m.bed.late, 0.5)),
+        number(rounds.quantile_us(|m| &m.bed.late, 0.95)),
+        rounds.sum(|m| m.bed.failed),
+        rounds.sum(|m| m.bed.lost),
+        rounds.sum(|m| m.bed.repeated + m.bed.refused),
         run.machine
     )
 }
@@ -97,6 +107,10 @@ pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
     for arrivals in run.arrivals() {
         over_utilisation(run, arrivals, output)?;
     }
+    if run.args.dataplane != Dataplane::Udp {
+        output.note("steps are noted by processes, and the scheduler's are in the kernel: they are measured with --dataplane udp");
+        return Ok(());
+    }
     for percent in run.points(&STEPS_AT_PERCENT) {
         steps(run, percent, output)?;
     }
@@ -104,28 +118,34 @@ pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
 }
 
 /// A line of the chart, a metric, and which part of the delays it is.
-type Line = (&'static str, &'static str, f64, fn(&Measured) -> &Delays);
+type Line = (&'static str, &'static str, f64, fn(&Round) -> &Delays);
 
-const LINES: [Line; 6] = [
-    ("median", "delay_p50_us", 0.5, |m| &m.delays),
-    ("p95", "delay_p95_us", 0.95, |m| &m.delays),
+const LINES: [Line; 8] = [
+    ("median", "delay_p50_us", 0.5, |m| &m.bed.delays),
+    ("p95", "delay_p95_us", 0.95, |m| &m.bed.delays),
+    ("threads of one process, median", "pool_p50_us", 0.5, |m| {
+        &m.pool
+    }),
+    ("threads of one process, p95", "pool_p95_us", 0.95, |m| {
+        &m.pool
+    }),
     ("zero-cost scheduler, median", "bound_p50_us", 0.5, |m| {
-        &m.ideal
+        &m.bed.ideal
     }),
     ("zero-cost scheduler, p95", "bound_p95_us", 0.95, |m| {
-        &m.ideal
+        &m.bed.ideal
     }),
     (
         "zero-cost, as slept, median",
         "bound_as_slept_p50_us",
         0.5,
-        |m| &m.ideal_as_slept,
+        |m| &m.bed.ideal_as_slept,
     ),
     (
         "zero-cost, as slept, p95",
         "bound_as_slept_p95_us",
         0.95,
-        |m| &m.ideal_as_slept,
+        |m| &m.bed.ideal_as_slept,
     ),
 ];
 
@@ -137,16 +157,9 @@ fn over_utilisation(run: &Run<'_>, arrivals: Arrivals, output: &mut Output) -> R
         let conditions = conditions(run, &load, &rounds);
         for ((_, metric, quantile, of), series) in LINES.iter().zip(&mut series) {
             let us = rounds.quantile_us(of, *quantile);
-            let bound = match *metric {
-                "delay_p50_us" | "delay_p95_us" => {
-                    Some(rounds.quantile_us(|m| &m.ideal, *quantile))
-                }
-                _ => None,
-            };
-            // Nothing is so many times longer than no time.
-            let bound = bound.filter(|us| *us > 0.0).map(|value| Baseline {
-                name: "a zero-cost scheduler".into(),
-                value,
+            let baseline = matches!(*metric, "delay_p50_us" | "delay_p95_us").then(|| Baseline {
+                name: "threads of one process".into(),
+                value: rounds.quantile_us(|m| &m.pool, *quantile),
             });
             let is_papers = percent == PAPER_AT_PERCENT && arrivals == Arrivals::Periodic;
             let paper = match *metric {
@@ -155,8 +168,14 @@ fn over_utilisation(run: &Run<'_>, arrivals: Arrivals, output: &mut Output) -> R
                 _ => None,
             };
             let variant = format!("{}, {percent} %", arrivals.name());
-            let row = row(metric, BACKEND, variant, (us, "us"), conditions.clone());
-            output.row(&row.beside(bound).quoting(paper.filter(|_| is_papers)))?;
+            let row = row(
+                metric,
+                &load.dataplane.to_string(),
+                variant,
+                (us, "us"),
+                conditions.clone(),
+            );
+            output.row(&row.beside(baseline).quoting(paper.filter(|_| is_papers)))?;
             series.points.push([percent, us]);
         }
     }
@@ -216,20 +235,21 @@ fn steps(run: &Run<'_>, percent: f64, output: &mut Output) -> Result<()> {
     for (name, pick) in picks {
         for (metric, quantile) in [("step_p50_us", 0.5), ("step_p95_us", 0.95)] {
             let us = rounds.median(|m| {
-                m.steps
+                m.bed
+                    .steps
                     .as_ref()
                     .map_or(0.0, |s| quantile_us(pick(s), quantile))
             });
             let variant = format!("{percent} %, {name}");
             output.row(&row(
                 metric,
-                BACKEND,
+                &load.dataplane.to_string(),
                 variant,
                 (us, "us"),
                 conditions.clone(),
             ))?;
         }
-        let last = rounds.0.last().and_then(|m| m.steps.as_ref());
+        let last = rounds.0.last().and_then(|m| m.bed.steps.as_ref());
         series.extend(last.map(|steps| Series {
             name: name.into(),
             points: cdf(pick(steps)),

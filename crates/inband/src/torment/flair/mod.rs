@@ -24,7 +24,8 @@ use super::workload::{Client as AnyClient, Shared};
 use crate::bench::scratch::retry;
 use crate::client::Client;
 use crate::flair::cluster::{Cluster as Flair, FlairSpec};
-use crate::flair::status::{ClusterStatus, HostEntry, Process};
+use crate::flair::status::{ClusterStatus, HostEntry};
+use crate::local_cluster::host_process::Process;
 
 /// Key groups: few, so that keys share them.
 pub const GROUPS: u32 = 8;

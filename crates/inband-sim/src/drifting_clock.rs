@@ -1,45 +1,51 @@
-//! The clock of a host: any offset, a rate of its own, never back.
+//! The clock of a host of FLAIR or Falcon: any offset, a rate of its own, jumps ahead, never back.
 
-use inband_flair::timing::Nanos;
-
-use super::limits::CLOCK_RATE_PPM;
+use crate::limits::CLOCK_DRIFT_PPM;
 use crate::rng::Rng;
+
+/// No machine is younger.
+const OFFSET_MIN_NS: u64 = 1_000_000_000;
 
 /// See the module.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     /// What it shows at true time 0.
-    offset_ns: Nanos,
+    offset_ns: u64,
     /// Parts per million of true time; the exact rate is 1 000 000.
     rate_ppm: u64,
 }
 
 impl Clock {
-    /// One as it comes. Its offset is far above 0, as no machine is younger than a second.
+    /// One as it comes.
     pub fn random(rng: &mut Rng) -> Clock {
         Clock {
-            offset_ns: 1_000_000_000 + rng.below(1 << 50),
-            rate_ppm: 1_000_000 - CLOCK_RATE_PPM + rng.below(2 * CLOCK_RATE_PPM + 1),
+            offset_ns: OFFSET_MIN_NS + rng.below(1 << 50),
+            rate_ppm: 1_000_000 - CLOCK_DRIFT_PPM + rng.below(2 * CLOCK_DRIFT_PPM + 1),
         }
     }
 
     /// The same, but at another rate from now on.
-    pub fn at_rate(self, now: Nanos, rate_ppm: u64) -> Clock {
-        let passed = (u128::from(now) * u128::from(rate_ppm) / 1_000_000) as Nanos;
+    pub fn at_rate(self, now: u64, rate_ppm: u64) -> Clock {
+        let passed = (u128::from(now) * u128::from(rate_ppm) / 1_000_000) as u64;
         Clock {
             offset_ns: self.shows(now) - passed,
             rate_ppm,
         }
     }
 
-    pub fn shows(&self, now: Nanos) -> Nanos {
-        self.offset_ns + (u128::from(now) * u128::from(self.rate_ppm) / 1_000_000) as Nanos
+    pub fn shows(&self, now: u64) -> u64 {
+        self.offset_ns + (u128::from(now) * u128::from(self.rate_ppm) / 1_000_000) as u64
     }
 
     /// The first true time at which it shows at least this.
-    pub fn when(&self, shown: Nanos) -> Nanos {
+    pub fn when(&self, shown: u64) -> u64 {
         let passed = u128::from(shown.saturating_sub(self.offset_ns)) * 1_000_000;
-        (passed.div_ceil(u128::from(self.rate_ppm))).min(u128::from(u64::MAX)) as Nanos
+        (passed.div_ceil(u128::from(self.rate_ppm))).min(u128::from(u64::MAX)) as u64
+    }
+
+    /// It shows so much more from now on.
+    pub fn jump(&mut self, ahead_ns: u64) {
+        self.offset_ns += ahead_ns;
     }
 }
 

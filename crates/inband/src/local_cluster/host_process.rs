@@ -1,23 +1,35 @@
-//! The processes of a cluster of `inband falcon up`.
+//! The process of a host.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use inband_lab::process::{ProcessSpec, SupervisedChild};
 use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
 
-use super::status::ProcessEntry;
-use crate::flair::status::Process;
+use super::lock;
 
 /// Lines of a log that an error message quotes.
 const LOG_TAIL_LINES: usize = 4;
 
+/// What a host's process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Process {
+    /// It runs.
+    Running,
+    /// Killed on request.
+    Killed,
+    /// It ended by itself; its log says why.
+    Ended,
+}
+
 /// One process, and how it is started.
-pub struct Host {
+pub struct HostProcess {
     name: String,
     program: PathBuf,
     args: Vec<OsString>,
@@ -32,7 +44,7 @@ struct Slot {
     process: Process,
 }
 
-impl Host {
+impl HostProcess {
     /// A process that was not started yet. It is to log in this directory.
     pub fn new(
         name: &str,
@@ -40,8 +52,8 @@ impl Host {
         args: Vec<OsString>,
         dir: &Path,
         network: Option<Arc<inband_lab::Host>>,
-    ) -> Host {
-        Host {
+    ) -> HostProcess {
+        HostProcess {
             name: name.into(),
             program: program.into(),
             args,
@@ -54,13 +66,13 @@ impl Host {
         }
     }
 
-    /// `scheduler`, `worker/0`.
+    /// `scheduler`, `replica/0`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
-        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.slot);
         let has_ended = |child: &mut SupervisedChild| child.exit_status().is_some();
         if slot.child.as_mut().is_some_and(has_ended) {
             slot.child = None;
@@ -69,27 +81,26 @@ impl Host {
         slot
     }
 
-    /// What it does, now.
-    pub fn entry(&self) -> ProcessEntry {
+    /// What it does now, and its id while it runs.
+    pub fn state(&self) -> (Process, Option<u32>) {
         let slot = self.slot();
-        ProcessEntry {
-            name: self.name.clone(),
-            process: slot.process,
-            pid: slot.child.as_ref().map(SupervisedChild::pid),
-        }
+        (slot.process, slot.child.as_ref().map(SupervisedChild::pid))
+    }
+
+    /// The program and its arguments, for [`Self::start`].
+    pub fn spec(&self) -> ProcessSpec<'static> {
+        ProcessSpec::new(&self.program).args(self.args.iter().cloned())
     }
 
     /// Start it, in the place of the one that runs.
-    pub fn start(&self) -> Result<()> {
+    pub fn start(&self, mut spec: ProcessSpec<'_>) -> Result<()> {
         let mut slot = self.slot();
         slot.child = None; // kills it
         let log = OpenOptions::new().create(true).append(true).open(&self.log);
-        let log = log.with_context(|| format!("cannot open {}", self.log.display()))?;
-        let mut process = ProcessSpec::new(&self.program).args(self.args.iter().cloned());
-        process.log = Some(log);
+        spec.log = Some(log.with_context(|| format!("cannot open {}", self.log.display()))?);
         let child = match &self.network {
-            Some(host) => host.spawn(&process)?,
-            None => SupervisedChild::spawn(&process, None)?,
+            Some(host) => host.spawn(&spec)?,
+            None => SupervisedChild::spawn(&spec, None)?,
         };
         slot.child = Some(child);
         slot.process = Process::Running;

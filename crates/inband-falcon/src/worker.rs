@@ -1,0 +1,399 @@
+//! A worker: what its scheduler and its clients say goes to its executors, and what these want goes to them.
+
+mod membership;
+
+use std::net::SocketAddrV4;
+
+use self::membership::{Known, Membership};
+use crate::executor::{self, Executor};
+use crate::limits::INLINE_LEN_BYTES_MAX;
+use crate::message::{Outcome, Payload, Place, ToClient, ToExecutor};
+use crate::packets::{Given, HostMessage, Incoming};
+use crate::registry::{Refusal, Register, Registered};
+use crate::results::Results;
+use crate::task::Attempt;
+use crate::timing::{ExecutorTiming, Nanos, MS};
+
+/// What a worker is told once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Drawn at its start: no other has it.
+    pub token: u64,
+    /// For people.
+    pub name: String,
+    /// How many tasks it runs at a time.
+    pub executors: u8,
+    /// Bitmap of what its tasks may need.
+    pub resources: u64,
+    /// Times.
+    pub timing: ExecutorTiming,
+}
+
+/// An executor wants a task. See [`crate::packets::Codec::pull`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pull {
+    /// Of this incarnation.
+    pub scheduler: u64,
+    /// By its number there.
+    pub executor: u32,
+    /// The turn of its worker's number.
+    pub worker_incarnation: u32,
+    /// Which of its PULLs.
+    pub pull_seq: u64,
+}
+
+/// How a task ended that an executor ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Whose task it was.
+    pub client: SocketAddrV4,
+    /// Who ran it, by its number here.
+    pub executor: u32,
+    /// Which one.
+    pub attempt: Attempt,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// What is to be done. Executors are numbered from 0, as their clients know them: the scheduler may give the worker
+/// another number while a task runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Tell the scheduler's process.
+    Register(Register),
+    /// Send this PULL to the scheduler.
+    Pull(Pull),
+    /// Tell a client.
+    Tell {
+        /// Where it is.
+        client: SocketAddrV4,
+        /// Who tells it.
+        executor: u32,
+        /// What.
+        message: ToClient,
+    },
+    /// Run this. [`Worker::finished`] is to be called once it has ended.
+    Run {
+        /// By which executor.
+        executor: usize,
+        /// Of which task.
+        attempt: Attempt,
+        /// The work, or where it can be fetched.
+        work: Payload,
+    },
+    /// Nobody wants what this executor runs any more: end it if that can be done, and call [`Worker::finished`].
+    Stop {
+        /// Which executor.
+        executor: usize,
+        /// Of which task.
+        attempt: Attempt,
+    },
+    /// This outcome is too long for a packet: put it where it can be fetched, and call [`Worker::stored`].
+    Store(Ended),
+    /// Nobody fetches this any more.
+    Forget(Place),
+    /// The scheduler does not take it: it is to end, and say why.
+    GiveUp(Refusal),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Worker {
+    config: Config,
+    membership: Membership,
+    executors: Vec<Executor<SocketAddrV4>>,
+    /// To which client, by which executor.
+    results: Results<(SocketAddrV4, u32)>,
+    actions: Vec<Action>,
+}
+
+impl Worker {
+    /// A worker that is not known to its scheduler yet.
+    pub fn new(config: Config, now: Nanos) -> Worker {
+        let executor = |_| Executor::new(config.timing, now);
+        Worker {
+            membership: Membership::new(now, config.executors),
+            executors: (0..config.executors).map(executor).collect(),
+            results: Results::new(config.timing),
+            actions: Vec::new(),
+            config,
+        }
+    }
+
+    /// What is to be done now, in this order. To be asked for after every event.
+    pub fn actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Its executors.
+    pub fn executors(&self) -> &[Executor<SocketAddrV4>] {
+        &self.executors
+    }
+
+    /// How many of its executors wait for tasks.
+    pub fn idle(&self) -> usize {
+        self.executors.iter().filter(|e| e.is_idle()).count()
+    }
+
+    /// Tasks that were run.
+    pub fn tasks_run(&self) -> u64 {
+        self.executors.iter().map(|e| e.counters().tasks_run).sum()
+    }
+
+    /// Results that their clients have not acknowledged yet.
+    pub fn results_kept(&self) -> usize {
+        self.results.len()
+    }
+
+    /// See [`Results::thrown_away`].
+    pub fn results_thrown_away(&self) -> u64 {
+        self.results.thrown_away()
+    }
+
+    /// Is it known to its scheduler?
+    pub fn is_registered(&self) -> bool {
+        self.membership.is_registered()
+    }
+
+    /// Which of its executors the scheduler calls so.
+    pub fn number_of(&self, executor: u32) -> Option<usize> {
+        self.membership.number_of(executor)
+    }
+
+    /// What the scheduler is told when this worker ends at once.
+    pub fn leaving(&self) -> Register {
+        self.registering(true)
+    }
+
+    /// Leave the scheduler, and take no more tasks; those that it has go on. See [`Worker::is_drained`].
+    pub fn drain(&mut self, now: Nanos) {
+        self.membership.drain(now);
+    }
+
+    /// Nothing runs after [`Worker::drain`], nothing can be on its way, and every client has its results (or
+    /// has not asked for them for long).
+    pub fn is_drained(&self, now: Nanos) -> bool {
+        self.membership.has_left(now)
+            && self.idle() == self.executors.len()
+            && self.results.is_empty()
+    }
+
+    /// When [`Worker::tick`] has something to do.
+    pub fn due(&self) -> Nanos {
+        let executors = self.executors.iter().map(Executor::due);
+        let due = executors.min().unwrap_or(Nanos::MAX);
+        due.min(self.results.due()).min(self.membership.due())
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Nanos) {
+        if self.membership.tick(now) {
+            let register = self.registering(self.membership.drains());
+            self.actions.push(Action::Register(register));
+        }
+        for number in 0..self.executors.len() {
+            if now >= self.executors[number].due() {
+                self.at(now, number, |executor| executor.tick(now));
+            }
+        }
+        for ((client, executor), message) in self.results.tick(now) {
+            self.tell(client, executor, message);
+        }
+        self.forget_gone();
+    }
+
+    /// A packet says this.
+    pub fn on_incoming(&mut self, now: Nanos, from: SocketAddrV4, incoming: Incoming) {
+        match incoming {
+            Incoming::Given(given) => self.on_given(now, given),
+            Incoming::Damaged {
+                executor,
+                pull_seq,
+                is_repeated,
+            } => self.at_named(now, executor, |executor| {
+                executor.on_damaged(now, pull_seq, is_repeated);
+            }),
+            Incoming::NoTask { executor, pull_seq } => {
+                self.at_named(now, executor, |executor| executor.on_no_task(now, pull_seq));
+            }
+            Incoming::NotRegistered {
+                executor,
+                worker_incarnation,
+            } => self
+                .membership
+                .on_not_registered(now, executor, worker_incarnation),
+            Incoming::Host(_, HostMessage::Registered(scheduler, answer)) => {
+                self.on_registered(now, scheduler, answer);
+            }
+            Incoming::Host(executor, HostMessage::ToExecutor(message)) => {
+                self.on_client(now, from, executor, message);
+            }
+            Incoming::Reply(_) | Incoming::Host(..) => {}
+        }
+    }
+
+    /// What an executor was to run has ended.
+    ///
+    /// # Panics
+    ///
+    /// If it runs nothing.
+    pub fn finished(&mut self, now: Nanos, executor: usize, outcome: Outcome) {
+        self.at(now, executor, |executor| executor.finished(now, outcome));
+    }
+
+    /// A long outcome can be fetched here; or it could not be kept, and why.
+    pub fn stored(&mut self, now: Nanos, ended: Ended, place: Result<Place, String>) {
+        let outcome = match place {
+            Ok(place) => ended.outcome.with(Payload::At(place)),
+            Err(said) => Outcome::Error(Payload::Inline(said.into_bytes())),
+        };
+        self.keep(now, Ended { outcome, ..ended });
+    }
+
+    fn registering(&self, leaves: bool) -> Register {
+        Register {
+            token: self.config.token,
+            name: self.config.name.clone(),
+            executors: self.config.executors,
+            resources: self.config.resources,
+            leaves,
+        }
+    }
+
+    fn on_given(&mut self, now: Nanos, given: Given) {
+        if let Some((client, reply)) = given.relay {
+            self.tell(client, given.executor, ToClient::Reply(reply));
+        }
+        self.at_named(now, given.executor, |executor| {
+            executor.on_task(now, given.pull_seq, given.client, given.entry);
+        });
+    }
+
+    fn on_registered(&mut self, now: Nanos, scheduler: u64, answer: Registered) {
+        if self.membership.drains() {
+            return;
+        }
+        let (worker, incarnation, lease_ms, pull_ms) = match answer {
+            Registered::Refused(refusal) => return self.actions.push(Action::GiveUp(refusal)),
+            Registered::As {
+                worker,
+                worker_incarnation,
+                lease_ms,
+                pull_ms,
+            } => (worker, worker_incarnation, lease_ms, pull_ms),
+        };
+        let known = Known {
+            scheduler,
+            worker,
+            incarnation,
+        };
+        let lease_ns = Nanos::from(lease_ms) * MS;
+        if self.membership.on_registered(now, known, lease_ns) {
+            let pull_ns = Nanos::from(pull_ms) * MS;
+            for number in 0..self.executors.len() {
+                self.at(now, number, |executor| executor.on_registered(now, pull_ns));
+            }
+        }
+    }
+
+    fn on_client(&mut self, now: Nanos, from: SocketAddrV4, executor: u32, message: ToExecutor) {
+        if let ToExecutor::Acknowledged(attempt) = message {
+            let outcome = self.results.on_acknowledged(&(from, executor), attempt);
+            return outcome.iter().for_each(|outcome| self.forget(outcome));
+        }
+        let number = executor as usize;
+        if number < self.executors.len() {
+            self.at(now, number, |executor| {
+                executor.on_client(now, &from, message)
+            });
+        }
+    }
+
+    /// Something happens to the executor that the scheduler calls so, if there is one.
+    fn at_named(
+        &mut self,
+        now: Nanos,
+        executor: u32,
+        event: impl FnOnce(&mut Executor<SocketAddrV4>),
+    ) {
+        if let Some(number) = self.number_of(executor) {
+            self.at(now, number, event);
+        }
+    }
+
+    /// Something happens to an executor; pass on what it wants then.
+    fn at(&mut self, now: Nanos, number: usize, event: impl FnOnce(&mut Executor<SocketAddrV4>)) {
+        let executor = &mut self.executors[number];
+        event(executor);
+        for action in executor.actions() {
+            match action {
+                executor::Action::Pull { pull_seq } => {
+                    let pull = self.membership.pull(number, pull_seq);
+                    self.actions.extend(pull.map(Action::Pull));
+                }
+                executor::Action::Tell(client, message) => {
+                    self.tell(client, number as u32, message);
+                }
+                executor::Action::Run(attempt, work) => self.actions.push(Action::Run {
+                    executor: number,
+                    attempt,
+                    work,
+                }),
+                executor::Action::Stop(attempt) => self.actions.push(Action::Stop {
+                    executor: number,
+                    attempt,
+                }),
+                executor::Action::Keep(client, attempt, outcome) => {
+                    let ended = Ended {
+                        client,
+                        executor: number as u32,
+                        attempt,
+                        outcome,
+                    };
+                    self.on_ended(now, ended);
+                }
+            }
+        }
+    }
+
+    fn on_ended(&mut self, now: Nanos, ended: Ended) {
+        match ended.outcome.payload() {
+            Payload::Inline(bytes) if bytes.len() > INLINE_LEN_BYTES_MAX => {
+                self.actions.push(Action::Store(ended));
+            }
+            _ => self.keep(now, ended),
+        }
+    }
+
+    fn keep(&mut self, now: Nanos, ended: Ended) {
+        let (client, executor) = (ended.client, ended.executor);
+        let message = self
+            .results
+            .keep(now, (client, executor), ended.attempt, ended.outcome);
+        self.tell(client, executor, message);
+        self.forget_gone();
+    }
+
+    fn forget_gone(&mut self) {
+        for outcome in self.results.take_gone() {
+            self.forget(&outcome);
+        }
+    }
+
+    fn forget(&mut self, outcome: &Outcome) {
+        if let Payload::At(place) = outcome.payload() {
+            self.actions.push(Action::Forget(*place));
+        }
+    }
+
+    fn tell(&mut self, client: SocketAddrV4, executor: u32, message: ToClient) {
+        self.actions.push(Action::Tell {
+            client,
+            executor,
+            message,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;
