@@ -214,9 +214,16 @@ impl LocalCluster {
     }
 }
 
+/// Have the system end this process with the one that has started it.
+#[pyfunction]
+fn end_with_parent() -> PyResult<()> {
+    Ok(inband_dataplane::child::end_with_parent()?)
+}
+
 /// The module.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Client>()?;
-    module.add_class::<LocalCluster>()
+    module.add_class::<LocalCluster>()?;
+    module.add_function(wrap_pyfunction!(end_with_parent, module)?)
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -190,6 +191,48 @@ kept = Executor(max_workers=1)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
     assert done.exists()
+
+
+def test_starting_interpreters_runs_nothing_that_libraries_do_at_forks():
+    """OpenBLAS ends its threads at every fork, and of two forks at a time one waits for ever."""
+    script = """
+import ctypes, inband
+forks = []
+note = ctypes.CFUNCTYPE(None)(lambda: forks.append(1))
+libc = ctypes.CDLL(None)
+libc.__register_atfork(note, None, None, None)
+with inband.Executor(max_workers=2) as executor:
+    assert sorted(executor.map(abs, [-1, -2])) == [1, 2]
+assert not forks, forks
+pid = libc.fork()
+if pid == 0:
+    libc._exit(0)
+assert forks, "this test would notice"
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_interpreters_end_with_who_started_them():
+    script = """
+import os, signal, sys, time, inband
+executor = inband.Executor(max_workers=1)
+print(executor.submit(os.getpid).result(30), flush=True)
+executor.submit(time.sleep, 600)
+time.sleep(0.2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=60)
+    interpreter = int(ended.stdout)
+
+    def is_gone():
+        try:
+            os.kill(interpreter, 0)
+        except ProcessLookupError:
+            return True
+        # Nobody has waited for it yet.
+        return "State:\tZ" in pathlib.Path(f"/proc/{interpreter}/status").read_text()
+
+    wait_until(is_gone)
 
 
 def test_several_threads_submit(executor):

@@ -5,14 +5,12 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Have the system kill what this starts once the thread that starts it ends, however that happens. Not what it
-/// starts in turn.
+/// starts in turn. It is forked, so not for processes of others, whose libraries may have something to do at a fork
+/// (`inband` as a package of Python): there, what is started calls [`end_with_parent`].
 pub fn end_with_thread(command: &mut Command) -> &mut Command {
     let parent = std::process::id();
     let in_child = move || {
-        // SAFETY: prctl with PR_SET_PDEATHSIG only notes a signal's number.
-        if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        end_with_parent()?;
         // SAFETY: getppid takes nothing and cannot fail.
         let is_orphan = unsafe { libc::getppid() }.unsigned_abs() != parent;
         // It ended before the signal was noted.
@@ -23,6 +21,15 @@ pub fn end_with_thread(command: &mut Command) -> &mut Command {
     };
     // SAFETY: between fork and exec it makes two system calls, and neither allocates nor locks.
     unsafe { command.pre_exec(in_child) }
+}
+
+/// Have the system kill this process once the thread that has started it ends; one that has ended already is not noticed.
+pub fn end_with_parent() -> io::Result<()> {
+    // SAFETY: prctl with PR_SET_PDEATHSIG only notes a signal's number.
+    match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 """The interpreter of an executor: runs calls from its stdin, one after another, and answers on its stdout.
 
-Started by a worker's runner. Frames in both directions: length as u32, little endian, and so many bytes.
+Started by a worker's runner, whose process it is told to end with. Frames in both directions: length as u32, little endian, and so many bytes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import struct
 import sys
 from typing import BinaryIO
 
+from ._native import end_with_parent
 from .calls import answer
 
 
@@ -24,7 +25,21 @@ def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
     return calls, answers
 
 
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def main() -> None:
+    end_with_parent()
+    # It has ended before that. Not compared with our parent: that may be a launcher.
+    if not _exists(int(sys.argv[1])):
+        return
     calls, answers = _private_pipes()
     while len(head := calls.read(4)) == 4:
         (length,) = struct.unpack("<I", head)

@@ -1,4 +1,5 @@
-//! A Python interpreter that runs pickled calls, one after another: `python -m inband.runner`.
+//! A Python interpreter that runs pickled calls, one after another: `python -m inband.runner`, and the number of
+//! the process that it is to end with.
 //!
 //! Both directions of its pipe carry frames: length as u32, little endian, and so many bytes. An answer begins with a
 //! byte: 0 for a result, 1 for an exception; the rest is a pickle.
@@ -9,8 +10,6 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
-
-use inband_dataplane::child::end_with_thread;
 
 use super::process::{status_of, Stop};
 use super::Interpreter;
@@ -34,17 +33,19 @@ pub fn as_error(text: &str) -> Vec<u8> {
 }
 
 impl Python {
-    /// Start an interpreter. It loads what it needs while the first call is on its way.
+    /// Start an interpreter. It loads what it needs while the first call is on its way. It is not forked: this may be
+    /// a process of Python with libraries that end their threads at every fork, and wait for ever at two together.
     pub fn start(interpreter: &Interpreter) -> io::Result<Python> {
         let env = interpreter.env.iter();
         let mut command = Command::new(&interpreter.program);
         command
             .args(["-m", "inband.runner"])
+            .arg(std::process::id().to_string())
             .envs(env.map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0);
-        let mut child = end_with_thread(&mut command).spawn()?;
+        let mut child = command.spawn()?;
         let (calls, answers) = (child.stdin.take(), child.stdout.take());
         Ok(Python {
             calls,
