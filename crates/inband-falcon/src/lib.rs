@@ -1,8 +1,8 @@
 //! Falcon's host side (docs/falcon.md): clients that submit tasks to a scheduler in the network, and workers whose
 //! executors run them.
 //!
-//! [`client`], [`worker`] (with its [`executor`]s and [`results`]) and [`registry`] are sans-I/O: events go in with the time, actions come
-//! out. They own no socket, thread, clock or random source. [`runner`] does the work; [`client_node`],
+//! [`client`], [`worker`] (with its [`executor`]s and [`results`]) and [`scheduler`] (with its [`registry`]) are sans-I/O: events go in
+//! with the time, actions come out. They own no socket, thread, clock or random source. [`runner`] does the work; [`client_node`],
 //! [`worker_node`] and [`scheduler_node`] are the drivers.
 
 pub mod blobs;
@@ -21,6 +21,7 @@ pub mod registry;
 pub mod resources;
 pub mod results;
 pub mod runner;
+pub mod scheduler;
 pub mod scheduler_node;
 pub mod task;
 pub mod timing;

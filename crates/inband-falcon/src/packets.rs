@@ -188,9 +188,8 @@ impl Codec {
     /// If they are longer than a packet.
     pub fn together(&mut self, messages: &[u8]) -> &[u8] {
         self.bytes.clear();
-        let header = Header::new(Type::Host, SET, 0);
         let digest = self.digest.of(messages);
-        wire::emit_host(&header, messages, digest, &mut self.bytes);
+        wire::emit_host(SET, 0, messages, digest, &mut self.bytes);
         self.gate.sign(&mut self.bytes);
         &self.bytes
     }
@@ -213,7 +212,7 @@ impl Codec {
     /// The same of one that was let in before.
     pub fn read_admitted(&self, packet: &[u8]) -> Vec<Incoming> {
         match wire::parse_host(packet) {
-            Some((_, messages, digest)) if self.digest.of(messages) == digest => {
+            Some((messages, digest)) if self.digest.of(messages) == digest => {
                 read_messages(messages)
             }
             Some(_) => Vec::new(),

@@ -1,4 +1,4 @@
-//! A scheduler on real packets: its role in this process or in the kernel, and the process that registers workers.
+//! A scheduler on real packets: its role in this process or in the kernel, and the process beside it.
 
 mod status;
 
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inband_dataplane::auth::{Digest, Gate, Keys};
-use inband_dataplane::falcon::wire::{self, flag, Header, Type};
+use inband_dataplane::falcon::wire::{self, Type};
 use inband_dataplane::falcon::xdp::{
     allow_forwarding, forward_of, may_look_up_clients, FalconXdp, FalconXdpSpec,
 };
-use inband_dataplane::falcon::{FalconConfig, FalconRegisters, FalconSwitch, Policy, Verdict};
+use inband_dataplane::falcon::{FalconConfig, FalconRegisters, FalconSwitch, Verdict};
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_dataplane::xdp::{XdpError, XdpMode};
@@ -25,24 +25,18 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use crate::clock::Clock;
 use crate::observer::{Observer, Step};
 use crate::outbox::Outbox;
-use crate::packets::{ClusterSaid, Codec, HostMessage, Incoming};
-use crate::registry::{Change, Registry};
+use crate::packets::{Codec, Incoming};
 use crate::resources::{ResourceError, ResourceNames};
+use crate::scheduler::{self, Scheduler, Waking, NODE};
 use crate::timing::{Nanos, MS};
 pub use status::{Status, WorkerStatus};
 
 const SOCKET: Token = Token(0);
 const WAKE: Token = Token(1);
-/// Its node id in packets. None of a client's or an executor's, which is 0.
-const NODE: u8 = 1;
-/// Its number: the only set of this configuration.
-const SET: usize = 0;
 /// Packets handled before what is due is looked at.
 const BATCH_PACKETS: usize = 256;
 /// How long a worker may be silent, unless told otherwise.
 const WORKER_LEASE_NS: Nanos = 2000 * MS;
-/// Executors woken by a packet, beside its own; those that are left pull again soon.
-const WAKES_MAX: usize = 64;
 /// Longest sleep.
 const IDLE_MAX_NS: Nanos = 100 * MS;
 
@@ -119,6 +113,15 @@ enum Backend {
     Kernel(Box<FalconXdp>),
 }
 
+impl Backend {
+    fn registers(&self) -> &FalconRegisters {
+        match self {
+            Backend::Soft(switch) => switch.registers(),
+            Backend::Kernel(xdp) => xdp.registers(),
+        }
+    }
+}
+
 /// See the module.
 pub struct SchedulerNode {
     address: SocketAddrV4,
@@ -129,9 +132,7 @@ pub struct SchedulerNode {
     codec: Codec,
     backend: Backend,
     dataplane: Dataplane,
-    incarnation: u64,
-    registry: Registry<SocketAddrV4>,
-    resource_names: ResourceNames,
+    scheduler: Scheduler,
     outbox: Outbox,
     observer: Option<Observer>,
 }
@@ -151,10 +152,6 @@ impl SchedulerNode {
         let fd = socket.fd();
         poll.registry()
             .register(&mut SourceFd(&fd), SOCKET, Interest::READABLE)?;
-        let pull_ms = match config.falcon.policy {
-            Policy::Locality => config.falcon.locality_wait_ns.div_ceil(MS) as u32,
-            _ => 0,
-        };
         // 0 is what those say who do not know it yet.
         let incarnation = rand::random::<u64>().max(1);
         let (dataplane, backend) = load(&config, address, incarnation)?;
@@ -167,9 +164,12 @@ impl SchedulerNode {
             codec: Codec::new(Gate::for_falcon(config.keys, 1), config.digest),
             backend,
             dataplane,
-            incarnation,
-            registry: Registry::new(config.falcon.workers, config.worker_lease_ns, pull_ms),
-            resource_names,
+            scheduler: Scheduler::new(scheduler::Config {
+                falcon: config.falcon,
+                incarnation,
+                worker_lease_ns: config.worker_lease_ns,
+                resource_names,
+            }),
             outbox: Outbox::default(),
             observer: None,
         })
@@ -218,22 +218,13 @@ impl SchedulerNode {
         counters
     }
 
-    fn registers(&self) -> &FalconRegisters {
-        match &self.backend {
-            Backend::Soft(switch) => switch.registers(),
-            Backend::Kernel(xdp) => xdp.registers(),
-        }
-    }
-
     /// Handle what has come, do what is due, and wait for more.
     pub fn turn(&mut self) -> Result<(), SchedulerError> {
         let may_be_more = self.receive()?;
         self.outbox.flush(&self.socket);
-        let now = self.clock.now();
-        for change in self.registry.tick(now) {
-            self.write(change);
-        }
-        let due_ns = self.registry.due().saturating_sub(self.clock.now());
+        let registers = self.backend.registers();
+        self.scheduler.tick(self.clock.now(), registers);
+        let due_ns = self.scheduler.due().saturating_sub(self.clock.now());
         let wait_ns = if may_be_more {
             0
         } else {
@@ -292,14 +283,13 @@ impl SchedulerNode {
             }
         };
         let packet = &mut buffer[..len_bytes];
-        let waits_at = match self.backend {
-            Backend::Soft(_) => take_parked(packet),
-            // There a packet becomes one packet: the client sends one for each that waits.
+        let waking = match self.backend {
+            Backend::Soft(_) => Waking::of(packet),
             Backend::Kernel(_) => None,
         };
         self.send(packet, to);
-        if let Some(queue) = waits_at {
-            self.wake_others(now, queue);
+        if let Some(waking) = waking {
+            self.wake(now, waking);
         }
     }
 
@@ -309,30 +299,18 @@ impl SchedulerNode {
         self.outbox.send(&self.socket, packet, to);
     }
 
-    /// Executors wait beside tasks of this queue: as if its client asked for each of them, without its packets.
-    fn wake_others(&mut self, now: Nanos, queue: u8) {
-        let header = Header {
-            queue,
-            ..Header::new(Type::Submit, SET as u16, 0)
-        };
-        let mut asks = Vec::new();
-        wire::emit(&header, &[], &mut asks);
+    fn wake(&mut self, now: Nanos, mut waking: Waking) {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES];
-        for _ in 0..WAKES_MAX {
-            buffer[..asks.len()].copy_from_slice(&asks);
+        while let Some(len_bytes) = waking.ask(&mut buffer) {
             let Backend::Soft(switch) = &self.backend else {
                 return;
             };
-            let handled = switch.handle(&mut buffer, asks.len(), self.address, now);
+            let handled = switch.handle(&mut buffer, len_bytes, self.address, now);
             let (Verdict::ToExecutor(to), _, len_bytes) = handled else {
                 return;
             };
-            // No client has asked, so there is none to be told.
-            let flags = wire::take_flags(&mut buffer[..len_bytes], flag::PARKED | flag::ORIGIN);
+            waking.woken(&mut buffer[..len_bytes]);
             self.send(&mut buffer[..len_bytes], to);
-            if flags & flag::PARKED == 0 {
-                return;
-            }
         }
     }
 
@@ -349,61 +327,17 @@ impl SchedulerNode {
     /// For this process.
     fn on_host(&mut self, packet: &[u8], from: SocketAddrV4) {
         for incoming in self.codec.read_admitted(packet) {
-            if let Incoming::Host(_, message) = incoming {
-                self.on_message(message, from);
+            let Incoming::Host(_, message) = incoming else {
+                continue;
+            };
+            let now = self.clock.now();
+            let registers = self.backend.registers();
+            if let Some(answer) = self.scheduler.on_message(now, from, message, registers) {
+                let packet = self.codec.host(0, &answer);
+                self.socket.send(packet, from);
             }
         }
     }
-
-    fn on_message(&mut self, message: HostMessage, from: SocketAddrV4) {
-        let answer = match message {
-            HostMessage::Register(said) => {
-                let now = self.clock.now();
-                let (answer, change) = self.registry.on_register(now, from, said);
-                if let Some(change) = change {
-                    self.write(change);
-                }
-                HostMessage::Registered(self.incarnation, answer)
-            }
-            HostMessage::AskStatus => {
-                let executors = self
-                    .registry
-                    .workers()
-                    .map(|(_, w)| u32::from(w.said.executors));
-                HostMessage::Status(ClusterSaid {
-                    executors: executors.sum(),
-                    policy: self.registers().config().policy.to_string(),
-                    resource_names: self.resource_names.clone(),
-                })
-            }
-            _ => return,
-        };
-        let packet = self.codec.host(0, &answer);
-        self.socket.send(packet, from);
-    }
-
-    fn write(&self, change: Change) {
-        let registers = self.registers();
-        match change {
-            Change::Add {
-                worker,
-                incarnation,
-                resources,
-            } => {
-                registers.register(SET, usize::from(worker), incarnation, resources);
-            }
-            Change::Remove { worker } => registers.unregister(SET, usize::from(worker)),
-        }
-    }
-}
-
-/// The queue beside which executors still wait, if this packet says so; its receiver is not told.
-fn take_parked(packet: &mut [u8]) -> Option<u8> {
-    if wire::take_flags(packet, flag::PARKED) == 0 {
-        return None;
-    }
-    let (header, _) = wire::parse(packet).ok()?;
-    Some(header.queue)
 }
 
 /// The role where it is to run.

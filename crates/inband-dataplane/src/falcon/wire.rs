@@ -328,20 +328,12 @@ pub fn parse(packet: &[u8]) -> Result<(Header, Tasks<'_>), ParseError> {
     Ok((header, Tasks(&value[..count * TASK_LEN_BYTES])))
 }
 
-/// Split a packet between processes into header, what it says, and the digest of that. `None`: it is none.
-pub fn parse_host(packet: &[u8]) -> Option<(Header, &[u8], u64)> {
+/// Split a packet between processes into what it says, and the digest of that. `None`: it is none.
+pub fn parse_host(packet: &[u8]) -> Option<(&[u8], u64)> {
     let (byte, value) = checked(packet).ok()?;
     unpadded(packet, value).ok()?;
-    let kind = Type::from_wire(byte).filter(|kind| *kind == Type::Host)?;
-    let header = Header {
-        executor: u32_at(packet, offset!(executor)),
-        ..Header::new(
-            kind,
-            u16_at(packet, offset!(set)),
-            u16_at(packet, offset!(node)),
-        )
-    };
-    Some((header, value, u64_at(packet, offset!(digest))))
+    let is_host = Type::from_wire(byte) == Some(Type::Host);
+    is_host.then(|| (value, u64_at(packet, offset!(digest))))
 }
 
 /// Clear these flags of a packet of the role. Returns those that were set.
@@ -352,19 +344,19 @@ pub fn take_flags(packet: &mut [u8], flags: u16) -> u16 {
     set & flags
 }
 
-/// Append a packet between processes to `out`. Of the header only set, node and executor count.
+/// Append a packet between processes to `out`.
 ///
 /// # Panics
 /// If the value is longer than a packet.
-pub fn emit_host(header: &Header, value: &[u8], digest: u64, out: &mut Vec<u8>) {
+pub fn emit_host(set: u16, node: u16, value: &[u8], digest: u64, out: &mut Vec<u8>) {
     assert!(value.len() <= VALUE_LEN_MAX_BYTES, "it fits one packet");
     let start = out.len();
-    emit(header, &[], out);
+    out.resize(start + HEADER_LEN_BYTES, 0);
     let common = Common {
         kind: Type::Host as u8,
         flags: 0,
-        partition: header.set,
-        node: header.node,
+        partition: set,
+        node,
         value_len_bytes: value.len() as u16,
     };
     common.put(&mut out[start..]);

@@ -9,8 +9,9 @@ use inband_dataplane::falcon::FalconConfig;
 use inband_paxos::config::Dataplane;
 use serde::{Deserialize, Serialize};
 
-use super::{Backend, SchedulerNode, SET};
+use super::{Backend, SchedulerNode};
 use crate::registry;
+use crate::scheduler::SET;
 use crate::timing::Nanos;
 
 /// Tasks that left a queue, by how.
@@ -59,7 +60,7 @@ pub struct WorkerStatus {
 
 impl Status {
     pub(super) fn of(node: &SchedulerNode) -> Status {
-        let registers = node.registers();
+        let registers = node.backend.registers();
         let falcon = registers.config();
         let counters = node.counters();
         let queues = (0..falcon.policy.queues()).map(|queue| {
@@ -68,7 +69,7 @@ impl Status {
         });
         let queues: Vec<(u8, u32)> = queues.filter(|(_, tasks)| *tasks > 0).collect();
         Status {
-            incarnation: node.incarnation,
+            incarnation: node.scheduler.incarnation(),
             dataplane: node.dataplane,
             falcon,
             oldest_waits_ns: oldest_waits_ns(node, &queues),
@@ -106,7 +107,7 @@ fn oldest_waits_ns(node: &SchedulerNode, queues: &[(u8, u32)]) -> Option<Nanos> 
 }
 
 fn workers(node: &SchedulerNode) -> Vec<WorkerStatus> {
-    let registers = node.registers();
+    let registers = node.backend.registers();
     let of = |(number, worker): (u16, &registry::Worker<SocketAddrV4>)| {
         let first = usize::from(number) * EXECUTORS as usize;
         let executors = first..first + usize::from(worker.said.executors);
@@ -120,11 +121,11 @@ fn workers(node: &SchedulerNode) -> Vec<WorkerStatus> {
             number,
             name: worker.said.name.clone(),
             address: worker.address,
-            resources: node.resource_names.of_bitmap(worker.said.resources),
+            resources: node.scheduler.resource_names().of_bitmap(worker.said.resources),
             executors: worker.said.executors,
             busy: count(ExecutorState::Busy),
             waiting: count(ExecutorState::Waits),
         }
     };
-    node.registry.workers().map(of).collect()
+    node.scheduler.workers().map(of).collect()
 }

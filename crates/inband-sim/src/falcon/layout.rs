@@ -19,6 +19,8 @@ pub struct Layout {
     pub clients: u8,
     /// Of the schedulers.
     pub falcon: FalconConfig,
+    /// Schedulers wake executors as those in user space do; else clients have to ask, as with those in the kernel.
+    pub wakes: bool,
     /// Queues begin shortly before their positions wrap around.
     pub wraps: bool,
     /// Tasks of a SUBMIT, at most.
@@ -71,6 +73,7 @@ impl Layout {
                 user_tasks_max: rng.between(1, 2 * queue_slots as u64) as u32,
                 locality_wait_ns: pick(rng, &[MS, 5 * MS, 20 * MS]),
             },
+            wakes: seed % 2 == 0,
             wraps: rng.below(3) == 0,
             tasks_per_submit: pick(rng, &[1, 3, SUBMIT_TASKS_MAX]),
             job_tasks: pick(rng, &[1, 4, 20]),
@@ -112,6 +115,7 @@ impl Layout {
         layout.workers = 1;
         layout.clients = 1;
         layout.executors = executors;
+        layout.wakes = false;
         layout.wraps = false;
         layout.tasks_per_submit = 1;
         layout.losses_max = 3;

@@ -44,6 +44,17 @@ struct Slot {
     process: Process,
 }
 
+impl Slot {
+    /// False: it does not run.
+    fn kill(&mut self) -> bool {
+        let runs = self.child.take().is_some();
+        if runs {
+            self.process = Process::Killed;
+        }
+        runs
+    }
+}
+
 impl HostProcess {
     /// A process that was not started yet. It is to log in this directory.
     pub fn new(
@@ -95,7 +106,7 @@ impl HostProcess {
     /// Start it, in the place of the one that runs.
     pub fn start(&self, mut spec: ProcessSpec<'_>) -> Result<()> {
         let mut slot = self.slot();
-        slot.child = None; // kills it
+        slot.kill();
         let log = OpenOptions::new().create(true).append(true).open(&self.log);
         spec.log = Some(log.with_context(|| format!("cannot open {}", self.log.display()))?);
         let child = match &self.network {
@@ -109,13 +120,7 @@ impl HostProcess {
 
     /// Kill it at once. False: it does not run.
     pub fn kill(&self) -> bool {
-        let mut slot = self.slot();
-        let runs = slot.child.is_some();
-        if runs {
-            slot.child = None;
-            slot.process = Process::Killed;
-        }
-        runs
+        self.slot().kill()
     }
 
     /// Tell it to end, and what it runs.
@@ -130,8 +135,9 @@ impl HostProcess {
         let mut slot = self.slot();
         if let Some(child) = &mut slot.child {
             child.wait_for_exit(limit);
+            slot.child = None;
+            slot.process = Process::Ended;
         }
-        slot.child = None;
     }
 
     /// The end of its log, for an error message.
@@ -139,5 +145,35 @@ impl HostProcess {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
         lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join(" | ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_started_again_does_not_run() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let sleep = HostProcess::new(
+            "sleeper",
+            Path::new("sleep"),
+            vec!["600".into()],
+            dir.path(),
+            None,
+        );
+        assert_eq!(sleep.state(), (Process::Killed, None));
+        sleep.start(sleep.spec()).expect("it starts");
+        assert!(matches!(sleep.state(), (Process::Running, Some(_))));
+        let error = sleep.start(ProcessSpec::new("/no/such/program"));
+        assert!(error.is_err());
+        assert_eq!(sleep.state(), (Process::Killed, None));
+        assert!(!sleep.kill());
+        sleep.start(sleep.spec()).expect("it starts");
+        assert!(sleep.kill());
+        sleep.start(sleep.spec()).expect("it starts");
+        sleep.tell_to_end();
+        sleep.wait_for_end(Duration::from_secs(20));
+        assert_eq!(sleep.state(), (Process::Ended, None));
     }
 }

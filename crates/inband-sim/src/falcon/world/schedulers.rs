@@ -1,41 +1,49 @@
-//! Schedulers of the world: packets go through the real role; its process registers workers.
+//! Schedulers of the world: packets go through the real role, and to the real process beside it.
 
-use inband_dataplane::falcon::{FalconSwitch, Policy, Verdict};
+use std::net::SocketAddrV4;
+
+use inband_dataplane::falcon::{FalconSwitch, Verdict};
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
-use inband_falcon::packets::{HostMessage, Incoming};
-use inband_falcon::registry::{Change, Register, Registry};
-use inband_falcon::timing::MS;
+use inband_falcon::packets::Incoming;
+use inband_falcon::resources::ResourceNames;
+use inband_falcon::scheduler::{self, Scheduler, Waking, NODE, SET};
+use inband_falcon::timing::Nanos;
 
 use super::World;
 use crate::falcon::links::Host;
+use crate::falcon::rule::Breach;
 use crate::falcon::shadow::{Handled, Shadow};
-
-/// Its node id in packets.
-const NODE: u8 = 1;
-/// The only set.
-const SET: usize = 0;
 
 /// A scheduler; `None`: it is down.
 #[derive(Default)]
-pub(super) struct SchedulerHost(Option<Scheduler>);
+pub(super) struct SchedulerHost(Option<Box<Process>>);
 
-struct Scheduler {
+struct Process {
     switch: FalconSwitch,
-    registry: Registry<std::net::SocketAddrV4>,
+    scheduler: Scheduler,
     shadow: Shadow,
 }
 
-impl Scheduler {
-    fn write(&self, change: Change) {
-        let registers = self.switch.registers();
-        match change {
-            Change::Add {
-                worker,
-                incarnation,
-                resources,
-            } => registers.register(SET, usize::from(worker), incarnation, resources),
-            Change::Remove { worker } => registers.unregister(SET, usize::from(worker)),
-        }
+impl Process {
+    /// A packet through the role. Where it goes, and its length then; or what was wrong with that.
+    fn handle(
+        &mut self,
+        buffer: &mut [u8; PACKET_LEN_MAX_BYTES],
+        len_bytes: usize,
+        from: SocketAddrV4,
+        now_ns: Nanos,
+    ) -> (Verdict, usize, Result<(), Breach>) {
+        let packet = buffer[..len_bytes].to_vec();
+        let (verdict, _, len_bytes) = self.switch.handle(buffer, len_bytes, from, now_ns);
+        let handled = Handled {
+            packet: &packet,
+            from,
+            now_ns,
+            verdict,
+            left: &buffer[..len_bytes],
+        };
+        let held = self.shadow.on_packet(&handled, self.switch.registers());
+        (verdict, len_bytes, held)
     }
 }
 
@@ -56,29 +64,30 @@ impl World {
                     .start_at(SET, queue, 0u32.wrapping_sub(before));
             }
         }
-        let pull_ms = match config.policy {
-            Policy::Locality => config.locality_wait_ns.div_ceil(MS) as u32,
-            _ => 0,
-        };
-        let scheduler = Scheduler {
-            registry: Registry::new(config.workers, self.layout.worker_lease_ns, pull_ms),
+        let process = Process {
+            scheduler: Scheduler::new(scheduler::Config {
+                falcon: config,
+                incarnation,
+                worker_lease_ns: self.layout.worker_lease_ns,
+                resource_names: ResourceNames::default(),
+            }),
             shadow: Shadow::new(config),
             switch,
         };
-        self.schedulers[usize::from(number)].0 = Some(scheduler);
+        self.schedulers[usize::from(number)].0 = Some(Box::new(process));
         self.trace
             .host(self.now, Host::Scheduler(number), "STARTED");
     }
 
     /// A scheduler is gone, with its queue.
     pub fn stop_scheduler(&mut self, number: u8) {
-        let Some(scheduler) = self.schedulers[usize::from(number)].0.take() else {
+        let Some(process) = self.schedulers[usize::from(number)].0.take() else {
             return;
         };
-        for (name, count) in scheduler.switch.counters() {
+        for (name, count) in process.switch.counters() {
             *self.stats.reasons.entry(name).or_default() += count;
         }
-        let (taken, given) = scheduler.shadow.counts();
+        let (taken, given) = process.shadow.counts();
         self.stats.host("taken", taken);
         self.stats.host("given", given);
         self.stats.host("schedulers stopped", 1);
@@ -89,86 +98,109 @@ impl World {
     /// Tasks in the queues of all schedulers.
     pub fn queued(&self) -> usize {
         let up = self.schedulers.iter().filter_map(|host| host.0.as_ref());
-        up.map(|scheduler| scheduler.shadow.tasks()).sum()
+        up.map(|process| process.shadow.tasks()).sum()
     }
 
     /// Executors that wait with a scheduler.
     pub fn parked(&self) -> u32 {
         let up = self.schedulers.iter().filter_map(|host| host.0.as_ref());
-        up.map(|scheduler| scheduler.switch.registers().parked(SET))
+        up.map(|process| process.switch.registers().parked(SET))
             .sum()
+    }
+
+    fn scheduler(&mut self, number: u8) -> Option<&mut Process> {
+        self.schedulers[usize::from(number)].0.as_deref_mut()
     }
 
     pub(super) fn tick_scheduler(&mut self, number: u8) {
         let own = Host::Scheduler(number);
         let now = self.local(own);
-        let Some(scheduler) = &mut self.schedulers[usize::from(number)].0 else {
+        let Some(process) = self.scheduler(number) else {
             return;
         };
-        for change in scheduler.registry.tick(now) {
-            scheduler.write(change);
-        }
-        let due = scheduler.registry.due();
+        process.scheduler.tick(now, process.switch.registers());
+        let due = process.scheduler.due();
         self.sleep(own, due);
     }
 
     pub(super) fn at_scheduler(&mut self, number: u8, from: Host, bytes: &[u8]) {
-        let own = Host::Scheduler(number);
-        let now_ns = self.local(own);
-        let Some(scheduler) = &mut self.schedulers[usize::from(number)].0 else {
-            return;
-        };
         let mut buffer = [0; PACKET_LEN_MAX_BYTES];
         buffer[..bytes.len()].copy_from_slice(bytes);
         let address = from.address();
-        let (verdict, _, len) = scheduler
-            .switch
-            .handle(&mut buffer, bytes.len(), address, now_ns);
-        let handled = Handled {
-            packet: bytes,
-            from: address,
-            now_ns,
-            verdict,
-            left: &buffer[..len],
-        };
-        let held = scheduler
-            .shadow
-            .on_packet(&handled, scheduler.switch.registers());
-        self.must(held);
-        let to = match verdict {
-            Verdict::Drop => return,
-            Verdict::Pass => return self.on_register(number, from, bytes),
-            Verdict::Back => from,
-            Verdict::ToExecutor(address) => match Host::at(address) {
-                Some(host) => host,
-                None => return,
-            },
-        };
-        self.send(own, to, buffer[..len].to_vec());
-    }
-
-    fn on_register(&mut self, number: u8, from: Host, bytes: &[u8]) {
-        for incoming in self.codec.read_admitted(bytes) {
-            if let Incoming::Host(_, HostMessage::Register(said)) = incoming {
-                self.register_worker(number, from, said);
-            }
-        }
-    }
-
-    fn register_worker(&mut self, number: u8, from: Host, said: Register) {
-        let own = Host::Scheduler(number);
-        let now = self.local(own);
-        let Some(scheduler) = &mut self.schedulers[usize::from(number)].0 else {
+        let Some((verdict, len_bytes)) = self.role(number, &mut buffer, bytes.len(), address)
+        else {
             return;
         };
-        let (answer, change) = scheduler.registry.on_register(now, from.address(), said);
-        if let Some(change) = change {
-            scheduler.write(change);
+        let packet = &mut buffer[..len_bytes];
+        let to = match verdict {
+            Verdict::Drop => return,
+            Verdict::Pass => return self.on_host(number, from, bytes),
+            Verdict::Back => address,
+            Verdict::ToExecutor(address) => address,
+        };
+        let waking = match self.layout.wakes {
+            true => Waking::of(packet),
+            false => None,
+        };
+        self.leaves(number, to, packet);
+        if let Some(waking) = waking {
+            self.wake(number, waking);
         }
-        let due = scheduler.registry.due();
-        let registered = HostMessage::Registered(scheduler.switch.incarnation(), answer);
-        let packet = self.codec.host(0, &registered).to_vec();
-        self.sleep(own, due);
-        self.send(own, from, packet);
+    }
+
+    /// In the manner of the driver whose role is in user space.
+    fn wake(&mut self, number: u8, mut waking: Waking) {
+        let own = Host::Scheduler(number).address();
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES];
+        while let Some(len_bytes) = waking.ask(&mut buffer) {
+            let handled = self.role(number, &mut buffer, len_bytes, own);
+            let Some((Verdict::ToExecutor(to), len_bytes)) = handled else {
+                return;
+            };
+            waking.woken(&mut buffer[..len_bytes]);
+            self.stats.host("executors woken beside", 1);
+            self.leaves(number, to, &buffer[..len_bytes]);
+        }
+    }
+
+    fn role(
+        &mut self,
+        number: u8,
+        buffer: &mut [u8; PACKET_LEN_MAX_BYTES],
+        len_bytes: usize,
+        from: SocketAddrV4,
+    ) -> Option<(Verdict, usize)> {
+        let now_ns = self.local(Host::Scheduler(number));
+        let process = self.scheduler(number)?;
+        let (verdict, len_bytes, held) = process.handle(buffer, len_bytes, from, now_ns);
+        self.must(held);
+        Some((verdict, len_bytes))
+    }
+
+    fn leaves(&mut self, number: u8, to: SocketAddrV4, packet: &[u8]) {
+        if let Some(to) = Host::at(to) {
+            self.send(Host::Scheduler(number), to, packet.to_vec());
+        }
+    }
+
+    fn on_host(&mut self, number: u8, from: Host, bytes: &[u8]) {
+        let own = Host::Scheduler(number);
+        let now = self.local(own);
+        for incoming in self.codec.read_admitted(bytes) {
+            let (Incoming::Host(_, message), Some(process)) = (incoming, self.scheduler(number))
+            else {
+                continue;
+            };
+            let registers = process.switch.registers();
+            let answer = process
+                .scheduler
+                .on_message(now, from.address(), message, registers);
+            let due = process.scheduler.due();
+            self.sleep(own, due);
+            if let Some(answer) = answer {
+                let packet = self.codec.host(0, &answer).to_vec();
+                self.send(own, from, packet);
+            }
+        }
     }
 }
