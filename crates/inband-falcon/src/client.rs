@@ -8,9 +8,11 @@ mod queues;
 mod task_state;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddrV4;
 
-use crate::limits::{CLIENT_TASKS_MAX, FAILED_JOBS_MAX, SUBMIT_TASKS_MAX};
-use crate::message::{Outcome, SubmitReply, ToClient, ToExecutor};
+use crate::limits::{CLIENT_TASKS_MAX, FAILED_JOBS_MAX, INLINE_LEN_BYTES_MAX, SUBMIT_TASKS_MAX};
+use crate::message::{Outcome, Payload, Place, SubmitReply, ToClient, ToExecutor};
+use crate::packets::{HostMessage, Incoming, Peer};
 use crate::task::{Attempt, Entry, Failure, JobId, SubmitError, TaskId, TaskSpec, Work};
 use crate::timing::{ClientTiming, Nanos, MS};
 use queues::Queues;
@@ -48,8 +50,11 @@ pub enum Action<A> {
     },
     /// Tell an executor.
     Tell(A, ToExecutor),
-    /// Give an executor the work that was kept here: [`Client::kept`].
-    Go(A, Attempt),
+    /// This executor wants work that is too long for a packet, [`Client::kept`]: put it where it can be fetched, and call
+    /// [`Client::stored`].
+    Store(A, Attempt),
+    /// Nobody fetches this any more.
+    Forget(Place),
     /// Fetch a result that was too long for a packet, and call [`Client::fetched`].
     Fetch(A, Attempt, Outcome),
     /// An executor has begun it.
@@ -365,15 +370,41 @@ impl<A: Clone + PartialEq> Client<A> {
             heard_at: now,
         };
         let before = std::mem::replace(&mut task.state, started);
-        let is_kept = matches!(task.spec.work, Work::Kept(_));
         if !matches!(before, State::Started { .. }) {
             self.actions.push(Action::Started(attempt.id));
         }
         self.leave(&before);
         self.plan(key, now + lease_ns);
-        if is_kept {
-            self.actions.push(Action::Go(from, attempt));
+        self.go(from, attempt);
+    }
+
+    /// Give this executor the work that is kept here, if it is.
+    fn go(&mut self, to: A, attempt: Attempt) {
+        let Some((_, task)) = self.task_of(attempt) else {
+            return;
+        };
+        let Work::Kept(work) = &task.spec.work else {
+            return;
+        };
+        let payload = match task.place {
+            // Who asks again may already be fetching it by the answer before.
+            Some(place) => Payload::At(place),
+            None if work.len() <= INLINE_LEN_BYTES_MAX => Payload::Inline(work.clone()),
+            None => return self.actions.push(Action::Store(to, attempt)),
+        };
+        self.tell(to, ToExecutor::Go(attempt, payload));
+    }
+
+    /// The work that this executor wants can be fetched here. `None`: too much is kept now, and it will ask again.
+    pub fn stored(&mut self, to: A, attempt: Attempt, place: Option<Place>) {
+        let Some(place) = place else {
+            return;
+        };
+        match self.task_of(attempt) {
+            Some((_, task)) if task.place.is_none() => task.place = Some(place),
+            _ => self.actions.push(Action::Forget(place)),
         }
+        self.go(to, attempt);
     }
 
     fn on_lease(&mut self, now: Nanos, from: A, attempt: Attempt) {
@@ -629,6 +660,7 @@ impl<A: Clone + PartialEq> Client<A> {
                 self.tell(by, ToExecutor::Revoked(Attempt { id, attempt }));
             }
             self.counters.done += 1;
+            self.actions.extend(task.place.map(Action::Forget));
             self.actions.push(Action::Done(id, outcome));
             for after in self.one_less(now, key.0, has_failed) {
                 let waiting = self.tasks.range((after, 0)..=(after, u32::MAX));
@@ -674,6 +706,20 @@ impl<A: Clone + PartialEq> Client<A> {
         self.due.remove(&(task.due, key));
         task.due = task.deadline.map_or(at, |(deadline, _)| at.min(deadline));
         self.due.insert((task.due, key));
+    }
+}
+
+impl Client<Peer> {
+    /// A packet says this.
+    pub fn on_incoming(&mut self, now: Nanos, from: SocketAddrV4, incoming: Incoming) {
+        match incoming {
+            Incoming::Reply(reply) => self.on_reply(now, reply),
+            Incoming::Host(executor, HostMessage::ToClient(message)) => {
+                let address = from;
+                self.on_executor(now, Peer { address, executor }, message);
+            }
+            _ => {}
+        }
     }
 }
 

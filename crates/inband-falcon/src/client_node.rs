@@ -1,7 +1,6 @@
 //! A client on real packets. Its methods may be called by several threads.
 
 mod fetchers;
-mod kept_work;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
@@ -22,13 +21,12 @@ use crate::blobs::Blobs;
 use crate::client::{self, Action, Client, Counters};
 use crate::clock::Clock;
 use crate::letters::Letters;
-use crate::message::{Outcome, Payload, ToExecutor};
+use crate::message::{Outcome, Payload};
 use crate::outbox::Outbox;
 use crate::packets::{ClusterSaid, Codec, HostMessage, Incoming, Peer};
 use crate::task::{Attempt, Failure, JobId, SubmitError, TaskId, TaskSpec};
 use crate::timing::{ClientTiming, Nanos, MS};
 use fetchers::{Fetch, Fetchers};
-use kept_work::KeptWork;
 
 const SOCKET: Token = Token(0);
 const WAKE: Token = Token(1);
@@ -100,7 +98,8 @@ struct Core {
     socket: HostSocket,
     submits: Outbox,
     letters: Letters,
-    kept: KeptWork,
+    /// Long work, for executors to fetch.
+    blobs: Blobs,
     events: Sender<Event>,
     fetchers: Fetchers,
     /// The last answer to the question what there is.
@@ -151,7 +150,7 @@ impl ClientNode {
             socket,
             submits: Outbox::default(),
             letters: Letters::default(),
-            kept: KeptWork::new(Blobs::serve(listener, Transport::plain(), config.digest)?),
+            blobs: Blobs::serve(listener, Transport::plain(), config.digest)?,
             events: sender,
             fetchers: Fetchers::new(config.digest),
             said: None,
@@ -327,19 +326,11 @@ impl Core {
 
     fn on_incoming(&mut self, shared: &Shared, now: Nanos, from: SocketAddrV4, incoming: Incoming) {
         match incoming {
-            Incoming::Reply(reply) => self.client.on_reply(now, reply),
-            Incoming::Host(executor, HostMessage::ToClient(message)) => {
-                let peer = Peer {
-                    address: from,
-                    executor,
-                };
-                self.client.on_executor(now, peer, message);
-            }
             Incoming::Host(_, HostMessage::Status(said)) => {
                 self.said = Some(said);
                 shared.has_heard.notify_all();
             }
-            _ => {}
+            incoming => self.client.on_incoming(now, from, incoming),
         }
     }
 
@@ -363,8 +354,17 @@ impl Core {
                     self.submits
                         .send(&self.socket, packet, shared.config.scheduler);
                 }
-                Action::Tell(peer, message) => self.tell(peer, message),
-                Action::Go(peer, attempt) => self.go(peer, attempt),
+                Action::Tell(peer, message) => {
+                    let message = HostMessage::ToExecutor(message);
+                    self.send_host(peer.address, peer.executor, &message);
+                }
+                Action::Store(peer, attempt) => {
+                    let work = self.client.kept(attempt.id);
+                    let place = work.and_then(|work| self.blobs.keep(work).ok());
+                    self.client.stored(peer, attempt, place);
+                    self.act(shared);
+                }
+                Action::Forget(place) => self.blobs.forget(place.token),
                 Action::Fetch(peer, attempt, outcome) => {
                     let shared = Arc::clone(shared);
                     self.fetchers.fetch(Fetch {
@@ -380,7 +380,6 @@ impl Core {
     }
 
     fn done(&mut self, id: TaskId, outcome: Result<Outcome, Failure>) {
-        self.kept.forget(id);
         let outcome = outcome.map(|outcome| match outcome {
             Outcome::Output(Payload::Inline(output)) => Ok(output),
             Outcome::Error(Payload::Inline(error)) => Err(error),
@@ -389,21 +388,6 @@ impl Core {
             }
         });
         let _ = self.events.send(Event::Done(id, outcome));
-    }
-
-    /// Give an executor the work, or say where it can be had.
-    fn go(&mut self, peer: Peer, attempt: Attempt) {
-        let Some(work) = self.client.kept(attempt.id) else {
-            return;
-        };
-        if let Some(payload) = self.kept.payload(attempt.id, work) {
-            self.tell(peer, ToExecutor::Go(attempt, payload));
-        }
-    }
-
-    fn tell(&mut self, peer: Peer, message: ToExecutor) {
-        let message = HostMessage::ToExecutor(message);
-        self.send_host(peer.address, peer.executor, &message);
     }
 
     fn send_host(&mut self, to: SocketAddrV4, executor: u32, message: &HostMessage) {

@@ -12,7 +12,7 @@ use crate::resources::ResourceNames;
 use crate::task::{Attempt, Entry, TaskId};
 
 /// The scheduler of this configuration is number 0.
-const SET: u16 = 0;
+pub(crate) const SET: u16 = 0;
 
 /// An executor of a worker at this address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

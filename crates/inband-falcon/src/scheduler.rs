@@ -15,7 +15,7 @@ use crate::timing::{Nanos, MS};
 /// Its node id in packets. None of a client's or an executor's, which is 0.
 pub const NODE: u8 = 1;
 /// Its number: the only set of its role.
-pub const SET: usize = 0;
+pub const SET: usize = crate::packets::SET as usize;
 /// Executors woken by a packet, beside its own; those that are left pull again soon.
 const WAKES_MAX: usize = 64;
 

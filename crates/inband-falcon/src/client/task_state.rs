@@ -1,5 +1,6 @@
 //! What a client knows of a task.
 
+use crate::message::Place;
 use crate::task::{Attempt, Entry, TaskId, TaskSpec, Work};
 use crate::timing::{ClientTiming, Nanos};
 
@@ -56,6 +57,8 @@ pub struct Task<A> {
     /// Executors that were given up with it.
     pub losses: u32,
     pub state: State<A>,
+    /// Where its work can be fetched, once an executor wanted it and it was too long for a packet.
+    pub place: Option<Place>,
     /// When it is looked at.
     pub due: Nanos,
     /// How long the next repetition waits.
@@ -71,6 +74,7 @@ impl<A> Task<A> {
             attempt: 1,
             losses: 0,
             state: State::Waiting,
+            place: None,
             due: Nanos::MAX,
             wait_ns: 0,
             deadline,

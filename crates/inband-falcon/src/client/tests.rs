@@ -184,14 +184,54 @@ fn kept_work_is_given_to_one_executor_at_a_time() {
     client.submit(0, vec![spec], &[], None).unwrap();
     client.actions();
     client.on_executor(1, "executor", ToClient::Started(attempt(1, 0, 1)));
-    let go = Action::Go("executor", attempt(1, 0, 1));
+    let work = Payload::Inline(b"long".to_vec());
+    let go = Action::Tell("executor", ToExecutor::Go(attempt(1, 0, 1), work));
     assert_eq!(client.actions(), [Action::Started(id(1, 0)), go.clone()]);
-    assert_eq!(client.kept(id(1, 0)), Some(&b"long"[..]));
     client.on_executor(1, "executor", ToClient::Started(attempt(1, 0, 1)));
     assert_eq!(client.actions(), [go], "GO was lost");
     client.on_executor(2, "other", ToClient::Started(attempt(1, 0, 1)));
     let revoked = Action::Tell("other", ToExecutor::Revoked(attempt(1, 0, 1)));
     assert_eq!(client.actions(), [revoked]);
+}
+
+#[test]
+fn long_work_is_stored_once_and_forgotten_when_it_is_done() {
+    let mut client = client(1);
+    let long = vec![7; INLINE_LEN_BYTES_MAX + 1];
+    let spec = TaskSpec::new(Work::Kept(long.clone()));
+    client.submit(0, vec![spec], &[], None).unwrap();
+    client.actions();
+    let of = attempt(1, 0, 1);
+    client.on_executor(1, "executor", ToClient::Started(of));
+    client.on_executor(1, "executor", ToClient::Started(of));
+    let store = Action::Store("executor", of);
+    let started = Action::Started(id(1, 0));
+    assert_eq!(client.actions(), [started, store.clone(), store.clone()]);
+    assert_eq!(client.kept(id(1, 0)), Some(&long[..]));
+    client.stored("executor", of, None);
+    assert_eq!(client.actions(), [], "it will ask again");
+    let place = |token| Place {
+        address: ([127, 0, 0, 1], 1).into(),
+        token,
+        len_bytes: long.len() as u64,
+        digest: 0,
+    };
+    client.stored("executor", of, Some(place(1)));
+    let go = Action::Tell("executor", ToExecutor::Go(of, Payload::At(place(1))));
+    assert_eq!(client.actions(), [go.clone()]);
+    client.stored("executor", of, Some(place(2)));
+    let forgotten = Action::Forget(place(2));
+    assert_eq!(client.actions(), [forgotten, go.clone()], "the first one");
+    client.on_executor(2, "executor", ToClient::Started(of));
+    assert_eq!(client.actions(), [go], "it may be fetching that");
+    finish(&mut client, 3, of);
+    let actions = client.actions();
+    assert!(
+        actions.contains(&Action::Forget(place(1))),
+        "{actions:?} forget nothing"
+    );
+    client.stored("executor", of, Some(place(3)));
+    assert_eq!(client.actions(), [Action::Forget(place(3))]);
 }
 
 #[test]

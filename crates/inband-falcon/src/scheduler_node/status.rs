@@ -121,7 +121,10 @@ fn workers(node: &SchedulerNode) -> Vec<WorkerStatus> {
             number,
             name: worker.said.name.clone(),
             address: worker.address,
-            resources: node.scheduler.resource_names().of_bitmap(worker.said.resources),
+            resources: node
+                .scheduler
+                .resource_names()
+                .of_bitmap(worker.said.resources),
             executors: worker.said.executors,
             busy: count(ExecutorState::Busy),
             waiting: count(ExecutorState::Waits),

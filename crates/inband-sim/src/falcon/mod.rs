@@ -1,4 +1,4 @@
-//! Falcon under seeded faults: the real scheduler's role, real clients, workers and registries, in simulated
+//! Falcon under seeded faults: the real scheduler's role and process, real clients and workers, in simulated
 //! time.
 //!
 //! A world of its own, as FLAIR's is: other hosts, other packets. What drives sockets and threads is played here

@@ -22,7 +22,7 @@ listed! {
         AfterOthers = "a job's tasks run, and end, after those of the jobs that it waits for",
         FailsForAReason = "a task fails only for a reason that there was",
         RevokedNotRun = "what an executor was told to leave it does not begin, and its result is not kept",
-        NothingLeftBehind = "a worker keeps a long result for who fetches it no longer than it repeats that result",
+        NothingLeftBehind = "long work is kept for who fetches it until its task is done, a long result as long as it is repeated",
         Prompt = "when all is well an executor that waits has the next task at once, and nobody is given up",
         Liveness = "once faults end, every task of a living client ends, and queues and executors empty",
         NoPanic = "nothing panics",

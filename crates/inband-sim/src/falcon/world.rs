@@ -338,6 +338,15 @@ impl World {
         place
     }
 
+    /// A host ends: what it keeps for others to fetch is of results or tasks, of which it has so many.
+    fn nothing_is_left_behind(&mut self, host: Host, left: usize) {
+        let kept = self.blobs.keys().filter(|(of, _)| *of == host).count();
+        if kept > left {
+            let what = format!("{host:?} keeps {kept} long pieces of {left}");
+            self.broken(Rule::NothingLeftBehind, what);
+        }
+    }
+
     fn forget(&mut self, host: Host, place: &Place) {
         self.blobs.remove(&(host, place.token));
     }

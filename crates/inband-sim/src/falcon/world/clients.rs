@@ -1,12 +1,10 @@
 //! Clients of the world, in the manner of `client_node`: what they want, and what comes of it.
 
-use std::collections::BTreeMap;
-
 use inband_dataplane::falcon::wire::{PRIORITIES, RESOURCES};
 use inband_falcon::client::{self, Action, Client};
-use inband_falcon::limits::{DESC_LEN_BYTES_MAX, INLINE_LEN_BYTES_MAX};
-use inband_falcon::message::{Outcome, Payload, Place, ToExecutor};
-use inband_falcon::packets::{HostMessage, Incoming, Peer};
+use inband_falcon::limits::DESC_LEN_BYTES_MAX;
+use inband_falcon::message::{Outcome, Payload, ToExecutor};
+use inband_falcon::packets::{HostMessage, Peer};
 use inband_falcon::task::{Attempt, JobId, TaskId, TaskSpec, Work};
 use inband_falcon::timing::{Nanos, MS};
 
@@ -26,8 +24,6 @@ struct Process {
     number: u64,
     user: u32,
     first_job: u32,
-    /// Long work that executors fetch.
-    kept: BTreeMap<TaskId, Place>,
 }
 
 /// A client; `None`: it is down.
@@ -56,7 +52,6 @@ impl World {
             number: start,
             user,
             first_job,
-            kept: BTreeMap::new(),
         };
         self.clients[usize::from(number)].0 = Some(Box::new(process));
         self.trace.host(self.now, Host::Client(number), "STARTED");
@@ -68,6 +63,7 @@ impl World {
         let Some(process) = self.clients[usize::from(number)].0.take() else {
             return;
         };
+        self.nothing_is_left_behind(own, process.client.tasks_left());
         let counters = process.client.counters();
         self.stats.host("submitted", counters.submitted);
         self.stats.host("submits repeated", counters.repeated);
@@ -135,7 +131,8 @@ impl World {
                     self.send(own, self.scheduler_of(number), packet);
                 }
                 Action::Tell(peer, message) => self.tell_executor(number, peer, message),
-                Action::Go(peer, attempt) => self.go(number, peer, attempt),
+                Action::Store(peer, attempt) => self.store_work(number, peer, attempt),
+                Action::Forget(place) => self.forget(own, &place),
                 Action::Fetch(peer, attempt, outcome) => {
                     let what = Box::new((peer, attempt, outcome));
                     let event = Event::FetchesResult(number, start, what);
@@ -164,60 +161,39 @@ impl World {
             .about(self.now, own, words, (id, outcome.is_ok()));
         let held = self.ledger.ends(now, id, outcome);
         self.must(held);
-        let kept = self.process(number).and_then(|p| p.kept.remove(&id));
-        if let Some(place) = kept {
-            self.forget(own, &place);
-        }
     }
 
     fn tell_executor(&mut self, number: u8, peer: Peer, message: ToExecutor) {
+        if let ToExecutor::Go(attempt, _) = &message {
+            if self.ledger.ended(attempt.id).is_some() {
+                let what = format!("GO for {attempt:?}, which has ended");
+                self.broken(Rule::RevokedNotRun, what);
+            }
+        }
         let message = HostMessage::ToExecutor(message);
         let from = Host::Client(number);
         self.tell(from, peer.address, peer.executor, &message);
     }
 
-    fn go(&mut self, number: u8, peer: Peer, attempt: Attempt) {
-        let own = Host::Client(number);
-        let Some(process) = self.process(number) else {
+    fn store_work(&mut self, number: u8, peer: Peer, attempt: Attempt) {
+        let work = |process: &mut Process| process.client.kept(attempt.id).map(<[u8]>::to_vec);
+        let Some(work) = self.process(number).and_then(work) else {
             return;
         };
-        let Some(work) = process.client.kept(attempt.id) else {
-            return;
-        };
-        let payload = match process.kept.get(&attempt.id) {
-            Some(place) => Payload::At(*place),
-            None if work.len() <= INLINE_LEN_BYTES_MAX => Payload::Inline(work.to_vec()),
-            None => {
-                let work = work.to_vec();
-                let place = self.keep(own, work);
-                if let Some(process) = self.process(number) {
-                    process.kept.insert(attempt.id, place);
-                }
-                Payload::At(place)
-            }
-        };
-        if self.ledger.ended(attempt.id).is_some() {
-            self.broken(
-                Rule::RevokedNotRun,
-                format!("GO for {attempt:?}, which has ended"),
-            );
+        // Too much is kept now and then.
+        let place = (self.rng.below(8) > 0).then(|| self.keep(Host::Client(number), work));
+        if let Some(process) = self.process(number) {
+            process.client.stored(peer, attempt, place);
         }
-        self.tell_executor(number, peer, ToExecutor::Go(attempt, payload));
+        self.act_client(number);
     }
 
     pub(super) fn on_client_packet(&mut self, number: u8, from: Host, bytes: &[u8]) {
         for incoming in self.codec.read(bytes) {
-            match incoming {
-                Incoming::Reply(reply) => {
-                    self.at_client(number, |client, now| client.on_reply(now, reply));
-                }
-                Incoming::Host(executor, HostMessage::ToClient(message)) => {
-                    let address = from.address();
-                    let peer = Peer { address, executor };
-                    self.at_client(number, |client, now| client.on_executor(now, peer, message));
-                }
-                _ => {}
-            }
+            let from = from.address();
+            self.at_client(number, |client, now| {
+                client.on_incoming(now, from, incoming)
+            });
         }
     }
 

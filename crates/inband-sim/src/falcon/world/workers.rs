@@ -85,14 +85,6 @@ impl World {
         self.trace.host(self.now, own, "STOPPED");
     }
 
-    fn nothing_is_left_behind(&mut self, own: Host, results: usize) {
-        let blobs = self.blobs.keys().filter(|(host, _)| *host == own).count();
-        if blobs > results {
-            let what = format!("{own:?} keeps {blobs} long results, and {results} results");
-            self.broken(Rule::NothingLeftBehind, what);
-        }
-    }
-
     /// Its process ends, and somebody starts it again.
     pub(super) fn restart_worker(&mut self, number: u8, why: &'static str) {
         self.stats.host(why, 1);
