@@ -113,6 +113,20 @@ fn a_pull_that_is_repeated_gets_the_same_task() {
 }
 
 #[test]
+fn one_submit_wakes_all_that_wait_and_its_client_need_not_ask() {
+    let layout = Layout {
+        tasks_per_submit: 8,
+        wakes: true,
+        ..plain(3)
+    };
+    let mut world = world(layout);
+    let submits = first(&mut world, Type::Submit, Fate::Pass);
+    let ids = submit(&mut world, tasks(3, MS));
+    must_end(&mut world, 2 * MS, &ids, "done");
+    assert_eq!((submits.get(), lost(&world)), (1, 0));
+}
+
+#[test]
 fn a_submit_that_nothing_was_heard_of_is_repeated_and_its_result_taken_once() {
     let mut world = world(plain(2));
     // Nobody waits any more: the answer is a SUBMIT_REPLY.

@@ -108,6 +108,15 @@ impl Layout {
         self.falcon.policy != Policy::Resources
     }
 
+    /// As many tasks as a client's executors begin at once when all is well.
+    pub(super) fn tasks_at_once(&self) -> u64 {
+        let executors = u64::from(self.workers / self.schedulers) * u64::from(self.executors);
+        let queued = self.falcon.queue_slots() as u64;
+        executors
+            .min(queued)
+            .min(u64::from(self.falcon.user_tasks_max))
+    }
+
     /// One scheduler, a worker with so many executors, a client; nothing goes wrong: for directed tests.
     pub fn plain(policy: Policy, executors: u8) -> Layout {
         let mut layout = Layout::random(0, &mut Rng::new(0, 0));

@@ -167,19 +167,23 @@ impl World {
         }
     }
 
-    /// Everybody is idle: a job has its executor at once.
+    /// Everybody is idle: a job has its executors at once.
     fn must_be_prompt(&mut self, client: u8) {
         let takes_ns = MS;
-        let plan = Plan {
-            number: u64::from(client),
-            takes_ns,
-            ends: Ends::Output(8),
+        let task = |number| {
+            let ends = Ends::Output(8);
+            let plan = Plan {
+                number,
+                takes_ns,
+                ends,
+            };
+            TaskSpec::new(Work::Inline(plan.work(0)))
         };
-        let work = Work::Inline(plan.work(0));
-        self.submit(client, vec![TaskSpec::new(work)], &[], None);
+        let tasks = (0..self.layout.tasks_at_once()).map(task).collect();
+        self.submit(client, tasks, &[], None);
         let until = self.now + takes_ns + PROMPT_NS;
         if !self.run_until(until, |world| world.tasks_left() == 0) {
-            let what = format!("client {client} waits for a task that nobody begins");
+            let what = format!("client {client} waits for tasks that nobody begins");
             self.broken(Rule::Prompt, what);
         }
     }
