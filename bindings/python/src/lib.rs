@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use inband_dataplane::auth::{Digest, Keys, Secret};
@@ -38,19 +38,63 @@ fn runtime_error(error: impl ToString) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
+/// What only the process that has made it can use. A forked one has none of its threads, and would wait for them.
+struct OfThisProcess<T> {
+    process: u32,
+    what: Mutex<Option<T>>,
+}
+
+impl<T> OfThisProcess<T> {
+    fn new(what: T) -> OfThisProcess<T> {
+        OfThisProcess {
+            process: std::process::id(),
+            what: Mutex::new(Some(what)),
+        }
+    }
+
+    fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Use it; it must not be closed.
+    fn with<R>(&self, use_it: impl FnOnce(&T) -> R) -> PyResult<R> {
+        if !self.is_here() {
+            return Err(runtime_error(
+                "this process was forked from the one that has made this executor; make another one here",
+            ));
+        }
+        let what = self.what.lock().map_err(runtime_error)?;
+        let what = what.as_ref().ok_or_else(|| runtime_error("it is closed"))?;
+        Ok(use_it(what))
+    }
+
+    /// To close it; `None`: that is done, or not this process's to do.
+    fn take(&self) -> Option<T> {
+        let lock = || self.what.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_here().then(lock)?.take()
+    }
+}
+
+impl<T> Drop for OfThisProcess<T> {
+    fn drop(&mut self) {
+        if !self.is_here() {
+            let what = self.what.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(what.take());
+        }
+    }
+}
+
 /// A client of a scheduler.
 #[pyclass(frozen)]
-struct Client(Mutex<Option<std::sync::Arc<ClientNode>>>);
+struct Client(OfThisProcess<Arc<ClientNode>>);
 
 impl Client {
     fn of(node: ClientNode) -> Client {
-        Client(Mutex::new(Some(std::sync::Arc::new(node))))
+        Client(OfThisProcess::new(Arc::new(node)))
     }
 
-    fn node(&self) -> PyResult<std::sync::Arc<ClientNode>> {
-        let node = self.0.lock().map_err(runtime_error)?;
-        node.clone()
-            .ok_or_else(|| runtime_error("the client is closed"))
+    fn node(&self) -> PyResult<Arc<ClientNode>> {
+        self.0.with(Arc::clone)
     }
 }
 
@@ -125,7 +169,7 @@ impl Client {
 
     /// End.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let node = self.0.lock().map_err(runtime_error)?.take();
+        let node = self.0.take();
         py.detach(|| drop(node));
         Ok(())
     }
@@ -167,7 +211,7 @@ fn resolve(address: &str) -> PyResult<SocketAddrV4> {
 
 /// A scheduler and executors in this process.
 #[pyclass(frozen)]
-struct LocalCluster(Mutex<Option<local::LocalCluster>>);
+struct LocalCluster(OfThisProcess<local::LocalCluster>);
 
 #[pymethods]
 impl LocalCluster {
@@ -192,23 +236,19 @@ impl LocalCluster {
             ..Tools::default()
         };
         let started = py.detach(|| local::LocalCluster::start(executors, access, tools));
-        Ok(LocalCluster(Mutex::new(Some(
-            started.map_err(runtime_error)?,
-        ))))
+        let started = started.map_err(runtime_error)?;
+        Ok(LocalCluster(OfThisProcess::new(started)))
     }
 
     /// A client of it; others have no key.
     fn client(&self) -> PyResult<Client> {
-        let cluster = self.0.lock().map_err(runtime_error)?;
-        let cluster = cluster
-            .as_ref()
-            .ok_or_else(|| runtime_error("the cluster is closed"))?;
-        cluster.client().map(Client::of).map_err(runtime_error)
+        let client = self.0.with(local::LocalCluster::client)?;
+        client.map(Client::of).map_err(runtime_error)
     }
 
     /// End everything, and stop what runs.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let cluster = self.0.lock().map_err(runtime_error)?.take();
+        let cluster = self.0.take();
         py.detach(|| drop(cluster));
         Ok(())
     }

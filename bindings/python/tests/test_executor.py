@@ -212,6 +212,31 @@ assert forks, "this test would notice"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
+def test_a_forked_process_ends_and_leaves_the_executor_alone():
+    script = """
+import os, sys, time, inband
+with inband.Executor(max_workers=1) as executor:
+    pending = executor.submit(time.sleep, 1)
+    pid = os.fork()
+    if pid == 0:
+        for use in [lambda: executor.submit(abs, -1), pending.cancel, pending.kill]:
+            try:
+                use()
+            except RuntimeError as error:
+                assert "was forked" in str(error), error
+            else:
+                sys.exit(3)
+        with inband.Executor(max_workers=1) as own:
+            assert own.submit(abs, -2).result(30) == 2
+        sys.exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, status
+    assert pending.result(30) is None
+    assert executor.submit(abs, -1).result(30) == 1
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
 def test_interpreters_end_with_who_started_them():
     script = """
 import os, signal, sys, time, inband

@@ -76,7 +76,7 @@ class Executor(concurrent.futures.Executor):
 
     Calls, arguments and results are pickled with cloudpickle, so functions of `__main__`, lambdas and closures can be
     submitted. A task may run more than once if its executor is lost; its result is taken once. Objects of this class
-    may be used by several threads.
+    may be used by several threads, but not by a forked process, which makes its own.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class Executor(concurrent.futures.Executor):
             self._cluster = _native.LocalCluster(max_workers or os.cpu_count() or 1, sys.executable, path)
             self._client = self._cluster.client()
         self._wishes = (priority, resource, worker, None if timeout is None else round(timeout * 1000))
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._futures: dict[tuple[int, int], Future] = {}
         self._is_shut_down = False
@@ -122,6 +123,8 @@ class Executor(concurrent.futures.Executor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future":
         """As `concurrent.futures.Executor.submit`."""
+        if not self._is_of_this_process():
+            raise RuntimeError("this process was forked from the one that has made this executor; make another one here")
         call = dump_call(fn, args, kwargs)
         future = Future()
         future._executor = self
@@ -147,7 +150,9 @@ class Executor(concurrent.futures.Executor):
         return itertools.chain.from_iterable(results)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As `concurrent.futures.Executor.shutdown`."""
+        """As `concurrent.futures.Executor.shutdown`. In a forked process it does nothing."""
+        if not self._is_of_this_process():
+            return
         with self._lock:
             self._is_shut_down = True
             futures = list(self._futures.values())
@@ -169,6 +174,10 @@ class Executor(concurrent.futures.Executor):
             if kind != _STARTED:
                 future._executor = None
             _tell(future, kind, said)
+
+    def _is_of_this_process(self) -> bool:
+        # A forked one has no thread that hears of tasks, and another may have held the lock.
+        return self._process == os.getpid()
 
     def _end(self) -> bool:
         """Close everything if nothing is left to be done."""

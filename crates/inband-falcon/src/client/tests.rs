@@ -218,7 +218,7 @@ fn long_work_is_stored_once_and_forgotten_when_it_is_done() {
     };
     client.stored("executor", of, Some(place(1)));
     let go = Action::Tell("executor", ToExecutor::Go(of, Payload::At(place(1))));
-    assert_eq!(client.actions(), [go.clone()]);
+    assert_eq!(client.actions(), std::slice::from_ref(&go));
     client.stored("executor", of, Some(place(2)));
     let forgotten = Action::Forget(place(2));
     assert_eq!(client.actions(), [forgotten, go.clone()], "the first one");
