@@ -109,6 +109,8 @@ pub struct Client<A> {
     incarnation: u64,
     /// Of those before, the last first.
     ended: VecDeque<u64>,
+    /// Its first SUBMIT since the scheduler was heard of first: only a living one answers it.
+    since_submit_seq: u64,
     next_job: u32,
     next_submit_seq: u64,
     jobs: BTreeMap<u32, Job>,
@@ -134,6 +136,7 @@ impl<A: Clone + PartialEq> Client<A> {
             config,
             incarnation: 0,
             ended: VecDeque::new(),
+            since_submit_seq: 0,
             next_job: config.first_job,
             next_submit_seq: 1,
             jobs: BTreeMap::new(),
@@ -277,7 +280,7 @@ impl<A: Clone + PartialEq> Client<A> {
 
     /// The scheduler has answered, or an executor in its place.
     pub fn on_reply(&mut self, now: Nanos, reply: SubmitReply) {
-        if !self.is_of_scheduler(now, reply.incarnation) {
+        if !self.is_of_scheduler(now, &reply) {
             return;
         }
         self.queues.heard(reply.queue, reply.head);
@@ -311,20 +314,25 @@ impl<A: Clone + PartialEq> Client<A> {
         }
     }
 
-    /// An answer comes from this scheduler. False: it is late, from one that has ended.
-    fn is_of_scheduler(&mut self, now: Nanos, incarnation: u64) -> bool {
+    /// Does a living scheduler answer, even if another one than was thought? False: it is late, from one that has ended.
+    fn is_of_scheduler(&mut self, now: Nanos, reply: &SubmitReply) -> bool {
+        let incarnation = reply.incarnation;
         if incarnation == self.incarnation {
             return true;
         }
-        if self.ended.contains(&incarnation) {
+        // If not, what was heard in between was damaged on its way: nobody is called so.
+        let is_late = !(self.since_submit_seq..self.next_submit_seq).contains(&reply.submit_seq);
+        if is_late && self.ended.contains(&incarnation) {
             return false;
         }
         if self.incarnation != 0 {
             self.counters.schedulers_lost += 1;
+            self.ended.retain(|ended| *ended != incarnation);
             self.ended.truncate(ENDED_KEPT - 1);
             self.ended.push_front(self.incarnation);
         }
         self.incarnation = incarnation;
+        self.since_submit_seq = self.next_submit_seq;
         self.queues = Queues::default();
         // What is on its way may be with the new one already; silence will tell.
         let mut lost = Vec::new();

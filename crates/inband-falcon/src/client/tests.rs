@@ -262,6 +262,30 @@ fn another_scheduler_gets_everything_that_had_not_begun() {
 }
 
 #[test]
+fn a_scheduler_that_was_thought_to_have_ended_is_heard_again_once_it_answers_something_new() {
+    let mut client = client(1);
+    client.submit(0, inline(3), &[], None).unwrap();
+    client.on_reply(0, reply(1, 1, 1, 0));
+    client.actions();
+    // Its name is damaged on the way.
+    let damaged = SubmitReply {
+        incarnation: 98,
+        ..reply(2, 1, 2, 0)
+    };
+    client.on_reply(1, damaged);
+    assert_eq!(submits(&mut client), [(4, vec![attempt(1, 0, 2)])]);
+    client.on_reply(2, reply(3, 1, 3, 0));
+    assert_eq!(submits(&mut client), [], "that may be late");
+    client.on_reply(3, reply(4, 1, 4, 0));
+    let again = [(5, vec![attempt(1, 1, 2)])];
+    assert_eq!(submits(&mut client), again, "of the one that there was not");
+    assert_eq!(client.counters().schedulers_lost, 2);
+    client.on_reply(4, reply(5, 1, 5, 0));
+    assert_eq!(submits(&mut client), []);
+    assert_eq!(client.counters().schedulers_lost, 2);
+}
+
+#[test]
 fn jobs_wait_for_others_and_fail_with_them() {
     let mut client = client(1);
     let first = client.submit(0, inline(2), &[], None).unwrap();
