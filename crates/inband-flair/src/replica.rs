@@ -286,17 +286,30 @@ impl Replica {
         }
     }
 
-    /// What an earlier process of the replica has said may come late: another log counts once it is said twice in a
-    /// row. A voter that is alive is not removed for a message of its predecessor.
+    /// What an earlier process of the replica has said may come late: another log than the one that it has announced, or
+    /// that is in the group, counts once it is said twice in a row. A voter that is alive is not removed for a message of
+    /// its predecessor.
     fn note_announcement(&mut self, from: u8, announcement: Announcement) {
         let at = usize::from(from);
-        let is_same = |a: Announcement| a.raft_id == announcement.raft_id;
-        let again = |a: Announcement| is_same(a) && announcement.time > a.time;
-        if self.announced[at].is_none_or(is_same) || self.contradicted[at].is_some_and(again) {
+        let is_same = |id: u64| id == announcement.raft_id;
+        let again = |a: Announcement| is_same(a.raft_id) && announcement.time > a.time;
+        if self.log_of(from).is_none_or(is_same) || self.contradicted[at].is_some_and(again) {
             self.announced[at] = Some(announcement);
             self.contradicted[at] = None;
         } else {
             self.contradicted[at] = Some(announcement);
+        }
+    }
+
+    /// A replica that this one has not heard of for long may have another log since, and vote with it. What it announces
+    /// from now on counts.
+    fn forget_contradictions(&mut self) {
+        for replica in 0..self.config.replicas {
+            let at = usize::from(replica);
+            let in_group = self.log_in_group(replica);
+            let is_other = |a: &Announcement| in_group.is_some_and(|id| id != a.raft_id);
+            self.announced[at] = self.announced[at].filter(|a| !is_other(a));
+            self.contradicted[at] = None;
         }
     }
 
@@ -456,16 +469,19 @@ impl Replica {
 
     /// Raft ids of the logs that are to vote: of each replica the one that it announces.
     fn wanted(&self) -> Vec<u64> {
-        let (voters, learners) = self.raft.peers();
-        let wanted = |replica: u8| {
-            if replica == self.config.replica {
-                return Some(self.raft.id());
-            }
-            let announced = self.announced[usize::from(replica)].map(|a| a.raft_id);
-            let mut peers = voters.iter().chain(&learners).copied();
-            announced.or_else(|| peers.find(|id| node_of(*id) == replica))
-        };
-        (0..self.config.replicas).filter_map(wanted).collect()
+        let others = self.others().filter_map(|replica| self.log_of(replica));
+        others.chain([self.raft.id()]).collect()
+    }
+
+    /// Of another replica: what it announces, or else the one that is in the group.
+    fn log_of(&self, replica: u8) -> Option<u64> {
+        let announced = self.announced[usize::from(replica)].map(|a| a.raft_id);
+        announced.or_else(|| self.log_in_group(replica))
+    }
+
+    fn log_in_group(&self, replica: u8) -> Option<u64> {
+        let is_its = |id: &u64| node_of(*id) == replica;
+        self.raft.all_peers().find(is_its)
     }
 
     fn replicas_heard(&self, now: Nanos) -> u8 {
@@ -513,6 +529,7 @@ impl Replica {
         self.leases.deposed(self.raft.last_index());
         self.lflair.deposed();
         if let Some(term) = leads_in {
+            self.forget_contradictions();
             let last = self.raft.state().session();
             let step_down_ns = last.step_down_max_ns;
             self.lflair.elected(now, term, last.switch, step_down_ns);

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use common::{end, filter, gets, put, verdict, wait};
+use inband_dataplane::flair::wire::Type;
 use inband_flair::reads::Reads;
 use inband_flair::timing::{Nanos, MS};
 use inband_sim::flair::{Act, Fate, Host, Layout, MessageKind, Passing, World};
@@ -70,6 +71,12 @@ fn is_cut(p: &Passing, leader: u8, follower: u8) -> bool {
         || goes(p, follower, leader) == Some(Announcement)
 }
 
+/// A read on its way to a replica.
+fn is_read(p: &Passing) -> bool {
+    let kind = p.header.map(|header| header.kind);
+    kind == Some(Type::Read) && matches!(p.to, Host::Replica(_))
+}
+
 /// Reads that a replica has answered as a follower, and those that it has refused.
 fn reads_at(world: &World, replica: u8) -> (u64, u64) {
     let counters = world.replica(replica).expect("up").counters();
@@ -101,6 +108,35 @@ fn a_write_waits_for_a_holder_that_is_cut_off() {
         assert!(reads_at(&world, holder).0 > before + 20, "and does");
     }
     read_for(&mut world, 180 * MS);
+    assert_eq!(end(world), Ok(()));
+}
+
+#[test]
+fn a_read_at_the_leader_that_waits_does_not_show_a_write_that_came_meanwhile() {
+    let (mut world, leader, holder) = quiet(49, &LEASES);
+    // A client's first write waits for its session.
+    put(&mut world, 3, 4);
+    let began = world.now;
+    filter(&mut world, move |p| match goes(p, leader, holder) {
+        Some(MessageKind::Entries) => Fate::Delay(20 * MS),
+        // At first the leader alone is asked.
+        None if p.now < began + 20 * MS && is_read(p) && p.to != Host::Replica(leader) => {
+            Fate::Lose
+        }
+        _ => Fate::Pass,
+    });
+    let read_before = reads_at(&world, holder).0;
+    world.request(0, 0, Act::Put(2));
+    for at in 0..40 {
+        if at == 10 {
+            world.request(3, 0, Act::Put(3));
+        }
+        gets(&mut world, 2);
+        world.run_for(MS);
+    }
+    // The holder has the first one, and a lease with it, ten milliseconds before it has the second.
+    assert_eq!(verdict(&world), Ok(()));
+    assert!(reads_at(&world, holder).0 > read_before + 5);
     assert_eq!(end(world), Ok(()));
 }
 

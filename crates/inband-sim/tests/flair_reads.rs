@@ -5,7 +5,7 @@ use inband_flair::reads::Reads;
 use inband_sim::flair::{run, Options, Report};
 
 /// Seeds played of each way.
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 300;
 
 fn play(reads: Reads) -> Vec<Report> {
     let options = Options {

@@ -12,7 +12,7 @@ use common::{end, filter, gets, is_control, put, verdict, wait};
 use inband_dataplane::flair::wire::{flag, Type};
 use inband_flair::reads::Reads;
 use inband_flair::timing::{Nanos, MS};
-use inband_sim::flair::{Act, Fate, Host, Layout, Mutation, Rule, World};
+use inband_sim::flair::{Act, Fate, Host, Layout, MessageKind, Mutation, Rule, World};
 
 /// One key, one group, nobody does anything by himself.
 fn quiet(seed: u64, mutation: Option<Mutation>, step_down_ns: Nanos) -> World {
@@ -353,6 +353,34 @@ fn a_follower_that_has_lost_everything_refuses() {
 
 /// A write of a session comes to the leader when the next one has begun, in which its group is stable; a follower
 /// that is sent reads of the group hears late of what is committed.
+#[test]
+fn a_new_leader_removes_no_voter_for_what_its_predecessor_announced() {
+    let mut world = quiet(25, None, 100 * MS);
+    let old = world.leader().expect("it serves");
+    let [heir, reborn] = [1, 2].map(|n| (old + n) % 3);
+    filter(&mut world, move |p| {
+        let is_heard = (p.from, p.to) == (Host::Replica(reborn), Host::Replica(heir));
+        match is_heard && p.message == Some(MessageKind::Announcement) {
+            true => Fate::Lose,
+            false => Fate::Pass,
+        }
+    });
+    world.stop_replica(reborn);
+    world.restart_replica(reborn);
+    wait(&mut world, "a voter again", World::is_whole);
+    world.stop_replica(old);
+    // So that the other one leads.
+    world.set_clock_rate(Host::Replica(reborn), 300_000);
+    wait(&mut world, "another one leads", |w| {
+        w.leader().is_some_and(|leader| leader != old)
+    });
+    assert_eq!(world.leader(), Some(heir));
+    put(&mut world, 0, 2);
+    world.run_for(500 * MS);
+    put(&mut world, 0, 3);
+    assert_eq!(end(world), Ok(()));
+}
+
 #[test]
 fn a_write_of_an_old_session_is_not_taken() {
     let mut world = quiet(21, None, 100 * MS);

@@ -55,6 +55,15 @@ pub(super) struct WaitingRead {
     pub key: Box<[u8]>,
 }
 
+/// A reply to a read that must not be seen yet.
+#[derive(Debug)]
+pub(super) struct HeldReply {
+    pub switch: u8,
+    pub header: Header,
+    pub key: Box<[u8]>,
+    pub data: Box<[u8]>,
+}
+
 /// A reply without anything in it: of the session, the write or read, and the client of a request.
 fn reply(kind: Type, request: &Header, (set, node, replica): Identity) -> Header {
     Header {
@@ -97,7 +106,7 @@ impl Replica {
         };
         match self.config.reads {
             Reads::Majority => self.read_with_majority(waiting()),
-            Reads::FollowerLeases => self.read_with_leases(waiting(), out),
+            Reads::FollowerLeases => self.read_with_leases(switch, request, key, out),
             Reads::Flair | Reads::Leader => {
                 self.counters.reads_leader += 1;
                 self.answer_read(switch, request, key, out);
@@ -172,7 +181,13 @@ impl Replica {
         self.raft.applied() >= request.log_index
     }
 
-    fn answer_read(&self, switch: u8, request: &Header, key: &[u8], out: &mut Out) {
+    pub(super) fn answer_read(&self, switch: u8, request: &Header, key: &[u8], out: &mut Out) {
+        let (header, data) = self.read_reply(request, key);
+        out.packets.push(switch, &header, key, data);
+    }
+
+    /// What is read now.
+    pub(super) fn read_reply(&self, request: &Header, key: &[u8]) -> (Header, &[u8]) {
         let mut header = reply(Type::ReadReply, request, self.identity());
         header.flags = request.flags & flag::STABLE;
         let data = self.raft.state().get(key);
@@ -180,7 +195,6 @@ impl Replica {
             Some(data) => header.digest = self.digests.of_data(data),
             None => header.flags |= flag::MISSING,
         }
-        out.packets
-            .push(switch, &header, key, data.unwrap_or_default());
+        (header, data.unwrap_or_default())
     }
 }

@@ -11,7 +11,7 @@ use inband_dataplane::flair::wire::{self, Header};
 use inband_raft::RaftMessage;
 use serde::{Deserialize, Serialize};
 
-use super::answer::WaitingRead;
+use super::answer::HeldReply;
 use super::{Message, Out, Replica};
 use crate::digests::Digests;
 use crate::entry::{Entry, Op};
@@ -62,7 +62,8 @@ struct Leading {
     may_hold_until: [Nanos; REPLICAS_MAX],
     /// Replies to writes that are applied here, in the order of their indexes.
     writes: VecDeque<(u64, u8, Header)>,
-    reads: Vec<(u64, WaitingRead)>,
+    /// Replies to reads that saw the write of this index.
+    reads: Vec<(u64, HeldReply)>,
 }
 
 impl Leases {
@@ -201,16 +202,33 @@ impl Replica {
         }
     }
 
-    /// A read has come to the leader: it waits for the group's last write, if there is one that others may not have.
-    pub(super) fn read_with_leases(&mut self, read: WaitingRead, out: &mut Out) {
-        let written = self.leases.written[self.leases.group(read.request.key_hash)];
-        let leading = &mut self.leases.leading;
-        if written <= leading.safe {
-            return self.answer_waiting(&read, out);
+    /// A read has come to the leader: its reply waits for the group's last write, if there is one that others may not have.
+    /// What it says is read now: by then there may be later writes, which others may not have.
+    pub(super) fn read_with_leases(
+        &mut self,
+        switch: u8,
+        request: &Header,
+        key: &[u8],
+        out: &mut Out,
+    ) {
+        let written = self.leases.written[self.leases.group(request.key_hash)];
+        let is_safe = written <= self.leases.leading.safe;
+        if !is_safe && self.leases.leading.reads.len() >= WAITING_READS_MAX {
+            return;
         }
-        if leading.reads.len() < WAITING_READS_MAX {
-            leading.reads.push((written, read));
+        self.counters.reads_leader += 1;
+        if is_safe {
+            return self.answer_read(switch, request, key, out);
         }
+        let (header, data) = self.read_reply(request, key);
+        let (key, data) = (key.into(), data.into());
+        let held = HeldReply {
+            switch,
+            header,
+            key,
+            data,
+        };
+        self.leases.leading.reads.push((written, held));
     }
 
     /// A write is applied here; its reply waits for all who may have leases.
@@ -241,6 +259,10 @@ impl Replica {
         let waiting = std::mem::take(&mut leading.reads).into_iter();
         let (ready, waiting): (Vec<_>, _) = waiting.partition(|(written, _)| *written <= safe);
         leading.reads = waiting;
+        for (_, held) in ready {
+            out.packets
+                .push(held.switch, &held.header, &held.key, &held.data);
+        }
         let own = usize::from(self.config.replica);
         let lease_ns = self.config.timing.lease_ns;
         for (replica, until) in leading.grants_due(now, applied, &matched, own, lease_ns) {
@@ -250,9 +272,6 @@ impl Replica {
                 until,
             };
             out.messages.push((replica, Message::Grant(grant)));
-        }
-        for (_, read) in ready {
-            self.answer_waiting(&read, out);
         }
     }
 
