@@ -99,13 +99,12 @@ impl Replica {
         if self.lflair.serving() != Some((request.session, switch)) {
             return; // the switch would drop the answer
         }
-        let waiting = || WaitingRead {
-            switch,
-            request: *request,
-            key: key.into(),
-        };
         match self.config.reads {
-            Reads::Majority => self.read_with_majority(waiting()),
+            Reads::Majority => self.read_with_majority(WaitingRead {
+                switch,
+                request: *request,
+                key: key.into(),
+            }),
             Reads::FollowerLeases => self.read_with_leases(switch, request, key, out),
             Reads::Flair | Reads::Leader => {
                 self.counters.reads_leader += 1;
