@@ -4,7 +4,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 
@@ -46,10 +46,24 @@ pub fn in_host<T: Send>(host: &Host, f: impl FnOnce() -> io::Result<T> + Send) -
         .expect("in the host")
 }
 
+/// A process that another test is just starting has a copy of every socket of this one until it runs its program: what was
+/// dropped may be in use for a moment.
+fn once_free<T>(bind: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            bound => return bound,
+        }
+    }
+}
+
 pub fn udp(lab: &Lab, host: &str) -> UdpSocket {
     let host = lab.host(host).expect("host");
     let address = host.address();
-    let socket = in_host(&host, || UdpSocket::bind((address, PORT)));
+    let socket = in_host(&host, || once_free(|| UdpSocket::bind((address, PORT))));
     socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
     // Room for everything that a released link delivers at once.
     setsockopt(&socket, RcvBufForce, &RECEIVE_BUFFER_BYTES).expect("receive buffer");
@@ -59,7 +73,7 @@ pub fn udp(lab: &Lab, host: &str) -> UdpSocket {
 pub fn tcp_pair(lab: &Lab, from: &str, to: &str) -> (TcpStream, TcpStream) {
     let (from, to) = (lab.host(from).expect("host"), lab.host(to).expect("host"));
     let address = SocketAddr::from((to.address(), PORT));
-    let listener = in_host(&to, || TcpListener::bind(address));
+    let listener = in_host(&to, || once_free(|| TcpListener::bind(address)));
     let client = in_host(&from, || TcpStream::connect_timeout(&address, PATIENCE));
     let (server, _) = listener.accept().expect("accept");
     (client, server)
