@@ -26,6 +26,10 @@ const CLOCK_SKEW: Duration = Duration::from_secs(24 * 3600);
 /// With less left, `inband doctor` warns.
 pub const RENEW_BEFORE: Duration = Duration::from_secs(90 * 24 * 3600);
 
+// Common names: "Inband cluster NAME", and "Inband cluster NAME node ID" of a host.
+const HOLDER_NAME_START: &str = "Inband cluster ";
+const HOLDER_NAME_NODE: &str = " node ";
+
 const AUTHORITY_CERTIFICATE: &str = "ca.pem";
 const AUTHORITY_KEY: &str = "ca.key";
 
@@ -120,6 +124,15 @@ pub struct CertificateFiles {
 }
 
 impl CertificateFiles {
+    /// The three files in a directory of their own, under their usual names.
+    pub fn in_dir(dir: &Path) -> Self {
+        Self {
+            ca: dir.join("ca.pem"),
+            certificate: dir.join("certificate.pem"),
+            key: dir.join("key.pem"),
+        }
+    }
+
     pub(crate) fn chain(&self) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
         certificates(&self.certificate)
     }
@@ -165,6 +178,44 @@ pub fn expires(path: &Path) -> Result<SystemTime, CertificateError> {
     let at = certificate.validity().not_after.timestamp();
     let since_epoch = u64::try_from(at).map_err(|_| content("it has expired".into()))?;
     Ok(UNIX_EPOCH + Duration::from_secs(since_epoch))
+}
+
+/// Whom a certificate speaks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The node's id.
+    pub node: u8,
+    /// The cluster's name.
+    pub cluster: String,
+}
+
+/// Whom the certificate in a file speaks for; `None`: it was not made by [`Authority::issue`].
+pub fn holder(path: &Path) -> Result<Option<Holder>, CertificateError> {
+    let all = certificates(path)?;
+    let (_, certificate) = x509_parser::parse_x509_certificate(&all[0]).map_err(|error| {
+        CertificateError::Content {
+            path: path.to_owned(),
+            problem: format!("no certificate: {error}"),
+        }
+    })?;
+    let mut names = certificate.subject().iter_common_name();
+    let name = names.next().and_then(|name| name.as_str().ok());
+    Ok(name.and_then(holder_of_name))
+}
+
+/// The common name of a host's certificate.
+fn holder_name(cluster: &str, node: u8) -> String {
+    format!("{HOLDER_NAME_START}{cluster}{HOLDER_NAME_NODE}{node}")
+}
+
+fn holder_of_name(name: &str) -> Option<Holder> {
+    let (cluster, node) = name
+        .strip_prefix(HOLDER_NAME_START)?
+        .rsplit_once(HOLDER_NAME_NODE)?;
+    Some(Holder {
+        node: node.parse().ok()?,
+        cluster: cluster.to_owned(),
+    })
 }
 
 /// Name of a host in its certificate.
@@ -221,7 +272,7 @@ impl Authority {
 
     fn params(&self) -> Result<CertificateParams, CertificateError> {
         let mut params = valid_from_now(Vec::new(), VALIDITY)?;
-        let name = format!("Inband cluster {}", self.cluster);
+        let name = format!("{HOLDER_NAME_START}{}", self.cluster);
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -249,7 +300,7 @@ impl Authority {
     ) -> Result<(), CertificateError> {
         let names = vec![HOST_NAME.into(), name_of_node(node), "localhost".into()];
         let mut params = valid_from_now(names, validity)?;
-        let name = format!("Inband cluster {} node {node}", self.cluster);
+        let name = holder_name(&self.cluster, node);
         params.distinguished_name.push(DnType::CommonName, name);
         let addresses = addresses.iter().map(|ip| SanType::IpAddress(*ip));
         params.subject_alt_names.extend(addresses);

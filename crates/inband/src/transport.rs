@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand};
 use inband_paxos::config::{Config, TlsConfig};
-use inband_transport::certificates::{Authority, CertificateFiles, RENEW_BEFORE};
+use inband_transport::certificates::{self, Authority, CertificateFiles, Holder, RENEW_BEFORE};
 use inband_transport::tls::Transport;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -25,7 +25,29 @@ pub fn certificate_files(tls: &TlsConfig) -> CertificateFiles {
 
 /// As the configuration says; warns of a certificate that is about to expire.
 pub fn of(config: &Config) -> Result<Transport> {
+    if let Some(tls) = &config.host.tls {
+        check_holder(config, &tls.certificate)?;
+    }
     of_tls(config.host.tls.as_ref())
+}
+
+/// Peers refuse a host that comes with the certificate of another; say so here, where it can be cured.
+fn check_holder(config: &Config, certificate: &Path) -> Result<()> {
+    let this = config.this();
+    let holder = certificates::holder(certificate).context("host.tls")?;
+    match holder {
+        Some(holder) if holder.node != this.id => bail!(
+            "{} is the certificate of node {} of cluster {:?}, but this host is node {} ({:?}); \
+             copy this host's own, or make it with `inband certificate new`",
+            certificate.display(),
+            holder.node,
+            holder.cluster,
+            this.id,
+            this.name
+        ),
+        // Not one of ours: whether it will do, the handshake says.
+        _ => Ok(()),
+    }
 }
 
 /// As `[host.tls]` says; warns of a certificate that is about to expire.
@@ -60,8 +82,10 @@ pub fn health(config: &Path) -> Result<(bool, String)> {
         return Ok((false, says.into()));
     };
     let files = certificate_files(tls);
-    if let Err(error) = Transport::mutual(&files) {
-        return Ok((false, error.to_string()));
+    let usable = check_holder(&config, &files.certificate)
+        .and_then(|()| Ok(Transport::mutual(&files).map(drop)?));
+    if let Err(error) = usable {
+        return Ok((false, format!("{error:#}")));
     }
     let left = days_left(&files)?;
     Ok((left >= RENEW_BEFORE_DAYS, expiry_in_words(&files, left)))
@@ -80,9 +104,10 @@ fn expiry_in_words(files: &CertificateFiles, days_left: i64) -> String {
 /// `inband certificate`.
 #[derive(Debug, Subcommand)]
 pub enum CertificateCommand {
-    /// Make the certificate of a host, at the places that [host.tls] of its configuration names.
+    /// Make the certificate of a host: in a directory of its own with --out, else at the places that
+    /// [host.tls] of its configuration names.
     New(NewArgs),
-    /// Until when the certificate of a host is valid.
+    /// Whose the certificate of a host is, and until when it is valid.
     Show(ShowArgs),
 }
 
@@ -96,6 +121,10 @@ pub struct NewArgs {
     /// keep it away from them.
     #[arg(long, value_name = "DIR")]
     authority: PathBuf,
+    /// Put ca.pem, certificate.pem and key.pem into this directory. Make one for each host, and copy its
+    /// files to the host.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// Further addresses at which Redis clients reach the host.
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
@@ -115,7 +144,9 @@ pub fn certificate(command: &CertificateCommand) -> Result<()> {
         CertificateCommand::New(args) => new(args),
         CertificateCommand::Show(args) => {
             let (_, files) = configured(&args.config)?;
-            println!("{}", expiry_in_words(&files, days_left(&files)?));
+            let holder = certificates::holder(&files.certificate)?;
+            let whose = holder.map_or_else(|| "not made by inband".into(), |h| in_words(&h));
+            println!("{whose}: {}", expiry_in_words(&files, days_left(&files)?));
             Ok(())
         }
     }
@@ -130,8 +161,42 @@ fn configured(config: &Path) -> Result<(Config, CertificateFiles)> {
     Ok((config, files))
 }
 
+fn in_words(holder: &Holder) -> String {
+    format!("node {} of cluster {:?}", holder.node, holder.cluster)
+}
+
+/// A certificate is made anew at will, but not in the place of another host's.
+fn check_place(files: &CertificateFiles, own: &Holder) -> Result<()> {
+    let advice = "nothing was changed; use --out with a directory for each host";
+    if !files.certificate.exists() {
+        let key = files.key.display();
+        ensure!(
+            !files.key.exists(),
+            "{key} exists, without a certificate beside it that says whose it is; {advice}"
+        );
+        return Ok(());
+    }
+    match certificates::holder(&files.certificate)? {
+        Some(holder) if holder == *own => Ok(()),
+        other => bail!(
+            "{} is the certificate of {}, not of {}; {advice}",
+            files.certificate.display(),
+            other.map_or_else(|| "somebody else".into(), |holder| in_words(&holder)),
+            in_words(own)
+        ),
+    }
+}
+
 fn new(args: &NewArgs) -> Result<()> {
-    let (config, files) = configured(&args.config)?;
+    let (config, files) = match &args.out {
+        Some(dir) => (Config::load(&args.config)?, CertificateFiles::in_dir(dir)),
+        None => configured(&args.config)?,
+    };
+    let own = Holder {
+        node: config.this().id,
+        cluster: config.cluster.name.clone(),
+    };
+    check_place(&files, &own)?;
     let authority = Authority::open_or_make(&args.authority, &config.cluster.name)?;
     let this = config.this();
     let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), (*this.address.ip()).into()];

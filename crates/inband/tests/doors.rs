@@ -351,6 +351,14 @@ fn without_a_file_left_clients_wait_and_nothing_spins() {
     assert!(log.lines().count() < 60, "{log}");
 }
 
+const SECOND_NODE: &str = r#"
+            [[node]]
+            id = 2
+            name = "two"
+            address = "127.0.0.1:1"
+            roles = ["replica"]
+"#;
+
 /// Run a program; what it says, and whether it succeeded.
 fn said(program: &str, args: &[&str]) -> (bool, String) {
     let output = Command::new(program).args(args).output().expect("it runs");
@@ -392,6 +400,51 @@ fn a_host_with_certificates_and_a_password() {
     assert!(said(PROGRAM, &doctor)
         .1
         .contains("is valid for 3649 more days"));
+
+    // Another host's certificate is neither overwritten nor taken for this host's.
+    let other = at("other.toml");
+    let text = fs::read_to_string(&config).expect("read");
+    let as_other = text.replace("name = \"doors\"", "name = \"another\"");
+    assert_ne!(text, as_other, "{text}");
+    fs::write(&other, as_other).expect("written");
+    let own = fs::read(at("tls/certificate.pem")).expect("read");
+    let new_in = |config: &str, more: &[&str]| {
+        let args = [
+            "certificate",
+            "new",
+            "--config",
+            config,
+            "--authority",
+            &authority,
+        ];
+        said(PROGRAM, &[&args[..], more].concat())
+    };
+    let (good, says) = new_in(&other, &[]);
+    assert!(
+        !good && says.contains("node 1 of cluster \"doors\"") && says.contains("--out"),
+        "{says}"
+    );
+    assert_eq!(fs::read(at("tls/certificate.pem")).expect("read"), own);
+    let node_2 = at("node-2.toml");
+    fs::write(
+        &node_2,
+        text.replacen("node = 1", "node = 2", 1) + SECOND_NODE,
+    )
+    .expect("written");
+    let (good, says) = new_in(&node_2, &[]);
+    assert!(!good && says.contains("not of node 2"), "{says}");
+    let (good, says) = new_in(&node_2, &["--out", &at("for-2")]);
+    assert!(good, "{says}");
+    assert!(fs::exists(at("for-2/key.pem")).expect("looked"));
+    let (good, says) = new_in(&config, &[]);
+    assert!(good, "its own is made anew: {says}");
+    let show = ["certificate", "show", "--config", &config];
+    assert!(said(PROGRAM, &show).1.contains("node 1 of cluster"));
+    let (good, says) = said(PROGRAM, &["run", "--config", &node_2]);
+    assert!(
+        !good && says.contains("is the certificate of node 1") && says.contains("node 2"),
+        "{says}"
+    );
 
     // A password that others can read is refused.
     let (good, says) = said(PROGRAM, &["run", "--config", &config]);
