@@ -1,5 +1,5 @@
 # Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
-.PHONY: build up down test wheel models mutants bench jepsen checker fuzz verifier-record lint format clean setup
+.PHONY: build up down test wheel models mutants bench jepsen checker fuzz verifier-matrix lint format clean setup
 
 ARGS ?=
 export CARGO_TERM_COLOR ?= auto
@@ -45,9 +45,11 @@ fuzz: setup
 	@scripts/setup --test
 	@fuzz/run
 
-# Renews what tests/verifier.rs compares with (needs root).
-verifier-record: setup
-	@INBAND_VERIFIER_RECORD=1 cargo test --quiet --release --locked -p inband-dataplane --test verifier
+# Does every kernel take every program in every mode (docs/kernels.md)? RECORD=1 renews dataplane/xdp/verifier.toml,
+# RENEW=1 asks the archive for newer kernels, ONLY=falcon-fifo tries some programs and only prints.
+verifier-matrix:
+	@scripts/setup --test
+	@INBAND_VERIFIER_RECORD=$(RECORD) INBAND_VERIFIER_ONLY=$(ONLY) cargo test --release --locked -p inband-dataplane --test verifier --test kernels -- --include-ignored
 
 # Long runs of faults against real clusters, checked for linearizability: make jepsen ARGS="--minutes 30".
 jepsen: build

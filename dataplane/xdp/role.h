@@ -29,12 +29,23 @@ struct ib_frame {
         __type(value, struct bpf_devmap_val);                                                      \
     } name SEC(".maps")
 
-/*
- * The helpers that copy want a length that the verifier can see to be from 1 to the maximum. It
- * does not remember "not 0", so the check is made on length - 1, hidden from the compiler, which
- * would put the two together again.
- */
+/* The compiler forgets what it knows of the variable. */
 #define IB_HIDE(variable) __asm__ volatile("" : "+r"(variable))
+
+/*
+ * The helpers that copy want a length that the verifier knows to be from 1 to `max_bytes`. After a
+ * comparison, Linux 6.1 knows that of the register compared, and not of its copy in the stack,
+ * which clang may load for the call: so comparison and result are one piece of assembler. Callers
+ * have refused any other length.
+ */
+#define IB_COPY_LEN(len_bytes, max_bytes)                                                          \
+    ({                                                                                             \
+        ib_u64 known = (len_bytes) - 1;                                                            \
+        __asm__ volatile("if %0 <= %1 goto +1\n%0 = %1\n%0 += 1"                                   \
+                         : "+r"(known)                                                             \
+                         : "i"((max_bytes) - 1));                                                  \
+        known;                                                                                     \
+    })
 
 /*
  * Copy the part of a value that lies in the slot. By loads and stores of words: the processor does
@@ -85,52 +96,41 @@ IB_INLINE int ib_value_save(struct ib_frame *frame, struct ib_slot *slot, ib_u32
     if (len_bytes == 0)
         return 0;
     if (len_bytes > IB_SLOT_VALUE_BYTES) {
-        ib_u32 last = len_bytes - IB_SLOT_VALUE_BYTES - 1;
+        ib_u32 in_tail = len_bytes - IB_SLOT_VALUE_BYTES;
         struct ib_tail *tail = ib_tail_of(frame);
-        IB_HIDE(last);
-        if (!tail || last >= IB_TAIL_VALUE_BYTES)
+        if (!tail || in_tail > IB_TAIL_VALUE_BYTES)
             return -1;
-        IB_HIDE(last);
         if (bpf_xdp_load_bytes(frame->ctx, IB_VALUE_AT_BYTES + IB_SLOT_VALUE_BYTES, tail->value,
-                               last + 1))
+                               IB_COPY_LEN(in_tail, IB_TAIL_VALUE_BYTES)))
             return -1;
         in_slot = IB_SLOT_VALUE_BYTES;
     }
     if (in_slot >= IB_WORDS_MIN_BYTES)
         return ib_save_words(frame->ctx, slot->value, in_slot);
-    ib_u32 last = in_slot - 1;
-    IB_HIDE(last);
-    if (last >= IB_WORDS_MIN_BYTES)
-        return -1;
-    IB_HIDE(last);
-    return (int)bpf_xdp_load_bytes(frame->ctx, IB_VALUE_AT_BYTES, slot->value, last + 1);
+    return (int)bpf_xdp_load_bytes(frame->ctx, IB_VALUE_AT_BYTES, slot->value,
+                                   IB_COPY_LEN(in_slot, IB_WORDS_MIN_BYTES - 1));
 }
 
 /* Hook of shell.h: slot -> packet, which first gets the length that it will have. */
 IB_INLINE int ib_value_load(struct ib_frame *frame, struct ib_slot *slot, ib_u32 len_bytes) {
-    ib_u32 last = len_bytes - 1;
+    ib_u32 in_slot = len_bytes;
     frame->new_value = 1;
     if (len_bytes > IB_VALUE_LEN_MAX_BYTES || ib_frame_resize(frame->ctx, len_bytes))
         return -1;
     if (len_bytes == 0)
         return 0;
     if (len_bytes > IB_SLOT_VALUE_BYTES) {
-        ib_u32 last_in_tail = len_bytes - IB_SLOT_VALUE_BYTES - 1;
+        ib_u32 in_tail = len_bytes - IB_SLOT_VALUE_BYTES;
         struct ib_tail *tail = ib_tail_of(frame);
-        IB_HIDE(last_in_tail);
-        if (!tail || last_in_tail >= IB_TAIL_VALUE_BYTES)
+        if (!tail)
             return -1;
-        IB_HIDE(last_in_tail);
         if (bpf_xdp_store_bytes(frame->ctx, IB_VALUE_AT_BYTES + IB_SLOT_VALUE_BYTES, tail->value,
-                                last_in_tail + 1))
+                                IB_COPY_LEN(in_tail, IB_TAIL_VALUE_BYTES)))
             return -1;
-        last = IB_SLOT_VALUE_BYTES - 1;
+        in_slot = IB_SLOT_VALUE_BYTES;
     }
-    IB_HIDE(last);
-    if (last >= IB_SLOT_VALUE_BYTES)
-        return -1;
-    IB_HIDE(last);
-    return (int)bpf_xdp_store_bytes(frame->ctx, IB_VALUE_AT_BYTES, slot->value, last + 1);
+    return (int)bpf_xdp_store_bytes(frame->ctx, IB_VALUE_AT_BYTES, slot->value,
+                                    IB_COPY_LEN(in_slot, IB_SLOT_VALUE_BYTES));
 }
 
 /*

@@ -46,7 +46,8 @@ IB_INLINE void ib_up_submit(void *record) {
         void *record = bpf_ringbuf_reserve(&ib_up_map, (room_bytes), 0);                           \
         if (!record)                                                                               \
             return -1;                                                                             \
-        if (bpf_xdp_load_bytes(frame->ctx, IB_XDP_FRAME_LEN_BYTES, record, len_bytes)) {           \
+        if (bpf_xdp_load_bytes(frame->ctx, IB_XDP_FRAME_LEN_BYTES, record,                         \
+                               IB_COPY_LEN(len_bytes, (room_bytes)))) {                            \
             bpf_ringbuf_discard(record, 0);                                                        \
             return -1;                                                                             \
         }                                                                                          \
@@ -57,7 +58,6 @@ IB_INLINE void ib_up_submit(void *record) {
 /* Hook of shell.h. Fails, and the instance stays undecided here, when the ring buffer is full. */
 IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_msg *m) {
     ib_u32 len_bytes = IB_HEADER_LEN_BYTES + (ib_u32)m->value_len_bytes;
-    IB_HIDE(len_bytes);
     IB_UP_IF_FITS(128)
     IB_UP_IF_FITS(192)
     IB_UP_IF_FITS(320)

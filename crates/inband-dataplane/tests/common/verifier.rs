@@ -1,0 +1,465 @@
+//! Every program that a host may load, every mode it may be loaded in, and what a kernel's verifier
+//! says of it: for `tests/verifier.rs` (this machine's kernel) and `tests/kernels.rs` (other kernels,
+//! in virtual machines).
+#![allow(dead_code, missing_docs)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+
+use inband_dataplane::c;
+use inband_dataplane::falcon::{FalconConfig, Policy, WORKERS_MAX};
+use inband_dataplane::flair;
+use libbpf_rs::{ObjectBuilder, PrintLevel};
+use serde::{Deserialize, Serialize};
+
+/// Instructions that a verifier may walk for one program: a third of its limit, because every kernel
+/// counts otherwise.
+pub const VERIFIED_INSNS_MAX: u64 = 1_000_000 * 2 / 3;
+/// How much more than recorded is not yet a jump, by the same series of kernels and compiler...
+const GROWTH_MAX_PERCENT: u64 = 10;
+/// ... and by others, which count otherwise.
+const GROWTH_ELSEWHERE_MAX_PERCENT: u64 = 100;
+const STACK_GROWTH_MAX_BYTES: u64 = 64;
+/// BPF_LOG_STATS of the kernel: figures and the reason of a refusal, no trace of instructions.
+const LOG_STATS: u32 = 4;
+const LOG_TRACE: u32 = 1;
+/// Lines of the trace that a refusal shows.
+const TRACE_LINES: usize = 12;
+const SETTINGS_MAP: &str = ".rodata.settings";
+
+macro_rules! programs {
+    ($($name:literal)*) => {
+        [$(($name, &include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o"))[..])),*]
+    };
+}
+
+/// Every program that a host may load; not those of benchmarks and of the race test.
+fn programs() -> [(&'static str, &'static [u8]); 12] {
+    programs!("dispatch" "leader" "acceptor" "quorum" "leader_alone" "acceptor_alone" "quorum_alone"
+        "copies" "generic" "flair" "falcon" "bare")
+}
+
+/// Sizes that the verifier folds into the code.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Size {
+    Smallest,
+    Default,
+    Largest,
+    /// As the default, with a ring of so many slots.
+    Ring(usize),
+}
+
+/// How a program is loaded: the verifier folds other branches in each mode.
+#[derive(Clone, Copy)]
+struct Mode {
+    generic: bool,
+    keys: bool,
+    size: Size,
+    policy: Policy,
+}
+
+/// One program in one mode.
+pub struct Case {
+    pub name: String,
+    object: &'static [u8],
+    settings: Vec<u8>,
+}
+
+/// Every program in every mode.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (name, object) in programs() {
+        for mode in modes_of(name) {
+            cases.push(Case {
+                name: name_of(name, mode),
+                object,
+                settings: settings(name, mode),
+            });
+        }
+    }
+    if let Some(only) = only() {
+        cases.retain(|case| case.name.contains(&only));
+    }
+    cases
+}
+
+/// Set, only cases whose name contains it are tried, and nothing is compared or recorded.
+pub const ONLY: &str = "INBAND_VERIFIER_ONLY";
+
+pub fn only() -> Option<String> {
+    std::env::var(ONLY).ok().filter(|only| !only.is_empty())
+}
+
+fn modes_of(program: &str) -> Vec<Mode> {
+    let policies = match program {
+        "falcon" => &Policy::ALL[..],
+        _ => &[Policy::Fifo],
+    };
+    let sizes = [Size::Smallest, Size::Default, Size::Largest];
+    let mut modes = Vec::new();
+    for policy in policies.iter().copied() {
+        for size in sizes {
+            for (generic, keys) in [(false, false), (true, false), (false, true), (true, true)] {
+                modes.push(Mode {
+                    generic,
+                    keys,
+                    size,
+                    policy,
+                });
+            }
+        }
+    }
+    if has_ring(program) {
+        let (smallest, largest) = (c::IB_RING_SLOTS_MIN.ilog2(), c::IB_RING_SLOTS_MAX.ilog2());
+        let between = (smallest + 1..largest).map(|log2| 1 << log2);
+        let others = between.filter(|slots| *slots != RING_SLOTS_DEFAULT);
+        modes.extend(others.map(|slots| Mode {
+            generic: false,
+            keys: true,
+            size: Size::Ring(slots),
+            policy: Policy::Fifo,
+        }));
+    }
+    // What the settings say is nothing to these.
+    match program {
+        "copies" => modes.retain(|mode| !mode.generic && !mode.keys && mode.size == Size::Default),
+        "generic" => modes.retain(|mode| mode.generic && !mode.keys && mode.size == Size::Default),
+        "bare" => modes.truncate(1),
+        _ => {}
+    }
+    modes
+}
+
+fn has_ring(program: &str) -> bool {
+    ["leader", "acceptor", "quorum"]
+        .iter()
+        .any(|role| program.starts_with(role))
+}
+
+fn name_of(program: &str, mode: Mode) -> String {
+    let mut name = program.to_owned();
+    if program == "falcon" {
+        write!(name, "-{}", mode.policy).unwrap();
+    }
+    name += if mode.generic { "-generic" } else { "-native" };
+    name += if mode.keys { "-keys" } else { "" };
+    match mode.size {
+        Size::Default => {}
+        Size::Smallest => name += "-smallest",
+        Size::Largest => name += "-largest",
+        Size::Ring(slots) => write!(name, "-ring_{slots}").unwrap(),
+    }
+    name
+}
+
+/// As `inband_paxos::config::DEFAULT_RING_SLOTS`, which this crate does not see.
+const RING_SLOTS_DEFAULT: usize = 4096;
+
+/// What a host would load the program with.
+fn settings(program: &str, mode: Mode) -> Vec<u8> {
+    // SAFETY: plain integers, for which zero is valid.
+    let mut settings: c::ib_settings = unsafe { std::mem::zeroed() };
+    let partitions_max = match program {
+        "flair" => c::IB_FLAIR_SETS_MAX,
+        "falcon" => c::IB_FALCON_SETS_MAX,
+        _ => c::IB_PARTITIONS_MAX,
+    };
+    let mut falcon = FalconConfig::of(mode.policy);
+    (settings.partitions, settings.ring_slots, settings.groups) = match mode.size {
+        Size::Smallest => {
+            (falcon.workers, falcon.slots) = (1, 2 * mode.policy.queues());
+            falcon.user_tasks_max = 1;
+            (1, c::IB_RING_SLOTS_MIN, 1)
+        }
+        Size::Default => (4, RING_SLOTS_DEFAULT as u32, flair::GROUPS_DEFAULT as u32),
+        Size::Largest => {
+            (falcon.workers, falcon.slots) = (WORKERS_MAX, c::IB_FALCON_SLOTS_MAX as usize);
+            falcon.user_tasks_max = u32::MAX;
+            (partitions_max, c::IB_RING_SLOTS_MAX, c::IB_FLAIR_GROUPS_MAX)
+        }
+        Size::Ring(slots) => (4, slots as u32, flair::GROUPS_DEFAULT as u32),
+    };
+    settings.node = 2;
+    settings.address = u32::from_be_bytes([10, 0, 0, 2]).to_be();
+    settings.port = 4900u16.to_be();
+    settings.loop_ifindex = 7;
+    settings.generic = u32::from(mode.generic);
+    settings.authenticated = u16::from(mode.keys);
+    settings.incarnation = 1 << 40 | 12345;
+    if program == "falcon" {
+        settings.falcon.policy = mode.policy as u32;
+        settings.falcon.slots_log2 = falcon.queue_slots().ilog2();
+        settings.falcon.workers = falcon.workers as u32;
+        settings.falcon.user_tasks_max = falcon.user_tasks_max;
+        settings.falcon.locality_wait_ns = falcon.locality_wait_ns;
+        settings.falcon.incarnation = settings.incarnation;
+    }
+    // SAFETY: plain integers without padding (checked by bindgen's layout test).
+    let bytes = unsafe {
+        std::slice::from_raw_parts((&raw const settings).cast::<u8>(), size_of_val(&settings))
+    };
+    bytes.to_vec()
+}
+
+/// What the verifier says of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figures {
+    /// Instructions that the verifier walked, over all paths; its limit is a million.
+    pub verified_insns: u64,
+    /// Instructions of the program as compiled.
+    pub insns: u64,
+    pub stack_bytes: u64,
+}
+
+static LOG: Mutex<String> = Mutex::new(String::new());
+
+fn keep_log(_level: PrintLevel, message: String) {
+    LOG.lock().unwrap().push_str(&message);
+}
+
+/// The number behind `label` in the verifier's log.
+fn number_after(log: &str, label: &str) -> u64 {
+    let at = log
+        .find(label)
+        .unwrap_or_else(|| panic!("the verifier does not say \"{label}\": {log}"));
+    let digits = log[at + label.len()..].trim_start();
+    let end = digits.find(|c: char| !c.is_ascii_digit());
+    digits[..end.unwrap_or(digits.len())].parse().unwrap()
+}
+
+/// "stack depth 96+0": one number a function; Linux 7.3 says "stack depth max 96", of the deepest call.
+pub fn stack_bytes(log: &str) -> u64 {
+    let line = log
+        .lines()
+        .find_map(|line| line.strip_prefix("stack depth "));
+    let line = line.unwrap_or_else(|| panic!("the verifier states no stack depth: {log}"));
+    let numbers = line.trim_start_matches("max ").split('+');
+    let number = |text: &str| text.trim().parse::<u64>();
+    let numbers: Result<Vec<u64>, _> = numbers.map(number).collect();
+    let numbers = numbers.unwrap_or_else(|error| panic!("stack depth {line}: {error}"));
+    numbers.iter().sum()
+}
+
+/// Load a program; what the verifier said, and the instructions of the program.
+fn load(case: &Case, log_level: u32) -> (String, Result<u64, String>) {
+    libbpf_rs::set_print(Some((PrintLevel::Debug, keep_log)));
+    LOG.lock().unwrap().clear();
+    let mut object = ObjectBuilder::default().open_memory(case.object).unwrap();
+    for mut map in object.maps_mut() {
+        if map.name() == SETTINGS_MAP {
+            map.set_initial_value(&case.settings).unwrap();
+        }
+    }
+    for mut program in object.progs_mut() {
+        program.set_log_level(log_level);
+    }
+    let insns = match object.load() {
+        Ok(object) => Ok(object.progs().map(|p| p.insn_cnt() as u64).sum()),
+        Err(error) => Err(error.to_string()),
+    };
+    (std::mem::take(&mut *LOG.lock().unwrap()), insns)
+}
+
+/// The figures of a case, or why the verifier refuses it.
+pub fn measure(case: &Case) -> Result<Figures, String> {
+    let (log, insns) = load(case, LOG_STATS);
+    match insns {
+        Ok(insns) => Ok(Figures {
+            verified_insns: number_after(&log, "\nprocessed "),
+            insns,
+            stack_bytes: stack_bytes(&log),
+        }),
+        Err(error) if log.contains("too large") => Err(format!("{error}: {}", reason(&log))),
+        Err(error) => Err(format!("{error}: {}", reason(&load(case, LOG_TRACE).0))),
+    }
+}
+
+/// The end of the verifier's log of a refusal.
+fn reason(log: &str) -> String {
+    let end = log.find("\nprocessed ").unwrap_or(log.len());
+    let lines: Vec<&str> = log[..end].lines().collect();
+    lines[lines.len().saturating_sub(TRACE_LINES)..].join("\n")
+}
+
+/// What one kernel says of all cases.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OfKernel {
+    /// As the kernel names its release.
+    pub release: String,
+    pub program: BTreeMap<String, Figures>,
+}
+
+impl OfKernel {
+    /// The first two numbers of the release.
+    pub fn series(&self) -> String {
+        series(&self.release)
+    }
+}
+
+/// The first two numbers of a kernel's release.
+pub fn series(release: &str) -> String {
+    let numbers: Vec<&str> = release.trim().split('.').take(2).collect();
+    numbers.join(".")
+}
+
+/// The kernel that runs here.
+pub fn running_release() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    release.trim().to_owned()
+}
+
+/// `dataplane/xdp/verifier.toml`.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    pub compiler: String,
+    pub kernel: BTreeMap<String, OfKernel>,
+}
+
+const HEAD: &str =
+    "# What the verifiers of several kernels say of every program in every mode: instructions
+# walked over all paths, instructions of the program, bytes of stack. tests/verifier.rs and
+# tests/kernels.rs hold the programs to it. Made by `make verifier-matrix RECORD=1`.
+";
+
+impl Record {
+    pub fn read() -> Record {
+        let text = std::fs::read_to_string(file());
+        let text = text.expect("make verifier-matrix RECORD=1 writes it");
+        toml::from_str(&text).unwrap()
+    }
+
+    /// Put what one kernel says into the file; nothing else of it changes.
+    pub fn renew(name: &str, now: OfKernel) {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _one = ONE_AT_A_TIME.lock();
+        let mut record = Record::read();
+        record.compiler = compiler();
+        record.kernel.insert(name.to_owned(), now);
+        std::fs::write(file(), record.text()).unwrap();
+    }
+
+    /// A line a program.
+    pub fn text(&self) -> String {
+        let mut text = format!("{HEAD}\ncompiler = \"{}\"\n", self.compiler);
+        for (name, kernel) in &self.kernel {
+            write!(text, "\n[kernel.\"{name}\"]\n").unwrap();
+            writeln!(text, "release = \"{}\"", kernel.release).unwrap();
+            write!(text, "\n[kernel.\"{name}\".program]\n").unwrap();
+            for (name, figures) in &kernel.program {
+                writeln!(text, "{name} = {}", line(figures)).unwrap();
+            }
+        }
+        text
+    }
+
+    /// What has jumped, one line each.
+    pub fn jumps(&self, name: &str, compiler: &str, now: &OfKernel) -> Vec<String> {
+        let mut jumps = Vec::new();
+        for (program, figures) in &now.program {
+            if figures.verified_insns > VERIFIED_INSNS_MAX {
+                let walked = figures.verified_insns;
+                jumps.push(format!(
+                    "{program}: the verifier walks {walked} instructions, {VERIFIED_INSNS_MAX} are allowed"
+                ));
+            }
+        }
+        let Some(recorded) = self.kernel.get(name) else {
+            return jumps;
+        };
+        let alike = recorded.series() == now.series() && self.compiler == compiler;
+        let percent = if alike {
+            GROWTH_MAX_PERCENT
+        } else {
+            GROWTH_ELSEWHERE_MAX_PERCENT
+        };
+        for (name, after) in &now.program {
+            let Some(before) = recorded.program.get(name) else {
+                jumps.push(format!("{name} is not in the record"));
+                continue;
+            };
+            for (what, before, after) in [
+                (
+                    "verified instructions",
+                    before.verified_insns,
+                    after.verified_insns,
+                ),
+                ("instructions", before.insns, after.insns),
+            ] {
+                if after > before + before * percent / 100 {
+                    jumps.push(format!("{name}: {after} {what}, {before} were recorded"));
+                }
+            }
+            if after.stack_bytes > before.stack_bytes + STACK_GROWTH_MAX_BYTES {
+                let (after, before) = (after.stack_bytes, before.stack_bytes);
+                jumps.push(format!(
+                    "{name}: {after} bytes of stack, {before} were recorded"
+                ));
+            }
+        }
+        let gone = recorded
+            .program
+            .keys()
+            .filter(|name| !now.program.contains_key(*name));
+        jumps.extend(gone.map(|name| format!("{name} is in the record and is no program")));
+        jumps
+    }
+}
+
+/// Figures as an inline table of TOML.
+pub fn line(figures: &Figures) -> String {
+    format!(
+        "{{ verified_insns = {}, insns = {}, stack_bytes = {} }}",
+        figures.verified_insns, figures.insns, figures.stack_bytes
+    )
+}
+
+/// Is the record to be renewed rather than compared with?
+pub fn renews() -> bool {
+    std::env::var("INBAND_VERIFIER_RECORD").is_ok_and(|set| !set.is_empty())
+}
+
+/// Compare what a kernel says with the record, or renew that.
+pub fn hold_to_record(name: &str, now: OfKernel, must_be_recorded: bool) -> Result<(), String> {
+    if only().is_some() {
+        for (program, figures) in now.program {
+            eprintln!("{name}: {program} = {}", line(&figures));
+        }
+        return Ok(());
+    }
+    if renews() {
+        Record::renew(name, now);
+        return Ok(());
+    }
+    let record = Record::read();
+    let mut jumps = record.jumps(name, &compiler(), &now);
+    if must_be_recorded && !record.kernel.contains_key(name) {
+        jumps.push(format!("the kernel of {name} is not in the record"));
+    }
+    if jumps.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "{}\nIf this is as it should be: make verifier-matrix RECORD=1, and commit dataplane/xdp/verifier.toml",
+        jumps.join("\n")
+    ))
+}
+
+pub fn compiler() -> String {
+    // The build used the first of these that there is (clang.rs).
+    let said = Command::new("clang-19").arg("--version").output();
+    let said = said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned());
+    let line = said.unwrap_or_default();
+    let version = line.split("clang version ").nth(1).unwrap_or("unknown");
+    let end = version.find(|c: char| !c.is_ascii_digit() && c != '.');
+    format!("clang {}", &version[..end.unwrap_or(version.len())])
+}
+
+fn file() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../dataplane/xdp/verifier.toml")
+}

@@ -1,0 +1,298 @@
+//! Do the kernels that people have take every program in every mode? Each of Debian's kernels boots in
+//! QEMU, without disk and network, and this same executable is its init: it loads all programs and
+//! says what the verifier said, which is compared with `dataplane/xdp/verifier.toml`.
+//!
+//! What cannot be tried here (no QEMU, no kernel package) is listed as NOT RUN and ignored;
+//! with `INBAND_REQUIRE_ALL=1` it fails. `make test` tries the oldest kernel and the one in the
+//! backports of the same Debian, `make verifier-matrix` all.
+#![allow(missing_docs)]
+
+#[path = "common/verifier.rs"]
+mod figures;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use figures::OfKernel;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use nix::mount::{mount, MsFlags};
+use nix::sys::reboot::{reboot, RebootMode};
+use serde::Deserialize;
+
+/// A kernel of Debian's.
+struct Kernel {
+    /// Also its name in the record.
+    suite: &'static str,
+    in_make_test: bool,
+}
+
+const KERNELS: [Kernel; 4] = [
+    Kernel {
+        suite: "bookworm",
+        in_make_test: true,
+    },
+    Kernel {
+        suite: "bookworm-backports",
+        in_make_test: true,
+    },
+    Kernel {
+        suite: "trixie",
+        in_make_test: false,
+    },
+    Kernel {
+        suite: "trixie-backports",
+        in_make_test: false,
+    },
+];
+
+/// Longest time for one kernel, emulated on a machine that is busy with something else.
+const GUEST_TIME_MAX: Duration = Duration::from_secs(900);
+const GUEST_MEMORY_MIB: usize = 1024;
+/// Nothing else may be the guest's: whoever lacks one says so as NOT RUN.
+const QEMU: &str = "qemu-system-x86_64";
+/// Where the guest reports to: its second serial port.
+const REPORT: &str = "/dev/ttyS1";
+
+fn main() {
+    if std::process::id() == 1 {
+        guest();
+    }
+    let arguments = Arguments::from_args();
+    let trials = KERNELS
+        .iter()
+        .map(|kernel| {
+            let trial = Trial::ignorable_test(kernel.suite, || try_kernel(kernel));
+            trial.with_ignored_flag(!kernel.in_make_test)
+        })
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn try_kernel(kernel: &Kernel) -> Result<Completion, Failed> {
+    let image = match kernel_image(kernel.suite) {
+        Ok(image) => image,
+        Err(why) => return not_run(&why),
+    };
+    let folder = tempfile::tempdir()?;
+    let initramfs = folder.path().join("initramfs");
+    write_initramfs(&initramfs)?;
+    let report = folder.path().join("report");
+    let console = folder.path().join("console");
+    let mut qemu = match boot(&image, &initramfs, &console, &report) {
+        Ok(qemu) => qemu,
+        Err(why) => return not_run(&why),
+    };
+    let ended = wait(&mut qemu, GUEST_TIME_MAX)?;
+    let text = fs::read_to_string(&report).unwrap_or_default();
+    let report: Report = toml::from_str(&text.replace('\r', ""))
+        .map_err(|error| format!("the guest's report: {error}\n{text}"))?;
+    if !report.done {
+        let console = fs::read_to_string(&console).unwrap_or_default();
+        let tried = report.program.len() + report.refused.len();
+        let lines: Vec<&str> = console.lines().collect();
+        let lines = lines[lines.len().saturating_sub(60)..].join("\n");
+        let why = if ended { "ended" } else { "took too long" };
+        return Err(
+            format!("the guest {why} after {tried} programs; its console:\n{lines}").into(),
+        );
+    }
+    let mut faults: Vec<String> = report
+        .refused
+        .iter()
+        .map(|(name, reason)| format!("{name} is refused: {reason}"))
+        .collect();
+    let now = OfKernel {
+        release: report.release,
+        program: report.program,
+    };
+    eprintln!(
+        "{}: kernel {}, {} programs and modes, {} refused",
+        kernel.suite,
+        now.release,
+        now.program.len() + faults.len(),
+        faults.len()
+    );
+    if let Err(jumps) = figures::hold_to_record(kernel.suite, now, true) {
+        faults.push(jumps);
+    }
+    if faults.is_empty() {
+        return Ok(Completion::Completed);
+    }
+    Err(faults.join("\n").into())
+}
+
+/// What could not be tried is never passed.
+fn not_run(why: &str) -> Result<Completion, Failed> {
+    if std::env::var("INBAND_REQUIRE_ALL").is_ok_and(|set| !set.is_empty()) {
+        return Err(format!("NOT RUN: {why}").into());
+    }
+    Ok(Completion::ignored_with(format!("NOT RUN: {why}")))
+}
+
+/// The kernel's image, from the archive at the first time.
+fn kernel_image(suite: &str) -> Result<PathBuf, String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/debian-kernel");
+    let output = Command::new(&script).arg(suite).output();
+    let output = output.map_err(|error| format!("{}: {error}", script.display()))?;
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if !output.status.success() {
+        let said = said(&output.stderr);
+        return Err(said.lines().last().unwrap_or("no kernel").to_owned());
+    }
+    Ok(PathBuf::from(said(&output.stdout)))
+}
+
+fn boot(image: &Path, initramfs: &Path, console: &Path, report: &Path) -> Result<Child, String> {
+    let serial = |file: &Path| format!("file:{}", file.display());
+    // The kernel puts what it does not know into the environment of process 1.
+    let only = figures::only().map_or(String::new(), |only| format!("{}={only}", figures::ONLY));
+    Command::new(QEMU)
+        // Emulated: KVM is where it is said to be more often than it works.
+        .args(["-accel", "tcg", "-cpu", "max", "-smp", "1"])
+        .args(["-m", &GUEST_MEMORY_MIB.to_string()])
+        .args(["-nodefaults", "-no-user-config", "-display", "none"])
+        .arg("-no-reboot")
+        .arg("-kernel")
+        .arg(image)
+        .arg("-initrd")
+        .arg(initramfs)
+        .arg("-append")
+        .arg(format!("console=ttyS0 quiet panic=-1 rdinit=/init {only}"))
+        .args(["-serial", &serial(console), "-serial", &serial(report)])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("{QEMU}: {error} (scripts/setup --test installs it)"))
+}
+
+/// Did it end by itself?
+fn wait(child: &mut Child, longest: Duration) -> std::io::Result<bool> {
+    let end = Instant::now() + longest;
+    while child.try_wait()?.is_none() {
+        if Instant::now() > end {
+            child.kill()?;
+            child.wait()?;
+            return Ok(false);
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(true)
+}
+
+/// This executable as /init, with the libraries it needs, as a cpio archive.
+fn write_initramfs(path: &Path) -> std::io::Result<()> {
+    let this = std::env::current_exe()?;
+    let ldd = Command::new("ldd").arg(&this).output()?;
+    let mut archive = Archive(File::create(path)?);
+    for folder in ["dev", "proc", "sys"] {
+        archive.folder(folder)?;
+    }
+    for word in String::from_utf8_lossy(&ldd.stdout).split_whitespace() {
+        if let Some(name) = word.strip_prefix('/') {
+            archive.file(name, &fs::read(word)?)?;
+        }
+    }
+    archive.file("init", &fs::read(this)?)?;
+    archive.end()
+}
+
+/// The kernel's format for an initramfs: cpio, "newc".
+struct Archive(File);
+
+impl Archive {
+    fn entry(&mut self, name: &str, mode: u32, bytes: &[u8]) -> std::io::Result<()> {
+        let (zero, links) = (0, 1);
+        let mut header = String::from("070701");
+        for field in [
+            zero, // inode
+            mode,
+            zero, // user
+            zero, // group
+            links,
+            zero, // time
+            bytes.len() as u32,
+            zero, // device
+            zero,
+            zero, // device it stands for
+            zero,
+            name.len() as u32 + 1,
+            zero, // checksum
+        ] {
+            header += &format!("{field:08x}");
+        }
+        header += name;
+        header.push('\0');
+        let padding = |len: usize| vec![0u8; len.next_multiple_of(4) - len];
+        self.0.write_all(header.as_bytes())?;
+        self.0.write_all(&padding(header.len()))?;
+        self.0.write_all(bytes)?;
+        self.0.write_all(&padding(bytes.len()))
+    }
+
+    fn folder(&mut self, name: &str) -> std::io::Result<()> {
+        self.entry(name, libc::S_IFDIR | 0o755, &[])
+    }
+
+    /// With the folders above it.
+    fn file(&mut self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+        let ends = name.match_indices('/').map(|(at, _)| at);
+        for end in ends.collect::<Vec<_>>() {
+            self.folder(&name[..end])?;
+        }
+        self.entry(name, libc::S_IFREG | 0o755, bytes)
+    }
+
+    fn end(&mut self) -> std::io::Result<()> {
+        self.entry("TRAILER!!!", 0, &[])
+    }
+}
+
+/// What the guest writes, a line at a time.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Report {
+    release: String,
+    #[serde(default)]
+    program: std::collections::BTreeMap<String, figures::Figures>,
+    #[serde(default)]
+    refused: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    done: bool,
+}
+
+/// Process 1 of the guest.
+fn guest() -> ! {
+    if let Err(error) = measure_all() {
+        eprintln!("guest: {error}");
+    }
+    let _ = reboot(RebootMode::RB_POWER_OFF);
+    let _ = reboot(RebootMode::RB_AUTOBOOT);
+    panic!("the guest cannot be switched off");
+}
+
+fn measure_all() -> std::io::Result<()> {
+    for (kind, at) in [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")] {
+        mount(Some(kind), at, Some(kind), MsFlags::empty(), None::<&str>)?;
+    }
+    let mut report = OpenOptions::new().write(true).open(REPORT)?;
+    writeln!(report, "release = {:?}", figures::running_release())?;
+    // Falcon is refused by 6.1 and 6.12 so far.
+    let cases = figures::cases().into_iter();
+    for case in cases.filter(|case| !case.name.starts_with("falcon")) {
+        match figures::measure(&case) {
+            Ok(figures) => writeln!(
+                report,
+                "program.{} = {}",
+                case.name,
+                figures::line(&figures)
+            )?,
+            Err(reason) => writeln!(report, "refused.{} = {reason:?}", case.name)?,
+        }
+    }
+    writeln!(report, "done = true")
+}
