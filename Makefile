@@ -1,5 +1,5 @@
 # Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
-.PHONY: build up down test wheel models mutants bench jepsen checker fuzz verifier-matrix lint format clean setup
+.PHONY: build up down test vm-test wheel models mutants bench jepsen checker fuzz verifier-matrix lint format clean setup
 
 ARGS ?=
 export CARGO_TERM_COLOR ?= auto
@@ -20,6 +20,11 @@ down:
 test: build
 	@scripts/setup --test
 	@scripts/test $(ARGS)
+
+# Virtual machines with Debian's kernels, deployed by the documents: make vm-test ARGS="--kernel 6.1"; see vm/README.md.
+vm-test: build
+	@scripts/setup --vm
+	@vm/test $(ARGS)
 
 # The Python package: target/wheels/inband-*.whl
 wheel: setup

@@ -1,0 +1,79 @@
+"""The namespace with the guests' networks: `lan`, which is under test, and `mgmt`, for the tests' own commands.
+
+A device at the end of `lan` without checksum offload lets tcpdump see every frame as it would be on a cable.
+"""
+
+import os
+import subprocess
+
+from .image import run
+
+NAMESPACE = "inband-vm"
+INSIDE_ENV = "INBAND_VM_INSIDE"
+HOST_ID = 254
+
+
+def ip(*args):
+    return run("ip", *args)
+
+
+def enter():
+    """Make the namespace and go on in it, as a new process."""
+    if os.environ.get(INSIDE_ENV):
+        return
+    subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True, check=False)
+    ip("netns", "add", NAMESPACE)
+    import sys
+    environment = {**os.environ, INSIDE_ENV: "1"}
+    try:
+        done = subprocess.run(["ip", "netns", "exec", NAMESPACE, sys.executable, *sys.argv], env=environment, check=False)
+    except KeyboardInterrupt:
+        done = None
+    finally:
+        subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True, check=False)
+    sys.exit(done.returncode if done else 130)
+
+
+def make():
+    """The two bridges and the listening end."""
+    ip("link", "set", "lo", "up")
+    for name, address in [("lan", f"192.0.2.{HOST_ID}/24"), ("mgmt", f"10.99.0.{HOST_ID}/24")]:
+        ip("link", "add", name, "type", "bridge", "stp_state", "0", "forward_delay", "0", "mcast_snooping", "0")
+        ip("addr", "add", address, "dev", name)
+        ip("link", "set", name, "up")
+    ip("link", "add", "tapped", "type", "veth", "peer", "name", "listen")
+    for name in ["tapped", "listen"]:
+        run("ethtool", "-K", name, "tx", "off", "tso", "off", "gso", "off")
+    ip("link", "set", "tapped", "master", "lan")
+    ip("link", "set", "tapped", "up")
+    ip("link", "set", "listen", "up")
+
+
+def make_tap(name, bridge, queues, mtu=1500):
+    subprocess.run(["ip", "link", "del", name], capture_output=True, check=False)
+    ip("tuntap", "add", name, "mode", "tap", "vnet_hdr", *(["multi_queue"] if queues > 1 else []))
+    ip("link", "set", name, "mtu", str(mtu), "master", bridge)
+    ip("link", "set", name, "up")
+
+
+class Capture:
+    """What was on the network under test, read by tcpdump, which checks lengths and checksums by itself."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __enter__(self):
+        ip("link", "set", "lan", "type", "bridge", "ageing_time", "0")
+        self.process = subprocess.Popen(["tcpdump", "-i", "listen", "-U", "-w", self.path, "-s", "0", "-B", "8192"],
+                                        stderr=subprocess.DEVNULL)
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+        ip("link", "set", "lan", "type", "bridge", "ageing_time", "30000")
+
+    def lines(self, expression=""):
+        out = run("tcpdump", "-r", self.path, "-vv", "-n", "-e", *expression.split())
+        # tcpdump writes a packet on several lines; the further ones are indented.
+        return [" ".join(line.split()) for line in out.replace("\n\t", " ").replace("\n    ", " ").splitlines()]
