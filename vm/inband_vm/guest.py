@@ -61,7 +61,7 @@ class Guest:
             "qemu-system-x86_64", "-name", f"inband-{self.id}", "-accel", self.accelerator, "-cpu", "max", "-smp", str(self.cpus),
             "-m", str(self.memory_mib), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
             "-kernel", CACHE / f"boot/vmlinuz-{release}", "-initrd", CACHE / f"boot/initrd.img-{release}",
-            "-append", f"root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigations=off vm.id={self.id}",
+            "-append", f"root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigations=off no_timer_check vm.id={self.id}",
             "-drive", f"file={disk},if=virtio,format=qcow2,cache=writeback",
             "-netdev", f"tap,id=lan,ifname=lan{self.id},script=no,downscript=no{several}", "-device", lan,
             "-netdev", f"tap,id=mgmt,ifname=mgmt{self.id},script=no,downscript=no",

@@ -1,7 +1,7 @@
 """The guests' disk: one root file system with Debian 12's kernel and the backported one.
 
-Made from Debian packages only, from the mirror that this machine's apt uses, and kept in target/vm until this file
-changes.
+Made from Debian packages only, from the mirror that this machine's apt uses, and kept in target/vm until what it is
+made of changes.
 """
 
 import hashlib
@@ -146,7 +146,8 @@ def add_backported_kernel(root):
     shutil.rmtree(unpacked)
 
 
-def make_root(root):
+def make_base(root):
+    """Debian and the two kernels, without what is ours: the long part."""
     shutil.rmtree(root, ignore_errors=True)
     sources = next(path for path in SOURCES if path.exists())
     run("mmdebstrap", "--mode=root", "--variant=minbase", "--aptopt=Apt::Install-Recommends \"false\"",
@@ -154,20 +155,23 @@ def make_root(root):
         "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
         f"--include={','.join(PACKAGES)}", SUITE, root, sources)
     add_backported_kernel(root)
+    run("chroot", root, "passwd", "-d", "root")
+
+
+def add_files(root):
     for name, text in FILES.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (root / "usr/local/sbin/vm-net").chmod(0o755)
     units = root / "etc/systemd/system"
-    for name in MASKED:
-        (units / name).unlink(missing_ok=True)
-        (units / name).symlink_to("/dev/null")
+    links = {name: "/dev/null" for name in MASKED}
     for target, names in ENABLED.items():
         (units / target).mkdir(exist_ok=True)
-        for name in names:
-            (units / target / name).symlink_to(f"../{name}")
-    run("chroot", root, "passwd", "-d", "root")
+        links |= {f"{target}/{name}": f"../{name}" for name in names}
+    for name, target in links.items():
+        (units / name).unlink(missing_ok=True)
+        (units / name).symlink_to(target)
 
 
 def kernels():
@@ -178,14 +182,25 @@ def kernels():
 
 def ensure():
     """Make the root disk and the kernels unless they are there already."""
-    made_of = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    stamp = CACHE / "stamp"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    root = CACHE / "root"
+    once("base", [PACKAGES, SUITE], lambda: make_base(root), "installing Debian for the guests (two minutes, once)")
+    once("disk", [PACKAGES, SUITE, FILES, MASKED, ENABLED, DISK_SIZE], lambda: make_disk(root), "making the guests' disk")
+
+
+def once(name, inputs, make, message):
+    """Unless it was made from the same inputs already."""
+    made_of = hashlib.sha256(repr(inputs).encode()).hexdigest()
+    stamp = CACHE / f"{name}.stamp"
     if stamp.exists() and stamp.read_text() == made_of:
         return
-    CACHE.mkdir(parents=True, exist_ok=True)
-    print("vm: making the guests' disk from Debian packages (about two minutes, once)", flush=True)
-    root = CACHE / "root"
-    make_root(root)
+    print(f"vm: {message}", flush=True)
+    make()
+    stamp.write_text(made_of)
+
+
+def make_disk(root):
+    add_files(root)
     for release in sorted(path.name for path in (root / "usr/lib/modules").iterdir()):
         run("chroot", root, "depmod", release)
         run("chroot", root, "mkinitramfs", "-o", f"/boot/initrd.img-{release}", release)
@@ -194,5 +209,3 @@ def ensure():
     disk = CACHE / "root.ext4"
     disk.unlink(missing_ok=True)
     run("mke2fs", "-q", "-t", "ext4", "-d", root, disk, DISK_SIZE)
-    shutil.rmtree(root)
-    stamp.write_text(made_of)
