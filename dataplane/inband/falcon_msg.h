@@ -21,7 +21,6 @@ struct ib_falcon_msg {
     ib_u64 taken;
     ib_u64 submit_seq;
     ib_u64 digest;
-    ib_u64 refused; /* not on the wire: queues that have not taken one of this packet's tasks */
     ib_u32 user;
     ib_u32 job;
     ib_u32 client_address;

@@ -178,7 +178,7 @@ IB_FALCON_PART ib_u32 ib_falcon_pop(struct ib_falcon_here *here, ib_u32 set, ib_
 
 /* The word of a queue, whose number clang may know and the kernel's verifier does not. */
 IB_INLINE ib_u64 ib_falcon_queue_word(const struct ib_falcon_set *regs, ib_u64 queue) {
-    __asm__ volatile("" : "+r"(queue));
+    IB_HIDE(queue);
     return IB_LOAD(&regs->queue[queue % IB_FALCON_QUEUES_MAX]);
 }
 
@@ -198,7 +198,8 @@ IB_INLINE ib_u64 ib_falcon_first_waits_ns(struct ib_falcon_here *here, ib_u32 se
 IB_INLINE ib_u64 ib_falcon_not_empty(const volatile struct ib_falcon_config *config,
                                      const struct ib_falcon_set *regs) {
     ib_u64 not_empty = 0;
-    for (ib_u32 queue = 0; queue < ib_falcon_queues(config->policy); queue++) {
+    ib_u32 queues = ib_falcon_queues(config->policy);
+    for (ib_u32 queue = 0; queue < queues && queue < IB_FALCON_QUEUES_MAX; queue++) {
         ib_u64 word = IB_LOAD(&regs->queue[queue]);
         not_empty |= ib_falcon_not_zero((word >> 32) ^ (ib_u32)word) << queue;
     }
@@ -235,18 +236,17 @@ IB_FALCON_PART ib_u64 ib_falcon_there_is(struct ib_falcon_here *here, ib_u32 set
                                 IB_LOAD(&at->resources));
 }
 
-/* Give a task to `executor`, whose record is taken: into that. 0: there is none for it. */
-IB_FALCON_PART ib_u32 ib_falcon_take_out(struct ib_falcon_here *here, ib_u32 set, ib_u32 executor,
-                                         ib_u64 now_ns) {
+/* Give a task of one of the queues `candidates` to `executor`, whose record is taken: into that.
+ * 0: there is none for it. */
+IB_FALCON_PART ib_u32 ib_falcon_take_from(struct ib_falcon_here *here, ib_u32 set, ib_u32 executor,
+                                          ib_u64 now_ns, ib_u64 candidates) {
     struct ib_falcon_view v = {0};
     ib_u32 policy = ib_falcon_config_at(here)->policy, worker = executor / IB_FALCON_EXECUTORS;
-    if (policy == IB_FALCON_FIFO)
-        return ib_falcon_pop(here, set, 0, executor);
-    v.candidates = ib_falcon_there_is(here, set, worker, now_ns);
     struct ib_falcon_set *regs = ib_falcon_set_at(here, set);
     struct ib_falcon_worker *at = ib_falcon_worker_of(here, set, worker);
     if (!regs || !at)
         return 0;
+    v.candidates = candidates;
     v.turn = policy == IB_FALCON_RESOURCES ? IB_LOAD(&at->turn) : IB_LOAD(&regs->turn);
     v.given = IB_LOAD(&regs->given);
     v.place = ib_falcon_place_of(worker);
@@ -272,6 +272,47 @@ IB_FALCON_PART ib_u32 ib_falcon_take_out(struct ib_falcon_here *here, ib_u32 set
     return 0;
 }
 
+/*
+ * Give a task to `executor`, whose record is taken: into that. 0: there is none for it. One part
+ * after the other and not one in the other: stacks add up, and Linux 6.1 rounds each up to 32
+ * bytes.
+ */
+IB_INLINE ib_u32 ib_falcon_take_out(struct ib_falcon_here *here, ib_u32 set, ib_u32 executor,
+                                    ib_u64 now_ns) {
+    if (ib_falcon_config_at(here)->policy == IB_FALCON_FIFO)
+        return ib_falcon_pop(here, set, 0, executor);
+    ib_u64 candidates = ib_falcon_there_is(here, set, executor / IB_FALCON_EXECUTORS, now_ns);
+    return candidates ? ib_falcon_take_from(here, set, executor, now_ns, candidates) : 0;
+}
+
+/*
+ * Of the workers of a group, from the one with the number `from`: an executor that is parked and
+ * for which there is a task, plus 1; 0: there is none. A part of its own: the verifier walks each
+ * iteration of a loop, and these 64 would be within those over the groups.
+ */
+IB_FALCON_PART ib_u32 ib_falcon_find_in_group(struct ib_falcon_here *here, ib_u32 set, ib_u32 from,
+                                              ib_u64 not_empty, ib_u64 waited) {
+    const volatile struct ib_falcon_config *config = ib_falcon_config_at(here);
+    ib_u32 group = from / IB_FALCON_GROUP_WORKERS;
+    ib_u64 first = from % IB_FALCON_GROUP_WORKERS;
+    const struct ib_falcon_group *at =
+        ib_falcon_group_at(here, set * ib_falcon_groups(config) + group);
+    if (!at || !ib_falcon_set_at(here, set))
+        return 0;
+    for (;; first++) {
+        IB_HIDE(first);
+        if (first >= IB_FALCON_GROUP_WORKERS)
+            return 0;
+        ib_u64 parked = IB_LOAD(&at->worker[first].parked);
+        if (!parked)
+            continue;
+        ib_u32 worker = group * IB_FALCON_GROUP_WORKERS + (ib_u32)first;
+        if (ib_falcon_candidates(config->policy, not_empty, waited, worker,
+                                 IB_LOAD(&at->worker[first].resources)))
+            return worker * IB_FALCON_EXECUTORS + ib_falcon_lowest(parked) + 1;
+    }
+}
+
 /* An executor that is parked and for which there is a task, plus 1; 0: there is none. */
 IB_FALCON_PART ib_u32 ib_falcon_find(struct ib_falcon_here *here, ib_u32 set, ib_u64 now_ns) {
     const volatile struct ib_falcon_config *config = ib_falcon_config_at(here);
@@ -291,18 +332,10 @@ IB_FALCON_PART ib_u32 ib_falcon_find(struct ib_falcon_here *here, ib_u32 set, ib
         ib_u64 group = (start + i < groups ? start + i : start + i - groups) % IB_FALCON_GROUPS_MAX;
         if (!IB_LOAD(&regs->waiting[group]))
             continue;
-        const struct ib_falcon_group *at = ib_falcon_group_at(here, (ib_u32)(set * groups + group));
-        if (!at)
-            return 0;
-        for (ib_u32 w = 0; w < IB_FALCON_GROUP_WORKERS; w++) {
-            ib_u64 parked = IB_LOAD(&at->worker[w].parked) * ib_falcon_reaches(w, first);
-            if (!parked)
-                continue;
-            ib_u32 worker = (ib_u32)group * IB_FALCON_GROUP_WORKERS + w;
-            if (ib_falcon_candidates(config->policy, not_empty, waited, worker,
-                                     IB_LOAD(&at->worker[w].resources)))
-                return worker * IB_FALCON_EXECUTORS + ib_falcon_lowest(parked) + 1;
-        }
+        ib_u32 found = ib_falcon_find_in_group(
+            here, set, (ib_u32)(group * IB_FALCON_GROUP_WORKERS + first), not_empty, waited);
+        if (found)
+            return found;
     }
     return 0;
 }
@@ -473,18 +506,19 @@ IB_INLINE struct ib_result ib_falcon_pull(struct ib_falcon_here *here, struct ib
 IB_INLINE void ib_falcon_push_all(struct ib_falcon_here *here, struct ib_falcon_msg *m,
                                   struct ib_falcon_set *regs, ib_u64 now_ns) {
     const volatile struct ib_falcon_config *config = ib_falcon_config_at(here);
+    ib_u64 refused = 0; /* queues that have not taken one of this packet's tasks */
     for (ib_u32 n = 0; n < IB_FALCON_TASKS_MAX && n < m->count; n++) {
         const ib_u8 *task = ib_falcon_task_at(here, n);
         if (!task)
             return;
         ib_u64 where = IB_FALCON_TASK_WORD(task, IB_FALCON_WHERE);
         ib_u32 queue = ib_falcon_queue_of(config->policy, where, m->user);
-        if (m->refused & ib_falcon_bit(queue))
+        if (refused & ib_falcon_bit(queue))
             continue;
         ib_u64 *tasks = &regs->user_tasks[m->user % IB_FALCON_USERS];
         ib_u32 outcome = IB_FALCON_IS_FULL;
         if (__sync_fetch_and_add(tasks, 1) >= config->user_tasks_max) {
-            m->refused = ~0ULL;
+            refused = ~0ULL;
             m->flags |= IB_FALCON_F_USER_FULL;
         } else {
             outcome = ib_falcon_push(here, m, n, queue, now_ns);
@@ -496,7 +530,7 @@ IB_INLINE void ib_falcon_push_all(struct ib_falcon_here *here, struct ib_falcon_
             m->queue = (ib_u8)queue;
         } else {
             __sync_fetch_and_sub(tasks, 1);
-            m->refused |= ib_falcon_bit(queue);
+            refused |= ib_falcon_bit(queue);
         }
     }
 }
@@ -572,7 +606,6 @@ IB_INLINE struct ib_result ib_falcon_submit(struct ib_falcon_here *here, struct 
     m->client_port = a->from_port;
     m->flags = 0;
     m->taken = 0;
-    m->refused = 0;
     m->queue %= ib_falcon_queues(config->policy);
     ib_falcon_push_all(here, m, regs, a->now_ns);
     IB_FULL_BARRIER();

@@ -36,14 +36,14 @@ IB_INLINE ib_u64 ib_falcon_bit(ib_u32 n) {
  */
 IB_INLINE ib_u64 ib_falcon_not_zero(ib_u64 word) {
     word = word >> 1 | (word & 1); /* below 2^63 */
-    __asm__ volatile("" : "+r"(word));
+    IB_HIDE(word);
     return (0 - word) >> 63;
 }
 
 /* 1 if `a` is at least `b`, both below 2^63, without a branch. */
 IB_INLINE ib_u64 ib_falcon_reaches(ib_u64 a, ib_u64 b) {
     ib_u64 difference = a - b;
-    __asm__ volatile("" : "+r"(difference));
+    IB_HIDE(difference);
     return (difference >> 63) ^ 1;
 }
 

@@ -29,9 +29,6 @@ struct ib_frame {
         __type(value, struct bpf_devmap_val);                                                      \
     } name SEC(".maps")
 
-/* The compiler forgets what it knows of the variable. */
-#define IB_HIDE(variable) __asm__ volatile("" : "+r"(variable))
-
 /*
  * The helpers that copy want a length that the verifier knows to be from 1 to `max_bytes`. After a
  * comparison, Linux 6.1 knows that of the register compared, and not of its copy in the stack,

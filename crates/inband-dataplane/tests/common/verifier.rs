@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 /// Instructions that a verifier may walk for one program: a third of its limit, because every kernel
 /// counts otherwise.
-pub const VERIFIED_INSNS_MAX: u64 = 1_000_000 * 2 / 3;
+pub const VERIFIED_INSNS_MAX: u64 = 1_000_000 / 3;
 /// How much more than recorded is not yet a jump, by the same series of kernels and compiler...
 const GROWTH_MAX_PERCENT: u64 = 10;
 /// ... and by others, which count otherwise.
@@ -280,8 +280,12 @@ pub fn measure(case: &Case) -> Result<Figures, String> {
 
 /// The end of the verifier's log of a refusal.
 fn reason(log: &str) -> String {
-    let end = log.find("\nprocessed ").unwrap_or(log.len());
-    let lines: Vec<&str> = log[..end].lines().collect();
+    let log = log
+        .split("-- BEGIN PROG LOAD LOG --\n")
+        .nth(1)
+        .unwrap_or(log);
+    let log = log.split("\nprocessed ").next().unwrap_or(log);
+    let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(TRACE_LINES)..].join("\n")
 }
 
