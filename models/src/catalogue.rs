@@ -7,6 +7,7 @@ use crate::falcon_queue;
 use crate::leader_change::{self, LeaderChange, With};
 use crate::read_routing;
 use crate::reconfiguration::{self, Reconfiguration};
+use crate::several_reads::{self, SeveralReads};
 use crate::several_shards::{self, SeveralShards};
 use crate::spin::{self, SpinError};
 
@@ -137,6 +138,17 @@ fn shards(checks: &mut Vec<Check>) {
     checks.extend(several_shards::Mutant::ALL.map(|mutant| check(Some(mutant))));
 }
 
+fn reads_of_shards(checks: &mut Vec<Check>) {
+    let check = |mutant: Option<several_reads::Mutant>| {
+        let named = mutant.map(|mutant| format!("{mutant:?}"));
+        let bounds = "1 read, 2 partitions, 2 replicas, 1 crash".to_owned();
+        let model = SeveralReads { mutant };
+        in_rust("several_reads", bounds, named, true, model)
+    };
+    checks.push(check(None));
+    checks.extend(several_reads::Mutant::ALL.map(|mutant| check(Some(mutant))));
+}
+
 fn read_routings(checks: &mut Vec<Check>) {
     use read_routing::*;
     let check = |bounds: Bounds, mutant: Option<Mutant>| {
@@ -187,6 +199,7 @@ pub fn all() -> Vec<Check> {
     leader_changes(&mut checks);
     reconfigurations(&mut checks);
     shards(&mut checks);
+    reads_of_shards(&mut checks);
     read_routings(&mut checks);
     falcon_queues(&mut checks);
     checks

@@ -7,6 +7,7 @@ pub mod falcon_queue;
 pub mod leader_change;
 pub mod read_routing;
 pub mod reconfiguration;
+pub mod several_reads;
 pub mod several_shards;
 pub mod spin;
 

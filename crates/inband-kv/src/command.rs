@@ -328,7 +328,7 @@ pub fn is_of_version_2(encoded: &[u8]) -> bool {
 }
 
 impl<'a> Command<'a> {
-    /// Changes nothing: it need not be executed where nobody waits for its reply.
+    /// Changes nothing but replicated time: nothing is read where nobody waits for its reply.
     pub fn only_reads(&self) -> bool {
         if let Command::Exec { commands, .. } = self {
             return commands.iter().all(|command| command.only_reads());

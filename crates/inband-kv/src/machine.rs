@@ -14,6 +14,12 @@
 //! stores, those of the others as a *redo record*; then the others are written. After a crash in
 //! between the others find, when they come to the marker again, that the lowest one has executed the
 //! entry, and take their part from the record. Each store remembers the last entry executed there.
+//!
+//! An entry that only reads waits in the same way, also where nobody waits for its reply: a replica that
+//! passed its marker in one partition while it is missing in another would acknowledge a later write
+//! there, whose client could then write in the other partition before the marker. It changes nothing
+//! but replicated time, and is not written at once. If a partition's own time does not tell what time
+//! that is, every store concerned notes it; after a crash those that lag take it from one that does not.
 
 mod queue;
 
@@ -291,10 +297,11 @@ impl Machine {
         self.shards.iter().map(|s| s.store.written()).collect()
     }
 
-    /// Instances that are applied and not written, of the log with the most.
+    /// Instances that are applied and not written, of the log with the most. One that is applied in
+    /// part counts.
     pub fn unwritten(&self) -> u64 {
-        let unwritten = |s: &Shard| s.store.applied() - s.store.written();
-        self.shards.iter().map(unwritten).max().unwrap_or(0)
+        let unwritten = self.shards.iter().map(|s| s.store.unwritten());
+        unwritten.max().unwrap_or(0)
     }
 
     /// Does somebody wait for what is applied to be written?
@@ -313,6 +320,7 @@ impl Machine {
         for shard in &mut self.shards {
             shard.store.flush()?;
         }
+        self.shards.iter_mut().for_each(|s| s.store.all_written());
         turn.has_unwritten = false;
         Ok(())
     }
@@ -361,7 +369,7 @@ impl Machine {
         while self.step(outcomes)? {
             has_progress = true;
         }
-        if shared.is_waited_for() {
+        if shared.is_waited_for() || !self.is_deferring {
             self.flush_in(&mut turn)?;
         }
         turn.has_unwritten = self.unwritten() > 0;
@@ -428,11 +436,13 @@ impl Machine {
     /// An entry was executed everywhere.
     fn forget(&mut self, number: u64, entry: &Entry) {
         let queue = &mut self.shards[self.config.partitions].store;
-        if entry.is_free {
-            return queue.forget_entry(number, &[]);
-        }
         queue.forget_entry(number, &entry.involved);
-        self.shards[entry.involved[0]].store.forget_redo(number);
+        if !entry.is_free {
+            return self.shards[entry.involved[0]].store.forget_redo(number);
+        }
+        for partition in &entry.involved {
+            self.shards[*partition].store.forget_time(number);
+        }
     }
 
     /// Execute what can be executed of what this partition waits for.
@@ -444,19 +454,22 @@ impl Machine {
         let mut has_progress = false;
         while let Some(number) = self.next_entry_at(partition) {
             let entry = &self.queue.entries[&number];
-            let lowest = entry.involved[0];
-            if entry.is_free && !entry.is_own {
-                let time_ms = entry.time_ms;
-                self.shards[partition].store.entry_done(number, time_ms);
-                self.done_at(number, partition);
-            } else if entry.is_free || self.shards[lowest].store.done_entry() < number {
+            let is_done = |p: &usize| self.shards[*p].store.done_entry() >= number;
+            // Before a crash, or by the peer whose checkpoint some of the stores are.
+            let was_executed = match entry.is_free {
+                true => entry.involved.iter().any(is_done),
+                false => is_done(&entry.involved[0]),
+            };
+            if was_executed && entry.is_free {
+                self.pass_read(number, partition)?;
+            } else if was_executed {
+                self.redo(number, partition)?;
+            } else {
                 let is_ready = |p: &usize| self.next_entry_at(*p) == Some(number);
                 if !entry.involved.iter().all(is_ready) {
                     return Ok(has_progress);
                 }
                 self.execute(number, outcomes)?;
-            } else {
-                self.redo(number, partition)?;
             }
             has_progress = true;
         }
@@ -491,6 +504,20 @@ impl Machine {
         Ok(())
     }
 
+    /// Pass an entry that only reads and that others of its partitions have passed. There are
+    /// markers for it in all of them, or they could not have done so.
+    fn pass_read(&mut self, number: u64, partition: usize) -> Result<(), StoreError> {
+        let entry = &self.queue.entries[&number];
+        let mut now_ms = entry.time_ms;
+        for other in &entry.involved {
+            let noted_ms = self.shards[*other].store.noted_time_ms(number)?;
+            now_ms = now_ms.max(noted_ms.unwrap_or(0));
+        }
+        self.shards[partition].store.entry_done(number, now_ms);
+        self.done_at(number, partition);
+        Ok(())
+    }
+
     /// The store may have passed the marker where it stood: look again where it is.
     fn leave_marker(&mut self, partition: usize) {
         let (shard, burst) = (&mut self.shards[partition], &self.bursts[partition]);
@@ -503,31 +530,16 @@ impl Machine {
 
     /// Execute an entry in all its partitions, which all stand at a marker that covers it.
     fn execute(&mut self, number: u64, outcomes: &mut Outcomes) -> Result<(), StoreError> {
-        let entry = self.queue.entries[&number].clone();
+        let entry = self.queue.take(number);
         let is_done = |p: &usize| self.shards[*p].store.done_entry() >= number;
-        if !entry.is_free && entry.involved.iter().any(is_done) {
+        if entry.involved.iter().any(is_done) {
             return Err(StoreError::Torn { entry: number });
         }
-        if !entry.is_free {
-            for partition in &entry.involved {
-                self.shards[*partition].store.flush()?;
-            }
-        }
-        let mut batches: Vec<WriteBatch> = entry
-            .involved
-            .iter()
-            .map(|_| WriteBatch::default())
-            .collect();
         let now_ms = self.time_of(&entry);
-        let reply = self.execute_in(&entry, number, now_ms, &mut batches)?;
-        if entry.is_own {
-            outcomes.entries.push((number, reply));
-        }
-        for partition in &entry.involved {
-            self.shards[*partition].store.entry_done(number, now_ms);
-        }
-        if !entry.is_free {
-            self.write(&entry, number, batches, outcomes)?;
+        if entry.is_free {
+            self.read(&entry, number, now_ms, outcomes)?;
+        } else {
+            self.change(&entry, number, now_ms, outcomes)?;
         }
         for partition in &entry.involved {
             self.done_at(number, *partition);
@@ -535,17 +547,57 @@ impl Machine {
         Ok(())
     }
 
-    /// Replicated time of an entry's execution. One that only reads must not need to know other
-    /// partitions' times: replicas on which nobody waits for it do not look at them.
+    /// Execute an entry that only reads, if this process waits for its reply.
+    fn read(
+        &mut self,
+        entry: &Entry,
+        number: u64,
+        now_ms: u64,
+        outcomes: &mut Outcomes,
+    ) -> Result<(), StoreError> {
+        if entry.is_own {
+            let mut nothing = empty_batches(entry);
+            let reply = self.execute_in(entry, number, now_ms, &mut nothing)?;
+            outcomes.entries.push((number, reply));
+        }
+        for partition in &entry.involved {
+            let store = &mut self.shards[*partition].store;
+            if now_ms > entry.time_ms {
+                store.note_time(number, now_ms)?;
+            }
+            store.entry_done(number, now_ms);
+        }
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        entry: &Entry,
+        number: u64,
+        now_ms: u64,
+        outcomes: &mut Outcomes,
+    ) -> Result<(), StoreError> {
+        for partition in &entry.involved {
+            self.shards[*partition].store.flush()?;
+        }
+        let mut batches = empty_batches(entry);
+        let reply = self.execute_in(entry, number, now_ms, &mut batches)?;
+        if entry.is_own {
+            outcomes.entries.push((number, reply));
+        }
+        for partition in &entry.involved {
+            self.shards[*partition].store.entry_done(number, now_ms);
+        }
+        self.write(entry, number, batches, outcomes)
+    }
+
+    /// Replicated time of an entry's execution: the latest of all partitions concerned.
     fn time_of(&self, entry: &Entry) -> u64 {
         let times = entry
             .involved
             .iter()
             .map(|p| self.shards[*p].store.time_ms());
-        match entry.is_free {
-            true => entry.time_ms,
-            false => times.max().unwrap_or(0).max(entry.time_ms),
-        }
+        times.max().unwrap_or(0).max(entry.time_ms)
     }
 
     fn execute_in(
@@ -563,7 +615,6 @@ impl Machine {
         for (partition, shard) in self.shards.iter_mut().enumerate() {
             if entry.involved.binary_search(&partition).is_ok() {
                 shard.store.start()?;
-                let now_ms = now_ms.max(shard.store.time_ms());
                 let Work {
                     view,
                     clients: c,
@@ -654,10 +705,16 @@ impl Machine {
         }
         for partition in 0..self.config.partitions {
             let store = &mut self.shards[partition].store;
-            for number in store.redo_entries()? {
-                if !self.queue.entries.contains_key(&number) {
-                    store.forget_redo(number);
-                }
+            // A power cut may have taken entries from the queue whose effects are here: the log
+            // delivers them again.
+            let delivered = self.queue.delivered;
+            let is_over =
+                |number: &u64| *number <= delivered && !self.queue.entries.contains_key(number);
+            for number in store.redo_entries()?.into_iter().filter(is_over) {
+                store.forget_redo(number);
+            }
+            for number in store.noted_times()?.into_iter().filter(is_over) {
+                store.forget_time(number);
             }
         }
         Ok(())
@@ -783,6 +840,12 @@ fn refuse_left_over(layout: &Layout) -> Result<(), StoreError> {
         remove_dir(&path)?;
     }
     Ok(())
+}
+
+/// One for each partition of an entry.
+fn empty_batches(entry: &Entry) -> Vec<WriteBatch> {
+    let batches = entry.involved.iter().map(|_| WriteBatch::default());
+    batches.collect()
 }
 
 /// The keyspaces of the partitions that a command concerns.

@@ -307,8 +307,8 @@ pub struct Store {
     is_deferring: bool,
     /// What goes into the next write beside what [`fill`](Self::fill) adds.
     unwritten: WriteBatch,
-    /// Last instance written.
-    written: u64,
+    /// How far what is written has come.
+    written: Position,
     is_stopped: bool,
 }
 
@@ -440,7 +440,7 @@ impl Store {
             removals,
             is_deferring: false,
             unwritten: WriteBatch::default(),
-            written: state.applied,
+            written: state.position(),
             is_stopped: false,
         })
     }
@@ -546,12 +546,18 @@ impl Store {
 
     /// Last instance written; 0: none.
     pub fn written(&self) -> u64 {
-        self.written
+        self.written.applied
+    }
+
+    /// Instances applied and not written; one that is applied in part counts.
+    pub(crate) fn unwritten(&self) -> u64 {
+        let is_unwritten = self.written != self.state.position();
+        (self.state.applied - self.written.applied).max(u64::from(is_unwritten))
     }
 
     /// Write what is applied.
     pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
-        if self.written == self.state.applied {
+        if self.written == self.state.position() {
             return Ok(());
         }
         self.start()?;
@@ -614,8 +620,12 @@ impl Store {
         self.shared.faults().pass()?;
         let mut options = WriteOptions::default();
         options.set_sync(sync);
+        #[cfg(any(test, feature = "testing"))]
+        let noted = batch.data().to_vec();
         self.db.write_opt(batch, &options)?;
-        self.written = self.state.applied;
+        #[cfg(any(test, feature = "testing"))]
+        self.shared.faults().written(&self.path, &noted, sync);
+        self.written = self.state.position();
         self.keyspace.burst_written();
         Ok(())
     }

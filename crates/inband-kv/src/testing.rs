@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,9 @@ use inband_paxos::log::{
     Burst, Origin, ReadTicket, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind,
 };
 
+use rocksdb::{Options, WriteBatch, DB};
+
+use crate::db::COLUMN_FAMILIES;
 use crate::store::StoreError;
 
 /// What fits one Ethernet frame after the headers, about.
@@ -24,13 +28,69 @@ const BURST_VALUES_MAX: usize = 256;
 const WINDOW_DEFAULT: usize = 1024;
 const IDLE_POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Lets writes of a store fail, as a crash would end them.
+/// What was written to a database since its tape began, and how much of it survives a power cut.
+#[derive(Debug, Clone, Default)]
+pub struct Tape {
+    /// Batches.
+    pub writes: Vec<Vec<u8>>,
+    /// So many of them are synced.
+    pub synced: usize,
+}
+
+/// Write what a tape holds to the database in `path`, which nobody has open.
+pub fn replay(path: &Path, writes: &[Vec<u8>]) -> Result<(), StoreError> {
+    let db = DB::open_cf(&Options::default(), path, COLUMN_FAMILIES)?;
+    for batch in writes {
+        db.write(WriteBatch::from_data(batch))?;
+    }
+    Ok(())
+}
+
+/// Lets writes of a store fail, as a crash would end them, and notes what a power cut may take.
 #[derive(Debug, Default)]
-pub struct Faults(Mutex<Option<u64>>);
+pub struct Faults {
+    left: Mutex<Option<u64>>,
+    /// By path of the database; `None`: nobody wants to know.
+    tapes: Mutex<Option<BTreeMap<PathBuf, Tape>>>,
+}
 
 impl Faults {
     fn left(&self) -> MutexGuard<'_, Option<u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tapes(&self) -> MutexGuard<'_, Option<BTreeMap<PathBuf, Tape>>> {
+        self.tapes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Note what is written from now on.
+    pub fn start_tape(&self) {
+        *self.tapes() = Some(BTreeMap::new());
+    }
+
+    /// What was written to the database in `path`.
+    pub fn tape(&self, path: &Path) -> Tape {
+        let tapes = self.tapes();
+        let tape = tapes.as_ref().and_then(|tapes| tapes.get(path));
+        tape.cloned().unwrap_or_default()
+    }
+
+    /// `batch` was written; `sync`: with all before it, it survives a power cut.
+    pub(crate) fn written(&self, path: &Path, batch: &[u8], sync: bool) {
+        if let Some(tapes) = &mut *self.tapes() {
+            let tape = tapes.entry(path.to_path_buf()).or_default();
+            tape.writes.push(batch.to_vec());
+            if sync {
+                tape.synced = tape.writes.len();
+            }
+        }
+    }
+
+    /// All that is written survives a power cut.
+    pub(crate) fn synced(&self) {
+        for tape in self.tapes().iter_mut().flat_map(BTreeMap::values_mut) {
+            tape.synced = tape.writes.len();
+        }
     }
 
     /// Let so many more writes succeed, and all others fail.

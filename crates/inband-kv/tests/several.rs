@@ -5,257 +5,15 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use bytes::BytesMut;
-use common::{encode, key_of_each, scratch, show, words, T0_MS};
-use inband_kv::command::{Command, Queue, SessionStamp, Watched};
+use common::world::{encoded, exec, World};
+use common::{encode, key_of_each, scratch, show, words};
+use inband_kv::command::SessionStamp;
 use inband_kv::machine::{Machine, MachineConfig};
-use inband_kv::partition::{logs_of, partition_of};
 use inband_kv::store::{Outcomes, StoreError};
-use inband_kv::value::{marker, Chunk, ValueWriter};
-use inband_paxos::log::{Origin, Ticket, ValueKind};
+use inband_paxos::log::Ticket;
 use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 use proptest::prelude::*;
-
-/// `EXEC` of some lines.
-fn exec(lines: &[String]) -> Vec<u8> {
-    let mut queue = BytesMut::new();
-    for line in lines {
-        let encoded = encode(&words(line), None).expect("parses");
-        let (command, _) = Command::decode(&encoded).expect("decodes");
-        Queue::push(&mut queue, &command);
-    }
-    let command = Command::Exec {
-        watched: Watched::new(0, &[]),
-        commands: Queue::new(lines.len(), &queue),
-    };
-    let mut out = BytesMut::new();
-    command.encode(None, &mut out);
-    out.to_vec()
-}
-
-#[derive(Clone)]
-struct Value {
-    bytes: Vec<u8>,
-    origin: Origin,
-    /// The replica whose client waits for it.
-    owner: usize,
-}
-
-/// Some replicas and the logs that they all get.
-struct World {
-    partitions: usize,
-    logs: Vec<Vec<Value>>,
-    machines: Vec<Option<Machine>>,
-    /// Removed after the machines are closed.
-    dirs: Vec<tempfile::TempDir>,
-    /// By replica and log: values delivered.
-    delivered: Vec<Vec<usize>>,
-    /// Entries decided so far.
-    entries: u64,
-    replies: BTreeMap<u64, Reply>,
-    /// Own values that an outcome was told of.
-    ended: Vec<Ticket>,
-    now_ms: u64,
-}
-
-impl World {
-    fn new(partitions: usize, replicas: usize) -> Self {
-        let open = Origin {
-            client_id: 1,
-            client_seq: 0,
-            client_low: 0,
-            kind: ValueKind::OpenSession,
-        };
-        let first = Value {
-            bytes: Vec::new(),
-            origin: open,
-            owner: usize::MAX,
-        };
-        let mut world = Self {
-            partitions,
-            logs: vec![vec![first]; logs_of(partitions)],
-            dirs: (0..replicas).map(|_| scratch()).collect(),
-            machines: (0..replicas).map(|_| None).collect(),
-            delivered: vec![vec![0; logs_of(partitions)]; replicas],
-            entries: 0,
-            replies: BTreeMap::new(),
-            ended: Vec::new(),
-            now_ms: T0_MS,
-        };
-        (0..replicas).for_each(|replica| world.reopen(replica));
-        world
-    }
-
-    fn reopen(&mut self, replica: usize) {
-        self.machines[replica] = None;
-        let mut machine = Machine::open(MachineConfig {
-            dirs: vec![self.dirs[replica].path().to_path_buf()],
-            partitions: self.partitions,
-            sync: replica == 1,
-        })
-        .expect("opens");
-        // A crash takes what it has not written.
-        if replica > 0 {
-            machine.defer_writes();
-        }
-        self.delivered[replica] = machine.applied().iter().map(|at| *at as usize).collect();
-        self.machines[replica] = Some(machine);
-    }
-
-    fn machine(&mut self, replica: usize) -> &mut Machine {
-        self.machines[replica].as_mut().expect("it is open")
-    }
-
-    /// Decide a value.
-    fn push(&mut self, log: usize, bytes: Vec<u8>, owner: usize) {
-        let seq = self.logs[log].len() as u64;
-        let origin = Origin {
-            client_id: 1,
-            client_seq: seq,
-            client_low: seq,
-            kind: ValueKind::Command,
-        };
-        self.logs[log].push(Value {
-            bytes,
-            origin,
-            owner,
-        });
-    }
-
-    /// Decide some commands in one value.
-    fn decide(&mut self, log: usize, commands: &[Vec<u8>], owner: usize) {
-        let mut writer = ValueWriter::new();
-        commands.iter().for_each(|command| writer.push(command));
-        let bytes = writer.finish(self.now_ms).to_vec();
-        self.push(log, bytes, owner);
-        if log == self.partitions {
-            self.entries += commands.len() as u64;
-        }
-    }
-
-    /// Decide a command in so many chunks.
-    fn decide_chunks(&mut self, command: &[u8], count: usize, owner: usize) -> u64 {
-        let log = self.partitions;
-        let transfer = self.logs[log].len() as u64;
-        let chunks: Vec<&[u8]> = command.chunks(command.len().div_ceil(count)).collect();
-        for (index, bytes) in chunks.iter().enumerate() {
-            let mut value = Vec::new();
-            let chunk = Chunk {
-                time_ms: self.now_ms,
-                transfer,
-                index: index as u16,
-                count: chunks.len() as u16,
-                bytes,
-            };
-            chunk.write(&mut value);
-            self.push(log, value, owner);
-        }
-        self.entries += 1;
-        self.entries
-    }
-
-    fn decide_several(&mut self, command: Vec<u8>, owner: usize) -> u64 {
-        self.decide(self.partitions, &[command], owner);
-        self.entries
-    }
-
-    fn decide_line(&mut self, line: &str, owner: usize) {
-        let command = encode(&words(line), None).expect("parses");
-        let key = line.split(' ').nth(1).expect("a key");
-        let partition = partition_of(key.as_bytes(), self.partitions);
-        self.decide(partition, &[command], owner);
-    }
-
-    fn mark(&mut self, partition: usize, entry: u64) {
-        self.push(partition, marker(entry).to_vec(), usize::MAX);
-    }
-
-    /// Deliver the next values of a log. `Err`: a write failed, and with it the process.
-    fn deliver(&mut self, replica: usize, log: usize, count: usize) -> Result<(), StoreError> {
-        let from = self.delivered[replica][log];
-        let values = &self.logs[log][from..];
-        let count = count.min(values.len());
-        let machine = self.machines[replica].as_mut().expect("it is open");
-        for (at, value) in values[..count].iter().enumerate() {
-            let instance = (from + at) as u64 + 1;
-            let ticket = (value.owner == replica).then(|| Ticket::new(log, instance));
-            machine.bursts()[log].push(instance, value.origin, ticket, &value.bytes);
-        }
-        self.delivered[replica][log] += count;
-        let mut outcomes = Outcomes::default();
-        let result = machine.run(&mut outcomes);
-        self.ended.extend(outcomes.values.iter().map(|o| o.ticket));
-        for (entry, reply) in outcomes.entries {
-            let before = self.replies.insert(entry, reply);
-            assert!(before.is_none(), "entry {entry} was answered twice");
-        }
-        result.map(|_| ())
-    }
-
-    fn deliver_all(&mut self, replica: usize) {
-        for log in 0..self.logs.len() {
-            self.deliver(replica, log, usize::MAX).expect("applies");
-        }
-    }
-
-    /// Everybody gets everything, and all replicas are the same.
-    fn settle(&mut self) -> u64 {
-        for partition in 0..self.partitions {
-            self.mark(partition, self.entries);
-        }
-        (0..self.machines.len()).for_each(|replica| self.deliver_all(replica));
-        let lens: Vec<u64> = self.logs.iter().map(|log| log.len() as u64).collect();
-        let mut digests = Vec::new();
-        for replica in 0..self.machines.len() {
-            let machine = self.machine(replica);
-            assert_eq!(machine.applied(), lens, "replica {replica}");
-            machine.flush().unwrap();
-            assert_eq!(machine.written(), lens, "replica {replica}");
-            digests.push(machine.digest().unwrap());
-        }
-        assert!(digests.iter().all(|d| *d == digests[0]), "{digests:?}");
-        digests[0]
-    }
-
-    /// Copy a checkpoint from one replica to another and install it.
-    fn copy(&mut self, from: usize, to: usize) {
-        let shared = self.machine(from).shared();
-        let machine = self.machine(to);
-        let incoming = machine.incoming();
-        for dir in incoming.iter().filter(|dir| dir.exists()) {
-            std::fs::remove_dir_all(dir).unwrap();
-        }
-        shared.checkpoint(&incoming).unwrap();
-        match machine.install() {
-            Ok(reset) => {
-                for (log, applied) in reset {
-                    self.delivered[to][log] = applied as usize;
-                }
-            }
-            Err(StoreError::CheckpointTooOld { .. }) => {}
-            Err(error) => self.crash(to, error),
-        }
-    }
-
-    /// A write failed, and with it the process.
-    fn crash(&mut self, replica: usize, error: StoreError) {
-        assert!(matches!(error, StoreError::Fault), "{error}");
-        self.reopen(replica);
-    }
-
-    /// What one command over all partitions answers on replica 0, in a log that all have.
-    fn ask(&mut self, line: &str) -> String {
-        let command = encode(&words(line), None).expect("parses");
-        let entry = self.decide_several(command, 0);
-        self.settle();
-        show(&self.replies[&entry])
-    }
-}
-
-fn encoded(line: &str) -> Vec<u8> {
-    encode(&words(line), None).expect("parses")
-}
 
 /// A partition stands at a marker, with own values delivered behind it, when a checkpoint is installed
 /// that holds the first of them and not the last.
@@ -311,7 +69,7 @@ fn one_command_waits_for_all_its_partitions() {
     // The marker covers entries that are not there yet: partition 1 waits for them.
     assert_eq!(world.machine(0).applied(), [2, 2, 2, 2]);
     for _ in 0..5 {
-        world.decide_several(encoded("DBSIZE"), usize::MAX);
+        world.decide_several(exec(&[format!("GET {b}")]), usize::MAX);
     }
     world.deliver(0, 3, usize::MAX).unwrap();
     assert_eq!(world.machine(0).applied(), [4, 3, 2, 7]);
@@ -583,7 +341,8 @@ fn checkpoints_taken_while_commands_are_executed() {
     let shared = world.machine(0).shared();
     let dir = scratch();
     let is_done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let (done, base) = (is_done.clone(), dir.path().to_path_buf());
+    let made = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let (done, base, makes) = (is_done.clone(), dir.path().to_path_buf(), made.clone());
     let cutter = std::thread::spawn(move || {
         let mut count = 0;
         while !done.load(std::sync::atomic::Ordering::Acquire) && count < 12 {
@@ -597,11 +356,20 @@ fn checkpoints_taken_while_commands_are_executed() {
             shared.checkpoint(&dirs).unwrap();
             std::fs::write(base.join("ACTIVE"), "db-0\ndb-0\ndb-0\ndb-0").unwrap();
             count += 1;
+            makes.store(count, std::sync::atomic::Ordering::Release);
         }
         count
     });
     let lens: Vec<usize> = world.logs.iter().map(Vec::len).collect();
-    for step in 0..lens.iter().copied().max().unwrap() {
+    let steps = lens.iter().copied().max().unwrap();
+    for step in 0..steps {
+        // However slow the disk is: some of them in the middle.
+        if step == steps / 3 || step == steps / 2 {
+            let before = made.load(std::sync::atomic::Ordering::Acquire);
+            common::wait_for("a checkpoint", || {
+                made.load(std::sync::atomic::Ordering::Acquire) > before.min(10)
+            });
+        }
         for log in [3, 1, 0, 2] {
             world.deliver(0, log, 1 + step % 2).unwrap();
         }
@@ -651,6 +419,19 @@ enum Step {
     Copy(u8, u8),
     Sync(u8),
     Time(u8),
+    /// A client of a replica appends to the list of a partition, knowing what it knows.
+    Item(u8, u8),
+    /// All these lists at once.
+    GetItems(u8),
+    /// One of them beside the log.
+    Look(u8, u8),
+    /// Keys of all partitions that expire together.
+    SetExpiring(u8),
+    GetExpiring,
+    /// The wall clock of a replica jumps ahead.
+    Skew(u8, u8),
+    /// The replica that syncs loses its power.
+    PowerCut(u64),
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -669,6 +450,13 @@ fn any_step() -> impl Strategy<Value = Step> {
         2 => (b(), b()).prop_map(|(a, c)| Step::Copy(a, c)),
         1 => b().prop_map(Step::Sync),
         1 => b().prop_map(Step::Time),
+        12 => (b(), b()).prop_map(|(a, c)| Step::Item(a, c)),
+        6 => b().prop_map(Step::GetItems),
+        6 => (b(), b()).prop_map(|(a, c)| Step::Look(a, c)),
+        2 => b().prop_map(Step::SetExpiring),
+        3 => Just(Step::GetExpiring),
+        1 => (b(), b()).prop_map(|(a, c)| Step::Skew(a, c)),
+        2 => any::<u64>().prop_map(Step::PowerCut),
     ]
 }
 
@@ -702,6 +490,7 @@ fn run(partitions: usize, steps: &[Step]) {
     let replicas = 3;
     let mut world = World::new(partitions, replicas);
     let (group, lists) = (key_of_each("g", partitions), key_of_each("l", partitions));
+    let expiring = key_of_each("e", partitions);
     let mut reads = Vec::new();
     let mut appended: Vec<(String, Vec<usize>)> = Vec::new();
     for (at, step) in steps.iter().enumerate() {
@@ -752,6 +541,7 @@ fn run(partitions: usize, steps: &[Step]) {
                 };
                 if line == "FLUSHALL" {
                     appended.clear();
+                    world.lists_are_deleted();
                 }
                 world.decide_several(encoded(&line), owner);
             }
@@ -790,6 +580,39 @@ fn run(partitions: usize, steps: &[Step]) {
                 }
             }
             Step::Time(ms) => world.now_ms += u64::from(*ms),
+            Step::Item(partition, owner) => {
+                let owner = usize::from(*owner) % replicas;
+                world.append(usize::from(*partition) % partitions, owner);
+            }
+            Step::GetItems(owner) => {
+                world.read_lists(usize::from(*owner) % replicas);
+            }
+            Step::Look(replica, partition) => {
+                let replica = usize::from(*replica) % replicas;
+                world.look(replica, usize::from(*partition) % partitions);
+            }
+            Step::SetExpiring(ms) => {
+                let lines = expiring
+                    .iter()
+                    .map(|key| format!("SET {key} {at} PX {}", 1 + u64::from(*ms)));
+                world.decide_several(exec(&lines.collect::<Vec<_>>()), owner);
+            }
+            Step::GetExpiring => {
+                let command = encoded(&format!("MGET {}", expiring.join(" ")));
+                reads.push(world.decide_several(command, owner));
+            }
+            Step::Skew(replica, ms) => {
+                world.skew_ms[usize::from(*replica) % replicas] += u64::from(*ms);
+            }
+            Step::PowerCut(seed) => {
+                let mut state = *seed | 1;
+                world.power_cut(&mut |choices| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    state as usize % choices
+                });
+            }
         }
     }
     for replica in 0..replicas {

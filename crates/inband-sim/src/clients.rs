@@ -3,7 +3,7 @@
 use inband_paxos::log::ReadTicket;
 use inband_paxos::outbox::Outbox;
 
-use crate::limits::COMMAND_LEN_BYTES;
+use crate::limits::{COMMAND_LEN_BYTES, STORE_EXPIRY_MAX_MS};
 use crate::store::{Asked, ReadBegun};
 use crate::trace::Happened;
 use crate::world::World;
@@ -130,9 +130,12 @@ impl World {
             }
             return Asked::Append(commands);
         }
+        if rng.chance_ppm(self.layout.store_reads_ppm) {
+            return Asked::ReadAll(self.histories.all_known());
+        }
         match rng.below(5) {
             0 => Asked::SetAll(command),
-            1 => Asked::ReadAll,
+            1 => Asked::SetExpiring(command, rng.between(1, STORE_EXPIRY_MAX_MS)),
             _ => {
                 let spared = rng.below(partitions as u64 + 1) as usize;
                 let mut involved: Vec<usize> = (0..partitions).collect();

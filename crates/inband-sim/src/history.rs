@@ -49,6 +49,8 @@ pub(crate) struct Histories {
     of: Vec<History>,
     /// Partitions that a command concerns.
     involved: BTreeMap<u64, Vec<usize>>,
+    /// What clients knew of when a command was submitted, see [`all_known`](Histories::all_known).
+    knew: BTreeMap<u64, Vec<usize>>,
     certainly_not: BTreeSet<u64>,
 }
 
@@ -57,6 +59,7 @@ impl Histories {
         Histories {
             of: (0..partitions).map(|_| History::default()).collect(),
             involved: BTreeMap::new(),
+            knew: BTreeMap::new(),
             certainly_not: BTreeSet::new(),
         }
     }
@@ -64,6 +67,7 @@ impl Histories {
     /// A client gives a command to a replica.
     pub fn submitted(&mut self, command: u64, involved: &[usize]) {
         self.involved.insert(command, involved.to_vec());
+        self.knew.insert(command, self.all_known());
     }
 
     /// Its client was told that it was not applied and never will be.
@@ -158,6 +162,11 @@ impl Histories {
         self.of[partition].known
     }
 
+    /// How many commands of each partition clients know of.
+    pub fn all_known(&self) -> Vec<usize> {
+        self.of.iter().map(|history| history.known).collect()
+    }
+
     /// A client has read a history that long, which has to have at least `must_see` commands.
     pub fn read(
         &mut self,
@@ -176,14 +185,39 @@ impl Histories {
         )))
     }
 
-    /// Histories of several partitions were read by one command: commands over several of them stand
-    /// in all of them, in one order.
-    pub fn read_together(&self, values: &[(usize, Vec<u8>)]) -> Result<(), Broken> {
+    /// Histories of several partitions were read by one command, which was submitted when clients knew
+    /// of `must_see`: commands over several of them stand in all of them, in one order, and none is
+    /// there without what clients knew of when it was submitted.
+    pub fn read_together(
+        &mut self,
+        node: u8,
+        values: &[(usize, Vec<u8>)],
+        must_see: &[usize],
+    ) -> Result<(), Broken> {
         let lists: Result<Vec<(usize, Vec<u64>)>, Broken> = values
             .iter()
             .map(|(partition, value)| Ok((*partition, numbers(value)?)))
             .collect();
-        self.are_atomic(&lists?)
+        let lists = lists?;
+        self.are_atomic(&lists)?;
+        for (partition, list) in &lists {
+            self.read(node, *partition, list.len(), must_see[*partition])?;
+        }
+        for command in lists.iter().flat_map(|(_, list)| list) {
+            let knew = self.knew.get(command).map_or(&[][..], |knew| knew);
+            let lacks = |(partition, list): &&(usize, Vec<u64>)| {
+                knew.get(*partition).is_some_and(|knew| list.len() < *knew)
+            };
+            if let Some((partition, list)) = lists.iter().find(lacks) {
+                return Err(Invariant::ReadsLinearizable.broken(format!(
+                    "replica {node} read command {command} and only {} commands of {partition}; {} were \
+                     known when it was submitted",
+                    list.len(),
+                    knew[*partition]
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// The same of everything ever seen; to be asked when all is finished.
@@ -262,9 +296,19 @@ mod tests {
             .read(1, 0, 1, histories.known(0))
             .expect_err("2 were known");
         assert_eq!(old.invariant, Invariant::ReadsLinearizable);
-        let half = histories.read_together(&[(0, value(&[1, 5])), (1, value(&[]))]);
+        let half = histories.read_together(1, &[(0, value(&[1, 5])), (1, value(&[]))], &[0, 0]);
         let half = half.expect_err("5 concerns both");
         assert_eq!(half.invariant, Invariant::MultiShardAtomic);
+        // Two commands of partition 0 are known.
+        let old = histories.read_together(1, &[(0, value(&[1])), (1, value(&[]))], &[2, 0]);
+        let old = old.expect_err("2 were known when it began");
+        assert_eq!(old.invariant, Invariant::ReadsLinearizable);
+        histories.submitted(6, &[1]);
+        let torn = histories.read_together(1, &[(0, value(&[1])), (1, value(&[6]))], &[0, 0]);
+        let torn = torn.expect_err("2 were known when 6 was submitted");
+        assert_eq!(torn.invariant, Invariant::ReadsLinearizable);
+        let whole = histories.read_together(1, &[(0, value(&[1, 2])), (1, value(&[6]))], &[0, 0]);
+        assert_eq!(whole, Ok(()));
         let said = histories.not_applied(2).expect_err("it was");
         assert_eq!(said.invariant, Invariant::ExactlyOnce);
     }

@@ -33,9 +33,9 @@ impl World {
     /// The data directory of a host that is down and runs the real store is emptied.
     pub fn lose_store(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
-        let logs = self.layout.partitions;
+        let (logs, sync) = (self.layout.partitions, self.layout.sync);
         let sim = &mut self.hosts[at];
-        let empty = || StoreReplica::new(logs).expect("a directory for temporary files");
+        let empty = || StoreReplica::new(logs, sync).expect("a directory for temporary files");
         if sim.host.is_none() && sim.store.is_some() {
             sim.store = Some(empty());
         }

@@ -5,7 +5,7 @@ use inband_dataplane::soft::{Geometry, Roles};
 use inband_paxos::host::{EpochConfig, HostConfig, LogStart};
 use inband_paxos::timing::{Micros, Timing};
 
-use crate::limits::{RING_SLOTS, SEVERAL_LOGS, SEVERAL_LOGS_PPM};
+use crate::limits::{RING_SLOTS, SEVERAL_LOGS, SEVERAL_LOGS_PPM, STORE_READS_PPM};
 use crate::rng::Rng;
 
 /// First configuration epoch of every simulated cluster.
@@ -36,6 +36,8 @@ pub struct Layout {
     pub digest_key: Option<Secret>,
     /// Replicas are those of the real key-value store.
     pub store: bool,
+    /// How many of a million commands over several of its partitions only read.
+    pub store_reads_ppm: u64,
     /// The real control plane changes members; only without journals.
     pub plane: bool,
     /// Times of the state machines.
@@ -66,6 +68,7 @@ impl Layout {
             sync: false,
             digest_key: None,
             store: false,
+            store_reads_ppm: STORE_READS_PPM[0],
             plane: false,
             timing: Timing::default(),
         }

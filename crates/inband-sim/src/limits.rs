@@ -63,6 +63,13 @@ pub const COMPACT_MIN_BYTES: u64 = 96 << 10;
 pub const STORE_PPM: u64 = 40_000;
 /// Partitions of a store that has several, and one log more.
 pub const STORE_PARTITIONS: usize = 3;
+/// How many of a million times that a store with `sync` writes what is applied it is synced, too.
+pub const STORE_SYNC_PPM: u64 = 300_000;
+/// How many of a million commands over several partitions read all of them: as a rule, and in every
+/// other seed, where nothing else covers what they do.
+pub const STORE_READS_PPM: [u64; 2] = [200_000, 1_000_000];
+/// Keys of the store that expire do so within this time.
+pub const STORE_EXPIRY_MAX_MS: u64 = 200;
 /// Mean time between commands for the store.
 pub const STORE_LOAD_US: Micros = 6_000;
 /// Length of the phase with faults unless told otherwise.

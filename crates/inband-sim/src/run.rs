@@ -11,7 +11,8 @@ use crate::layout::Layout;
 use crate::ledger::Ends;
 use crate::limits::{
     ATTACKER_EVERY_US, ATTACKER_PPM, EPOCHS_PPM, EVENTS_MAX, FAULTY_PHASE_US, KEYED_PPM, LOADS_US,
-    PLANE_PPM, RECONFIGURE_US, STORE_LOAD_US, STORE_PARTITIONS, STORE_PPM, SYNC_PPM, TRACE_EVENTS,
+    PLANE_PPM, RECONFIGURE_US, STORE_LOAD_US, STORE_PARTITIONS, STORE_PPM, STORE_READS_PPM,
+    SYNC_PPM, TRACE_EVENTS,
 };
 use crate::mutation::Mutation;
 use crate::network::Rates;
@@ -129,6 +130,7 @@ fn runs_store(seed: u64, options: &Options, layout: &mut Layout) -> bool {
         let several = rng.chance_ppm(750_000);
         let partitions = if several { STORE_PARTITIONS } else { 1 };
         layout.partitions = inband_kv::partition::logs_of(partitions);
+        layout.store_reads_ppm = *rng.pick(&STORE_READS_PPM).expect("there are some");
     }
     layout.store
 }

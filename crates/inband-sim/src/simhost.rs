@@ -61,7 +61,8 @@ impl SimHost {
     pub(crate) fn new(node: u8, layout: &Layout) -> SimHost {
         let partitions = layout.partitions;
         let has_store = layout.store && layout.replica_hosts.contains(&node);
-        let store = || StoreReplica::new(partitions).expect("a directory for temporary files");
+        let store =
+            || StoreReplica::new(partitions, layout.sync).expect("a directory for temporary files");
         SimHost {
             store: has_store.then(store),
             node,
@@ -159,10 +160,8 @@ impl World {
         self.stats.crashes += 1;
         self.stats.recoveries += recoveries(&host);
         sim.apps.iter_mut().for_each(App::crash);
-        if let Some(store) = &mut sim.store {
-            store.crash();
-        }
         sim.tick_at = Micros::MAX;
+        self.store_crashes(at);
         if self.keeps_journal(node) {
             self.close_journal(at);
         } else if self.layout.acceptor_hosts.contains(&node) {

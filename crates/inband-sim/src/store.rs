@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 
 use bytes::BytesMut;
-use inband_kv::command::{Command, Queue, Strings, Watched};
+use inband_kv::command::{Command, Expiry, Queue, SetReply, SetWhen, Strings, Watched};
 use inband_kv::limits::{MARKER_REPEAT_MS, MARKER_STAGGER_MS};
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::partition::{partition_of, partitions_of_logs};
@@ -31,8 +32,12 @@ pub(crate) enum Asked {
     Transaction(u64, Vec<usize>),
     /// Set a key of each partition to the number of this command, at once.
     SetAll(u64),
-    /// Read all of these keys and all histories, at once.
-    ReadAll,
+    /// Set another key of each partition to the number of this command, all to expire after so many
+    /// milliseconds.
+    SetExpiring(u64, u64),
+    /// Read all of these keys and all histories, at once, when clients know of so many commands of
+    /// each partition.
+    ReadAll(Vec<usize>),
     /// Nobody asked: it tells a partition to execute commands over several.
     Marker,
 }
@@ -81,6 +86,14 @@ pub(crate) struct StoreReplica {
     pub history_keys: Vec<String>,
     /// Of each partition: the key that is set together with those of the others.
     pub set_keys: Vec<String>,
+    /// The same, with an expiry.
+    pub expiring_keys: Vec<String>,
+    /// It survives power cuts.
+    sync: bool,
+    /// What a power cut leaves of each log's store at least, in directories of their own.
+    synced: TempDir,
+    /// Last instances that it leaves.
+    pub synced_applied: Vec<u64>,
     /// Last instance handed over, of each log.
     pub delivered: Vec<u64>,
     pub waiting: BTreeMap<Ticket, Waiting>,
@@ -133,17 +146,24 @@ fn with_args<R>(words: &[&[u8]], act: impl FnOnce(Strings<'_>) -> R) -> R {
 
 impl StoreReplica {
     /// An empty one, in memory if there is a file system for that.
-    pub fn new(logs: usize) -> std::io::Result<StoreReplica> {
+    pub fn new(logs: usize, sync: bool) -> std::io::Result<StoreReplica> {
         let mut builder = tempfile::Builder::new();
         builder.prefix("inband-sim-");
-        let in_memory = builder.tempdir_in("/dev/shm");
+        let in_memory = |builder: &tempfile::Builder<'_, '_>| {
+            let dir = builder.tempdir_in("/dev/shm");
+            dir.or_else(|_| builder.tempdir())
+        };
         let partitions = partitions_of_logs(logs);
         Ok(StoreReplica {
-            dir: in_memory.or_else(|_| builder.tempdir())?,
+            dir: in_memory(&builder)?,
+            synced: in_memory(&builder)?,
+            synced_applied: vec![0; logs],
+            sync,
             machine: None,
             partitions,
             history_keys: key_of_each("h", partitions),
             set_keys: key_of_each("s", partitions),
+            expiring_keys: key_of_each("e", partitions),
             delivered: vec![0; logs],
             waiting: BTreeMap::new(),
             orphans: BTreeSet::new(),
@@ -159,12 +179,54 @@ impl StoreReplica {
         let mut machine = Machine::open(MachineConfig {
             dirs: vec![self.dir.path().to_path_buf()],
             partitions: self.partitions,
-            sync: false,
+            sync: self.sync,
         })?;
         machine.defer_writes();
         self.delivered = machine.applied();
         self.machine = Some(machine);
+        self.keep_synced()?;
         Ok(self.delivered.clone())
+    }
+
+    /// What is on the disk now survives power cuts.
+    fn keep_synced(&mut self) -> Result<(), StoreError> {
+        if !self.sync {
+            return Ok(());
+        }
+        let copies: Vec<_> = (0..self.delivered.len())
+            .map(|log| self.synced.path().join(log.to_string()))
+            .collect();
+        for dir in copies.iter().filter(|dir| dir.exists()) {
+            fs::remove_dir_all(dir).map_err(|e| failed(dir, e))?;
+        }
+        self.machine().shared().checkpoint(&copies)?;
+        self.synced_applied = self.machine().written();
+        Ok(())
+    }
+
+    /// Sync all stores.
+    pub fn sync_all(&mut self) -> Result<(), StoreError> {
+        self.machine().sync()?;
+        self.keep_synced()
+    }
+
+    /// The host loses its power. `takes` says whether of a log's store all is lost that was written
+    /// since the last sync. Asked only of the queue and the last partition: the others are synced
+    /// with commands over several.
+    pub fn lose_power(&mut self, mut takes: impl FnMut() -> bool) -> std::io::Result<()> {
+        let logs = self.partitions - 1..self.delivered.len();
+        let Some(machine) = self.machine.as_ref().filter(|_| self.sync) else {
+            return Ok(());
+        };
+        let paths = logs.map(|log| (log, machine.store(log).path().to_path_buf()));
+        let mut paths: Vec<_> = paths.collect();
+        paths.retain(|_| takes());
+        self.machine = None;
+        for (log, path) in paths {
+            fs::remove_dir_all(&path)?;
+            fs::rename(self.synced.path().join(log.to_string()), path)?;
+        }
+        Ok(())
     }
 
     /// The process is gone, and with it what it has not written.
@@ -227,8 +289,27 @@ impl StoreReplica {
                     in_one_value(&[encoded(&Command::MSet(all))], shows)
                 })
             }
-            Asked::ReadAll => {
-                let keys = self.set_keys.iter().chain(&self.history_keys);
+            Asked::SetExpiring(command, ms) => {
+                let (number, mut queue) = (written(*command), BytesMut::new());
+                for key in &self.expiring_keys {
+                    let set = Command::Set {
+                        key: key.as_bytes(),
+                        value: number.as_bytes(),
+                        when: SetWhen::Always,
+                        expiry: Expiry::InMs(*ms as i64),
+                        reply: SetReply::Status,
+                    };
+                    Queue::push(&mut queue, &set);
+                }
+                let exec = Command::Exec {
+                    watched: Watched::new(0, &[]),
+                    commands: Queue::new(self.expiring_keys.len(), &queue),
+                };
+                in_one_value(&[encoded(&exec)], shows)
+            }
+            Asked::ReadAll(_) => {
+                let keys = self.set_keys.iter().chain(&self.expiring_keys);
+                let keys = keys.chain(&self.history_keys);
                 let words: Vec<&[u8]> = keys.map(|key| key.as_bytes()).collect();
                 with_args(&words, |all| {
                     in_one_value(&[encoded(&Command::MGet(all))], shows)
@@ -307,13 +388,9 @@ impl StoreReplica {
         &mut self,
         peer: &mut StoreReplica,
     ) -> Result<Vec<(usize, u64)>, StoreError> {
+        // Not written first: the peer's checkpoint server does not do so either.
         let (theirs, own) = (peer.machine(), self.machine());
-        theirs.flush()?;
         let (from, to) = (theirs.outgoing(), own.incoming());
-        let failed = |path: &std::path::Path, source| StoreError::Io {
-            path: path.to_path_buf(),
-            source,
-        };
         for dir in from.iter().chain(&to) {
             if dir.exists() {
                 fs::remove_dir_all(dir).map_err(|e| failed(dir, e))?;
@@ -331,7 +408,15 @@ impl StoreReplica {
         for (log, delivered) in self.delivered.iter_mut().enumerate() {
             *delivered = (*delivered).max(applied[log]);
         }
+        self.keep_synced()?;
         Ok(reset)
+    }
+}
+
+fn failed(path: &Path, source: std::io::Error) -> StoreError {
+    StoreError::Io {
+        path: path.to_path_buf(),
+        source,
     }
 }
 

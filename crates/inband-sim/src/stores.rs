@@ -9,6 +9,7 @@ use inband_resp::reply::Reply;
 
 use crate::app::decided_key;
 use crate::invariant::{Broken, Invariant};
+use crate::limits::STORE_SYNC_PPM;
 use crate::simhost::SimHost;
 use crate::store::{Asked, ReadWaiting, StoreReplica, Waiting};
 use crate::trace::Happened;
@@ -161,7 +162,7 @@ impl World {
                 .iter()
                 .try_for_each(|command| self.histories.not_applied(*command)),
             Asked::Transaction(command, _) => self.histories.not_applied(*command),
-            Asked::SetAll(_) | Asked::ReadAll | Asked::Marker => Ok(()),
+            Asked::SetAll(_) | Asked::SetExpiring(..) | Asked::ReadAll(_) | Asked::Marker => Ok(()),
         }
     }
 
@@ -290,25 +291,31 @@ impl World {
                 Ok(())
             }
             (Asked::SetAll(_), [Reply::Ok]) => Ok(()),
-            (Asked::ReadAll, [Reply::Array(values)]) => self.all_read(node, values),
+            (Asked::SetExpiring(..), [Reply::Array(_)]) => Ok(()),
+            (Asked::ReadAll(must_see), [Reply::Array(values)]) => {
+                self.all_read(node, values, must_see)
+            }
             _ => strange(replies),
         }
     }
 
-    /// The keys that are set together, and then all histories, as one command read them.
-    fn all_read(&self, node: u8, values: &[Reply]) -> Result<(), Broken> {
-        let (set, histories) = values.split_at(values.len() / 2);
-        if set.iter().any(|value| *value != set[0]) {
-            return Err(Invariant::MultiShardAtomic.broken(format!(
-                "replica {node} read {set:?} of keys that are set together"
-            )));
+    /// The keys that are set together, those that expire together, and then all histories, as one
+    /// command read them.
+    fn all_read(&mut self, node: u8, values: &[Reply], must_see: &[usize]) -> Result<(), Broken> {
+        let (together, histories) = values.split_at(values.len() / 3 * 2);
+        for set in together.chunks(histories.len()) {
+            if set.iter().any(|value| *value != set[0]) {
+                return Err(Invariant::MultiShardAtomic.broken(format!(
+                    "replica {node} read {set:?} of keys that are set, and expire, together"
+                )));
+            }
         }
         let value = |reply: &Reply| match reply {
             Reply::Bulk(value) => value.clone(),
             _ => Vec::new(),
         };
         let histories: Vec<(usize, Vec<u8>)> = histories.iter().map(value).enumerate().collect();
-        self.histories.read_together(&histories)
+        self.histories.read_together(node, &histories, must_see)
     }
 
     /// Answer reads whose index is applied, and end those that have waited for too long.
@@ -359,6 +366,11 @@ impl World {
             return;
         };
         let (applied, written) = (store.machine().applied(), store.machine().written());
+        // With `sync` they are told once it is synced.
+        let written = match self.layout.sync {
+            true => store.synced_applied.clone(),
+            false => written,
+        };
         let positions = applied.into_iter().zip(written);
         for (log, (app, (applied, written))) in sim.apps.iter_mut().zip(positions).enumerate() {
             app.live.applied = applied;
@@ -400,7 +412,11 @@ impl World {
         let sim = &mut self.hosts[at];
         let (node, shows) = (sim.node, sim.clock.shows(self.now));
         let Some(store) = &mut sim.store else { return };
-        let flushed = store.machine().flush();
+        let syncs = self.layout.sync && self.rng.disks.chance_ppm(STORE_SYNC_PPM);
+        let flushed = match syncs {
+            true => store.sync_all(),
+            false => store.machine().flush(),
+        };
         let mut result = flushed.map_err(|error| stopped(node, &error));
         for partition in 0..store.partitions {
             let seen = sample(store, node, partition, shows, &mut self.histories);
@@ -408,6 +424,23 @@ impl World {
         }
         self.check(result);
         self.with_host(node, None, None, |_, _, _| {});
+        // Until it is synced.
+        self.flush_later(at);
+    }
+
+    /// The process of a host with a store is gone, and mostly its power, too.
+    pub(crate) fn store_crashes(&mut self, at: usize) {
+        let rng = &mut self.rng.disks;
+        let Some(store) = &mut self.hosts[at].store else {
+            return;
+        };
+        let lost = match self.layout.sync && rng.below(4) > 0 {
+            true => store.lose_power(|| rng.chance_ppm(500_000)),
+            false => Ok(()),
+        };
+        store.crash();
+        let broken = |error| Invariant::NoPanic.broken(format!("a store's files: {error}"));
+        self.check(lost.map_err(broken));
     }
 
     /// Install the stores of the most advanced peer that can be reached.

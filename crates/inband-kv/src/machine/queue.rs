@@ -15,7 +15,7 @@ pub(super) struct Entry {
     pub(super) involved: Vec<usize>,
     /// This process submitted it and waits for its reply.
     pub(super) is_own: bool,
-    /// It changes nothing: need not be executed where nobody waits for it.
+    /// It changes nothing but replicated time: what it reads is read only where somebody waits for it.
     pub(super) is_free: bool,
     /// Partitions in which it is still to be executed.
     waiting: usize,
@@ -63,6 +63,19 @@ impl Queue {
             self.pending[*partition].push_back(number);
         }
         self.entries.insert(number, entry);
+    }
+
+    /// An entry that is executed now; its command is not needed again.
+    ///
+    /// # Panics
+    /// If it is not in the queue.
+    pub(super) fn take(&mut self, number: u64) -> Entry {
+        let queued = self.entries.get_mut(&number).expect("it is queued");
+        let command = std::mem::take(&mut queued.command);
+        Entry {
+            command,
+            ..queued.clone()
+        }
     }
 
     /// What a partition executes next.

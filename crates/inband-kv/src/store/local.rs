@@ -1,5 +1,5 @@
 //! What a store holds for this replica alone, to come back whole after a crash: the queue of
-//! commands over several partitions, and the effects of one that is being executed.
+//! commands over several partitions, and the effects, or the time, of one that is being executed.
 
 use rocksdb::{IteratorMode, WriteBatch, DB};
 
@@ -11,6 +11,8 @@ use crate::keyspace::leading_number;
 const ENTRY_KEY: u8 = b'e';
 /// First byte of the stored key of a redo record.
 const REDO_KEY: u8 = b'r';
+/// First byte of the stored key of the time of an entry that only read.
+const TIME_KEY: u8 = b't';
 /// Key of the last entries removed.
 const REMOVED_KEY: &[u8] = b"removed";
 
@@ -35,11 +37,14 @@ struct Removal {
     changed: Vec<usize>,
 }
 
-/// Local records that are no longer needed; removed with the next write.
+/// Local records that are no longer needed; removed with the next write once what was done in their
+/// place is as durable as it is to be.
 #[derive(Debug, Default)]
 pub(super) struct Removals {
     ready: Vec<Removal>,
-    /// To be kept until what was done in their place survives a power cut.
+    /// To be kept until what was done in their place is written, in all stores.
+    unwritten: Vec<Removal>,
+    /// To be kept until it survives a power cut.
     unsynced: Vec<Removal>,
     /// The same, while that is being made sure of.
     syncing: Vec<Removal>,
@@ -64,11 +69,7 @@ impl Removals {
 
     fn push(&mut self, key: [u8; 9], changed: &[usize]) {
         let changed = changed.to_vec();
-        let list = match self.waits_for_sync {
-            true => &mut self.unsynced,
-            false => &mut self.ready,
-        };
-        list.push(Removal { key, changed });
+        self.unwritten.push(Removal { key, changed });
     }
 
     pub(super) fn write(&mut self, columns: Columns<'_>, batch: &mut WriteBatch) {
@@ -169,6 +170,47 @@ impl Store {
     /// An entry was executed everywhere. `changed`: it changed something in these partitions.
     pub(crate) fn forget_entry(&mut self, entry: u64, changed: &[usize]) {
         self.removals.push(local_key(ENTRY_KEY, entry), changed);
+    }
+
+    /// Note at which time an entry that only read was executed; to be written with that.
+    pub(crate) fn note_time(&mut self, entry: u64, time_ms: u64) -> Result<(), StoreError> {
+        let local = Columns::of(&self.db)?.local;
+        let key = local_key(TIME_KEY, entry);
+        self.unwritten.put_cf(local, key, time_ms.to_be_bytes());
+        Ok(())
+    }
+
+    /// At which time an entry that only read was executed here, if that is written and was noted.
+    pub(crate) fn noted_time_ms(&self, entry: u64) -> Result<Option<u64>, StoreError> {
+        let local = Columns::of(&self.db)?.local;
+        let record = self.db.get_cf(local, local_key(TIME_KEY, entry))?;
+        Ok(record.map(|record| leading_number(&record)))
+    }
+
+    /// The entries of which times are noted here.
+    pub(crate) fn noted_times(&self) -> Result<Vec<u64>, StoreError> {
+        let records = self.local_records(TIME_KEY)?;
+        Ok(records.into_iter().map(|(entry, _)| entry).collect())
+    }
+
+    /// The time of an entry is no longer needed.
+    pub(crate) fn forget_time(&mut self, entry: u64) {
+        self.removals.push(local_key(TIME_KEY, entry), &[]);
+    }
+
+    /// Everything applied in the stores of this replica is written.
+    pub(crate) fn all_written(&mut self) {
+        let Removals {
+            ready,
+            unwritten,
+            unsynced,
+            waits_for_sync,
+            ..
+        } = &mut self.removals;
+        match waits_for_sync {
+            true => unsynced.append(unwritten),
+            false => ready.append(unwritten),
+        }
     }
 
     /// Whether local records are needed until what was done survives a power cut.

@@ -234,6 +234,8 @@ impl SharedDbs {
         for db in self.dbs().iter() {
             db.flush_wal(true)?;
         }
+        #[cfg(any(test, feature = "testing"))]
+        self.0.faults.synced();
         Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! Shared by the tests: a log written by hand, and replicas served on a thread.
 #![allow(dead_code)] // each test binary uses its part
 
+pub mod world;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;

@@ -16,6 +16,8 @@ use crate::torment::workload::{Asked, End, Operate, Scribe, Shared, ANSWER_LIMIT
 const VALUES_APART: u64 = 100_000;
 /// A connection is given up after so many operations, so that clients move between replicas.
 const OPERATIONS_PER_CONNECTION: u64 = 200;
+/// In quiet times every so many-th client reads whole groups; the others write their keys one by one.
+const READERS_EVERY: usize = 4;
 
 /// Replicas that clients may talk to; the nemesis keeps it right.
 pub type Addresses = Arc<RwLock<Vec<SocketAddr>>>;
@@ -55,8 +57,15 @@ impl Operate for PaxosClient {
         if !self.connect() {
             return false;
         }
+        let now_ns = self.scribe.now_ns();
+        if keys::is_quiet(now_ns) {
+            let groups: Vec<usize> = keys::spread().collect();
+            let index = *self.rng.pick(&groups).expect("there are some");
+            self.operate_quietly(&keys::group(index, now_ns, self.partitions));
+            return true;
+        }
         let index = self.rng.below(keys::groups() as u64) as usize;
-        let group = keys::group(index, self.scribe.now_ns(), self.partitions);
+        let group = keys::group(index, now_ns, self.partitions);
         match self.rng.below(100) {
             0..=9 => self.checked_write(&group),
             _ => {
@@ -154,6 +163,24 @@ impl PaxosClient {
                     commands.push(self.command(verb, key));
                 }
                 (Form::Transaction, commands)
+            }
+        }
+    }
+
+    /// Read the whole group at once, or set its keys one after the other: whoever sees what was set
+    /// last must see all that was set before.
+    fn operate_quietly(&mut self, group: &Group) {
+        if self.number % READERS_EVERY == 0 {
+            let form = [Form::Mget, Form::Transaction][self.rng.below(2) as usize];
+            let commands = self.each(Verb::Get, group);
+            self.perform(group, form, commands);
+            return;
+        }
+        for key in &group.keys {
+            let set = self.command(Verb::Set, key);
+            let end = self.perform(group, Form::Alone, vec![set]);
+            if !matches!(end, Some(End::Ok(_))) {
+                return;
             }
         }
     }

@@ -31,6 +31,8 @@ const GROUPS: [(Kind, usize); 12] = [
 ];
 /// How long the keys of a group are used.
 const KEYS_FOR_NS: u64 = 5_000_000_000;
+/// How long all kinds of operations take turns with [quiet](is_quiet) times.
+const TURN_NS: u64 = 5_000_000_000;
 
 /// One group in one window of time.
 #[derive(Debug, Clone)]
@@ -42,6 +44,17 @@ pub struct Group {
 /// How many groups are in use at a time.
 pub fn groups() -> usize {
     GROUPS.len()
+}
+
+/// Is nothing but a few reads to go over several partitions now? Whatever does covers, within
+/// milliseconds, what a read before it has left open.
+pub fn is_quiet(now_ns: u64) -> bool {
+    now_ns / TURN_NS % 2 == 1
+}
+
+/// The groups with keys in different partitions.
+pub fn spread() -> impl Iterator<Item = usize> {
+    (0..GROUPS.len()).filter(|index| GROUPS[*index].0 == Kind::Spread)
 }
 
 /// How many windows group `index` has had by then. Groups change at different times.
@@ -101,6 +114,13 @@ pub fn in_partition(begin: &str, number: usize, partitions: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_and_quiet_take_turns() {
+        let turns = [0, 4, 5, 9, 10, 15].map(|s| is_quiet(s * 1_000_000_000));
+        assert_eq!(turns, [false, false, true, true, false, true]);
+        assert!(spread().count() > 1);
+    }
 
     #[test]
     fn keys_are_where_their_kind_says() {

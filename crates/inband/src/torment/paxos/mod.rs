@@ -207,8 +207,13 @@ impl Subject for Cluster {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Replicas: a read is torn where one of them hears some partitions' leaders and not others.
     fn important_hosts(&self) -> Vec<String> {
-        Vec::new()
+        let hosts = self.status().map(|status| status.hosts).unwrap_or_default();
+        let replicas = hosts
+            .into_iter()
+            .filter(|host| host.roles.contains(&Role::Replica));
+        replicas.map(|host| host.name).collect()
     }
 
     fn strike(lane: &mut Lane<Self>, kind: FaultKind) -> Result<Option<String>> {

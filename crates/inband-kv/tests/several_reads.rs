@@ -1,0 +1,415 @@
+//! Reads over several partitions: one moment of all of them and one time, on every replica and after every
+//! crash.
+
+mod common;
+
+use common::world::{encoded, exec, World, SYNCED};
+use common::{key_of_each, show};
+use inband_kv::store::StoreError;
+use inband_paxos::log::Ticket;
+use inband_resp::reply::Reply;
+use proptest::prelude::*;
+
+/// A replica that neither syncs nor writes at once.
+const DEFERRING: usize = 2;
+
+/// Schedule 18: nobody waits at replica 1 for a read that replica 0 was asked for. A client of replica 1 writes
+/// `a`, and after its OK `b`, while the read's marker is missing in the partition of `b`.
+#[test]
+fn a_read_is_not_torn_by_a_replica_where_nobody_waits_for_it() {
+    let mut world = World::new(2, 2);
+    let [a, b] = [0, 1].map(|p| key_of_each("k", 2)[p].clone());
+    let entry = world.decide_several(encoded(&format!("MGET {a} {b}")), 0);
+    world.mark(0, entry);
+    world.decide_line(&format!("SET {a} 1"), 1);
+    let written = Ticket::new(0, world.logs[0].len() as u64);
+    world.deliver(1, 2, usize::MAX).unwrap();
+    world.deliver(1, 0, usize::MAX).unwrap();
+    if world.ended.contains(&written) {
+        world.decide_line(&format!("SET {b} 1"), 1);
+    }
+    world.mark(1, entry);
+    world.settle();
+    assert_eq!(show(&world.replies[&entry]), "[nil nil]");
+    assert!(world.ended.contains(&written));
+}
+
+/// The same with a transaction that only reads.
+#[test]
+fn a_transaction_that_only_reads_is_awaited_everywhere() {
+    let mut world = World::new(3, 3);
+    let keys = key_of_each("k", 3);
+    let lines: Vec<_> = keys.iter().map(|key| format!("GET {key}")).collect();
+    let entry = world.decide_several(exec(&lines), 0);
+    for (partition, key) in keys.iter().take(2).enumerate() {
+        world.mark(partition, entry);
+        world.decide_line(&format!("SET {key} 1"), 1);
+    }
+    for log in 0..4 {
+        world.deliver(1, log, usize::MAX).unwrap();
+    }
+    assert_eq!(world.machine(1).applied(), [1, 1, 1, 2], "it stands");
+    world.mark(2, entry);
+    world.settle();
+    assert_eq!(show(&world.replies[&entry]), "[nil nil nil]");
+}
+
+/// Two keys of two partitions expire at one moment; one of the partitions has seen that time went on.
+#[test]
+fn keys_that_expire_together_are_read_together() {
+    let mut world = World::new(2, 3);
+    let keys = key_of_each("k", 2);
+    let lines: Vec<_> = keys
+        .iter()
+        .map(|key| format!("SET {key} 1 PX 100"))
+        .collect();
+    world.decide_several(exec(&lines), 0);
+    world.settle();
+    world.now_ms += 100;
+    world.decide_line(&format!("EXISTS {}", keys[1]), 0);
+    world.now_ms -= 100;
+    let reply = world.ask(&format!("MGET {} {}", keys[0], keys[1]));
+    assert_eq!(reply, "[nil nil]");
+    // What was over for one reader is over for all that follow.
+    world.decide_line(&format!("EXISTS {}", keys[0]), 0);
+    world.deliver(0, 0, usize::MAX).unwrap();
+    let now_ms = world.now_ms;
+    let mut reader = world.machine(0).reader(0, now_ms).unwrap();
+    let reply = reader.read(&encoded(&format!("GET {}", keys[0]))).unwrap();
+    assert_eq!(reply.map(|reply| show(&reply)).as_deref(), Some("nil"));
+}
+
+/// A read over several partitions moves their time. Its replica is killed before that is written.
+#[test]
+fn a_kill_does_not_take_the_time_of_a_read() {
+    for later in [false, true] {
+        let mut world = World::new(2, 3);
+        let keys = key_of_each("k", 2);
+        world.decide_line(&format!("SET {} 1", keys[0]), 0);
+        world.settle();
+        world.skew_ms[0] = 5_000;
+        let entry = world.decide_several(encoded(&format!("MGET {} {}", keys[0], keys[1])), 0);
+        (0..2).for_each(|partition| world.mark(partition, entry));
+        world.skew_ms[0] = 0;
+        // It expires so long after the read.
+        world.decide_line(&format!("SET {} 2 PX 100", keys[0]), 1);
+        world.deliver_all(DEFERRING);
+        if later {
+            // The next value of the log of several is written at once, with what is no longer needed.
+            world.decide_several(encoded(&format!("MGET {} {}", keys[0], keys[1])), 1);
+            world.deliver(DEFERRING, 2, usize::MAX).unwrap();
+        }
+        world.reopen(DEFERRING);
+        world.settle();
+    }
+}
+
+/// The same without a kill: another replica starts from what is written.
+#[test]
+fn a_checkpoint_does_not_lose_the_time_of_a_read() {
+    let mut world = World::new(2, 4);
+    let keys = key_of_each("k", 2);
+    world.decide_line(&format!("SET {} 1", keys[0]), 0);
+    world.deliver_all(DEFERRING);
+    world.machine(DEFERRING).flush().unwrap();
+    world.skew_ms[0] = 5_000;
+    let mget = encoded(&format!("MGET {} {}", keys[0], keys[1]));
+    let entry = world.decide_several(mget.clone(), 0);
+    (0..2).for_each(|partition| world.mark(partition, entry));
+    world.skew_ms[0] = 0;
+    world.decide_line(&format!("SET {} 2 PX 100", keys[0]), 1);
+    world.deliver_all(DEFERRING);
+    world.decide_several(mget, 1);
+    world.deliver(DEFERRING, 2, usize::MAX).unwrap();
+    world.copy(DEFERRING, 3);
+    world.settle();
+}
+
+/// A replica is killed when it has written some of the stores that a read concerns, and others not. The time
+/// of the read is that of one of them, which has gone on since.
+#[test]
+fn a_crash_between_the_writes_of_a_read() {
+    let keys = key_of_each("k", 3);
+    let mut crashes = 0;
+    for writes in 0.. {
+        let mut world = World::new(3, 3);
+        let mget = encoded(&format!("MGET {}", keys.join(" ")));
+        for round in 0..3 {
+            // Another partition is ahead of the others each time.
+            world.skew_ms[1] = 1_000 * (round + 1);
+            world.decide_line(&format!("SET {} 1 PX 700", keys[round as usize]), 1);
+            world.decide_several(
+                exec(&[format!("SET {} 1", keys[0]), format!("SET {} 1", keys[1])]),
+                0,
+            );
+            let entry = world.decide_several(mget.clone(), 0);
+            (0..3).for_each(|partition| world.mark(partition, entry));
+            world.decide_line(&format!("SET {} 1 PX 900", keys[round as usize]), 1);
+        }
+        world.machine(DEFERRING).faults().fail_after(writes);
+        let mut has_failed = false;
+        for step in 0..40 {
+            let log = [3, 0, 1, 2][step % 4];
+            let flushes = step % 5 == 4;
+            let machine_fails = world.deliver(DEFERRING, log, 1 + step % 2).err();
+            let failed = match machine_fails {
+                None if flushes => world.machine(DEFERRING).flush().err(),
+                failed => failed,
+            };
+            if let Some(error) = failed {
+                world.crash(DEFERRING, error);
+                has_failed = true;
+                crashes += 1;
+            }
+        }
+        world.machine(DEFERRING).faults().fail_after(u64::MAX);
+        world.settle();
+        if !has_failed {
+            break;
+        }
+    }
+    assert!(crashes > 10, "{crashes} crashes only");
+}
+
+/// A power cut takes the queue and the second partition back to before a command that the first one has
+/// executed, and synced with its redo record: the log delivers the command again.
+#[test]
+fn a_power_cut_that_takes_the_queue_leaves_the_redo_record() {
+    let mut world = World::new(2, 2);
+    let keys = key_of_each("k", 2);
+    let entry = world.decide_several(encoded(&format!("MSET {} 1 {} 1", keys[0], keys[1])), 0);
+    (0..2).for_each(|partition| world.mark(partition, entry));
+    world.deliver_all(SYNCED);
+    // What is synced is all that is left.
+    world.power_cut(&mut |_| 0);
+    assert_eq!(
+        world.machine(SYNCED).applied(),
+        [2, 0, 0],
+        "the first partition alone"
+    );
+    // What is no longer needed is removed with the first write after the next sync.
+    for value in 2..4 {
+        world.decide_line(&format!("SET {} {value}", keys[0]), 0);
+        world.deliver(SYNCED, 0, usize::MAX).unwrap();
+        world.machine(SYNCED).sync().unwrap();
+    }
+    world.settle();
+    let reply = world.ask(&format!("MGET {} {}", keys[0], keys[1]));
+    assert_eq!(reply, "['3' '1']");
+}
+
+/// A process that has crashed between the partitions of a read does not wait for those that have gone on.
+#[test]
+fn a_read_is_passed_where_a_crash_left_it_half_done() {
+    let mut world = World::new(2, 3);
+    let keys = key_of_each("k", 2);
+    let entry = world.decide_several(encoded(&format!("MGET {} {}", keys[0], keys[1])), 0);
+    (0..2).for_each(|partition| world.mark(partition, entry));
+    world.deliver_all(DEFERRING);
+    // One store is written, the next one is not.
+    world.machine(DEFERRING).faults().fail_after(1);
+    let error = world.machine(DEFERRING).flush().unwrap_err();
+    world.crash(DEFERRING, error);
+    let done = [0, 1].map(|p| world.machine(DEFERRING).store(p).done_entry());
+    assert_eq!(done, [entry, 0]);
+    world.settle();
+}
+
+/// One step of a random run in which little but reads goes over several partitions.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A client appends to one list, and once it is told so to another one.
+    Chain {
+        replica: usize,
+        first: usize,
+        then: usize,
+    },
+    /// A client asks for all lists at once.
+    ReadLists {
+        replica: usize,
+    },
+    /// A client reads one list beside the log.
+    Look {
+        replica: usize,
+        partition: usize,
+    },
+    /// Keys of all partitions are set to expire together, or read.
+    SetExpiring {
+        ms: u64,
+    },
+    ReadExpiring,
+    /// A command of one partition whose replica's clock is ahead: time goes on there.
+    Touch {
+        partition: usize,
+        ms: u64,
+    },
+    Mark {
+        partition: usize,
+        back: u64,
+    },
+    Deliver {
+        replica: usize,
+        log: usize,
+        count: usize,
+    },
+    Write {
+        replica: usize,
+    },
+    Fault {
+        replica: usize,
+        writes: u64,
+    },
+    Crash {
+        replica: usize,
+    },
+    Copy {
+        from: usize,
+        to: usize,
+    },
+    PowerCut {
+        seed: u64,
+    },
+}
+
+const REPLICAS: usize = 3;
+
+fn any_step(partitions: usize) -> impl Strategy<Value = Step> {
+    let (replica, partition) = (0..REPLICAS, 0..partitions);
+    let at = move || (replica.clone(), partition.clone());
+    prop_oneof![
+        8 => (at(), 0..partitions).prop_map(|((replica, first), then)| Step::Chain { replica, first, then }),
+        6 => at().prop_map(|(replica, _)| Step::ReadLists { replica }),
+        4 => at().prop_map(|(replica, partition)| Step::Look { replica, partition }),
+        1 => (1..200u64).prop_map(|ms| Step::SetExpiring { ms }),
+        3 => Just(Step::ReadExpiring),
+        2 => (at(), 1..400u64).prop_map(|((_, partition), ms)| Step::Touch { partition, ms }),
+        12 => (at(), 0..3u64).prop_map(|((_, partition), back)| Step::Mark { partition, back }),
+        24 => (at(), 0..=partitions, 1..20usize)
+            .prop_map(|((replica, _), log, count)| Step::Deliver { replica, log, count }),
+        2 => at().prop_map(|(replica, _)| Step::Write { replica }),
+        1 => (at(), 0..6u64).prop_map(|((replica, _), writes)| Step::Fault { replica, writes }),
+        1 => at().prop_map(|(replica, _)| Step::Crash { replica }),
+        1 => (0..REPLICAS, 0..REPLICAS).prop_map(|(from, to)| Step::Copy { from, to }),
+        1 => any::<u64>().prop_map(|seed| Step::PowerCut { seed }),
+    ]
+}
+
+/// The world of a random run, and the reads that must be of one time.
+struct Run {
+    world: World,
+    expiring: Vec<String>,
+    whole: Vec<u64>,
+}
+
+impl Run {
+    fn or_crash<T>(&mut self, replica: usize, result: Result<T, StoreError>) {
+        if let Err(error) = result {
+            self.world.crash(replica, error);
+        }
+    }
+
+    fn play(&mut self, step: &Step) {
+        match *step {
+            Step::Chain {
+                replica,
+                first,
+                then,
+            } => {
+                self.world.append(first, replica);
+                let asked = Ticket::new(first, self.world.logs[first].len() as u64);
+                for log in [self.world.partitions, first] {
+                    let delivered = self.world.deliver(replica, log, usize::MAX);
+                    self.or_crash(replica, delivered);
+                }
+                if self.world.ended.contains(&asked) {
+                    self.world.append(then, replica);
+                }
+            }
+            Step::ReadLists { replica } => {
+                self.world.read_lists(replica);
+            }
+            Step::Look { replica, partition } => self.world.look(replica, partition),
+            Step::SetExpiring { ms } => {
+                let lines = self.expiring.iter();
+                let lines: Vec<_> = lines.map(|key| format!("SET {key} {ms} PX {ms}")).collect();
+                self.world.decide_several(exec(&lines), 0);
+            }
+            Step::ReadExpiring => {
+                let command = encoded(&format!("MGET {}", self.expiring.join(" ")));
+                self.whole.push(self.world.decide_several(command, 0));
+            }
+            Step::Touch { partition, ms } => {
+                self.world.skew_ms[0] = ms;
+                let key = &self.expiring[partition];
+                self.world.decide_line(&format!("SET x{key} 1 PX {ms}"), 0);
+                self.world.skew_ms[0] = 0;
+                self.world.now_ms += ms / 8;
+            }
+            Step::Mark { partition, back } => {
+                let entry = self.world.entries.saturating_sub(back);
+                self.world.mark(partition, entry);
+            }
+            Step::Deliver {
+                replica,
+                log,
+                count,
+            } => {
+                let delivered = self.world.deliver(replica, log, count);
+                self.or_crash(replica, delivered);
+            }
+            Step::Write { replica } => {
+                let flushed = self.world.machine(replica).flush();
+                self.or_crash(replica, flushed);
+            }
+            Step::Fault { replica, writes } => {
+                self.world.machine(replica).faults().fail_after(writes);
+            }
+            Step::Crash { replica } => self.world.reopen(replica),
+            Step::Copy { from, to } if from != to => self.world.copy(from, to),
+            Step::Copy { .. } => {}
+            Step::PowerCut { seed } => {
+                let mut state = seed | 1;
+                self.world.power_cut(&mut |choices| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    state as usize % choices
+                });
+            }
+        }
+    }
+}
+
+fn run() -> impl Strategy<Value = (usize, Vec<Step>)> {
+    (2..4usize).prop_flat_map(|partitions| {
+        let steps = prop::collection::vec(any_step(partitions), 40..160);
+        (Just(partitions), steps)
+    })
+}
+
+proptest! {
+    #![proptest_config(common::cases(16))]
+
+    /// Whoever reads several partitions sees all that was known when it was asked, whatever else it
+    /// sees was known to those who wrote that, and one time. All replicas end the same.
+    #[test]
+    fn reads_are_of_one_moment((partitions, steps) in run()) {
+        let mut run = Run {
+            world: World::new(partitions, REPLICAS),
+            expiring: key_of_each("e", partitions),
+            whole: Vec::new(),
+        };
+        steps.iter().for_each(|step| run.play(step));
+        // No write fails any more.
+        for replica in 0..REPLICAS {
+            run.world.machine(replica).faults().fail_after(u64::MAX);
+        }
+        run.world.settle();
+        for entry in &run.whole {
+            let Some(Reply::Array(values)) = run.world.replies.get(entry) else {
+                continue;
+            };
+            prop_assert!(values.iter().all(|value| *value == values[0]), "entry {entry}: {values:?}");
+        }
+    }
+}
