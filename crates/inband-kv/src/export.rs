@@ -13,13 +13,14 @@
 //! that have expired are left out. What is not a key is not in it: sessions, above all.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use rocksdb::{IteratorMode, SnapshotWithThreadMode, DB};
 use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
 use crate::db::{family, DATA, HASH_LEN_BYTES};
 use crate::keyspace::{is_live, record};
-use crate::store::{SharedDbs, StoreError};
+use crate::store::{SharedDbs, Snapshot, StoreError};
 
 /// Start of the stream; the digit is the version.
 pub const MAGIC: [u8; 8] = *b"IBEXPT1\n";
@@ -41,6 +42,12 @@ pub enum ExportError {
     /// The store could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The partitions did not come to one moment.
+    #[error("the partitions did not come to one moment within {limit_ms} ms; is one of them without a leader? Try again")]
+    NoCut {
+        /// How long was waited.
+        limit_ms: u64,
+    },
     /// The replica has started and is not yet where it was when it crashed.
     #[error("command {entry} over several partitions is applied in some of them only, as after a crash; let the replica run until it has caught up, then export again")]
     HalfApplied {
@@ -68,12 +75,22 @@ pub struct Summary {
     pub len_bytes: u64,
 }
 
-/// Write all keys of `dbs`, as they are at one moment, while the replica goes on.
+/// Write all keys of `dbs`, as they are at one moment, while the replica goes on. Of several
+/// partitions each is where its log happens to be, see [`crate::cut`].
 pub fn export(dbs: &SharedDbs, to: impl Write) -> Result<Summary, ExportError> {
     let frozen = dbs.handles();
     let snapshots = dbs.freeze(&frozen)?;
-    let states = SharedDbs::states(&frozen, &snapshots)?;
-    if let Some(entry) = SharedDbs::half_applied(&frozen, &snapshots, &states)? {
+    export_frozen(&frozen, &snapshots, to)
+}
+
+/// Write all keys of these snapshots, one a log.
+pub(crate) fn export_frozen(
+    frozen: &[Arc<DB>],
+    snapshots: &[Snapshot<'_>],
+    to: impl Write,
+) -> Result<Summary, ExportError> {
+    let states = SharedDbs::states(frozen, snapshots)?;
+    if let Some(entry) = SharedDbs::half_applied(frozen, snapshots, &states)? {
         return Err(ExportError::HalfApplied { entry });
     }
     let partitions = crate::partition::partitions_of_logs(frozen.len());
@@ -89,8 +106,9 @@ pub fn export(dbs: &SharedDbs, to: impl Write) -> Result<Summary, ExportError> {
         },
     };
     writer.start()?;
-    for ((db, snapshot), state) in frozen.iter().zip(&snapshots).zip(&states).take(partitions) {
-        writer.write_all(db, snapshot, state.time_ms)?;
+    let time_ms = writer.summary.time_ms;
+    for (db, snapshot) in frozen.iter().zip(snapshots).take(partitions) {
+        writer.write_all(db, snapshot, time_ms)?;
     }
     writer.finish()
 }

@@ -25,6 +25,7 @@ pub mod client_sessions;
 pub mod command;
 pub mod connection;
 pub mod control;
+pub mod cut;
 mod db;
 mod engine;
 pub mod export;

@@ -35,6 +35,8 @@ pub enum LimitHit {
     TurnReplies,
     /// An export was refused because there were too many.
     Exports,
+    /// A command over several partitions was refused because too many wait, or a partition is stuck.
+    Several,
     /// A peer was refused a checkpoint because there were too many transfers.
     CheckpointTransfers,
     /// A transfer of a checkpoint ended because the peer was too slow.
@@ -45,7 +47,7 @@ pub enum LimitHit {
 
 impl LimitHit {
     /// All of them.
-    pub const ALL: [LimitHit; 17] = [
+    pub const ALL: [LimitHit; 18] = [
         LimitHit::Clients,
         LimitHit::Accept,
         LimitHit::Unread,
@@ -60,6 +62,7 @@ impl LimitHit {
         LimitHit::Request,
         LimitHit::TurnReplies,
         LimitHit::Exports,
+        LimitHit::Several,
         LimitHit::CheckpointTransfers,
         LimitHit::CheckpointPace,
         LimitHit::CheckpointProtocol,
@@ -82,6 +85,7 @@ impl LimitHit {
             LimitHit::Request => "kv_requests_over_limit",
             LimitHit::TurnReplies => "kv_reads_postponed",
             LimitHit::Exports => "kv_exports_refused",
+            LimitHit::Several => "kv_several_refused",
             LimitHit::CheckpointTransfers => "kv_checkpoints_refused",
             LimitHit::CheckpointPace => "kv_checkpoints_too_slow",
             LimitHit::CheckpointProtocol => "kv_checkpoint_protocol_errors",

@@ -184,6 +184,9 @@ pub const CHECKPOINT_RETRY_MS: u64 = 500;
 /// Most exports that one replica sends at the same time.
 pub const EXPORTS_MAX: usize = 4;
 
+/// Longest time that a replica stands still for an export to take its snapshots.
+pub const CUT_WAIT_MS_MAX: u64 = 1_000;
+
 /// Export: give up on somebody who is silent for this long.
 pub const EXPORT_IO_TIMEOUT_MS: u64 = 30_000;
 
@@ -192,6 +195,14 @@ pub const TRANSACTION_COMMANDS_MAX: usize = 16 * 1024;
 
 /// Most keys that one connection watches.
 pub const WATCHED_KEYS_MAX: usize = 1024;
+
+/// Commands over several partitions that wait to be executed may take this much memory; then a replica
+/// takes no more of them.
+pub const SEVERAL_QUEUED_BYTES_MAX: usize = 64 << 20;
+
+/// A partition that decides nothing of what it should for this long is stuck: until it goes on, a replica
+/// takes no commands over several partitions, all of which might have to wait for it.
+pub const PARTITION_STUCK_MS: u64 = 1_000;
 
 /// A marker that another replica's client needs is submitted by this one as well when it was not
 /// seen for this long.

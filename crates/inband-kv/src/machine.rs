@@ -23,13 +23,16 @@
 
 mod queue;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use inband_paxos::log::Burst;
+use bytes::BytesMut;
+use inband_paxos::log::{Burst, Ticket};
 use inband_resp::reply::Reply;
 use rocksdb::{Cache, WriteBatch};
 
 use crate::command::Command;
+use crate::cut::{self, Cut, CutWaiter};
 use crate::db::block_cache;
 use crate::engine;
 use crate::keyspace::{Keys, Record, View};
@@ -160,6 +163,8 @@ pub struct Machine {
     /// What was delivered and is not applied, one a log.
     bursts: Vec<Burst>,
     queue: Queue,
+    /// Who wants to look at the stores when an entry is executed, by its value.
+    cuts: BTreeMap<Ticket, Cut>,
     /// What the partitions apply is written by [`flush`](Self::flush).
     is_deferring: bool,
 }
@@ -193,6 +198,7 @@ impl Machine {
             cache,
             shared,
             shards: Vec::new(),
+            cuts: BTreeMap::new(),
             is_deferring: false,
         };
         for log in 0..machine.logs() {
@@ -402,6 +408,16 @@ impl Machine {
         self.queue.wanted_marker(partition, seen)
     }
 
+    /// About how much memory the commands over several partitions take that are to be executed.
+    pub fn queued_bytes(&self) -> usize {
+        self.queue.len_bytes
+    }
+
+    /// Does this partition wait at a marker?
+    pub fn is_standing(&self, partition: usize) -> bool {
+        self.shards[partition].standing.is_some()
+    }
+
     fn take_queued(&mut self, outcomes: &mut Outcomes) {
         let partitions = self.config.partitions;
         for queued in self.shards[partitions].store.take_queued() {
@@ -555,7 +571,7 @@ impl Machine {
         now_ms: u64,
         outcomes: &mut Outcomes,
     ) -> Result<(), StoreError> {
-        if entry.is_own {
+        if entry.is_own() {
             let mut nothing = empty_batches(entry);
             let reply = self.execute_in(entry, number, now_ms, &mut nothing)?;
             outcomes.entries.push((number, reply));
@@ -567,7 +583,38 @@ impl Machine {
             }
             store.entry_done(number, now_ms);
         }
+        let cut = entry.ticket.and_then(|ticket| self.cuts.remove(&ticket));
+        cut.map_or(Ok(()), |cut| self.show(cut))
+    }
+
+    /// Let somebody look at the stores as they are.
+    fn show(&mut self, cut: Cut) -> Result<(), StoreError> {
+        for shard in &mut self.shards {
+            shard.store.flush()?;
+        }
+        let dbs = self.shards.iter().map(|shard| shard.store.db().clone());
+        cut.show(dbs.collect());
         Ok(())
+    }
+
+    /// A command that reads all partitions.
+    pub fn barrier() -> Vec<u8> {
+        let mut command = BytesMut::new();
+        Command::DbSize.encode(None, &mut command);
+        command.to_vec()
+    }
+
+    /// For somebody who wants to look at all stores when the [barrier](Self::barrier) in this value of
+    /// this process, not delivered yet, is executed. The machine waits for that.
+    pub fn cut_at(&mut self, ticket: Ticket) -> CutWaiter {
+        let (cut, waiter) = cut::cut();
+        self.cuts.insert(ticket, cut);
+        waiter
+    }
+
+    /// The barrier in this value will not come.
+    pub fn forget_cut(&mut self, ticket: Ticket) {
+        self.cuts.remove(&ticket);
     }
 
     fn change(
@@ -582,7 +629,7 @@ impl Machine {
         }
         let mut batches = empty_batches(entry);
         let reply = self.execute_in(entry, number, now_ms, &mut batches)?;
-        if entry.is_own {
+        if entry.is_own() {
             outcomes.entries.push((number, reply));
         }
         for partition in &entry.involved {
@@ -753,6 +800,8 @@ impl Machine {
             let applied = self.applied();
             return Err(StoreError::CheckpointTooOld { applied });
         }
+        // What is replaced is no part of any cut.
+        self.cuts.clear();
         self.flush()?;
         let shared = self.shared.clone();
         let mut in_use = shared.dbs();

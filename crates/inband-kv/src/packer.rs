@@ -412,6 +412,18 @@ impl Packer {
         ticket.ok()
     }
 
+    /// Submit a value with one command for whose reply no client waits. `None`: not now.
+    pub fn submit_alone(&mut self, command: &[u8], to: &mut Submission<'_>) -> Option<Ticket> {
+        if to.log.submit_room(self.log) == 0 {
+            return None;
+        }
+        let mut writer = ValueWriter::new();
+        writer.push(command);
+        let ticket = to.log.submit(self.log, writer.finish(to.wall_ms)).ok()?;
+        self.submitted(ticket, Vec::new(), to.now);
+        Some(ticket)
+    }
+
     /// Submit a marker. `None`: not now.
     pub fn submit_marker(&mut self, entry: u64, to: &mut Submission<'_>) -> Option<Ticket> {
         if to.log.submit_room(self.log) == 0 {
@@ -438,6 +450,17 @@ impl Packer {
             }
             _ => false,
         }
+    }
+
+    /// Since when the oldest undecided value is under way.
+    pub fn oldest_submission(&self) -> Option<Instant> {
+        let values = self.in_flight.values();
+        values.map(|value| value.submitted).min()
+    }
+
+    /// Does a command wait to be packed?
+    pub fn has_waiting(&self) -> bool {
+        !self.ready.is_empty() || !self.large.is_empty()
     }
 
     /// Take all undecided values.

@@ -580,6 +580,7 @@ impl Replica {
             return self.reject_waiting();
         }
         self.submit_markers();
+        self.refuse_several();
         for lane in &mut self.lanes {
             let mut to = Submission {
                 connections: &mut self.front.connections,
@@ -605,17 +606,38 @@ impl Replica {
             return;
         };
         for log in 0..self.lanes.len() {
-            let waiting = self.lanes[log]
-                .packer
-                .reject_waiting(&mut self.front.connections);
-            for (slot, count) in waiting {
-                self.waiting_commands -= count;
-                if let Some(connection) = self.front.connections.get_mut(slot) {
-                    (0..count).for_each(|_| connection.answer_next(log, reply.clone()));
-                }
-                self.serve(slot);
-            }
+            self.reject_waiting_in(log, &reply);
         }
+    }
+
+    /// Answer what waits for the log of commands over several partitions, if it is not to be taken.
+    fn refuse_several(&mut self) {
+        let log = self.machine.queue_log();
+        let Some(log) = log.filter(|log| self.lanes[*log].packer.has_waiting()) else {
+            return;
+        };
+        if let Some(reply) = self.several_refusal() {
+            let count = self.reject_waiting_in(log, &reply);
+            let hits = &self.control.limit_hits;
+            (0..count).for_each(|_| hits.count(LimitHit::Several));
+        }
+    }
+
+    /// Answer all that waits for a log; how many commands.
+    fn reject_waiting_in(&mut self, log: usize, reply: &Reply) -> usize {
+        let mut rejected = 0;
+        let waiting = self.lanes[log]
+            .packer
+            .reject_waiting(&mut self.front.connections);
+        for (slot, count) in waiting {
+            self.waiting_commands -= count;
+            rejected += count;
+            if let Some(connection) = self.front.connections.get_mut(slot) {
+                (0..count).for_each(|_| connection.answer_next(log, reply.clone()));
+            }
+            self.serve(slot);
+        }
+        rejected
     }
 
     /// Ask the logs what was decided, apply it and append the replies; was there anything?

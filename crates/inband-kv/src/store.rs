@@ -36,7 +36,7 @@ use crate::value::{self, Chunk, ValueError, ValueReader};
 pub use local::QueueEntry;
 use local::Removals;
 pub use shared::SharedDbs;
-pub(crate) use shared::Turn;
+pub(crate) use shared::{Snapshot, Turn};
 use state::{State, STATE_KEY, STATE_VERSION};
 pub use transfers::ChunkFate;
 use transfers::{Transfers, CHUNK_KEY};
@@ -650,8 +650,7 @@ impl Store {
                 Ok(value) => {
                     self.state.has_versions |= value.is_version_2;
                     let commands = &mut value.commands();
-                    let (time_ms, is_own) = (value.time_ms, decided.ticket.is_some());
-                    self.apply_commands(to, time_ms, is_own, commands, outcomes)?;
+                    self.apply_commands(to, value.time_ms, decided.ticket, commands, outcomes)?;
                 }
                 Err(ValueError::Malformed) => {
                     tracing::warn!(instance = decided.instance, "{}", ValueError::Malformed);
@@ -700,8 +699,7 @@ impl Store {
         let (fate, command) = transfers.take(session, &chunk, now, meta, to.batch);
         if let Some(command) = command {
             let commands = &mut std::iter::once(&command[..]);
-            let (time_ms, is_own) = (chunk.time_ms, decided.ticket.is_some());
-            self.apply_commands(to, time_ms, is_own, commands, outcomes)?;
+            self.apply_commands(to, chunk.time_ms, decided.ticket, commands, outcomes)?;
         }
         Ok(fate)
     }
@@ -755,7 +753,7 @@ impl Store {
         &mut self,
         to: &mut Target<'_>,
         time_ms: u64,
-        is_own: bool,
+        ticket: Option<Ticket>,
         commands: &mut dyn Iterator<Item = &[u8]>,
         outcomes: &mut Outcomes,
     ) -> Result<(), StoreError> {
@@ -763,10 +761,11 @@ impl Store {
         self.keyspace.has_versions = self.state.has_versions;
         if self.role.is_queue() {
             commands.for_each(|command| {
-                self.queue_command(to.columns, to.batch, command, is_own);
+                self.queue_command(to.columns, to.batch, command, ticket);
             });
             return Ok(());
         }
+        let is_own = ticket.is_some();
         let now_ms = self.state.time_ms;
         let mut records = BatchRecords {
             batch: to.batch,

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use common::{key_of_each, resp, wait_for, Served, T0_MS};
+use inband_kv::limit_hits::LimitHit;
+use inband_kv::limits::PARTITION_STUCK_MS;
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::store::StoreError;
@@ -266,4 +268,59 @@ fn a_synced_replica_reports_what_it_has_applied() {
     });
     assert!(cluster.applied(0, 2) > 20);
     served.stop();
+}
+
+/// A partition without a leader: what is asked of it waits, commands over several partitions are refused, those
+/// of the other partitions go on.
+#[test]
+fn a_stuck_partition_stops_only_what_needs_it() {
+    let three = three();
+    three.cluster.hold_log(1);
+    let mut clients: Vec<_> = (0..4).map(|_| three.served.client()).collect();
+    clients[0].send(resp(&format!("SET {} 1", three.keys[1])));
+    std::thread::sleep(Duration::from_millis(PARTITION_STUCK_MS + 200));
+    for line in [
+        "DBSIZE".to_owned(),
+        "KEYS *".to_owned(),
+        format!("MGET {} {}", three.keys[0], three.keys[2]),
+    ] {
+        let reply = clients[1].ask(&line);
+        assert!(
+            reply.starts_with("-TRYAGAIN not applied: partition 1 has decided nothing for"),
+            "{reply}"
+        );
+    }
+    clients[1].send(resp("INBAND.EXPORT"));
+    assert!(clients[1]
+        .line()
+        .starts_with("-TRYAGAIN not applied: partition 1"));
+    for partition in [0, 2] {
+        assert_eq!(
+            clients[2].ask(&format!("SET {} 1", three.keys[partition])),
+            "+OK"
+        );
+    }
+    let hits = three.served.control.status().hits(LimitHit::Several);
+    assert_eq!(hits, 3);
+    three.cluster.release_log_reversed(1);
+    assert_eq!(clients[0].line(), "+OK");
+    assert_eq!(clients[3].ask("DBSIZE"), ":3");
+}
+
+/// The same where a command over several partitions came first: those after it are told, and it ends.
+#[test]
+fn a_command_that_waits_for_a_stuck_partition_holds_up_no_others() {
+    let three = three();
+    three.cluster.hold_log(1);
+    let mut clients: Vec<_> = (0..3).map(|_| three.served.client()).collect();
+    clients[0].send(resp("DBSIZE"));
+    std::thread::sleep(Duration::from_millis(PARTITION_STUCK_MS + 200));
+    let reply = clients[1].ask(&format!("MGET {} {}", three.keys[0], three.keys[2]));
+    assert!(
+        reply.starts_with("-TRYAGAIN not applied: partition 1 has decided nothing for"),
+        "{reply}"
+    );
+    three.cluster.release_log_reversed(1);
+    assert_eq!(clients[0].line(), ":0");
+    assert_eq!(clients[2].ask("DBSIZE"), ":0");
 }

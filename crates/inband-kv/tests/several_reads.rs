@@ -5,6 +5,9 @@ mod common;
 
 use common::world::{encoded, exec, World, SYNCED};
 use common::{key_of_each, show};
+use inband_kv::export::ExportError;
+use inband_kv::import::read;
+use inband_kv::machine::Machine;
 use inband_kv::store::StoreError;
 use inband_paxos::log::Ticket;
 use inband_resp::reply::Reply;
@@ -196,6 +199,65 @@ fn a_power_cut_that_takes_the_queue_leaves_the_redo_record() {
     world.settle();
     let reply = world.ask(&format!("MGET {} {}", keys[0], keys[1]));
     assert_eq!(reply, "['3' '1']");
+}
+
+fn keys_of(stream: &[u8]) -> Vec<String> {
+    let mut keys = Vec::new();
+    let summary = read(stream, &mut |key| {
+        keys.push(String::from_utf8(key.key.to_vec()).unwrap());
+        Ok(())
+    });
+    summary.unwrap();
+    keys.sort();
+    keys
+}
+
+/// An export is of one moment, too: a client of replica 1 writes `a`, and after its OK `b`, while replica 0,
+/// which is asked for the export, hears the log of `b` alone.
+#[test]
+fn an_export_is_not_torn() {
+    let mut world = World::new(2, 2);
+    let [a, b] = [0, 1].map(|p| key_of_each("k", 2)[p].clone());
+    world.decide_line(&format!("SET {a} 1"), 1);
+    world.deliver(1, 0, usize::MAX).unwrap();
+    assert_eq!(world.ended, [Ticket::new(0, 2)], "it is acknowledged");
+    world.decide_line(&format!("SET {b} 1"), 1);
+    world.deliver(0, 1, usize::MAX).unwrap();
+    let mut torn = Vec::new();
+    world.machine(0).shared().export(&mut torn).unwrap();
+    assert_eq!(keys_of(&torn), [b.clone()], "as the stores happen to be");
+    let entry = world.decide_several(Machine::barrier(), 0);
+    let ticket = Ticket::new(2, world.logs[2].len() as u64);
+    let cut = world.machine(0).cut_at(ticket);
+    let export = std::thread::spawn(move || {
+        let mut stream = Vec::new();
+        let limit = std::time::Duration::from_secs(20);
+        cut.export(&mut stream, limit).map(|_| stream)
+    });
+    (0..2).for_each(|partition| world.mark(partition, entry));
+    world.decide_line(&format!("SET later{a} 1"), 1);
+    world.decide_line(&format!("SET later{b} 1"), 1);
+    world.settle();
+    let mut both = [a, b];
+    both.sort();
+    assert_eq!(keys_of(&export.join().unwrap().unwrap()), both);
+}
+
+/// Nobody waits for ever for a partition that does not come.
+#[test]
+fn an_export_that_comes_to_no_moment_ends() {
+    let mut world = World::new(2, 1);
+    let entry = world.decide_several(Machine::barrier(), 0);
+    let ticket = Ticket::new(2, world.logs[2].len() as u64);
+    let cut = world.machine(0).cut_at(ticket);
+    world.mark(0, entry);
+    world.deliver_all(0);
+    let error = cut.export(Vec::new(), std::time::Duration::from_millis(50));
+    assert!(
+        matches!(error, Err(ExportError::NoCut { limit_ms: 50 })),
+        "{error:?}"
+    );
+    world.settle();
 }
 
 /// A process that has crashed between the partitions of a read does not wait for those that have gone on.

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use inband_paxos::log::Ticket;
+
 use super::WantedMarker;
 use crate::command::Command;
 use crate::store::QueueEntry;
@@ -13,8 +15,8 @@ pub(super) struct Entry {
     pub(super) command: Vec<u8>,
     /// Its partitions, ascending; never empty.
     pub(super) involved: Vec<usize>,
-    /// This process submitted it and waits for its reply.
-    pub(super) is_own: bool,
+    /// This process submitted it, in this value, and waits for its reply.
+    pub(super) ticket: Option<Ticket>,
     /// It changes nothing but replicated time: what it reads is read only where somebody waits for it.
     pub(super) is_free: bool,
     /// Partitions in which it is still to be executed.
@@ -30,11 +32,15 @@ impl Entry {
         (!involved.is_empty()).then_some(Self {
             time_ms: queued.time_ms,
             involved,
-            is_own: queued.is_own,
+            ticket: queued.ticket,
             is_free,
             waiting: 0,
             command: queued.command,
         })
+    }
+
+    pub(super) fn is_own(&self) -> bool {
+        self.ticket.is_some()
     }
 }
 
@@ -45,7 +51,12 @@ pub(super) struct Queue {
     pending: Vec<VecDeque<u64>>,
     /// Last entry that the log has delivered.
     pub(super) delivered: u64,
+    /// About how much memory the entries take.
+    pub(super) len_bytes: usize,
 }
+
+/// Of an entry, beside its command.
+const ENTRY_LEN_BYTES: usize = 160;
 
 impl Queue {
     pub(super) fn new(partitions: usize) -> Self {
@@ -53,12 +64,14 @@ impl Queue {
             entries: BTreeMap::new(),
             pending: vec![VecDeque::new(); partitions],
             delivered: 0,
+            len_bytes: 0,
         }
     }
 
     /// Queue an entry, the last one so far, for these partitions.
     pub(super) fn push(&mut self, number: u64, mut entry: Entry, waiting: &[usize]) {
         entry.waiting = waiting.len();
+        self.len_bytes += ENTRY_LEN_BYTES + entry.command.len();
         for partition in waiting {
             self.pending[*partition].push_back(number);
         }
@@ -72,6 +85,7 @@ impl Queue {
     pub(super) fn take(&mut self, number: u64) -> Entry {
         let queued = self.entries.get_mut(&number).expect("it is queued");
         let command = std::mem::take(&mut queued.command);
+        self.len_bytes -= command.len();
         Entry {
             command,
             ..queued.clone()
@@ -104,7 +118,9 @@ impl Queue {
         if entry.waiting > 0 {
             return None;
         }
-        self.entries.remove(&number)
+        let entry = self.entries.remove(&number)?;
+        self.len_bytes -= ENTRY_LEN_BYTES + entry.command.len();
+        Some(entry)
     }
 
     /// See [`super::Machine::wanted_marker`].
@@ -113,7 +129,7 @@ impl Queue {
         let unseen = pending.iter().rev().take_while(|number| **number > seen);
         let mut wanted = None;
         for number in unseen {
-            let is_own = self.entries.get(number).is_some_and(|entry| entry.is_own);
+            let is_own = self.entries.get(number).is_some_and(Entry::is_own);
             let wanted = wanted.get_or_insert(WantedMarker {
                 entry: *number,
                 is_own: false,

@@ -109,6 +109,7 @@ impl Replica {
 
     pub(super) fn fail(&mut self, ticket: Ticket, failure: SubmitFailure) {
         self.forget_own(ticket);
+        self.machine.forget_cut(ticket);
         self.orphans.remove(&ticket);
         let log = ticket.partition();
         if let Some(ended) = self.lanes[log].packer.chunks.failed(ticket, failure) {

@@ -12,9 +12,12 @@ use rustls::StreamOwned;
 use super::Replica;
 use crate::connection::Connection;
 use crate::control::ReplicaControl;
-use crate::export::ExportError;
+use crate::cut::CutWaiter;
+use crate::export::{ExportError, Summary};
 use crate::limit_hits::LimitHit;
 use crate::limits::{EXPORTS_MAX, EXPORT_IO_TIMEOUT_MS};
+use crate::machine::Machine;
+use crate::packer::Submission;
 
 /// Counts itself among the exports under way as long as it lives.
 struct UnderWay(Arc<AtomicUsize>);
@@ -34,6 +37,27 @@ impl Drop for UnderWay {
 }
 
 impl Replica {
+    /// Ask for a cut through all partitions; `None` if there is only one. `Err` is the reply if that
+    /// is not possible now.
+    fn begin_cut(&mut self) -> Result<Option<CutWaiter>, Reply> {
+        let Some(log) = self.machine.queue_log() else {
+            return Ok(None);
+        };
+        if let Some(refusal) = self.several_refusal() {
+            return Err(refusal);
+        }
+        let mut to = Submission {
+            connections: &mut self.front.connections,
+            log: &mut *self.log,
+            wall_ms: self.wall_ms,
+            now: self.now,
+        };
+        let packer = &mut self.lanes[log].packer;
+        let ticket = packer.submit_alone(&Machine::barrier(), &mut to);
+        let full = || Reply::error("TRYAGAIN the log of commands over several partitions is full");
+        Ok(Some(self.machine.cut_at(ticket.ok_or_else(full)?)))
+    }
+
     /// Let a thread export to this connection, which is no client's any more.
     pub(super) fn start_export(&mut self, slot: usize) {
         let Some(under_way) = UnderWay::begin(&self.exports) else {
@@ -41,12 +65,21 @@ impl Replica {
             let text = format!("TRYAGAIN {EXPORTS_MAX} exports are under way; wait for one to end");
             return self.answer_local(slot, Reply::error(text));
         };
+        let cut = match self.begin_cut() {
+            Ok(cut) => cut,
+            Err(reply) => return self.answer_local(slot, reply),
+        };
         let Some(connection) = self.front.close(slot) else {
             return;
         };
         let (control, peer) = (self.control.clone(), connection.peer);
+        let limit = Duration::from_millis(self.config.deadline_ms);
         let export = move || {
-            match export(connection, &control) {
+            let source = match cut {
+                Some(cut) => Source::Cut(cut, limit),
+                None => Source::Now(&control),
+            };
+            match export(connection, source) {
                 Ok(keys) => tracing::info!("exported {keys} keys to {peer}"),
                 Err(error) => tracing::warn!("exporting to {peer}: {error}"),
             }
@@ -59,17 +92,34 @@ impl Replica {
     }
 }
 
+/// What is exported.
+enum Source<'a> {
+    /// The only partition, as it is.
+    Now(&'a ReplicaControl),
+    /// All partitions at a cut, which comes within this time.
+    Cut(CutWaiter, Duration),
+}
+
+impl Source<'_> {
+    fn export(self, to: impl Write) -> Result<Summary, ExportError> {
+        match self {
+            Source::Now(control) => control.export(to),
+            Source::Cut(cut, limit) => cut.export(to, limit),
+        }
+    }
+}
+
 /// Answer what is left to be answered, and then the export.
-fn export(connection: Connection, control: &ReplicaControl) -> Result<u64, ExportError> {
+fn export(connection: Connection, source: Source<'_>) -> Result<u64, ExportError> {
     let (tcp, tls) = connection.wire.into_parts();
     let tcp = TcpStream::from(tcp);
     tcp.set_nonblocking(false)?;
     tcp.set_write_timeout(Some(Duration::from_millis(EXPORT_IO_TIMEOUT_MS)))?;
     let Some(tls) = tls else {
-        return export_to(&mut &tcp, &connection.output, control);
+        return export_to(&mut &tcp, &connection.output, source);
     };
     let mut stream = StreamOwned::new(*tls, tcp);
-    let result = export_to(&mut stream, &connection.output, control);
+    let result = export_to(&mut stream, &connection.output, source);
     // Whether the export is whole, it says itself.
     stream.conn.send_close_notify();
     let _ = stream.flush();
@@ -79,14 +129,14 @@ fn export(connection: Connection, control: &ReplicaControl) -> Result<u64, Expor
 fn export_to(
     stream: &mut dyn Write,
     before: &[u8],
-    control: &ReplicaControl,
+    source: Source<'_>,
 ) -> Result<u64, ExportError> {
     stream.write_all(before)?;
     let mut to = AfterOk {
         stream,
         is_begun: false,
     };
-    let result = control.export(&mut to);
+    let result = source.export(&mut to);
     let is_begun = to.is_begun;
     if let (Err(error), false) = (&result, is_begun) {
         stream.write_all(format!("-TRYAGAIN {error}\r\n").as_bytes())?;

@@ -13,8 +13,10 @@ use crate::packer::Submission;
 pub(super) struct Marker {
     /// Submitted by this replica, and for which entry.
     in_flight: Option<(Ticket, u64)>,
-    /// Since when it is missing.
+    /// Since when it is missing, and this replica has not submitted it.
     wanted_since: Option<Instant>,
+    /// Since when any is missing.
+    missing_since: Option<Instant>,
 }
 
 impl Marker {
@@ -23,6 +25,11 @@ impl Marker {
         if self.in_flight.is_some_and(|(own, _)| own == ticket) {
             self.in_flight = None;
         }
+    }
+
+    /// Since when any has been missing.
+    pub(super) fn missing_since(&self) -> Option<Instant> {
+        self.missing_since
     }
 }
 
@@ -35,9 +42,10 @@ impl Replica {
         for partition in 0..self.machine.partitions() {
             let lane = &mut self.lanes[partition];
             let Some(wanted) = self.machine.wanted_marker(partition) else {
-                lane.marker.wanted_since = None;
+                (lane.marker.wanted_since, lane.marker.missing_since) = (None, None);
                 continue;
             };
+            lane.marker.missing_since.get_or_insert(self.now);
             let is_covered = |(_, entry): (_, u64)| entry >= wanted.entry;
             if lane.marker.in_flight.is_some_and(is_covered) {
                 continue;

@@ -7,6 +7,7 @@ use inband_resp::reply::Reply;
 
 use super::Replica;
 use crate::control::add;
+use crate::limits::{PARTITION_STUCK_MS, SEVERAL_QUEUED_BYTES_MAX};
 use crate::packer::Part;
 
 /// Who waits for an entry.
@@ -35,6 +36,43 @@ impl Several {
 }
 
 impl Replica {
+    /// What commands over several partitions are answered with now, if they are not taken: every one
+    /// that is decided holds up all its partitions until the slowest has got to it.
+    pub(super) fn several_refusal(&self) -> Option<Reply> {
+        let queued_bytes = self.machine.queued_bytes();
+        if queued_bytes > SEVERAL_QUEUED_BYTES_MAX {
+            return Some(Reply::error(format!(
+                "TRYAGAIN not applied: the commands over several partitions that wait take {queued_bytes} \
+                 bytes, and the limit is {SEVERAL_QUEUED_BYTES_MAX}"
+            )));
+        }
+        let partitions = 0..self.machine.partitions();
+        let (partition, age) = partitions
+            .filter_map(|partition| Some((partition, self.stuck_for(partition)?)))
+            .max_by_key(|(_, age)| *age)?;
+        Some(Reply::error(format!(
+            "TRYAGAIN not applied: partition {partition} has decided nothing for {} ms, and commands \
+             over several partitions wait for it; has it a leader? Commands of one of the other \
+             partitions are taken",
+            age.as_millis()
+        )))
+    }
+
+    /// How long a partition has decided nothing of what it should, if that is too long. One that stands
+    /// at a marker waits for another one.
+    fn stuck_for(&self, partition: usize) -> Option<Duration> {
+        let lane = &self.lanes[partition];
+        let silent = self.now.saturating_duration_since(lane.last_delivery);
+        let is_stuck = |age: &Duration| *age >= Duration::from_millis(PARTITION_STUCK_MS);
+        if !is_stuck(&silent) || self.machine.is_standing(partition) {
+            return None;
+        }
+        let asked = [lane.marker.missing_since(), lane.packer.oldest_submission()];
+        let since = asked.into_iter().flatten().min()?;
+        let age = self.now.saturating_duration_since(since).min(silent);
+        Some(age).filter(is_stuck)
+    }
+
     /// A value over several partitions was decided; its commands are the entries from `first` on.
     pub(super) fn expect_entries(&mut self, log: usize, parts: Vec<Part>, first: u64) {
         let mut entry = first;

@@ -1,6 +1,7 @@
 //! What a store holds for this replica alone, to come back whole after a crash: the queue of
 //! commands over several partitions, and the effects, or the time, of one that is being executed.
 
+use inband_paxos::log::Ticket;
 use rocksdb::{IteratorMode, WriteBatch, DB};
 
 use super::{LogRole, Store, StoreError};
@@ -25,8 +26,8 @@ pub struct QueueEntry {
     pub time_ms: u64,
     /// Its encoded form.
     pub command: Vec<u8>,
-    /// This process submitted it.
-    pub is_own: bool,
+    /// This process submitted it, in this value.
+    pub ticket: Option<Ticket>,
 }
 
 /// A local record that is no longer needed.
@@ -124,13 +125,13 @@ impl Store {
         columns: Columns<'_>,
         batch: &mut WriteBatch,
         command: &[u8],
-        is_own: bool,
+        ticket: Option<Ticket>,
     ) {
         let entry = QueueEntry {
             number: self.state.next_id,
             time_ms: self.state.time_ms,
             command: command.to_vec(),
-            is_own,
+            ticket,
         };
         self.state.next_id += 1;
         let record = [&entry.time_ms.to_be_bytes()[..], command].concat();
@@ -150,7 +151,7 @@ impl Store {
             number,
             time_ms: leading_number(&record),
             command: record.get(8..).unwrap_or(&[]).to_vec(),
-            is_own: false,
+            ticket: None,
         };
         Ok(records.into_iter().map(entry).collect())
     }
