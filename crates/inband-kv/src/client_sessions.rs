@@ -145,8 +145,8 @@ impl ClientSessions {
         let SessionStamp { id, seq, low } = stamp;
         let Some(session) = self.sessions.get_mut(&id) else {
             return Admission::Answer(Reply::error(format!(
-                "NOSESSION session {id} is unknown or expired; the command was not applied; \
-                 INBAND.SESSION NEW opens a session"
+                "NOSESSION session {id} is unknown or expired; the command was not applied now, but may have \
+                 been if it was sent before; INBAND.SESSION NEW opens a session"
             )));
         };
         self.by_age.remove(&(session.last_ms, id));

@@ -4,6 +4,7 @@
 //! raises [`crate::value::VALUE_VERSION`].
 
 use bytes::{BufMut, BytesMut};
+use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
 use crate::partition::partition_of;
@@ -345,6 +346,18 @@ impl<'a> Command<'a> {
                 | Command::Keys(_)
                 | Command::Watch(_)
         )
+    }
+
+    /// Does its reply tell how much time a key has left?
+    pub fn tells_time(&self, reply: &Reply) -> bool {
+        match (self, reply) {
+            (Command::Ttl(..), Reply::Integer(left)) => *left >= 0,
+            (Command::Exec { commands, .. }, Reply::Array(replies)) => {
+                let mut each = commands.iter().zip(replies);
+                each.any(|(command, reply)| command.tells_time(reply))
+            }
+            _ => false,
+        }
     }
 
     /// The one key that the command is about, if it is about one.

@@ -204,6 +204,13 @@ pub const SEVERAL_QUEUED_BYTES_MAX: usize = 64 << 20;
 /// takes no commands over several partitions, all of which might have to wait for it.
 pub const PARTITION_STUCK_MS: u64 = 1_000;
 
+/// A cursor of `SCAN` has no more bits: many clients keep it in a double, as JavaScript does.
+pub const SCAN_CURSOR_BITS: u32 = 53;
+
+/// Replicated time may be behind the wall clock by this much when `TTL` is answered beside the log, which
+/// alone moves it.
+pub const TTL_LAG_MS_MAX: u64 = 10;
+
 /// A marker that another replica's client needs is submitted by this one as well when it was not
 /// seen for this long.
 pub const MARKER_REPEAT_MS: u64 = 100;

@@ -37,6 +37,7 @@ use crate::db::block_cache;
 use crate::engine;
 use crate::keyspace::{Keys, Record, View};
 use crate::layout::{remove_dir, Layout};
+use crate::limits::SCAN_CURSOR_BITS;
 use crate::partition::{logs_of, partition_of};
 use crate::store::{
     execute_stamped, BatchRecords, LogRole, Outcomes, Position, Reader, ScanPage, SharedDbs, Store,
@@ -830,43 +831,37 @@ impl Machine {
         Ok(reset)
     }
 
-    /// A page of keys, of those that are written. The cursor holds the partition in its highest bits and the place in the
-    /// order of that partition's keys below.
+    /// A page of keys, of those that are written. Of the [bits](SCAN_CURSOR_BITS) of a cursor the highest
+    /// hold the partition, and the others the place in the order of that partition's keys.
     pub fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, StoreError> {
-        let bits = self.cursor_bits();
+        let place_bits = self.place_bits();
         let partition = self.cursor_partition(cursor);
-        let place = cursor.checked_shl(bits).unwrap_or(0);
         let Some(shard) = self.shards[..self.config.partitions].get(partition) else {
             return Ok(ScanPage {
                 cursor: 0,
                 keys: Vec::new(),
             });
         };
-        let mut page = shard.store.scan(place, count, bits)?;
-        page.cursor = match page.cursor >> bits {
-            0 if partition + 1 < self.config.partitions => {
-                (partition as u64 + 1) << (u64::BITS - bits)
-            }
+        // What of a hash has no room in a cursor: such keys come together.
+        let fine_bits = u64::BITS - place_bits;
+        let mut page = shard.store.scan(cursor << fine_bits, count, fine_bits)?;
+        page.cursor = match page.cursor >> fine_bits {
+            0 if partition + 1 < self.config.partitions => (partition as u64 + 1) << place_bits,
             0 => 0,
-            place => {
-                (partition as u64)
-                    .checked_shl(u64::BITS - bits)
-                    .unwrap_or(0)
-                    | place
-            }
+            place => (partition as u64) << place_bits | place,
         };
         Ok(page)
     }
 
-    /// Bits of a cursor that hold the partition.
-    fn cursor_bits(&self) -> u32 {
-        self.config.partitions.next_power_of_two().trailing_zeros()
+    /// Bits of a cursor that hold the place.
+    fn place_bits(&self) -> u32 {
+        let partition_bits = self.config.partitions.next_power_of_two().trailing_zeros();
+        SCAN_CURSOR_BITS - partition_bits
     }
 
     /// The partition in which a scan goes on at `cursor`.
     pub fn cursor_partition(&self, cursor: u64) -> usize {
-        let shift = u64::BITS - self.cursor_bits();
-        cursor.checked_shr(shift).unwrap_or(0) as usize
+        (cursor >> self.place_bits()) as usize
     }
 }
 

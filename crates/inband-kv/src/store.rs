@@ -29,7 +29,7 @@ use crate::engine;
 use crate::keyspace::{self, Keys, Keyspace, View};
 use crate::limits::{
     EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX, READ_REPLIES_BYTES_MAX,
-    RECORD_CACHE_BYTES_MAX,
+    RECORD_CACHE_BYTES_MAX, TTL_LAG_MS_MAX,
 };
 use crate::value::{self, Chunk, ValueError, ValueReader};
 
@@ -340,11 +340,14 @@ pub struct Reader<'a>(View<'a>);
 
 impl Reader<'_> {
     /// Execute an encoded command. `None`: by the wall clock a key in it has expired, by replicated
-    /// time it has not; the log knows.
+    /// time it has not, or has more left; the log knows.
     pub fn read(&mut self, command: &[u8]) -> Result<Option<Reply>, StoreError> {
         let reply = match Command::decode(command) {
             Some((command, None)) if command.only_reads() => {
-                engine::execute(&mut self.0, &command)?
+                let reply = engine::execute(&mut self.0, &command)?;
+                let is_behind = self.0.wall_ms > self.0.now_ms + TTL_LAG_MS_MAX;
+                self.0.is_doubtful |= is_behind && command.tells_time(&reply);
+                reply
             }
             _ => Reply::error("ERR this command goes through the log"),
         };

@@ -229,6 +229,8 @@ fn a_scan_goes_through_all_partitions() {
         assert_eq!(client.line(), "*2");
         client.line();
         cursor = client.line();
+        let number: u64 = cursor.parse().unwrap();
+        assert!(number < 1 << 53, "{number} does not fit a double");
         let count: usize = client.line()[1..].parse().unwrap();
         for _ in 0..count {
             client.line();

@@ -202,6 +202,28 @@ fn what_has_expired_by_the_clock_is_not_read() {
     client.expect("*1\r\n$1\r\nb\r\n+OK\r\n");
 }
 
+/// Nobody writes for 8 s: a key has less left nevertheless.
+#[test]
+fn what_a_key_has_left_goes_by_the_clock() {
+    let one = one(ReplicaConfig::default());
+    let mut client = one.served.client();
+    client.send("SET a 1 PX 60000\r\nSET b 1\r\n");
+    client.expect("+OK\r\n+OK\r\n");
+    one.served.clock_offset_ms.store(8_000, Ordering::Relaxed);
+    let left: u64 = client.ask("PTTL a")[1..].parse().unwrap();
+    assert!((51_000..=52_000).contains(&left), "{left} ms");
+    assert_eq!(client.ask("TTL a"), ":52");
+    one.served.clock_offset_ms.store(20_000, Ordering::Relaxed);
+    client.send("MULTI\r\nGET b\r\nTTL a\r\nEXEC\r\n");
+    client.expect("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n$1\r\n1\r\n:40\r\n");
+    // Who has no time left to tell is answered beside the log.
+    let before = one.cluster.last_instance();
+    one.served.clock_offset_ms.store(30_000, Ordering::Relaxed);
+    assert_eq!(client.ask("TTL b"), ":-1");
+    assert_eq!(client.ask("PTTL missing"), ":-2");
+    assert_eq!(one.cluster.last_instance(), before);
+}
+
 #[test]
 fn a_read_that_fails_says_so() {
     let (cluster, dir) = (MemoryCluster::new(), scratch());
