@@ -8,8 +8,8 @@ use nix::sys::statvfs::statvfs;
 use crate::error::LabError;
 use crate::netns::search_path;
 
-/// First kernel with everything the programs use (`bpf_xdp_load_bytes`).
-pub const OLDEST_KERNEL: (u32, u32) = (5, 18);
+/// The oldest kernel that the programs were tried on.
+pub const OLDEST_KERNEL: (u32, u32) = inband_dataplane::xdp::KERNEL_MIN_NATIVE;
 /// Free space that a cluster's directory must have at the start.
 pub const DISK_FREE_MIN_BYTES: u64 = 256 << 20;
 /// Commands that a lab runs, with their Debian packages.
