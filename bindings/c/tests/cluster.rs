@@ -89,7 +89,7 @@ fn configure(dir: &Path, nodes: &str, node: u8, first_instance: u64, deadline_ms
     let state = dir.join(format!("state-{node}"));
     let text = format!(
         "[cluster]\nname = \"c-library\"\nepoch = {}\nfirst_instance = {first_instance}\n\
-         ring_slots = 1024\n[host]\nnode = {node}\nstate_dir = {state:?}\ndata_dir = {:?}\n\
+         durability = \"memory\"\nring_slots = 1024\n[host]\nnode = {node}\nstate_dir = {state:?}\ndata_dir = {:?}\n\
          dataplane = \"udp\"\n[host.timing]\nsubmit_deadline_ms = {deadline_ms}\n{nodes}",
         if first_instance == 1 { 1 } else { 2 },
         state.join("data"),
@@ -326,7 +326,7 @@ fn check_api(checker: &[&str]) {
     let malformed = dir.join("malformed.toml");
     std::fs::write(
         &malformed,
-        "cluster = { name = \"t\", epoch = 0, first_instance = 1 }\n\
+        "cluster = { name = \"t\", epoch = 0, first_instance = 1, durability = \"memory\" }\n\
                                 host = { node = 1, state_dir = \"/tmp\" }\n",
     )
     .expect("it is written");

@@ -5,7 +5,6 @@
 pub mod capacity;
 pub mod falcon;
 pub mod flair;
-mod live;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsRawFd;

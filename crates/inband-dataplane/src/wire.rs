@@ -247,6 +247,16 @@ impl Common {
 /// # Panics
 /// If the value is longer than [`VALUE_LEN_MAX_BYTES`]: callers check what users give them.
 pub fn emit(header: &Header, value: &[u8], out: &mut Vec<u8>) {
+    emit_padded_to(PACKET_LEN_MAX_BYTES, header, value, out);
+}
+
+/// The same for a network that takes no longer packets than this: none is padded beyond it.
+pub fn emit_padded_to(
+    packet_len_max_bytes: usize,
+    header: &Header,
+    value: &[u8],
+    out: &mut Vec<u8>,
+) {
     assert!(
         value.len() <= VALUE_LEN_MAX_BYTES,
         "a value fits one packet"
@@ -274,7 +284,8 @@ pub fn emit(header: &Header, value: &[u8], out: &mut Vec<u8>) {
     put(offset!(digest), &header.digest.to_be_bytes());
     out.extend_from_slice(value);
     if header.kind.is_padded() {
-        out.resize(start + PACKET_LEN_MAX_BYTES, 0);
+        let len_bytes = (out.len() - start).max(packet_len_max_bytes);
+        out.resize(start + len_bytes, 0);
     }
 }
 

@@ -10,12 +10,16 @@
 pub(crate) mod attach;
 pub(crate) mod error;
 pub(crate) mod forwarding;
+pub(crate) mod live;
 mod loopback;
+pub(crate) mod lost;
 pub(crate) mod maps;
 pub(crate) mod netlink;
 pub(crate) mod probe;
 pub(crate) mod programs;
+pub(crate) mod refusal;
 pub mod rig;
+mod trial;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,11 +33,14 @@ use crate::soft::{Geometry, Registers, Roles};
 use attach::Attachment;
 use error::Doing;
 use loopback::Loopback;
+use lost::Lost;
 use netlink::{LinkInfo, Netlink};
 use programs::{Build, Programs};
 
 pub use error::{XdpError, KERNEL_MIN_GENERIC, KERNEL_MIN_NATIVE};
-pub use probe::{probe, PassThrough, Probe, Support};
+pub use probe::{mtu_bytes, probe, sends, PassThrough, Probe, Support};
+pub use refusal::keep_refusals_in;
+pub use trial::Proof;
 
 /// How programs are attached to an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +118,8 @@ struct Group {
 pub struct XdpHost {
     // Attachments go before the programs' maps, the loopback pair last.
     attachments: Vec<Attachment>,
+    /// What was sent and did not leave; `None`: this kernel does not say.
+    lost: Option<Lost>,
     programs: Programs,
     groups: Vec<Group>,
     link: LinkInfo,
@@ -213,8 +222,11 @@ impl XdpHost {
             (c::IB_XDP_LEARNERS, &spec.learners),
         ]
         .map(|(which, peers)| Group::new(which, peers, &spec, &link, loopback.as_ref()));
+        let pair = loopback.iter().flat_map(|l| [l.near.index, l.far.index]);
+        let interfaces: Vec<u32> = [link.index].into_iter().chain(pair).collect();
         let mut host = XdpHost {
             attachments: Vec::new(),
+            lost: Lost::count_or_warn(&interfaces),
             programs,
             groups: groups.into(),
             link,
@@ -314,7 +326,9 @@ impl XdpHost {
 
     /// Counters by name, summed over the CPUs, those that are not zero.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
-        self.programs.counters()
+        let mut counters = self.programs.counters()?;
+        lost::add(&self.lost, &mut counters)?;
+        Ok(counters)
     }
 
     /// Hand each decided packet (PHASE2B, header and value) to `deliver`, without waiting. Returns

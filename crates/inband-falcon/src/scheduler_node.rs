@@ -17,7 +17,7 @@ use inband_dataplane::falcon::{FalconConfig, FalconRegisters, FalconSwitch, Verd
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_dataplane::xdp::{XdpError, XdpMode};
-use inband_paxos::backend;
+use inband_paxos::backend::{self, Place};
 use inband_paxos::config::Dataplane;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -346,8 +346,30 @@ fn load(
     address: SocketAddrV4,
     incarnation: u64,
 ) -> Result<(Dataplane, Backend), SchedulerError> {
-    let (dataplane, why) = backend::resolve(config.dataplane, config.interface.as_deref());
-    tracing::info!("scheduler: dataplane {dataplane} ({why})");
+    let spec = |mode, interface: &str| FalconXdpSpec {
+        node: NODE,
+        config: config.falcon,
+        incarnation,
+        address,
+        interface: interface.into(),
+        mode,
+        keys: config.keys,
+    };
+    let place = config.interface.as_deref().map(|interface| Place {
+        interface,
+        address: *address.ip(),
+        peers: Vec::new(),
+    });
+    let choice = backend::resolve(config.dataplane, place.as_ref(), |mode| {
+        let interface = config.interface.as_deref().unwrap_or_default();
+        // What was asked for by name is loaded below.
+        match config.dataplane {
+            Dataplane::Auto => FalconXdp::load(spec(mode, interface)).map(drop),
+            _ => Ok(()),
+        }
+    })?;
+    let dataplane = choice.dataplane;
+    tracing::info!("scheduler: dataplane {dataplane} ({})", choice.why);
     let mode = match dataplane {
         Dataplane::Xdp => XdpMode::Native,
         Dataplane::XdpGeneric => XdpMode::Generic,
@@ -361,14 +383,6 @@ fn load(
     if !may_look_up_clients(&interface) {
         allow_forwarding(&interface)?;
     }
-    let xdp = FalconXdp::load(FalconXdpSpec {
-        node: NODE,
-        config: config.falcon,
-        incarnation,
-        address,
-        interface,
-        mode,
-        keys: config.keys,
-    })?;
+    let xdp = FalconXdp::load(spec(mode, &interface))?;
     Ok((dataplane, Backend::Kernel(Box::new(xdp))))
 }

@@ -15,7 +15,7 @@ use inband_dataplane::flair::{FlairGeometry, FlairRegisters, FlairSwitch, Verdic
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_dataplane::xdp::{XdpError, XdpMode};
-use inband_paxos::backend;
+use inband_paxos::backend::{self, Place};
 use inband_paxos::config::Dataplane;
 use inband_paxos::key_file::KeyFile;
 use rand::rngs::SmallRng;
@@ -109,8 +109,31 @@ impl SwitchNode {
         let members = |set| cluster.places(set).into_iter().map(address_of).collect();
         let replicas: Vec<Vec<_>> = (0..geometry.sets as u16).map(members).collect();
         let host = &config.host;
-        let (dataplane, why) = backend::resolve(host.dataplane, host.interface.as_deref());
-        tracing::info!("{}: dataplane {dataplane} ({why})", host.name);
+        let spec = |mode, interface: &str| FlairXdpSpec {
+            node,
+            geometry,
+            incarnation,
+            address,
+            interface: interface.into(),
+            mode,
+            replicas: replicas.clone(),
+            keys,
+        };
+        let place = host.interface.as_deref().map(|interface| Place {
+            interface,
+            address: *address.ip(),
+            peers: replicas.iter().flatten().map(|to| *to.ip()).collect(),
+        });
+        let choice = backend::resolve(host.dataplane, place.as_ref(), |mode| {
+            let interface = host.interface.as_deref().unwrap_or_default();
+            // What was asked for by name is loaded below.
+            match host.dataplane {
+                Dataplane::Auto => FlairXdp::load(spec(mode, interface)).map(drop),
+                _ => Ok(()),
+            }
+        })?;
+        let dataplane = choice.dataplane;
+        tracing::info!("{}: dataplane {dataplane} ({})", host.name, choice.why);
         let mode = match dataplane {
             Dataplane::Xdp => Some(XdpMode::Native),
             Dataplane::XdpGeneric => Some(XdpMode::Generic),
@@ -124,16 +147,7 @@ impl SwitchNode {
                 if !may_look_up_clients(&interface) {
                     allow_forwarding(&interface)?;
                 }
-                Backend::Kernel(Box::new(FlairXdp::load(FlairXdpSpec {
-                    node,
-                    geometry,
-                    incarnation,
-                    address,
-                    interface,
-                    mode,
-                    replicas: replicas.clone(),
-                    keys,
-                })?))
+                Backend::Kernel(Box::new(FlairXdp::load(spec(mode, &interface))?))
             }
         };
         Ok(SwitchNode {

@@ -135,6 +135,12 @@ pub struct HostStatus {
     pub transport: String,
     /// Where each role runs: `xdp`, `xdp-generic` or `udp`.
     pub backends: BTreeMap<Role, String>,
+    /// What was tried for the roles in the kernel, and what keeps them from a better data plane.
+    #[serde(default)]
+    pub dataplane_why: String,
+    /// It was told to end, and is ending.
+    #[serde(default)]
+    pub stopping: bool,
     /// If it may lead: as leader of every log. Empty if not.
     pub leaders: Vec<LeaderStatus>,
     /// If it votes: as acceptor of every log. Empty if not.

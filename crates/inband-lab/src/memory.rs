@@ -31,20 +31,23 @@ impl MemoryNeed {
     pub fn of(spec: &ClusterSpec) -> Self {
         let rings = |roles: &[Role]| ring_memory_bytes(roles, spec.partitions, spec.ring_slots);
         let replica_bytes = rings(&[Role::Replica]) + REPLICA_BYTES + spec.store_memory_bytes;
-        let host = |roles: &[Role]| {
-            let as_replica = if roles.contains(&Role::Replica) {
-                REPLICA_BYTES + spec.store_memory_bytes
-            } else {
-                0
-            };
-            PROCESS_BYTES + rings(roles) + as_replica
-        };
+        let host = |roles: &[Role]| host_bytes(roles, rings(roles), spec.store_memory_bytes);
         Self {
             acceptor_rings_bytes: rings(&[Role::Acceptor]),
             replica_bytes: PROCESS_BYTES + replica_bytes,
             total_bytes: spec.hosts().iter().map(|h| host(&h.roles)).sum(),
         }
     }
+}
+
+/// One host's process with these roles: its rings, and what its store takes if it is a replica.
+pub fn host_bytes(roles: &[Role], rings_bytes: u64, store_bytes: u64) -> u64 {
+    let as_replica = if roles.contains(&Role::Replica) {
+        REPLICA_BYTES + store_bytes
+    } else {
+        0
+    };
+    PROCESS_BYTES + rings_bytes + as_replica
 }
 
 /// A cluster that this machine has no memory for.

@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use inband_paxos::backend::KERNEL_MIN_NATIVE;
 use nix::sys::statvfs::statvfs;
 
 use crate::error::LabError;
 use crate::netns::search_path;
 
-/// The oldest kernel that the programs were tried on.
-pub const OLDEST_KERNEL: (u32, u32) = inband_dataplane::xdp::KERNEL_MIN_NATIVE;
+/// First kernel that takes the programs in native mode.
+pub const OLDEST_KERNEL: (u32, u32) = KERNEL_MIN_NATIVE;
 /// Free space that a cluster's directory must have at the start.
 pub const DISK_FREE_MIN_BYTES: u64 = 256 << 20;
 /// Commands that a lab runs, with their Debian packages.

@@ -1,29 +1,219 @@
-//! Which backend a host uses: what was asked for, or the best that works.
+//! Which backend a host uses: what was asked for, or the best that works. `inband run` and `inband
+//! doctor` ask here, so that they cannot differ.
 
-use inband_dataplane::xdp;
+use std::net::Ipv4Addr;
 
-use crate::config::Dataplane;
+pub use inband_dataplane::xdp::KERNEL_MIN_NATIVE;
+use inband_dataplane::xdp::{self, Proof, XdpError, XdpHost, XdpMode};
 
-/// Resolve `auto`; the second part says why, in one line.
-pub fn resolve(asked: Dataplane, interface: Option<&str>) -> (Dataplane, String) {
-    if asked != Dataplane::Auto {
-        return (asked, "as configured".into());
+use crate::config::{Config, Dataplane};
+use crate::node::{kernel_roles, xdp_spec, NodeError};
+
+/// Where roles run, and why there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Never [`Dataplane::Auto`].
+    pub dataplane: Dataplane,
+    /// One line: what was tried, and what keeps it from a better one.
+    pub why: String,
+}
+
+/// The interface that roles would be attached to.
+#[derive(Debug, Clone)]
+pub struct Place<'a> {
+    /// Its name.
+    pub interface: &'a str,
+    /// This host's address on it.
+    pub address: Ipv4Addr,
+    /// Those it sends to, as far as they are known.
+    pub peers: Vec<Ipv4Addr>,
+}
+
+/// For the host of this configuration, which is about to start. An error: what was asked for does not
+/// work.
+pub fn of_host(config: &Config) -> Result<Choice, NodeError> {
+    // What was asked for by name is loaded by the node in a moment.
+    let load_first = config.host.dataplane == Dataplane::Auto;
+    try_out(config, load_first)
+}
+
+/// The same without a host that starts: all that its start would try.
+pub fn try_host(config: &Config) -> Result<Choice, NodeError> {
+    try_out(config, true)
+}
+
+fn try_out(config: &Config, load_first: bool) -> Result<Choice, NodeError> {
+    let asked = config.host.dataplane;
+    let roles = kernel_roles(config);
+    let some = roles.leader || roles.acceptor || roles.quorum;
+    if asked == Dataplane::Auto && !some {
+        let why = "no role of this host can run in the kernel: durability is \"sync\"";
+        return Ok(udp(why.into()));
     }
-    let Some(interface) = interface else {
-        return (Dataplane::Udp, "no host.interface is configured".into());
-    };
-    match xdp::probe(interface) {
-        Ok(probe) if probe.native.works() => {
-            (Dataplane::Xdp, format!("native XDP works on {interface}"))
+    let this = config.this();
+    let others = config.acceptors().chain(config.replicas());
+    let others = others.filter(|node| node.id != this.id);
+    let mut peers: Vec<Ipv4Addr> = others.map(|node| *node.address.ip()).collect();
+    peers.sort();
+    peers.dedup();
+    let place = config.host.interface.as_deref().map(|interface| Place {
+        interface,
+        address: *this.address.ip(),
+        peers,
+    });
+    let keys = crate::node::packet_keys(config)?;
+    resolve(asked, place.as_ref(), |mode| {
+        if !load_first {
+            return Ok(());
         }
-        Ok(probe) if probe.generic.works() => (
-            Dataplane::XdpGeneric,
-            format!("native XDP on {interface}: {}", probe.native),
-        ),
-        Ok(probe) => (
-            Dataplane::Udp,
-            format!("XDP on {interface}: {}", probe.generic),
-        ),
-        Err(error) => (Dataplane::Udp, error.to_string()),
+        let spec = xdp_spec(config, mode, keys).map_err(|e| XdpError::Spec(e.to_string()))?;
+        XdpHost::load(spec).map(drop)
+    })
+    .map_err(NodeError::Xdp)
+}
+
+fn udp(why: String) -> Choice {
+    Choice {
+        dataplane: Dataplane::Udp,
+        why,
+    }
+}
+
+/// Resolve `auto`, or try whether what was asked for works. `load` loads and attaches the programs of
+/// the roles as they will be, and takes them away again.
+pub fn resolve(
+    asked: Dataplane,
+    place: Option<&Place<'_>>,
+    mut load: impl FnMut(XdpMode) -> Result<(), XdpError>,
+) -> Result<Choice, XdpError> {
+    let Some(place) = place else {
+        // The configuration has been checked: XDP that is asked for by name has an interface.
+        return Ok(match asked {
+            Dataplane::Auto => udp("no host.interface is configured".into()),
+            other => Choice {
+                dataplane: other,
+                why: "as configured".into(),
+            },
+        });
+    };
+    choose(asked, place.interface, |mode| {
+        load(mode)?;
+        xdp::sends(place.interface, mode, place.address, &place.peers)
+    })
+}
+
+/// `works` tries a mode.
+fn choose(
+    asked: Dataplane,
+    interface: &str,
+    mut works: impl FnMut(XdpMode) -> Result<Proof, XdpError>,
+) -> Result<Choice, XdpError> {
+    let proven = |dataplane, mode, proof| {
+        let why = match proof {
+            Proof::Sent => format!("{} XDP works on {interface}", name(mode)),
+            Proof::NobodyAnswers => format!(
+                "{} XDP attaches to {interface}; whether it sends could not be tried, for no \
+                 neighbour answered ARP",
+                name(mode)
+            ),
+        };
+        Choice { dataplane, why }
+    };
+    let modes = [
+        (XdpMode::Native, Dataplane::Xdp),
+        (XdpMode::Generic, Dataplane::XdpGeneric),
+    ];
+    match asked {
+        Dataplane::Udp => return Ok(udp("as configured".into())),
+        Dataplane::Auto => {}
+        _ => {
+            let (mode, _) = modes[usize::from(asked == Dataplane::XdpGeneric)];
+            let choice = proven(asked, mode, works(mode)?);
+            let why = format!("as configured; {}", choice.why);
+            return Ok(Choice { why, ..choice });
+        }
+    }
+    let mut refused: Vec<String> = Vec::new();
+    for (mode, dataplane) in modes {
+        match works(mode) {
+            Ok(proof) => {
+                let choice = proven(dataplane, mode, proof);
+                refused.insert(0, choice.why);
+                let why = refused.join("; ");
+                return Ok(Choice { dataplane, why });
+            }
+            Err(error) => refused.push(format!("not {} XDP: {}", name(mode), error.in_short())),
+        }
+    }
+    Ok(udp(refused.join("; ")))
+}
+
+fn name(mode: XdpMode) -> &'static str {
+    match mode {
+        XdpMode::Native => "native",
+        XdpMode::Generic => "generic",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> XdpError {
+        XdpError::Load {
+            program: "quorum",
+            kernel: "6.1.0".into(),
+            reason: "R2 unbounded memory access".into(),
+            log: Some("/state/refused-quorum.log".into()),
+        }
+    }
+
+    #[test]
+    fn auto_takes_the_best_that_works_and_says_in_one_line_why_not_a_better_one() {
+        type Works = fn(XdpMode) -> Result<Proof, XdpError>;
+        let cases: [(Works, Dataplane, &str); 4] = [
+            (
+                |_| Ok(Proof::Sent),
+                Dataplane::Xdp,
+                "native XDP works on eth0",
+            ),
+            (
+                |_| Ok(Proof::NobodyAnswers),
+                Dataplane::Xdp,
+                "could not be tried",
+            ),
+            (
+                |mode| match mode {
+                    XdpMode::Native => Err(refused()),
+                    XdpMode::Generic => Ok(Proof::Sent),
+                },
+                Dataplane::XdpGeneric,
+                "generic XDP works on eth0; not native XDP: kernel 6.1.0 refuses the XDP program \
+                 quorum: R2 unbounded memory access (log: /state/refused-quorum.log)",
+            ),
+            (
+                |_| Err(refused()),
+                Dataplane::Udp,
+                "not generic XDP: kernel",
+            ),
+        ];
+        for (works, dataplane, why) in cases {
+            let choice = choose(Dataplane::Auto, "eth0", works).unwrap();
+            assert_eq!(choice.dataplane, dataplane);
+            assert!(choice.why.contains(why), "{}", choice.why);
+            assert_eq!(choice.why.lines().count(), 1);
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_and_does_not_work_is_an_error() {
+        for asked in [Dataplane::Xdp, Dataplane::XdpGeneric] {
+            let error = choose(asked, "eth0", |_| Err(refused())).unwrap_err();
+            assert!(error.is_lasting(), "{error}");
+            let choice = choose(asked, "eth0", |_| Ok(Proof::Sent)).unwrap();
+            assert_eq!(choice.dataplane, asked);
+        }
+        let choice = choose(Dataplane::Udp, "eth0", |_| panic!("nothing is to be tried"));
+        assert_eq!(choice.unwrap().dataplane, Dataplane::Udp);
     }
 }

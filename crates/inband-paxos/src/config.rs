@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use inband_dataplane::soft::{ACCEPTOR_SLOT_LEN_BYTES, COUNT_SLOT_LEN_BYTES};
+use inband_dataplane::wire::HEADER_LEN_BYTES;
 use serde::{Deserialize, Serialize};
 
 use crate::host::spread_leaders;
@@ -31,6 +32,9 @@ pub mod bounds {
     pub const PARTITIONS: RangeInclusive<u64> = 1..=64;
     /// Slots of an acceptor's ring; also a power of two.
     pub const RING_SLOTS: RangeInclusive<u64> = 64..=65_536;
+    /// `cluster.mtu`: below 1280 no network of IPv6 works either; a longer packet than 1500 takes is
+    /// never made.
+    pub const MTU: RangeInclusive<u64> = 1280..=1500;
     /// UDP and TCP ports.
     pub const PORT: RangeInclusive<u64> = 1..=65_535;
     /// Nodes of one cluster that may lead.
@@ -73,6 +77,20 @@ pub mod bounds {
 pub const DEFAULT_PORT: u16 = 7400;
 /// Ring slots unless `cluster.ring_slots` says otherwise: small, memory costs more than checks.
 pub const DEFAULT_RING_SLOTS: u32 = 4096;
+
+/// The MTU of Ethernet, unless `cluster.mtu` says otherwise.
+pub const DEFAULT_MTU: u16 = 1500;
+/// IPv4 and UDP headers before a packet.
+pub const IP_UDP_LEN_BYTES: usize = 28;
+
+/// Why a socket for Redis clients is not opened.
+pub fn unprotected(what: &str, address: SocketAddr) -> String {
+    format!(
+        "{what} = {address} serves others than this machine, without a password and without TLS; set \
+         host.password_file or host.tls.resp, or say host.protected_mode = false if only those who may \
+         do everything can reach it"
+    )
+}
 
 /// Why a configuration was not accepted.
 #[derive(Debug, thiserror::Error)]
@@ -246,6 +264,8 @@ pub struct ClusterConfig {
     pub port: u16,
     /// What a vote survives.
     pub durability: Durability,
+    /// The smallest MTU among the interfaces of all hosts: no packet is longer.
+    pub mtu: u16,
     /// The file with the keys that packets are authenticated with; `None`: they are not. See
     /// [`crate::key_file`].
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -253,6 +273,11 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
+    /// The longest value that one packet takes.
+    pub fn value_len_max_bytes(&self) -> usize {
+        usize::from(self.mtu) - IP_UDP_LEN_BYTES - HEADER_LEN_BYTES
+    }
+
     /// See [`Config::logs`].
     pub fn logs(&self) -> usize {
         logs_of(self.partitions)
@@ -375,6 +400,8 @@ pub struct HostConfig {
     /// A file with the password that Redis clients must say; without one, none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
+    /// Redis clients of other machines are served only with a password or TLS.
+    pub protected_mode: bool,
     /// Certificates for what goes over TCP; without them it is not protected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,

@@ -68,6 +68,8 @@ pub struct HostConfig {
     pub timing: Timing,
     /// Decided values kept for peers that fell behind, of all logs together.
     pub log_values_max: usize,
+    /// No packet of the cluster is longer.
+    pub packet_len_max_bytes: usize,
     /// Durable, never used again by this node.
     pub incarnation: u64,
     /// How values are digested.
@@ -183,6 +185,7 @@ pub struct Host {
     /// When they are told next what this host has applied; [`Micros::MAX`]: it has nothing to tell.
     alive_at: Micros,
     highest_epoch_seen: u32,
+    missed_by_kernel: u64,
     /// The last ALIVE of each node: its process, and its number.
     alives_heard: Vec<(u64, u64)>,
     local: LocalPackets,
@@ -231,10 +234,11 @@ impl Host {
             alive_at: if tells { now } else { Micros::MAX },
             local: LocalPackets::default(),
             journal: None,
-            own: Outbox::new(),
+            own: Outbox::for_packets_of(config.packet_len_max_bytes),
             value: Vec::new(),
             partitions,
             highest_epoch_seen: config.epoch,
+            missed_by_kernel: 0,
             alives_heard: vec![(0, 0); NODES],
             shared: Shared {
                 rounds: RoundSource::new(config.node, config.incarnation),
@@ -368,6 +372,12 @@ impl Host {
     /// Packets for this host's state machines that were malformed.
     pub fn bad_packets(&self) -> u64 {
         self.shared.bad_packets
+    }
+
+    /// Packets for an acceptor in the kernel that came up to the host: in fragments, or by an interface
+    /// without the program. Nobody handles them.
+    pub fn missed_by_kernel(&self) -> u64 {
+        self.missed_by_kernel
     }
 
     /// Leader changes since the last call: when, of which partition, and what.
@@ -658,6 +668,8 @@ impl Host {
             self.shared.bad_packets += 1;
             return;
         }
+        let to_acceptor = matches!(header.kind, Type::Phase1A | Type::Phase2A);
+        self.missed_by_kernel += u64::from(to_acceptor && self.shared.config.kernel_roles.acceptor);
         self.highest_epoch_seen = self.highest_epoch_seen.max(header.epoch);
         if header.kind == Type::Alive {
             self.on_alive(now, &header, value, out);
@@ -846,6 +858,7 @@ mod tests {
             },
             timing: Timing::default(),
             log_values_max: 1,
+            packet_len_max_bytes: PACKET_LEN_MAX_BYTES,
             incarnation: 1,
             digest: Digest::keyed(DIGEST_KEY),
             voting: true,

@@ -12,6 +12,7 @@ pub mod leadership;
 pub mod learner;
 pub mod library;
 pub mod log;
+pub mod mtu;
 pub mod node;
 pub mod outbox;
 pub mod partition;

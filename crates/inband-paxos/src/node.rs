@@ -13,7 +13,7 @@ use inband_dataplane::auth::{Digest, Gate, Keys};
 use inband_dataplane::registers::{AcceptorView, LeaderView};
 use inband_dataplane::socket::{HostSocket, BATCH_MAX};
 use inband_dataplane::soft::{Geometry, Registers, Roles};
-use inband_dataplane::wire::{PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES};
+use inband_dataplane::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
 use inband_dataplane::xdp::{Peer, XdpError, XdpHost, XdpMode, XdpSpec};
 use inband_storage::{Disk, Storage, StorageError};
 
@@ -89,6 +89,20 @@ pub enum NodeError {
         /// What the system said.
         source: std::io::Error,
     },
+}
+
+impl NodeError {
+    /// Will it be the same at the next start, unless somebody changes this host or its configuration?
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            NodeError::Xdp(error) => error.is_lasting(),
+            NodeError::Keys(_) | NodeError::NoInterface(_) | NodeError::Positions { .. } => true,
+            NodeError::Durable(_)
+            | NodeError::Journal(_)
+            | NodeError::Bind { .. }
+            | NodeError::StateDir { .. } => false,
+        }
+    }
 }
 
 /// See the module.
@@ -181,6 +195,57 @@ fn timing_of(config: &Config) -> Timing {
     }
 }
 
+/// The roles of a host that may run in the kernel. A vote has to be on the disk before it is told, so an
+/// acceptor with a journal is in user space.
+pub(crate) fn kernel_roles(config: &Config) -> Roles {
+    let roles = roles_of(config);
+    Roles {
+        acceptor: roles.acceptor && config.cluster.durability != Durability::Sync,
+        ..roles
+    }
+}
+
+/// The keys that packets carry tags under.
+pub(crate) fn packet_keys(config: &Config) -> Result<Option<Keys>, KeyFileError> {
+    load_keys(config.cluster.key_file.as_deref()).map(|(keys, _)| keys)
+}
+
+/// What a host of this configuration loads into the kernel.
+pub(crate) fn xdp_spec(
+    config: &Config,
+    mode: XdpMode,
+    keys: Option<Keys>,
+) -> Result<XdpSpec, NodeError> {
+    let this = config.this();
+    let dataplane = match mode {
+        XdpMode::Native => Dataplane::Xdp,
+        XdpMode::Generic => Dataplane::XdpGeneric,
+    };
+    let interface = config.host.interface.clone();
+    let peer = |node| peer_of(node, this.id);
+    Ok(XdpSpec {
+        node: this.id,
+        roles: kernel_roles(config),
+        geometry: geometry_of(config),
+        address: this.address,
+        interface: interface.ok_or(NodeError::NoInterface(dataplane))?,
+        mode,
+        acceptors: config.acceptors().map(peer).collect(),
+        learners: config.replicas().map(peer).collect(),
+        ring_buffer_bytes: RING_BUFFER_BYTES,
+        // Two roles on one host, or a role and the process beside it, talk to each other.
+        loopback: this.packet_roles() > 1,
+        keys,
+    })
+}
+
+fn geometry_of(config: &Config) -> Geometry {
+    Geometry {
+        partitions: config.logs(),
+        ring_slots: config.cluster.ring_slots as usize,
+    }
+}
+
 /// The keys of a cluster that has some, and how its values are digested.
 fn load_keys(path: Option<&Path>) -> Result<(Option<Keys>, Digest), KeyFileError> {
     let Some(path) = path else {
@@ -203,10 +268,7 @@ impl Node {
         let (state_dir, epoch) = (&config.host.state_dir, members.epoch);
         let incarnation = durable::next_incarnation(state_dir)?;
         let roles = roles_of(config);
-        let geometry = Geometry {
-            partitions: logs,
-            ring_slots: config.cluster.ring_slots as usize,
-        };
+        let geometry = geometry_of(config);
         let (keys, digest) = load_keys(config.cluster.key_file.as_deref())?;
         let keeps_journal = roles.acceptor && config.cluster.durability == Durability::Sync;
         let journal = keeps_journal
@@ -222,26 +284,29 @@ impl Node {
             name: this.name.clone(),
             source,
         })?;
-        let in_kernel = dataplane != Dataplane::Udp;
-        // A vote has to be on the disk before it is told: an acceptor with a journal is in user space.
-        let kernel_roles = Roles {
-            leader: in_kernel && roles.leader,
-            acceptor: in_kernel && roles.acceptor && !keeps_journal,
-            quorum: in_kernel && roles.quorum,
+        let kernel_roles = match dataplane {
+            Dataplane::Udp => Roles::default(),
+            _ => kernel_roles(config),
         };
         let soft_roles = Roles {
             leader: roles.leader && !kernel_roles.leader,
             acceptor: roles.acceptor && !kernel_roles.acceptor,
             quorum: roles.quorum && !kernel_roles.quorum,
         };
-        let kernel = if in_kernel {
-            let kernel = Self::load_kernel(config, dataplane, kernel_roles, geometry, keys)?;
+        let mode = match dataplane {
+            Dataplane::Udp => None,
+            Dataplane::XdpGeneric => Some(XdpMode::Generic),
+            Dataplane::Xdp | Dataplane::Auto => Some(XdpMode::Native),
+        };
+        let kernel = if let Some(mode) = mode {
+            let kernel = XdpHost::load(xdp_spec(config, mode, keys)?)?;
             let firsts = &config.cluster.first_instances;
             configure(kernel.registers(), kernel_roles, &members, firsts, voting);
             Some(kernel)
         } else {
             None
         };
+        let packet_len_max_bytes = HEADER_LEN_BYTES + config.cluster.value_len_max_bytes();
         let host = HostConfig {
             node: this.id,
             epoch,
@@ -259,6 +324,7 @@ impl Node {
             geometry,
             timing: timing_of(config),
             log_values_max: config.host.limits.peer_log_values as usize,
+            packet_len_max_bytes,
             incarnation,
             digest,
             voting,
@@ -287,7 +353,7 @@ impl Node {
             addresses,
             peers,
             started: Instant::now(),
-            out: Outbox::new(),
+            out: Outbox::for_packets_of(packet_len_max_bytes),
             buffer: Box::new([0; PACKET_LEN_MAX_BYTES + 1]),
             neighbours_at: 0,
             unresolved: Vec::new(),
@@ -349,40 +415,6 @@ impl Node {
         }
         durable::enter_epoch(&config.host.state_dir, config.cluster.epoch)?;
         Ok(disk)
-    }
-
-    fn load_kernel(
-        config: &Config,
-        dataplane: Dataplane,
-        roles: Roles,
-        geometry: Geometry,
-        keys: Option<Keys>,
-    ) -> Result<XdpHost, NodeError> {
-        let this = config.this();
-        let interface = config
-            .host
-            .interface
-            .clone()
-            .ok_or(NodeError::NoInterface(dataplane))?;
-        let peer = |node| peer_of(node, this.id);
-        let kernel = XdpHost::load(XdpSpec {
-            node: this.id,
-            roles,
-            geometry,
-            address: this.address,
-            interface,
-            mode: match dataplane {
-                Dataplane::XdpGeneric => XdpMode::Generic,
-                _ => XdpMode::Native,
-            },
-            acceptors: config.acceptors().map(peer).collect(),
-            learners: config.replicas().map(peer).collect(),
-            ring_buffer_bytes: RING_BUFFER_BYTES,
-            // Two roles on one host, or a role and the process beside it, talk to each other.
-            loopback: this.packet_roles() > 1,
-            keys,
-        })?;
-        Ok(kernel)
     }
 
     fn now(&self) -> Micros {
@@ -495,6 +527,7 @@ impl Node {
             self.disk.as_ref().map_or(0, AcceptorDisk::failures),
         );
         add("host_bad_packets", self.host.bad_packets());
+        add("host_missed_by_kernel", self.host.missed_by_kernel());
         add("host_send_failures", self.send_failures);
         for partition in self.host.partitions() {
             let (sent, repeated) = partition.proposer().requests();
@@ -772,7 +805,7 @@ impl ReplicatedLog for Node {
     }
 
     fn max_value_len_bytes(&self) -> usize {
-        VALUE_LEN_MAX_BYTES
+        self.host.config().packet_len_max_bytes - HEADER_LEN_BYTES
     }
 
     fn submit_room(&self, partition: usize) -> usize {
@@ -780,6 +813,13 @@ impl ReplicatedLog for Node {
     }
 
     fn submit(&mut self, partition: usize, value: &[u8]) -> Result<Ticket, SubmitError> {
+        let (len_bytes, limit_bytes) = (value.len(), self.max_value_len_bytes());
+        if len_bytes > limit_bytes {
+            return Err(SubmitError::TooLong {
+                len_bytes,
+                limit_bytes,
+            });
+        }
         // Sent by the next poll, together with what else is submitted until then.
         self.host
             .submit(self.now(), partition, value, &mut self.out)

@@ -1,7 +1,7 @@
 //! What a state machine wants sent. State machines own no socket: they push packets here, and a
 //! driver, or the simulator, sends them.
 
-use inband_dataplane::wire::{self, Header};
+use inband_dataplane::wire::{self, Header, PACKET_LEN_MAX_BYTES};
 
 /// Where a packet goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,16 +21,33 @@ pub enum Dest {
 }
 
 /// Packets to send, in order. Reused between calls.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Outbox {
     bytes: Vec<u8>,
     sends: Vec<(Dest, usize, usize)>,
+    packet_len_max_bytes: usize,
+}
+
+impl Default for Outbox {
+    fn default() -> Outbox {
+        Outbox::for_packets_of(PACKET_LEN_MAX_BYTES)
+    }
 }
 
 impl Outbox {
     /// An empty outbox.
     pub fn new() -> Outbox {
         Outbox::default()
+    }
+
+    /// An empty outbox for a network that takes packets of this length; see
+    /// [`wire::emit_padded_to`].
+    pub fn for_packets_of(packet_len_max_bytes: usize) -> Outbox {
+        Outbox {
+            bytes: Vec::new(),
+            sends: Vec::new(),
+            packet_len_max_bytes,
+        }
     }
 
     /// Forget everything, keep the memory.
@@ -47,7 +64,7 @@ impl Outbox {
     /// Send a packet made of a header and a value.
     pub fn send(&mut self, dest: Dest, header: &Header, value: &[u8]) {
         let start = self.bytes.len();
-        wire::emit(header, value, &mut self.bytes);
+        wire::emit_padded_to(self.packet_len_max_bytes, header, value, &mut self.bytes);
         self.sends.push((dest, start, self.bytes.len()));
     }
 

@@ -186,6 +186,12 @@ impl Partition {
         shared: &Shared,
         own: &mut Outbox,
     ) -> Result<Ticket, SubmitError> {
+        if shared.config.epoch == 0 {
+            return Err(SubmitError::Closed(
+                "it has no configuration yet; a cluster is founded once all its controllers are up. \
+                 Try again",
+            ));
+        }
         if !self.is_replica(shared) {
             return Err(SubmitError::Closed(
                 "it is no replica and would not learn the outcome",

@@ -61,6 +61,7 @@ fn host(node: u8) -> Host {
             },
             timing: Timing::default(),
             log_values_max: 1, // no more than a ring
+            packet_len_max_bytes: inband_dataplane::wire::PACKET_LEN_MAX_BYTES,
             incarnation: 1,
             digest: Digest::PLAIN,
             voting: true,

@@ -120,6 +120,7 @@ fn what_is_left_out_has_defaults() {
         name = "c"
         epoch = 4
         first_instance = 77
+        durability = "memory"
         [host]
         node = 1
         state_dir = "/s"
@@ -168,6 +169,66 @@ fn partitions_are_spread_over_data_directories() {
         one,
         &["both set"],
     );
+}
+
+#[test]
+fn durability_is_said() {
+    mistake(
+        "durability = \"memory\"\n",
+        "",
+        "epoch = 1",
+        &["durability = \"memory\"", "durability = \"sync\""],
+    );
+}
+
+#[test]
+fn redis_clients_of_other_machines_need_a_password_or_tls() {
+    let local = "resp = [\"127.0.0.1:6379\"]";
+    let open = "resp = [\"0.0.0.0:6379\"]";
+    let says = [
+        "0.0.0.0:6379",
+        "password_file",
+        "tls.resp",
+        "protected_mode",
+    ];
+    wrong_value(local, open, &says);
+    wrong_value(
+        local,
+        "resp = [\"127.0.0.1:1\", \"[::]:6379\"]",
+        &["[::]:6379"],
+    );
+    let good = |more: &str| {
+        let text = GOOD.replace(local, &format!("{open}\n{more}"));
+        Config::parse(&text, "x.toml").expect("good")
+    };
+    assert!(good("password_file = \"/p\"").host.protected_mode);
+    assert!(!good("protected_mode = false").host.protected_mode);
+    good("tls = { ca = \"/a\", certificate = \"/b\", key = \"/c\", resp = true }");
+    let without = "tls = { ca = \"/a\", certificate = \"/b\", key = \"/c\" }";
+    wrong_value(local, &format!("{open}\n{without}"), &["protected_mode"]);
+}
+
+#[test]
+fn an_mtu_below_the_floor_is_refused() {
+    let with = |mtu: &str| format!("durability = \"memory\"\nmtu = {mtu}");
+    let from = "durability = \"memory\"";
+    for mtu in ["1279", "1501", "9000"] {
+        let to = with(mtu);
+        mistake(from, &to, &format!("mtu = {mtu}"), &["1280 to 1500"]);
+    }
+    let config = Config::parse(&GOOD.replace(from, &with("1280")), "x.toml").expect("good");
+    assert_eq!(config.cluster.value_len_max_bytes(), 1280 - 28 - 96);
+    let config = Config::parse(GOOD, "x.toml").expect("good");
+    assert_eq!(config.cluster.mtu, 1500);
+    assert_eq!(config.cluster.value_len_max_bytes(), 1376);
+}
+
+#[test]
+fn hosts_with_ipv6_addresses_are_refused_in_one_sentence() {
+    for address in ["fd00::1", "[fd00::1]:7400"] {
+        let to = format!("address = \"{address}\"");
+        wrong_value("address = \"10.77.0.2\"", &to, &["IPv6", "IPv4"]);
+    }
 }
 
 #[test]
@@ -440,7 +501,7 @@ fn node_values() {
     wrong_value(
         "address = \"10.77.0.2\"",
         "address = \"[::1]:7400\"",
-        &["IPV4:PORT"],
+        &["IPv6"],
     );
     wrong_value(
         "address = \"10.77.0.2\"",

@@ -32,6 +32,7 @@ fn replica() -> Host {
         geometry: GEOMETRY,
         timing: Timing::default(),
         log_values_max: 128,
+        packet_len_max_bytes: inband_dataplane::wire::PACKET_LEN_MAX_BYTES,
         incarnation: 1,
         voting: false,
         digest: Digest::PLAIN,

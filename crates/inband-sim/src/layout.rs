@@ -168,6 +168,7 @@ impl Layout {
             geometry: self.geometry(),
             timing: self.timing,
             log_values_max: inband_paxos::timing::DECIDED_LOG_VALUES_MAX,
+            packet_len_max_bytes: inband_dataplane::wire::PACKET_LEN_MAX_BYTES,
             incarnation,
             digest: self.digest(),
             voting,

@@ -1,23 +1,24 @@
 //! `inband doctor`: what works on this machine, and the cure for what does not.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use std::time::Duration;
+
 use anyhow::{anyhow, bail, Result};
 use clap::Args;
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
-use inband_dataplane::xdp;
+use inband_dataplane::xdp::{self, keep_refusals_in, Support};
 use inband_lab::cluster_dir::ClusterDir;
 use inband_lab::memory::{self, TooLarge};
-use inband_lab::{preflight, ClusterSpec};
-use inband_paxos::config::DEFAULT_RING_SLOTS;
+use inband_lab::{control, preflight, ClusterSpec};
+use inband_paxos::backend;
+use inband_paxos::config::{Config, Role, DEFAULT_RING_SLOTS};
 use inband_paxos::key_file::KeyFile;
 
+use crate::exit_status::Unsuitable;
 use crate::transport;
 use crate::up::{store_memory_bytes, DEFAULT_DATA};
-
-/// Bytes of IPv4 and UDP headers before a packet.
-const IP_UDP_LEN_BYTES: usize = 28;
 
 /// Options of `inband doctor`.
 #[derive(Debug, Args)]
@@ -25,15 +26,16 @@ pub struct DoctorArgs {
     /// Look at this interface only.
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// Look also at the certificate of the host with this configuration.
-    #[arg(long, value_name = "FILE")]
+    /// Try what `inband run` with this configuration would: this host's roles, data plane, memory, keys
+    /// and certificate. Without: what a cluster of `inband up` on this machine needs.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["interface", "partitions", "ring_slots", "key_file"])]
     config: Option<PathBuf>,
     /// Would a cluster of so many partitions fit into this machine's memory?
-    #[arg(long, default_value_t = 1, value_name = "P")]
-    partitions: u32,
+    #[arg(long, value_name = "P")]
+    partitions: Option<u32>,
     /// The same: slots of each acceptor's ring.
-    #[arg(long, default_value_t = DEFAULT_RING_SLOTS, value_name = "I")]
-    ring_slots: u32,
+    #[arg(long, value_name = "I")]
+    ring_slots: Option<u32>,
     /// The cluster whose key file is looked at.
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
     data: PathBuf,
@@ -46,8 +48,101 @@ fn line(good: bool, what: &str, says: &str) {
     println!("{} {what:<22} {says}", if good { "ok  " } else { "--  " });
 }
 
-/// Check and print; fails only if nothing at all would work, or what was asked for does not fit.
+/// How long a host that runs may take to say how it is.
+const STATUS_LIMIT: Duration = Duration::from_secs(2);
+
+/// Check and print; fails only if nothing at all would work, or what was asked for does not.
 pub fn doctor(args: &DoctorArgs) -> Result<()> {
+    match &args.config {
+        Some(path) => host(path),
+        None => machine(args),
+    }
+}
+
+/// What `inband run` with this configuration would do, by the same code.
+fn host(path: &Path) -> Result<()> {
+    let config = Config::load(path)?;
+    let mut bad: Vec<&str> = Vec::new();
+    let mut check = |what: &'static str, good: bool, says: &str| {
+        line(good, what, says);
+        if !good {
+            bad.push(what);
+        }
+    };
+    let this = config.this();
+    let roles: Vec<String> = this.roles.iter().map(Role::to_string).collect();
+    let durability = config.cluster.durability;
+    line(
+        true,
+        "host",
+        &format!(
+            "{}: {}; durability {durability}",
+            this.name,
+            roles.join(", ")
+        ),
+    );
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    line(true, "kernel", release.trim());
+    let need = memory::host_bytes(
+        &this.roles,
+        config.ring_memory_bytes(),
+        store_memory_bytes(config.cluster.partitions),
+    );
+    let running = control::status(&config.host.control, STATUS_LIMIT).ok();
+    let available = memory::available_bytes();
+    let says = format!(
+        "this host takes about {} MiB, {} MiB are available",
+        need >> 20,
+        available >> 20
+    );
+    check("memory", running.is_some() || need <= available, &says);
+    if let Some(path) = &config.cluster.key_file {
+        let keys = KeyFile::load(path);
+        let good = format!("{} is for its owner alone", path.display());
+        check("key file", keys.is_ok(), &words(&keys, &good));
+    } else {
+        line(
+            false,
+            "key file",
+            "none: packets are not authenticated; see docs/security.md",
+        );
+    }
+    let (good, says) = transport::health(&config)?;
+    match config.host.tls {
+        Some(_) => check("certificate", good, &says),
+        None => line(good, "certificate", &says),
+    }
+    let mtu = inband_paxos::mtu::check(&config);
+    let says = format!("packets are made for {}", config.cluster.mtu);
+    check("mtu", mtu.is_ok(), &words(&mtu, &says));
+    if let Some(status) = running {
+        // Its own programs are attached: nothing can be tried beside them.
+        let backends = status.backends.values().cloned().collect::<BTreeSet<_>>();
+        let backends: Vec<String> = backends.into_iter().collect();
+        let says = format!(
+            "it is running, with {} ({})",
+            backends.join(" and "),
+            status.dataplane_why
+        );
+        line(true, "data plane", &says);
+    } else {
+        keep_refusals_in(&std::env::temp_dir());
+        match backend::try_host(&config) {
+            Ok(choice) => {
+                let says = format!("{} ({})", choice.dataplane, choice.why);
+                line(true, "data plane", &says);
+            }
+            Err(error) => check("data plane", false, &error.to_string()),
+        }
+    }
+    if bad.is_empty() {
+        return Ok(());
+    }
+    Err(Unsuitable(format!("{} would not start: {}", this.name, bad.join(", "))).into())
+}
+
+/// Whether a cluster of `inband up` would work on this machine.
+fn machine(args: &DoctorArgs) -> Result<()> {
     let root = preflight::check_privileges();
     line(
         root.is_ok(),
@@ -87,10 +182,6 @@ pub fn doctor(args: &DoctorArgs) -> Result<()> {
         Err(too_large) => line(false, "memory", &too_large.to_string()),
     }
     let keys = key_file(args);
-    if let Some(config) = &args.config {
-        let (good, says) = transport::health(config)?;
-        line(good, "certificate", &says);
-    }
     let mut interfaces: Vec<String> = match &args.interface {
         Some(name) => vec![name.clone()],
         None => fs::read_dir("/sys/class/net")?
@@ -110,7 +201,11 @@ pub fn doctor(args: &DoctorArgs) -> Result<()> {
         "always works: inband up --dataplane udp",
     );
     keys?;
-    memory.map(drop).map_err(|too_large| anyhow!(too_large))
+    let asked = args.partitions.is_some() || args.ring_slots.is_some();
+    match memory {
+        Err(too_large) if asked => Err(anyhow!(too_large)),
+        _ => Ok(()),
+    }
 }
 
 /// Is the key file there and for its owner alone? Without a cluster there is none to look at.
@@ -137,9 +232,9 @@ fn words<T, E: std::fmt::Display>(result: &Result<T, E>, good: &str) -> String {
 /// Whether all hosts of a cluster on this machine fit; in words if they do.
 fn memory(args: &DoctorArgs) -> Result<Result<String, TooLarge>> {
     let mut spec = ClusterSpec::new("inband", DEFAULT_DATA);
-    spec.partitions = args.partitions;
-    spec.ring_slots = args.ring_slots;
-    spec.store_memory_bytes = store_memory_bytes(args.partitions);
+    spec.partitions = args.partitions.unwrap_or(1);
+    spec.ring_slots = args.ring_slots.unwrap_or(DEFAULT_RING_SLOTS);
+    spec.store_memory_bytes = store_memory_bytes(spec.partitions);
     spec.check().map_err(|message| anyhow!(message))?;
     let available_bytes = memory::available_bytes();
     let mib = |bytes: u64| bytes >> 20;
@@ -148,8 +243,8 @@ fn memory(args: &DoctorArgs) -> Result<Result<String, TooLarge>> {
             "{} MiB available; a cluster with --partitions {} --ring-slots {} takes about {}, of \
              which rings {} in each acceptor",
             mib(available_bytes),
-            args.partitions,
-            args.ring_slots,
+            spec.partitions,
+            spec.ring_slots,
             mib(need.total_bytes),
             mib(need.acceptor_rings_bytes)
         )
@@ -158,27 +253,24 @@ fn memory(args: &DoctorArgs) -> Result<Result<String, TooLarge>> {
 
 fn interface(name: &str) {
     let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).unwrap_or_default();
-    let need = PACKET_LEN_MAX_BYTES + IP_UDP_LEN_BYTES;
-    let mtu_ok = mtu.trim().parse::<usize>().is_ok_and(|m| m >= need);
-    let cure = if mtu_ok {
-        String::new()
-    } else {
-        format!(", below {need}: ip link set {name} mtu {need}")
-    };
     match xdp::probe(name) {
         Ok(probe) => {
             let says = format!(
-                "native XDP: {}; generic XDP: {}; mtu {}{cure}",
-                probe.native,
-                probe.generic,
+                "takes native XDP: {}; generic XDP: {}; mtu {}",
+                yes_or(&probe.native),
+                yes_or(&probe.generic),
                 mtu.trim()
             );
-            line(
-                probe.native.works() && mtu_ok,
-                &format!("interface {name}"),
-                &says,
-            );
+            line(probe.native.works(), &format!("interface {name}"), &says);
         }
         Err(error) => line(false, &format!("interface {name}"), &error.to_string()),
+    }
+}
+
+/// Only that a program can be attached: what it sends is tried with --config, which names peers.
+fn yes_or(support: &Support) -> String {
+    match support {
+        Support::Yes => "yes".into(),
+        Support::No(why) => why.clone(),
     }
 }

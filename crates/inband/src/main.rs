@@ -7,6 +7,7 @@ mod control_plane;
 mod descriptors;
 mod doctor;
 mod errands;
+mod exit_status;
 mod export;
 mod falcon;
 mod flair;
@@ -142,7 +143,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("inband: {error:#}");
-            ExitCode::FAILURE
+            exit_status::of(&error)
         }
     }
 }

@@ -259,6 +259,10 @@ impl Direct {
                 path.display()
             );
         }
+        Direct::of_config(config)
+    }
+
+    fn of_config(config: Config) -> Result<Direct> {
         Ok(Direct {
             config,
             signals: StopSignals::take()?,
@@ -338,6 +342,15 @@ fn list(plane: &PlaneArgs, json: bool) -> Result<()> {
     }
     print!("{}", in_words(&status));
     Ok(())
+}
+
+/// The members of the cluster that this host is configured for, as its controllers say.
+pub fn members_in_words(config: &Config) -> Result<String> {
+    if config.controllers().next().is_none() {
+        return Ok(String::new());
+    }
+    let status = Direct::of_config(config.clone())?.status()?;
+    Ok(in_words(&status))
 }
 
 /// The table of `inband member list`.

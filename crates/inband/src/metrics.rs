@@ -56,6 +56,25 @@ fn encode(view: &HostView) -> Result<Vec<u8>> {
         "Registers, rings and log of decided values",
         status.memory_bytes,
     )?;
+    let dataplane = IntGaugeVec::new(
+        Opts::new(
+            "inband_dataplane",
+            "1 for the data plane in force; why not a better one",
+        ),
+        &["node", "dataplane", "why"],
+    )?;
+    let labels = [
+        gauges.node,
+        &view.choice.dataplane.to_string(),
+        &status.dataplane_why,
+    ];
+    dataplane.with_label_values(&labels).set(1);
+    gauges.registry.register(Box::new(dataplane))?;
+    gauges.add(
+        "stopping",
+        "1 once it was told to end",
+        u64::from(status.stopping),
+    )?;
     leader_gauges(&gauges, &status.leaders)?;
     acceptor_gauges(&gauges, &status.acceptors)?;
     if let Some(replica) = &status.replica {

@@ -1,22 +1,26 @@
 //! `inband status`, `down`, `kill`, `restart`, `pause`, `resume`: talk to a running `inband up`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Result};
+use anyhow::{bail, Context, Result};
 use clap::Args;
-use inband_lab::control::{instances, log_label, HostStatus};
+use inband_lab::control::{self, instances, log_label, HostStatus};
 use inband_lab::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
-use inband_lab::supervisor::{HostEntry, ProcessState};
+use inband_lab::supervisor::ProcessState;
 use inband_lab::ClusterStatus;
-use inband_paxos::config::Role;
+use inband_paxos::config::{Config, Role};
 use serde::Serialize;
 
 use crate::key;
+use crate::member;
 use crate::up::DEFAULT_DATA;
 
 /// How long the supervisor may take to remove what it made after a stop.
 const SUPERVISOR_END_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a host may take to say how it is.
+const HOST_STATUS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Options of commands about the whole cluster.
 #[derive(Debug, Args)]
@@ -57,6 +61,9 @@ impl StatusForm {
 pub struct StatusArgs {
     #[command(flatten)]
     cluster: ClusterArgs,
+    /// A host of `inband run` on this machine, by its configuration, and the members of its cluster.
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     form: StatusForm,
 }
@@ -101,8 +108,56 @@ pub fn progress(status: &ClusterStatus) -> (u64, u64) {
 
 /// `inband status`.
 pub fn status(args: &StatusArgs) -> Result<()> {
+    if let Some(path) = &args.config {
+        return host_status(path, &args.form);
+    }
     let status = remote::status(&args.cluster.data)?;
     args.form.show(&status, print, print_counters)
+}
+
+/// Of one host of `inband run`.
+fn host_status(path: &Path, form: &StatusForm) -> Result<()> {
+    let config = Config::load(path)?;
+    let this = config.this();
+    let said = control::status(&config.host.control, HOST_STATUS_LIMIT).with_context(|| {
+        format!(
+            "{} does not answer at {}; does it run on this machine? Its log says why not: \
+             journalctl -u inband",
+            this.name,
+            config.host.control.display()
+        )
+    })?;
+    form.show(&said, print_host, print_counters_of)?;
+    if form.json {
+        return Ok(());
+    }
+    match member::members_in_words(&config) {
+        Ok(members) => print!("{members}"),
+        Err(error) => println!("members: {error:#}"),
+    }
+    Ok(())
+}
+
+fn print_host(said: &HostStatus) {
+    let state = if said.stopping { "stopping" } else { "running" };
+    println!(
+        "{}  {state}  version {}  epoch {}  durability {}  TCP {}",
+        said.name, said.version, said.epoch, said.durability, said.transport
+    );
+    let backends: Vec<String> = said
+        .backends
+        .iter()
+        .map(|(role, backend)| format!("{role} {backend}"))
+        .collect();
+    println!(
+        "data plane: {} ({})",
+        backends.join(", "),
+        said.dataplane_why
+    );
+    let parts = parts_played(said.backends.len(), said);
+    if !parts.is_empty() {
+        println!("{}", parts.trim_start());
+    }
 }
 
 fn print(status: &ClusterStatus) {
@@ -121,10 +176,13 @@ fn print(status: &ClusterStatus) {
 }
 
 fn print_counters(status: &ClusterStatus) {
-    for host in status.hosts.iter().filter_map(|h| h.status.as_ref()) {
-        for (name, value) in &host.counters {
-            println!("{:<12} {name:<28} {value:>14}", host.name);
-        }
+    let hosts = status.hosts.iter().filter_map(|h| h.status.as_ref());
+    hosts.for_each(print_counters_of);
+}
+
+fn print_counters_of(host: &HostStatus) {
+    for (name, value) in &host.counters {
+        println!("{:<12} {name:<28} {value:>14}", host.name);
     }
 }
 
@@ -146,7 +204,7 @@ pub fn print_hosts(status: &ClusterStatus) {
             host.address
         );
         if let Some(said) = &host.status {
-            line += &parts_played(host, said);
+            line += &parts_played(host.roles.len(), said);
         }
         if let Some(resp) = host.resp {
             line += &format!("  resp {resp}");
@@ -159,7 +217,7 @@ pub fn print_hosts(status: &ClusterStatus) {
 }
 
 /// What a running host says of its roles.
-fn parts_played(host: &HostEntry, said: &HostStatus) -> String {
+fn parts_played(roles: usize, said: &HostStatus) -> String {
     let mut line = String::new();
     let logs = said.acceptors.len();
     match said.acceptors.iter().filter(|a| a.voting).count() {
@@ -178,7 +236,7 @@ fn parts_played(host: &HostEntry, said: &HostStatus) -> String {
         .collect();
     match (&led[..], logs) {
         ([], 0) => {}
-        ([], _) if host.roles.len() > 1 => line += "  (backup leader)",
+        ([], _) if roles > 1 => line += "  (backup leader)",
         ([], _) => {}
         (_, 1) => line += "  LEADS",
         (led, _) => line += &format!("  LEADS {}", led.join(" ")),

@@ -9,7 +9,8 @@ use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::replica::{Replica, ReplicaConfig};
-use inband_paxos::config::{Config, Dataplane, Durability};
+use inband_paxos::backend::Choice;
+use inband_paxos::config::{Config, Durability};
 use inband_paxos::node::Node;
 use inband_resp::password::Password;
 use inband_resp::patience::Patience;
@@ -28,7 +29,7 @@ const STOP_POLL: Duration = Duration::from_millis(20);
 /// Run until `stop` is set.
 pub fn run(
     config: &Arc<Config>,
-    dataplane: Dataplane,
+    choice: Choice,
     stop: Arc<AtomicBool>,
     resp: Vec<TcpListener>,
     metrics_listeners: Vec<TcpListener>,
@@ -48,7 +49,7 @@ pub fn run(
         "the store has applied instances {applied:?}, the epoch starts at {firsts:?}, and there is no peer to copy from",
     );
     let transport = transport::of(config)?;
-    let node = Node::open(config, dataplane, &applied)?;
+    let node = Node::open(config, choice.dataplane, &applied)?;
     // The service is dropped last, as its first binding.
     let (service, node, state, errands) = control_plane::join(config, node, &transport)?;
     // Peers fetch checkpoints over TCP at the address that also takes packets.
@@ -83,7 +84,7 @@ pub fn run(
     )?;
     let view = HostView {
         config: config.clone(),
-        dataplane,
+        choice,
         state,
         transport,
         control_door: service.as_ref().map(Service::counters),

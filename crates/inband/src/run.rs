@@ -10,16 +10,19 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
+use inband_dataplane::xdp::keep_refusals_in;
 use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
 use inband_paxos::backend;
-use inband_paxos::config::{Config, Role};
+use inband_paxos::config::{unprotected, Config, Role};
 use inband_paxos::durable::StateLock;
 use inband_paxos::log::{Burst, ReplicatedLog};
+use inband_paxos::mtu;
 use inband_paxos::node::Node;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{self, SigSet, Signal};
 
 use crate::control_plane;
+use crate::exit_status::Unsuitable;
 use crate::metrics;
 use crate::serve::{self, HostView};
 use crate::transport;
@@ -33,15 +36,22 @@ pub fn run(config_path: &Path) -> Result<()> {
     let _state_lock = StateLock::take(&config.host.state_dir)?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signals(&stop)?;
-    let (dataplane, why) =
-        backend::resolve(config.host.dataplane, config.host.interface.as_deref());
+    mtu::check(&config)?;
+    keep_refusals_in(&config.host.state_dir);
+    let choice = backend::of_host(&config)?;
     let this = config.this();
-    tracing::info!("{}: dataplane {dataplane} ({why})", this.name);
+    tracing::info!(
+        "{}: dataplane {} ({})",
+        this.name,
+        choice.dataplane,
+        choice.why
+    );
 
     let (metrics_inherited, resp_inherited) = inherited()?;
     let metrics_listeners = listeners(metrics_inherited, config.host.metrics, "host.metrics")?;
     let resp = config.host.resp.iter().copied();
     let resp_listeners = listeners(resp_inherited, resp, "host.resp")?;
+    check_protected(&config, &resp_listeners)?;
     ensure!(
         resp_listeners.is_empty() || this.has(Role::Replica),
         "a socket for Redis clients was handed down, but {} is no replica; only replicas serve them",
@@ -49,17 +59,17 @@ pub fn run(config_path: &Path) -> Result<()> {
     );
 
     if this.has(Role::Replica) {
-        return crate::replica::run(&config, dataplane, stop, resp_listeners, metrics_listeners);
+        return crate::replica::run(&config, choice, stop, resp_listeners, metrics_listeners);
     }
     let firsts = config.cluster.first_instances.iter();
     let applied: Vec<u64> = firsts.map(|first| first - 1).collect();
     let transport = transport::of(&config)?;
-    let node = Node::open(&config, dataplane, &applied)?;
+    let node = Node::open(&config, choice.dataplane, &applied)?;
     // The service is dropped last, as its first binding.
     let (service, mut node, state, errands) = control_plane::join(&config, node, &transport)?;
     let view = HostView {
         config: config.clone(),
-        dataplane,
+        choice,
         state,
         transport,
         control_door: service.as_ref().map(Service::counters),
@@ -110,6 +120,21 @@ pub fn inherited() -> Result<(Vec<TcpListener>, Vec<TcpListener>)> {
         }
     }
     Ok((metrics, resp))
+}
+
+/// Sockets that systemd hands down are not in the configuration, which is checked for itself.
+fn check_protected(config: &Config, resp: &[TcpListener]) -> Result<()> {
+    let host = &config.host;
+    let is_open = host.password_file.is_none() && !host.tls.as_ref().is_some_and(|tls| tls.resp);
+    if host.protected_mode && is_open {
+        for listener in resp {
+            let address = listener.local_addr()?;
+            if !address.ip().is_loopback() {
+                return Err(Unsuitable(unprotected("an inherited socket", address)).into());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Inherited sockets, and those that the configuration asks to bind.

@@ -16,7 +16,8 @@ use inband_lab::control::{
     ReplicaStatus,
 };
 use inband_lab::line_json::Server;
-use inband_paxos::config::{Config, Dataplane};
+use inband_paxos::backend::Choice;
+use inband_paxos::config::{Config, Dataplane, Durability, Role};
 use inband_transport::tls::Transport;
 
 use crate::errands::Errands;
@@ -35,8 +36,8 @@ const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct HostView {
     /// The configuration.
     pub config: Arc<Config>,
-    /// What `auto` was resolved to.
-    pub dataplane: Dataplane,
+    /// Where the roles run, and why there.
+    pub choice: Choice,
     /// The node's published state.
     pub state: Shared,
     /// Has the node's thread do something.
@@ -57,7 +58,6 @@ impl HostView {
         let this = self.config.this();
         let state = published::read(&self.state);
         let store = self.replica.as_ref().map(|r| r.status());
-        let backend = self.dataplane.to_string();
         let mut counters: std::collections::BTreeMap<String, u64> = state
             .counters
             .iter()
@@ -126,8 +126,10 @@ impl HostView {
             backends: this
                 .roles
                 .iter()
-                .map(|role| (*role, backend.clone()))
+                .map(|role| (*role, self.backend_of(*role)))
                 .collect(),
+            dataplane_why: self.choice.why.clone(),
+            stopping: self.stop.load(Ordering::Acquire),
             leaders: state.leaders.iter().map(leader_status).collect(),
             acceptors: state.acceptors.iter().map(acceptor_status).collect(),
             replica: store.map(|store| ReplicaStatus {
@@ -143,6 +145,17 @@ impl HostView {
             counters,
             memory_bytes: state.memory_bytes,
         }
+    }
+
+    /// With `sync` acceptors are in user space, whatever the others are in; controllers always are.
+    fn backend_of(&self, role: Role) -> String {
+        let journal = self.config.cluster.durability == Durability::Sync;
+        let dataplane = match role {
+            Role::Acceptor if journal => Dataplane::Udp,
+            Role::Controller => Dataplane::Udp,
+            _ => self.choice.dataplane,
+        };
+        dataplane.to_string()
     }
 
     fn position(&self) -> Position {

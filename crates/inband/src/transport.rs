@@ -74,15 +74,14 @@ pub fn days_left(files: &CertificateFiles) -> Result<i64> {
 }
 
 /// How it stands with the certificate of the host with this configuration, and whether that is well.
-pub fn health(config: &Path) -> Result<(bool, String)> {
-    let config = Config::load(config)?;
+pub fn health(config: &Config) -> Result<(bool, String)> {
     let Some(tls) = &config.host.tls else {
         let says =
             "none: checkpoints and the control plane go over plain TCP; see docs/security.md";
         return Ok((false, says.into()));
     };
     let files = certificate_files(tls);
-    let usable = check_holder(&config, &files.certificate)
+    let usable = check_holder(config, &files.certificate)
         .and_then(|()| Ok(Transport::mutual(&files).map(drop)?));
     if let Err(error) = usable {
         return Ok((false, format!("{error:#}")));

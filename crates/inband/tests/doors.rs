@@ -63,7 +63,7 @@ impl Host {
         let [address, control, resp, metrics] = free_ports();
         let text = format!(
             r#"
-            cluster = {{ name = "doors", epoch = 1, first_instance = 1 }}
+            cluster = {{ name = "doors", epoch = 1, first_instance = 1, durability = "memory" }}
             [host]
             node = 1
             state_dir = {:?}

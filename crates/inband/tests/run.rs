@@ -30,7 +30,7 @@ fn config(dir: &Path) -> PathBuf {
     let address = free.local_addr().expect("its address");
     let text = format!(
         r#"
-        cluster = {{ name = "one", epoch = 1, first_instance = 1 }}
+        cluster = {{ name = "one", epoch = 1, first_instance = 1, durability = "memory" }}
         host = {{ node = 1, state_dir = {dir:?}, dataplane = "udp" }}
         [[node]]
         id = 1
@@ -78,7 +78,7 @@ fn configs(dirs: [&Path; 2], resp: [SocketAddr; 2]) -> [PathBuf; 2] {
         let resp = resp[id - 1];
         let text = format!(
             r#"
-            cluster = {{ name = "grown", epoch = 1, first_instance = 1 }}
+            cluster = {{ name = "grown", epoch = 1, first_instance = 1, durability = "memory" }}
             host = {{ node = {id}, state_dir = {dir:?}, dataplane = "udp", resp = ["{resp}"] }}
             [[node]]
             id = 1

@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::{keys, live};
+use super::keys;
 use crate::c;
 use crate::registers::{AcceptorView, LeaderView, Shared};
 use crate::soft::{Geometry, Roles};
 use crate::wire::{digest, emit, Header, Type, VALUE_LEN_MAX_BYTES};
 use crate::xdp::attach::Attachment;
 use crate::xdp::error::Doing;
+use crate::xdp::live;
 use crate::xdp::maps::{map_array, sum_per_cpu, update, UpRing};
 use crate::xdp::programs::{load_object, objects, Build, Loaded, Programs};
 use crate::xdp::rig::udp_frame;

@@ -16,6 +16,7 @@ use crate::auth::Keys;
 use crate::c;
 use crate::xdp::attach::{check_address, find_link, Alone};
 use crate::xdp::error::{Doing, XdpError};
+use crate::xdp::lost;
 use crate::xdp::maps::{map_array, update};
 use crate::xdp::netlink::Netlink;
 use crate::xdp::probe::check_kernel;
@@ -119,7 +120,7 @@ impl FalconProgram {
 /// A Falcon scheduler in the kernel. Dropping it detaches it.
 pub struct FalconXdp {
     // The attachment goes before the program.
-    _attached: Alone,
+    attached: Alone,
     program: FalconProgram,
     spec: FalconXdpSpec,
 }
@@ -142,7 +143,7 @@ impl FalconXdp {
             spec.mode,
         )?;
         Ok(FalconXdp {
-            _attached: attached,
+            attached,
             program,
             spec,
         })
@@ -155,7 +156,9 @@ impl FalconXdp {
 
     /// Counters by name, summed over the CPUs, those that are not zero.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
-        self.program.counters()
+        let mut counters = self.program.counters()?;
+        lost::add(&self.attached.lost, &mut counters)?;
+        Ok(counters)
     }
 
     /// Other keys from now on. Without keys at the start there are none.

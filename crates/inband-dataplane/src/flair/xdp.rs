@@ -17,6 +17,7 @@ use crate::c;
 use crate::falcon::NO_FALCON;
 use crate::xdp::attach::{check_address, find_link, Alone};
 use crate::xdp::error::{Doing, XdpError};
+use crate::xdp::lost;
 use crate::xdp::maps::{map_array, update};
 use crate::xdp::netlink::{LinkInfo, Netlink};
 use crate::xdp::probe::check_kernel;
@@ -238,7 +239,11 @@ impl FlairXdp {
 
     /// Counters by name, summed over the CPUs, those that are not zero.
     pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
-        self.program.counters()
+        let mut counters = self.program.counters()?;
+        if let Some(attached) = &self.attached {
+            lost::add(&attached.lost, &mut counters)?;
+        }
+        Ok(counters)
     }
 
     /// Other keys from now on. Without keys at the start there are none.

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::error::{Doing, XdpError};
+use super::lost::Lost;
 use super::netlink::{LinkInfo, Netlink};
 use super::programs::{load_object, objects, Loaded};
 use super::XdpMode;
@@ -144,6 +145,7 @@ pub(crate) fn check_address(interface: &str, address: Ipv4Addr) -> Result<(), Xd
 pub(crate) struct Alone {
     _attachments: Vec<Attachment>,
     _generic: Option<Loaded>,
+    pub lost: Option<Lost>,
 }
 
 impl Alone {
@@ -167,6 +169,7 @@ impl Alone {
         Ok(Alone {
             _attachments: attachments,
             _generic: generic,
+            lost: Lost::count_or_warn(&[link.index]),
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 
 /// The oldest kernel for native mode that was tried (docs/kernels.md): Debian 12's. 5.18 has all helpers, but
 /// its verifier may refuse programs.
@@ -15,7 +16,7 @@ pub enum XdpError {
     /// Not enough privileges.
     #[error(
         "{what} needs root, or the capabilities CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and \
-         CAP_NET_RAW; without them use the udp backend"
+         CAP_NET_RAW; without them set dataplane = \"udp\""
     )]
     Privilege {
         /// What was being done.
@@ -23,7 +24,7 @@ pub enum XdpError {
     },
     /// The kernel lacks something.
     #[error(
-        "kernel {}.{} is too old for {what}: it needs {}.{} or newer; use the udp backend",
+        "kernel {}.{} is too old for {what}, which needs {}.{} or newer",
         have.0, have.1, need.0, need.1
     )]
     KernelTooOld {
@@ -55,7 +56,7 @@ pub enum XdpError {
     /// The interface's driver has no native XDP, or refuses it as it is set up.
     #[error(
         "{interface} refuses native XDP ({source}): its driver may lack it, its MTU may be above \
-         one page, or it may have too few queues; use the xdp-generic backend"
+         one page, or it may have too few queues"
     )]
     NativeRefused {
         /// The interface.
@@ -65,8 +66,8 @@ pub enum XdpError {
     },
     /// Something else is attached.
     #[error(
-        "{interface} already has an XDP program; see `ip link show {interface}`, and stop the \
-         program that put it there"
+        "{interface} already has an XDP program, of Inband or of another program; see \
+         `ip link show {interface}`, and stop the one that put it there"
     )]
     Busy {
         /// The interface.
@@ -84,13 +85,29 @@ pub enum XdpError {
     /// The specification asks for something impossible.
     #[error("{0}")]
     Spec(String),
-    /// A program could not be loaded.
-    #[error("the kernel refused the XDP program {program}: {message}")]
+    /// The driver takes programs, and loses what they send.
+    #[error("{interface} loses what XDP sends: {what} got no answer, other frames did; its driver cannot send from XDP as it is set up")]
+    Loses {
+        /// The interface.
+        interface: String,
+        /// What was tried.
+        what: String,
+    },
+    /// The kernel refused a program.
+    #[error(
+        "kernel {kernel} refuses the XDP program {program}: {reason}\n{}\nset dataplane = \"udp\" (or \
+         \"auto\", which tries what works), or run a kernel that docs/deploy.md lists",
+        match log { Some(path) => format!("the verifier's log is in {}", path.display()), None => "there is no log of the verifier".into() }
+    )]
     Load {
         /// Its name.
         program: &'static str,
-        /// What libbpf said, with the end of the verifier's log.
-        message: String,
+        /// The kernel's release.
+        kernel: String,
+        /// The last that the verifier said, or libbpf.
+        reason: String,
+        /// Where the whole log is.
+        log: Option<PathBuf>,
     },
     /// A system call failed.
     #[error("{what}: {source}")]
@@ -103,6 +120,40 @@ pub enum XdpError {
 }
 
 impl XdpError {
+    /// In one line: what went wrong, without what to do.
+    pub fn in_short(&self) -> String {
+        match self {
+            XdpError::Load { log, .. } => {
+                let text = self.to_string();
+                let first = text.lines().next().unwrap_or_default();
+                match log {
+                    Some(log) => format!("{first} (log: {})", log.display()),
+                    None => first.to_owned(),
+                }
+            }
+            _ => self.to_string(),
+        }
+    }
+
+    /// Will it be the same the next time, unless somebody changes this host or its configuration?
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            // An interface, its address or its driver may come late; a program may be going.
+            XdpError::NoInterface { .. }
+            | XdpError::NoAddress { .. }
+            | XdpError::Busy { .. }
+            | XdpError::System { .. } => false,
+            XdpError::Privilege { .. }
+            | XdpError::KernelTooOld { .. }
+            | XdpError::NativeRefused { .. }
+            | XdpError::ReversePathFilter
+            | XdpError::NoLoopback
+            | XdpError::Spec(_)
+            | XdpError::Loses { .. }
+            | XdpError::Load { .. } => true,
+        }
+    }
+
     /// The last system call failed.
     pub(crate) fn last(what: impl Into<String>) -> XdpError {
         XdpError::System {

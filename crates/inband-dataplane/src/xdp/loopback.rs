@@ -103,25 +103,7 @@ impl Loopback {
         frame[..FRAME_LEN_BYTES].copy_from_slice(&headers);
         frame[FRAME_LEN_BYTES..][..payload.len()].copy_from_slice(payload);
         let frame = &frame[..FRAME_LEN_BYTES + payload.len()];
-        // SAFETY: all zero is a valid value of this plain C struct.
-        let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        to.sll_family = libc::AF_PACKET as u16;
-        to.sll_ifindex = self.near.index as i32;
-        // SAFETY: frame and address are valid for the lengths given.
-        let sent = unsafe {
-            libc::sendto(
-                self.socket.as_raw_fd(),
-                frame.as_ptr().cast(),
-                frame.len(),
-                0,
-                (&raw const to).cast(),
-                size_of::<libc::sockaddr_ll>() as u32,
-            )
-        };
-        if sent < 0 {
-            return Err(XdpError::last("sending to this host's own roles"));
-        }
-        Ok(())
+        send_frame(&self.socket, self.near.index, frame).doing("sending to this host's own roles")
     }
 }
 
@@ -133,8 +115,31 @@ impl Drop for Loopback {
     }
 }
 
+/// Send a whole frame out of an interface.
+pub(super) fn send_frame(socket: &OwnedFd, ifindex: u32, frame: &[u8]) -> io::Result<()> {
+    // SAFETY: all zero is a valid value of this plain C struct.
+    let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    to.sll_family = libc::AF_PACKET as u16;
+    to.sll_ifindex = ifindex as i32;
+    // SAFETY: frame and address are valid for the lengths given.
+    let sent = unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            frame.as_ptr().cast(),
+            frame.len(),
+            0,
+            (&raw const to).cast(),
+            size_of::<libc::sockaddr_ll>() as u32,
+        )
+    };
+    if sent < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// A socket that sends whole frames; it receives nothing (protocol 0).
-fn packet_socket() -> Result<OwnedFd, XdpError> {
+pub(super) fn packet_socket() -> Result<OwnedFd, XdpError> {
     // SAFETY: plain system call.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {

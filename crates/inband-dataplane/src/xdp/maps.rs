@@ -90,6 +90,24 @@ pub(crate) fn update<K, V>(map: &OwnedFd, key: &K, value: &V) -> io::Result<()> 
     Ok(())
 }
 
+/// An element of a map that has one for every key.
+pub(crate) fn lookup<K, V>(map: &OwnedFd, key: &K) -> io::Result<V> {
+    let mut value = std::mem::MaybeUninit::<V>::uninit();
+    // SAFETY: K and V are the map's key and value types: plain structs of the size it was made with.
+    let result = unsafe {
+        libbpf_sys::bpf_map_lookup_elem(
+            map.as_raw_fd(),
+            (&raw const *key).cast(),
+            value.as_mut_ptr().cast(),
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    // SAFETY: the kernel has written the whole value.
+    Ok(unsafe { value.assume_init() })
+}
+
 /// Empty an element of a map that may be empty already.
 pub(crate) fn delete<K>(map: &OwnedFd, key: &K) -> io::Result<()> {
     // SAFETY: K is the map's key type: a plain struct of the size it was made with.

@@ -1,12 +1,19 @@
 //! Which modes work here: for the `auto` backend and for `doctor`.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 
 use super::attach::{find_link, Attachment};
 use super::error::{Doing, XdpError, KERNEL_MIN_GENERIC, KERNEL_MIN_NATIVE};
-use super::netlink::Netlink;
+use super::netlink::{LinkInfo, Netlink};
 use super::programs::{load_object, objects};
+use super::trial::{send_from_xdp, Proof};
 use super::XdpMode;
+
+/// Asked for in a trial, at most.
+const NEIGHBOURS_MAX: usize = 8;
+/// Of the documentation range: whatever leads there is the default route.
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
 /// Does a mode work?
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,8 +81,45 @@ pub(crate) fn check_kernel(mode: XdpMode) -> Result<(), XdpError> {
     Ok(())
 }
 
-/// Find out which modes work on an interface, by attaching a program that passes everything for a
-/// moment. The error is about the interface or the host as a whole; a missing privilege is not one.
+/// Does the interface send what XDP sends? Tried for a moment, with a neighbour that is on the way to
+/// `peers` or to the rest of the world. To be called in the interface's network namespace.
+pub fn sends(
+    interface: &str,
+    mode: XdpMode,
+    address: Ipv4Addr,
+    peers: &[Ipv4Addr],
+) -> Result<Proof, XdpError> {
+    check_kernel(mode)?;
+    let netlink = Netlink::open().doing("opening a netlink socket")?;
+    let link = find_link(&netlink, interface)?;
+    let neighbours = neighbours(&netlink, &link, peers);
+    send_from_xdp(&link, interface, mode, address, &neighbours)
+}
+
+/// The MTU of an interface of the calling thread's network namespace.
+pub fn mtu_bytes(interface: &str) -> Result<u32, XdpError> {
+    let netlink = Netlink::open().doing("opening a netlink socket")?;
+    Ok(find_link(&netlink, interface)?.mtu_bytes)
+}
+
+/// The first hops out of this interface on the ways to peers, and to everybody else.
+fn neighbours(netlink: &Netlink, link: &LinkInfo, peers: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
+    let mut hops: Vec<Ipv4Addr> = Vec::new();
+    for to in peers.iter().chain([&ELSEWHERE]) {
+        let Ok(route) = netlink.route(*to) else {
+            continue;
+        };
+        let hop = route.next_hop;
+        if route.ifindex == link.index && hop != ELSEWHERE && !hops.contains(&hop) {
+            hops.push(hop);
+        }
+    }
+    hops.truncate(NEIGHBOURS_MAX);
+    hops
+}
+
+/// Find out which modes an interface takes, by attaching a program that passes everything for a
+/// moment; see [`sends`] for more. The error is about the interface or the host as a whole; a missing privilege is not one.
 pub fn probe(interface: &str) -> Result<Probe, XdpError> {
     let netlink = Netlink::open().doing("opening a netlink socket")?;
     let link = find_link(&netlink, interface)?;

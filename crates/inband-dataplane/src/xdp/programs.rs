@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, ObjectBuilder};
 
 use super::error::{Doing, XdpError};
 use super::maps::{delete, map_array, page_bytes, sum_per_cpu, update, update_bytes, UpRing};
+use super::refusal;
 use super::rig::TestRun;
 use crate::auth::Keys;
 use crate::c;
@@ -38,6 +39,8 @@ pub(crate) mod objects {
     pub(crate) const FALCON: &[u8] = object!("falcon");
     pub(crate) const FALCON_GIVEN: &[u8] = object!("falcon_given");
     pub(crate) const BARE: &[u8] = object!("bare");
+    pub(crate) const TRIAL: &[u8] = object!("trial");
+    pub(crate) const LOST: &[u8] = object!("lost");
     pub(crate) const BENCH: &[u8] = object!("bench");
     pub(crate) const BENCH_FALCON: &[u8] = object!("bench_falcon");
     pub(crate) const BENCH_FEED: &[u8] = object!("bench_feed");
@@ -93,23 +96,6 @@ impl Loaded {
     }
 }
 
-/// The end of libbpf's last complaint, for errors that name it.
-static LIBBPF_LOG: Mutex<String> = Mutex::new(String::new());
-const LIBBPF_LOG_MAX_BYTES: usize = 256 * 1024;
-/// libbpf frames the verifier's log with this.
-const VERIFIER_LOG_MARK: &str = "BEGIN PROG LOAD LOG";
-/// How much of the log's end goes into an error.
-const LIBBPF_LOG_SHOWN_BYTES: usize = 2048;
-
-fn remember_libbpf_log(_level: libbpf_rs::PrintLevel, message: String) {
-    tracing::debug!(target: "libbpf", "{}", message.trim_end());
-    if let Ok(mut log) = LIBBPF_LOG.lock() {
-        if log.len() + message.len() <= LIBBPF_LOG_MAX_BYTES {
-            log.push_str(&message);
-        }
-    }
-}
-
 /// Load one object with a single program. Maps that `shared` has by name are shared.
 pub(crate) fn load_object(
     name: &'static str,
@@ -118,26 +104,8 @@ pub(crate) fn load_object(
     sizes: &[(&str, usize)],
     shared: &[&Loaded],
 ) -> Result<Loaded, XdpError> {
-    if let Ok(mut log) = LIBBPF_LOG.lock() {
-        log.clear();
-    }
-    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, remember_libbpf_log)));
-    let failed = |error: libbpf_rs::Error| {
-        let log = LIBBPF_LOG.lock().map(|log| log.clone()).unwrap_or_default();
-        // The verifier's refusals are permission errors as well, but have a log.
-        let by_verifier = log.contains(VERIFIER_LOG_MARK);
-        if error.kind() == libbpf_rs::ErrorKind::PermissionDenied && !by_verifier {
-            return XdpError::Privilege {
-                what: "loading BPF programs",
-            };
-        }
-        let tail: Vec<char> = log.chars().rev().take(LIBBPF_LOG_SHOWN_BYTES).collect();
-        let tail: String = tail.into_iter().rev().collect();
-        XdpError::Load {
-            program: name,
-            message: format!("{error}\n{}", tail.trim_end()),
-        }
-    };
+    let listening = refusal::listen();
+    let failed = |error: libbpf_rs::Error| listening.error(name, &error);
     let mut object = ObjectBuilder::default()
         .open_memory(bytes)
         .map_err(failed)?;
@@ -169,9 +137,10 @@ pub(crate) fn load_object(
             clone(map.as_fd())?,
         );
     }
-    let program = object.progs().next().ok_or_else(|| XdpError::Load {
-        program: name,
-        message: "the object holds no program: rebuild inband".into(),
+    let program = object.progs().next().ok_or_else(|| {
+        XdpError::Spec(format!(
+            "the object {name} holds no program: rebuild inband"
+        ))
     })?;
     Ok(Loaded {
         program: clone(program.as_fd())?,

@@ -68,6 +68,22 @@ impl Net {
         net
     }
 
+    /// From now on the hosts' links lose what XDP sends, as a driver without transmission from XDP
+    /// does: a veth takes no such frame if its other end has neither a program nor receive offload.
+    pub fn lose_what_xdp_sends(&mut self) {
+        self._pass.clear();
+        let p = &self.prefix;
+        for node in 1..=NODES {
+            run(&format!("ip netns exec {p}-sw ethtool -K p{node} gro off"));
+        }
+    }
+
+    /// Put the switch's end of a host's cable up or down.
+    pub fn cable(&self, node: usize, state: &str) {
+        let p = &self.prefix;
+        run(&format!("ip -n {p}-sw link set p{node} {state}"));
+    }
+
     /// Do something on a host.
     pub fn on<T: Send>(&self, node: usize, f: impl FnOnce() -> T + Send) -> T {
         in_namespace(&format!("{}-{node}", self.prefix), f)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use inband_paxos::config::{
     ring_memory_bytes, ClusterConfig, Config, Dataplane, Durability, HostConfig, Role, TlsConfig,
-    DEFAULT_PORT,
+    DEFAULT_MTU, DEFAULT_PORT,
 };
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -342,6 +342,7 @@ impl Shared {
             ring_slots: self.spec.ring_slots,
             port: DEFAULT_PORT,
             durability: record.durability,
+            mtu: DEFAULT_MTU,
             key_file: record.authenticated.then(|| self.dir.key_file()),
         };
         drop(record);
@@ -367,6 +368,8 @@ impl Shared {
                 metrics: None,
                 resp: Vec::new(),
                 password_file: self.spec.password_file.clone(),
+                // Whoever chose another address by --resp wants clients of other machines.
+                protected_mode: self.spec.resp.ip().is_loopback(),
                 tls,
                 limits,
                 timing: self.spec.timing.clone(),

@@ -263,6 +263,8 @@ impl State {
             name: this.name.clone(),
             node: this.id,
             epoch,
+            dataplane_why: String::new(),
+            stopping: false,
             backends: this.roles.iter().map(|&r| (r, "udp".to_owned())).collect(),
             leaders: vec![
                 LeaderStatus {

@@ -3,7 +3,7 @@
 //! instead of a Rust type.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,9 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    bounds, control_plane_beside, logs_of, ClusterConfig, Config, Dataplane, Durability,
-    HostConfig, Limits, NodeConfig, Role, Timing, TlsConfig, DEFAULT_PORT, DEFAULT_RING_SLOTS,
+    bounds, control_plane_beside, logs_of, unprotected, ClusterConfig, Config, Dataplane,
+    HostConfig, Limits, NodeConfig, Role, Timing, TlsConfig, DEFAULT_MTU, DEFAULT_PORT,
+    DEFAULT_RING_SLOTS,
 };
 
 /// A mistake and the byte of the text it is at.
@@ -49,6 +50,7 @@ struct RawCluster {
     ring_slots: Option<Spanned<i64>>,
     port: Option<Spanned<i64>>,
     durability: Option<Spanned<String>>,
+    mtu: Option<Spanned<i64>>,
     key_file: Option<Spanned<String>>,
 }
 
@@ -66,6 +68,7 @@ struct RawHost {
     #[serde(default)]
     resp: Vec<Spanned<String>>,
     password_file: Option<Spanned<String>>,
+    protected_mode: Option<bool>,
     tls: Option<RawTls>,
     #[serde(default)]
     limits: RawLimits,
@@ -195,6 +198,17 @@ fn node_address(
         text.parse::<Ipv4Addr>()
             .map(|ip| SocketAddrV4::new(ip, default_port))
     });
+    let is_ipv6 = text.parse::<SocketAddrV6>().is_ok() || text.parse::<Ipv6Addr>().is_ok();
+    if is_ipv6 {
+        return mistake(
+            value,
+            format!(
+                "{key} = {text:?} is an IPv6 address; hosts of a cluster reach each other over IPv4 \
+                 (Redis clients and metrics may use IPv6): give each host an IPv4 address, private \
+                 ones will do"
+            ),
+        );
+    }
     let Ok(address) = parsed else {
         return mistake(
             value,
@@ -249,7 +263,12 @@ impl RawCluster {
             );
         }
         let durability = match &self.durability {
-            None => Durability::default(),
+            None => return mistake(
+                &self.epoch,
+                "missing field `durability`: write durability = \"memory\" (a value survives the \
+                     loss of any minority of acceptors, not of power everywhere) or durability = \
+                     \"sync\" (every vote is on a disk before it counts)",
+            ),
             Some(text) => text
                 .get_ref()
                 .parse()
@@ -264,6 +283,7 @@ impl RawCluster {
             ring_slots: ring_slots as u32,
             port: integer_or("port", &self.port, bounds::PORT, u64::from(DEFAULT_PORT))? as u16,
             durability,
+            mtu: integer_or("mtu", &self.mtu, bounds::MTU, u64::from(DEFAULT_MTU))? as u16,
             key_file: match &self.key_file {
                 Some(text) => Some(path("key_file", text)?),
                 None => None,
@@ -386,6 +406,13 @@ impl RawHost {
             }
             resp.push(address);
         }
+        let protected_mode = self.protected_mode.unwrap_or(true);
+        let is_open =
+            self.password_file.is_none() && !self.tls.as_ref().is_some_and(|tls| tls.resp);
+        let beyond = resp.iter().position(|address| !address.ip().is_loopback());
+        if let (Some(at), true, true) = (beyond, protected_mode, is_open) {
+            return mistake(&self.resp[at], unprotected("resp", resp[at]));
+        }
         let metrics = match &self.metrics {
             Some(text) => {
                 let address = listen_address("metrics", text)?;
@@ -411,6 +438,7 @@ impl RawHost {
                 .as_ref()
                 .map(|text| path("password_file", text))
                 .transpose()?,
+            protected_mode,
             tls: self.tls.as_ref().map(RawTls::check).transpose()?,
             limits: self.limits.check()?,
             timing,

@@ -12,7 +12,7 @@ use inband_lab::process::{ProcessSpec, SupervisedChild};
 use inband_lab::{Lab, LabSpec};
 use inband_paxos::config::{
     logs_of, ClusterConfig, Config, Dataplane, Durability, HostConfig, Limits, NodeConfig, Role,
-    Timing, DEFAULT_PORT, DEFAULT_RING_SLOTS,
+    Timing, DEFAULT_MTU, DEFAULT_PORT, DEFAULT_RING_SLOTS,
 };
 
 use super::cpu::{CpuClock, CpuUse};
@@ -272,6 +272,7 @@ impl Bed {
                 ring_slots: job.ring_slots,
                 port: DEFAULT_PORT,
                 durability: Durability::Memory,
+                mtu: DEFAULT_MTU,
                 key_file: None,
             },
             host: HostConfig {
@@ -284,6 +285,7 @@ impl Bed {
                 metrics: None,
                 resp: Vec::new(),
                 password_file: None,
+                protected_mode: true,
                 tls: None,
                 limits: Limits::default(),
                 timing: Timing::default(),

@@ -10,7 +10,7 @@ const BATCH_FRAMES: u32 = 64;
 /// Run a program on `count` copies of a frame, as if each had come in by the interface, and let the
 /// network of the calling thread's namespace carry out what it says of each. The same memory is used
 /// again, as later programs left it.
-pub(super) fn send(program: &OwnedFd, frame: &[u8], ifindex: u32, count: u32) -> io::Result<()> {
+pub(crate) fn send(program: &OwnedFd, frame: &[u8], ifindex: u32, count: u32) -> io::Result<()> {
     // SAFETY: all zero is a valid value of this plain C struct; it is filled in below.
     let mut arrival: libbpf_sys::xdp_md = unsafe { std::mem::zeroed() };
     arrival.data_end = frame.len() as u32;

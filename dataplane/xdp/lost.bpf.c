@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lost - counts frames of this host's programs that the kernel or the driver dropped instead of
+ * sending them. A program only says what is to become of a frame; that it came to nothing, the
+ * kernel's tracepoints tell.
+ */
+#include <linux/bpf.h>
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
+#include "lost.h"
+
+/* The fields of the kernel's structs that are read; libbpf finds where they are. */
+struct ns_common {
+    unsigned int inum;
+} __attribute__((preserve_access_index));
+
+struct net {
+    struct ns_common ns;
+} __attribute__((preserve_access_index));
+
+typedef struct {
+    struct net *net;
+} __attribute__((preserve_access_index)) possible_net_t;
+
+struct net_device {
+    int ifindex;
+    possible_net_t nd_net;
+} __attribute__((preserve_access_index));
+
+const volatile struct ib_lost_settings ib_lost_settings SEC(".rodata.settings");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, IB_LOST_COUNTERS);
+    __type(key, ib_u32);
+    __type(value, ib_u64);
+} ib_lost_map SEC(".maps");
+
+static __always_inline void ib_lost(const struct net_device *device, ib_u32 counter, ib_u64 count) {
+    ib_u32 ifindex = (ib_u32)BPF_CORE_READ(device, ifindex);
+    if (ifindex != ib_lost_settings.interfaces[0] && ifindex != ib_lost_settings.interfaces[1] &&
+        ifindex != ib_lost_settings.interfaces[2])
+        return;
+    if (BPF_CORE_READ(device, nd_net.net, ns.inum) != ib_lost_settings.namespace_inode)
+        return;
+    ib_u64 *lost = bpf_map_lookup_elem(&ib_lost_map, &counter);
+    if (lost)
+        *lost += count;
+}
+
+/* (device, program, action): also for ABORTED, which the programs count themselves. */
+SEC("raw_tp/xdp_exception")
+int ib_lost_exception(struct bpf_raw_tracepoint_args *ctx) {
+    if ((ib_u32)ctx->args[2] == XDP_TX)
+        ib_lost((const struct net_device *)ctx->args[0], IB_LOST_TRANSMITS, 1);
+    return 0;
+}
+
+/* (device, sent, dropped, error): virtual interfaces send by batches, too. */
+SEC("raw_tp/xdp_bulk_tx")
+int ib_lost_transmits(struct bpf_raw_tracepoint_args *ctx) {
+    int dropped = (int)ctx->args[2];
+    if (dropped > 0)
+        ib_lost((const struct net_device *)ctx->args[0], IB_LOST_TRANSMITS, (ib_u64)dropped);
+    return 0;
+}
+
+/* (device it came from, program, target, error, ...) */
+SEC("raw_tp/xdp_redirect_err")
+int ib_lost_redirect(struct bpf_raw_tracepoint_args *ctx) {
+    ib_lost((const struct net_device *)ctx->args[0], IB_LOST_COPIES, 1);
+    return 0;
+}
+
+/* (device it came from, device it goes to, sent, dropped, error); for every batch that is sent. */
+SEC("raw_tp/xdp_devmap_xmit")
+int ib_lost_copies(struct bpf_raw_tracepoint_args *ctx) {
+    int dropped = (int)ctx->args[3];
+    if (dropped > 0)
+        ib_lost((const struct net_device *)ctx->args[1], IB_LOST_COPIES, (ib_u64)dropped);
+    return 0;
+}
+
+char ib_license[] SEC("license") = "Dual BSD/GPL";
