@@ -49,6 +49,8 @@ const KERNELS: [Kernel; 4] = [
     },
 ];
 
+/// Of `inband up`, besides the hosts' own.
+const LAB_PROGRAMS: [&str; 2] = ["switch", "pass"];
 /// Longest time for one kernel, emulated on a machine that is busy with something else.
 const GUEST_TIME_MAX: Duration = Duration::from_secs(900);
 /// Lines of the guest's console that a failure shows.
@@ -56,6 +58,8 @@ const CONSOLE_LINES: usize = 60;
 const GUEST_MEMORY_MIB: usize = 1024;
 /// Nothing else may be the guest's: whoever lacks one says so as NOT RUN.
 const QEMU: &str = "qemu-system-x86_64";
+/// no_timer_check: the kernel panics if an emulated timer is late, as it is on a busy machine.
+const KERNEL_OPTIONS: &str = "console=ttyS0 quiet panic=-1 no_timer_check rdinit=/init";
 /// Where the guest reports to: its second serial port.
 const REPORT: &str = "/dev/ttyS1";
 
@@ -164,7 +168,7 @@ fn boot(image: &Path, initramfs: &Path, console: &Path, report: &Path) -> Result
         .arg("-initrd")
         .arg(initramfs)
         .arg("-append")
-        .arg(format!("console=ttyS0 quiet panic=-1 rdinit=/init {only}"))
+        .arg(format!("{KERNEL_OPTIONS} {only}"))
         .args(["-serial", &serial(console), "-serial", &serial(report)])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -201,7 +205,36 @@ fn write_initramfs(path: &Path) -> std::io::Result<()> {
         }
     }
     archive.file("init", &fs::read(this)?)?;
+    for program in LAB_PROGRAMS {
+        archive.file(&lab_object(program)[1..], &compile_lab(program)?)?;
+    }
     archive.end()
+}
+
+/// Where the guest finds a program of the lab.
+fn lab_object(program: &str) -> String {
+    format!("/lab/{program}.bpf.o")
+}
+
+/// As inband-lab's build does, whose output this crate does not see.
+fn compile_lab(program: &str) -> std::io::Result<Vec<u8>> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inband-lab/bpf");
+    let clang = std::env::var("CLANG").unwrap_or("clang-19".into());
+    let output = Command::new(clang)
+        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3"])
+        .arg(format!(
+            "-I/usr/include/{}-linux-gnu",
+            std::env::consts::ARCH
+        ))
+        .arg("-c")
+        .arg(sources.join(format!("{program}.bpf.c")))
+        .args(["-o", "-"])
+        .output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(std::io::Error::other(said));
+    }
+    Ok(output.stdout)
 }
 
 /// The kernel's format for an initramfs: cpio, "newc".
@@ -285,7 +318,12 @@ fn measure_all() -> std::io::Result<()> {
     }
     let mut report = OpenOptions::new().write(true).open(REPORT)?;
     writeln!(report, "release = {:?}", figures::running_release())?;
-    for case in figures::cases() {
+    let mut cases = figures::cases();
+    for program in LAB_PROGRAMS {
+        let object = fs::read(lab_object(program))?;
+        cases.push(figures::Case::plain(format!("lab_{program}"), object));
+    }
+    for case in cases {
         match figures::measure(&case) {
             Ok(figures) => writeln!(
                 report,

@@ -3,6 +3,7 @@
 //! in virtual machines).
 #![allow(dead_code, missing_docs)]
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -64,8 +65,20 @@ struct Mode {
 /// One program in one mode.
 pub struct Case {
     pub name: String,
-    object: &'static [u8],
+    object: Cow<'static, [u8]>,
+    /// Of a program that has any.
     settings: Vec<u8>,
+}
+
+impl Case {
+    /// A program without settings.
+    pub fn plain(name: String, object: Vec<u8>) -> Case {
+        Case {
+            name,
+            object: Cow::Owned(object),
+            settings: Vec::new(),
+        }
+    }
 }
 
 /// Every program in every mode.
@@ -75,7 +88,7 @@ pub fn cases() -> Vec<Case> {
         for mode in modes_of(name) {
             cases.push(Case {
                 name: name_of(name, mode),
-                object,
+                object: Cow::Borrowed(object),
                 settings: settings(name, mode),
             });
         }
@@ -248,7 +261,7 @@ pub fn stack_bytes(log: &str) -> u64 {
 fn load(case: &Case, log_level: u32) -> (String, Result<u64, String>) {
     libbpf_rs::set_print(Some((PrintLevel::Debug, keep_log)));
     LOG.lock().unwrap().clear();
-    let mut object = ObjectBuilder::default().open_memory(case.object).unwrap();
+    let mut object = ObjectBuilder::default().open_memory(&case.object).unwrap();
     for mut map in object.maps_mut() {
         if map.name() == SETTINGS_MAP {
             map.set_initial_value(&case.settings).unwrap();
