@@ -72,7 +72,7 @@ impl Cluster {
                 let state = dir.path().join(format!("{id}"));
                 let text = format!(
                     "[cluster]\nname = \"c\"\nepoch = 1\nfirst_instances = [1, 11, 21, 31]\n\
-                     partitions = {PARTITIONS}\nring_slots = 64\n{key_file}[host]\nnode = {id}\n\
+                     partitions = {PARTITIONS}\nring_slots = 64\ndurability = \"memory\"\n{key_file}[host]\nnode = {id}\n\
                      state_dir = {state:?}\ndataplane = \"udp\"\n{nodes}"
                 );
                 Config::parse(&text, "test").expect("it is right")

@@ -25,7 +25,7 @@ fn configure() -> Host {
     let address = socket.local_addr().expect("it is bound");
     let state = dir.path().join("state");
     let text = format!(
-        "[cluster]\nname = \"fuzz\"\nepoch = 1\nfirst_instance = 1\nring_slots = 64\n\
+        "[cluster]\nname = \"fuzz\"\nepoch = 1\nfirst_instance = 1\nring_slots = 64\ndurability = \"memory\"\n\
          [host]\nnode = 1\nstate_dir = {state:?}\ndata_dir = {:?}\ndataplane = \"udp\"\n\
          [[node]]\nid = 1\nname = \"all/1\"\naddress = \"{address}\"\n\
          roles = [\"leader\", \"acceptor\", \"replica\"]\n",
