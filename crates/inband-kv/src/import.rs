@@ -376,7 +376,7 @@ impl Client {
 
 /// May a command that was answered so succeed a little later?
 fn is_for_the_moment(reply: &str) -> bool {
-    ["-TRYAGAIN", "-LOADING", "-ERR outcome unknown"]
+    ["-TRYAGAIN", "-LOADING", "-UNKNOWN"]
         .iter()
         .any(|start| reply.starts_with(start))
 }

@@ -51,8 +51,9 @@ impl World<'_> {
 
     /// Take what a client says for its password; the error if that is wrong.
     fn authenticate(&mut self, user: &[u8], said: &[u8]) -> Result<(), Reply> {
-        let password = self.password.ok_or_else(no_password)?;
-        if !(user == DEFAULT_USER && password.is(said)) {
+        // Without a password whatever the default user says is right, as in Redis.
+        let is_right = self.password.is_none_or(|password| password.is(said));
+        if !(user == DEFAULT_USER && is_right) {
             self.hits.count(LimitHit::Password);
             return Err(Reply::error(
                 "WRONGPASS invalid username-password pair or user is disabled.",
@@ -106,6 +107,7 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
         },
         CommandId::Auth => {
             let (user, said) = match args.len() {
+                2 if world.password.is_none() => return no_password(),
                 2 => (DEFAULT_USER, args.get(1)),
                 3 => (args.get(1), args.get(2)),
                 _ => return Reply::error(SYNTAX_ERROR),

@@ -249,16 +249,27 @@ fn positive_ms(number: i64, unit_ms: i64, command: &str) -> Result<i64, Reply> {
 /// Makes an expiry of a number of milliseconds.
 type ExpiryKind = fn(i64) -> Expiry;
 
+/// Options of `SET` with a time: its unit, and what it makes.
+const TIME_OPTIONS: [(&str, i64, ExpiryKind); 4] = [
+    ("EX", 1000, Expiry::InMs),
+    ("PX", 1, Expiry::InMs),
+    ("EXAT", 1000, Expiry::AtMs),
+    ("PXAT", 1, Expiry::AtMs),
+];
+
 fn parse_set(args: Args<'_>) -> Result<Command<'_>, Reply> {
     let (mut when, mut reply) = (None, SetReply::Status);
     let mut expiry: Option<Expiry> = None;
     // The time is looked at after all options, as Redis does: syntax errors come first.
     let mut time: Option<(&[u8], i64, ExpiryKind)> = None;
+    let mut unit = None;
     let mut at = 3;
     while at < args.len() {
         let option = args.get(at);
         let has_argument = at + 1 < args.len();
-        let no_expiry = expiry.is_none() && time.is_none();
+        // The same unit may come again, as in Redis: the last one counts.
+        let is_unit_again = unit.is_some_and(|unit| is(option, unit));
+        let no_expiry = expiry.is_none() && (time.is_none() || is_unit_again);
         if is(option, "NX") && when.is_none_or(|w| w == SetWhen::Missing) {
             when = Some(SetWhen::Missing);
         } else if is(option, "XX") && when.is_none_or(|w| w == SetWhen::Exists) {
@@ -268,13 +279,9 @@ fn parse_set(args: Args<'_>) -> Result<Command<'_>, Reply> {
         } else if is(option, "KEEPTTL") && time.is_none() {
             expiry = Some(Expiry::Keep);
         } else if has_argument && no_expiry {
-            let (unit_ms, kind): (i64, ExpiryKind) = match option {
-                o if is(o, "EX") => (1000, Expiry::InMs),
-                o if is(o, "PX") => (1, Expiry::InMs),
-                o if is(o, "EXAT") => (1000, Expiry::AtMs),
-                o if is(o, "PXAT") => (1, Expiry::AtMs),
-                _ => return Err(syntax_error()),
-            };
+            let known = TIME_OPTIONS.iter().find(|(name, ..)| is(option, name));
+            let (name, unit_ms, kind) = *known.ok_or_else(syntax_error)?;
+            unit = Some(name);
             at += 1;
             time = Some((args.get(at), unit_ms, kind));
         } else {
@@ -423,6 +430,11 @@ mod tests {
             ("SET a b NX XX", "ERR syntax error"),
             ("SET a b EX", "ERR syntax error"),
             ("SET a b EX 1 PX 1", "ERR syntax error"),
+            ("SET a b EX 1 KEEPTTL EX 1", "ERR syntax error"),
+            (
+                "SET a b EX 10 EX 0",
+                "ERR invalid expire time in 'set' command",
+            ),
             ("SET a b EX 1 KEEPTTL", "ERR syntax error"),
             ("SET a b KEEPTTL EX 1", "ERR syntax error"),
             ("SET a b EX x NX XX", "ERR syntax error"),
@@ -468,6 +480,7 @@ mod tests {
         assert_eq!(error_of(&format!("EXPIRE a {overflow}")), invalid);
         let invalid = "ERR invalid expire time in 'set' command";
         assert_eq!(error_of(&format!("SET a b EX {overflow}")), invalid);
+        assert!(error_of("SET a b EX 10 EX 20").contains("InMs(20000)"));
         assert!(error_of("INBAND.SESSION 0 1").contains("start at 1"));
     }
 

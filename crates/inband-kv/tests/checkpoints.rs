@@ -309,7 +309,7 @@ fn clients_are_told_while_loading() {
     for _ in 0..2 {
         assert!(waiting
             .line()
-            .starts_with("-ERR outcome unknown: this replica loaded"));
+            .starts_with("-UNKNOWN outcome unknown: this replica loaded"));
     }
     assert_eq!(waiting.line(), "+PONG");
     assert_eq!(client.ask("STRLEN k0"), ":1");

@@ -365,7 +365,7 @@ fn chunks_that_are_never_decided_end_in_an_error() {
     stage.begin();
     stage.cluster.lose_held();
     stage.cluster.hold();
-    stage.finish("-ERR outcome unknown");
+    stage.finish("-UNKNOWN outcome unknown");
     assert_eq!(stage.replica.machine().keys(), 0);
 }
 

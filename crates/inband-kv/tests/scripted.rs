@@ -225,7 +225,7 @@ fn verdicts_reach_the_log_and_the_client() {
     assert_eq!(stage.calls(), ["answered 2", "applied 5"]);
     assert!(client
         .line()
-        .starts_with("-ERR outcome unknown: the command was applied"));
+        .starts_with("-UNKNOWN outcome unknown: the command was applied"));
 }
 
 /// Values of other replicas come faster than this one applies them: its own clients are served all the
@@ -275,7 +275,7 @@ fn failures_are_told_apart() {
     stage.turn();
     assert!(client
         .line()
-        .starts_with("-ERR outcome unknown: no decision within 5 ms"));
+        .starts_with("-UNKNOWN outcome unknown: no decision within 5 ms"));
     // It is decided after all: applied, and nobody is answered twice.
     stage.deliver(2, 1, 9);
     client.send("PING\r\n");

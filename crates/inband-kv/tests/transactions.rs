@@ -38,6 +38,11 @@ const SCRIPT: &str = "
     1> MULTI -> +OK
     1> GET -> -ERR wrong number of arguments for 'get' command
     1> EXEC -> -EXECABORT Transaction discarded because of previous errors.
+    1> MULTI -> +OK
+    1> SET a 9 -> +QUEUED
+    1> EXEC x -> -EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command
+    1> EXEC -> -ERR EXEC without MULTI
+    1> GET a -> $1 2
     1> SET t text -> +OK
     1> MULTI -> +OK
     1> SET a 10 -> +QUEUED
@@ -327,7 +332,7 @@ fn a_partition_that_is_gone_ends_in_an_error_not_in_silence() {
     let mut client = served.client();
     cluster.hold_log(1);
     client.send(resp(&format!("MSET {} 2 {} 2", keys[0], keys[1])));
-    let unknown = "-ERR outcome unknown: not applied here within 300 ms";
+    let unknown = "-UNKNOWN outcome unknown: not applied here within 300 ms";
     assert!(client.line().starts_with(unknown));
     // The other partition stands at its marker.
     client.send(resp(&format!("APPEND {} x", keys[0])));

@@ -128,6 +128,12 @@ impl Connection {
         let transaction = self.transaction.as_mut()?;
         let item = match parse(args) {
             Ok(Request::Exec | Request::Discard) => return None,
+            Err(Reply::Error(why)) if spec.is_some_and(|spec| spec.id == CommandId::Exec) => {
+                (self.transaction, self.watches) = (None, Watches::default());
+                let why = why.trim_start_matches("ERR ");
+                let text = format!("EXECABORT Transaction discarded because of: {why}");
+                return Some(self.answered(Reply::error(text)));
+            }
             Ok(Request::Multi) => {
                 let reply = Reply::error("ERR MULTI calls can not be nested");
                 return Some(self.answered(reply));

@@ -103,7 +103,7 @@ impl Replica {
 
     fn reply_unknown(&mut self, log: usize, parts: Vec<Part>, why: &str) {
         self.count_unknown(&parts);
-        let reply = Reply::error(format!("ERR outcome unknown: {why}"));
+        let reply = Reply::error(format!("UNKNOWN outcome unknown: {why}"));
         self.reply_all(log, parts, &reply);
     }
 
@@ -124,7 +124,7 @@ impl Replica {
         let reply = match failure {
             SubmitFailure::OutcomeUnknown(_) => {
                 self.count_unknown(&parts);
-                Reply::error(format!("ERR {failure}"))
+                Reply::error(format!("UNKNOWN {failure}"))
             }
             SubmitFailure::NotApplied(_) => Reply::error(format!("TRYAGAIN {failure}")),
         };

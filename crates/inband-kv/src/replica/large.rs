@@ -48,7 +48,7 @@ impl Replica {
             Ending::NotApplied(why) => Reply::error(format!("TRYAGAIN not applied: {why}")),
             Ending::Unknown(why) => {
                 add(&self.control.counters.outcomes_unknown_total, 1);
-                Reply::error(format!("ERR outcome unknown: {why}"))
+                Reply::error(format!("UNKNOWN outcome unknown: {why}"))
             }
         };
         self.reply_all(log, vec![ended.part], &reply);

@@ -46,31 +46,28 @@ impl Replica {
                  bytes, and the limit is {SEVERAL_QUEUED_BYTES_MAX}"
             )));
         }
-        let partitions = 0..self.machine.partitions();
-        let (partition, age) = partitions
-            .filter_map(|partition| Some((partition, self.stuck_for(partition)?)))
-            .max_by_key(|(_, age)| *age)?;
+        let mut partitions = 0..self.machine.partitions();
+        let partition = partitions.find(|partition| self.is_stuck(*partition))?;
         Some(Reply::error(format!(
-            "TRYAGAIN not applied: partition {partition} has decided nothing for {} ms, and commands \
-             over several partitions wait for it; has it a leader? Commands of one of the other \
-             partitions are taken",
-            age.as_millis()
+            "TRYAGAIN not applied: partition {partition} has decided nothing for {PARTITION_STUCK_MS} ms \
+             or more, and commands over several partitions wait for it; has it a leader? Commands of one \
+             of the other partitions are taken"
         )))
     }
 
-    /// How long a partition has decided nothing of what it should, if that is too long. One that stands
-    /// at a marker waits for another one.
-    fn stuck_for(&self, partition: usize) -> Option<Duration> {
+    /// Has a partition decided nothing of what it should for too long? One that stands at a marker waits
+    /// for another one.
+    fn is_stuck(&self, partition: usize) -> bool {
         let lane = &self.lanes[partition];
-        let silent = self.now.saturating_duration_since(lane.last_delivery);
-        let is_stuck = |age: &Duration| *age >= Duration::from_millis(PARTITION_STUCK_MS);
-        if !is_stuck(&silent) || self.machine.is_standing(partition) {
-            return None;
+        let is_long_ago = |since: Instant| {
+            let age = self.now.saturating_duration_since(since);
+            age >= Duration::from_millis(PARTITION_STUCK_MS)
+        };
+        if !is_long_ago(lane.last_delivery) || self.machine.is_standing(partition) {
+            return false;
         }
         let asked = [lane.marker.missing_since(), lane.packer.oldest_submission()];
-        let since = asked.into_iter().flatten().min()?;
-        let age = self.now.saturating_duration_since(since).min(silent);
-        Some(age).filter(is_stuck)
+        asked.into_iter().flatten().any(is_long_ago)
     }
 
     /// A value over several partitions was decided; its commands are the entries from `first` on.
@@ -128,7 +125,7 @@ impl Replica {
             entries.len() as u64,
         );
         for entry in entries {
-            let reply = Reply::error(format!("ERR outcome unknown: {why}"));
+            let reply = Reply::error(format!("UNKNOWN outcome unknown: {why}"));
             self.finish_entry(entry, reply);
         }
     }

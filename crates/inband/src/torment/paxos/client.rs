@@ -394,7 +394,7 @@ mod tests {
         };
         let error = |text: &str| Ok(Answer::Error(text.into()));
         assert_eq!(ended(error("TRYAGAIN not read: x")), "failed");
-        assert_eq!(ended(error("ERR outcome unknown: x")), "unknown");
+        assert_eq!(ended(error("UNKNOWN outcome unknown: x")), "unknown");
         assert_eq!(ended(Err(anyhow!("closed"))), "unknown");
         assert_eq!(ended(Ok(Answer::Nil)), "ok [None]");
         assert_eq!(ended(Ok(Answer::Integer(5))), r#"ok [Some("5")]"#);
