@@ -29,7 +29,7 @@ struct net_device {
     possible_net_t nd_net;
 } __attribute__((preserve_access_index));
 
-const volatile struct ib_lost_settings ib_lost_settings SEC(".rodata.settings");
+const volatile struct ib_lost_settings ib_lost_settings SEC(".rodata.lost");
 
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

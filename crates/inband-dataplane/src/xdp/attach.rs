@@ -46,6 +46,16 @@ fn link_create(
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+impl Drop for Attachment {
+    /// Closing the descriptor detaches as well, but not while a child that is about to be executed has
+    /// inherited it; and the next program is attached at once, in another mode perhaps.
+    fn drop(&mut self) {
+        // SAFETY: plain system call on a descriptor that lives through it. An interface that is gone has
+        // nothing attached.
+        let _ = unsafe { libbpf_sys::bpf_link_detach(self.link.as_raw_fd()) };
+    }
+}
+
 impl Attachment {
     pub fn xdp(
         program: &OwnedFd,

@@ -13,7 +13,7 @@ use super::programs::objects;
 use super::refusal;
 use crate::c;
 
-const SETTINGS_MAP: &str = ".rodata.settings";
+const SETTINGS_MAP: &str = ".rodata.lost";
 const COUNTERS_MAP: &str = "ib_lost_map";
 /// The counters' names, by `enum ib_lost_counter`.
 const NAMES: [(c::ib_lost_counter, &str); c::IB_LOST_COUNTERS as usize] = [

@@ -38,9 +38,9 @@ macro_rules! programs {
 }
 
 /// Every program that a host may load; not those of benchmarks and of the race test.
-fn programs() -> [(&'static str, &'static [u8]); 12] {
+fn programs() -> [(&'static str, &'static [u8]); 14] {
     programs!("dispatch" "leader" "acceptor" "quorum" "leader_alone" "acceptor_alone" "quorum_alone"
-        "copies" "generic" "flair" "falcon" "bare")
+        "copies" "generic" "flair" "falcon" "bare" "trial" "lost")
 }
 
 /// Sizes that the verifier folds into the code.
@@ -140,7 +140,7 @@ fn modes_of(program: &str) -> Vec<Mode> {
     match program {
         "copies" => modes.retain(|mode| !mode.generic && !mode.keys && mode.size == Size::Default),
         "generic" => modes.retain(|mode| mode.generic && !mode.keys && mode.size == Size::Default),
-        "bare" => modes.truncate(1),
+        "bare" | "trial" | "lost" => modes.truncate(1),
         _ => {}
     }
     modes
