@@ -37,10 +37,16 @@ const PROGRAMS: [&str; 16] = [
 ];
 
 /// Roles that are alone on their host, variants for tests, and the bare roles for measurements: object name, source, definitions.
-const VARIANTS: [(&str, &str, &[&str]); 17] = [
+const VARIANTS: [(&str, &str, &[&str]); 19] = [
     ("leader_alone", "leader", &["IB_ALONE"]),
     ("acceptor_alone", "acceptor", &["IB_ALONE"]),
     ("quorum_alone", "quorum", &["IB_ALONE"]),
+    ("leader_slow", "leader", &["IB_RACE_DELAY"]),
+    (
+        "leader_round_read_once",
+        "leader",
+        &["IB_RACE_DELAY", "IB_MUTANT_ROUND_READ_ONCE"],
+    ),
     ("acceptor_slow", "acceptor", &["IB_RACE_DELAY"]),
     (
         "acceptor_no_exclusivity",
@@ -159,7 +165,7 @@ fn main() {
         .header(root.join("xdp/bench.h").to_string_lossy())
         .allowlist_type("ib_.*")
         .allowlist_var("IB_.*")
-        .allowlist_function("ib_switch_handle|ib_reason_name|ib_keys_check|ib_keys_sign|ib_siphash")
+        .allowlist_function("ib_switch_handle|ib_reason_name|ib_keys_check|ib_keys_sign|ib_siphash|ib_checksum_of")
         .allowlist_function("ib_flair_(switch_handle|keys_check|group_of_hash)")
         .allowlist_function("ib_falcon_(switch_handle|keys_check|queues_of)")
         .prepend_enum_name(false)

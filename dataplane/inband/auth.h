@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * auth.h - the tag of a packet: SipHash-2-4 under a key of the cluster over the header, up to the
- * tag. The header holds the value's digest, so whoever consumes a value checks that, and a hop
- * costs the same at any length of value.
+ * tag. The header holds the value's digest, so whoever consumes a value checks that. Without a key
+ * (`keys` is NULL) the tag is a checksum, against damage only.
  *
  * The tag is checked once a packet is known to be whole (ib_check), before any register is touched,
  * and made anew over the header that leaves.
@@ -46,6 +46,11 @@ IB_INLINE ib_u64 ib_tag(const ib_u8 *data, const struct ib_key *key) {
 /* The reason to drop the whole packet at `data`, or IB_R_none. */
 IB_INLINE unsigned int ib_verify(const ib_u8 *data, const struct ib_keys *keys) {
     ib_u64 id = (ib_u16)IB_WORD_SIZES(data);
+    if (!keys) {
+        if (IB_RARE(id != 0))
+            return IB_R_bad_key;
+        return IB_RARE(ib_header_checksum(data) != IB_GET64(data, tag)) ? IB_R_bad_tag : IB_R_none;
+    }
     const struct ib_key *key = &keys->key[id & (IB_KEYS_MAX - 1)];
     if (IB_RARE(id == 0 || key->id != id))
         return IB_R_bad_key;
@@ -54,9 +59,10 @@ IB_INLINE unsigned int ib_verify(const ib_u8 *data, const struct ib_keys *keys) 
     return IB_R_none;
 }
 
-/* Tag the header at `data`, whose key_id is `id`. */
+/* Tag the header at `data`, whose key_id is `id`; without keys, 0. */
 IB_INLINE void ib_sign(ib_u8 *data, const struct ib_keys *keys, ib_u16 id) {
-    ib_u64 tag = ib_tag(data, &keys->key[id & (IB_KEYS_MAX - 1)]);
+    ib_u64 tag =
+        keys ? ib_tag(data, &keys->key[id & (IB_KEYS_MAX - 1)]) : ib_header_checksum(data);
     IB_PUT64(data, tag, tag);
 }
 

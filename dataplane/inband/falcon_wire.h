@@ -86,7 +86,7 @@ struct ib_falcon_header {
     ib_u32 tail;       /* behind the last task taken */
     ib_u32 head;       /* the next one to be given */
     ib_u64 digest;     /* the tasks' digests, XORed */
-    ib_u64 tag;        /* authentication, 0: none */
+    ib_u64 tag;        /* of all before it; without a key, a checksum (auth.h) */
 };
 
 /* Of a task, all but the client's address: that and user and job are overwritten on entry. */

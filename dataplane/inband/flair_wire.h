@@ -78,7 +78,7 @@ struct ib_flair_header {
     ib_u16 window; /* client_seq minus the client's low-water mark; HEARTBEAT, INSTALL:
                       bitmap of the replicas that reads may go to */
     ib_u64 digest; /* of the data */
-    ib_u64 tag;    /* authentication, 0: none */
+    ib_u64 tag;    /* of all before it; without a key, a checksum (auth.h) */
 };
 
 _Static_assert(sizeof(struct ib_flair_header) == IB_HEADER_LEN_BYTES, "as long as ib_header");

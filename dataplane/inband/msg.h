@@ -54,6 +54,7 @@ struct ib_msg {
     ib_u64 client_low;
     ib_u64 digest;
     ib_u32 epoch;
+    ib_u32 checksum;
     ib_u16 flags;
     ib_u16 partition;
     ib_u16 node;
@@ -75,16 +76,17 @@ struct ib_msg {
 /*
  * The header's first fields come and go as words of 8 bytes: a load and a byte swap each. From the
  * highest bits: magic 32, version 8, type 8, flags 16; partition, node, value_len_bytes, key_id 16
- * each; epoch, reserved 32 each.
+ * each; epoch, checksum 32 each.
  */
 #define IB_WORD_KIND(data) IB_GET64(data, magic)
 #define IB_WORD_SIZES(data) IB_GET64(data, partition)
+#define IB_WORD_EPOCH(data) IB_GET64(data, epoch)
 
 _Static_assert(__builtin_offsetof(struct ib_header, flags) == 6 &&
                    __builtin_offsetof(struct ib_header, partition) == 8 &&
                    __builtin_offsetof(struct ib_header, key_id) == 14 &&
                    __builtin_offsetof(struct ib_header, epoch) == 16 &&
-                   __builtin_offsetof(struct ib_header, reserved) == 20,
+                   __builtin_offsetof(struct ib_header, checksum) == 20,
                "the words above");
 
 /* The message types of one protocol, and what is particular about them: bitmaps by `1 << type`. */
@@ -132,10 +134,18 @@ IB_INLINE unsigned int ib_check_of(const ib_u8 *data, const ib_u8 *end, ib_u32 p
     return IB_R_none;
 }
 
-/* Is this a packet of Paxos? */
+/* Is this a packet of Paxos, about an instance and in a round that there can be? */
 IB_INLINE unsigned int ib_check(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
                                 ib_u32 partitions) {
-    return ib_check_of(data, end, payload_len_bytes, partitions, IB_PAXOS_FAMILY);
+    unsigned int reason =
+        ib_check_of(data, end, payload_len_bytes, partitions, IB_PAXOS_FAMILY);
+    if (reason != IB_R_none || data + IB_HEADER_LEN_BYTES > end)
+        return reason;
+    if (IB_RARE((IB_GET64(data, instance) | IB_GET64(data, floor)) >> IB_INSTANCE_BITS))
+        return IB_R_bad_instance;
+    if (IB_RARE((IB_GET64(data, round) | IB_GET64(data, vround)) >> IB_ROUND_BITS))
+        return IB_R_bad_round;
+    return IB_R_none;
 }
 
 /* Read the header at `data`, which ib_check has passed, into `m`. */
@@ -146,7 +156,9 @@ IB_INLINE void ib_read(const ib_u8 *data, struct ib_msg *m) {
     m->partition = (ib_u16)(sizes >> 48);
     m->node = (ib_u16)(sizes >> 32);
     m->value_len_bytes = (ib_u16)(sizes >> 16);
-    m->epoch = IB_GET32(data, epoch);
+    ib_u64 epoch = IB_WORD_EPOCH(data);
+    m->epoch = (ib_u32)(epoch >> 32);
+    m->checksum = (ib_u32)epoch;
     m->instance = IB_GET64(data, instance);
     m->floor = IB_GET64(data, floor);
     m->round = IB_GET64(data, round);
@@ -178,7 +190,7 @@ IB_INLINE void ib_emit_same_value(ib_u8 *data, const struct ib_msg *m) {
     IB_PUT64(data, partition,
              (ib_u64)m->partition << 48 | (ib_u64)m->node << 32 | (ib_u64)m->value_len_bytes << 16 |
                  m->key_id);
-    IB_PUT64(data, epoch, (ib_u64)m->epoch << 32);
+    IB_PUT64(data, epoch, (ib_u64)m->epoch << 32 | m->checksum);
     IB_PUT64(data, instance, m->instance);
     IB_PUT64(data, floor, m->floor);
     IB_PUT64(data, round, m->round);

@@ -40,7 +40,7 @@ struct ib_vote {
     ib_u64 client_low;
     ib_u16 value_len_bytes;
     ib_u16 flags; /* IB_F_VALUE_MASK of the value */
-    ib_u32 reserved;
+    ib_u32 checksum;
 };
 
 enum ib_slot_limits {
@@ -74,7 +74,9 @@ struct ib_quorum_config {
 /* The part of a count that the role sees and changes. */
 struct ib_count {
     ib_u64 instance;
+    ib_u64 epoch; /* of the votes counted; a round means nothing without it */
     ib_u64 round;
+    ib_u64 digest;  /* of the value that they are for */
     ib_u64 members; /* bitmap of who voted */
     ib_u64 done;    /* the value is safely up */
 };
@@ -83,12 +85,14 @@ struct ib_count {
 struct ib_count_slot {
     ib_u64 sequence;
     struct ib_count count;
+    ib_u64 reserved;
 };
 
 _Static_assert(sizeof(struct ib_leader_regs) == 64, "one cache line a partition");
 _Static_assert(sizeof(struct ib_acceptor_regs) == 64, "one cache line a partition");
 _Static_assert(sizeof(struct ib_vote) == 64, "copied as eight words");
 _Static_assert(sizeof(struct ib_slot) == 192, "three cache lines, shared with no other slot");
+_Static_assert(sizeof(struct ib_count_slot) == 64, "one cache line, shared with no other count");
 _Static_assert(sizeof(struct ib_tail) % 8 == 0, "tails stay aligned in the ring");
 
 #endif

@@ -15,11 +15,17 @@
  *    and after its copy has a copy of one moment.
  *  - Every loop is bounded; on failure the packet is dropped. Loss is always safe.
  *
- * Before including this file a backend defines struct ib_frame and three hooks:
+ *  - A value is stamped and voted for only if it is the one that was sent: whoever stores another
+ *    under its digest makes an instance that nobody may read. Checked before anything is changed.
+ *
+ * Before including this file a backend defines struct ib_frame and four hooks:
  *   int ib_value_save(struct ib_frame *, struct ib_slot *, ib_u32 len)   packet -> slot
  *   int ib_value_load(struct ib_frame *, struct ib_slot *, ib_u32 len)   slot -> packet
  *   int ib_value_up(struct ib_frame *, const struct ib_msg *)            packet -> the host's
- * learner Each returns 0, or not 0 having changed nothing.
+ *                                                                        learner
+ *   int ib_value_check(struct ib_frame *, const struct ib_msg *)         the packet's value has the
+ *                                                                        header's checksum
+ * Each returns 0, or not 0 having changed nothing.
  */
 #ifndef INBAND_SHELL_H
 #define INBAND_SHELL_H
@@ -57,6 +63,8 @@ IB_INLINE struct ib_result ib_shell_acceptor_slot(struct ib_msg *m, struct ib_ac
     struct ib_acceptor_regs r;
     struct ib_acceptor_io io = {0, 0, 0, 0, 0, 0};
     struct ib_result result;
+    if (m->type == IB_PHASE2A && IB_RARE(ib_value_check(frame, m)))
+        return ib_say(IB_DROP, IB_R_bad_checksum);
 #ifdef IB_MUTANT_PROMISE_BEFORE_SLOT
     ib_acceptor_snapshot(&r, regs);
 #endif
@@ -118,20 +126,30 @@ IB_INLINE struct ib_result ib_shell_acceptor_partition(struct ib_msg *m,
 }
 
 /*
- * The leader. `round` is read before `next`, and the host writes `next` before `round`: a packet
- * may pair an old round with the new next (acceptors refuse it), never a new round with an old
- * next.
+ * The leader. The host writes round 0, then next, floor and epoch, then the new round. So if the
+ * round is the same before and after the rest was read, all of it is of that round: rounds are used
+ * once. Otherwise a CPU that was held up in between would stamp the old round in the new epoch, and
+ * an acceptor that missed its phase 1 would vote (schedules.md, 20).
  */
 IB_INLINE struct ib_result ib_shell_leader(struct ib_msg *m, struct ib_leader_regs *regs,
-                                           ib_u64 ring_slots) {
+                                           ib_u64 ring_slots, struct ib_frame *frame) {
     struct ib_msg request = *m;
+    if (m->type == IB_REQUEST && IB_RARE(ib_value_check(frame, m)))
+        return ib_say(IB_DROP, IB_R_bad_checksum);
     for (int i = 0; i < IB_STAMP_TRIES_MAX; i++) {
         struct ib_leader_regs r = {0}, before;
         r.round = IB_LOAD(&regs->round);
-        IB_COMPILER_BARRIER();
+        IB_LOADS_IN_ORDER();
+        IB_RACE_WINDOW();
         r.epoch = IB_LOAD(&regs->epoch);
         r.floor = IB_LOAD(&regs->floor);
         r.next = IB_LOAD(&regs->next);
+        IB_RACE_WINDOW();
+        IB_LOADS_IN_ORDER();
+#ifndef IB_MUTANT_ROUND_READ_ONCE
+        if (IB_RARE(IB_LOAD(&regs->round) != r.round))
+            continue;
+#endif
         before = r;
         *m = request;
         struct ib_result result = ib_leader(m, &r, ring_slots);

@@ -6,13 +6,7 @@
 #ifndef INBAND_SIPHASH_H
 #define INBAND_SIPHASH_H
 
-#include "msg.h"
-
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define IB_LE64(x) (x)
-#else
-#define IB_LE64(x) __builtin_bswap64(x)
-#endif
+#include "checksum.h"
 
 struct ib_sip {
     ib_u64 v0, v1, v2, v3;

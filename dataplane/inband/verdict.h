@@ -120,7 +120,13 @@ enum ib_verdict {
     X(falcon_parked)                                                                               \
     X(falcon_busy)                                                                                 \
     X(falcon_overtaken)                                                                            \
-    X(falcon_executor_by_host)
+    X(falcon_executor_by_host)                                                                     \
+    /* damage: a number that cannot be; a value that is not the one that was sent */               \
+    X(bad_instance)                                                                                \
+    X(bad_round)                                                                                   \
+    X(bad_checksum)                                                                                \
+    /* quorum counter: a vote for another value than those counted before */                       \
+    X(quorum_other_value)
 
 enum ib_reason {
 #define IB_REASON_ENUM(name) IB_R_##name,

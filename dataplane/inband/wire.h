@@ -18,8 +18,8 @@ typedef unsigned long long ib_u64;
 /* Limits and constants of the format. */
 enum ib_limits {
     IB_MAGIC = 0x494e4244, /* "INBD" */
-    IB_VERSION = 1,        /* the version we send */
-    IB_VERSION_MIN = 1,    /* the oldest version we accept (n-1, once there is one) */
+    IB_VERSION = 2,        /* the version we send */
+    IB_VERSION_MIN = 2,    /* the oldest we accept: 1 had neither checksum nor, without a key, tag */
 
     IB_HEADER_LEN_BYTES = 96,
     IB_MTU_BYTES = 1500,
@@ -32,6 +32,11 @@ enum ib_limits {
     IB_RING_SLOTS_MIN = 64,
     IB_RING_SLOTS_MAX = 65536,
     IB_TYPE_MAX = 16, /* message types are below this */
+
+    /* No log gets so far in a hundred thousand years, nor do leaders change half as often as a
+     * round can count: whoever believed such a number could not go on. */
+    IB_INSTANCE_BITS = 62,
+    IB_ROUND_BITS = 63,
 };
 
 /*
@@ -71,7 +76,7 @@ enum ib_flags {
 
 /*
  * Offsets in bytes: 0 magic, 4 version, 5 type, 6 flags, 8 partition, 10 node, 12 value_len_bytes,
- * 14 key_id, 16 epoch, 20 reserved, 24 instance, 32 floor, 40 round, 48 vround, 56 client_id,
+ * 14 key_id, 16 epoch, 20 checksum, 24 instance, 32 floor, 40 round, 48 vround, 56 client_id,
  * 64 client_seq, 72 client_low, 80 digest, 88 tag.
  */
 struct ib_header {
@@ -84,7 +89,7 @@ struct ib_header {
     ib_u16 value_len_bytes; /* bytes of value behind the header */
     ib_u16 key_id;          /* authentication key, 0: none */
     ib_u32 epoch;           /* configuration epoch */
-    ib_u32 reserved;        /* zero */
+    ib_u32 checksum;        /* of the value, for every hop that handles it (checksum.h) */
     ib_u64 instance;        /* position in the log, from 1 */
     ib_u64 floor;           /* trim floor: every instance below is held durably by a majority */
     ib_u64 round;           /* see below */
@@ -93,7 +98,7 @@ struct ib_header {
     ib_u64 client_seq;      /* sequence within the session, from 1 */
     ib_u64 client_low;      /* every lower sequence is answered */
     ib_u64 digest;          /* of the value, made by the proposer, checked by the learner */
-    ib_u64 tag;             /* authentication, 0: none */
+    ib_u64 tag;             /* of all before it; without a key, a checksum (auth.h) */
 };
 
 /*

@@ -8,9 +8,13 @@ ib_u32 ib_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len
 }
 
 void ib_keys_sign(const struct ib_keys *keys, ib_u8 *packet) {
-    ib_u16 id = (ib_u16)keys->active;
+    ib_u16 id = keys ? (ib_u16)keys->active : 0;
     IB_PUT16(packet, key_id, id);
     ib_sign(packet, keys, id);
+}
+
+ib_u32 ib_checksum_of(const ib_u8 *value, ib_u32 len_bytes) {
+    return ib_value_checksum(value, value + len_bytes, len_bytes);
 }
 
 ib_u64 ib_siphash(ib_u64 k0, ib_u64 k1, const ib_u8 *bytes, ib_u64 len_bytes) {

@@ -9,13 +9,16 @@
 
 /*
  * The reason (enum ib_reason) to drop the UDP payload of len_bytes at `packet`, or IB_R_none. As
- * the kernel does it: first whether it is whole, then its tag.
+ * the kernel does it: first whether it is whole, then its tag. `keys` NULL: a cluster without.
  */
 ib_u32 ib_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,
                      ib_u32 partitions);
 
 /* Set key_id and tag of the packet whose header is at `packet`. */
 void ib_keys_sign(const struct ib_keys *keys, ib_u8 *packet);
+
+/* The checksum of the value of len_bytes at `value`. */
+ib_u32 ib_checksum_of(const ib_u8 *value, ib_u32 len_bytes);
 
 /* SipHash-2-4 of len_bytes at `bytes`. */
 ib_u64 ib_siphash(ib_u64 k0, ib_u64 k1, const ib_u8 *bytes, ib_u64 len_bytes);

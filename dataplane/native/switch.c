@@ -36,12 +36,19 @@ static inline int ib_value_load(struct ib_frame *frame, struct ib_slot *slot, ib
 }
 
 struct ib_msg;
+static int ib_value_check(struct ib_frame *frame, const struct ib_msg *m);
 static inline int ib_value_up(struct ib_frame *frame, const struct ib_msg *m) {
     (void)m; /* the value is in the caller's buffer already */
     return frame->hand_off_fails ? -1 : 0;
 }
 
+#include "../inband/checksum.h"
 #include "../inband/shell.h"
+
+static int ib_value_check(struct ib_frame *frame, const struct ib_msg *m) {
+    const ib_u8 *value = frame->data + IB_HEADER_LEN_BYTES;
+    return ib_value_checksum(value, value + m->value_len_bytes, m->value_len_bytes) != m->checksum;
+}
 
 static struct ib_result handle(struct ib_switch *sw, struct ib_msg *m, struct ib_frame *frame) {
     ib_u64 at = (ib_u64)m->partition * sw->ring_slots + (m->instance & (sw->ring_slots - 1));
@@ -49,13 +56,13 @@ static struct ib_result handle(struct ib_switch *sw, struct ib_msg *m, struct ib
     case IB_REQUEST:
     case IB_NACK:
         if (sw->roles & IB_ROLE_LEADER)
-            return ib_shell_leader(m, &sw->leader[m->partition], sw->ring_slots);
+            return ib_shell_leader(m, &sw->leader[m->partition], sw->ring_slots, frame);
         break;
     case IB_TRIM:
     case IB_POSITION:
         if (m->flags & IB_F_LEADER) {
             if (sw->roles & IB_ROLE_LEADER)
-                return ib_shell_leader(m, &sw->leader[m->partition], sw->ring_slots);
+                return ib_shell_leader(m, &sw->leader[m->partition], sw->ring_slots, frame);
             break;
         }
         if (sw->roles & IB_ROLE_ACCEPTOR)

@@ -74,6 +74,7 @@ IB_INLINE void ib_acceptor_promised(struct ib_msg *m, const struct ib_acceptor_r
     m->floor = r->floor;
     m->vround = 0;
     m->value_len_bytes = 0;
+    m->checksum = 0;
 }
 
 /* Fill in the stored vote. The value follows by io->load_value. */
@@ -81,6 +82,7 @@ IB_INLINE void ib_acceptor_show_vote(struct ib_msg *m, const struct ib_vote *v,
                                      struct ib_acceptor_io *io) {
     m->vround = v->vround;
     m->digest = v->digest;
+    m->checksum = v->checksum;
     m->client_id = v->client_id;
     m->client_seq = v->client_seq;
     m->client_low = v->client_low;
@@ -105,6 +107,7 @@ IB_INLINE struct ib_result ib_acceptor_promise_slot(struct ib_msg *m,
     m->floor = r->floor;
     m->vround = 0;
     m->value_len_bytes = 0;
+    m->checksum = 0;
     if (v->vround != 0) {
         ib_acceptor_show_vote(m, v, io);
         m->flags |= IB_F_VOTE;
@@ -140,7 +143,7 @@ IB_INLINE struct ib_result ib_acceptor_vote(struct ib_msg *m, const struct ib_ac
     v->client_low = m->client_low;
     v->value_len_bytes = m->value_len_bytes;
     v->flags = m->flags & IB_F_VALUE_MASK;
-    v->reserved = 0; /* so that nothing of the vote's last word is read */
+    v->checksum = m->checksum;
     m->vround = m->round;
     io->raise_highest = m->instance;
     io->save_value = 1;

@@ -33,7 +33,7 @@ IB_INLINE int ib_quorum_counts(const struct ib_msg *m) {
  */
 IB_INLINE int ib_quorum_is_late(const struct ib_msg *m, const struct ib_quorum_config *config,
                                 const volatile struct ib_count *c) {
-    return c->done && m->instance == c->instance && m->round == c->round &&
+    return c->done && m->instance == c->instance && m->round == c->round && m->epoch == c->epoch &&
            m->epoch == config->epoch && config->member_bit[m->node & 0xff] != 0;
 }
 
@@ -46,18 +46,20 @@ IB_INLINE struct ib_result ib_quorum(const struct ib_msg *m, const struct ib_quo
         return ib_say(IB_DROP, IB_R_quorum_not_member);
     if (m->instance < c->instance)
         return ib_say(IB_DROP, IB_R_quorum_old_instance);
-    if (m->instance > c->instance || m->round > c->round) {
-        if (m->instance == c->instance && c->done)
-            return ib_say(IB_DROP, IB_R_quorum_late); /* a higher round decides the same value */
+    if (m->instance == c->instance && c->done)
+        return ib_say(IB_DROP, IB_R_quorum_late); /* a higher round decides the same value */
+    if (m->instance > c->instance || m->epoch != c->epoch || m->round > c->round) {
         c->instance = m->instance;
+        c->epoch = m->epoch;
         c->round = m->round;
+        c->digest = m->digest;
         c->members = 0;
         c->done = 0;
     }
     if (m->round < c->round)
         return ib_say(IB_DROP, IB_R_quorum_lower_round);
-    if (c->done)
-        return ib_say(IB_DROP, IB_R_quorum_late);
+    if (IB_RARE(m->digest != c->digest))
+        return ib_say(IB_DROP, IB_R_quorum_other_value);
     ib_u64 member = 1ULL << ((bit - 1) & 63);
     if (c->members & member)
         return ib_say(IB_DROP, IB_R_quorum_duplicate);

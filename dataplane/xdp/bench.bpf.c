@@ -2,7 +2,7 @@
 /*
  * bench - drives a role's program in a test run: writes the frame anew (a test run repeats on the
  * same buffer, and a rewritten packet would take another way), moves on to the next instance, keeps
- * the acceptor's floor behind it, signs the packet if the rig has keys, and tail-calls dispatch.
+ * the acceptor's floor behind it, tags the packet, and tail-calls dispatch.
  * With nothing to call it measures itself.
  */
 #include "frame.h"
@@ -68,14 +68,16 @@ int ib_bench_xdp(struct xdp_md *ctx) {
     regs->floor = instance;
     IB_PUT64(payload, IB_COUNTED, instance);
     IB_PUT16(payload, node, (ib_u16)node);
+    const struct ib_keys *keys = NULL;
+    ib_u16 id = 0;
     if (ib_settings.authenticated) {
-        const struct ib_keys *keys = ib_keys();
+        keys = ib_keys();
         if (!keys)
             return XDP_ABORTED;
-        ib_u16 id = (ib_u16)keys->active;
-        IB_PUT16(payload, key_id, id);
-        ib_sign(payload, keys, id);
+        id = (ib_u16)keys->active;
     }
+    IB_PUT16(payload, key_id, id);
+    ib_sign(payload, keys, id);
     bpf_tail_call(ctx, &ib_measured_map, 0);
     return XDP_DROP;
 }

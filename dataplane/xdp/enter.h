@@ -45,8 +45,10 @@ IB_INLINE ib_u32 ib_enter_check(const ib_u8 *data, const ib_u8 *end) {
     const ib_u8 *payload = data + IB_XDP_FRAME_LEN_BYTES;
     ib_u32 reason =
         IB_CHECK(payload, end, udp_len_bytes - sizeof(struct udphdr), ib_settings.partitions);
-    if (!ib_settings.authenticated || IB_RARE(reason != IB_R_none))
+    if (IB_RARE(reason != IB_R_none))
         return reason;
+    if (!ib_settings.authenticated)
+        return ib_verify(payload, NULL);
     const struct ib_keys *keys = ib_keys();
     return keys ? ib_verify(payload, keys) : IB_R_bad_key;
 }

@@ -89,7 +89,7 @@ IB_INLINE void ib_ip_address(struct iphdr *ip, ib_u32 from, ib_u32 to) {
 
 /*
  * Make the headers those of a packet of ours of the given payload. The IP checksum is left to
- * ib_ip_address. UDP checksum 0 says "none" (legal over IPv4): the digest guards the value.
+ * ib_ip_address. UDP checksum 0 says "none" (legal over IPv4): tag and checksum guard the packet.
  */
 IB_INLINE void ib_frame_sizes(ib_u8 *data, ib_u32 payload_len_bytes) {
     IB_IP(data)->tot_len =

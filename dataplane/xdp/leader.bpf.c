@@ -9,6 +9,7 @@ IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_msg *m) {
     return -1;
 }
 
+#include "race_wait.h"
 #include "../inband/shell.h"
 
 struct {
@@ -32,7 +33,7 @@ int ib_leader_xdp(struct xdp_md *ctx) {
     struct ib_leader_regs *regs = bpf_map_lookup_elem(&ib_leader_map, &partition);
     if (!regs)
         return XDP_ABORTED;
-    struct ib_result result = ib_shell_leader(&m, regs, ib_settings.ring_slots);
+    struct ib_result result = ib_shell_leader(&m, regs, ib_settings.ring_slots, &frame);
     return ib_role_send(&frame, &m, result, &ib_acceptors_map, NULL);
 }
 

@@ -23,11 +23,10 @@ IB_INLINE ib_u8 *ib_send_room(struct xdp_md *ctx, ib_u32 value_len_bytes) {
     return data + IB_VALUE_AT_BYTES > (ib_u8 *)(long)ctx->data_end ? NULL : data;
 }
 
-/* Once the header is written: its tag, with keys, and the lengths around it. */
+/* Once the header is written: its tag, and the lengths around it. */
 IB_INLINE void ib_send_finish(ib_u8 *data, const struct ib_keys *keys, ib_u16 key_id,
                               ib_u32 value_len_bytes) {
-    if (keys)
-        ib_sign(data + IB_XDP_FRAME_LEN_BYTES, keys, key_id);
+    ib_sign(data + IB_XDP_FRAME_LEN_BYTES, keys, key_id);
     ib_frame_sizes(data, IB_HEADER_LEN_BYTES + value_len_bytes);
 }
 

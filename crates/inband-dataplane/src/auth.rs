@@ -118,27 +118,40 @@ impl Keys {
     /// # Panics
     /// If it is shorter than a header.
     pub fn sign(&self, packet: &mut [u8]) {
-        assert!(packet.len() >= wire::HEADER_LEN_BYTES, "a packet");
-        // SAFETY: there is a whole header at the pointer, and the function touches nothing else.
-        unsafe { c::ib_keys_sign(&raw const self.raw, packet.as_mut_ptr()) };
+        sign(Some(self), packet);
     }
+}
 
-    /// The number of the reason to drop a packet, 0 if there is none: is it whole, of a partition that
-    /// there is, and tagged with a key of ours?
-    fn check(&self, packet: &[u8], family: Family) -> u32 {
-        let (keys, len_bytes) = (&raw const self.raw, packet.len() as u32);
-        // SAFETY: the functions read at most `len_bytes` bytes at the pointer.
-        unsafe {
-            match family {
-                Family::Paxos { partitions } => {
-                    c::ib_keys_check(keys, packet.as_ptr(), len_bytes, partitions as u32)
-                }
-                Family::Flair { sets } => {
-                    c::ib_flair_keys_check(keys, packet.as_ptr(), len_bytes, sets as u32)
-                }
-                Family::Falcon { sets } => {
-                    c::ib_falcon_keys_check(keys, packet.as_ptr(), len_bytes, sets as u32)
-                }
+/// For C: NULL says that there are none.
+fn raw(keys: Option<&Keys>) -> *const c::ib_keys {
+    keys.map_or(std::ptr::null(), |keys| &raw const keys.raw)
+}
+
+/// Set key id and tag of a packet (UDP payload). Without keys the tag is a checksum of the header.
+///
+/// # Panics
+/// If it is shorter than a header.
+pub fn sign(keys: Option<&Keys>, packet: &mut [u8]) {
+    assert!(packet.len() >= wire::HEADER_LEN_BYTES, "a packet");
+    // SAFETY: there is a whole header at the pointer, and the function touches nothing else.
+    unsafe { c::ib_keys_sign(raw(keys), packet.as_mut_ptr()) };
+}
+
+/// The number of the reason to drop a packet, 0 if there is none: is it whole, of a partition that
+/// there is, and tagged with a key of ours, or as a cluster without keys does?
+fn check(keys: Option<&Keys>, packet: &[u8], family: Family) -> u32 {
+    let (keys, len_bytes) = (raw(keys), packet.len() as u32);
+    // SAFETY: the functions read at most `len_bytes` bytes at the pointer.
+    unsafe {
+        match family {
+            Family::Paxos { partitions } => {
+                c::ib_keys_check(keys, packet.as_ptr(), len_bytes, partitions as u32)
+            }
+            Family::Flair { sets } => {
+                c::ib_flair_keys_check(keys, packet.as_ptr(), len_bytes, sets as u32)
+            }
+            Family::Falcon { sets } => {
+                c::ib_falcon_keys_check(keys, packet.as_ptr(), len_bytes, sets as u32)
             }
         }
     }
@@ -152,8 +165,8 @@ enum Family {
     Falcon { sets: usize },
 }
 
-/// What stands between a host's socket and its roles and state machines. Without keys it lets all
-/// packets through as they are.
+/// What stands between a host's socket and its roles and state machines. Without keys it keeps out
+/// what was damaged on the way, not what was forged.
 #[derive(Debug, Clone)]
 pub struct Gate {
     keys: Option<Keys>,
@@ -202,10 +215,7 @@ impl Gate {
     /// May a packet that was received be handled? What is no whole packet may: it is dropped, and
     /// counted under a name of its own, before it touches anything.
     pub fn admits(&mut self, packet: &[u8]) -> bool {
-        let Some(keys) = &self.keys else {
-            return true;
-        };
-        match keys.check(packet, self.family) {
+        match check(self.keys.as_ref(), packet, self.family) {
             reason if reason == c::IB_R_bad_key => self.bad_key += 1,
             reason if reason == c::IB_R_bad_tag => self.bad_tag += 1,
             _ => return true,
@@ -215,9 +225,7 @@ impl Gate {
 
     /// Make a packet ready to leave.
     pub fn sign(&self, packet: &mut [u8]) {
-        if let Some(keys) = &self.keys {
-            keys.sign(packet);
-        }
+        sign(self.keys.as_ref(), packet);
     }
 
     /// Packets dropped, by the name of the reason; those that are not zero.
@@ -332,7 +340,7 @@ mod tests {
         for bit in 0..8 * HEADER_LEN_BYTES {
             let mut forged = signed.clone();
             forged[bit / 8] ^= 1 << (bit % 8);
-            let reason = keys.check(&forged, Family::Paxos { partitions: 4 });
+            let reason = check(Some(&keys), &forged, Family::Paxos { partitions: 4 });
             assert_ne!(reason, c::IB_R_none, "bit {bit}");
             dropped += u64::from(reason == c::IB_R_bad_tag);
             assert_eq!(
@@ -342,11 +350,62 @@ mod tests {
         }
         assert_eq!(gate.counters()["bad_tag"], dropped);
         assert!(dropped > 500, "{dropped}");
-        // Without keys everything goes through as it is.
+    }
+
+    #[test]
+    fn a_gate_without_keys_keeps_damage_out() {
         let mut open = Gate::new(None, 4);
-        let mut same = unsigned.clone();
-        open.sign(&mut same);
-        assert!(same == unsigned && open.admits(&unsigned) && open.admits(&[1, 2]));
+        let mut whole = packet(&Header::new(Type::Phase2A, 9, 3));
+        assert!(!open.admits(&whole), "no tag");
+        open.sign(&mut whole);
+        assert!(open.admits(&whole));
+        let mut keyed = whole.clone();
+        Keys::new(1, &[(1, KEY)]).unwrap().sign(&mut keyed);
+        assert!(!open.admits(&keyed), "of a cluster with a key");
+        let family = Family::Paxos { partitions: 4 };
+        for bit in 0..8 * HEADER_LEN_BYTES {
+            let mut damaged = whole.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(check(None, &damaged, family), c::IB_R_none, "bit {bit}");
+            // And two bits of a byte.
+            damaged[bit / 8] ^= 1 << ((bit + 3) % 8);
+            assert_ne!(check(None, &damaged, family), c::IB_R_none, "bits {bit}");
+        }
+    }
+
+    #[test]
+    fn a_checksum_notices_any_flipped_bit_and_the_length() {
+        let value: Vec<u8> = (0..wire::VALUE_LEN_MAX_BYTES)
+            .map(|i| (i * 7 + 1) as u8)
+            .collect();
+        let mut seen = std::collections::BTreeSet::new();
+        for len in 0..=wire::VALUE_LEN_MAX_BYTES {
+            assert!(seen.insert(wire::checksum(&value[..len])), "length {len}");
+            assert!(len == 0 || seen.insert(wire::checksum(&vec![0; len])), "zeroes {len}");
+        }
+        // Of a second implementation, in Python.
+        let theirs = [
+            (0, 0),
+            (1, 0x3509_f0c2),
+            (3, 0xe14a_f0fe),
+            (7, 0xeb2d_53ce),
+            (8, 0x95ed_0f19),
+            (31, 0x49bc_dbe8),
+            (33, 0x1de2_a9c2),
+            (127, 0x9aa0_9026),
+            (1376, 0x0ff2_0ea1),
+        ];
+        for (len, checksum) in theirs {
+            assert_eq!(wire::checksum(&value[..len]), checksum, "length {len}");
+        }
+        for len in [1, 2, 3, 4, 5, 6, 7, 8, 9, 31, 32, 33, 64, 120, 121, 1375, 1376] {
+            let right = wire::checksum(&value[..len]);
+            for bit in 0..8 * len {
+                let mut damaged = value[..len].to_vec();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert_ne!(wire::checksum(&damaged), right, "bit {bit} of {len} bytes");
+            }
+        }
     }
 
     #[test]

@@ -463,7 +463,8 @@ impl Ring {
         );
         let [a, b] = (view.value.len() as u16).to_ne_bytes();
         let [d, e] = view.flags.to_ne_bytes();
-        let packed = u64::from_ne_bytes([a, b, d, e, 0, 0, 0, 0]);
+        let [f, g, h, i] = crate::wire::checksum(&view.value).to_ne_bytes();
+        let packed = u64::from_ne_bytes([a, b, d, e, f, g, h, i]);
         put(
             vote + std::mem::offset_of!(c::ib_vote, value_len_bytes),
             packed,
@@ -482,7 +483,9 @@ impl Ring {
 #[allow(missing_docs)]
 pub struct CountView {
     pub instance: u64,
+    pub epoch: u64,
     pub round: u64,
+    pub digest: u64,
     /// Bitmap of the members that voted.
     pub members: u64,
     /// The value is safely up.
@@ -495,7 +498,9 @@ impl Shared<c::ib_count_slot> {
         let read = |word: &AtomicU64| word.load(Ordering::SeqCst);
         CountView {
             instance: read(field!(self, index, c::ib_count_slot, count.instance)),
+            epoch: read(field!(self, index, c::ib_count_slot, count.epoch)),
             round: read(field!(self, index, c::ib_count_slot, count.round)),
+            digest: read(field!(self, index, c::ib_count_slot, count.digest)),
             members: read(field!(self, index, c::ib_count_slot, count.members)),
             done: read(field!(self, index, c::ib_count_slot, count.done)) != 0,
         }
@@ -509,8 +514,16 @@ impl Shared<c::ib_count_slot> {
             view.instance,
         );
         write(
+            field!(self, index, c::ib_count_slot, count.epoch),
+            view.epoch,
+        );
+        write(
             field!(self, index, c::ib_count_slot, count.round),
             view.round,
+        );
+        write(
+            field!(self, index, c::ib_count_slot, count.digest),
+            view.digest,
         );
         write(
             field!(self, index, c::ib_count_slot, count.members),

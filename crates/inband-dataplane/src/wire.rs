@@ -242,7 +242,7 @@ impl Common {
     }
 }
 
-/// Append the packet to `out`; requests whose answer carries a value are padded to full size.
+/// Append the packet to `out`, with the value's checksum; requests whose answer carries a value are padded to full size.
 ///
 /// # Panics
 /// If the value is longer than [`VALUE_LEN_MAX_BYTES`]: callers check what users give them.
@@ -274,6 +274,7 @@ pub fn emit_padded_to(
     common.put(h);
     let mut put = |at: usize, bytes: &[u8]| h[at..at + bytes.len()].copy_from_slice(bytes);
     put(offset!(epoch), &header.epoch.to_be_bytes());
+    put(offset!(checksum), &checksum(value).to_be_bytes());
     put(offset!(instance), &header.instance.to_be_bytes());
     put(offset!(floor), &header.floor.to_be_bytes());
     put(offset!(round), &header.round.to_be_bytes());
@@ -287,6 +288,12 @@ pub fn emit_padded_to(
         let len_bytes = (out.len() - start).max(packet_len_max_bytes);
         out.resize(start + len_bytes, 0);
     }
+}
+
+/// The checksum of a value (`checksum.h`), which every hop that stamps or stores the value checks.
+pub fn checksum(value: &[u8]) -> u32 {
+    // SAFETY: the function reads `value.len()` bytes at the pointer.
+    unsafe { c::ib_checksum_of(value.as_ptr(), value.len() as u32) }
 }
 
 /// The digest of a value: made once by the proposer, checked by the learner. Guards against damage

@@ -58,6 +58,7 @@ fn packet(kind: Type, change: impl FnOnce(&mut Header), value_len_bytes: usize) 
     change(&mut header);
     let mut packet = Vec::new();
     emit(&header, &value, &mut packet);
+    common::tag(&mut packet);
     packet
 }
 

@@ -114,7 +114,7 @@ fn random_packets_leave_kernel_and_native_equal() {
         let mut pair = Pair::new(policy, None);
         for i in 0..STEPS {
             let at = format!("in step {i} of {policy:?}, INBAND_SEED={seed}");
-            pair.step(&record(&mut prng), &at, &mut |_| ());
+            pair.step(&record(&mut prng), &at, &mut |packet| common::tag(packet));
             if i % COMPARE_EVERY == 0 {
                 pair.compare_all(&at);
             }
@@ -191,7 +191,7 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
         let pair = &mut pairs[usize::from(*first) % Policy::ALL.len()];
         pair.restart();
         for record in records.chunks_exact(RECORD_LEN_BYTES) {
-            pair.step(record.try_into().unwrap(), &at, &mut |_| ());
+            pair.step(record.try_into().unwrap(), &at, &mut |packet| common::tag(packet));
         }
         pair.compare_all(&at);
     }

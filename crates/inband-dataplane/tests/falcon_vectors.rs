@@ -10,7 +10,7 @@ use std::net::SocketAddrV4;
 use common::falcon::{bytes, native, Arrival, Kernel, Outcome, INCARNATION};
 use common::vector::{files, keys_of, named, value_of, Damage};
 use common::{NODE, THERE};
-use inband_dataplane::auth::{Digest, Gate};
+use inband_dataplane::auth::{sign, Digest, Gate};
 use inband_dataplane::falcon::registers::{ExecutorState, QueueView, SlotView};
 use inband_dataplane::falcon::wire::{self, flag, Description, Header, Task, Type};
 use inband_dataplane::falcon::{FalconConfig, FalconRegisters, FalconSwitch, Policy, Verdict};
@@ -398,9 +398,7 @@ impl Step {
     fn packet(&self) -> Vec<u8> {
         let (header, tasks) = self.input.packet();
         let mut packet = bytes(&header, &tasks);
-        if let Some(keys) = keys_of(self.signed_by.as_slice()) {
-            keys.sign(&mut packet);
-        }
+        sign(keys_of(self.signed_by.as_slice()).as_ref(), &mut packet);
         self.damage.of(packet)
     }
 
@@ -443,9 +441,7 @@ impl Step {
         });
         let tasks: Vec<Task> = tasks.collect();
         let mut packet = bytes(&header, &tasks);
-        if let Some(keys) = keys_of(&case.keys) {
-            keys.sign(&mut packet);
-        }
+        sign(keys_of(&case.keys).as_ref(), &mut packet);
         (verdict, packet)
     }
 }

@@ -122,7 +122,7 @@ fn random_packets_leave_kernel_and_native_equal() {
     let mut pair = Pair::new(None);
     for i in 0..STEPS {
         let at = format!("in step {i}, INBAND_SEED={seed}");
-        pair.step(&record(&mut prng), &at, &mut |_| ());
+        pair.step(&record(&mut prng), &at, &mut |packet| common::tag(packet));
         if i % COMPARE_EVERY == 0 {
             pair.compare_all(&at);
         }
@@ -190,7 +190,7 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
         let at = file.display().to_string();
         pair.restart();
         for record in std::fs::read(&file).unwrap().chunks_exact(RECORD_LEN_BYTES) {
-            pair.step(record.try_into().unwrap(), &at, &mut |_| ());
+            pair.step(record.try_into().unwrap(), &at, &mut |packet| common::tag(packet));
         }
         pair.compare_all(&at);
     }
@@ -211,6 +211,7 @@ fn the_kernels_own_clock_and_chance() {
     };
     let mut packet = Vec::new();
     emit(&Header::new(Type::Heartbeat, 0, 9), b"", b"", &mut packet);
+    common::tag(&mut packet);
     let before_ns = now_ns();
     let answer = rig.run(&udp_frame(THERE, HERE, &packet), 1).unwrap();
     let (header, ..) = parse(&answer.frame[42..]).unwrap();
@@ -230,6 +231,7 @@ fn the_kernels_own_clock_and_chance() {
     );
     packet.clear();
     emit(&Header::new(Type::Read, 1, 0), b"", b"", &mut packet);
+    common::tag(&mut packet);
     let frame = udp_frame(THERE, HERE, &packet);
     let mut reads = [0usize; 8];
     for _ in 0..READS {

@@ -63,6 +63,7 @@ fn packet(header: &Header, data: &[u8]) -> Vec<u8> {
         b""
     };
     emit(header, key, data, &mut packet);
+    common::tag(&mut packet);
     packet
 }
 

@@ -88,6 +88,7 @@ impl<'a> World<'a> {
     fn send(&self, header: &Header, key: &str) -> Option<Header> {
         let mut packet = Vec::new();
         emit(header, key.as_bytes(), b"", &mut packet);
+        common::tag(&mut packet);
         (self.handle)(&packet)
     }
 

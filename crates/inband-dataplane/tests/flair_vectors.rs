@@ -10,7 +10,7 @@ use std::net::SocketAddrV4;
 use common::flair::{native, Arrival, Kernel, Outcome, GEOMETRY, INCARNATION};
 use common::vector::{files, keys_of, named, value_of, Damage};
 use common::{NODE, THERE};
-use inband_dataplane::auth::Gate;
+use inband_dataplane::auth::{sign, Gate};
 use inband_dataplane::flair::registers::{GroupView, SessionView};
 use inband_dataplane::flair::wire::{self, digest, emit, flag, key_hash, Header, Type};
 use inband_dataplane::flair::{FlairRegisters, FlairSwitch, Verdict};
@@ -287,9 +287,7 @@ impl Step {
     /// The UDP payload that comes.
     fn packet(&self) -> Vec<u8> {
         let mut packet = self.input.packet().emit();
-        if let Some(keys) = keys_of(self.signed_by.as_slice()) {
-            keys.sign(&mut packet);
-        }
+        sign(keys_of(self.signed_by.as_slice()).as_ref(), &mut packet);
         self.damage.of(packet)
     }
 
@@ -318,9 +316,7 @@ impl Step {
             other => panic!("there is no verdict {other}"),
         };
         let mut packet = parts.emit();
-        if let Some(keys) = keys_of(&case.keys) {
-            keys.sign(&mut packet);
-        }
+        sign(keys_of(&case.keys).as_ref(), &mut packet);
         (verdict, packet)
     }
 }

@@ -68,7 +68,7 @@ fn the_kernel_and_rust_see_the_same_structs() {
             &acceptor,
             "ib_vote",
             in_rust!(c::ib_vote: instance, promise, vround, digest, client_id, client_seq,
-                client_low, value_len_bytes, flags, reserved),
+                client_low, value_len_bytes, flags, checksum),
         ),
         (
             &acceptor,
@@ -89,12 +89,12 @@ fn the_kernel_and_rust_see_the_same_structs() {
         (
             &quorum,
             "ib_count",
-            in_rust!(c::ib_count: instance, round, members, done),
+            in_rust!(c::ib_count: instance, epoch, round, digest, members, done),
         ),
         (
             &quorum,
             "ib_count_slot",
-            in_rust!(c::ib_count_slot: sequence, count),
+            in_rust!(c::ib_count_slot: sequence, count, reserved),
         ),
         (
             &acceptor,
@@ -157,7 +157,7 @@ fn the_kernel_and_rust_see_the_same_structs() {
             &race,
             "ib_header",
             in_rust!(c::ib_header: magic, version, type_ as "type", flags, partition, node,
-                value_len_bytes, key_id, epoch, reserved, instance, floor, round, vround,
+                value_len_bytes, key_id, epoch, checksum, instance, floor, round, vround,
                 client_id, client_seq, client_low, digest, tag),
         ),
     ];

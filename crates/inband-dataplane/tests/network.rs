@@ -122,6 +122,7 @@ fn request(seq: u64, value: &[u8]) -> Vec<u8> {
     header.digest = digest(value);
     let mut packet = Vec::new();
     emit(&header, value, &mut packet);
+    common::tag(&mut packet);
     packet
 }
 
@@ -379,6 +380,7 @@ fn answers(socket: &UdpSocket, send: impl Fn(&[u8])) {
         ) = (1, flags, instance, round);
         let mut packet = Vec::new();
         emit(&header, b"", &mut packet);
+        common::tag(&mut packet);
         send(&packet);
         let mut answer = [0u8; PACKET_LEN_MAX_BYTES];
         let (len, _) = socket.recv_from(&mut answer).unwrap();

@@ -308,6 +308,7 @@ fn promise_packet(round: u64) -> Vec<u8> {
     header.round = round;
     let mut packet = Vec::new();
     emit(&header, b"", &mut packet);
+    common::tag(&mut packet);
     packet
 }
 
@@ -326,6 +327,7 @@ fn trim_packet(floor: u64) -> Vec<u8> {
     header.floor = floor;
     let mut packet = Vec::new();
     emit(&header, b"", &mut packet);
+    common::tag(&mut packet);
     packet
 }
 

@@ -24,6 +24,7 @@ fn vote(instance: u64) -> Vec<u8> {
     (header.instance, header.round, header.digest) = (instance, 1, digest(&value));
     let mut packet = Vec::new();
     emit(&header, &value, &mut packet);
+    common::tag(&mut packet);
     packet
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::vector::{files, keys_of, named, value_of, Damage};
 use common::{Kernel, Outcome, Registers as All, EPOCH};
-use inband_dataplane::auth::Gate;
+use inband_dataplane::auth::{sign, Gate};
 use inband_dataplane::registers::{AcceptorView, CountView, LeaderView, SlotView};
 use inband_dataplane::soft::{reason_name, Geometry, Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::{self, digest, emit, flag, Header, Type};
@@ -20,6 +20,8 @@ const GEOMETRY: Geometry = Geometry {
 };
 /// The partition that cases are about, unless a packet says otherwise.
 const PARTITION: usize = 1;
+/// What votes are counted for, unless a count says otherwise.
+const COUNTED_VALUE: &str = "v";
 /// Who sends the packets of the cases.
 const SENDER: u16 = 9;
 
@@ -71,7 +73,7 @@ struct State {
     leader: BTreeMap<String, u64>,
     acceptor: BTreeMap<String, u64>,
     slot: Vec<Slot>,
-    count: Vec<BTreeMap<String, u64>>,
+    count: Vec<Count>,
     /// Members of the quorum counter's epoch, by node id.
     members: Vec<u8>,
 }
@@ -87,6 +89,17 @@ struct Slot {
     client_seq: u64,
     client_low: u64,
     flags: Vec<String>,
+}
+
+#[derive(Deserialize, Default, Clone)]
+#[serde(deny_unknown_fields, default)]
+struct Count {
+    instance: u64,
+    epoch: Option<u64>,
+    round: u64,
+    value: Option<String>,
+    members: u64,
+    done: bool,
 }
 
 #[derive(Deserialize)]
@@ -230,14 +243,14 @@ impl State {
             registers.ring.restore(index(slot.instance), &view);
         }
         for count in &self.count {
-            let mut view = CountView::default();
-            overlay(count, &mut |name, v| match name {
-                "instance" => view.instance = v,
-                "round" => view.round = v,
-                "members" => view.members = v,
-                "done" => view.done = v != 0,
-                other => panic!("a count has no {other}"),
-            });
+            let view = CountView {
+                instance: count.instance,
+                epoch: count.epoch.unwrap_or(u64::from(EPOCH)),
+                round: count.round,
+                digest: digest(&value_of(count.value.as_deref().unwrap_or(COUNTED_VALUE))),
+                members: count.members,
+                done: count.done,
+            };
             registers.counts.restore(index(view.instance), view);
         }
         if !self.members.is_empty() {
@@ -324,9 +337,7 @@ fn packet_of(step: &Step) -> (Header, Vec<u8>, Vec<u8>) {
     step.input.apply(&mut header, &mut value);
     let mut packet = Vec::new();
     emit(&header, &value, &mut packet);
-    if let Some(keys) = keys_of(step.signed_by.as_slice()) {
-        keys.sign(&mut packet);
-    }
+    sign(keys_of(step.signed_by.as_slice()).as_ref(), &mut packet);
     (header, value, step.damage.of(packet))
 }
 
@@ -363,9 +374,7 @@ fn check(case: &Case, step: &Step, got: &Outcome) {
             assert_eq!(got.packet.len(), wire::HEADER_LEN_BYTES + value.len());
             let mut expected = Vec::new();
             emit(&header, &value, &mut expected);
-            if let Some(keys) = keys_of(&case.keys) {
-                keys.sign(&mut expected);
-            }
+            sign(keys_of(&case.keys).as_ref(), &mut expected);
             assert_eq!(got.packet, expected[..got.packet.len()], "byte for byte");
             if let Some(tag) = &step.tag {
                 let tag_at = wire::HEADER_LEN_BYTES - 8;

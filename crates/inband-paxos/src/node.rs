@@ -436,11 +436,9 @@ impl Node {
         }
         self.events.extend(self.host.take_leader_events());
         let own = self.host.config().node;
-        if self.gate.keys().is_some() {
-            self.out
-                .packets_mut()
-                .for_each(|packet| self.gate.sign(packet));
-        }
+        self.out
+            .packets_mut()
+            .for_each(|packet| self.gate.sign(packet));
         for (dest, packet_len_bytes, packets) in self.out.runs(BATCH_MAX) {
             let address = match dest {
                 Dest::Node(node) if node == own => {
@@ -696,7 +694,8 @@ impl Node {
             let Ok(Some((len_bytes, from))) = self.socket.receive(&mut self.buffer) else {
                 return;
             };
-            if !self.gate.admits(&self.buffer[..len_bytes]) {
+            let packet = &self.buffer[..len_bytes];
+            if !self.gate.admits(packet) || !self.host.admits(packet) {
                 continue;
             }
             let now = self.now();

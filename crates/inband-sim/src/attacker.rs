@@ -123,6 +123,7 @@ impl World {
             to,
             bytes,
             sent,
+            damaged: false,
         };
         self.queue.push(self.now + delay_us, event);
     }

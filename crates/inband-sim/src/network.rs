@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::wire::{Header, Type, HEADER_LEN_BYTES};
+use inband_dataplane::wire::{Header, Type};
 use inband_paxos::timing::Micros;
 
 use crate::cuts::Cuts;
@@ -45,7 +45,7 @@ pub struct Rates {
     pub duplicate_ppm: u64,
     /// Held up for long, so that many others overtake it.
     pub hold_up_ppm: u64,
-    /// A bit of the value flips on the way.
+    /// A bit of the packet flips on the way: of its header, its value or its padding.
     pub bit_flip_ppm: u64,
 }
 
@@ -164,8 +164,9 @@ impl Network {
                 damaged: false,
                 held_up,
             };
-            if has_checked_value(header) && rng.chance_ppm(rates.bit_flip_ppm) {
-                arrival.damaged = flip_a_bit(rng, &mut arrival.bytes);
+            if rng.chance_ppm(rates.bit_flip_ppm) {
+                flip_a_bit(rng, &mut arrival.bytes);
+                arrival.damaged = true;
             }
             arrivals.push(arrival);
         }
@@ -173,21 +174,7 @@ impl Network {
     }
 }
 
-/// Packets whose value is checked against its digest, by whoever gets them or by whoever gets what a
-/// leader makes of them.
-fn has_checked_value(header: &Header) -> bool {
-    use Type::*;
-    matches!(
-        header.kind,
-        Request | Phase2A | Phase1B | Phase2B | Reply | Alive
-    )
-}
-
-fn flip_a_bit(rng: &mut Rng, bytes: &mut [u8]) -> bool {
-    if bytes.len() <= HEADER_LEN_BYTES {
-        return false;
-    }
-    let at = rng.between(HEADER_LEN_BYTES as u64, bytes.len() as u64 - 1) as usize;
+fn flip_a_bit(rng: &mut Rng, bytes: &mut [u8]) {
+    let at = rng.below(bytes.len() as u64) as usize;
     bytes[at] ^= 1 << rng.below(8);
-    true
 }

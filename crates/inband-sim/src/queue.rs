@@ -19,6 +19,8 @@ pub enum Event {
         bytes: Vec<u8>,
         /// How many packets were sent before it.
         sent: u64,
+        /// A bit was flipped on the way.
+        damaged: bool,
     },
     /// A host that is slow comes to a packet.
     Handle {
@@ -28,6 +30,8 @@ pub enum Event {
         to: u8,
         /// The UDP payload.
         bytes: Vec<u8>,
+        /// A bit was flipped on the way.
+        damaged: bool,
     },
     /// A host's timers are due.
     Tick(u8),

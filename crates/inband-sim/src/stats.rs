@@ -23,6 +23,8 @@ pub struct Stats {
     pub duplicated: u64,
     /// Packets that arrived with a flipped bit.
     pub damaged: u64,
+    /// Of these, packets that were refused before they touched anything.
+    pub refused: u64,
     /// Packets held back and released later.
     pub held: u64,
     /// Packets that the attacker sent again.
@@ -78,6 +80,7 @@ impl AddAssign for Stats {
         self.reordered += other.reordered;
         self.duplicated += other.duplicated;
         self.damaged += other.damaged;
+        self.refused += other.refused;
         self.held += other.held;
         self.replayed += other.replayed;
         self.faults += other.faults;

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::{check, lab_works, progress, Client, Cluster, Load};
+use inband_dataplane::auth::sign;
 use inband_dataplane::wire::{self, Header, Type};
 use inband_lab::supervisor::HostEntry;
 use inband_lab::{ClusterSpec, DropRule, LeaderLayout, LinkFaults};
@@ -492,6 +493,7 @@ fn throw(targets: &[SocketAddrV4]) -> u64 {
             header.digest = wire::digest(b"nonsense");
             let mut good = Vec::new();
             wire::emit(&header, b"nonsense", &mut good);
+            sign(None, &mut good);
             for (at, byte) in [
                 (0, 0),
                 (4, 0),
@@ -518,6 +520,7 @@ fn throw(targets: &[SocketAddrV4]) -> u64 {
             header.floor = u64::MAX;
             let mut absurd = Vec::new();
             wire::emit(&header, b"nonsense", &mut absurd);
+            sign(None, &mut absurd);
             send(&absurd);
         }
     }

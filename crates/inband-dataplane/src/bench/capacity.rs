@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::keys;
+use crate::auth::sign;
 use crate::c;
 use crate::registers::{AcceptorView, LeaderView, Shared};
 use crate::soft::{Geometry, Roles};
@@ -422,9 +423,11 @@ fn request(value_len_bytes: usize, variant: Variant) -> Result<Vec<u8>, XdpError
     (header.client_id, header.client_seq, header.digest) = (1, 1, digest(&value));
     let mut packet = Vec::new();
     emit(&header, &value, &mut packet);
-    if variant == Variant::Authenticated {
-        keys()?.sign(&mut packet);
-    }
+    let keys = match variant {
+        Variant::Authenticated => Some(keys()?),
+        _ => None,
+    };
+    sign(keys.as_ref(), &mut packet);
     Ok(udp_frame(address(CLIENT), address(LEADER), &packet))
 }
 

@@ -42,10 +42,11 @@ pub fn task(user: u32, job: u32, number: u32, desc: &str) -> Task {
     Task::new(user, job, number, desc).sealed(&Digest::PLAIN)
 }
 
-/// The bytes of a packet.
+/// The bytes of a packet, of a cluster without a key.
 pub fn bytes(header: &Header, tasks: &[Task]) -> Vec<u8> {
     let mut packet = Vec::new();
     emit(header, tasks, &mut packet);
+    super::tag(&mut packet);
     packet
 }
 

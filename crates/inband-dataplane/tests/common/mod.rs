@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use inband_dataplane::auth::{Gate, Keys};
+use inband_dataplane::auth::{sign, Gate, Keys};
 use inband_dataplane::soft::{reason_name, Geometry, Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::{
     digest, emit, Header, Type, HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
@@ -106,6 +106,13 @@ pub struct Outcome {
     pub reason: &'static str,
     /// The UDP payload that leaves; nothing for a dropped packet.
     pub packet: Vec<u8>,
+}
+
+/// What a sender without a key does last to a packet. What is shorter than a header stays as it is.
+pub fn tag(packet: &mut [u8]) {
+    if packet.len() >= HEADER_LEN_BYTES {
+        sign(None, packet);
+    }
 }
 
 /// Put a packet through the native roles.
@@ -262,6 +269,7 @@ impl Kernel {
                 (header.instance, header.round, header.digest) = (instance, 1, digest(&value));
                 let mut packet = Vec::new();
                 emit(&header, &value, &mut packet);
+                tag(&mut packet);
                 self.rig.run(&self.frame(&packet), 1).unwrap();
             }
             if self.counters().contains_key("quorum_hand_off_failed") {
