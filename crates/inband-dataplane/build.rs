@@ -165,7 +165,9 @@ fn main() {
         .header(root.join("xdp/bench.h").to_string_lossy())
         .allowlist_type("ib_.*")
         .allowlist_var("IB_.*")
-        .allowlist_function("ib_switch_handle|ib_reason_name|ib_keys_check|ib_keys_sign|ib_siphash|ib_checksum_of")
+        .allowlist_function(
+            "ib_switch_handle|ib_reason_name|ib_keys_check|ib_keys_sign|ib_siphash|ib_checksum_of",
+        )
         .allowlist_function("ib_flair_(switch_handle|keys_check|group_of_hash)")
         .allowlist_function("ib_falcon_(switch_handle|keys_check|queues_of)")
         .prepend_enum_name(false)

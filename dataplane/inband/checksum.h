@@ -40,7 +40,8 @@
 IB_INLINE int ib_is_within(const ib_u8 *at, ib_u32 len_bytes, const ib_u8 *end) {
     const ib_u8 *behind = at + len_bytes;
 #ifdef __bpf__
-    __asm__ volatile("" : "+r"(behind), "+r"(end));
+    IB_HIDE(behind);
+    IB_HIDE(end);
 #endif
     return behind <= end;
 }

@@ -381,7 +381,10 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for len in 0..=wire::VALUE_LEN_MAX_BYTES {
             assert!(seen.insert(wire::checksum(&value[..len])), "length {len}");
-            assert!(len == 0 || seen.insert(wire::checksum(&vec![0; len])), "zeroes {len}");
+            assert!(
+                len == 0 || seen.insert(wire::checksum(&vec![0; len])),
+                "zeroes {len}"
+            );
         }
         // Of a second implementation, in Python.
         let theirs = [
@@ -398,7 +401,9 @@ mod tests {
         for (len, checksum) in theirs {
             assert_eq!(wire::checksum(&value[..len]), checksum, "length {len}");
         }
-        for len in [1, 2, 3, 4, 5, 6, 7, 8, 9, 31, 32, 33, 64, 120, 121, 1375, 1376] {
+        for len in [
+            1, 2, 3, 4, 5, 6, 7, 8, 9, 31, 32, 33, 64, 120, 121, 1375, 1376,
+        ] {
             let right = wire::checksum(&value[..len]);
             for bit in 0..8 * len {
                 let mut damaged = value[..len].to_vec();

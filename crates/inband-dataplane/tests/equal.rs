@@ -362,7 +362,8 @@ fn a_frame_damaged_around_its_packet_reaches_no_register() {
         for i in 0..DAMAGED_FRAMES {
             let words = [prng.next() & !0xff, prng.next()].map(u64::to_le_bytes);
             let record: sequence::Record = words.concat().try_into().unwrap();
-            let Step::Packet(mut packet) = pair.sequence.step(&record, pair.native.registers()) else {
+            let Step::Packet(mut packet) = pair.sequence.step(&record, pair.native.registers())
+            else {
                 unreachable!("the first byte is 0");
             };
             common::tag(&mut packet);

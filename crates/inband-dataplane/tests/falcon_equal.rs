@@ -191,7 +191,9 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
         let pair = &mut pairs[usize::from(*first) % Policy::ALL.len()];
         pair.restart();
         for record in records.chunks_exact(RECORD_LEN_BYTES) {
-            pair.step(record.try_into().unwrap(), &at, &mut |packet| common::tag(packet));
+            pair.step(record.try_into().unwrap(), &at, &mut |packet| {
+                common::tag(packet)
+            });
         }
         pair.compare_all(&at);
     }

@@ -190,7 +190,9 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
         let at = file.display().to_string();
         pair.restart();
         for record in std::fs::read(&file).unwrap().chunks_exact(RECORD_LEN_BYTES) {
-            pair.step(record.try_into().unwrap(), &at, &mut |packet| common::tag(packet));
+            pair.step(record.try_into().unwrap(), &at, &mut |packet| {
+                common::tag(packet)
+            });
         }
         pair.compare_all(&at);
     }

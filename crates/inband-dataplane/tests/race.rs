@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::{stay_on_cpu, Prng, EPOCH};
 use inband_dataplane::c;
-use inband_dataplane::registers::SlotView;
+use inband_dataplane::registers::{LeaderView, SlotView};
 use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch};
 use inband_dataplane::wire::{
     digest, emit, flag, parse, Header, Type, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
@@ -333,8 +334,107 @@ fn trim_packet(floor: u64) -> Vec<u8> {
 
 macro_rules! variant {
     ($name:literal) => {
-        Some(&include_bytes!(concat!(env!("OUT_DIR"), "/acceptor_", $name, ".bpf.o"))[..])
+        variant!("acceptor_", $name)
     };
+    ($role:literal, $name:literal) => {
+        Some(&include_bytes!(concat!(env!("OUT_DIR"), "/", $role, $name, ".bpf.o"))[..])
+    };
+}
+
+/// The only epoch in which a leader has this round, in the race below.
+fn epoch_of(round: u64) -> u64 {
+    round * 3 + 1
+}
+
+/// Stamp requests on several CPUs while another thread activates one epoch's leader after the other.
+/// What is stamped carries round and epoch of one moment, and no instance is stamped twice in a round.
+fn race_stamping(leader: Option<&[u8]>, time: Duration) -> Result<u64, String> {
+    let roles = Roles {
+        leader: true,
+        acceptor: false,
+        quorum: false,
+    };
+    let rig = Rig::load(1, here(), roles, GEOMETRY, leader).unwrap();
+    let mut header = Header::new(Type::Request, 9, EPOCH);
+    header.digest = digest(b"value");
+    let mut packet = Vec::new();
+    emit(&header, b"value", &mut packet);
+    common::tag(&mut packet);
+    let frame = udp_frame(here(), here(), &packet);
+    let (start, stop) = (Instant::now(), AtomicBool::new(false));
+    let (failure, stamped) = (Mutex::new(None), AtomicU64::new(0));
+    let instances = Mutex::new(BTreeSet::new());
+    thread::scope(|scope| {
+        for index in 0..PACKET_THREADS {
+            let (rig, frame, stop) = (&rig, &frame, &stop);
+            let (failure, stamped, instances) = (&failure, &stamped, &instances);
+            scope.spawn(move || {
+                stay_on_cpu(index);
+                while !stop.load(Ordering::Relaxed) {
+                    let run = rig.run(frame, 1).unwrap();
+                    let (header, _) = parse(&run.frame[FRAME_LEN_BYTES..]).unwrap();
+                    if header.kind != Type::Phase2A {
+                        continue;
+                    }
+                    stamped.fetch_add(1, Ordering::Relaxed);
+                    let Header {
+                        round,
+                        epoch,
+                        instance,
+                        ..
+                    } = header;
+                    let what = if u64::from(epoch) != epoch_of(round) {
+                        format!("round {round} stamped in epoch {epoch}")
+                    } else if !instances.lock().unwrap().insert((round, instance)) {
+                        format!("instance {instance} stamped twice in round {round}")
+                    } else {
+                        continue;
+                    };
+                    *failure.lock().unwrap() = Some(what);
+                    stop.store(true, Ordering::Relaxed);
+                }
+            });
+        }
+        for round in 1.. {
+            if stop.load(Ordering::Relaxed) || start.elapsed() > time {
+                break;
+            }
+            let view = LeaderView {
+                round,
+                next: 1 + round % 32,
+                floor: 1,
+                epoch: epoch_of(round),
+            };
+            rig.registers().leader.activate(0, view);
+            // Sometimes for long enough to stamp, sometimes not.
+            for _ in 0..round % 512 {
+                std::hint::spin_loop();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    match failure.into_inner().unwrap() {
+        Some(what) => Err(format!("after {:?}: {what}", start.elapsed())),
+        None => Ok(stamped.into_inner()),
+    }
+}
+
+#[test]
+fn a_leader_stamps_round_and_epoch_of_one_moment_and_the_mutant_does_not() {
+    if !common::may_load_bpf("race") {
+        return;
+    }
+    for (name, build) in [
+        ("as deployed", None),
+        ("with delays", variant!("leader_", "slow")),
+    ] {
+        let stamped = race_stamping(build, WATCH);
+        eprintln!("stamping {name}: {stamped:?}");
+        assert!(stamped.unwrap() > 1_000, "too few stamps show little");
+    }
+    let wrong = race_stamping(variant!("leader_", "round_read_once"), CATCH_WITHIN);
+    eprintln!("stamping with the round read once: {wrong:?}");
+    assert!(wrong.is_err(), "it was not caught");
 }
 
 /// One test, so that the parts do not run beside each other and blur the timing.

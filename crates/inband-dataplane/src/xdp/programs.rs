@@ -228,8 +228,8 @@ const QUORUM_TYPES: [c::ib_type; 1] = [c::IB_PHASE2B];
 const SHARED_TYPES: [c::ib_type; 2] = [c::IB_TRIM, c::IB_POSITION];
 
 impl Programs {
-    /// Load the programs of `build.roles`. `acceptor`: another build of the acceptor's program.
-    pub fn load(build: &Build, acceptor: Option<&[u8]>) -> Result<Programs, XdpError> {
+    /// Load the programs of `build.roles`. `variant`: another build of the only role's program.
+    pub fn load(build: &Build, variant: Option<&[u8]>) -> Result<Programs, XdpError> {
         let Build {
             roles,
             geometry,
@@ -254,11 +254,13 @@ impl Programs {
             on.then(|| load(name, bytes, &[&dispatch, &copies]))
                 .transpose()
         };
-        let leader = role(roles.leader, "leader", objects::LEADER)?;
-        let alone = match (acceptor, alone_object(roles)) {
+        let leader = variant.filter(|_| roles.leader).unwrap_or(objects::LEADER);
+        let leader = role(roles.leader, "leader", leader)?;
+        let alone = match (variant, alone_object(roles)) {
             (None, Some(object)) => Some(object),
             _ => None,
         };
+        let acceptor = variant.filter(|_| roles.acceptor);
         let acceptor = acceptor.unwrap_or(objects::ACCEPTOR);
         let acceptor = role(roles.acceptor, "acceptor", acceptor)?;
         let quorum = role(roles.quorum, "quorum", objects::QUORUM)?;

@@ -45,16 +45,16 @@ pub fn udp_frame(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8
 }
 
 impl Rig {
-    /// Load the programs of `roles` for a host with this node id and address. `acceptor`: another
-    /// build of the acceptor's program.
+    /// Load the programs of `roles` for a host with this node id and address. `variant`: another
+    /// build of the only role's program.
     pub fn load(
         node: u8,
         address: SocketAddrV4,
         roles: Roles,
         geometry: Geometry,
-        acceptor: Option<&[u8]>,
+        variant: Option<&[u8]>,
     ) -> Result<Rig, XdpError> {
-        Rig::load_with_keys(node, address, roles, geometry, acceptor, None)
+        Rig::load_with_keys(node, address, roles, geometry, variant, None)
     }
 
     /// The same; with keys, packets carry tags.
@@ -63,7 +63,7 @@ impl Rig {
         address: SocketAddrV4,
         roles: Roles,
         geometry: Geometry,
-        acceptor: Option<&[u8]>,
+        variant: Option<&[u8]>,
         keys: Option<&Keys>,
     ) -> Result<Rig, XdpError> {
         let build = Build {
@@ -84,7 +84,7 @@ impl Rig {
             },
             ring_buffer_bytes: RING_BUFFER_BYTES,
         };
-        let mut programs = Programs::load(&build, acceptor)?;
+        let mut programs = Programs::load(&build, variant)?;
         if let Some(keys) = keys {
             programs.set_keys(keys)?;
         }
