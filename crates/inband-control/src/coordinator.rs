@@ -179,7 +179,9 @@ impl Coordinator {
         })
     }
 
-    /// The command for a restart with empty acceptors; only if the acceptors cannot go on.
+    /// The command for a restart with empty acceptors, right behind what the most advanced replica has
+    /// applied; only if the acceptors cannot go on. `first_instances`: what the caller believes, or nothing.
+    /// A replica that is not heard may have applied more than the others: then the caller must say.
     pub fn restart(
         &self,
         now: Micros,
@@ -190,6 +192,7 @@ impl Coordinator {
         let in_force = state.in_force()?;
         let acceptors = in_force.acceptors();
         if let Waiting::MajorityLost(_) = self.obstacle(now, &acceptors, in_force.epoch) {
+            let first_instances = self.behind_all_applied(now, in_force, first_instances)?;
             return Ok(Command::Restart {
                 opened: in_force.epoch,
                 at_least,
@@ -200,6 +203,45 @@ impl Coordinator {
             Some(missing) => Err(Refusal::NotHeard(*missing)),
             None => Err(Refusal::NothingLost),
         }
+    }
+
+    /// The instance behind the last one that any replica has applied, of each log.
+    fn behind_all_applied(
+        &self,
+        now: Micros,
+        in_force: &Configuration,
+        given: Vec<u64>,
+    ) -> Result<Vec<u64>, Refusal> {
+        let replicas = in_force.replicas();
+        let applied = |node: &NodeId| self.alive(now, *node)?.applied.as_ref();
+        let silent = replicas.iter().find(|node| applied(node).is_none());
+        let mut reported = vec![1; in_force.partitions()];
+        for of_replica in replicas.iter().filter_map(applied) {
+            for (first, applied) in reported.iter_mut().zip(of_replica) {
+                *first = (*first).max(applied + 1);
+            }
+        }
+        if replicas.is_empty() {
+            return match given.is_empty() {
+                true => Err(Refusal::NobodyLeft(
+                    "replicas, which would say what they have applied,".into(),
+                )),
+                false => Ok(given), // they are outside of this control plane
+            };
+        }
+        if given.is_empty() {
+            return silent.map_or(Ok(reported), |node| Err(Refusal::NotHeard(*node)));
+        }
+        for (log, (given, reported)) in given.iter().zip(&reported).enumerate() {
+            if given < reported || (silent.is_none() && given > reported) {
+                return Err(Refusal::AppliedOtherwise {
+                    log,
+                    given: given.saturating_sub(1),
+                    applied: reported - 1,
+                });
+            }
+        }
+        Ok(given)
     }
 
     /// The latest report of a host that is not older than what counts as alive.

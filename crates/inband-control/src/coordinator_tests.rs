@@ -5,7 +5,7 @@ use crate::configuration::{Beginning, Configuration, Epoch, Identity, Member, No
 use crate::coordinator::Coordinator;
 use crate::message::{AcceptorReport, Report};
 use crate::outbox::Outbox;
-use crate::state::{Change, Command, State};
+use crate::state::{Change, Command, Refusal, State};
 use crate::timing::Timing;
 use inband_paxos::host::spread_leaders;
 
@@ -155,4 +155,55 @@ fn an_old_report_does_not_count() {
     coordinator.on_report(2000, report(1, 1, 1, 3, 4), &state, &mut out);
     let heard = coordinator.hosts()[&1].report.clone();
     assert_eq!((heard.number, heard.applied), (5, Some(vec![9])));
+}
+
+/// Acceptors that have all forgotten, on hosts whose replicas have applied so much: where a restart begins.
+fn restarted(applied: &[(NodeId, u64)], believed: &[u64]) -> Result<Vec<u64>, Refusal> {
+    let mut state = State::default();
+    let configuration = Configuration {
+        epoch: 1,
+        revision: 0,
+        members: [1, 2, 3].map(|n| (n, member(n, ALL))).into(),
+        leaders: spread_leaders(&[1, 2, 3], 1),
+        beginning: Beginning::Fresh(vec![1]),
+    };
+    let found = Command::Found(configuration);
+    state.apply(&found).expect("a good configuration");
+    let mut coordinator = Coordinator::new(Timing::default());
+    let mut out = Outbox::new();
+    for (node, applied) in applied {
+        let mut report = report(*node, 1, 1, *applied, 1);
+        let acceptor = report.acceptor.as_mut().expect("an acceptor");
+        acceptor.holds = None;
+        coordinator.on_report(1000, report, &state, &mut out);
+    }
+    let command = coordinator.restart(1000, &state, 0, believed.to_vec())?;
+    let Command::Restart {
+        first_instances, ..
+    } = command
+    else {
+        panic!("{command:?}");
+    };
+    Ok(first_instances)
+}
+
+/// Less would give instances that are applied to other values; more would leave a hole.
+#[test]
+fn a_restart_begins_behind_what_the_replicas_report() {
+    let otherwise = |given, applied| {
+        Err(Refusal::AppliedOtherwise {
+            log: 0,
+            given,
+            applied,
+        })
+    };
+    let all = [(1, 9), (2, 7), (3, 8)];
+    assert_eq!(restarted(&all, &[]), Ok(vec![10]));
+    assert_eq!(restarted(&all, &[10]), Ok(vec![10]));
+    assert_eq!(restarted(&all, &[9]), otherwise(8, 9));
+    assert_eq!(restarted(&all, &[11]), otherwise(10, 9));
+    // The third may have applied more: whoever knows must say.
+    assert_eq!(restarted(&all[..2], &[]), Err(Refusal::NotHeard(3)));
+    assert_eq!(restarted(&all[..2], &[11]), Ok(vec![11]));
+    assert_eq!(restarted(&all[..2], &[9]), otherwise(8, 9));
 }

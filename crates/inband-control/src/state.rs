@@ -192,9 +192,15 @@ pub enum Refusal {
     #[error("{0}")]
     MajorityLost(String),
     #[error(
-        "the acceptors have what is needed to go on by themselves; a restart would throw it away"
+        "the acceptors have what is needed to go on by themselves; a restart would throw it away. If a log stands nevertheless, at an instance that nobody can read, stop the hosts of all acceptors, start them, and try again"
     )]
     NothingLost,
+    #[error("log {log}: its replicas have applied instances up to {applied}, so {given} cannot be the last one; leave --applied out to use what they report")]
+    AppliedOtherwise {
+        log: usize,
+        given: u64,
+        applied: u64,
+    },
 }
 
 impl State {

@@ -903,6 +903,33 @@ mod tests {
     }
 
     #[test]
+    fn a_question_to_a_replicas_log_is_answered_once_and_to_whom_it_names() {
+        let mut host = host();
+        let mut reply = Header::new(Type::Reply, 1, 1);
+        (reply.instance, reply.round) = (1, 257);
+        reply.digest = Digest::keyed(DIGEST_KEY).of(b"value");
+        receive(&mut host, &reply, b"value");
+        let ask = |host: &mut Host, incarnation, number| {
+            let mut header = Header::new(Type::Learn, 3, 1);
+            header.flags = flag::PEER;
+            (header.instance, header.client_seq) = (1, 128);
+            header.client_id = process_id(3, incarnation);
+            header.client_low = number;
+            let (mut packet, mut out) = (Vec::new(), Outbox::new());
+            wire::emit(&header, &[], &mut packet);
+            host.on_packet(1, &packet, &mut out);
+            out.iter().map(|(dest, _)| dest).collect::<Vec<Dest>>()
+        };
+        let to_the_asker = vec![Dest::Node(3)];
+        assert_eq!(ask(&mut host, 4, 1), to_the_asker, "wherever it came from");
+        assert_eq!(ask(&mut host, 4, 1), [], "sent again");
+        assert_eq!(ask(&mut host, 4, 3), to_the_asker);
+        assert_eq!(ask(&mut host, 4, 2), [], "overtaken");
+        assert_eq!(ask(&mut host, 3, 9), [], "of the process before");
+        assert_eq!(ask(&mut host, 5, 1), to_the_asker, "of the next process");
+    }
+
+    #[test]
     fn an_alive_that_was_changed_repeated_or_overtaken_says_nothing() {
         let mut host = host();
         let held = |host: &Host| host.partition(0).trim().peers().get(&1).copied();

@@ -12,6 +12,7 @@ use inband_dataplane::wire::{flag, Header, Type};
 use crate::decided_log::{DecidedLog, LogLimit};
 use crate::log::{Origin, ValueKind};
 use crate::outbox::{Dest, Outbox};
+use crate::partition::process_id;
 use crate::quorum::{RoundVotes, Vote};
 use crate::recovery::{Context, Recovery};
 use crate::rounds::RoundSource;
@@ -24,6 +25,8 @@ pub struct LearnerConfig {
     pub node: u8,
     /// Partition.
     pub partition: u16,
+    /// Of this process; durable and used once.
+    pub incarnation: u64,
     /// Configuration epoch.
     pub epoch: u32,
     /// The acceptors.
@@ -56,6 +59,10 @@ pub struct Learner {
     asked_at: Micros,
     learn_votes: BTreeMap<u64, RoundVotes>,
     recoveries: BTreeMap<u64, Recovery>,
+    /// Questions sent to peers by this process.
+    questions: u64,
+    /// The last question answered, of each peer: its process, and the number.
+    answered: BTreeMap<u8, (u64, u64)>,
     /// First instance that peers were not asked for last time.
     peer_asked_to: u64,
     /// A peer no longer holds `next`, said at this time.
@@ -127,6 +134,8 @@ impl Learner {
             asked_at: 0,
             learn_votes: BTreeMap::new(),
             recoveries: BTreeMap::new(),
+            questions: 0,
+            answered: BTreeMap::new(),
             peer_asked_to: 0,
             peer_trimmed_at: None,
             checkpoint_needed: false,
@@ -324,8 +333,20 @@ impl Learner {
         }
     }
 
-    /// LEARN from a peer: `instance` and the `client_seq` - 1 following ones.
-    pub fn on_learn(&self, header: &Header, out: &mut Outbox) {
+    /// LEARN from a peer: `instance` and the `client_seq` - 1 following ones. The answers are many times
+    /// as long as the question: they go to the member that it names, not to wherever it came from, and
+    /// one that was answered, or overtaken, is answered no more.
+    pub fn on_learn(&mut self, header: &Header, out: &mut Outbox) {
+        let Ok(peer) = u8::try_from(header.node) else {
+            return;
+        };
+        let number = (header.client_id, header.client_low);
+        let answered = self.answered.entry(peer).or_default();
+        if number <= *answered {
+            return;
+        }
+        *answered = number;
+        let to = Dest::Node(peer);
         let count = header.client_seq.clamp(1, PEER_BATCH);
         if header.instance < self.log.first() {
             let mut nack = Header::new(Type::Nack, u16::from(self.config.node), self.config.epoch);
@@ -333,7 +354,7 @@ impl Learner {
             nack.flags = flag::BELOW_FLOOR | flag::SLOT | flag::ANSWER;
             nack.instance = header.instance;
             nack.floor = self.log.first();
-            out.send(Dest::Sender, &nack, &[]);
+            out.send(to, &nack, &[]);
             return;
         }
         for instance in header.instance..header.instance + count {
@@ -344,7 +365,7 @@ impl Learner {
             reply.kind = Type::Reply;
             reply.node = u16::from(self.config.node);
             reply.flags &= flag::VALUE_MASK;
-            out.send(Dest::Sender, &reply, value);
+            out.send(to, &reply, value);
         }
     }
 
@@ -441,6 +462,9 @@ impl Learner {
         header.flags = flag::PEER;
         header.instance = self.next;
         header.client_seq = PEER_BATCH;
+        self.questions += 1;
+        header.client_id = process_id(self.config.node, self.config.incarnation);
+        header.client_low = self.questions;
         self.asked_at = now;
         self.peer_asked_to = self.next + PEER_BATCH;
         out.send(Dest::Learners, &header, &[]);

@@ -103,6 +103,7 @@ impl Partition {
             let learner = LearnerConfig {
                 node: config.node,
                 partition,
+                incarnation: config.incarnation,
                 epoch: config.epoch,
                 acceptors: config.acceptors.clone(),
                 ahead_max: config.geometry.ring_slots as u64,
@@ -350,7 +351,7 @@ impl Partition {
             Type::Nack => self.on_nack(now, header, shared, own),
             Type::Busy => self.proposer.on_refusal(now, header),
             Type::Learn => {
-                if let Some(learner) = &self.learner {
+                if let Some(learner) = &mut self.learner {
                     learner.on_learn(header, own);
                 }
             }

@@ -86,8 +86,9 @@ pub enum MemberCommand {
 /// Options of `inband member begin-anew`.
 #[derive(Debug, Args)]
 pub struct BeginAnewArgs {
-    /// The last instance applied of every log, the most that any replica has.
-    #[arg(long, required = true, value_delimiter = ',', value_name = "N[,N...]")]
+    /// The last instance applied of every log, the most that any replica has. Needed only if a replica is
+    /// not there to say: then `inband inspect` of its data shows it. What contradicts the others is refused.
+    #[arg(long, value_delimiter = ',', value_name = "N[,N...]")]
     applied: Vec<u64>,
     /// Configuration of any host of the cluster. (`inband up` does this by itself.)
     #[arg(long, value_name = "FILE")]
@@ -178,7 +179,7 @@ fn begin_anew(args: &BeginAnewArgs) -> Result<()> {
     let direct = Direct::open(&args.config)?;
     let request = Request::Restart {
         at_least: 0,
-        first_instances: args.applied.iter().map(|at| at + 1).collect(),
+        first_instances: args.applied.iter().map(|at| at.saturating_add(1)).collect(),
     };
     match direct.ask(&request)? {
         Response::Accepted { epoch } => println!("epoch {epoch} begins with empty acceptors"),

@@ -45,11 +45,11 @@ pub enum Request {
         /// To whom.
         to: NodeId,
     },
-    /// Begin with empty acceptors; only if they cannot go on.
+    /// Begin with empty acceptors; only if they cannot go on, and never before what a replica has applied.
     Restart {
         /// The new epoch is at least this.
         at_least: Epoch,
-        /// One a partition.
+        /// One a partition; none: behind what the replicas report.
         first_instances: Vec<u64>,
     },
 }
