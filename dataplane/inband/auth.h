@@ -61,8 +61,7 @@ IB_INLINE unsigned int ib_verify(const ib_u8 *data, const struct ib_keys *keys) 
 
 /* Tag the header at `data`, whose key_id is `id`; without keys, 0. */
 IB_INLINE void ib_sign(ib_u8 *data, const struct ib_keys *keys, ib_u16 id) {
-    ib_u64 tag =
-        keys ? ib_tag(data, &keys->key[id & (IB_KEYS_MAX - 1)]) : ib_header_checksum(data);
+    ib_u64 tag = keys ? ib_tag(data, &keys->key[id & (IB_KEYS_MAX - 1)]) : ib_header_checksum(data);
     IB_PUT64(data, tag, tag);
 }
 

@@ -137,8 +137,7 @@ IB_INLINE unsigned int ib_check_of(const ib_u8 *data, const ib_u8 *end, ib_u32 p
 /* Is this a packet of Paxos, about an instance and in a round that there can be? */
 IB_INLINE unsigned int ib_check(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
                                 ib_u32 partitions) {
-    unsigned int reason =
-        ib_check_of(data, end, payload_len_bytes, partitions, IB_PAXOS_FAMILY);
+    unsigned int reason = ib_check_of(data, end, payload_len_bytes, partitions, IB_PAXOS_FAMILY);
     if (reason != IB_R_none || data + IB_HEADER_LEN_BYTES > end)
         return reason;
     if (IB_RARE((IB_GET64(data, instance) | IB_GET64(data, floor)) >> IB_INSTANCE_BITS))

@@ -19,7 +19,7 @@ typedef unsigned long long ib_u64;
 enum ib_limits {
     IB_MAGIC = 0x494e4244, /* "INBD" */
     IB_VERSION = 2,        /* the version we send */
-    IB_VERSION_MIN = 2,    /* the oldest we accept: 1 had neither checksum nor, without a key, tag */
+    IB_VERSION_MIN = 2, /* the oldest we accept: 1 had neither checksum nor, without a key, tag */
 
     IB_HEADER_LEN_BYTES = 96,
     IB_MTU_BYTES = 1500,
