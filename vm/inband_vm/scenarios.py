@@ -125,8 +125,8 @@ def replace_a_member(cluster):
         spare.run("systemctl daemon-reload; systemctl enable --now inband")
         said = spare.run(f"inband member replace host-{old} --config /etc/inband/host.toml", timeout_s=180)
     print("      " + said.strip().replace("\n", "\n      "))
-    check_pause(load, "member replace")
     cluster.hosts = [host for host in cluster.hosts if host != old] + [new]
+    check_pause(load, "member replace")
     cluster.wait_until_whole()
     cluster.check_nothing_lost(load.acknowledged)
     return "works"
