@@ -25,10 +25,14 @@ use crate::quorum::{SlotPromises, Vote, Votes};
 use crate::rounds::RoundSource;
 use crate::timing::{next_beat, Micros, Timing};
 
-/// Time between repetitions within a phase.
+/// Time before the first repetition within a phase; it doubles with each, [`BACKOFF_DOUBLINGS_MAX`] times.
 const PHASE_RETRY_US: Micros = 10_000;
 /// Repetitions of a phase without progress before giving way.
 const PHASE_TRIES_MAX: u32 = 10;
+/// How often a time-out doubles at most: a round trip between slow hosts may take longer than a suspicion.
+const BACKOFF_DOUBLINGS_MAX: u32 = 4;
+/// After this long without another futile election the patience with a leader is halved again.
+const PATIENCE_KEPT_US: Micros = 10_000_000;
 /// Instances asked for at once; more would overflow the acceptors' receive buffers.
 const SCAN_WINDOW: usize = 64;
 /// How often a node that is wanted as leader tries to take over from one that may be well. Each try beyond
@@ -114,6 +118,12 @@ pub struct Leadership {
     watch_at: Micros,
     retry_at: Micros,
     tries: u32,
+    /// Soundings in a row that no majority answered in time: each gives the next one twice the time.
+    futile_soundings: u32,
+    /// How often the suspicion's time-out is doubled, because elections before were futile: the leader lived, or
+    /// another candidate was faster. Hosts that are slow must not depose each other again and again.
+    patience: u32,
+    patience_until: Micros,
     /// Acceptors that have promised the partition to a higher round.
     refused: Votes,
     /// A learner's recovery holds a slot with a higher round.
@@ -159,6 +169,9 @@ impl Leadership {
             watch_at: 0,
             retry_at: 0,
             tries: 0,
+            futile_soundings: 0,
+            patience: 0,
+            patience_until: 0,
             refused: Votes::default(),
             outbid: false,
             wanted_tries: 0,
@@ -249,7 +262,8 @@ impl Leadership {
         if applied > self.applied {
             self.applied = applied;
             self.applied_at = now;
-            self.stall_after = self.config.timing.stall_us;
+            // Not at once what it was: if every decision takes long, a take-over after each makes it worse.
+            self.stall_after = (self.stall_after / 2).max(self.config.timing.stall_us);
         }
     }
 
@@ -264,14 +278,17 @@ impl Leadership {
         match self.state {
             // A majority has promised a round above this one's: whatever is stamped here is refused.
             State::Active if round > self.round => {
+                self.be_more_patient(now);
                 self.give_way(now);
                 Some(LeaderEvent::Deactivate)
             }
             State::Promising { .. } | State::Scanning { .. } if round > self.round => {
+                self.be_more_patient(now);
                 self.give_way(now);
                 None
             }
             State::Sounding { .. } if self.wanted_tries == 0 => {
+                self.be_more_patient(now);
                 self.give_way(now);
                 None
             }
@@ -285,8 +302,8 @@ impl Leadership {
         let probe = self.number_of(header)?;
         // Counted, not timed: a process that was stopped for a while has asked nothing meanwhile.
         let timing = &self.config.timing;
-        let is_of_now =
-            probe.saturating_add(timing.suspect_us / timing.probe_us.max(1)) >= self.probes;
+        let probes_max = (timing.suspect_us << self.patience) / timing.probe_us.max(1);
+        let is_of_now = probe.saturating_add(probes_max) >= self.probes;
         is_of_now.then(|| self.on_leader_heard(now, header.round))?
     }
 
@@ -416,12 +433,17 @@ impl Leadership {
     }
 
     fn ask_slots_again(&mut self, now: Micros, out: &mut Outbox) {
-        self.retry_at = now + PHASE_RETRY_US;
+        self.retry_at = now + self.phase_retry_us();
         if let State::Scanning { slots, .. } = &self.state {
             for instance in slots.keys() {
                 self.ask_slot(*instance, out);
             }
         }
+    }
+
+    /// How long to wait for answers before the question is repeated.
+    fn phase_retry_us(&self) -> Micros {
+        PHASE_RETRY_US << self.tries.min(BACKOFF_DOUBLINGS_MAX)
     }
 
     /// Ask for further slots as the window allows; behind the last answer, lead.
@@ -505,11 +527,13 @@ impl Leadership {
                 // One acceptor may have been told by a host that cannot win. A majority decides.
                 self.refused.add(&self.config.acceptors, header.node);
                 if self.refused.blocks(&self.config.acceptors) {
+                    self.be_more_patient(now);
                     self.give_way(now);
                 }
                 None
             }
             State::Active if !header.has(flag::SLOT) => {
+                self.be_more_patient(now);
                 self.give_way(now);
                 Some(LeaderEvent::Deactivate)
             }
@@ -528,7 +552,7 @@ impl Leadership {
     /// How long to wait for the leader: the next in order behind the one last heard goes first, the
     /// others follow at half the time each, so that seldom two try at once.
     fn suspect_after_us(&self) -> Micros {
-        let suspect_us = self.config.timing.suspect_us;
+        let suspect_us = self.config.timing.suspect_us << self.patience;
         let leaders = &self.config.leaders;
         let last = round::owner(self.heard_round);
         let count = leaders.len() as u64;
@@ -541,9 +565,28 @@ impl Leadership {
         }
     }
 
+    /// An election was futile. The next suspicion takes twice as long.
+    fn be_more_patient(&mut self, now: Micros) {
+        self.patience = (self.patience + 1).min(BACKOFF_DOUBLINGS_MAX);
+        self.patience_until = now + PATIENCE_KEPT_US;
+    }
+
+    /// While this process did not run, it could not hear the leader: such time is no silence of the leader.
+    fn forgive_own_lateness(&mut self, now: Micros) {
+        let late_us = now.saturating_sub(self.probe_at);
+        if late_us > self.config.timing.probe_us {
+            self.heard_at = (self.heard_at + late_us).min(now);
+        }
+        if self.patience > 0 && now >= self.patience_until {
+            self.patience -= 1;
+            self.patience_until = now + PATIENCE_KEPT_US;
+        }
+    }
+
     /// Somebody else is at it: watch, and come back later, the later the lower in rank.
     fn give_way(&mut self, now: Micros) {
         self.state = State::Watching;
+        self.futile_soundings = 0;
         self.heard_at = now;
         if self.wanted_tries > 0 {
             self.wanted_tries -= 1;
@@ -561,6 +604,7 @@ impl Leadership {
     ) -> Option<LeaderEvent> {
         match self.state {
             State::Watching => {
+                self.forgive_own_lateness(now);
                 self.probe_leaders(now, out);
                 let is_wanted = self.wanted_tries > 0 && now >= self.retry_at;
                 if is_wanted || now >= self.heard_at + self.suspect_after_us() {
@@ -576,6 +620,8 @@ impl Leadership {
                     if self.tries > PHASE_TRIES_MAX && self.wanted_tries > 0 {
                         self.give_way(now); // the leader can reach them, perhaps
                     } else if self.tries > PHASE_TRIES_MAX {
+                        self.futile_soundings =
+                            (self.futile_soundings + 1).min(BACKOFF_DOUBLINGS_MAX);
                         self.sound_anew(now, out);
                     } else {
                         self.sound(now, out);
@@ -589,6 +635,7 @@ impl Leadership {
                 }
                 self.tries += 1;
                 if self.tries > PHASE_TRIES_MAX {
+                    self.be_more_patient(now);
                     self.give_way(now);
                     return None;
                 }
@@ -638,6 +685,7 @@ impl Leadership {
     ) -> LeaderEvent {
         self.suspected_at = Some(now);
         self.tries = 0;
+        self.futile_soundings = 0;
         self.promise_anew(now, rounds, out);
         LeaderEvent::Suspected
     }
@@ -678,13 +726,13 @@ impl Leadership {
     }
 
     fn sound(&mut self, now: Micros, out: &mut Outbox) {
-        self.retry_at = now + PHASE_RETRY_US;
+        self.retry_at = now + (PHASE_RETRY_US << self.futile_soundings);
         let header = self.question(self.soundings);
         out.send(Dest::Acceptors, &header, &[]);
     }
 
     fn ask_promises(&mut self, now: Micros, out: &mut Outbox) {
-        self.retry_at = now + PHASE_RETRY_US;
+        self.retry_at = now + self.phase_retry_us();
         let header = self.header(Type::Phase1A);
         out.send(Dest::Acceptors, &header, &[]);
     }

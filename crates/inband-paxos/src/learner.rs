@@ -18,6 +18,11 @@ use crate::recovery::{Context, Recovery};
 use crate::rounds::RoundSource;
 use crate::timing::{Micros, Timing, LEARN_BATCH, PEER_BATCH, RECOVERIES_MAX};
 
+/// How often the time between two questions about one hole doubles at most.
+const ASK_DOUBLINGS_MAX: u32 = 6;
+/// A hole is recovered by phase 1 after so many questions that brought nothing.
+const ASKS_BEFORE_RECOVERY: u32 = 2;
+
 /// What is known of this learner's place in the cluster.
 #[derive(Debug, Clone)]
 pub struct LearnerConfig {
@@ -57,6 +62,8 @@ pub struct Learner {
     /// Since when `next` is missing although later instances exist; 0: it is not.
     hole_since: Micros,
     asked_at: Micros,
+    /// Questions about this hole so far: each doubles the wait for the next, [`ASK_DOUBLINGS_MAX`] times.
+    asks: u32,
     learn_votes: BTreeMap<u64, RoundVotes>,
     recoveries: BTreeMap<u64, Recovery>,
     /// Questions sent to peers by this process.
@@ -132,6 +139,7 @@ impl Learner {
             known_floor: 0,
             hole_since: 0,
             asked_at: 0,
+            asks: 0,
             learn_votes: BTreeMap::new(),
             recoveries: BTreeMap::new(),
             questions: 0,
@@ -427,19 +435,22 @@ impl Learner {
         if self.hole_since == 0 {
             self.hole_since = now.max(1);
             self.asked_at = 0;
+            self.asks = 0;
             return;
         }
         let age = now - self.hole_since;
-        if age < timing.gap_us || now < self.asked_at + timing.gap_us {
+        if age < timing.gap_us || now < self.asked_at + self.ask_after_us() {
             return;
         }
         self.asked_at = now;
+        self.asks += 1;
         if self.next < self.known_floor {
             self.ask_peers(now, out);
             return;
         }
         let missing: Vec<u64> = self.missing().take(LEARN_BATCH).collect();
-        if age >= timing.recover_us {
+        // Counted as well as timed: a host that was stopped meanwhile has not heard the answers yet.
+        if age >= timing.recover_us && self.asks > ASKS_BEFORE_RECOVERY {
             for instance in missing.iter().take(RECOVERIES_MAX) {
                 self.recover(now, *instance, Vec::new(), rounds, out);
             }
@@ -475,6 +486,12 @@ impl Learner {
         }
     }
 
+    /// How long answers may take until the question is repeated. Between slow hosts they take longer than the first
+    /// wait, and repetitions at that pace would be most of what the hosts have to do.
+    fn ask_after_us(&self) -> Micros {
+        self.config.timing.gap_us << self.asks.min(ASK_DOUBLINGS_MAX)
+    }
+
     /// When `on_tick` has something to do.
     pub fn due(&self) -> Micros {
         let recoveries = self.recoveries.values().map(Recovery::due).min();
@@ -483,7 +500,7 @@ impl Learner {
         } else if self.hole_since == 0 {
             0 // its age counts from the next tick on
         } else {
-            self.hole_since.max(self.asked_at) + self.config.timing.gap_us
+            self.hole_since.max(self.asked_at) + self.ask_after_us()
         };
         hole.min(recoveries.unwrap_or(Micros::MAX))
     }

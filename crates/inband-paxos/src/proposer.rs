@@ -14,6 +14,11 @@ use crate::log::{Origin, SubmitError, SubmitFailure, Ticket, ValueKind};
 use crate::outbox::{Dest, Outbox};
 use crate::timing::{Micros, Timing, PROPOSER_WINDOW, SEND_WINDOW};
 
+/// Values repeated to all leaders at once. A few show as well as all whether a leader answers, and once one is heard of, everything
+/// that is undecided goes to it ([`Proposer::leader_is`]); all of them, again and again, would keep slow hosts from
+/// electing one.
+const REPEATS_MAX: usize = 8;
+
 #[derive(Debug)]
 struct Pending {
     value: Vec<u8>,
@@ -419,9 +424,11 @@ impl Proposer {
             pending.resend_at = now + pending.busy_after;
             pending.busy_after = (pending.busy_after * 2).min(self.timing.resend_us);
             pending.sends = 1; // whoever is busy is there: no need to ask everyone
-        } else {
+        } else if pending.sends <= 1 {
             pending.resend_at = pending.resend_at.min(now + self.timing.resend_us / 2);
         }
+        // Later repetitions have gone to all leaders: that one of them does not lead is nothing new. If each NACK
+        // hastened the next repetition, slow hosts without a leader would drown in requests and never elect one.
         self.due = self.due.min(pending.resend_at);
     }
 
@@ -474,8 +481,17 @@ impl Proposer {
             .filter(|(_, p)| !p.decided && p.seq != 0 && now >= p.resend_at)
             .map(|(t, _)| t)
             .collect();
+        let mut repeats_to_all = 0;
         for ticket in repeat {
-            self.send(now, ticket, out);
+            let Some(pending) = self.pending.get_mut(ticket) else {
+                continue;
+            };
+            repeats_to_all += usize::from(pending.sends > 1);
+            if pending.sends > 1 && repeats_to_all > REPEATS_MAX {
+                pending.resend_at = now + pending.resend_after;
+            } else {
+                self.send(now, ticket, out);
+            }
         }
         let next = self
             .pending

@@ -1,80 +1,200 @@
-//! Hosts that are slow: emulated machines, overcommitted ones, containers with a CPU quota.
+//! Hosts that are slow: emulated machines, overcommitted ones, containers with a CPU quota. Their round trips take
+//! longer than a suspicion. The loss of one of three may cost no more than a suspicion and one take-over even so.
 
 mod common;
 
 use common::{active, applied, sound, warm, MS};
 use inband_sim::{Layout, Rng, World};
 
-/// A host that gets the CPU only now and then.
-struct Slices {
+/// Of one run without a decision.
+const PAUSE_GIVEN_UP_MS: u64 = 60_000;
+const SEEDS: u64 = 20;
+
+/// A host that has the CPU now and then, and takes a while for each packet.
+#[derive(Clone, Copy)]
+struct Slowness {
     runs_ms: (u64, u64),
     waits_ms: (u64, u64),
+    packet_us: u64,
+    /// Each host's clients submit a command at most so often: within what such hosts can do.
+    submits_every_ms: u64,
+    /// A leader is lost: the longest time until something is decided again.
+    pause_max_ms: u64,
 }
 
-fn play(seed: u64, slices: &Slices, packet_us: u64, load_ms: u64) -> (u64, u64) {
-    let mut layout = Layout::combined(3);
-    layout.timing.submit_deadline_us = 60_000 * MS;
-    let mut world = warm(layout);
-    let mut rng = Rng::new(seed, 1);
-    let nodes = world.layout.nodes();
-    for node in &nodes {
-        world.slow_down(*node, packet_us);
+struct SlowWorld {
+    world: World,
+    rng: Rng,
+    slowness: Slowness,
+    now_ms: u64,
+    stops: Vec<bool>,
+    switch_at_ms: Vec<u64>,
+    submit_at_ms: Vec<u64>,
+}
+
+impl SlowWorld {
+    fn new(seed: u64, slowness: Slowness) -> SlowWorld {
+        let mut layout = Layout::combined(3);
+        layout.timing.submit_deadline_us = 10 * PAUSE_GIVEN_UP_MS * MS;
+        let mut world = warm(layout);
+        let nodes = world.layout.nodes();
+        for node in &nodes {
+            world.slow_down(*node, slowness.packet_us);
+        }
+        let mut rng = Rng::new(seed, 1);
+        SlowWorld {
+            slowness,
+            now_ms: 0,
+            stops: vec![false; nodes.len()],
+            switch_at_ms: nodes.iter().map(|_| rng.between(0, 50)).collect(),
+            submit_at_ms: vec![0; nodes.len()],
+            world,
+            rng,
+        }
     }
-    let mut next_ms: Vec<u64> = nodes.iter().map(|_| rng.between(0, 50)).collect();
-    let mut frozen: Vec<bool> = nodes.iter().map(|_| false).collect();
-    let mut advance = |world: &mut World, ms: u64, from_ms: &mut u64, until: &dyn Fn(&World) -> bool| {
-        for _ in 0..ms {
+
+    /// Let hosts run and wait, and clients submit, until `done`; false after `time_ms`.
+    fn run(&mut self, time_ms: u64, done: impl Fn(&World) -> bool) -> bool {
+        let nodes = self.world.layout.nodes();
+        for _ in 0..time_ms {
             for (at, node) in nodes.iter().enumerate() {
-                if *from_ms < next_ms[at] {
-                    continue;
+                if self.now_ms >= self.switch_at_ms[at] {
+                    self.switch(at, *node);
                 }
-                frozen[at] = !frozen[at];
-                let (low, high) = if frozen[at] { slices.waits_ms } else { slices.runs_ms };
-                if frozen[at] { world.freeze(*node) } else { world.thaw(*node) }
-                next_ms[at] = *from_ms + rng.between(low, high);
-            }
-            if *from_ms % load_ms == 0 {
-                for node in &world.layout.replicas.clone() {
-                    if world.host(*node).host.is_some() && world.host(*node).is_well() {
-                        world.submit(*node);
-                    }
+                if self.now_ms >= self.submit_at_ms[at] && self.world.host(*node).is_well() {
+                    self.world.submit(*node);
+                    self.submit_at_ms[at] = self.now_ms + self.slowness.submits_every_ms;
                 }
             }
-            world.run_for(MS);
-            *from_ms += 1;
-            if until(world) {
+            self.world.run_for(MS);
+            self.now_ms += 1;
+            if done(&self.world) {
                 return true;
             }
         }
         false
-    };
-    let mut ms = 0;
-    advance(&mut world, 2_000, &mut ms, &|_| false);
-    let before = world.stats.activations;
-    advance(&mut world, 3_000, &mut ms, &|_| false);
-    let without_fault = world.stats.activations - before;
-    sound(&world);
-    let leader = active(&world).first().copied().unwrap_or(1);
-    world.crash(leader);
-    let others: Vec<u8> = world.layout.replicas.iter().copied().filter(|n| *n != leader).collect();
-    let highest = others.iter().map(|n| applied(&world, *n)).max().unwrap();
-    let start = ms;
-    // What was decided before the crash does not count.
-    let done = advance(&mut world, 40_000, &mut ms, &|w| others.iter().any(|n| applied(w, *n) > highest + 6));
-    sound(&world);
-    (if done { ms - start } else { u64::MAX }, without_fault)
+    }
+
+    fn switch(&mut self, at: usize, node: u8) {
+        let (low, high) = match self.stops[at] {
+            true => self.slowness.runs_ms,
+            false => self.slowness.waits_ms,
+        };
+        let time_ms = self.rng.between(low, high);
+        if high == 0 {
+            self.switch_at_ms[at] = u64::MAX;
+            return;
+        }
+        self.stops[at] = !self.stops[at];
+        match self.stops[at] {
+            true => self.world.freeze(node),
+            false => self.world.thaw(node),
+        }
+        self.switch_at_ms[at] = self.now_ms + time_ms;
+    }
+}
+
+/// How long nothing was decided after the loss of the leader.
+fn pause_ms(seed: u64, slowness: Slowness) -> u64 {
+    let mut slow = SlowWorld::new(seed, slowness);
+    slow.run(5_000, |_| false);
+    sound(&slow.world);
+    let leader = active(&slow.world).first().copied().unwrap_or(1);
+    slow.world.crash(leader);
+    let nodes = slow.world.layout.replicas.clone();
+    let others: Vec<u8> = nodes.into_iter().filter(|node| *node != leader).collect();
+    let highest = |world: &World| others.iter().map(|node| applied(world, *node)).max();
+    let before = highest(&slow.world);
+    let begins_ms = slow.now_ms;
+    // A few more may have been decided just before.
+    let decides = |world: &World| highest(world) > before.map(|instance| instance + 3);
+    let decided = slow.run(PAUSE_GIVEN_UP_MS, decides);
+    sound(&slow.world);
+    assert!(decided, "seed {seed}: {}", slow.world.explain());
+    slow.now_ms - begins_ms
+}
+
+fn check(name: &str, slowness: Slowness) {
+    let mut pauses: Vec<u64> = (0..SEEDS).map(|seed| pause_ms(seed, slowness)).collect();
+    pauses.sort_unstable();
+    let (median, worst) = (pauses[pauses.len() / 2], pauses[pauses.len() - 1]);
+    println!("{name}: a leader is lost, pause {median} ms (median), {worst} ms (worst)");
+    let pause_max_ms = slowness.pause_max_ms;
+    assert!(
+        worst <= pause_max_ms,
+        "{worst} ms, {pause_max_ms} are allowed"
+    );
 }
 
 #[test]
-fn pauses() {
-    for (runs_ms, waits_ms, packet_us, load_ms) in [
-        ((5, 30), (20, 150), 0, 200), ((5, 30), (50, 300), 0, 200), ((1, 5), (20, 150), 0, 200),
-        ((5, 30), (0, 1), 1_000, 200), ((5, 30), (0, 1), 2_000, 200), ((5, 30), (0, 1), 3_000, 200),((5, 30), (5, 50), 1_000, 200),
-    ] {
-        let slices = Slices { runs_ms, waits_ms };
-        let mut pauses: Vec<_> = (0..10).map(|seed| play(seed, &slices, packet_us, load_ms)).collect();
-        pauses.sort();
-        let elections: Vec<u64> = pauses.iter().map(|p| p.1).collect();
-        println!("runs {runs_ms:?} waits {waits_ms:?} packet {packet_us} us: pauses {:?} elections in 3 s without a fault {elections:?}", pauses.iter().map(|p| p.0).collect::<Vec<_>>());
-    }
+fn fast_hosts() {
+    check(
+        "fast hosts",
+        Slowness {
+            runs_ms: (1, 1),
+            waits_ms: (0, 0),
+            packet_us: 0,
+            submits_every_ms: 20,
+            pause_max_ms: 200,
+        },
+    );
+}
+
+#[test]
+fn hosts_that_take_long_for_a_packet() {
+    check(
+        "1 ms a packet",
+        Slowness {
+            runs_ms: (1, 1),
+            waits_ms: (0, 0),
+            packet_us: 1_000,
+            submits_every_ms: 100,
+            pause_max_ms: 500,
+        },
+    );
+}
+
+#[test]
+fn hosts_that_wait_for_their_turn() {
+    check(
+        "waits of 20 to 150 ms",
+        Slowness {
+            runs_ms: (5, 30),
+            waits_ms: (20, 150),
+            packet_us: 0,
+            submits_every_ms: 20,
+            pause_max_ms: 2_500,
+        },
+    );
+}
+
+#[test]
+fn hosts_that_wait_for_longer_than_a_suspicion() {
+    check(
+        "waits of 50 to 300 ms",
+        Slowness {
+            runs_ms: (5, 30),
+            waits_ms: (50, 300),
+            packet_us: 0,
+            submits_every_ms: 20,
+            pause_max_ms: 4_000,
+        },
+    );
+}
+
+/// Without a leader every NACK brought the next repetition of a request forward, and holes were asked for every 3 ms: two hosts
+/// drowned in 25,000 packets a second from a handful of clients, and elected nobody in a minute. Such hosts are overloaded
+/// by an election as it is; what must not happen is that it feeds itself.
+#[test]
+fn hosts_that_wait_and_take_long_for_a_packet() {
+    check(
+        "waits of 5 to 50 ms, 1 ms a packet",
+        Slowness {
+            runs_ms: (5, 30),
+            waits_ms: (5, 50),
+            packet_us: 1_000,
+            submits_every_ms: 100,
+            pause_max_ms: 20_000,
+        },
+    );
 }
