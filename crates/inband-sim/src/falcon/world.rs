@@ -312,6 +312,8 @@ impl World {
         if !self.hosts.contains_key(&to) {
             return; // an address was damaged
         }
+        // Last, as every driver does: without a key the tag is a checksum.
+        self.codec.sign(&mut bytes);
         let arrivals = self
             .links
             .fate(&mut self.rng_links, self.now, from, to, &mut bytes);

@@ -124,6 +124,9 @@ impl World {
     }
 
     pub(super) fn at_scheduler(&mut self, number: u8, from: Host, bytes: &[u8]) {
+        if !self.codec.admits(bytes) {
+            return; // it was damaged
+        }
         let mut buffer = [0; PACKET_LEN_MAX_BYTES];
         buffer[..bytes.len()].copy_from_slice(bytes);
         let address = from.address();
