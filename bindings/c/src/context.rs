@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use inband_paxos::backend;
+use inband_paxos::backend::{self, Choice};
 use inband_paxos::config::{Config, Dataplane, Role};
-use inband_paxos::library::{DeliveryKind, Event, Library, RecoverFailure};
+use inband_paxos::library::{DeliveryKind, Event, Library, LibraryError, RecoverFailure};
 use inband_paxos::log::{ReplicatedLog, SubmitFailure};
 
 use crate::abi::{Callbacks, Code, Kind, Outcome};
@@ -114,8 +114,7 @@ impl Context {
     ) -> Result<Context, Error> {
         let mut config = Config::load(config_path)?;
         config.host.dataplane = dataplane.unwrap_or(config.host.dataplane);
-        let (dataplane, why) =
-            backend::resolve(config.host.dataplane, config.host.interface.as_deref());
+        let Choice { dataplane, why } = backend::of_host(&config).map_err(LibraryError::from)?;
         let stop = Stop::new().map_err(|e| {
             Error::new(
                 Code::Internal,
