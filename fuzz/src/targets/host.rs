@@ -76,6 +76,7 @@ fn config(node: u8) -> HostConfig {
         incarnation: 1,
         digest: Digest::PLAIN,
         voting: true,
+        packet_len_max_bytes: PACKET_LEN_MAX_BYTES,
     }
 }
 
