@@ -34,7 +34,7 @@ def run(address, script, timeout_s=COMMAND_TIMEOUT_S, stdin=b""):
 def put(address, content, path, mode):
     """Write a file; its size is checked after the copy."""
     path = shlex.quote(str(path))
-    script = (f"mkdir -p $(dirname {path}) && head -c {len(content)} > {path}.new && chmod {mode:o} {path}.new && "
+    script = (f"head -c {len(content)} > {path}.new && chmod {mode:o} {path}.new && "
               f"[ $(stat -c %s {path}.new) = {len(content)} ] && mv {path}.new {path}")
     status, text = run(address, script, stdin=content)
     if status != 0:

@@ -68,8 +68,21 @@ class Cluster:
             except (CommandFailed, OSError, subprocess.TimeoutExpired) as error:
                 raise Failed(f"{block.place} does not work as written: {error}") from error
 
-    def found_again(self, edit=lambda text: text, hosts=None):
-        """A new cluster on the same machines: no state, each host's configuration edited, new certificates."""
+    def power_on(self):
+        """A scenario may have left hosts without power."""
+        off = [self.guests[host] for host in self.hosts if self.guests[host].process is None]
+        for guest in off:
+            guest.start()
+        for guest in off:
+            guest.wait()
+
+    def found_again(self, edit=lambda text: text):
+        """A new cluster on the first three machines: no state, each host's configuration edited."""
+        self.hosts = [1, 2, 3]
+        for host, guest in self.guests.items():
+            if host not in self.hosts and guest.process is not None:
+                guest.cut_power()
+        self.power_on()
         self.each(lambda guest: guest.run("systemctl stop inband; systemctl reset-failed inband; rm -rf /var/lib/inband"))
         for host in self.hosts:
             path = self.admin / f"host-{host}.toml"
@@ -83,7 +96,7 @@ class Cluster:
     def copy_configurations(self):
         """As the documents' own steps do."""
         for block in document.blocks(DEPLOY):
-            if block.where == "admin" and "host.toml" in block.text:
+            if block.where == "admin" and "/etc/inband/host.toml" in block.text:
                 self.on_admin(block.text)
 
     def password(self):
@@ -100,15 +113,18 @@ class Cluster:
         """Until a SET and a GET succeed at each of these replicas."""
         deadline = time.monotonic() + timeout_s
         for host in hosts or self.hosts:
+            said = None
             while True:
                 try:
                     client = self.client(host)
                     client.set(f"ready:{host}", "yes")
-                    if client.get(f"ready:{host}") == b"yes":
+                    said = client.get(f"ready:{host}")
+                    if said == b"yes":
                         break
                 except redis.RedisError as error:
-                    if time.monotonic() > deadline:
-                        raise Failed(f"host-{host} did not serve within {timeout_s} s: {error}\n{self.log(host)}") from error
+                    said = error
+                if time.monotonic() > deadline:
+                    raise Failed(f"host-{host} did not serve within {timeout_s} s: {said}\n{self.log(host)}")
                 time.sleep(POLL_S)
 
     def metrics(self, host):
@@ -147,8 +163,19 @@ class Cluster:
             chosen[host] = found[-1].strip(",;()") if found else "unknown"
         return chosen
 
+    def check_data_planes(self):
+        """Each host chose the best that its driver and kernel allow."""
+        chosen = self.data_planes()
+        for host, plane in chosen.items():
+            best = self.guests[host].best_data_plane()
+            if plane != best:
+                raise Failed(f"host-{host} ({self.guests[host].nic}) runs on {plane}, not on {best}\n{self.log(host)}")
+        return ", ".join(f"host-{host} {plane}" for host, plane in chosen.items())
+
     def check_nothing_lost(self, acknowledged):
         """Every acknowledged write is at every replica."""
+        if not acknowledged:
+            raise Failed("no write was acknowledged, so this shows nothing")
         for host in self.hosts:
             lost = load.missing(self.guests[host].address, acknowledged, {"password": self.password()})
             if lost:

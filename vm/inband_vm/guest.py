@@ -1,6 +1,7 @@
 """One virtual machine: power, and a root shell over the management network."""
 
 import os
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -39,8 +40,11 @@ class Guest:
     def management_address(self):
         return f"10.99.0.{self.id}"
 
-    def driver(self):
-        return {"virtio-net-pci": "virtio_net"}.get(self.nic, self.nic)
+    def best_data_plane(self):
+        """What `auto` must find: virtio-net has native XDP, e1000e has not, and generic mode needs Linux 6.6."""
+        if self.nic == "virtio-net-pci":
+            return "xdp"
+        return "xdp-generic" if tuple(map(int, self.kernel.split("."))) >= (6, 6) else "udp"
 
     def start(self):
         """Power on; `wait` for the shell."""
@@ -58,7 +62,8 @@ class Guest:
         if self.mtu != 1500:
             lan += f",host_mtu={self.mtu}" if self.nic.startswith("virtio") else ""
         command = [
-            "qemu-system-x86_64", "-name", f"inband-{self.id}", "-accel", self.accelerator, "-cpu", "max", "-smp", str(self.cpus),
+            # It ends with this process, however that ends.
+            "setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-name", f"inband-{self.id}", "-accel", self.accelerator, "-cpu", "max", "-smp", str(self.cpus),
             "-m", str(self.memory_mib), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
             "-kernel", CACHE / f"boot/vmlinuz-{release}", "-initrd", CACHE / f"boot/initrd.img-{release}",
             "-append", f"root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigations=off no_timer_check vm.id={self.id}",
@@ -100,6 +105,7 @@ class Guest:
 
     def put(self, content, path, mode=0o644):
         """Write a file and check its size after the copy."""
+        self.run(f"mkdir -p $(dirname {shlex.quote(path)})")
         agent.put(self.management_address, content if isinstance(content, bytes) else content.encode(), path, mode)
 
 

@@ -3,10 +3,14 @@
 A device at the end of `lan` without checksum offload lets tcpdump see every frame as it would be on a cable.
 """
 
+import fcntl
 import os
+import signal
 import subprocess
+import sys
 
 from .image import run
+from .paths import CACHE
 
 NAMESPACE = "inband-vm"
 INSIDE_ENV = "INBAND_VM_INSIDE"
@@ -17,21 +21,33 @@ def ip(*args):
     return run("ip", *args)
 
 
-def enter():
-    """Make the namespace and go on in it, as a new process."""
+def lock():
+    """One run at a time: they would share the namespace and the guests' disk."""
     if os.environ.get(INSIDE_ENV):
+        return
+    CACHE.mkdir(parents=True, exist_ok=True)
+    # Held until the process ends.
+    lock.file = open(CACHE / "lock", "w", encoding="ascii")
+    try:
+        fcntl.flock(lock.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f"vm-test: another run holds {CACHE}/lock; wait for its end")
+
+
+def enter():
+    """Make the namespace and go on in it, as a new process. Signals go to that, and it cleans up."""
+    if os.environ.get(INSIDE_ENV):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         return
     subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True, check=False)
     ip("netns", "add", NAMESPACE)
-    import sys
-    environment = {**os.environ, INSIDE_ENV: "1"}
-    try:
-        done = subprocess.run(["ip", "netns", "exec", NAMESPACE, sys.executable, *sys.argv], env=environment, check=False)
-    except KeyboardInterrupt:
-        done = None
-    finally:
-        subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True, check=False)
-    sys.exit(done.returncode if done else 130)
+    inside = subprocess.Popen(["ip", "netns", "exec", NAMESPACE, sys.executable, *sys.argv],
+                              env={**os.environ, INSIDE_ENV: "1"}, start_new_session=True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: inside.send_signal(number))
+    status = inside.wait()
+    subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True, check=False)
+    sys.exit(status if status >= 0 else 128 - status)
 
 
 def make():

@@ -400,13 +400,20 @@ fn everything_stops_and_the_configuration_is_still_there() {
     };
     cluster.wait("a majority is lost", lost);
     assert_eq!(cluster.epoch(), epoch);
-    let restart = Request::Restart {
+    let restart_at = |first_instances| Request::Restart {
         at_least: 0,
-        first_instances: vec![7, 9],
+        first_instances,
     };
+    // The replicas have applied nothing, and say so.
+    let refused = cluster.ask(&restart_at(vec![7, 9]));
+    assert!(matches!(
+        refused,
+        Err(CallError::Refused(Refusal::AppliedOtherwise { .. }))
+    ));
+    let restart = restart_at(vec![]);
     let epoch = cluster.change(&restart);
     cluster.wait("four vote", |c| c.votes_in(epoch));
-    assert_eq!(cluster.hosts[&4].switch.acceptor.acceptor(1).floor, 9);
+    assert_eq!(cluster.hosts[&4].switch.acceptor.acceptor(1).floor, 1);
     let refused = cluster.ask(&restart);
     assert!(matches!(
         refused,

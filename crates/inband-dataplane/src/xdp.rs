@@ -371,6 +371,9 @@ impl XdpHost {
     /// confirm them. Call until it returns nothing, and every second or so from then on. Returns the
     /// peers that are not resolved; one that was stays addressed as before.
     pub fn refresh_neighbours(&mut self) -> Result<Vec<Unresolved>, XdpError> {
+        if let Some(pair) = &self.loopback {
+            pair.keep_filter_off()?;
+        }
         let mut unresolved: Vec<Unresolved> = Vec::new();
         for group in &mut self.groups {
             let mut changed = false;

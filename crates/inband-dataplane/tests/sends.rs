@@ -118,6 +118,7 @@ fn what_does_not_leave_is_counted() {
         header.digest = inband_dataplane::wire::digest(b"x");
         let mut packet = Vec::new();
         emit(&header, b"x", &mut packet);
+        common::tag(&mut packet);
         packet
     };
     let client = net.socket(5, PORT);

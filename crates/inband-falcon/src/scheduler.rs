@@ -279,7 +279,8 @@ mod tests {
             given.push((task, false));
         }
         assert_eq!(given.len(), EXECUTORS.into());
-        for (number, (packet, is_of_client)) in (0..).zip(given) {
+        for (number, (mut packet, is_of_client)) in (0..).zip(given) {
+            codec.sign(&mut packet);
             let read = codec.read(&packet);
             let [Incoming::Given(given)] = &read[..] else {
                 panic!("{read:?} is no TASK");

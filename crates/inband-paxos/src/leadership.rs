@@ -33,6 +33,10 @@ const PHASE_TRIES_MAX: u32 = 10;
 const BACKOFF_DOUBLINGS_MAX: u32 = 4;
 /// After this long without another futile election the patience with a leader is halved again.
 const PATIENCE_KEPT_US: Micros = 10_000_000;
+/// Patience adds at most this to a suspicion, however long that is configured to be.
+const PATIENCE_MAX_US: Micros = 1_500_000;
+/// Repetitions of PHASE1A to which nobody answers: then this node may be cut off, and looks around again.
+const UNANSWERED_TRIES_MAX: u32 = 4;
 /// Instances asked for at once; more would overflow the acceptors' receive buffers.
 const SCAN_WINDOW: usize = 64;
 /// How often a node that is wanted as leader tries to take over from one that may be well. Each try beyond
@@ -124,6 +128,8 @@ pub struct Leadership {
     /// another candidate was faster. Hosts that are slow must not depose each other again and again.
     patience: u32,
     patience_until: Micros,
+    /// Of the leader's present silence: see `forgive_own_lateness`.
+    forgiven_us: Micros,
     /// Acceptors that have promised the partition to a higher round.
     refused: Votes,
     /// A learner's recovery holds a slot with a higher round.
@@ -172,6 +178,7 @@ impl Leadership {
             futile_soundings: 0,
             patience: 0,
             patience_until: 0,
+            forgiven_us: 0,
             refused: Votes::default(),
             outbid: false,
             wanted_tries: 0,
@@ -273,12 +280,13 @@ impl Leadership {
             return None;
         }
         self.heard_at = now;
+        self.forgiven_us = 0;
         self.heard_round = round;
         self.probe_at = self.probe_at.max(now + self.quiet_us());
         match self.state {
             // A majority has promised a round above this one's: whatever is stamped here is refused.
             State::Active if round > self.round => {
-                self.be_more_patient(now);
+                self.was_deposed(now, round);
                 self.give_way(now);
                 Some(LeaderEvent::Deactivate)
             }
@@ -302,7 +310,7 @@ impl Leadership {
         let probe = self.number_of(header)?;
         // Counted, not timed: a process that was stopped for a while has asked nothing meanwhile.
         let timing = &self.config.timing;
-        let probes_max = (timing.suspect_us << self.patience) / timing.probe_us.max(1);
+        let probes_max = self.suspect_us() / timing.probe_us.max(1);
         let is_of_now = probe.saturating_add(probes_max) >= self.probes;
         is_of_now.then(|| self.on_leader_heard(now, header.round))?
     }
@@ -533,7 +541,7 @@ impl Leadership {
                 None
             }
             State::Active if !header.has(flag::SLOT) => {
-                self.be_more_patient(now);
+                self.was_deposed(now, header.round);
                 self.give_way(now);
                 Some(LeaderEvent::Deactivate)
             }
@@ -549,10 +557,15 @@ impl Leadership {
         (timing.alive_us + timing.probe_us).min(latest_us)
     }
 
+    fn suspect_us(&self) -> Micros {
+        let suspect_us = self.config.timing.suspect_us;
+        (suspect_us << self.patience).min(suspect_us + PATIENCE_MAX_US)
+    }
+
     /// How long to wait for the leader: the next in order behind the one last heard goes first, the
     /// others follow at half the time each, so that seldom two try at once.
     fn suspect_after_us(&self) -> Micros {
-        let suspect_us = self.config.timing.suspect_us << self.patience;
+        let suspect_us = self.suspect_us();
         let leaders = &self.config.leaders;
         let last = round::owner(self.heard_round);
         let count = leaders.len() as u64;
@@ -571,15 +584,29 @@ impl Leadership {
         self.patience_until = now + PATIENCE_KEPT_US;
     }
 
-    /// While this process did not run, it could not hear the leader: such time is no silence of the leader.
+    /// The first in order may take over from a leader that is well; that is no futile election.
+    fn was_deposed(&mut self, now: Micros, round: u64) {
+        if self.config.leaders.first() != Some(&round::owner(round)) {
+            self.be_more_patient(now);
+        }
+    }
+
+    /// While this process did not run, it could not hear the leader: such time is no silence of the leader. But a
+    /// process that is late again and again must not wait without a bound: one time-out a silence is forgiven.
     fn forgive_own_lateness(&mut self, now: Micros) {
         let late_us = now.saturating_sub(self.probe_at);
         if late_us > self.config.timing.probe_us {
-            self.heard_at = (self.heard_at + late_us).min(now);
+            let left_us = self.config.timing.suspect_us - self.forgiven_us;
+            let forgiven_us = late_us.min(left_us);
+            self.forgiven_us += forgiven_us;
+            self.heard_at = (self.heard_at + forgiven_us).min(now);
         }
-        if self.patience > 0 && now >= self.patience_until {
+    }
+
+    fn forget_futile_elections(&mut self, now: Micros) {
+        while self.patience > 0 && now >= self.patience_until {
             self.patience -= 1;
-            self.patience_until = now + PATIENCE_KEPT_US;
+            self.patience_until += PATIENCE_KEPT_US;
         }
     }
 
@@ -587,6 +614,7 @@ impl Leadership {
     fn give_way(&mut self, now: Micros) {
         self.state = State::Watching;
         self.futile_soundings = 0;
+        self.forgiven_us = 0;
         self.heard_at = now;
         if self.wanted_tries > 0 {
             self.wanted_tries -= 1;
@@ -602,6 +630,7 @@ impl Leadership {
         rounds: &mut RoundSource,
         out: &mut Outbox,
     ) -> Option<LeaderEvent> {
+        self.forget_futile_elections(now);
         match self.state {
             State::Watching => {
                 self.forgive_own_lateness(now);
@@ -634,7 +663,11 @@ impl Leadership {
                     return None;
                 }
                 self.tries += 1;
-                if self.tries > PHASE_TRIES_MAX {
+                let tries_max = match &self.state {
+                    State::Promising { voters, .. } if voters.is_empty() => UNANSWERED_TRIES_MAX,
+                    _ => PHASE_TRIES_MAX,
+                };
+                if self.tries > tries_max {
                     self.be_more_patient(now);
                     self.give_way(now);
                     return None;

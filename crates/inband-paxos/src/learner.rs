@@ -62,7 +62,7 @@ pub struct Learner {
     /// Since when `next` is missing although later instances exist; 0: it is not.
     hole_since: Micros,
     asked_at: Micros,
-    /// Questions about this hole so far: each doubles the wait for the next, [`ASK_DOUBLINGS_MAX`] times.
+    /// Questions about this hole so far: after the first two each doubles the wait for the next.
     asks: u32,
     learn_votes: BTreeMap<u64, RoundVotes>,
     recoveries: BTreeMap<u64, Recovery>,
@@ -186,6 +186,9 @@ impl Learner {
         self.config.epoch = epoch;
         self.config.acceptors = acceptors.to_vec();
         self.learn_votes.clear();
+        // Decided values of the earlier epoch can be learned again if they still are; after a restart from what the
+        // replicas had applied they are not, and the instances get other values.
+        self.ahead.clear();
         self.hole_since = 0;
         let context = Self::context(&self.config);
         for recovery in self.recoveries.values_mut() {
@@ -489,7 +492,8 @@ impl Learner {
     /// How long answers may take until the question is repeated. Between slow hosts they take longer than the first
     /// wait, and repetitions at that pace would be most of what the hosts have to do.
     fn ask_after_us(&self) -> Micros {
-        self.config.timing.gap_us << self.asks.min(ASK_DOUBLINGS_MAX)
+        let doublings = self.asks.saturating_sub(ASKS_BEFORE_RECOVERY);
+        self.config.timing.gap_us << doublings.min(ASK_DOUBLINGS_MAX)
     }
 
     /// When `on_tick` has something to do.

@@ -363,9 +363,10 @@ impl Proposer {
         if round < self.leader_round {
             return;
         }
+        let is_news = round > self.leader_round;
         self.leader_round = round;
         let node = round::owner(round);
-        if self.leader == Some(node) {
+        if self.leader == Some(node) && !is_news {
             return;
         }
         self.leader = Some(node);

@@ -14,6 +14,11 @@ impl Votes {
         }
     }
 
+    /// Nobody was counted yet?
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
     /// So many that the others are no majority?
     pub fn blocks(self, acceptors: &[u8]) -> bool {
         (acceptors.len() - self.0.count_ones() as usize) * 2 <= acceptors.len()

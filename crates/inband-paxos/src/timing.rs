@@ -14,7 +14,7 @@ pub const LEARN_BATCH: usize = 64;
 /// Instances a learner asks a peer's log for at once.
 pub const PEER_BATCH: u64 = 128;
 /// Instances a learner recovers by phase 1 at once.
-pub const RECOVERIES_MAX: usize = 8;
+pub const RECOVERIES_MAX: usize = 32;
 /// Decided values kept for peers: count, of all logs of a host.
 pub const DECIDED_LOG_VALUES_MAX: usize = 65_536;
 /// Decided values kept for peers: bytes, of all logs of a host.

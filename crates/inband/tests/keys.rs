@@ -36,7 +36,7 @@ fn throw(targets: &[SocketAddrV4]) {
         for kind in Type::ALL {
             // As a member, of the right epoch.
             let mut header = Header::new(kind, 2, 1);
-            (header.instance, header.floor, header.round) = (1 << 40, 1 << 40, u64::MAX);
+            (header.instance, header.floor, header.round) = (1 << 40, 1 << 40, 1 << 60);
             header.digest = wire::digest(b"nonsense");
             let mut packet = Vec::new();
             wire::emit(&header, b"nonsense", &mut packet);

@@ -50,7 +50,9 @@ impl Loopback {
                 .delete(old.index)
                 .doing("removing an old loopback pair")?;
         }
-        netlink.add_veth(&near_name, &far_name).map_err(|e| {
+        let mac = |end: u8| [0x02, b'i', b'b', 0, end, spec.node];
+        let (near, far) = ((&*near_name, mac(0)), (&*far_name, mac(1)));
+        netlink.add_veth(near, far).map_err(|e| {
             if e.kind() == io::ErrorKind::PermissionDenied {
                 return XdpError::Privilege {
                     what: "making a veth pair",
@@ -77,8 +79,6 @@ impl Loopback {
             // The roles' answers carry this host's own address as their source.
             write_sysctl(&format!("net/ipv4/conf/{name}/accept_local"), "1")
                 .doing(format!("setting accept_local of {name}"))?;
-            write_sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "0")
-                .doing(format!("setting rp_filter of {name}"))?;
             // Nothing but our packets belongs here; without IPv6 that is fine as well.
             let _ = write_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1");
             pair.netlink
@@ -86,7 +86,20 @@ impl Loopback {
                 .doing(format!("bringing {name} up"))?;
             *link = attach::find_link(&pair.netlink, name)?;
         }
+        pair.keep_filter_off()?;
         Ok(pair)
+    }
+
+    /// The pair has no addresses, so even loose filtering drops what it brings. Called again and again, because udev
+    /// applies the machine's own settings to a new interface at any time after it has been made.
+    pub fn keep_filter_off(&self) -> Result<(), XdpError> {
+        for name in [&self.near_name, &self.far_name] {
+            let path = format!("net/ipv4/conf/{name}/rp_filter");
+            if read_sysctl(&path).as_deref() != Some("0") {
+                write_sysctl(&path, "0").doing(format!("setting rp_filter of {name}"))?;
+            }
+        }
+        Ok(())
     }
 
     /// Send a UDP payload from this host's address to itself, through the pair.

@@ -211,17 +211,25 @@ impl Netlink {
         Ok(Some(link))
     }
 
-    /// Make a pair of virtual interfaces.
-    pub fn add_veth(&self, name: &str, peer: &str) -> io::Result<()> {
+    /// Make a pair of virtual interfaces with these MAC addresses. An address that is chosen by the kernel would not stay:
+    /// udev's policy `persistent`, the default, replaces it a moment later.
+    pub fn add_veth(
+        &self,
+        (name, mac): (&str, [u8; 6]),
+        (peer, peer_mac): (&str, [u8; 6]),
+    ) -> io::Result<()> {
         let flags = libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
         self.do_it(
             Message::new(libc::RTM_NEWLINK, flags, &link_header(0, 0, 0))
                 .name(libc::IFLA_IFNAME, name)
+                .attribute(libc::IFLA_ADDRESS, &mac)
                 .nest(libc::IFLA_LINKINFO, |m| {
                     m.attribute(libc::IFLA_INFO_KIND, b"veth")
                         .nest(libc::IFLA_INFO_DATA, |m| {
                             m.nest(VETH_INFO_PEER, |m| {
-                                m.raw(&link_header(0, 0, 0)).name(libc::IFLA_IFNAME, peer)
+                                m.raw(&link_header(0, 0, 0))
+                                    .name(libc::IFLA_IFNAME, peer)
+                                    .attribute(libc::IFLA_ADDRESS, &peer_mac)
                             })
                         })
                 }),
