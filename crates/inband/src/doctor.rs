@@ -14,6 +14,7 @@ use inband_lab::memory::{self, TooLarge};
 use inband_lab::{control, preflight, ClusterSpec};
 use inband_paxos::backend;
 use inband_paxos::config::{Config, Role, DEFAULT_RING_SLOTS};
+use inband_paxos::durable::StateLock;
 use inband_paxos::key_file::KeyFile;
 
 use crate::exit_status::Unsuitable;
@@ -95,7 +96,13 @@ fn host(path: &Path) -> Result<()> {
         need >> 20,
         available >> 20
     );
-    check("memory", running.is_some() || need <= available, &says);
+    // It starts all the same, and may be ended by the kernel later.
+    line(running.is_some() || need <= available, "memory", &says);
+    if let Some(path) = &config.host.password_file {
+        let password = crate::replica::password_of(&config);
+        let good = format!("{} is for its owner alone", path.display());
+        check("password file", password.is_ok(), &words(&password, &good));
+    }
     if let Some(path) = &config.cluster.key_file {
         let keys = KeyFile::load(path);
         let good = format!("{} is for its owner alone", path.display());
@@ -115,6 +122,7 @@ fn host(path: &Path) -> Result<()> {
     let mtu = inband_paxos::mtu::check(&config);
     let says = format!("packets are made for {}", config.cluster.mtu);
     check("mtu", mtu.is_ok(), &words(&mtu, &says));
+    let lock = state_lock(&config);
     if let Some(status) = running {
         // Its own programs are attached: nothing can be tried beside them.
         let backends = status.backends.values().cloned().collect::<BTreeSet<_>>();
@@ -125,6 +133,9 @@ fn host(path: &Path) -> Result<()> {
             status.dataplane_why
         );
         line(true, "data plane", &says);
+    } else if let Err(error) = &lock {
+        // It is starting: programs tried beside it would take the interface from it.
+        line(true, "data plane", &format!("not tried: {error}"));
     } else {
         keep_refusals_in(&std::env::temp_dir());
         match backend::try_host(&config) {
@@ -139,6 +150,15 @@ fn host(path: &Path) -> Result<()> {
         return Ok(());
     }
     Err(Unsuitable(format!("{} would not start: {}", this.name, bad.join(", "))).into())
+}
+
+/// What keeps a host from starting while its interface is tried; nothing to keep if it has never started.
+fn state_lock(config: &Config) -> Result<Option<StateLock>> {
+    let state_dir = &config.host.state_dir;
+    Ok(state_dir
+        .exists()
+        .then(|| StateLock::take(state_dir))
+        .transpose()?)
 }
 
 /// Whether a cluster of `inband up` would work on this machine.

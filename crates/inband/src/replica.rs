@@ -19,6 +19,7 @@ use rustls::ServerConfig;
 
 use crate::control_plane;
 use crate::descriptors;
+use crate::exit_status::Unsuitable;
 use crate::metrics;
 use crate::serve::{self, HostView};
 use crate::transport;
@@ -111,11 +112,10 @@ pub fn run(
 }
 
 /// What Redis clients must say.
-fn password_of(config: &Config) -> Result<Option<Password>> {
+pub fn password_of(config: &Config) -> Result<Option<Password>> {
     let file = config.host.password_file.as_deref();
-    file.map(Password::read)
-        .transpose()
-        .context("host.password_file")
+    let password = file.map(Password::read).transpose();
+    password.map_err(|error| Unsuitable(format!("host.password_file: {error}")).into())
 }
 
 /// What Redis clients must speak.

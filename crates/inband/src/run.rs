@@ -37,6 +37,9 @@ pub fn run(config_path: &Path) -> Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signals(&stop)?;
     mtu::check(&config)?;
+    // What no further start will cure, before interfaces are touched.
+    transport::check_holder(&config)?;
+    crate::replica::password_of(&config)?;
     keep_refusals_in(&config.host.state_dir);
     let choice = backend::of_host(&config)?;
     let this = config.this();

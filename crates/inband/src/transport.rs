@@ -10,6 +10,8 @@ use inband_paxos::config::{Config, TlsConfig};
 use inband_transport::certificates::{self, Authority, CertificateFiles, Holder, RENEW_BEFORE};
 use inband_transport::tls::Transport;
 
+use crate::exit_status::Unsuitable;
+
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// With less left a host and `inband doctor` warn.
 const RENEW_BEFORE_DAYS: i64 = (RENEW_BEFORE.as_secs() / DAY.as_secs()) as i64;
@@ -25,18 +27,20 @@ pub fn certificate_files(tls: &TlsConfig) -> CertificateFiles {
 
 /// As the configuration says; warns of a certificate that is about to expire.
 pub fn of(config: &Config) -> Result<Transport> {
-    if let Some(tls) = &config.host.tls {
-        check_holder(config, &tls.certificate)?;
-    }
+    check_holder(config)?;
     of_tls(config.host.tls.as_ref())
 }
 
 /// Peers refuse a host that comes with the certificate of another; say so here, where it can be cured.
-fn check_holder(config: &Config, certificate: &Path) -> Result<()> {
+pub fn check_holder(config: &Config) -> Result<()> {
+    let Some(tls) = &config.host.tls else {
+        return Ok(());
+    };
+    let certificate = &tls.certificate;
     let this = config.this();
     let holder = certificates::holder(certificate).context("host.tls")?;
     match holder {
-        Some(holder) if holder.node != this.id => bail!(
+        Some(holder) if holder.node != this.id => Err(Unsuitable(format!(
             "{} is the certificate of node {} of cluster {:?}, but this host is node {} ({:?}); \
              copy this host's own, or make it with `inband certificate new`",
             certificate.display(),
@@ -44,7 +48,8 @@ fn check_holder(config: &Config, certificate: &Path) -> Result<()> {
             holder.cluster,
             this.id,
             this.name
-        ),
+        ))
+        .into()),
         // Not one of ours: whether it will do, the handshake says.
         _ => Ok(()),
     }
@@ -81,13 +86,12 @@ pub fn health(config: &Config) -> Result<(bool, String)> {
         return Ok((false, says.into()));
     };
     let files = certificate_files(tls);
-    let usable = check_holder(config, &files.certificate)
-        .and_then(|()| Ok(Transport::mutual(&files).map(drop)?));
+    let usable = check_holder(config).and_then(|()| Ok(Transport::mutual(&files).map(drop)?));
     if let Err(error) = usable {
         return Ok((false, format!("{error:#}")));
     }
     let left = days_left(&files)?;
-    Ok((left >= RENEW_BEFORE_DAYS, expiry_in_words(&files, left)))
+    Ok((left >= 0, expiry_in_words(&files, left)))
 }
 
 fn expiry_in_words(files: &CertificateFiles, days_left: i64) -> String {
