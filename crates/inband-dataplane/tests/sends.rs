@@ -86,6 +86,34 @@ fn wait_for(host: &XdpHost, counter: &str, count: u64) {
     }
 }
 
+/// Addresses that the kernel chose would be replaced by udev's policy `persistent`, and what the roles answer to their own
+/// host would be dropped; and udev sets `rp_filter` again as the machine's configuration says.
+#[test]
+fn the_pair_to_own_roles_has_addresses_that_stay() {
+    let net = Net::new();
+    let leader = Roles {
+        leader: true,
+        ..Roles::default()
+    };
+    let mut spec = lead(&net, leader).spec().clone();
+    spec.loopback = true;
+    let mut host = net.on(1, || XdpHost::load(spec)).unwrap();
+    let run = |program: &str, args: &[&str]| {
+        let output = net.on(1, || {
+            std::process::Command::new(program).args(args).output()
+        });
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let links = run("ip", &["-o", "link", "show"]);
+    for mac in ["02:69:62:00:00:01", "02:69:62:00:01:01"] {
+        assert!(links.contains(mac), "{mac}: {links}");
+    }
+    let filter = "net.ipv4.conf.ib1-loop0.rp_filter";
+    run("sysctl", &["-w", &format!("{filter}=2")]);
+    net.on(1, || host.refresh_neighbours()).unwrap();
+    assert_eq!(run("sysctl", &["-n", filter]).trim(), "0");
+}
+
 #[test]
 fn what_does_not_leave_is_counted() {
     let mut net = Net::new();

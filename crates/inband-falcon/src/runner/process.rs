@@ -78,9 +78,11 @@ impl Stop {
         child.wait()
     }
 
-    /// The watched process goes on without a task.
-    pub fn unwatch(&self) {
-        self.lock().group = None;
+    /// The watched process goes on without a task; returns whether it was killed instead, as its task was ending.
+    pub fn unwatch(&self) -> bool {
+        let mut state = self.lock();
+        state.group = None;
+        state.wanted
     }
 }
 
@@ -88,4 +90,30 @@ impl Stop {
 pub fn status_of(status: ExitStatus) -> i32 {
     let by_signal = || 128 + status.signal().unwrap_or_default();
     status.code().unwrap_or_else(by_signal)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A task may be stopped just as its process has answered: that process is no good for the next one.
+    #[test]
+    fn who_stops_watching_learns_that_the_process_was_killed() {
+        use std::os::unix::process::CommandExt;
+        let mut child = Command::new("sleep")
+            .arg("60")
+            .process_group(0)
+            .spawn()
+            .expect("it runs");
+        let stop = Stop::default();
+        stop.begin();
+        stop.watch(&child);
+        assert!(!stop.unwatch());
+        stop.watch(&child);
+        stop.stop();
+        assert!(stop.unwatch());
+        assert_eq!(status_of(child.wait().expect("it ended")), 137);
+    }
 }

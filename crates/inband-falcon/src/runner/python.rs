@@ -64,8 +64,8 @@ impl Python {
         stop.watch(&self.child);
         match self.exchange(pickled) {
             Ok(answer) => {
-                stop.unwatch();
-                (answer, Some(self))
+                let was_killed = stop.unwatch();
+                (answer, (!was_killed).then_some(self))
             }
             Err(error) => {
                 // Nothing to one that has ended by itself.
