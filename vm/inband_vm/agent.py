@@ -35,7 +35,7 @@ def put(address, content, path, mode):
     """Write a file; its size is checked after the copy."""
     path = shlex.quote(str(path))
     script = (f"head -c {len(content)} > {path}.new && chmod {mode:o} {path}.new && "
-              f"[ $(stat -c %s {path}.new) = {len(content)} ] && mv {path}.new {path}")
+              f"[ $(stat -c %s {path}.new) = {len(content)} ] && mv {path}.new {path} || {{ cat > /dev/null; false; }}")
     status, text = run(address, script, stdin=content)
     if status != 0:
         raise CommandFailed(f"{address}: cannot write {path}: {text}")

@@ -113,6 +113,7 @@ def replace_a_member(cluster):
     name = f"host-{new}"
     cluster.on_admin(f"""
         inband certificate new --config {name}.toml --authority authority --out {name}
+        ssh root@{name} mkdir -p -m 700 /etc/inband
         scp "$(command -v inband)" root@{name}:/usr/local/bin/inband
         scp -p {name}.toml root@{name}:/etc/inband/host.toml
         scp -p keys.toml password {name}/ca.pem {name}/certificate.pem {name}/key.pem root@{name}:/etc/inband/
