@@ -159,8 +159,8 @@ class Cluster:
         """What each host's `auto` chose at its last start."""
         chosen = {}
         for host in self.hosts:
-            found = re.findall(r"data ?plane (\S+)", self.log(host, 400))
-            chosen[host] = found[-1].strip(",;()") if found else "unknown"
+            found = re.findall(rf"host-{host}: dataplane (\S+) \(", self.log(host, 400))
+            chosen[host] = found[-1] if found else "unknown"
         return chosen
 
     def check_data_planes(self):
