@@ -52,8 +52,9 @@ fn one_refusal_does_not_stop_a_candidate() {
     lose(&mut world, |p| {
         p.from == 4 && p.header.kind == Type::Position
     });
+    // While it reached nobody its soundings backed off, to 160 ms at most.
     assert!(
-        world.run_until(world.now + 60 * MS, |w| active(w) == [3]),
+        world.run_until(world.now + 220 * MS, |w| active(w) == [3]),
         "{}",
         world.explain()
     );
