@@ -41,7 +41,7 @@ fn one_refusal_does_not_stop_a_candidate() {
     lose(&mut world, |p| {
         (p.header.kind == Type::Phase1A && p.to != 4) || (p.from == 3 || p.to == 3)
     });
-    world.run_for(900 * MS);
+    world.run_for(6_000 * MS);
     world.crash(2);
     // Higher than what leader 3 makes of the rounds it can have seen.
     assert!(
