@@ -95,7 +95,8 @@ impl Loopback {
     pub fn keep_filter_off(&self) -> Result<(), XdpError> {
         for name in [&self.near_name, &self.far_name] {
             let path = format!("net/ipv4/conf/{name}/rp_filter");
-            if read_sysctl(&path).as_deref() != Some("0") {
+            // Not to be read from a thread in another namespace than the pair's.
+            if read_sysctl(&path).is_some_and(|value| value != "0") {
                 write_sysctl(&path, "0").doing(format!("setting rp_filter of {name}"))?;
             }
         }
