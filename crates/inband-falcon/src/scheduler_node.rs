@@ -346,7 +346,7 @@ fn load(
     address: SocketAddrV4,
     incarnation: u64,
 ) -> Result<(Dataplane, Backend), SchedulerError> {
-    let spec = |mode, interface: &str| FalconXdpSpec {
+    let spec = |mode, interface: &str, address| FalconXdpSpec {
         node: NODE,
         config: config.falcon,
         incarnation,
@@ -364,7 +364,9 @@ fn load(
         let interface = config.interface.as_deref().unwrap_or_default();
         // What was asked for by name is loaded below.
         match config.dataplane {
-            Dataplane::Auto => FalconXdp::load(spec(mode, interface)).map(drop),
+            Dataplane::Auto => {
+                FalconXdp::load(spec(mode, interface, backend::trial_address(address))).map(drop)
+            }
             _ => Ok(()),
         }
     })?;
@@ -383,6 +385,6 @@ fn load(
     if !may_look_up_clients(&interface) {
         allow_forwarding(&interface)?;
     }
-    let xdp = FalconXdp::load(spec(mode, &interface))?;
+    let xdp = FalconXdp::load(spec(mode, &interface, address))?;
     Ok((dataplane, Backend::Kernel(Box::new(xdp))))
 }

@@ -109,7 +109,7 @@ impl SwitchNode {
         let members = |set| cluster.places(set).into_iter().map(address_of).collect();
         let replicas: Vec<Vec<_>> = (0..geometry.sets as u16).map(members).collect();
         let host = &config.host;
-        let spec = |mode, interface: &str| FlairXdpSpec {
+        let spec = |mode, interface: &str, address| FlairXdpSpec {
             node,
             geometry,
             incarnation,
@@ -128,7 +128,9 @@ impl SwitchNode {
             let interface = host.interface.as_deref().unwrap_or_default();
             // What was asked for by name is loaded below.
             match host.dataplane {
-                Dataplane::Auto => FlairXdp::load(spec(mode, interface)).map(drop),
+                Dataplane::Auto => {
+                    FlairXdp::load(spec(mode, interface, backend::trial_address(address))).map(drop)
+                }
                 _ => Ok(()),
             }
         })?;
@@ -147,7 +149,7 @@ impl SwitchNode {
                 if !may_look_up_clients(&interface) {
                     allow_forwarding(&interface)?;
                 }
-                Backend::Kernel(Box::new(FlairXdp::load(spec(mode, &interface))?))
+                Backend::Kernel(Box::new(FlairXdp::load(spec(mode, &interface, address))?))
             }
         };
         Ok(SwitchNode {

@@ -1,7 +1,7 @@
 //! Which backend a host uses: what was asked for, or the best that works. `inband run` and `inband
 //! doctor` ask here, so that they cannot differ.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 pub use inband_dataplane::xdp::KERNEL_MIN_NATIVE;
 use inband_dataplane::xdp::{self, Proof, XdpError, XdpHost, XdpMode};
@@ -66,6 +66,7 @@ fn try_out(config: &Config, load_first: bool) -> Result<Choice, NodeError> {
         if !load_first {
             return Ok(());
         }
+        // Its registers are of epoch 0, which no packet is of: it hears nothing, whatever its address.
         let spec = xdp_spec(config, mode, keys).map_err(|e| XdpError::Spec(e.to_string()))?;
         XdpHost::load(spec).map(drop)
     })
@@ -79,8 +80,15 @@ fn udp(why: String) -> Choice {
     }
 }
 
+/// The address to try a role at: no packet has this port, so the role on trial hears nothing. It must
+/// not answer anybody, because what it would learn and promise ends with the trial.
+pub fn trial_address(address: SocketAddrV4) -> SocketAddrV4 {
+    SocketAddrV4::new(*address.ip(), 0)
+}
+
 /// Resolve `auto`, or try whether what was asked for works. `load` loads and attaches the programs of
-/// the roles as they will be, and takes them away again.
+/// the roles as they will be, except that they must not serve yet (see [`trial_address`]), and takes
+/// them away again.
 pub fn resolve(
     asked: Dataplane,
     place: Option<&Place<'_>>,
