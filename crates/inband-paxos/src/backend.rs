@@ -2,12 +2,18 @@
 //! doctor` ask here, so that they cannot differ.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::thread;
+use std::time::{Duration, Instant};
 
 pub use inband_dataplane::xdp::KERNEL_MIN_NATIVE;
 use inband_dataplane::xdp::{self, Proof, XdpError, XdpHost, XdpMode};
 
 use crate::config::{Config, Dataplane};
 use crate::node::{kernel_roles, xdp_spec, NodeError};
+
+/// How long `auto` waits for an interface that another program has, and between two looks.
+const BUSY_PATIENCE: Duration = Duration::from_secs(3);
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where roles run, and why there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,8 +148,9 @@ fn choose(
         }
     }
     let mut refused: Vec<String> = Vec::new();
+    let until = Instant::now() + BUSY_PATIENCE;
     for (mode, dataplane) in modes {
-        match works(mode) {
+        match once_free(until, || works(mode)) {
             Ok(proof) => {
                 let choice = proven(dataplane, mode, proof);
                 refused.insert(0, choice.why);
@@ -154,6 +161,20 @@ fn choose(
         }
     }
     Ok(udp(refused.join("; ")))
+}
+
+/// Try again while another program is on the interface: it may be that of a process that is ending,
+/// and `auto` is not to settle for less because of that.
+fn once_free(
+    until: Instant,
+    mut works: impl FnMut() -> Result<Proof, XdpError>,
+) -> Result<Proof, XdpError> {
+    loop {
+        match works() {
+            Err(XdpError::Busy { .. }) if Instant::now() < until => thread::sleep(BUSY_PAUSE),
+            result => return result,
+        }
+    }
 }
 
 fn name(mode: XdpMode) -> &'static str {
@@ -211,6 +232,21 @@ mod tests {
             assert!(choice.why.contains(why), "{}", choice.why);
             assert_eq!(choice.why.lines().count(), 1);
         }
+    }
+
+    #[test]
+    fn auto_waits_for_a_program_that_is_going_away() {
+        let mut tries = 0;
+        let choice = choose(Dataplane::Auto, "eth0", |_| {
+            tries += 1;
+            match tries {
+                1 | 2 => Err(XdpError::Busy {
+                    interface: "eth0".into(),
+                }),
+                _ => Ok(Proof::Sent),
+            }
+        });
+        assert_eq!(choice.unwrap().dataplane, Dataplane::Xdp);
     }
 
     #[test]

@@ -90,11 +90,14 @@ pub fn run(args: &AgreementArgs, output: &mut Output) -> Result<()> {
                     ring_slots: args.ring_slots,
                     ..Job::new(*backend, load, duration)
                 })?;
-                ensure!(
-                    outcome.failed() == 0,
-                    "{} submissions failed: the cluster did not keep up",
-                    outcome.failed()
-                );
+                if outcome.failed() > 0 {
+                    output.note(&format!(
+                        "round {round}, {backend}, {load:?}: left out: {} submissions failed, for the \
+                         cluster did not keep up",
+                        outcome.failed()
+                    ));
+                    continue;
+                }
                 let (figures, proposer) = (&mut figures[at], &outcome.reports[0]);
                 match load {
                     Load::Latency => {
@@ -158,19 +161,28 @@ fn print_rows(
         ),
     ];
     for (metric, unit, pick, what) in metrics {
-        let values: Vec<f64> = figures.iter_mut().map(|f| median(pick(f))).collect();
+        let mut median_of = |at: usize| {
+            let values = pick(&mut figures[at]);
+            (!values.is_empty()).then(|| median(values))
+        };
+        let values: Vec<Option<f64>> = (0..args.backends.len()).map(&mut median_of).collect();
         let udp = args.backends.iter().position(|b| *b == Dataplane::Udp);
         for (at, backend) in args.backends.iter().enumerate() {
-            let baseline = udp.filter(|udp| *udp != at).map(|udp| Baseline {
+            let Some(value) = values[at] else {
+                output.skipped(&format!("{metric}, {backend}: every round was left out"));
+                continue;
+            };
+            let udp = udp.filter(|udp| *udp != at).and_then(|udp| values[udp]);
+            let baseline = udp.map(|value| Baseline {
                 name: "the udp backend in the same run".into(),
-                value: values[udp],
+                value,
             });
             let row = Row {
                 bench: "agreement",
                 metric,
                 backend: backend.to_string(),
                 variant: String::new(),
-                value: values[at],
+                value,
                 unit,
                 ratio: None,
                 paper: None,

@@ -16,7 +16,7 @@ use inband_paxos::config::{
 };
 
 use super::cpu::{CpuClock, CpuUse};
-use super::node::{Load, Report, COUNTING};
+use super::node::{Load, Report, COUNTING, POSITIONS_EVERY};
 use super::scratch::{retry, ScratchDir};
 
 /// Acceptors of every bed.
@@ -238,11 +238,15 @@ impl Bed {
             let Some(line) = text.lines().find(|l| l.starts_with('{')) else {
                 bail!("{name} reported nothing; it said: {}", text.trim());
             };
-            reports.push(serde_json::from_str(line).with_context(|| format!("{name}: {line}"))?);
+            let report = serde_json::from_str(line).with_context(|| format!("{name}: {line}"))?;
+            reports.push((name, report));
         }
         if job.load != Load::Idle {
-            check_agreement(&reports)?;
+            for behind in check_agreement(&reports)? {
+                eprintln!("note: {behind}");
+            }
         }
+        let reports = reports.into_iter().map(|(_, report)| report).collect();
         Ok((Outcome { reports, cpu }, value))
     }
 
@@ -356,43 +360,115 @@ fn node_args(config: &Path, job: &Job, learner: usize) -> Vec<std::ffi::OsString
     args
 }
 
-/// All learners delivered the same values in the same order, each once.
-fn check_agreement(reports: &[Report]) -> Result<()> {
-    let first = reports.first().context("no learners")?;
-    for report in reports {
-        ensure!(report.delivered > 0, "a learner delivered nothing");
+/// All learners delivered the same values in the same order, each once, as far as they came. Whether
+/// they came equally far is told apart from that: on a loaded machine a learner may end behind the
+/// others. Returns a sentence about each that did.
+fn check_agreement(reports: &[(String, Report)]) -> Result<Vec<String>> {
+    let (_, first) = reports.first().context("no learners")?;
+    let mut behind = Vec::new();
+    for log in 0..first.last.len() {
+        let furthest = reports.iter().map(|(_, r)| r.last[log].instance).max();
+        let furthest = furthest.unwrap_or_default();
+        let common = common_position(reports, log)?;
+        for (name, report) in reports {
+            ensure!(report.delivered > 0, "{name} delivered nothing");
+            let last = report.last[log].instance;
+            if last < furthest {
+                behind.push(format!(
+                    "{name} ended at instance {last} of log {log}, the first of the learners at \
+                     {furthest}; they agree up to instance {common}"
+                ));
+            }
+        }
+    }
+    Ok(behind)
+}
+
+/// The highest position of a log that can be compared; an error if learners disagree there.
+fn common_position(reports: &[(String, Report)], log: usize) -> Result<u64> {
+    let (first_name, first) = &reports[0];
+    let same_end = |(_, r): &(String, Report)| r.last[log].instance == first.last[log].instance;
+    let at_end = reports.iter().all(same_end);
+    let of = |report: &Report, instance| {
+        let mut positions = report.positions[log].iter();
+        match at_end {
+            true => Some(report.last[log]),
+            false => positions.find(|p| p.instance == instance).copied(),
+        }
+    };
+    let reached = reports.iter().map(|(_, r)| r.last[log].instance).min();
+    let reached = reached.unwrap_or_default();
+    let common = match at_end {
+        true => reached,
+        false => reached / POSITIONS_EVERY * POSITIONS_EVERY,
+    };
+    if common == 0 {
+        return Ok(0);
+    }
+    let expected = of(first, common);
+    for (name, report) in reports {
+        let found = of(report, common);
         ensure!(
-            (&report.checksums, &report.last_instances)
-                == (&first.checksums, &first.last_instances),
-            "learners disagree: instances {:?} checksums {:x?}, and instances {:?} checksums {:x?}",
-            first.last_instances,
-            first.checksums,
-            report.last_instances,
-            report.checksums
+            found.is_some() && found == expected,
+            "{first_name} and {name} disagree at instance {common} of log {log}: {expected:x?} and {found:x?}"
         );
     }
-    Ok(())
+    Ok(common)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::node::Position;
 
     fn report(checksum: u64) -> Report {
         Report {
             delivered: 1000,
             duration_us: 500_000,
-            checksums: vec![checksum],
-            last_instances: vec![9],
+            last: vec![Position {
+                instance: 9,
+                checksum,
+            }],
+            positions: vec![Vec::new()],
             ..Report::default()
         }
     }
 
+    fn named(reports: &[Report]) -> Vec<(String, Report)> {
+        let names = (0..).map(|number| format!("replica/{number}"));
+        names.zip(reports.iter().cloned()).collect()
+    }
+
     #[test]
     fn learners_that_disagree_are_no_figure() {
-        assert!(check_agreement(&[report(1), report(1)]).is_ok());
-        assert!(check_agreement(&[report(1), report(2)]).is_err());
+        assert!(check_agreement(&named(&[report(1), report(1)])).is_ok());
+        assert!(check_agreement(&named(&[report(1), report(2)])).is_err());
         assert!(check_agreement(&[]).is_err());
+    }
+
+    #[test]
+    fn a_learner_that_fell_behind_is_compared_where_it_was() {
+        let at = |instance, checksum| Position { instance, checksum };
+        let ahead = Report {
+            last: vec![at(200, 7)],
+            positions: vec![vec![at(64, 5), at(128, 6), at(192, 7)]],
+            ..report(0)
+        };
+        let behind = |checksum| Report {
+            last: vec![at(130, 9)],
+            positions: vec![vec![at(64, 5), at(128, checksum)]],
+            ..report(0)
+        };
+        let said = check_agreement(&named(&[ahead.clone(), behind(6)])).unwrap();
+        let expected =
+            "replica/1 ended at instance 130 of log 0, the first of the learners at 200; \
+                        they agree up to instance 128";
+        assert_eq!(said, [expected]);
+        let error = check_agreement(&named(&[ahead, behind(8)])).unwrap_err();
+        assert!(
+            error.to_string().contains("disagree at instance 128"),
+            "{error}"
+        );
     }
 
     #[test]

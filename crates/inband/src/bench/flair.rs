@@ -59,6 +59,10 @@ pub struct FlairArgs {
     /// Where the switch's role runs: auto, xdp, xdp-generic or udp.
     #[arg(long, default_value_t = Dataplane::Auto)]
     dataplane: Dataplane,
+    /// Packets carry tags and replicas talk to each other over TLS, as `inband flair up` has it. Without
+    /// this neither: then what is measured is the protocol.
+    #[arg(long)]
+    secure: bool,
     /// Fewer points and keys, one short round: to see that it works.
     #[arg(long)]
     quick: bool,
@@ -188,6 +192,7 @@ impl<'a> Run<'a> {
             dataplane: self.args.dataplane,
             quota_percent: Some(self.args.quota_percent),
             slow_quota_percent: None,
+            secure: self.args.secure,
             heartbeat_ms: 20,
             // Nodes that wait for their share of a CPU are not dead.
             step_down_ms: 500,
@@ -234,7 +239,7 @@ impl<'a> Run<'a> {
         format!(
             "{} storage nodes {quota}, {} clients with one request each, {} keys of 24 B, values of {} B, {} % reads, skew \
              {}; {} rounds of {} ms by turns: {} to {} requests/s, {} us of the nodes' CPU a request, {} % of reads at the \
-             leader, {} % refused, {} % of groups being written, {} requests sent again, {} sessions begun; hosts on veth; {}",
+             leader, {} % refused, {} % of groups being written, {} requests sent again, {} sessions begun; {}; hosts on veth; {}",
             spec.replicas,
             workload.clients,
             workload.keys,
@@ -251,6 +256,10 @@ impl<'a> Run<'a> {
             of(Sample::unstable_percent),
             of(|s| s.report.repeated as f64),
             of(Sample::sessions),
+            match spec.secure {
+                true => "packets with tags, replicas over TLS",
+                false => "packets without tags, replicas without TLS",
+            },
             self.machine
         )
     }

@@ -93,20 +93,22 @@ impl Peer {
             })
             .collect::<Result<Vec<_>>>()?;
         let client = self.program("client")?;
+        // Into a pipe its C library writes only when 4 KiB have come, which takes minutes.
+        let terminal = nix::pty::openpty(None, None).context("opening a pseudo-terminal")?;
         let child = Command::new(&client)
             .arg(&config)
             .args(["-o", &outstanding.to_string()])
             .args(["-v", &VALUE_LEN_BYTES.to_string(), "-p", "0"])
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
+            .stdout(terminal.slave)
             .stderr(Stdio::null())
             .spawn();
-        let mut child = child.with_context(|| format!("running {}", client.display()))?;
-        let stdout = child.stdout.take().context("the client's output")?;
+        let child = child.with_context(|| format!("running {}", client.display()))?;
         let _client = Server::new("libpaxos client", child);
         let (lines, taken) = mpsc::channel();
         std::thread::spawn(move || {
-            let lines_of_client = BufReader::new(stdout).lines().map_while(Result::ok);
+            let output = BufReader::new(File::from(terminal.master));
+            let lines_of_client = output.lines().map_while(Result::ok);
             // Ends when nobody listens any more, or with the client.
             lines_of_client
                 .take_while(|l| lines.send(l.clone()).is_ok())
@@ -265,10 +267,12 @@ mod tests {
         };
         write("replica", "#!/bin/sh\nexec sleep 60\n");
         // Its figure is how many replicas the configuration names, as often as values are outstanding.
+        // As with the real one, only a terminal gets each line at once.
         write(
             "client",
-            "#!/bin/sh\nn=$(grep -c ^replica \"$1\")\nwhile true; do echo \"$((n * $3)) value/sec, \
-             1.00 Mbps, latency min 1 us max 2 us avg 7 us\"; sleep 0.01; done\n",
+            "#!/bin/sh\n[ -t 1 ] || exec sleep 60\nn=$(grep -c ^replica \"$1\")\nwhile true; do echo \
+             \"$((n * $3)) value/sec, 1.00 Mbps, latency min 1 us max 2 us avg 7 us\"; sleep 0.01; \
+             done\n",
         );
         let peer = Peer {
             dir: dir.path().into(),

@@ -79,14 +79,26 @@ pub struct Report {
     pub out_of_order: u64,
     /// Values decided twice and delivered once.
     pub duplicates: u64,
-    /// Over everything delivered since the start, a log each: equal on all learners if they agree.
-    pub checksums: Vec<u64>,
-    /// Last instance delivered, of each log.
-    pub last_instances: Vec<u64>,
+    /// Last instance delivered, and what was delivered up to it, of each log.
+    pub last: Vec<Position>,
+    /// The same at every instance that is a multiple of [`POSITIONS_EVERY`]: learners that stopped at
+    /// different instances are compared there.
+    pub positions: Vec<Vec<Position>>,
     /// Submissions that failed.
     pub failed: u64,
 }
 
+/// How far a learner came in a log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// The last instance delivered.
+    pub instance: u64,
+    /// Over every value delivered since the start, in order: equal at all learners if they agree.
+    pub checksum: u64,
+}
+
+/// Instances between two positions of a report.
+pub const POSITIONS_EVERY: u64 = 64;
 /// Printed when counting starts.
 pub const COUNTING: &str = "counting";
 
@@ -126,8 +138,8 @@ struct Log {
     sessions: SessionTable,
     /// Highest number seen of each proposer.
     last_seen: BTreeMap<u64, u64>,
-    checksum: u64,
-    last_instance: u64,
+    last: Position,
+    positions: Vec<Position>,
     store: Option<DB>,
     batch: WriteBatch,
 }
@@ -211,8 +223,12 @@ impl Bench {
         }
         self.report.duration_us = self.options.duration.as_micros() as u64;
         self.report.latency = Distribution::of(&self.latency_ns);
-        self.report.checksums = self.logs.iter().map(|log| log.checksum).collect();
-        self.report.last_instances = self.logs.iter().map(|log| log.last_instance).collect();
+        for log in &mut self.logs {
+            self.report.last.push(log.last);
+            self.report
+                .positions
+                .push(std::mem::take(&mut log.positions));
+        }
         Ok(())
     }
 
@@ -293,10 +309,10 @@ impl Bench {
         let (log, report) = (&mut self.logs[at], &mut self.report);
         for decided in burst.decided() {
             let verdict = log.sessions.admit(decided.instance, &decided.origin);
-            log.last_instance = decided.instance;
             if let Some(ticket) = decided.ticket {
                 self.node.answered(ticket);
             }
+            log.reach(decided.instance);
             if decided.origin.kind != ValueKind::Command {
                 continue;
             }
@@ -309,8 +325,8 @@ impl Bench {
             let last_seen = log.last_seen.entry(proposer).or_default();
             report.out_of_order += u64::from(number < *last_seen);
             *last_seen = (*last_seen).max(number);
-            let mixed = log.checksum.rotate_left(5) ^ number ^ (proposer << 40);
-            log.checksum = scattered(mixed);
+            let mixed = log.last.checksum.rotate_left(5) ^ number ^ (proposer << 40);
+            log.last.checksum = scattered(mixed);
             self.base_ns.get_or_insert(now);
             if decided.ticket.is_some() {
                 self.outstanding -= 1;
@@ -326,11 +342,24 @@ impl Bench {
             }
         }
         if burst.decided().len() > 0 {
-            self.node.applied(at, log.last_instance);
+            self.node.applied(at, log.last.instance);
         }
         report.failed += burst.failed.len() as u64;
         self.outstanding -= burst.failed.len();
         Ok(())
+    }
+}
+
+impl Log {
+    /// The values before this instance are delivered: note what they were, if others are to compare.
+    fn reach(&mut self, instance: u64) {
+        if instance % POSITIONS_EVERY == 0 && instance > self.last.instance {
+            self.positions.push(Position {
+                instance,
+                checksum: self.last.checksum,
+            });
+        }
+        self.last.instance = instance;
     }
 }
 

@@ -195,7 +195,7 @@ fn print(run: &Run<'_>, curves: &[Curve], output: &mut Output) -> Result<()> {
     let conditions = |point: &Measured| {
         format!(
             "{EXECUTORS} executors, tasks that sleep {} ms, one client, {JOBS_PER_S} jobs/s, {} tasks/s for {} ms, of which {} began; \
-             jobs were submitted {} us too late; {}",
+             jobs were submitted {} us too late; packets without tags; {}",
             SLEEP.as_millis(),
             number(point.rate_per_s),
             load.duration.as_millis(),

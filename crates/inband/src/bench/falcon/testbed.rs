@@ -75,7 +75,7 @@ fn conditions(run: &Run<'_>, load: &Load, rounds: &Rounds) -> String {
     format!(
         "{} executors in {} processes, tasks that sleep {} ms, {} clients, {} jobs/s of {} tasks, {} tasks a packet; {} rounds of \
          {} ms, medians from {} to {} us; CPU a task: scheduler {} us, workers {}, clients {}; tasks slept {} us too long \
-         (p95 {}), jobs came {} us too late (p95 {}); {} tasks failed, {} begun twice, {} packets sent again; {}",
+         (p95 {}), jobs came {} us too late (p95 {}); {} tasks failed, {} begun twice, {} packets sent again; packets without tags; {}",
         load.executors,
         load.workers,
         load.sleep.as_millis(),

@@ -30,6 +30,8 @@ pub struct BedSpec {
     pub quota_percent: Option<u32>,
     /// The last follower's instead.
     pub slow_quota_percent: Option<u32>,
+    /// Tags on packets, TLS between replicas.
+    pub secure: bool,
     pub heartbeat_ms: u64,
     pub step_down_ms: u64,
 }
@@ -138,7 +140,11 @@ impl Bed {
             durability: Durability::Memory,
             dataplane: spec.dataplane,
             resp: ([127, 0, 0, 1], 0).into(),
-            security: Security::default(),
+            security: Security {
+                authenticated: spec.secure,
+                tls: spec.secure,
+                ..Security::default()
+            },
         })?;
         let mut bed = Bed {
             cluster,
