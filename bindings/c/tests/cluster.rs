@@ -387,6 +387,6 @@ fn the_whole_interface_under_valgrind() {
             "--leak-check=full",
             "--errors-for-leak-kinds=definite",
         ]),
-        _ => println!("skipped: no valgrind on this machine (apt-get install valgrind)"),
+        _ => inband_testing::not_run("valgrind is not on the PATH"),
     }
 }

@@ -201,7 +201,7 @@ fn run(command: &str) {
 
 #[test]
 fn packet_programs_and_their_host_allocate_nothing() {
-    if !common::may_load_bpf("allocations") {
+    if !common::may_load_bpf() {
         return;
     }
     // This thread's own network, gone with it.

@@ -206,7 +206,7 @@ fn hold_equal(roles: Roles, steps: usize) -> Pair {
 
 #[test]
 fn random_packets_leave_kernel_and_native_equal() {
-    if !common::may_load_bpf("equal") {
+    if !common::may_load_bpf() {
         return;
     }
     let pair = hold_equal(roles(true, true, true), STEPS);
@@ -220,7 +220,7 @@ fn random_packets_leave_kernel_and_native_equal() {
 
 #[test]
 fn hosts_with_other_roles_are_equal_too() {
-    if !common::may_load_bpf("equal") {
+    if !common::may_load_bpf() {
         return;
     }
     for [leader, acceptor, quorum] in [
@@ -262,7 +262,7 @@ fn sign(prng: &mut Prng, keys: &Keys, packet: &mut [u8]) {
 
 #[test]
 fn hosts_with_keys_are_equal_while_keys_change() {
-    if !common::may_load_bpf("equal") {
+    if !common::may_load_bpf() {
         return;
     }
     let seed = seed();
@@ -296,7 +296,7 @@ fn hosts_with_keys_are_equal_while_keys_change() {
 
 #[test]
 fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
-    if !common::may_load_bpf("equal") {
+    if !common::may_load_bpf() {
         return;
     }
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/roles");
@@ -351,7 +351,7 @@ fn expected(gate: &mut Gate, native: &SoftSwitch, frame: &[u8]) -> Option<Outcom
 
 #[test]
 fn a_frame_damaged_around_its_packet_reaches_no_register() {
-    if !common::may_load_bpf("equal") {
+    if !common::may_load_bpf() {
         return;
     }
     let seed = seed();

@@ -103,7 +103,7 @@ fn record(prng: &mut Prng) -> Record {
 
 #[test]
 fn random_packets_leave_kernel_and_native_equal() {
-    if !common::may_load_bpf("falcon_equal") {
+    if !common::may_load_bpf() {
         return;
     }
     let seed = seed();
@@ -136,7 +136,7 @@ fn random_packets_leave_kernel_and_native_equal() {
 
 #[test]
 fn schedulers_with_keys_are_equal_too() {
-    if !common::may_load_bpf("falcon_equal") {
+    if !common::may_load_bpf() {
         return;
     }
     let seed = seed();
@@ -172,7 +172,7 @@ fn schedulers_with_keys_are_equal_too() {
 
 #[test]
 fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
-    if !common::may_load_bpf("falcon_equal") {
+    if !common::may_load_bpf() {
         return;
     }
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/falcon");

@@ -166,21 +166,21 @@ fn tasks_go_to_executors(mode: XdpMode) {
 
 #[test]
 fn tasks_go_to_executors_native() {
-    if common::may_load_bpf("falcon_network") {
+    if common::may_load_bpf() {
         tasks_go_to_executors(XdpMode::Native);
     }
 }
 
 #[test]
 fn tasks_go_to_executors_generic() {
-    if common::may_load_bpf("falcon_network") {
+    if common::may_load_bpf() {
         tasks_go_to_executors(XdpMode::Generic);
     }
 }
 
 #[test]
 fn what_cannot_be_is_refused() {
-    if !common::may_load_bpf("falcon_network") {
+    if !common::may_load_bpf() {
         return;
     }
     let net = Net::new();

@@ -463,7 +463,7 @@ fn nothing_is_lost_or_given_twice_and_the_mutants_are_caught() {
 
 /// The same with the program in the kernel, which the threads' test runs execute.
 fn race_kernel() {
-    if !common::may_load_bpf("falcon_race") {
+    if !common::may_load_bpf() {
         return;
     }
     let rig = FalconRig::load(spec(config(), None)).unwrap();

@@ -503,7 +503,7 @@ fn every_vector_runs_natively() {
 
 #[test]
 fn every_vector_runs_in_the_kernel() {
-    if !common::may_load_bpf("falcon_vectors") {
+    if !common::may_load_bpf() {
         return;
     }
     // Loading takes longer than a case.

@@ -113,7 +113,7 @@ fn record(prng: &mut Prng) -> Record {
 
 #[test]
 fn random_packets_leave_kernel_and_native_equal() {
-    if !common::may_load_bpf("flair_equal") {
+    if !common::may_load_bpf() {
         return;
     }
     let seed = seed();
@@ -142,7 +142,7 @@ fn random_packets_leave_kernel_and_native_equal() {
 
 #[test]
 fn switches_with_keys_are_equal_too() {
-    if !common::may_load_bpf("flair_equal") {
+    if !common::may_load_bpf() {
         return;
     }
     let seed = seed();
@@ -177,7 +177,7 @@ fn switches_with_keys_are_equal_too() {
 
 #[test]
 fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
-    if !common::may_load_bpf("flair_equal") {
+    if !common::may_load_bpf() {
         return;
     }
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/flair");
@@ -202,7 +202,7 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
 /// The program as it is deployed takes time and chance from the kernel.
 #[test]
 fn the_kernels_own_clock_and_chance() {
-    if !common::may_load_bpf("flair_equal") {
+    if !common::may_load_bpf() {
         return;
     }
     let rig = FlairRig::load(spec(None)).unwrap();

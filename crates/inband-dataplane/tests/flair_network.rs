@@ -226,21 +226,21 @@ fn reads_and_writes(mode: XdpMode) {
 
 #[test]
 fn reads_and_writes_native() {
-    if common::may_load_bpf("flair_network") {
+    if common::may_load_bpf() {
         reads_and_writes(XdpMode::Native);
     }
 }
 
 #[test]
 fn reads_and_writes_generic() {
-    if common::may_load_bpf("flair_network") {
+    if common::may_load_bpf() {
         reads_and_writes(XdpMode::Generic);
     }
 }
 
 #[test]
 fn what_cannot_be_is_refused() {
-    if !common::may_load_bpf("flair_network") {
+    if !common::may_load_bpf() {
         return;
     }
     let net = Net::new();

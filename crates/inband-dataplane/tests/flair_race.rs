@@ -361,7 +361,7 @@ macro_rules! variant {
 /// One test, so that the parts do not run beside each other and blur the timing.
 #[test]
 fn the_kernel_keeps_the_order_and_the_mutants_do_not() {
-    if !common::may_load_bpf("flair_race") {
+    if !common::may_load_bpf() {
         return;
     }
     for (name, build) in [("as deployed", None), ("with delays", variant!("slow"))] {

@@ -374,7 +374,7 @@ fn every_vector_runs_natively() {
 
 #[test]
 fn every_vector_runs_in_the_kernel() {
-    if !common::may_load_bpf("flair_vectors") {
+    if !common::may_load_bpf() {
         return;
     }
     for case in cases() {

@@ -81,7 +81,7 @@ fn main() {
 fn try_kernel(kernel: &Kernel) -> Result<Completion, Failed> {
     let image = match kernel_image(kernel.suite) {
         Ok(image) => image,
-        Err(why) => return not_run(&why),
+        Err(why) => return not_run(kernel.suite, &why),
     };
     let folder = tempfile::tempdir()?;
     let initramfs = folder.path().join("initramfs");
@@ -90,7 +90,7 @@ fn try_kernel(kernel: &Kernel) -> Result<Completion, Failed> {
     let console = folder.path().join("console");
     let mut qemu = match boot(&image, &initramfs, &console, &report) {
         Ok(qemu) => qemu,
-        Err(why) => return not_run(&why),
+        Err(why) => return not_run(kernel.suite, &why),
     };
     let ended = wait(&mut qemu, GUEST_TIME_MAX)?;
     let text = fs::read_to_string(&report).unwrap_or_default();
@@ -133,11 +133,9 @@ fn try_kernel(kernel: &Kernel) -> Result<Completion, Failed> {
 }
 
 /// What could not be tried is never passed.
-fn not_run(why: &str) -> Result<Completion, Failed> {
-    if std::env::var("INBAND_REQUIRE_ALL").is_ok_and(|set| !set.is_empty()) {
-        return Err(format!("NOT RUN: {why}").into());
-    }
-    Ok(Completion::ignored_with(format!("NOT RUN: {why}")))
+fn not_run(kernel: &str, why: &str) -> Result<Completion, Failed> {
+    let line = inband_testing::note(kernel, why)?;
+    Ok(Completion::ignored_with(line))
 }
 
 /// The kernel's image, from the archive at the first time.

@@ -405,14 +405,14 @@ fn answers(socket: &UdpSocket, send: impl Fn(&[u8])) {
 
 #[test]
 fn a_request_is_decided_across_hosts_native() {
-    if common::may_load_bpf("network") {
+    if common::may_load_bpf() {
         spread(XdpMode::Native);
     }
 }
 
 #[test]
 fn a_request_is_decided_across_hosts_generic() {
-    if common::may_load_bpf("network") {
+    if common::may_load_bpf() {
         spread(XdpMode::Generic);
     }
 }
@@ -425,7 +425,7 @@ fn members_of_groups_change() {
 
 #[test]
 fn roles_on_one_host_talk_to_each_other() {
-    if common::may_load_bpf("network") {
+    if common::may_load_bpf() {
         together(XdpMode::Native, XdpMode::Native);
         together(XdpMode::Generic, XdpMode::Generic);
         together(XdpMode::Native, XdpMode::Generic);
@@ -435,7 +435,7 @@ fn roles_on_one_host_talk_to_each_other() {
 /// TCP, UDP to other ports, large (fragmented) UDP, ICMP between two hosts with programs attached.
 #[test]
 fn other_traffic_is_unaffected() {
-    if !common::may_load_bpf("network") {
+    if !common::may_load_bpf() {
         return;
     }
     for mode in [XdpMode::Native, XdpMode::Generic] {
@@ -507,7 +507,7 @@ fn ping(net: &Net) {
 
 #[test]
 fn errors_name_the_cure() {
-    if !common::may_load_bpf("network") {
+    if !common::may_load_bpf() {
         return;
     }
     let net = Net::new();

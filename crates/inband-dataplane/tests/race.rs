@@ -421,7 +421,7 @@ fn race_stamping(leader: Option<&[u8]>, time: Duration) -> Result<u64, String> {
 
 #[test]
 fn a_leader_stamps_round_and_epoch_of_one_moment_and_the_mutant_does_not() {
-    if !common::may_load_bpf("race") {
+    if !common::may_load_bpf() {
         return;
     }
     for (name, build) in [
@@ -440,7 +440,7 @@ fn a_leader_stamps_round_and_epoch_of_one_moment_and_the_mutant_does_not() {
 /// One test, so that the parts do not run beside each other and blur the timing.
 #[test]
 fn the_kernel_keeps_its_promises_and_the_mutants_do_not() {
-    if !common::may_load_bpf("race") {
+    if !common::may_load_bpf() {
         return;
     }
     for (name, build) in [("as deployed", None), ("with delays", variant!("slow"))] {

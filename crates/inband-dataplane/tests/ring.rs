@@ -30,7 +30,7 @@ fn vote(instance: u64) -> Vec<u8> {
 
 #[test]
 fn a_host_that_polls_and_sleeps_by_turns_misses_nothing() {
-    if !common::may_load_bpf("ring") {
+    if !common::may_load_bpf() {
         return;
     }
     let roles = Roles {

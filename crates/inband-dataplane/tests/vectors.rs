@@ -434,7 +434,7 @@ fn every_vector_runs_natively() {
 
 #[test]
 fn every_vector_runs_in_the_kernel() {
-    if !common::may_load_bpf("vectors") {
+    if !common::may_load_bpf() {
         return;
     }
     for (name, case) in cases() {

@@ -16,7 +16,7 @@ use figures::{
 
 #[test]
 fn what_the_verifier_says_does_not_jump_unnoticed() {
-    if !common::may_load_bpf("verifier") {
+    if !common::may_load_bpf() {
         return;
     }
     let mut now = OfKernel {

@@ -566,7 +566,7 @@ fn has(program: &str) -> bool {
 #[test]
 fn a_real_redis_cli() {
     if !has("redis-cli") {
-        println!("skipped: redis-cli is not on the PATH");
+        inband_testing::not_run("redis-cli is not on the PATH");
         return;
     }
     let one = one();
@@ -601,7 +601,7 @@ fn a_real_redis_cli() {
 #[test]
 fn a_real_redis_benchmark() {
     if !has("redis-benchmark") {
-        println!("skipped: redis-benchmark is not on the PATH");
+        inband_testing::not_run("redis-benchmark is not on the PATH");
         return;
     }
     let one = one();

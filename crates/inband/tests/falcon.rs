@@ -570,17 +570,17 @@ fn who_has_no_key_is_not_heard() {
 
 #[test]
 fn in_the_kernel() {
-    if lab_works("in_the_kernel") {
+    if lab_works() {
         commands_run("xdp-commands", &["--dataplane", "xdp"]);
         nothing_is_lost("xdp-faults", &["--dataplane", "xdp"]);
     }
 }
 
 /// The interpreter that `scripts/wheel --test` has installed the package into.
-fn python_with_package(test: &str) -> Option<PathBuf> {
+fn python_with_package() -> Option<PathBuf> {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/wheel-test/bin/python");
     if !python.exists() {
-        println!("SKIPPED {test}: the Python package is not built; run scripts/wheel --test");
+        inband_testing::not_run("the Python package is not built; run scripts/wheel --test");
         return None;
     }
     Some(python)
@@ -602,7 +602,7 @@ print('squared')
 
 #[test]
 fn python_maps_over_a_cluster() {
-    let Some(python) = python_with_package("python_maps_over_a_cluster") else {
+    let Some(python) = python_with_package() else {
         return;
     };
     let interpreter = python.to_str().expect("of letters");

@@ -24,7 +24,7 @@ fn run_for(ms: u64) {
 
 #[test]
 fn an_acceptor_is_killed_and_no_request_fails() {
-    if !lab_works("an_acceptor_is_killed_and_no_request_fails") {
+    if !lab_works() {
         return;
     }
     let cluster = Cluster::start("acc", Dataplane::Xdp, |_| {});
@@ -62,7 +62,7 @@ fn an_acceptor_is_killed_and_no_request_fails() {
 
 #[test]
 fn the_leader_is_killed_and_a_backup_takes_over() {
-    if !lab_works("the_leader_is_killed_and_a_backup_takes_over") {
+    if !lab_works() {
         return;
     }
     let cluster = Cluster::start("lead", Dataplane::Xdp, |_| {});
@@ -101,7 +101,7 @@ fn the_leader_is_killed_and_a_backup_takes_over() {
 
 #[test]
 fn all_2as_of_a_full_window_are_lost() {
-    if !lab_works("all_2as_of_a_full_window_are_lost") {
+    if !lab_works() {
         return;
     }
     let cluster = Cluster::start("window", Dataplane::Xdp, |spec| spec.ring_slots = 64);
@@ -138,7 +138,7 @@ fn all_2as_of_a_full_window_are_lost() {
 
 #[test]
 fn a_killed_replica_catches_up_after_more_than_a_ring() {
-    if !lab_works("a_killed_replica_catches_up_after_more_than_a_ring") {
+    if !lab_works() {
         return;
     }
     let cluster = Cluster::start("rep", Dataplane::Xdp, |spec| spec.ring_slots = 256);
@@ -159,7 +159,7 @@ fn a_killed_replica_catches_up_after_more_than_a_ring() {
 
 #[test]
 fn a_replica_further_behind_than_its_peers_logs_copies_a_checkpoint() {
-    if !lab_works("a_replica_further_behind_than_its_peers_logs_copies_a_checkpoint") {
+    if !lab_works() {
         return;
     }
     let cluster = Cluster::start("check", Dataplane::Xdp, |spec| {
@@ -229,7 +229,7 @@ impl Pairs {
 
 #[test]
 fn of_four_partitions_an_acceptor_is_killed_and_no_request_fails() {
-    if !lab_works("of_four_partitions_an_acceptor_is_killed_and_no_request_fails") {
+    if !lab_works() {
         return;
     }
     let cluster = partitioned("acc4", |_| {});
@@ -253,7 +253,7 @@ fn of_four_partitions_an_acceptor_is_killed_and_no_request_fails() {
 
 #[test]
 fn of_four_partitions_each_leader_is_killed_in_turn() {
-    if !lab_works("of_four_partitions_each_leader_is_killed_in_turn") {
+    if !lab_works() {
         return;
     }
     let cluster = partitioned("lead4", |_| {});
@@ -296,7 +296,7 @@ fn of_four_partitions_each_leader_is_killed_in_turn() {
 
 #[test]
 fn of_four_partitions_a_killed_replica_catches_up() {
-    if !lab_works("of_four_partitions_a_killed_replica_catches_up") {
+    if !lab_works() {
         return;
     }
     let cluster = partitioned("rep4", |spec| {
@@ -350,14 +350,14 @@ fn rolled(name: &str, durability: Durability) {
 
 #[test]
 fn all_hosts_are_rolled_under_load_in_memory_mode() {
-    if lab_works("all_hosts_are_rolled_under_load_in_memory_mode") {
+    if lab_works() {
         rolled("roll", Durability::Memory);
     }
 }
 
 #[test]
 fn all_hosts_are_rolled_under_load_in_sync_mode() {
-    if lab_works("all_hosts_are_rolled_under_load_in_sync_mode") {
+    if lab_works() {
         rolled("rollsync", Durability::Sync);
     }
 }
@@ -391,21 +391,21 @@ fn loss(name: &str, percent: u32) {
 
 #[test]
 fn one_percent_loss_on_every_link() {
-    if lab_works("one_percent_loss_on_every_link") {
+    if lab_works() {
         loss("loss1", 1);
     }
 }
 
 #[test]
 fn ten_percent_loss_on_every_link() {
-    if lab_works("ten_percent_loss_on_every_link") {
+    if lab_works() {
         loss("loss10", 10);
     }
 }
 
 #[test]
 fn two_leaders_at_once() {
-    if !lab_works("two_leaders_at_once") {
+    if !lab_works() {
         return;
     }
     let cluster = Cluster::start("two", Dataplane::Xdp, |_| {});
@@ -437,7 +437,7 @@ fn two_leaders_at_once() {
 
 #[test]
 fn malformed_packets_of_every_kind_are_counted_and_harmless() {
-    if !lab_works("malformed_packets_of_every_kind_are_counted_and_harmless") {
+    if !lab_works() {
         return;
     }
     // With a key a stranger's packets would not come as far; see keys.rs.

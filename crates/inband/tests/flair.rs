@@ -62,7 +62,7 @@ fn a_switch_in_user_space_serves_through_failures() {
 
 #[test]
 fn hosts_in_namespaces_serve_through_failures() {
-    if lab_works("hosts_in_namespaces_serve_through_failures") {
+    if lab_works() {
         survives("lab", &[]);
     }
 }
@@ -196,7 +196,7 @@ fn a_switch_in_user_space_hears_no_strangers() {
 
 #[test]
 fn a_switch_in_the_kernel_hears_no_strangers() {
-    if lab_works("a_switch_in_the_kernel_hears_no_strangers") {
+    if lab_works() {
         strangers_are_not_heard("tags-lab", &[]);
     }
 }
@@ -286,7 +286,7 @@ fn with_sync_the_end_of_all_processes_takes_nothing() {
 
 #[test]
 fn with_sync_the_end_of_all_processes_in_namespaces_takes_nothing() {
-    if lab_works("with_sync_the_end_of_all_processes_in_namespaces_takes_nothing") {
+    if lab_works() {
         survives_the_end_of_all("sync-lab", &[]);
     }
 }
@@ -313,7 +313,7 @@ fn redis(program: &str, flair: &Flair, args: &[&str]) -> Option<String> {
         .args(args)
         .output();
     let Ok(output) = output else {
-        println!("SKIPPED: there is no {program}; scripts/setup --test installs it");
+        inband_testing::not_run(format!("there is no {program}"));
         return None;
     };
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

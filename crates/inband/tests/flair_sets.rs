@@ -131,7 +131,7 @@ fn sets_share_a_switch_in_user_space() {
 
 #[test]
 fn sets_share_a_switch_in_the_kernel() {
-    if lab_works("sets_share_a_switch_in_the_kernel") {
+    if lab_works() {
         serves_all_sets("sets-lab", &[]);
     }
 }

@@ -115,7 +115,7 @@ fn strangers_are_not_heard_and_keys_are_rotated(dataplane: Dataplane) {
 
 #[test]
 fn with_roles_in_the_kernel() {
-    if lab_works("with_roles_in_the_kernel") {
+    if lab_works() {
         strangers_are_not_heard_and_keys_are_rotated(Dataplane::Xdp);
     }
 }

@@ -42,7 +42,7 @@ fn everything_in_user_space_without_privileges() {
 
 #[test]
 fn two_acceptors_in_the_kernel_and_one_in_user_space() {
-    if !lab_works("two_acceptors_in_the_kernel_and_one_in_user_space") {
+    if !lab_works() {
         return;
     }
     let cluster = Cluster::start("mixed", Dataplane::Xdp, |spec| {
@@ -55,7 +55,7 @@ fn two_acceptors_in_the_kernel_and_one_in_user_space() {
 
 #[test]
 fn leader_and_acceptor_on_one_host() {
-    if !lab_works("leader_and_acceptor_on_one_host") {
+    if !lab_works() {
         return;
     }
     let cluster = Cluster::start("shared", Dataplane::Xdp, |spec| {
@@ -78,7 +78,7 @@ fn leader_and_acceptor_on_one_host() {
 
 #[test]
 fn generic_xdp() {
-    if !lab_works("generic_xdp") {
+    if !lab_works() {
         return;
     }
     survives_a_leader_change(Cluster::start("gen", Dataplane::XdpGeneric, |_| {}));
@@ -86,7 +86,7 @@ fn generic_xdp() {
 
 #[test]
 fn leaders_in_software_and_in_xdp_take_over_from_each_other() {
-    if !lab_works("leaders_in_software_and_in_xdp_take_over_from_each_other") {
+    if !lab_works() {
         return;
     }
     let cluster = Cluster::start("soft", Dataplane::Xdp, |spec| {
@@ -209,7 +209,7 @@ fn four_partitions(name: &str, dataplane: Dataplane) {
 
 #[test]
 fn four_partitions_in_the_kernel() {
-    if lab_works("four_partitions_in_the_kernel") {
+    if lab_works() {
         four_partitions("four", Dataplane::Xdp);
     }
 }
@@ -232,7 +232,7 @@ fn what_does_not_fit_is_refused_before_anything_starts() {
     );
     const TAKES_BYTES: u64 = 80 << 30;
     if inband_lab::memory::available_bytes() > TAKES_BYTES {
-        println!("SKIPPED: the largest cluster fits into this machine");
+        inband_testing::not_run("the largest cluster fits into this machine");
         return;
     }
     let data = tempfile::tempdir().unwrap();

@@ -75,7 +75,7 @@ fn acceptors_fail_in_turn(name: &str, dataplane: Dataplane, partitions: u32) {
 
 #[test]
 fn acceptors_fail_in_turn_and_vote_again_by_themselves() {
-    if lab_works("acceptors_fail_in_turn_and_vote_again_by_themselves") {
+    if lab_works() {
         acceptors_fail_in_turn("turn", Dataplane::Xdp, 2);
     }
 }
@@ -87,7 +87,7 @@ fn acceptors_in_user_space_fail_in_turn_and_vote_again() {
 
 #[test]
 fn an_acceptor_is_replaced_under_load_and_another_may_be_lost() {
-    if !lab_works("an_acceptor_is_replaced_under_load_and_another_may_be_lost") {
+    if !lab_works() {
         return;
     }
     let cluster = Cluster::start("repl", Dataplane::Xdp, |spec| spec.partitions = 2);
@@ -170,7 +170,7 @@ fn remove_last(cluster: &Cluster) {
 
 #[test]
 fn acceptors_and_replicas_are_added_and_removed_under_load() {
-    if lab_works("acceptors_and_replicas_are_added_and_removed_under_load") {
+    if lab_works() {
         grow_and_shrink("grow", Dataplane::Xdp);
     }
 }
@@ -182,7 +182,7 @@ fn acceptors_and_replicas_are_added_and_removed_in_user_space() {
 
 #[test]
 fn a_replica_whose_disk_was_wiped_returns_under_a_new_id() {
-    if !lab_works("a_replica_whose_disk_was_wiped_returns_under_a_new_id") {
+    if !lab_works() {
         return;
     }
     let cluster = Cluster::start("wipe", Dataplane::Xdp, |spec| {
@@ -210,7 +210,7 @@ fn a_replica_whose_disk_was_wiped_returns_under_a_new_id() {
 
 #[test]
 fn the_cluster_decides_while_the_control_plane_is_down() {
-    if !lab_works("the_cluster_decides_while_the_control_plane_is_down") {
+    if !lab_works() {
         return;
     }
     let cluster = Cluster::start("plane", Dataplane::Xdp, |spec| spec.controllers = 3);
@@ -249,7 +249,7 @@ fn the_cluster_decides_while_the_control_plane_is_down() {
 
 #[test]
 fn leaders_are_moved_under_load() {
-    if !lab_works("leaders_are_moved_under_load") {
+    if !lab_works() {
         return;
     }
     let cluster = Cluster::start("move", Dataplane::Xdp, |spec| spec.partitions = 2);

@@ -103,7 +103,7 @@ fn memory_is_flat(name: &str, dataplane: Dataplane) {
 
 #[test]
 fn memory_is_flat_in_the_kernel() {
-    if lab_works("memory_is_flat_in_the_kernel") {
+    if lab_works() {
         memory_is_flat("flatx", Dataplane::Xdp);
     }
 }

@@ -191,7 +191,7 @@ fn stop_processes(dir: &Path) {
 fn a_power_cut_of_everything_loses_nothing_acknowledged() {
     let dir = std::env::temp_dir().join(format!("ib-power-{}", std::process::id()));
     let Some(disk) = Disk::new(&dir) else {
-        println!("SKIPPED power: no file system can be mounted from a file");
+        inband_testing::not_run("no file system can be mounted from a file");
         return;
     };
     let mut cluster = start("power", Dataplane::Udp);

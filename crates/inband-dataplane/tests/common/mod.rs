@@ -26,19 +26,14 @@ use nix::unistd::Pid;
 
 pub use inband_dataplane::soft::Registers;
 
-/// May this process load BPF programs? If not, says why the test cannot run.
-pub fn may_load_bpf(test: &str) -> bool {
+/// May this process load BPF programs? If not, the test is noted as not run.
+pub fn may_load_bpf() -> bool {
     match inband_dataplane::xdp::probe("lo") {
-        Ok(probe) if probe.privileged => true,
-        Ok(probe) => {
-            eprintln!("{test}: the BPF part cannot run: {}", probe.generic);
-            false
-        }
-        Err(error) => {
-            eprintln!("{test}: the BPF part cannot run: {error}");
-            false
-        }
+        Ok(probe) if probe.privileged => return true,
+        Ok(probe) => inband_testing::not_run(probe.generic),
+        Err(error) => inband_testing::not_run(error),
     }
+    false
 }
 
 /// Keep the calling thread on one CPU: the `index`-th of those it may use, counted round. In a race whose

@@ -17,11 +17,11 @@ pub const SILENCE: Duration = Duration::from_millis(60);
 pub const PORT: u16 = 7400;
 const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 
-/// Whether namespaces can be made here; says why not.
+/// Can namespaces be made here? If not, the test is noted as not run.
 pub fn privileged() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
-        eprintln!("skipped: needs root to make network namespaces");
+        inband_testing::not_run("it needs root to make network namespaces");
     }
     root
 }

@@ -25,15 +25,13 @@ static NEXT_PORT: Mutex<u16> = Mutex::new(12_000);
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_inband");
 
-/// Prints why and returns false if namespaces and XDP are not to be had.
-pub fn lab_works(test: &str) -> bool {
-    match inband_lab::preflight::check_lab() {
-        Ok(()) => true,
-        Err(error) => {
-            println!("SKIPPED {test}: {error}");
-            false
-        }
+/// Can there be namespaces and XDP here? If not, the test is noted as not run.
+pub fn lab_works() -> bool {
+    let works = inband_lab::preflight::check_lab();
+    if let Err(error) = &works {
+        inband_testing::not_run(error);
     }
+    works.is_ok()
 }
 
 pub struct Cluster {
