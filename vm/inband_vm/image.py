@@ -175,8 +175,9 @@ def add_files(root):
 
 
 def kernels():
-    """Release by short name ("6.1", "6.12") of the kernels in the image."""
+    """Release by short name ("6.1", "6.12") of the kernels in the image, the oldest first."""
     releases = [path.name.removeprefix("vmlinuz-") for path in (CACHE / "boot").glob("vmlinuz-*")]
+    releases.sort(key=lambda release: [int(part) for part in release.split(".")[:2]])
     return {".".join(release.split(".")[:2]): release for release in releases}
 
 

@@ -15,23 +15,41 @@ def machine(one):
     return f"{name}, {queues} queues" if queues > 1 else name
 
 
-def text(rows, machines):
-    kernels = list(dict.fromkeys(kernel for kernel, *_ in rows))
+def columns_of(rows):
+    """{kernel's release: {what was tried: result}} of one run."""
+    releases, columns = image.kernels(), {}
+    for kernel, what, result, _ in rows:
+        columns.setdefault(releases[kernel], {})[what] = result.replace("|", "/")
+    return columns
+
+
+def text(columns, machines):
     drivers = "; ".join(f"host-{one['id']}: {machine(one)}" for one in machines)
-    releases = image.kernels()
-    lines = [f"Interfaces: {drivers}.", "", "| tried | " + " | ".join(f"Linux {releases[kernel]}" for kernel in kernels) + " |"]
-    lines.append("|---" * (len(kernels) + 1) + "|")
-    for what in dict.fromkeys(what for _, what, *_ in rows):
-        results = {kernel: result for kernel, tried, result, _ in rows if tried == what}
-        cells = [results.get(kernel, "not tried").replace("|", "/") for kernel in kernels]
+    lines = [f"Interfaces: {drivers}.", "", "| tried | " + " | ".join(f"Linux {release}" for release in columns) + " |"]
+    lines.append("|---" * (len(columns) + 1) + "|")
+    for what in dict.fromkeys(what for results in columns.values() for what in results):
+        cells = [results.get(what, "not tried") for results in columns.values()]
         lines.append(f"| {what} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
+def recorded(table):
+    """The columns of a table that `text` wrote."""
+    lines = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("|") and not line.startswith("|---")]
+    rows = [[cell.strip() for cell in line] for line in lines]
+    if not rows:
+        return {}
+    releases = [name.removeprefix("Linux ") for name in rows[0][1:]]
+    return {release: {row[0]: row[number] for row in rows[1:]} for number, release in enumerate(releases, 1)}
+
+
 def record(rows, machines):
+    """Kernels that this run did not try keep their columns, if the image still has them."""
     document = DOCUMENT.read_text()
     before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    old, end, after = rest.partition(END)
     if not begin or not end:
         raise RuntimeError(f"{DOCUMENT} has no place for the table, between {BEGIN.strip()} and {END.strip()}")
-    DOCUMENT.write_text(f"{before}{BEGIN}{text(rows, machines)}\n{END}{after}")
+    known = recorded(old) | columns_of(rows)
+    columns = {release: known[release] for release in image.kernels().values() if release in known}
+    DOCUMENT.write_text(f"{before}{BEGIN}{text(columns, machines)}\n{END}{after}")
