@@ -60,6 +60,7 @@ fn report(node: NodeId, epoch: Epoch, holds: Epoch, applied: u64, number: u64) -
             }],
         }),
         applied: Some(vec![applied]),
+        settings: String::new(),
     }
 }
 

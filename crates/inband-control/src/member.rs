@@ -65,6 +65,9 @@ pub struct MemberConfig {
     pub control: SocketAddr,
     /// The controllers, as far as known at the start.
     pub controllers: Vec<(NodeId, SocketAddr)>,
+    /// What all hosts of a cluster must have in common, in words. Controllers refuse a host that says
+    /// anything else than they do.
+    pub settings: String,
     /// Times.
     pub timing: Timing,
 }
@@ -581,6 +584,7 @@ impl<A: AcceptorState, N: Notes> Member<A, N> {
             revision: self.configuration.as_ref().map_or(0, |c| c.revision),
             acceptor: self.acceptor.as_ref().map(|a| self.acceptor_report(a)),
             applied: self.applied.clone(),
+            settings: self.config.settings.clone(),
         };
         for (node, address) in &self.config.controllers {
             let message = Message::Report(report.clone());

@@ -57,6 +57,7 @@ fn start(node: u8, life: u64, notes: &Paper) -> TestMember {
         life,
         control: address(node),
         controllers: vec![(9, address(9))],
+        settings: String::new(),
         timing: Timing::default(),
     };
     let acceptor = RegisterState::new(registers, GEOMETRY);

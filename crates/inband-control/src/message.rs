@@ -28,6 +28,8 @@ pub struct Report {
     pub acceptor: Option<AcceptorReport>,
     /// If it is a replica: the last instance applied of each partition.
     pub applied: Option<Vec<u64>>,
+    /// What all hosts must have in common, see [`crate::member::MemberConfig::settings`].
+    pub settings: String,
 }
 
 /// How an acceptor is.

@@ -66,6 +66,8 @@ pub struct ServiceConfig {
     /// The cluster's first configuration. Its first controller founds the group once all the others
     /// are up; later configurations are told by the controllers.
     pub first: Configuration,
+    /// See [`MemberConfig::settings`].
+    pub settings: String,
     /// Times.
     pub timing: Timing,
     /// How services talk to each other.
@@ -237,6 +239,7 @@ impl<A: AcceptorState> Worker<A> {
             life: config.life,
             control: config.control,
             controllers: services.iter().map(|(n, a)| (*n, *a)).collect(),
+            settings: config.settings.clone(),
             timing: config.timing,
         };
         let member = Member::new(member, acceptor, notes);
@@ -339,6 +342,15 @@ impl<A: AcceptorState> Worker<A> {
         let mut out = Outbox::new();
         let mut command = None;
         match message {
+            Message::Report(report) if report.settings != self.config.settings => {
+                let refusal = Refusal::OtherSettings {
+                    node: report.node,
+                    given: report.settings,
+                    expected: self.config.settings.clone(),
+                };
+                let to = To::Node(report.node, report.control);
+                out.send(to, Message::Order(Order::Refused(refusal)));
+            }
             Message::Report(report) => {
                 if let (Some(coordinator), Some(raft)) = (&mut self.coordinator, &self.raft) {
                     command = coordinator.on_report(now, report, raft.state(), &mut out);

@@ -158,6 +158,12 @@ pub enum Refusal {
         known: Identity,
         given: Identity,
     },
+    #[error("the host of node {node} has {given:?}, the cluster's controllers {expected:?}; make [cluster] the same in the configurations of all hosts, and start it again")]
+    OtherSettings {
+        node: NodeId,
+        given: String,
+        expected: String,
+    },
     #[error("the host of node {0} has not been heard of; start it with `inband run` first")]
     NotHeard(NodeId),
     #[error("a reconfiguration to epoch {0} is under way; try again when it is done")]

@@ -169,6 +169,10 @@ impl Cluster {
 
     /// A host starts with an empty acceptor.
     fn start(&mut self, node: NodeId) {
+        self.start_with(node, "mtu = 1500");
+    }
+
+    fn start_with(&mut self, node: NodeId, settings: &str) {
         let mut nodes = FIRST.to_vec();
         if !nodes.contains(&node) {
             nodes.push(node); // in its own file it is a member
@@ -182,6 +186,7 @@ impl Cluster {
             dir: self.dir.path().join(node.to_string()),
             entered: 0,
             first: self.first(&nodes),
+            settings: settings.into(),
             timing: timing(),
             transport: self.transport(node),
         };
@@ -383,6 +388,25 @@ fn a_wiped_host_is_refused_and_returns_under_a_new_id() {
     let new = cluster.member(4);
     let epoch = cluster.change(&Request::Replace { old: 2, new });
     cluster.wait("three vote", |c| c.votes_in(epoch));
+}
+
+#[test]
+fn a_host_with_other_settings_is_refused() {
+    let mut cluster = Cluster::new();
+    let epoch = cluster.epoch();
+    cluster.stop(2);
+    cluster.start_with(2, "mtu = 1450");
+    let refused = |c: &Cluster| {
+        let refused = c.hosts[&2].noted.refused.lock().expect("not poisoned");
+        matches!(&*refused, Some(Refusal::OtherSettings { node: 2, given, expected })
+            if given == "mtu = 1450" && expected == "mtu = 1500")
+    };
+    cluster.wait("it is refused", refused);
+    assert!(!cluster.hosts[&2].switch.acceptor.acceptor(0).voting);
+    assert_eq!(cluster.epoch(), epoch);
+    cluster.stop(2);
+    cluster.start(2);
+    cluster.wait("it votes", Cluster::all_vote);
 }
 
 #[test]

@@ -340,7 +340,8 @@ impl Default for Limits {
 pub struct Timing {
     /// A submitted value without a decision by then is reported as "outcome unknown".
     pub submit_deadline_ms: u64,
-    /// A leader silent for this long is suspected.
+    /// A leader silent for this long is suspected, by the others; by itself if nothing is decided for
+    /// this long although something was proposed. Both back off.
     pub suspect_after_ms: u64,
     /// How often a leader is probed.
     pub probe_interval_ms: u64,

@@ -136,9 +136,9 @@ pub struct Leadership {
     outbid: bool,
     /// Somebody wants this node to lead, though the leader may be well: so often it will still try.
     wanted_tries: u32,
-    /// Highest applied instance of any replica, and since when it has not moved.
-    applied: u64,
-    applied_at: Micros,
+    /// Highest instance known to be decided, with all before it, and since when it has not moved.
+    decided: u64,
+    decided_at: Micros,
     stall_after: Micros,
     suspected_at: Option<Micros>,
     takeovers: u64,
@@ -182,8 +182,8 @@ impl Leadership {
             refused: Votes::default(),
             outbid: false,
             wanted_tries: 0,
-            applied: 0,
-            applied_at: now,
+            decided: 0,
+            decided_at: now,
             stall_after: config.timing.stall_us,
             suspected_at: None,
             takeovers: 0,
@@ -264,11 +264,12 @@ impl Leadership {
         header
     }
 
-    /// A replica's ALIVE: how far decisions have come.
-    pub fn on_applied(&mut self, now: Micros, applied: u64) {
-        if applied > self.applied {
-            self.applied = applied;
-            self.applied_at = now;
+    /// How far decisions have come, as far as this host knows: by its own learner, or by what replicas
+    /// tell in ALIVE. That is what they have applied and written; on a slow disk it lags behind.
+    pub fn on_decided(&mut self, now: Micros, decided: u64) {
+        if decided > self.decided {
+            self.decided = decided;
+            self.decided_at = now;
             // Not at once what it was: if every decision takes long, a take-over after each makes it worse.
             self.stall_after = (self.stall_after / 2).max(self.config.timing.stall_us);
         }
@@ -490,7 +491,7 @@ impl Leadership {
         self.wanted_tries = 0;
         self.heard_round = self.round;
         self.takeovers += 1;
-        self.applied_at = now;
+        self.decided_at = now;
         Some(LeaderEvent::Activate(view))
     }
 
@@ -698,13 +699,13 @@ impl Leadership {
             self.give_way(now);
             return Some(LeaderEvent::Deactivate);
         }
-        if view.next <= self.applied + 1 {
-            self.applied_at = now; // nothing is outstanding
+        if view.next <= self.decided + 1 {
+            self.decided_at = now; // nothing is outstanding
         }
-        if now >= self.applied_at + self.stall_after {
+        if now >= self.decided_at + self.stall_after {
             // All packets of a full window may be lost; nobody else can know (schedules.md, 9).
             self.stall_after = (self.stall_after * 2).min(STALL_BACKOFF_MAX_US);
-            self.applied_at = now;
+            self.decided_at = now;
             return Some(self.take_over(now, rounds, out));
         }
         None

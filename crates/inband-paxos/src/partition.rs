@@ -477,10 +477,14 @@ impl Partition {
             learner.on_tick(now, &mut shared.rounds, own);
         }
         let view = self.leader_view(shared);
-        let applied = self.trim.highest_applied();
+        let learned = self
+            .learner
+            .as_ref()
+            .map_or(0, |learner| learner.next() - 1);
+        let decided = self.trim.highest_applied().max(learned);
         let mut round = 0;
         if let Some(leadership) = &mut self.leadership {
-            leadership.on_applied(now, applied);
+            leadership.on_decided(now, decided);
             let event = leadership.on_tick(now, view, &mut shared.rounds, own);
             round = leadership.known_round();
             self.lead(now, event, shared, own);

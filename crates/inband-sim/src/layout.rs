@@ -5,7 +5,7 @@ use inband_dataplane::soft::{Geometry, Roles};
 use inband_paxos::host::{EpochConfig, HostConfig, LogStart};
 use inband_paxos::timing::{Micros, Timing};
 
-use crate::limits::{RING_SLOTS, SEVERAL_LOGS, SEVERAL_LOGS_PPM, STORE_READS_PPM};
+use crate::limits::{FLUSH_MAX_US, RING_SLOTS, SEVERAL_LOGS, SEVERAL_LOGS_PPM, STORE_READS_PPM};
 use crate::rng::Rng;
 
 /// First configuration epoch of every simulated cluster.
@@ -40,6 +40,8 @@ pub struct Layout {
     pub store_reads_ppm: u64,
     /// The real control plane changes members; only without journals.
     pub plane: bool,
+    /// A replica writes what it applied after this time, at most.
+    pub flush_max_us: u64,
     /// Times of the state machines.
     pub timing: Timing,
 }
@@ -70,6 +72,7 @@ impl Layout {
             store: false,
             store_reads_ppm: STORE_READS_PPM[0],
             plane: false,
+            flush_max_us: FLUSH_MAX_US,
             timing: Timing::default(),
         }
     }

@@ -242,6 +242,7 @@ impl World {
             life,
             control: control_address(node),
             controllers: CONTROLLERS.map(|c| (c, control_address(c))).to_vec(),
+            settings: String::new(),
             timing: TIMING,
         };
         let acceptor = registers.map(|registers| RegisterState::new(registers, geometry));

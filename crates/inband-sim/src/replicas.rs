@@ -6,7 +6,7 @@ use inband_paxos::session::Verdict;
 
 use crate::app::{decided_key, App};
 use crate::invariant::Invariant;
-use crate::limits::{CHECKPOINT_COPY_MAX_US, FLUSH_MAX_US};
+use crate::limits::CHECKPOINT_COPY_MAX_US;
 use crate::mutation::Mutation;
 use crate::queue::Event;
 use crate::trace::Happened;
@@ -161,7 +161,7 @@ impl World {
             return;
         }
         sim.flush_is_due = true;
-        let delay_us = self.rng.hosts.between(1, FLUSH_MAX_US);
+        let delay_us = self.rng.hosts.between(1, self.layout.flush_max_us);
         self.queue
             .push(self.now + delay_us, Event::Flush(sim.node, sim.incarnation));
     }

@@ -228,6 +228,24 @@ fn an_idle_old_leader_steps_down() {
     settle(&mut world);
 }
 
+/// Replicas that take a second to write what they applied hold up nothing that is decided: the leader
+/// does not take over from itself.
+#[test]
+fn slow_disks_of_replicas_depose_nobody() {
+    let mut layout = Layout::combined(3);
+    layout.ring_slots = 1024;
+    layout.flush_max_us = 1_000 * MS;
+    let mut world = warm(layout);
+    let activations = world.stats.activations;
+    for _ in 0..60 {
+        submit(&mut world, 2, 5);
+        world.run_for(50 * MS);
+    }
+    sound(&world);
+    assert_eq!(world.stats.activations, activations);
+    settle(&mut world);
+}
+
 /// With one replica and crowds at its door the window moves as fast as the replica applies, not once
 /// a period.
 #[test]

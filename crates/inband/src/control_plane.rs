@@ -92,6 +92,10 @@ fn start(
         dir: host.state_dir.join(CONTROL_DIR),
         entered,
         first: first_configuration(config),
+        settings: format!(
+            "partitions = {}, mtu = {}",
+            config.cluster.partitions, config.cluster.mtu
+        ),
         timing: Timing::default(),
         transport: transport.clone(),
     };

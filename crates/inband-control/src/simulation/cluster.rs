@@ -529,6 +529,7 @@ impl Cluster {
             life: host.life,
             control: address(id),
             controllers: COORDINATORS.iter().map(|c| (*c, address(*c))).collect(),
+            settings: String::new(),
             timing: Timing::default(),
         };
         let mut acceptor = RegisterState::new(Shared(host.switch.clone()), GEOMETRY);
