@@ -105,6 +105,7 @@ fn member(node: NodeId) -> Member<RegisterState<Rc<Registers>>, Paper> {
         life: 1,
         control: address(node),
         controllers: NODES.map(|n| (n, address(n))).to_vec(),
+        settings: String::new(),
         timing: Timing::default(),
     };
     let registers = Rc::new(Registers::new(GEOMETRY, roles));
