@@ -150,10 +150,16 @@ const LINK_PACE: Pace = Pace {
     bytes_per_s_min: 0,
 };
 
+fn is_alive(stream: &Stream) -> bool {
+    matches!(stream.paced().stream().take_error(), Ok(None))
+}
+
 /// Send messages as they come; whatever does not get through is lost.
 fn run_link<F: Serialize>(to: SocketAddr, frames: &Receiver<F>, transport: &Transport) {
     let mut stream: Option<Stream> = None;
     while let Ok(frame) = frames.recv_timeout(LINK_IDLE_TIMEOUT) {
+        // One that the system has ended: what is written to it is lost.
+        stream = stream.filter(is_alive);
         if stream.is_none() {
             stream = transport.connect(to, LINK_TIMEOUT, LINK_PACE).ok();
         }

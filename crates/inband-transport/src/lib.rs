@@ -4,6 +4,7 @@
 
 pub mod accept;
 pub mod certificates;
+mod connect;
 pub mod frames;
 pub mod paced;
 pub mod tls;

@@ -19,6 +19,7 @@ use rustls::{
 use crate::certificates::{
     certificates, name_of_node, CertificateError, CertificateFiles, HOST_NAME,
 };
+use crate::connect;
 use crate::paced::{Pace, Paced};
 
 /// How long a peer may take until both ends know each other.
@@ -183,10 +184,11 @@ impl Transport {
         self.counters.clone()
     }
 
-    /// Connect to a host.
+    /// Connect to a host. The connection ends once it has carried nothing for as long as `pace` lets the peer be silent.
     pub fn connect(&self, to: SocketAddr, timeout: Duration, pace: Pace) -> io::Result<Stream> {
-        let tcp = TcpStream::connect_timeout(&to, timeout)?;
+        let tcp = connect::connect(to, timeout)?;
         tcp.set_nodelay(true)?;
+        connect::end_if_unacknowledged(&tcp, pace.silence_max)?;
         let paced = Paced::new(tcp, pace)?;
         let Some(mutual) = &self.mutual else {
             return Ok(Stream::Plain(paced));
@@ -210,6 +212,7 @@ impl Transport {
     /// Take a connection of a host; the error says in words whom it was refused to and why.
     pub fn accept(&self, tcp: TcpStream, pace: Pace) -> io::Result<Stream> {
         tcp.set_nodelay(true)?;
+        connect::probe(&tcp)?;
         let paced = Paced::new(tcp, pace)?;
         let Some(mutual) = &self.mutual else {
             return Ok(Stream::Plain(paced));

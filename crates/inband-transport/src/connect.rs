@@ -1,0 +1,160 @@
+//! Opens connections, and has the system notice when one carries nothing any more.
+//!
+//! TCP alone is slow to find out that a network that was cut is whole again: it repeats what was not acknowledged after
+//! 0.2 s, 0.4 s, 0.8 s and so on, and a SYN after a second. Between replicas that is an age.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::socket::{
+    connect as begin_connecting, setsockopt, socket, sockopt, AddressFamily, SockFlag, SockType,
+    SockaddrStorage,
+};
+
+/// A further connection is tried after so long; a lost SYN delays the first for a second. Those before it go on: a peer
+/// may be that far away.
+const ATTEMPT_EVERY: Duration = Duration::from_millis(250);
+/// A connection without traffic is probed after so long, and then so often: a peer that gave it up while the network was
+/// cut could not say so.
+const PROBED_AFTER_S: u32 = 2;
+const PROBE_EVERY_S: u32 = 1;
+/// Probes without an answer, and the connection ends. A host may stand still for some seconds.
+const PROBES_MAX: u32 = 8;
+
+/// Connect within `limit`.
+pub(crate) fn connect(to: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
+    let until = Instant::now() + limit;
+    let mut attempts = Vec::new();
+    loop {
+        attempts.push(begin(to)?);
+        let next = until.min(Instant::now() + ATTEMPT_EVERY);
+        if let Some(open) = first_open(&mut attempts, next)? {
+            open.set_nonblocking(false)?;
+            return Ok(open);
+        }
+        if next == until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+fn begin(to: SocketAddr) -> io::Result<TcpStream> {
+    let family = match to {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let fd: OwnedFd = socket(family, SockType::Stream, flags, None)?;
+    match begin_connecting(fd.as_raw_fd(), &SockaddrStorage::from(to)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(fd.into()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The first of these that opens, if one does by then. That one is refused is an answer, too.
+fn first_open(attempts: &mut Vec<TcpStream>, until: Instant) -> io::Result<Option<TcpStream>> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let fd = |stream| PollFd::new(AsFd::as_fd(stream), PollFlags::POLLOUT);
+        let mut fds: Vec<PollFd<'_>> = attempts.iter().map(fd).collect();
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
+        if let Some(at) = fds.iter().position(is_ready) {
+            let stream = attempts.swap_remove(at);
+            return match stream.take_error()? {
+                None => Ok(Some(stream)),
+                Some(error) => Err(error),
+            };
+        }
+        if Instant::now() >= until {
+            return Ok(None);
+        }
+    }
+}
+
+/// Have the system end this connection once what was sent is not acknowledged, or not taken, for so long.
+pub(crate) fn end_if_unacknowledged(stream: &TcpStream, limit: Duration) -> io::Result<()> {
+    let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+    Ok(setsockopt(stream, sockopt::TcpUserTimeout, &limit_ms)?)
+}
+
+/// Have the system probe this connection while nothing is sent.
+pub(crate) fn probe(stream: &TcpStream) -> io::Result<()> {
+    setsockopt(stream, sockopt::KeepAlive, &true)?;
+    setsockopt(stream, sockopt::TcpKeepIdle, &PROBED_AFTER_S)?;
+    setsockopt(stream, sockopt::TcpKeepInterval, &PROBE_EVERY_S)?;
+    setsockopt(stream, sockopt::TcpKeepCount, &PROBES_MAX)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn it_connects_is_refused_or_gives_up_in_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let limit = Duration::from_secs(5);
+        let stream = connect(address, limit).expect("it connects");
+        probe(&stream).expect("the system knows how");
+        end_if_unacknowledged(&stream, limit).expect("the system knows how");
+        assert_eq!(stream.peer_addr().expect("connected"), address);
+        drop((stream, listener));
+        let begun = Instant::now();
+        let refused = connect(address, limit).expect_err("nobody listens");
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(begun.elapsed() < limit, "at once: {:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_listener_that_takes_nobody_is_given_up_in_time() {
+        // Its queue is full once two wait; the system drops further SYNs.
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let fd = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("a socket");
+        let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+        nix::sys::socket::bind(fd.as_raw_fd(), &SockaddrStorage::from(any)).expect("bound");
+        let backlog = nix::sys::socket::Backlog::new(1).expect("small");
+        nix::sys::socket::listen(&fd, backlog).expect("listens");
+        let listener = TcpListener::from(fd);
+        let address = listener.local_addr().expect("its address");
+        let limit = Duration::from_millis(600);
+        let mut open = Vec::new();
+        let error = loop {
+            let begun = Instant::now();
+            match connect(address, limit) {
+                Ok(stream) => open.push(stream),
+                Err(error) => {
+                    assert!(begun.elapsed() >= limit, "{:?}", begun.elapsed());
+                    assert!(begun.elapsed() < 2 * limit, "{:?}", begun.elapsed());
+                    break error;
+                }
+            }
+            assert!(open.len() < 10, "its queue is bounded");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        // Room is found by an attempt that came later.
+        let making_room = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            let taken: Vec<_> = (0..open.len()).map(|_| listener.accept()).collect();
+            (listener, taken, open)
+        });
+        let begun = Instant::now();
+        connect(address, Duration::from_secs(5)).expect("there is room now");
+        let took = begun.elapsed();
+        assert!(
+            took < Duration::from_millis(900),
+            "before the SYN is repeated: {took:?}"
+        );
+        drop(making_room.join().expect("no panic"));
+    }
+}
