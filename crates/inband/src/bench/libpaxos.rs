@@ -3,9 +3,11 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -84,7 +86,8 @@ impl Peer {
     pub fn measure(&self, outstanding: usize, seconds: usize) -> Result<Sample> {
         let dir = ScratchDir::create(&std::env::temp_dir(), "libpaxos")?;
         let config = dir.path().join("paxos.conf");
-        fs::write(&config, configuration(free_ports(REPLICAS)?))?;
+        let first_port = free_ports(REPLICAS)?;
+        fs::write(&config, configuration(first_port))?;
         let replica = self.program("replica")?;
         let mut replicas = (0..REPLICAS)
             .map(|id| {
@@ -92,6 +95,10 @@ impl Peer {
                 start(&replica, &[&id.to_string(), path_text(&config)?], &log)
             })
             .collect::<Result<Vec<_>>>()?;
+        // The client tries to connect once, and prints zeros if it cannot.
+        for port in first_port..first_port + REPLICAS {
+            wait_until_listening(port, &mut replicas)?;
+        }
         let client = self.program("client")?;
         // Into a pipe its C library writes only when 4 KiB have come, which takes minutes.
         let terminal = nix::pty::openpty(None, None).context("opening a pseudo-terminal")?;
@@ -106,7 +113,7 @@ impl Peer {
         let child = child.with_context(|| format!("running {}", client.display()))?;
         let _client = Server::new("libpaxos client", child);
         let (lines, taken) = mpsc::channel();
-        std::thread::spawn(move || {
+        thread::spawn(move || {
             let output = BufReader::new(File::from(terminal.master));
             let lines_of_client = output.lines().map_while(Result::ok);
             // Ends when nobody listens any more, or with the client.
@@ -181,6 +188,19 @@ fn start(program: &Path, args: &[&str], log: &Path) -> Result<Server> {
         format!("libpaxos {}", program.display()),
         child,
     ))
+}
+
+fn wait_until_listening(port: u16, replicas: &mut [Server]) -> Result<()> {
+    let deadline = Instant::now() + READY_LIMIT;
+    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        replicas.iter_mut().try_for_each(Server::check)?;
+        ensure!(
+            Instant::now() < deadline,
+            "no replica of libpaxos listens on port {port} after {READY_LIMIT:?}"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 fn path_text(path: &Path) -> Result<&str> {
@@ -265,12 +285,18 @@ mod tests {
             fs::write(&path, script).expect("a script");
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
         };
-        write("replica", "#!/bin/sh\nexec sleep 60\n");
+        // It takes a while to listen, on the port that the configuration has for it.
+        write(
+            "replica",
+            "#!/bin/sh\nport=$(sed -n \"s/^replica $1 127.0.0.1 //p\" \"$2\")\nsleep 0.3\nexec python3 -m \
+             http.server --bind 127.0.0.1 \"$port\"\n",
+        );
         // Its figure is how many replicas the configuration names, as often as values are outstanding.
-        // As with the real one, only a terminal gets each line at once.
+        // As with the real one, only a terminal gets each line at once, and nothing comes if it cannot connect.
         write(
             "client",
-            "#!/bin/sh\n[ -t 1 ] || exec sleep 60\nn=$(grep -c ^replica \"$1\")\nwhile true; do echo \
+            "#!/bin/sh\n[ -t 1 ] || exec sleep 60\nport=$(sed -n 's/^replica 0 127.0.0.1 //p' \"$1\")\npython3 \
+             -c \"import socket; socket.create_connection(('127.0.0.1', $port))\" || exec sleep 60\nn=$(grep -c ^replica \"$1\")\nwhile true; do echo \
              \"$((n * $3)) value/sec, 1.00 Mbps, latency min 1 us max 2 us avg 7 us\"; sleep 0.01; \
              done\n",
         );
