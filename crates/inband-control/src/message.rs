@@ -26,7 +26,7 @@ pub struct Report {
     pub revision: u64,
     /// If it has an acceptor.
     pub acceptor: Option<AcceptorReport>,
-    /// If it is a replica: the last instance applied of each partition.
+    /// If it is a replica: the last instance of each partition that it has applied, be it in memory.
     pub applied: Option<Vec<u64>>,
     /// What all hosts must have in common, see [`crate::member::MemberConfig::settings`].
     pub settings: String,

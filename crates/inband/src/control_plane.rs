@@ -20,7 +20,7 @@ use inband_lab::change::member_of;
 use inband_paxos::config::{Config, NodeConfig, Role};
 use inband_paxos::durable;
 use inband_paxos::journal::{self, Reconfigured};
-use inband_paxos::node::{Node, NodeError};
+use inband_paxos::node::Node;
 use inband_transport::tls::Transport;
 
 use crate::errands::{errands, Errands};
@@ -142,8 +142,51 @@ fn node_of(member: &Member) -> NodeConfig {
     }
 }
 
+/// A host that would enter an epoch of another history than its own.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "this replica has delivered instance {delivered} of log {log}, and the epoch begins anew at {first}: stop this \
+     host, move its data directory away, and start it again; it loads a checkpoint from another replica"
+)]
+struct OtherHistory {
+    log: usize,
+    delivered: u64,
+    first: u64,
+}
+
+/// A process that was in an earlier epoch may not have delivered what a later one decides again.
+/// `next`: the next instance that it delivers, of each log.
+fn check_history(
+    current: u32,
+    next: &[u64],
+    configuration: &Configuration,
+) -> Result<(), OtherHistory> {
+    let Beginning::Fresh(firsts) = &configuration.beginning else {
+        return Ok(());
+    };
+    // At its start a process does not know in which epoch its data were decided.
+    if current == 0 || configuration.epoch <= current {
+        return Ok(());
+    }
+    let mut logs = next.iter().zip(firsts).enumerate();
+    match logs.find(|(_, (next, first))| next > first) {
+        None => Ok(()),
+        Some((log, (next, first))) => Err(OtherHistory {
+            log,
+            delivered: next - 1,
+            first: *first,
+        }),
+    }
+}
+
 /// Be in this configuration.
-fn enter(node: &mut Node, configuration: &Configuration) -> Result<(), NodeError> {
+fn enter(node: &mut Node, configuration: &Configuration) -> anyhow::Result<()> {
+    let logs = node.host().partitions().iter();
+    let next: Vec<u64> = logs
+        .filter_map(|log| log.learner())
+        .map(|l| l.next())
+        .collect();
+    check_history(node.host().config().epoch, &next, configuration)?;
     let nodes: Vec<NodeConfig> = configuration.members.values().map(node_of).collect();
     node.enter_epoch(configuration.epoch, &nodes, &configuration.leaders)?;
     // One that was overtaken by a later epoch says nothing any more.
@@ -200,7 +243,7 @@ impl Hooks for NodeHooks {
         if self.latest.is_some() && !self.is_entered.load(Ordering::Acquire) {
             self.enter_latest();
         }
-        published::applied(&self.state)
+        published::delivered(&self.state)
     }
 }
 
@@ -301,5 +344,27 @@ impl AcceptorState for NodeAcceptor {
 
     fn open(&mut self) -> Result<(), AcceptorError> {
         self.change(Some(Reconfigured::Registers), Acceptor::open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_that_delivered_more_does_not_enter_an_epoch_that_begins_before() {
+        let begins_at = |epoch, firsts| Configuration {
+            epoch,
+            revision: 1,
+            members: Default::default(),
+            leaders: Vec::new(),
+            beginning: Beginning::Fresh(firsts),
+        };
+        let error = check_history(3, &[10, 21], &begins_at(4, vec![10, 20])).unwrap_err();
+        assert_eq!((error.log, error.delivered, error.first), (1, 20, 20));
+        assert!(check_history(3, &[10, 20], &begins_at(4, vec![10, 20])).is_ok());
+        // A start in the epoch itself, and the same epoch again.
+        assert!(check_history(0, &[10, 21], &begins_at(4, vec![10, 20])).is_ok());
+        assert!(check_history(4, &[10, 21], &begins_at(4, vec![10, 20])).is_ok());
     }
 }

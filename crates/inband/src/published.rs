@@ -23,8 +23,9 @@ const EVENTS_MAX: usize = 64;
 pub struct NodeState {
     /// Configuration epoch; 0: outside of all.
     pub epoch: u32,
-    /// If it is a replica: last instance of every log that its store has applied.
-    pub applied: Option<Vec<u64>>,
+    /// If it is a replica: the last instance of every log that it has delivered, be it in memory:
+    /// clients may have been answered up to there.
+    pub delivered: Option<Vec<u64>>,
     /// The acceptor's registers of every log, if it has the role.
     pub acceptors: Vec<AcceptorView>,
     /// The leader's registers of every log, if it has the role.
@@ -111,10 +112,10 @@ pub fn read(shared: &Shared) -> NodeState {
         .clone()
 }
 
-/// What of it was applied, without a copy of the rest: for who asks all the time.
-pub fn applied(shared: &Shared) -> Option<Vec<u64>> {
+/// [`NodeState::delivered`] alone, without a copy of the rest: it is asked for all the time.
+pub fn delivered(shared: &Shared) -> Option<Vec<u64>> {
     let state = shared.lock().unwrap_or_else(PoisonError::into_inner);
-    state.applied.clone()
+    state.delivered.clone()
 }
 
 /// A [`Node`] that publishes its state as it is polled.
@@ -161,7 +162,13 @@ impl PublishedNode {
         let learns = logs.iter().all(|log| log.learner().is_some());
         let fresh = NodeState {
             epoch: self.node.host().config().epoch,
-            applied: learns.then(|| logs.iter().map(|log| log.trim().held_here()).collect()),
+            delivered: learns.then(|| {
+                let held = logs.iter().map(|log| log.trim().held_here());
+                let next = learners().map(|learner| learner.next());
+                held.zip(next)
+                    .map(|(held, next)| held.max(next - 1))
+                    .collect()
+            }),
             acceptors: all().filter_map(|p| self.node.acceptor_view(p)).collect(),
             leaders: all().filter_map(|p| self.node.leader_view(p)).collect(),
             next_delivery: learners().map(|l| l.next()).reduce(|a, b| a + b),
