@@ -568,6 +568,48 @@ fn who_has_no_key_is_not_heard() {
     assert_eq!(output.stdout, b"heard\n", "{output:?}");
 }
 
+/// Whoever reaches a process without keys runs commands on the workers.
+#[test]
+fn nobody_leaves_loopback_without_a_key_unless_told() {
+    let command = |args: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.arg("falcon").args(args).stdin(Stdio::null());
+        command
+    };
+    let anywhere = format!("0.0.0.0:{}", port(1));
+    let here = format!("127.0.0.1:{}", port(1));
+    let refused = [
+        vec!["scheduler", "--listen", &anywhere],
+        vec!["worker", "--scheduler", "192.0.2.1:7480", "--listen", "127.0.0.1"],
+        vec!["worker", "--scheduler", &here, "--listen", "0.0.0.0"],
+    ];
+    for args in refused {
+        // Without the check it runs until it is told to end.
+        let output = Command::new("timeout")
+            .args(["5", PROGRAM, "falcon"])
+            .args(&args)
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let is_clear = said.contains("give --key-file FILE") && said.contains("--no-key");
+        assert!(!output.status.success() && is_clear, "{args:?}: {said}");
+    }
+    for args in [
+        vec!["scheduler", "--listen", &here],
+        vec!["scheduler", "--listen", &anywhere, "--no-key"],
+    ] {
+        let mut scheduler = command(&args);
+        let mut scheduler = scheduler.stderr(Stdio::piped()).spawn().expect("it starts");
+        let said = BufReader::new(scheduler.stderr.take().expect("it is piped"));
+        let lines = said.lines().map(|line| line.expect("text"));
+        let until_ready: Vec<String> = lines.take_while(|l| !l.contains("listens at")).collect();
+        let is_warned = until_ready.iter().any(|line| line.contains("no key"));
+        signal(&scheduler, Signal::SIGTERM);
+        assert!(scheduler.wait().expect("it ends").success());
+        assert!(is_warned, "{until_ready:?}");
+    }
+}
+
 #[test]
 fn in_the_kernel() {
     if lab_works() {

@@ -256,7 +256,8 @@ fn worker_args(spec: &FalconSpec, door: &Door, name: &str, executors: usize) -> 
 fn key_args(door: &Door) -> Vec<OsString> {
     match &door.key_file {
         Some(path) => vec!["--key-file".into(), path.into()],
-        None => Vec::new(),
+        // `up --no-key` has asked for it.
+        None => vec!["--no-key".into()],
     }
 }
 

@@ -2,10 +2,10 @@
 //! machine.
 
 use std::fs::File;
-use std::net::{SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_dataplane::auth::{Digest, Keys};
 use inband_paxos::key_file::KeyFile;
@@ -77,6 +77,31 @@ pub fn opened(file: Option<&KeyFile>) -> (Option<Keys>, Digest) {
         Some(file) => (Some(file.keys()), file.digest()),
         None => (None, Digest::PLAIN),
     }
+}
+
+/// Without keys, whoever can send a packet to `what`'s process can run commands on the workers: beyond loopback the user must have asked
+/// for that.
+pub fn must_be_safe(
+    what: &str,
+    keys: Option<&Keys>,
+    no_key: bool,
+    addresses: &[Ipv4Addr],
+) -> Result<()> {
+    if keys.is_some() {
+        return Ok(());
+    }
+    let outside = addresses.iter().find(|address| !address.is_loopback());
+    if let Some(address) = outside {
+        ensure!(
+            no_key,
+            "without a key, whoever can send packets to {address} can run commands on the workers; give --key-file FILE (a copy of the \
+             one that `inband falcon up` has made, or a new one of `inband key new`), or say --no-key to allow it"
+        );
+    }
+    tracing::warn!(
+        "{what}: no key; whoever can send packets to it can run commands on the workers"
+    );
+    Ok(())
 }
 
 /// Move the calling thread into a network namespace.

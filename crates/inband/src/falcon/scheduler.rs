@@ -20,7 +20,7 @@ use inband_paxos::key_file::KeyFile;
 use mio::Waker;
 
 use super::metrics;
-use super::reach::{address, opened};
+use super::reach::{address, must_be_safe, opened};
 use super::signals::Told;
 use super::status::{SchedulerReply, SchedulerRequest, SchedulerStatus};
 use super::DEFAULT_ADDRESS;
@@ -124,9 +124,12 @@ pub struct SchedulerArgs {
     /// Where it listens.
     #[arg(long, default_value_t = DEFAULT_ADDRESS, value_name = "ADDR:PORT", value_parser = address)]
     listen: SocketAddrV4,
-    /// The cluster's key file (`inband key new` makes one). Without it whoever can reach the scheduler can use it.
+    /// The cluster's key file (`inband key new` makes one).
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// Listen beyond loopback without a key: whoever can send packets to the scheduler can run commands on its workers.
+    #[arg(long, conflicts_with = "key_file")]
+    no_key: bool,
     /// Where its role runs: udp (in this process), xdp, xdp-generic or auto.
     #[arg(long, visible_alias = "backend", default_value_t = Dataplane::Udp)]
     dataplane: Dataplane,
@@ -146,6 +149,8 @@ pub fn scheduler(args: &SchedulerArgs) -> Result<()> {
     let told = Told::listen()?;
     let key_file = args.key_file.as_deref().map(KeyFile::load).transpose()?;
     let (keys, digest) = opened(key_file.as_ref());
+    let listen = [*args.listen.ip()];
+    must_be_safe("scheduler", keys.as_ref(), args.no_key, &listen)?;
     let mut node = SchedulerNode::open(scheduler_node::Config {
         falcon,
         dataplane: args.dataplane,

@@ -145,7 +145,7 @@ fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
     println!(
         "       inband falcon worker --scheduler {}{}",
         door.scheduler,
-        key.unwrap_or_default()
+        key.unwrap_or_else(|| " --no-key".into())
     );
     println!(
         "       inband.Executor({:?}{}) in Python",

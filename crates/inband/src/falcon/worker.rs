@@ -13,7 +13,7 @@ use inband_falcon::runner::{Interpreter, Tools};
 use inband_falcon::timing::ExecutorTiming;
 use inband_falcon::worker_node::{self, WorkerNode};
 
-use super::reach::{ReachArgs, Reached};
+use super::reach::{must_be_safe, ReachArgs, Reached};
 use super::signals::Told;
 
 /// How long a scheduler may be silent before that is said.
@@ -42,6 +42,9 @@ pub struct WorkerArgs {
     /// scheduler leave.
     #[arg(long, value_name = "ADDR")]
     listen: Option<Ipv4Addr>,
+    /// Use addresses beyond loopback without a key: whoever can send packets to this worker can run commands here.
+    #[arg(long, conflicts_with = "key_file")]
+    no_key: bool,
 }
 
 /// Two a CPU, as far as a worker may have so many.
@@ -61,6 +64,12 @@ fn machine_name() -> String {
 /// Run until told to stop.
 pub fn worker(args: WorkerArgs) -> Result<()> {
     let reached = args.reach.reach()?;
+    let here = match args.listen {
+        Some(address) => address,
+        None => local_address(reached.scheduler)?,
+    };
+    let addresses = [*reached.scheduler.ip(), here];
+    must_be_safe("worker", reached.keys.as_ref(), args.no_key, &addresses)?;
     let told = Told::listen()?;
     let executors = match args.executors {
         Some(executors) => executors,
@@ -72,10 +81,6 @@ pub fn worker(args: WorkerArgs) -> Result<()> {
     );
     let Some(resources) = resources(&args.resources, &reached, &told)? else {
         return Ok(());
-    };
-    let here = match args.listen {
-        Some(address) => address,
-        None => local_address(reached.scheduler)?,
     };
     let mut node = WorkerNode::open(worker_node::Config {
         scheduler: reached.scheduler,
