@@ -14,6 +14,8 @@ pub enum Action<A> {
     },
     /// Tell a client.
     Tell(A, ToClient),
+    /// This client was asked in vain.
+    Silent(A),
     /// Run this. [`Executor::finished`] is to be called once it has ended.
     Run(Attempt, Payload),
     /// Nobody wants what runs any more: end it if that can be done, and call [`Executor::finished`].
@@ -31,6 +33,7 @@ enum State<A> {
         client: A,
         attempt: Attempt,
         since: Nanos,
+        patience_ns: Nanos,
     },
     /// Runs it.
     Running {
@@ -49,6 +52,8 @@ pub struct Counters {
     pub revoked: u64,
     /// Not begun because the client did not answer.
     pub clients_silent: u64,
+    /// Not begun because the client had not answered just before.
+    pub clients_skipped: u64,
     /// PULLs sent again.
     pub pulls_repeated: u64,
     /// Came, and were not as their clients made them.
@@ -101,11 +106,36 @@ impl<A: Clone + PartialEq> Executor<A> {
         matches!(self.state, State::Idle { .. })
     }
 
-    /// The scheduler gives a task, for the PULL of this number.
-    pub fn on_task(&mut self, now: Nanos, pull_seq: u64, client: A, entry: Entry) {
+    /// Which client it has asked for work, and since when.
+    pub fn asks(&self) -> Option<(&A, Attempt, Nanos)> {
+        match &self.state {
+            State::Asking {
+                client,
+                attempt,
+                since,
+                ..
+            } => Some((client, *attempt, *since)),
+            State::Idle { .. } | State::Running { .. } => None,
+        }
+    }
+
+    /// The scheduler gives a task, for the PULL of this number. If its client has to be asked for the work, it has so long to
+    /// answer; 0: it is not asked.
+    pub fn on_task(
+        &mut self,
+        now: Nanos,
+        pull_seq: u64,
+        client: A,
+        entry: Entry,
+        patience_ns: Nanos,
+    ) {
         // Given twice, since the PULL was sent twice.
         if pull_seq != self.pull_seq || !self.is_idle() {
             return;
+        }
+        if entry.desc.is_empty() && patience_ns == 0 {
+            self.counters.clients_skipped += 1;
+            return self.pull_next(now);
         }
         let attempt = entry.attempt;
         let started = Action::Tell(client.clone(), ToClient::Started(attempt));
@@ -114,8 +144,9 @@ impl<A: Clone + PartialEq> Executor<A> {
                 client,
                 attempt,
                 since: now,
+                patience_ns,
             };
-            self.due = now + self.timing.ask_ns;
+            self.due = now + self.timing.ask_ns.min(patience_ns);
         } else {
             // First, since nobody waits for what is told.
             self.run(now, client, attempt, Payload::Inline(entry.desc));
@@ -235,16 +266,27 @@ impl<A: Clone + PartialEq> Executor<A> {
                 let pull_seq = self.pull_seq;
                 self.actions.push(Action::Pull { pull_seq });
             }
-            State::Asking { since, .. } if now >= *since + self.timing.client_silent_ns => {
+            State::Asking {
+                client,
+                since,
+                patience_ns,
+                ..
+            } if now >= *since + *patience_ns => {
+                let client = client.clone();
                 self.counters.clients_silent += 1;
                 self.pull_next(now);
+                self.actions.push(Action::Silent(client));
             }
             State::Asking {
-                client, attempt, ..
+                client,
+                attempt,
+                since,
+                patience_ns,
             } => {
                 let started = ToClient::Started(*attempt);
+                let give_up_at = *since + *patience_ns;
                 self.actions.push(Action::Tell(client.clone(), started));
-                self.due = now + self.timing.ask_ns;
+                self.due = give_up_at.min(now + self.timing.ask_ns);
             }
             State::Running {
                 client, attempt, ..

@@ -20,6 +20,8 @@ pub const RESOURCE_NAME_LEN_BYTES_MAX: usize = 15;
 pub const QUEUES_MAX: usize = wire::RESOURCES as usize;
 /// Results that a worker keeps for clients that have not acknowledged them.
 pub const RESULTS_MAX: usize = 4096;
+/// Silent clients that a worker remembers.
+pub const SILENT_CLIENTS_MAX: usize = 1024;
 /// Work and results up to this go in one packet; longer ones are fetched.
 pub const INLINE_LEN_BYTES_MAX: usize = 1024;
 /// Work, and a result.

@@ -48,8 +48,12 @@ pub struct ExecutorTiming {
     pub pull_max_ns: Nanos,
     /// The client is asked for the work again after this.
     pub ask_ns: Nanos,
-    /// A client that does not answer for this long gets its work undone.
+    /// A client that does not answer for this long is silent: its task is dropped.
     pub client_silent_ns: Nanos,
+    /// A client that was found silent has only this long to answer, until it is heard of again.
+    pub client_probe_ns: Nanos,
+    /// After it was asked in vain, its tasks are dropped at once for this long.
+    pub client_skip_ns: Nanos,
     /// How often a client is told that its task still runs.
     pub lease_ns: Nanos,
     /// A result is sent again after this; doubles.
@@ -65,6 +69,8 @@ impl Default for ExecutorTiming {
             pull_max_ns: 100 * MS,
             ask_ns: 10 * MS,
             client_silent_ns: 2000 * MS,
+            client_probe_ns: 20 * MS,
+            client_skip_ns: 200 * MS,
             lease_ns: 400 * MS,
             result_ns: 10 * MS,
             result_keep_ns: 10_000 * MS,

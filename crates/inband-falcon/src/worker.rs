@@ -1,10 +1,12 @@
 //! A worker: what its scheduler and its clients say goes to its executors, and what these want goes to them.
 
 mod membership;
+mod silent;
 
 use std::net::SocketAddrV4;
 
 use self::membership::{Known, Membership};
+use self::silent::Silent;
 use crate::executor::{self, Executor};
 use crate::limits::INLINE_LEN_BYTES_MAX;
 use crate::message::{Outcome, Payload, Place, ToClient, ToExecutor};
@@ -104,6 +106,7 @@ pub struct Worker {
     executors: Vec<Executor<SocketAddrV4>>,
     /// To which client, by which executor.
     results: Results<(SocketAddrV4, u32)>,
+    silent: Silent,
     actions: Vec<Action>,
 }
 
@@ -115,6 +118,7 @@ impl Worker {
             membership: Membership::new(now, config.executors),
             executors: (0..config.executors).map(executor).collect(),
             results: Results::new(config.timing),
+            silent: Silent::new(config.timing),
             actions: Vec::new(),
             config,
         }
@@ -262,10 +266,20 @@ impl Worker {
 
     fn on_given(&mut self, now: Nanos, given: Given) {
         if let Some((client, reply)) = given.relay {
+            // Its SUBMIT came just now.
+            self.silent.heard(&client);
             self.tell(client, given.executor, ToClient::Reply(reply));
         }
+        let attempt = given.entry.attempt;
+        let patience_ns = self.silent.patience_ns(now, &given.client, attempt);
         self.at_named(now, given.executor, |executor| {
-            executor.on_task(now, given.pull_seq, given.client, given.entry);
+            executor.on_task(
+                now,
+                given.pull_seq,
+                given.client,
+                given.entry,
+                patience_ns,
+            );
         });
     }
 
@@ -297,6 +311,7 @@ impl Worker {
     }
 
     fn on_client(&mut self, now: Nanos, from: SocketAddrV4, executor: u32, message: ToExecutor) {
+        self.silent.heard(&from);
         if let ToExecutor::Acknowledged(attempt) = message {
             let outcome = self.results.on_acknowledged(&(from, executor), attempt);
             return outcome.iter().for_each(|outcome| self.forget(outcome));
@@ -334,6 +349,7 @@ impl Worker {
                 executor::Action::Tell(client, message) => {
                     self.tell(client, number as u32, message);
                 }
+                executor::Action::Silent(client) => self.silent.found(now, client),
                 executor::Action::Run(attempt, work) => self.actions.push(Action::Run {
                     executor: number,
                     attempt,

@@ -67,6 +67,7 @@ fn must_be_unkind(reports: &[Report]) {
         "falcon_bad_task",
         "revoked",
         "clients silent",
+        "clients skipped",
         "results twice",
         "given up",
         "schedulers lost",

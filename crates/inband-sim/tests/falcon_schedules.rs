@@ -202,6 +202,28 @@ fn a_client_that_dies_leaves_nobody_busy() {
     assert_eq!(world.violation, None);
 }
 
+/// It has left as many tasks as the queue holds, and each has to be asked for.
+#[test]
+fn what_a_dead_client_has_left_in_the_queue_holds_nobody_up() {
+    let mut layout = Layout {
+        clients: 2,
+        ..plain(2)
+    };
+    layout.falcon.slots = 64;
+    let mut world = hard_world(layout);
+    let kept = |n| TaskSpec::new(Work::Kept(work(n, 5 * MS, Ends::Output(8))));
+    let left = (0..50).map(kept).collect();
+    world.submit(1, left, &[], None).expect("the client is up");
+    world.run_for(3 * MS);
+    assert_eq!((world.busy(), world.queued()), (2, 48));
+    world.stop_client(1);
+    let ids = submit(&mut world, tasks(10, MS));
+    // One silent client, found so once; after that there is nobody before these.
+    let silent_ns = world.layout.executor.client_silent_ns;
+    must_end(&mut world, silent_ns + 50 * MS, &ids, "done");
+    assert_eq!(world.queued(), 0);
+}
+
 #[test]
 fn a_worker_that_gets_another_number_goes_on_with_its_tasks() {
     let mut world = hard_world(Layout {

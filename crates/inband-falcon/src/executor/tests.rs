@@ -2,6 +2,9 @@ use super::*;
 use crate::task::TaskId;
 use crate::timing::MS;
 
+/// How long clients have to answer.
+const PATIENCE_NS: Nanos = 300 * MS;
+
 fn attempt(task: u32) -> Attempt {
     let (user, job) = (1, 1);
     Attempt {
@@ -22,7 +25,7 @@ fn entry(task: u32, desc: &[u8]) -> Entry {
 
 fn new() -> Executor<&'static str> {
     let timing = ExecutorTiming {
-        client_silent_ns: 300 * MS,
+        client_silent_ns: PATIENCE_NS,
         lease_ns: 100 * MS,
         ..ExecutorTiming::default()
     };
@@ -38,12 +41,12 @@ fn output() -> Outcome {
 #[test]
 fn a_task_that_brings_its_work_runs_at_once_and_the_next_is_pulled() {
     let mut executor = new();
-    executor.on_task(MS, 1, "client", entry(0, b"work"));
+    executor.on_task(MS, 1, "client", entry(0, b"work"), PATIENCE_NS);
     let run = Action::Run(attempt(0), Payload::Inline(b"work".to_vec()));
     let started = Action::Tell("client", ToClient::Started(attempt(0)));
     assert_eq!(executor.actions(), [run, started]);
     // The answer to the PULL that was sent twice.
-    executor.on_task(MS, 1, "client", entry(0, b"work"));
+    executor.on_task(MS, 1, "client", entry(0, b"work"), PATIENCE_NS);
     assert_eq!(executor.actions(), []);
     executor.tick(101 * MS);
     let lease = Action::Tell("client", ToClient::Lease(attempt(0)));
@@ -51,14 +54,14 @@ fn a_task_that_brings_its_work_runs_at_once_and_the_next_is_pulled() {
     executor.finished(150 * MS, output());
     let keep = Action::Keep("client", attempt(0), output());
     assert_eq!(executor.actions(), [Action::Pull { pull_seq: 2 }, keep]);
-    executor.on_task(151 * MS, 1, "client", entry(0, b"work"));
+    executor.on_task(151 * MS, 1, "client", entry(0, b"work"), PATIENCE_NS);
     assert_eq!(executor.actions(), [], "that one was of the last PULL");
 }
 
 #[test]
 fn kept_work_is_asked_for_until_it_comes() {
     let mut executor = new();
-    executor.on_task(0, 1, "client", entry(0, b""));
+    executor.on_task(0, 1, "client", entry(0, b""), PATIENCE_NS);
     let started = Action::Tell("client", ToClient::Started(attempt(0)));
     assert_eq!(executor.actions(), std::slice::from_ref(&started));
     executor.tick(10 * MS);
@@ -77,29 +80,33 @@ fn kept_work_is_asked_for_until_it_comes() {
 #[test]
 fn a_silent_client_gets_nothing_done() {
     let mut executor = new();
-    executor.on_task(0, 1, "client", entry(0, b""));
+    executor.on_task(0, 1, "client", entry(0, b""), PATIENCE_NS);
     let mut now = 0;
     while executor.counters().clients_silent == 0 {
         now = executor.due();
         executor.tick(now);
     }
     assert_eq!(now, 300 * MS);
-    assert_eq!(
-        executor.actions().last(),
-        Some(&Action::Pull { pull_seq: 2 })
-    );
+    let last = [Action::Pull { pull_seq: 2 }, Action::Silent("client")];
+    assert!(executor.actions().ends_with(&last));
+    executor.on_task(now, 2, "client", entry(1, b""), 0);
+    let next = [Action::Pull { pull_seq: 3 }];
+    assert_eq!(executor.actions(), next, "it is not asked");
+    executor.on_task(now, 3, "client", entry(2, b"work"), 0);
+    let run = Action::Run(attempt(2), Payload::Inline(b"work".to_vec()));
+    assert_eq!(executor.actions()[0], run, "there is nothing to ask for");
 }
 
 #[test]
 fn what_is_revoked_is_not_begun_or_stopped() {
     let mut executor = new();
-    executor.on_task(0, 1, "client", entry(0, b""));
+    executor.on_task(0, 1, "client", entry(0, b""), PATIENCE_NS);
     executor.actions();
     let revoked = |task| ToExecutor::Revoked(attempt(task));
     executor.on_client(1, &"client", revoked(0));
     assert_eq!(executor.actions(), [Action::Pull { pull_seq: 2 }]);
 
-    executor.on_task(2, 2, "client", entry(1, b"work"));
+    executor.on_task(2, 2, "client", entry(1, b"work"), PATIENCE_NS);
     executor.actions();
     executor.on_client(3, &"client", revoked(0));
     assert_eq!(executor.actions(), [], "that is another one");

@@ -89,6 +89,8 @@ impl Layout {
                 pull_max_ns: 100 * MS,
                 ask_ns: 5 * MS,
                 client_silent_ns: lease_ns,
+                client_probe_ns: 10 * MS,
+                client_skip_ns: 60 * MS,
                 lease_ns: lease_ns / 5,
                 result_ns: 5 * MS,
                 result_keep_ns: 5_000 * MS,

@@ -23,6 +23,7 @@ listed! {
         FailsForAReason = "a task fails only for a reason that there was",
         RevokedNotRun = "what an executor was told to leave it does not begin, and its result is not kept",
         NothingLeftBehind = "long work is kept for who fetches it until its task is done, a long result as long as it is repeated",
+        SilenceIsCheap = "a client that was found silent takes up a quarter of an executor's time at most, until it is heard of or submits again",
         Prompt = "when all is well an executor that waits has the next task at once, and nobody is given up",
         Liveness = "once faults end, every task of a living client ends, and queues and executors empty",
         NoPanic = "nothing panics",

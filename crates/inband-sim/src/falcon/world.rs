@@ -4,6 +4,7 @@ mod clients;
 mod hosts;
 mod runs;
 mod schedulers;
+mod silence;
 mod workers;
 
 use std::collections::BTreeMap;

@@ -12,10 +12,16 @@ impl World {
         if let Some(common) = self.hosts.get_mut(&host) {
             common.paused_until = common.paused_until.max(until);
         }
+        if let Host::Worker(number) = host {
+            self.is_held_up(number);
+        }
     }
 
     /// A host's clock shows so much more from now on.
     pub fn jump(&mut self, host: Host, ahead_ns: Nanos) {
+        if let Host::Worker(number) = host {
+            self.is_held_up(number);
+        }
         if let Some(common) = self.hosts.get_mut(&host) {
             common.clock.jump(ahead_ns);
             // Whatever is due by now comes at once.

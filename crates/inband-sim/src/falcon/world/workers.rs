@@ -8,6 +8,7 @@ use inband_falcon::timing::Nanos;
 use inband_falcon::worker::{self, Action, Ended, Pull, Worker};
 
 use super::runs::Run;
+use super::silence::Silence;
 use super::{Event, World};
 use crate::falcon::limits::RESTART_NS;
 use crate::falcon::links::Host;
@@ -24,6 +25,7 @@ pub(super) struct Slot {
 pub(super) struct Process {
     pub worker: Worker,
     pub slots: Vec<Slot>,
+    pub silence: Silence,
 }
 
 /// A worker.
@@ -56,6 +58,7 @@ impl World {
             slots: (0..self.layout.executors)
                 .map(|_| Slot::default())
                 .collect(),
+            silence: Silence::default(),
         };
         self.workers[usize::from(number)].process = Some(Box::new(process));
         self.trace.host(self.now, own, "STARTED");
@@ -74,6 +77,7 @@ impl World {
             self.stats.host("tasks run", counters.tasks_run);
             self.stats.host("revoked", counters.revoked);
             self.stats.host("clients silent", counters.clients_silent);
+            self.stats.host("clients skipped", counters.clients_skipped);
             self.stats.host("pulls repeated", counters.pulls_repeated);
             self.stats.host("damaged tasks", counters.damaged);
         }
@@ -158,6 +162,11 @@ impl World {
         for incoming in self.codec.read(bytes) {
             self.note_revoked(number, &incoming);
             let from = from.address();
+            if let (Incoming::Host(_, HostMessage::ToExecutor(_)), Some(process)) =
+                (&incoming, self.worker(number))
+            {
+                process.silence.heard(from);
+            }
             self.at_worker(number, |worker, now| {
                 worker.on_incoming(now, from, incoming)
             });
@@ -171,7 +180,12 @@ impl World {
             return;
         };
         let (executor, revoked) = match incoming {
-            Incoming::Given(given) => (process.worker.number_of(given.executor), None),
+            Incoming::Given(given) => {
+                if let Some((client, _)) = given.relay {
+                    process.silence.heard(client);
+                }
+                (process.worker.number_of(given.executor), None)
+            }
             Incoming::Host(executor, HostMessage::ToExecutor(ToExecutor::Revoked(attempt))) => {
                 (Some(*executor as usize), Some(*attempt))
             }
@@ -192,11 +206,25 @@ impl World {
     /// Something happens to a worker: what does it want?
     fn wanted(&mut self, number: u8, event: impl FnOnce(&mut Worker, Nanos)) -> Vec<Action> {
         let now = self.local(Host::Worker(number));
+        let (true_now, timing) = (self.now, self.layout.executor);
         let Some(process) = self.worker(number) else {
             return Vec::new();
         };
         event(&mut process.worker, now);
-        process.worker.actions()
+        let wanted = process.worker.actions();
+        let executors = process.worker.executors();
+        let wasted = process.silence.watch(true_now, executors, &timing);
+        if let Some(what) = wasted {
+            self.broken(Rule::SilenceIsCheap, what);
+        }
+        wanted
+    }
+
+    /// A worker stands still, or its clock does not.
+    pub(super) fn is_held_up(&mut self, number: u8) {
+        if let Some(process) = self.worker(number) {
+            process.silence.forget();
+        }
     }
 
     fn act_worker(&mut self, number: u8, action: Action) {
