@@ -273,13 +273,7 @@ impl Worker {
         let attempt = given.entry.attempt;
         let patience_ns = self.silent.patience_ns(now, &given.client, attempt);
         self.at_named(now, given.executor, |executor| {
-            executor.on_task(
-                now,
-                given.pull_seq,
-                given.client,
-                given.entry,
-                patience_ns,
-            );
+            executor.on_task(now, given.pull_seq, given.client, given.entry, patience_ns);
         });
     }
 

@@ -580,7 +580,13 @@ fn nobody_leaves_loopback_without_a_key_unless_told() {
     let here = format!("127.0.0.1:{}", port(1));
     let refused = [
         vec!["scheduler", "--listen", &anywhere],
-        vec!["worker", "--scheduler", "192.0.2.1:7480", "--listen", "127.0.0.1"],
+        vec![
+            "worker",
+            "--scheduler",
+            "192.0.2.1:7480",
+            "--listen",
+            "127.0.0.1",
+        ],
         vec!["worker", "--scheduler", &here, "--listen", "0.0.0.0"],
     ];
     for args in refused {

@@ -168,7 +168,11 @@ fn given_kept(pull_seq: u64, task: u32, of_try: u8) -> Incoming {
 /// How long the second executor asks for the work of this task; then it has asked for the next one.
 fn asks_for(worker: &mut Worker, now: &mut Nanos, pull_seq: u64, of_try: u8) -> Nanos {
     let since = *now;
-    worker.on_incoming(since, address(2), given_kept(pull_seq, pull_seq as u32, of_try));
+    worker.on_incoming(
+        since,
+        address(2),
+        given_kept(pull_seq, pull_seq as u32, of_try),
+    );
     while worker.executors()[1].asks().is_some() {
         *now = worker.executors()[1].due();
         worker.tick(*now);
@@ -182,23 +186,38 @@ fn a_client_that_was_found_silent_is_not_waited_for_again_and_again() {
     let timing = ExecutorTiming::default();
     let mut worker = known();
     let mut now = 2;
-    assert_eq!(asks_for(&mut worker, &mut now, 2, 1), timing.client_silent_ns);
+    assert_eq!(
+        asks_for(&mut worker, &mut now, 2, 1),
+        timing.client_silent_ns
+    );
     assert_eq!(asks_for(&mut worker, &mut now, 3, 1), 0, "just now");
     now += timing.client_skip_ns;
-    assert_eq!(asks_for(&mut worker, &mut now, 4, 1), timing.client_probe_ns);
+    assert_eq!(
+        asks_for(&mut worker, &mut now, 4, 1),
+        timing.client_probe_ns
+    );
     assert_eq!(asks_for(&mut worker, &mut now, 5, 1), 0);
     // It has submitted this one again, so it lives: only this worker cannot reach it.
-    assert_eq!(asks_for(&mut worker, &mut now, 6, 2), timing.client_silent_ns);
+    assert_eq!(
+        asks_for(&mut worker, &mut now, 6, 2),
+        timing.client_silent_ns
+    );
     // Late, but it lives.
     let late = ToExecutor::Revoked(attempt(3));
     worker.on_incoming(now, client(), says(1, late));
-    assert_eq!(asks_for(&mut worker, &mut now, 7, 1), timing.client_silent_ns);
+    assert_eq!(
+        asks_for(&mut worker, &mut now, 7, 1),
+        timing.client_silent_ns
+    );
     let mut again = given_kept(8, 8, 1);
     if let Incoming::Given(given) = &mut again {
         given.relay = Some((client(), reply()));
     }
     worker.on_incoming(now, address(2), again);
-    assert!(worker.executors()[1].asks().is_some(), "its SUBMIT just came");
+    assert!(
+        worker.executors()[1].asks().is_some(),
+        "its SUBMIT just came"
+    );
 }
 
 #[test]
