@@ -10,7 +10,9 @@ mod task_state;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddrV4;
 
-use crate::limits::{CLIENT_TASKS_MAX, FAILED_JOBS_MAX, INLINE_LEN_BYTES_MAX, SUBMIT_TASKS_MAX};
+use crate::limits::{
+    CLIENT_TASKS_MAX, FAILED_JOBS_MAX, FETCH_TRIES, INLINE_LEN_BYTES_MAX, SUBMIT_TASKS_MAX,
+};
 use crate::message::{Outcome, Payload, Place, SubmitReply, ToClient, ToExecutor};
 use crate::packets::{HostMessage, Incoming, Peer};
 use crate::task::{Attempt, Entry, Failure, JobId, SubmitError, TaskId, TaskSpec, Work};
@@ -33,6 +35,8 @@ pub struct Config {
     pub timing: ClientTiming,
 }
 
+/// Time between two tries to have refused tasks taken, of all of them together.
+const REFUSED_PACE_NS: Nanos = MS / 5;
 /// How many schedulers that have ended are remembered, by their late answers.
 const ENDED_KEPT: usize = 8;
 
@@ -120,6 +124,8 @@ pub struct Client<A> {
     due: BTreeSet<(Nanos, (u32, u32))>,
     submits: HashMap<u64, Carried>,
     queues: Queues,
+    /// Tasks that a full queue has not taken.
+    refused: u64,
     actions: Vec<Action<A>>,
     counters: Counters,
 }
@@ -145,6 +151,7 @@ impl<A: Clone + PartialEq> Client<A> {
             due: BTreeSet::new(),
             submits: HashMap::new(),
             queues: Queues::default(),
+            refused: 0,
             actions: Vec::new(),
             counters: Counters::default(),
         }
@@ -265,7 +272,8 @@ impl<A: Clone + PartialEq> Client<A> {
 
     /// When [`Client::tick`] has something to do.
     pub fn due(&self) -> Nanos {
-        self.due.first().map_or(Nanos::MAX, |(at, _)| *at)
+        let due = self.due.first().map_or(Nanos::MAX, |(at, _)| *at);
+        due.min(self.queues.due())
     }
 
     /// Time has passed.
@@ -275,6 +283,9 @@ impl<A: Clone + PartialEq> Client<A> {
             self.due.remove(&(at, key));
             self.on_due(now, key, &mut again);
         }
+        for queue in self.queues.take_due(now, self.config.timing.ask_ns) {
+            self.ask(queue);
+        }
         self.send(now, again);
     }
 
@@ -283,7 +294,9 @@ impl<A: Clone + PartialEq> Client<A> {
         if !self.is_of_scheduler(now, &reply) {
             return;
         }
-        self.queues.heard(reply.queue, reply.head);
+        for key in self.queues.heard(reply.queue, reply.head) {
+            self.on_left(now, key);
+        }
         let Some(carried) = self.submits.remove(&reply.submit_seq) else {
             return;
         };
@@ -298,19 +311,37 @@ impl<A: Clone + PartialEq> Client<A> {
             if task.attempt != attempt || !task.state.is_in_submit(reply.submit_seq) {
                 continue;
             }
-            let wait_ns = if taken {
+            let timing = self.config.timing;
+            if taken {
+                let (queue, tail) = (reply.queue, reply.tail);
+                let place = self.queues.wait(now, queue, tail, key, timing.ask_ns);
                 task.state = State::Queued {
-                    queue: reply.queue,
-                    tail: reply.tail,
+                    queue,
+                    place,
                     left_at: None,
                 };
-                self.config.timing.ask_ns
+                match place {
+                    Some(_) => self.plan(key, Nanos::MAX),
+                    None => self.on_left(now, key),
+                }
             } else {
                 self.counters.refused += 1;
+                self.refused += 1;
                 task.state = State::Refused;
-                task.backoff(&self.config.timing)
-            };
-            self.plan(key, now + wait_ns);
+                // However many they are, it is room for a few that one of them will find.
+                let wait_ns = task.backoff(&timing).max(self.refused * REFUSED_PACE_NS);
+                self.plan(key, now + wait_ns);
+            }
+        }
+    }
+
+    /// A task has left its queue: an executor is to be heard of.
+    fn on_left(&mut self, now: Nanos, key: (u32, u32)) {
+        let lease_ns = self.config.timing.lease_ns;
+        let state = self.tasks.get_mut(&key).map(|task| &mut task.state);
+        if let Some(State::Queued { left_at, .. }) = state {
+            *left_at = Some(now);
+            self.plan(key, now + lease_ns);
         }
     }
 
@@ -381,7 +412,7 @@ impl<A: Clone + PartialEq> Client<A> {
         if !matches!(before, State::Started { .. }) {
             self.actions.push(Action::Started(attempt.id));
         }
-        self.leave(&before);
+        self.leave(key, &before);
         self.plan(key, now + lease_ns);
         self.go(from, attempt);
     }
@@ -406,7 +437,7 @@ impl<A: Clone + PartialEq> Client<A> {
     /// The work that this executor wants can be fetched here. `None`: too much is kept now, and it will ask again.
     pub fn stored(&mut self, to: A, attempt: Attempt, place: Option<Place>) {
         let Some(place) = place else {
-            return;
+            return self.tell(to, ToExecutor::NotYet(attempt));
         };
         match self.task_of(attempt) {
             Some((_, task)) if task.place.is_none() => task.place = Some(place),
@@ -446,11 +477,11 @@ impl<A: Clone + PartialEq> Client<A> {
         };
         match (&task.state, outcome.is_here()) {
             // It is acknowledged when it has been fetched.
-            (State::Fetching { .. }, _) => {}
+            (State::Fetching { .. }, _) => self.tell(from, ToExecutor::NotYet(attempt)),
             (_, false) => {
                 let by = from.clone();
                 let before = std::mem::replace(&mut task.state, State::Fetching { by });
-                self.leave(&before);
+                self.leave(key, &before);
                 self.plan(key, Nanos::MAX);
                 self.actions.push(Action::Fetch(from, attempt, outcome));
             }
@@ -475,6 +506,17 @@ impl<A: Clone + PartialEq> Client<A> {
                 self.end(now, key, Ok(outcome));
             }
             None => {
+                task.fetches_failed += 1;
+                if task.fetches_failed < FETCH_TRIES {
+                    // The executor says again that it has it, unless it is lost.
+                    task.state = State::Started {
+                        by: from,
+                        attempt: attempt.attempt,
+                        heard_at: now,
+                    };
+                    let lease_ns = self.config.timing.lease_ns;
+                    return self.plan(key, now + lease_ns);
+                }
                 let mut again = Vec::new();
                 self.lose(now, key, &mut again);
                 self.send(now, again);
@@ -504,26 +546,11 @@ impl<A: Clone + PartialEq> Client<A> {
                 again.push(key);
             }
             State::Refused => again.push(key),
-            State::Queued {
-                queue,
-                tail,
-                left_at,
-            } => {
-                let queue = *queue;
-                if left_at.is_none() && self.queues.is_past(queue, *tail) {
-                    *left_at = Some(now);
-                }
-                match *left_at {
-                    Some(at) if now >= at + timing.lease_ns => self.lose(now, key, again),
-                    Some(at) => self.plan(key, at + timing.lease_ns),
-                    None => {
-                        if self.queues.may_ask(queue, now, timing.ask_ns / 2) {
-                            self.ask(queue);
-                        }
-                        self.plan(key, now + timing.ask_ns);
-                    }
-                }
-            }
+            State::Queued { left_at, .. } => match *left_at {
+                Some(at) if now >= at + timing.lease_ns => self.lose(now, key, again),
+                Some(at) => self.plan(key, at + timing.lease_ns),
+                None => self.plan(key, Nanos::MAX),
+            },
             State::Started { heard_at, .. } if now >= *heard_at + timing.lease_ns => {
                 self.lose(now, key, again);
             }
@@ -538,6 +565,7 @@ impl<A: Clone + PartialEq> Client<A> {
     fn lose(&mut self, now: Nanos, key: (u32, u32), again: &mut Vec<(u32, u32)>) {
         let task = self.tasks.get_mut(&key).expect("who is due is there");
         task.losses += 1;
+        task.fetches_failed = 0;
         task.attempt = task.attempt.wrapping_add(1);
         let losses = task.losses;
         self.counters.lost += 1;
@@ -587,7 +615,7 @@ impl<A: Clone + PartialEq> Client<A> {
             let wait_ns = task.backoff(&self.config.timing);
             entries.push(task.entry(self.config.user, *key));
             tasks.push((*key, task.attempt));
-            self.leave(&before);
+            self.leave(*key, &before);
             self.plan(*key, now + wait_ns);
         }
         if entries.is_empty() {
@@ -603,7 +631,16 @@ impl<A: Clone + PartialEq> Client<A> {
     }
 
     /// A task is in this state no more. The last one of a SUBMIT takes what is known of that with it.
-    fn leave(&mut self, before: &State<A>) {
+    fn leave(&mut self, key: (u32, u32), before: &State<A>) {
+        match before {
+            State::Queued {
+                queue,
+                place: Some(place),
+                ..
+            } => self.queues.forget(*queue, *place, key),
+            State::Refused => self.refused -= 1,
+            _ => {}
+        }
         let State::Submitted { submit_seq } = before else {
             return;
         };
@@ -657,7 +694,7 @@ impl<A: Clone + PartialEq> Client<A> {
                 continue;
             };
             self.due.remove(&(task.due, key));
-            self.leave(&task.state);
+            self.leave(key, &task.state);
             let (user, (job, number)) = (self.config.user, key);
             let id = TaskId {
                 user,

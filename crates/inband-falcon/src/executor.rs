@@ -24,6 +24,9 @@ pub enum Action<A> {
     Keep(A, Attempt, Outcome),
 }
 
+/// A client that asks to be waited for is, for so many times as long as a silent one.
+const PATIENCE_MAX: u64 = 10;
+
 #[derive(Debug)]
 enum State<A> {
     /// Waits for a task.
@@ -34,12 +37,20 @@ enum State<A> {
         attempt: Attempt,
         since: Nanos,
         patience_ns: Nanos,
+        /// It has asked to be waited for.
+        is_heard: bool,
     },
     /// Runs it.
     Running {
         client: A,
         attempt: Attempt,
         is_wanted: bool,
+    },
+    /// Has run it, and takes no other one until there is room for the outcome.
+    Holding {
+        client: A,
+        attempt: Attempt,
+        outcome: Outcome,
     },
 }
 
@@ -54,6 +65,8 @@ pub struct Counters {
     pub clients_silent: u64,
     /// Not begun because the client had not answered just before.
     pub clients_skipped: u64,
+    /// Not begun because the client had no room for the work for too long.
+    pub clients_busy: u64,
     /// PULLs sent again.
     pub pulls_repeated: u64,
     /// Came, and were not as their clients made them.
@@ -115,7 +128,15 @@ impl<A: Clone + PartialEq> Executor<A> {
                 since,
                 ..
             } => Some((client, *attempt, *since)),
-            State::Idle { .. } | State::Running { .. } => None,
+            State::Idle { .. } | State::Running { .. } | State::Holding { .. } => None,
+        }
+    }
+
+    /// What it has run, and there was no room for.
+    pub fn holds(&self) -> Option<&Outcome> {
+        match &self.state {
+            State::Holding { outcome, .. } => Some(outcome),
+            State::Idle { .. } | State::Running { .. } | State::Asking { .. } => None,
         }
     }
 
@@ -145,6 +166,7 @@ impl<A: Clone + PartialEq> Executor<A> {
                 attempt,
                 since: now,
                 patience_ns,
+                is_heard: false,
             };
             self.due = now + self.timing.ask_ns.min(patience_ns);
         } else {
@@ -195,7 +217,26 @@ impl<A: Clone + PartialEq> Executor<A> {
         match message {
             ToExecutor::Go(attempt, payload) => self.on_go(now, from, attempt, payload),
             ToExecutor::Revoked(attempt) => self.on_revoked(now, from, attempt),
+            ToExecutor::NotYet(attempt) => self.on_not_yet(now, from, attempt),
             ToExecutor::Acknowledged(_) => {}
+        }
+    }
+
+    fn on_not_yet(&mut self, now: Nanos, from: &A, of: Attempt) {
+        match &mut self.state {
+            State::Asking {
+                client,
+                attempt,
+                since,
+                patience_ns,
+                is_heard,
+            } if (&*client, *attempt) == (from, of) => {
+                let silent_ns = self.timing.client_silent_ns;
+                // What is in the way may be this task itself, in the queue once more.
+                *patience_ns = (now - *since + silent_ns).min(PATIENCE_MAX * silent_ns);
+                *is_heard = true;
+            }
+            _ => {}
         }
     }
 
@@ -228,6 +269,12 @@ impl<A: Clone + PartialEq> Executor<A> {
                 self.due = Nanos::MAX;
                 self.actions.push(Action::Stop(of));
             }
+            State::Holding {
+                client, attempt, ..
+            } if (&*client, *attempt) == (from, of) => {
+                self.counters.revoked += 1;
+                self.pull_next(now);
+            }
             _ => {}
         }
     }
@@ -253,6 +300,47 @@ impl<A: Clone + PartialEq> Executor<A> {
         self.actions.extend(keep);
     }
 
+    /// What it was to run has ended, and there is no room for the outcome yet: see [`Executor::lets_go`].
+    ///
+    /// # Panics
+    ///
+    /// If nothing runs.
+    pub fn finished_without_room(&mut self, now: Nanos, outcome: Outcome) {
+        let State::Running {
+            client,
+            attempt,
+            is_wanted,
+        } = &self.state
+        else {
+            panic!("nothing runs");
+        };
+        if !*is_wanted {
+            return self.finished(now, outcome);
+        }
+        self.counters.tasks_run += 1;
+        self.state = State::Holding {
+            client: client.clone(),
+            attempt: *attempt,
+            outcome,
+        };
+        // Its client waits on.
+        self.due = now + self.timing.lease_ns;
+    }
+
+    /// There is room for the outcome that it holds.
+    pub fn lets_go(&mut self, now: Nanos) {
+        if let State::Holding {
+            client,
+            attempt,
+            outcome,
+        } = &self.state
+        {
+            let keep = Action::Keep(client.clone(), *attempt, outcome.clone());
+            self.pull_next(now);
+            self.actions.push(keep);
+        }
+    }
+
     /// Time has passed.
     pub fn tick(&mut self, now: Nanos) {
         if now < self.due {
@@ -270,18 +358,23 @@ impl<A: Clone + PartialEq> Executor<A> {
                 client,
                 since,
                 patience_ns,
+                is_heard,
                 ..
             } if now >= *since + *patience_ns => {
-                let client = client.clone();
-                self.counters.clients_silent += 1;
+                let silent = (!*is_heard).then(|| Action::Silent(client.clone()));
+                match silent {
+                    Some(_) => self.counters.clients_silent += 1,
+                    None => self.counters.clients_busy += 1,
+                }
                 self.pull_next(now);
-                self.actions.push(Action::Silent(client));
+                self.actions.extend(silent);
             }
             State::Asking {
                 client,
                 attempt,
                 since,
                 patience_ns,
+                ..
             } => {
                 let started = ToClient::Started(*attempt);
                 let give_up_at = *since + *patience_ns;
@@ -289,6 +382,9 @@ impl<A: Clone + PartialEq> Executor<A> {
                 self.due = give_up_at.min(now + self.timing.ask_ns);
             }
             State::Running {
+                client, attempt, ..
+            }
+            | State::Holding {
                 client, attempt, ..
             } => {
                 let lease = ToClient::Lease(*attempt);

@@ -28,6 +28,8 @@ pub const INLINE_LEN_BYTES_MAX: usize = 1024;
 pub const WORK_LEN_BYTES_MAX: usize = 256 << 20;
 /// What is kept of what a program writes to stdout, and to stderr.
 pub const OUTPUT_LEN_BYTES_MAX: usize = 16 << 20;
+/// How often a client tries to fetch a result of one executor, before the task is done again.
+pub const FETCH_TRIES: u32 = 4;
 /// Work and results that a process keeps for others to fetch, together.
 pub const BLOBS_LEN_BYTES_MAX: usize = 1 << 30;
 /// Fetches that a process serves at a time.

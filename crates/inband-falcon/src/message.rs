@@ -81,6 +81,8 @@ pub enum ToExecutor {
     Revoked(Attempt),
     /// The client has the result.
     Acknowledged(Attempt),
+    /// The client is there, and has to be waited for: its work cannot be fetched yet, or it has not fetched the result yet.
+    NotYet(Attempt),
 }
 
 /// What became of a SUBMIT.

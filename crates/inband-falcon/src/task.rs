@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{CLIENT_TASKS_MAX, DESC_LEN_BYTES_MAX, PRIORITY_MAX, RESOURCE_MAX};
+use crate::limits::{
+    CLIENT_TASKS_MAX, DESC_LEN_BYTES_MAX, PRIORITY_MAX, RESOURCE_MAX, WORK_LEN_BYTES_MAX,
+};
 
 /// Names a task for ever: of a user, in a job of theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -71,6 +73,9 @@ impl TaskSpec {
             Work::Inline(desc) if desc.is_empty() || desc.len() > DESC_LEN_BYTES_MAX => {
                 Err(SubmitError::Desc(desc.len()))
             }
+            Work::Kept(work) if work.len() > WORK_LEN_BYTES_MAX => {
+                Err(SubmitError::TooLong(work.len()))
+            }
             _ if self.priority > PRIORITY_MAX => Err(SubmitError::Priority(self.priority)),
             _ if self.resource > RESOURCE_MAX => Err(SubmitError::Resource(self.resource)),
             _ => Ok(()),
@@ -99,6 +104,9 @@ pub enum SubmitError {
     /// Its length.
     #[error("a description of {0} bytes cannot travel with its task, which holds 1 to {DESC_LEN_BYTES_MAX}; let the client keep it (Work::Kept)")]
     Desc(usize),
+    /// Its length.
+    #[error("work of {0} bytes is over the limit of {WORK_LEN_BYTES_MAX}; put it into a file or store that both ends reach, and send its name")]
+    TooLong(usize),
     /// Not one.
     #[error("priority {0} is not one of 0 (first) to {PRIORITY_MAX} (last)")]
     Priority(u8),

@@ -56,9 +56,15 @@ pub struct ExecutorTiming {
     pub client_skip_ns: Nanos,
     /// How often a client is told that its task still runs.
     pub lease_ns: Nanos,
-    /// A result is sent again after this; doubles.
+    /// A result is sent again after this; doubles up to `result_max_ns`.
     pub result_ns: Nanos,
-    /// A result that nobody acknowledges is thrown away after this.
+    /// Longest time between two repetitions of a result whose client is not silent. Shorter than a client's lease: after a fetch
+    /// that failed, a client waits for the next repetition.
+    pub result_max_ns: Nanos,
+    /// A client that does not answer to a result for this long is silent: its results make room for others, and nobody who
+    /// drains waits for it.
+    pub result_silent_ns: Nanos,
+    /// A result whose client was silent for this long is thrown away even if there is room.
     pub result_keep_ns: Nanos,
 }
 
@@ -73,7 +79,9 @@ impl Default for ExecutorTiming {
             client_skip_ns: 200 * MS,
             lease_ns: 400 * MS,
             result_ns: 10 * MS,
-            result_keep_ns: 10_000 * MS,
+            result_max_ns: 1000 * MS,
+            result_silent_ns: 10_000 * MS,
+            result_keep_ns: 300_000 * MS,
         }
     }
 }

@@ -15,12 +15,13 @@ pub enum Call {
         /// As it was registered.
         name: String,
         /// Given to it.
+        #[serde(with = "serde_bytes")]
         argument: Vec<u8>,
     },
     /// A program. Gives a [`CommandOutput`].
     Command(Command),
     /// A pickled call for a Python interpreter. Gives the pickled result.
-    Python(Vec<u8>),
+    Python(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
 /// A program to run.
@@ -33,6 +34,7 @@ pub struct Command {
     /// Where it runs; `None`: where the worker does.
     pub dir: Option<String>,
     /// What it reads.
+    #[serde(with = "serde_bytes")]
     pub stdin: Vec<u8>,
 }
 
@@ -42,8 +44,10 @@ pub struct CommandOutput {
     /// Its exit status, or 128 and the signal that ended it, as shells say it.
     pub status: i32,
     /// What it wrote, up to a limit.
+    #[serde(with = "serde_bytes")]
     pub stdout: Vec<u8>,
     /// What it wrote, up to a limit.
+    #[serde(with = "serde_bytes")]
     pub stderr: Vec<u8>,
     /// It wrote more than that.
     pub is_cut: bool,

@@ -3,12 +3,13 @@
 mod membership;
 mod silent;
 
+use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 
 use self::membership::{Known, Membership};
 use self::silent::Silent;
 use crate::executor::{self, Executor};
-use crate::limits::INLINE_LEN_BYTES_MAX;
+use crate::limits::{INLINE_LEN_BYTES_MAX, WORK_LEN_BYTES_MAX};
 use crate::message::{Outcome, Payload, Place, ToClient, ToExecutor};
 use crate::packets::{Given, HostMessage, Incoming};
 use crate::registry::{Refusal, Register, Registered};
@@ -27,6 +28,8 @@ pub struct Config {
     pub executors: u8,
     /// Bitmap of what its tasks may need.
     pub resources: u64,
+    /// Of results that clients fetch, together. Executors that have longer ones wait, and take no more tasks.
+    pub results_len_bytes_max: usize,
     /// Times.
     pub timing: ExecutorTiming,
 }
@@ -107,6 +110,10 @@ pub struct Worker {
     /// To which client, by which executor.
     results: Results<(SocketAddrV4, u32)>,
     silent: Silent,
+    /// Executors that hold outcomes for which there was no room, the first one first.
+    holding: VecDeque<usize>,
+    /// Of those that are about to be stored.
+    storing_len_bytes: usize,
     actions: Vec<Action>,
 }
 
@@ -117,8 +124,10 @@ impl Worker {
         Worker {
             membership: Membership::new(now, config.executors),
             executors: (0..config.executors).map(executor).collect(),
-            results: Results::new(config.timing),
+            results: Results::new(config.timing, config.results_len_bytes_max),
             silent: Silent::new(config.timing),
+            holding: VecDeque::new(),
+            storing_len_bytes: 0,
             actions: Vec::new(),
             config,
         }
@@ -174,19 +183,24 @@ impl Worker {
         self.membership.drain(now);
     }
 
-    /// Nothing runs after [`Worker::drain`], nothing can be on its way, and every client has its results (or
-    /// has not asked for them for long).
+    /// Nothing runs after [`Worker::drain`], nothing can be on its way, and every client has its results, or is silent.
     pub fn is_drained(&self, now: Nanos) -> bool {
         self.membership.has_left(now)
             && self.idle() == self.executors.len()
-            && self.results.is_empty()
+            && !self.results.are_awaited(now)
     }
 
     /// When [`Worker::tick`] has something to do.
     pub fn due(&self) -> Nanos {
         let executors = self.executors.iter().map(Executor::due);
         let due = executors.min().unwrap_or(Nanos::MAX);
-        due.min(self.results.due()).min(self.membership.due())
+        let room = match self.holding.is_empty() {
+            true => Nanos::MAX,
+            false => self.results.silent_at(),
+        };
+        due.min(self.results.due())
+            .min(room)
+            .min(self.membership.due())
     }
 
     /// Time has passed.
@@ -204,6 +218,7 @@ impl Worker {
             self.tell(client, executor, message);
         }
         self.forget_gone();
+        self.let_go(now);
     }
 
     /// A packet says this.
@@ -242,11 +257,46 @@ impl Worker {
     ///
     /// If it runs nothing.
     pub fn finished(&mut self, now: Nanos, executor: usize, outcome: Outcome) {
-        self.at(now, executor, |executor| executor.finished(now, outcome));
+        // Who has held for longer goes first.
+        if self.holding.is_empty() && self.has_room(now, &outcome) {
+            return self.at(now, executor, |executor| executor.finished(now, outcome));
+        }
+        self.at(now, executor, |executor| {
+            executor.finished_without_room(now, outcome);
+        });
+        if self.executors[executor].holds().is_some() {
+            self.holding.push_back(executor);
+        }
+        self.let_go(now);
+    }
+
+    /// Is there room for this outcome among the results?
+    fn has_room(&mut self, now: Nanos, outcome: &Outcome) -> bool {
+        let len_bytes = stored_len_bytes(outcome);
+        let has_room = self
+            .results
+            .make_room(now, self.storing_len_bytes + len_bytes);
+        self.forget_gone();
+        has_room
+    }
+
+    /// Executors that hold outcomes for which there is room by now, or that nobody wants any more.
+    fn let_go(&mut self, now: Nanos) {
+        while let Some(number) = self.holding.front().copied() {
+            if let Some(outcome) = self.executors[number].holds() {
+                let outcome = outcome.clone();
+                if !self.has_room(now, &outcome) {
+                    return;
+                }
+            }
+            self.holding.pop_front();
+            self.at(now, number, |executor| executor.lets_go(now));
+        }
     }
 
     /// A long outcome can be fetched here; or it could not be kept, and why.
     pub fn stored(&mut self, now: Nanos, ended: Ended, place: Result<Place, String>) {
+        self.storing_len_bytes -= stored_len_bytes(&ended.outcome);
         let outcome = match place {
             Ok(place) => ended.outcome.with(Payload::At(place)),
             Err(said) => Outcome::Error(Payload::Inline(said.into_bytes())),
@@ -308,13 +358,19 @@ impl Worker {
         self.silent.heard(&from);
         if let ToExecutor::Acknowledged(attempt) = message {
             let outcome = self.results.on_acknowledged(&(from, executor), attempt);
-            return outcome.iter().for_each(|outcome| self.forget(outcome));
+            outcome.iter().for_each(|outcome| self.forget(outcome));
+            return self.let_go(now);
+        }
+        if let ToExecutor::NotYet(attempt) = message {
+            self.results.on_not_yet(now, &(from, executor), attempt);
         }
         let number = executor as usize;
         if number < self.executors.len() {
             self.at(now, number, |executor| {
                 executor.on_client(now, &from, message)
             });
+            // It may have held what nobody wants any more.
+            self.let_go(now);
         }
     }
 
@@ -369,6 +425,7 @@ impl Worker {
     fn on_ended(&mut self, now: Nanos, ended: Ended) {
         match ended.outcome.payload() {
             Payload::Inline(bytes) if bytes.len() > INLINE_LEN_BYTES_MAX => {
+                self.storing_len_bytes += stored_len_bytes(&ended.outcome);
                 self.actions.push(Action::Store(ended));
             }
             _ => self.keep(now, ended),
@@ -402,6 +459,18 @@ impl Worker {
             executor,
             message,
         });
+    }
+}
+
+/// What storing it takes up; what is too long for that is not stored.
+fn stored_len_bytes(outcome: &Outcome) -> usize {
+    match outcome.payload() {
+        Payload::Inline(bytes)
+            if (INLINE_LEN_BYTES_MAX + 1..=WORK_LEN_BYTES_MAX).contains(&bytes.len()) =>
+        {
+            bytes.len()
+        }
+        Payload::Inline(_) | Payload::At(_) => 0,
     }
 }
 

@@ -18,6 +18,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use crate::blobs::{self, Blobs};
 use crate::clock::Clock;
 use crate::letters::Letters;
+use crate::limits::BLOBS_LEN_BYTES_MAX;
 use crate::message::{Outcome, Payload};
 use crate::observer::{Observer, Step};
 use crate::outbox::Outbox;
@@ -148,6 +149,7 @@ impl WorkerNode {
             name: config.name.clone(),
             executors: config.executors,
             resources: config.resources,
+            results_len_bytes_max: BLOBS_LEN_BYTES_MAX,
             timing: config.timing,
         };
         Ok(WorkerNode {

@@ -202,6 +202,41 @@ fn a_client_that_dies_leaves_nobody_busy() {
     assert_eq!(world.violation, None);
 }
 
+/// A result is kept for a client that stands still, however long its work was, and nothing is run twice.
+#[test]
+fn a_client_that_stands_still_gets_the_results_of_before() {
+    let mut world = hard_world(plain(1));
+    let kept = |n| TaskSpec::new(Work::Kept(work(n, 20 * MS, Ends::Output(3000))));
+    let ids = submit(&mut world, vec![kept(1)]);
+    world.run_for(5 * MS);
+    assert_eq!(world.busy(), 1);
+    let stands_still_ns = world.layout.executor.result_keep_ns - 100 * MS;
+    world.pause(Host::Client(CLIENT), world.now + stands_still_ns);
+    must_end(&mut world, stands_still_ns + 100 * MS, &ids, "done");
+    assert_eq!((lost(&world), world.tasks_run(0)), (0, 1));
+}
+
+/// Executors whose results find no room wait, and take no more tasks.
+#[test]
+fn a_client_that_is_slow_to_fetch_gets_results_and_no_errors() {
+    let mut layout = plain(2);
+    layout.results_len_bytes_max = 7_000;
+    let mut world = world(layout);
+    let long = |n| TaskSpec::new(Work::Inline(work(n, MS / 10, Ends::Output(3000))));
+    // Until then it hears of no result.
+    let until = START_NS + 80 * MS;
+    world.set_filter(Some(Box::new(move |passing: &Passing<'_>| {
+        let is_told = matches!(passing.from, Host::Client(_)) && passing.is(Type::Host);
+        match is_told && passing.now < until {
+            true => Fate::Lose,
+            false => Fate::Pass,
+        }
+    })));
+    let ids = submit(&mut world, (0..8).map(long).collect());
+    must_end(&mut world, 500 * MS, &ids, "done");
+    assert_eq!((lost(&world), world.tasks_run(0)), (0, 8));
+}
+
 /// It has left as many tasks as the queue holds, and each has to be asked for.
 #[test]
 fn what_a_dead_client_has_left_in_the_queue_holds_nobody_up() {

@@ -607,8 +607,12 @@ fn nobody_leaves_loopback_without_a_key_unless_told() {
         let mut scheduler = command(&args);
         let mut scheduler = scheduler.stderr(Stdio::piped()).spawn().expect("it starts");
         let said = BufReader::new(scheduler.stderr.take().expect("it is piped"));
-        let lines = said.lines().map(|line| line.expect("text"));
-        let until_ready: Vec<String> = lines.take_while(|l| !l.contains("listens at")).collect();
+        // Read until the end: it says that it stops, too.
+        let mut lines = said.lines().map(|line| line.expect("text"));
+        let until_ready: Vec<String> = lines
+            .by_ref()
+            .take_while(|line| !line.contains("listens at"))
+            .collect();
         let is_warned = until_ready.iter().any(|line| line.contains("no key"));
         signal(&scheduler, Signal::SIGTERM);
         assert!(scheduler.wait().expect("it ends").success());

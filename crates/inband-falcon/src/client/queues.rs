@@ -1,58 +1,129 @@
-//! How far the scheduler's queues are, as far as a client has heard.
+//! How far the scheduler's queues are, as far as a client has heard, and which of its tasks wait there. A queue is asked for, not
+//! each task: there may be a hundred thousand.
+
+use std::collections::BTreeSet;
 
 use crate::limits::QUEUES_MAX;
 use crate::timing::Nanos;
 
-/// Of one queue.
-#[derive(Debug, Clone, Copy, Default)]
+/// Of a task: its job, and its number there.
+type Key = (u32, u32);
+
+/// Of one queue. Positions in packets count on past 2^32; here they do not end.
+#[derive(Debug, Clone)]
 struct Queue {
-    head: Option<u32>,
-    asked_at: Option<Nanos>,
+    head: Option<u64>,
+    /// The position heard of last: others are less than 2^31 away.
+    last: u64,
+    /// Tasks that have not left, by the position that the head must reach.
+    waiting: BTreeSet<(u64, Key)>,
+    /// When it is asked for, if tasks wait.
+    ask_at: Nanos,
+}
+
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue {
+            head: None,
+            // Nothing is before it by more than that.
+            last: 1 << 32,
+            waiting: BTreeSet::new(),
+            ask_at: 0,
+        }
+    }
+}
+
+impl Queue {
+    fn position(&mut self, of_packet: u32) -> u64 {
+        let ahead = of_packet.wrapping_sub(self.last as u32) as i32;
+        self.last = self.last.wrapping_add_signed(i64::from(ahead));
+        self.last
+    }
 }
 
 /// See the module.
 #[derive(Debug)]
-pub struct Queues([Queue; QUEUES_MAX]);
+pub struct Queues(Vec<Queue>);
 
 impl Default for Queues {
     fn default() -> Queues {
-        Queues([Queue::default(); QUEUES_MAX])
+        Queues(vec![Queue::default(); QUEUES_MAX])
     }
-}
-
-/// Is position `a` at `b` or after it? They count on past 2^32.
-fn is_at(a: u32, b: u32) -> bool {
-    a.wrapping_sub(b) < 1 << 31
 }
 
 impl Queues {
-    /// All before `head` have left this queue.
-    pub fn heard(&mut self, queue: u8, head: u32) {
-        let Some(queue) = self.0.get_mut(usize::from(queue)) else {
-            return;
+    fn queue(&mut self, queue: u8) -> Option<&mut Queue> {
+        self.0.get_mut(usize::from(queue))
+    }
+
+    /// All before `head` have left this queue. Returns those of them that waited.
+    pub fn heard(&mut self, queue: u8, head: u32) -> Vec<Key> {
+        let mut left = Vec::new();
+        let Some(queue) = self.queue(queue) else {
+            return left;
         };
+        let head = queue.position(head);
         // Replies may overtake each other.
-        if queue.head.is_none_or(|known| is_at(head, known)) {
-            queue.head = Some(head);
+        if queue.head.is_some_and(|known| known >= head) {
+            return left;
+        }
+        queue.head = Some(head);
+        while let Some((tail, key)) = queue.waiting.first().copied() {
+            if tail > head {
+                break;
+            }
+            queue.waiting.pop_first();
+            left.push(key);
+        }
+        left
+    }
+
+    /// A task is in this queue, before `tail`. Returns its place there; `None`: it has left already. The queue is asked for after
+    /// `ask_ns`, if it has not been by then.
+    pub fn wait(
+        &mut self,
+        now: Nanos,
+        queue: u8,
+        tail: u32,
+        key: Key,
+        ask_ns: Nanos,
+    ) -> Option<u64> {
+        let queue = self.queue(queue)?;
+        let tail = queue.position(tail);
+        if queue.head.is_some_and(|head| head >= tail) {
+            return None;
+        }
+        if queue.waiting.is_empty() {
+            queue.ask_at = now + ask_ns;
+        }
+        queue.waiting.insert((tail, key));
+        Some(tail)
+    }
+
+    /// A task at this place does not wait any more.
+    pub fn forget(&mut self, queue: u8, place: u64, key: Key) {
+        if let Some(queue) = self.queue(queue) {
+            queue.waiting.remove(&(place, key));
         }
     }
 
-    /// Have all before `tail` left?
-    pub fn is_past(&self, queue: u8, tail: u32) -> bool {
-        let head = self.0.get(usize::from(queue)).and_then(|q| q.head);
-        head.is_some_and(|head| is_at(head, tail))
+    /// When [`Queues::take_due`] has something to tell.
+    pub fn due(&self) -> Nanos {
+        let awaited = self.0.iter().filter(|queue| !queue.waiting.is_empty());
+        let due = awaited.map(|queue| queue.ask_at).min();
+        due.unwrap_or(Nanos::MAX)
     }
 
-    /// May it be asked for? Then that counts as done.
-    pub fn may_ask(&mut self, queue: u8, now: Nanos, interval_ns: Nanos) -> bool {
-        let Some(queue) = self.0.get_mut(usize::from(queue)) else {
-            return false;
-        };
-        let may = queue.asked_at.is_none_or(|at| now >= at + interval_ns);
-        if may {
-            queue.asked_at = Some(now);
+    /// Queues that are to be asked for now; again after `ask_ns`.
+    pub fn take_due(&mut self, now: Nanos, ask_ns: Nanos) -> Vec<u8> {
+        let mut due = Vec::new();
+        for (number, queue) in (0..).zip(&mut self.0) {
+            if !queue.waiting.is_empty() && now >= queue.ask_at {
+                queue.ask_at = now + ask_ns;
+                due.push(number);
+            }
         }
-        may
+        due
     }
 }
 
@@ -60,28 +131,43 @@ impl Queues {
 mod tests {
     use super::*;
 
-    #[test]
-    fn positions_count_on_past_their_end() {
-        let mut queues = Queues::default();
-        assert!(!queues.is_past(3, 0), "nothing was heard");
-        queues.heard(3, u32::MAX - 1);
-        assert!(queues.is_past(3, u32::MAX - 1));
-        assert!(!queues.is_past(3, 2));
-        queues.heard(3, 2);
-        queues.heard(3, u32::MAX); // late
-        assert!(queues.is_past(3, 2));
-        assert!(queues.is_past(3, u32::MAX));
-        assert!(!queues.is_past(3, 3));
-        assert!(!queues.is_past(200, 0), "there is no such queue");
+    /// Of task number `task`.
+    fn wait(queues: &mut Queues, queue: u8, tail: u32, task: u32) -> Option<u64> {
+        queues.wait(100, queue, tail, (1, task), 50)
     }
 
     #[test]
-    fn a_queue_is_asked_for_now_and_then() {
+    fn positions_count_on_past_their_end() {
         let mut queues = Queues::default();
-        let asked: Vec<bool> = [5, 6, 14, 15, 16]
-            .map(|now| queues.may_ask(0, now, 10))
-            .into();
-        assert_eq!(asked, [true, false, false, true, false]);
-        assert!(queues.may_ask(1, 6, 10), "another one");
+        assert_eq!(queues.heard(3, u32::MAX - 2), []);
+        for (task, tail) in (0..).zip([u32::MAX - 1, u32::MAX, 0, 3]) {
+            assert!(wait(&mut queues, 3, tail, task).is_some());
+        }
+        assert_eq!(queues.heard(3, u32::MAX - 1), [(1, 0)]);
+        assert_eq!(queues.heard(3, 2), [(1, 1), (1, 2)]);
+        assert_eq!(queues.heard(3, u32::MAX), [], "late");
+        assert_eq!(wait(&mut queues, 3, 2, 5), None, "it has left");
+        assert_eq!(queues.heard(3, 3), [(1, 3)]);
+        assert_eq!(wait(&mut queues, 200, 9, 6), None, "there is no such queue");
+        assert_eq!(queues.due(), Nanos::MAX);
+    }
+
+    #[test]
+    fn a_queue_is_asked_for_while_tasks_wait_there_however_many() {
+        let mut queues = Queues::default();
+        let places: Vec<u64> = (0..3)
+            .map(|task| wait(&mut queues, 2, task + 1, task).expect("it waits"))
+            .collect();
+        assert_eq!((queues.due(), queues.take_due(149, 50)), (150, vec![]));
+        assert_eq!(queues.take_due(150, 50), [2]);
+        assert_eq!((queues.due(), queues.take_due(151, 50)), (200, vec![]));
+        for (task, place) in (0..).zip(places) {
+            assert_eq!(queues.due(), 200);
+            queues.forget(2, place, (1, task));
+        }
+        assert_eq!(
+            (queues.due(), queues.take_due(900, 50)),
+            (Nanos::MAX, vec![])
+        );
     }
 }

@@ -20,8 +20,8 @@ pub enum State<A> {
     Queued {
         /// In this queue,
         queue: u8,
-        /// before this position.
-        tail: u32,
+        /// at this place; `None`: it had left already when that was told.
+        place: Option<u64>,
         /// When it was seen that it had left.
         left_at: Option<Nanos>,
     },
@@ -56,6 +56,8 @@ pub struct Task<A> {
     pub attempt: u8,
     /// Executors that were given up with it.
     pub losses: u32,
+    /// Results of this try that could not be fetched.
+    pub fetches_failed: u32,
     pub state: State<A>,
     /// Where its work can be fetched, once an executor wanted it and it was too long for a packet.
     pub place: Option<Place>,
@@ -73,6 +75,7 @@ impl<A> Task<A> {
             spec,
             attempt: 1,
             losses: 0,
+            fetches_failed: 0,
             state: State::Waiting,
             place: None,
             due: Nanos::MAX,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::limits::WORK_LEN_BYTES_MAX;
 use crate::message::{Payload, Place};
 
 const USER: u32 = 7;
@@ -143,10 +144,9 @@ fn a_task_that_left_its_queue_and_was_not_started_is_lost() {
         "it asks how far the queue is"
     );
     client.on_reply(51 * MS, reply(2, 0, 5, 5));
-    client.tick(100 * MS);
-    client.tick(399 * MS);
+    client.tick(350 * MS);
     assert_eq!(submits(&mut client), [], "the executor may still tell");
-    client.tick(400 * MS);
+    client.tick(351 * MS);
     assert_eq!(submits(&mut client), [(3, vec![attempt(1, 0, 2)])]);
     // The first executor after all: nobody else has begun.
     client.on_executor(401 * MS, "slow", ToClient::Lease(attempt(1, 0, 1)));
@@ -209,7 +209,8 @@ fn long_work_is_stored_once_and_forgotten_when_it_is_done() {
     assert_eq!(client.actions(), [started, store.clone(), store.clone()]);
     assert_eq!(client.kept(id(1, 0)), Some(&long[..]));
     client.stored("executor", of, None);
-    assert_eq!(client.actions(), [], "it will ask again");
+    let not_yet = Action::Tell("executor", ToExecutor::NotYet(of));
+    assert_eq!(client.actions(), [not_yet], "it will ask again");
     let place = |token| Place {
         address: ([127, 0, 0, 1], 1).into(),
         token,
@@ -379,6 +380,11 @@ fn bad_jobs_are_refused_whole() {
         refused(spec(Work::Inline(vec![1; 65])), &[]),
         SubmitError::Desc(65)
     );
+    let too_long = WORK_LEN_BYTES_MAX + 1;
+    assert_eq!(
+        refused(spec(Work::Kept(vec![0; too_long])), &[]),
+        SubmitError::TooLong(too_long)
+    );
     assert_eq!(refused(inline(1), &[JobId(1)]), SubmitError::NoSuchJob(1));
     let mut specs = inline(2);
     specs[1].priority = 8;
@@ -411,9 +417,17 @@ fn a_long_result_is_acknowledged_once_it_is_here() {
     client.on_executor(2, "executor", result.clone());
     client.on_executor(3, "executor", result.clone());
     let fetch = Action::Fetch("executor", of, at.clone());
-    assert_eq!(client.actions(), std::slice::from_ref(&fetch));
+    let not_yet = Action::Tell("executor", ToExecutor::NotYet(of));
+    assert_eq!(client.actions(), [fetch.clone(), not_yet]);
     client.tick(10_000 * MS);
     assert_eq!(client.actions(), [], "it takes as long as it takes");
+    for _ in 1..FETCH_TRIES {
+        // Its executor is there and has it: nothing has to be run again.
+        client.fetched(10_001 * MS, "executor", of, None);
+        assert_eq!(client.actions(), []);
+        client.on_executor(10_001 * MS, "executor", result.clone());
+        assert_eq!(client.actions(), std::slice::from_ref(&fetch));
+    }
     client.fetched(10_001 * MS, "executor", of, None);
     let again = attempt(1, 0, 2);
     assert_eq!(submits(&mut client), [(2, vec![again])]);
@@ -428,6 +442,85 @@ fn a_long_result_is_acknowledged_once_it_is_here() {
     client.fetched(10_003 * MS, "executor", of, Some(output()));
     let done = Action::Done(id(1, 0), Ok(output()));
     assert_eq!(client.actions(), [acknowledged(of), done]);
+}
+
+#[test]
+fn an_executor_that_says_no_more_of_a_result_that_cannot_be_fetched_is_lost() {
+    let mut client = client(1);
+    client.submit(0, inline(1), &[], None).unwrap();
+    let of = attempt(1, 0, 1);
+    let at = Outcome::Output(Payload::At(Place {
+        address: "127.0.0.1:1".parse().unwrap(),
+        token: 5,
+        len_bytes: 1 << 20,
+        digest: 6,
+    }));
+    client.on_executor(2, "executor", ToClient::Result(of, at));
+    client.fetched(3, "executor", of, None);
+    client.actions();
+    client.tick(3 + 300 * MS);
+    assert_eq!(submits(&mut client), [(2, vec![attempt(1, 0, 2)])]);
+}
+
+/// A queue is asked for, and not each task that waits there.
+#[test]
+fn many_tasks_that_wait_cost_no_more_than_one() {
+    let mut client = client(1);
+    const TASKS: u64 = 1000;
+    for n in 0..TASKS {
+        client.submit(0, inline(1), &[], None).unwrap();
+        client.on_reply(1, reply(n + 1, 1, n as u32 + 1, 0));
+    }
+    client.actions();
+    let mut looks = 0;
+    let mut asked = 0;
+    let mut now = 1;
+    while now < 1000 * MS {
+        now = client.due();
+        client.tick(now);
+        looks += 1;
+        asked += client.actions().len();
+    }
+    assert!(
+        (15..=25).contains(&looks) && asked == looks,
+        "{looks} {asked}"
+    );
+    // Half of them leave the queue, and nobody begins them.
+    let half = TASKS as u32 / 2;
+    client.on_reply(now, reply(0, 0, half, half));
+    client.tick(now + 300 * MS);
+    assert_eq!(
+        submits(&mut client)
+            .iter()
+            .filter(|(_, tries)| !tries.is_empty())
+            .count(),
+        half as usize
+    );
+    for job in 1..=TASKS as u32 {
+        assert!(client.cancel(now + 301 * MS, id(job, 0)));
+    }
+    assert_eq!(client.due(), Nanos::MAX);
+}
+
+#[test]
+fn however_many_a_full_queue_refuses_they_are_tried_again_by_and_by() {
+    let mut client = client(1);
+    const TASKS: u64 = 5000;
+    for n in 0..TASKS {
+        client.submit(0, inline(1), &[], None).unwrap();
+        client.on_reply(1, reply(n + 1, 0, 0, 0));
+    }
+    client.actions();
+    let (mut now, mut tried) = (1, 0);
+    while now < 2000 * MS {
+        now = client.due();
+        client.tick(now);
+        for (submit_seq, _) in submits(&mut client) {
+            client.on_reply(now, reply(submit_seq, 0, 0, 0));
+            tried += 1;
+        }
+    }
+    assert!((TASKS..4 * TASKS).contains(&tried), "{tried}");
 }
 
 #[test]

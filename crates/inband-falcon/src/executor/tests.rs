@@ -98,6 +98,22 @@ fn a_silent_client_gets_nothing_done() {
 }
 
 #[test]
+fn a_client_that_asks_to_be_waited_for_is_for_a_while() {
+    let mut executor = new();
+    executor.on_task(0, 1, "client", entry(0, b""), PATIENCE_NS);
+    let mut now = 0;
+    while executor.asks().is_some() {
+        now = executor.due();
+        executor.tick(now);
+        executor.on_client(now, &"client", ToExecutor::NotYet(attempt(0)));
+    }
+    assert_eq!(now, PATIENCE_MAX * PATIENCE_NS);
+    let counters = executor.counters();
+    assert_eq!((counters.clients_silent, counters.clients_busy), (0, 1));
+    assert!(!executor.actions().contains(&Action::Silent("client")));
+}
+
+#[test]
 fn what_is_revoked_is_not_begun_or_stopped() {
     let mut executor = new();
     executor.on_task(0, 1, "client", entry(0, b""), PATIENCE_NS);

@@ -2,7 +2,7 @@
 //! the process that it is to end with.
 //!
 //! Both directions of its pipe carry frames: length as u32, little endian, and so many bytes. An answer begins with a
-//! byte: 0 for a result, 1 for an exception; the rest is a pickle.
+//! byte: 0 for a result, 1 for an exception, 128 more if the interpreter ends after it; the rest is a pickle.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -15,6 +15,8 @@ use super::process::{status_of, Stop};
 use super::Interpreter;
 use crate::limits::WORK_LEN_BYTES_MAX;
 
+/// In the first byte of an answer: the interpreter takes no more calls.
+const LAST: u8 = 128;
 /// How long an interpreter may take to see that it is not needed any more.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
@@ -31,6 +33,9 @@ pub fn as_error(text: &str) -> Vec<u8> {
     error.extend_from_slice(text.as_bytes());
     error
 }
+
+/// A pickled result, or an error: see [`Python::call`].
+type Answer = Result<Vec<u8>, Vec<u8>>;
 
 impl Python {
     /// Start an interpreter. It loads what it needs while the first call is on its way. It is not forked: this may be
@@ -56,15 +61,16 @@ impl Python {
 
     /// Run a call. The interpreter comes back if it can be used again. An error's first byte is 1 if the rest is
     /// the pickled exception, 2 if it is text.
-    pub fn call(
-        mut self,
-        pickled: &[u8],
-        stop: &Stop,
-    ) -> (Result<Vec<u8>, Vec<u8>>, Option<Python>) {
+    pub fn call(mut self, pickled: &[u8], stop: &Stop) -> (Answer, Option<Python>) {
         stop.watch(&self.child);
         match self.exchange(pickled) {
-            Ok(answer) => {
+            Ok((answer, is_last)) => {
                 let was_killed = stop.unwatch();
+                if is_last && !was_killed {
+                    // Its end takes a while, and nobody needs to wait for it.
+                    thread::spawn(move || drop(self));
+                    return (answer, None);
+                }
                 (answer, (!was_killed).then_some(self))
             }
             Err(error) => {
@@ -80,7 +86,8 @@ impl Python {
         }
     }
 
-    fn exchange(&mut self, pickled: &[u8]) -> io::Result<Result<Vec<u8>, Vec<u8>>> {
+    /// The answer, and whether it is the last one.
+    fn exchange(&mut self, pickled: &[u8]) -> io::Result<(Answer, bool)> {
         let calls = self.calls.as_mut().expect("it is open until the end");
         let len_bytes = u32::try_from(pickled.len()).map_err(io::Error::other)?;
         calls.write_all(&len_bytes.to_le_bytes())?;
@@ -96,10 +103,13 @@ impl Python {
         }
         let mut answer = vec![0; len_bytes];
         self.answers.read_exact(&mut answer)?;
-        Ok(match answer[0] {
+        let is_last = answer[0] & LAST != 0;
+        answer[0] &= !LAST;
+        let answer = match answer[0] {
             0 => Ok(answer.split_off(1)),
             _ => Err(answer),
-        })
+        };
+        Ok((answer, is_last))
     }
 }
 

@@ -51,6 +51,7 @@ fn unknown() -> Worker {
         name: "name".into(),
         executors: 2,
         resources: 0b11,
+        results_len_bytes_max: 3000,
         timing: ExecutorTiming::default(),
     };
     let mut worker = Worker::new(config, 0);
@@ -356,6 +357,8 @@ fn who_drains_takes_no_more_and_ends_what_it_has() {
     assert!(!worker.is_drained(over), "a task runs");
     worker.finished(over, 1, output(1));
     assert!(!worker.is_drained(over), "its client has no result");
+    let silent_ns = ExecutorTiming::default().result_silent_ns;
+    assert!(worker.is_drained(over + silent_ns), "nor asks for it");
     worker.on_incoming(over, client(), says(1, acknowledged(0)));
     assert!(worker.is_drained(over));
     assert!(!worker.is_drained(over - 1), "one may be on its way");
@@ -440,6 +443,101 @@ fn a_result_is_repeated_and_forgotten_when_its_client_is_gone_for_long() {
     assert!(actions.contains(&Action::Forget(place())));
     assert!(!actions.contains(&told[0]), "nobody is there");
     assert_eq!(worker.results_thrown_away(), 1);
+}
+
+/// A worker whose second executor has a long result that its client has not fetched, and the first one runs task 1.
+fn full() -> Worker {
+    let mut worker = busy();
+    worker.finished(10, 1, output(2000));
+    worker.stored(10, ended(1, 0), Ok(place()));
+    worker.on_incoming(11, address(2), given(192, 2, 1));
+    worker.actions();
+    worker
+}
+
+fn ended(executor: u32, task: u32) -> Ended {
+    Ended {
+        client: client(),
+        executor,
+        attempt: attempt(task),
+        outcome: output(2000),
+    }
+}
+
+#[test]
+fn an_executor_whose_result_finds_no_room_waits_with_it_and_takes_no_more() {
+    let lease_ns = ExecutorTiming::default().lease_ns;
+    let mut worker = full();
+    worker.finished(20, 0, output(2000));
+    assert_eq!(worker.actions(), [], "neither a PULL nor an error");
+    assert_eq!((worker.tasks_run(), worker.idle()), (2, 1));
+    worker.tick(20 + lease_ns);
+    let lease = tell(0, ToClient::Lease(attempt(1)));
+    assert!(worker.actions().contains(&lease), "its client waits on");
+    let acknowledged = says(1, ToExecutor::Acknowledged(attempt(0)));
+    worker.on_incoming(30 + lease_ns, client(), acknowledged);
+    let store = Action::Store(ended(0, 1));
+    let then = [Action::Forget(place()), pull(192, 8, 3), store];
+    assert_eq!(worker.actions(), then);
+
+    // Nobody wants it any more.
+    let mut worker = full();
+    worker.finished(20, 0, output(2000));
+    let revoked = ToExecutor::Revoked(attempt(1));
+    worker.on_incoming(21, client(), says(0, revoked));
+    assert_eq!(worker.actions(), [pull(192, 8, 3)]);
+
+    // A client that is silent for long has to make room.
+    let mut worker = full();
+    worker.finished(20, 0, output(2000));
+    let silent_at = 10 + ExecutorTiming::default().result_silent_ns;
+    let mut now = 20;
+    while now < silent_at {
+        assert!(worker.executors()[0].holds().is_some());
+        now = worker.due();
+        worker.tick(now);
+    }
+    let actions = worker.actions();
+    let store = Action::Store(ended(0, 1));
+    assert!(actions.contains(&store) && actions.contains(&Action::Forget(place())));
+    assert_eq!((now, worker.results_thrown_away()), (silent_at, 1));
+}
+
+/// Somebody pressed Ctrl-Z, or looks at it in a debugger.
+#[test]
+fn a_client_that_stands_still_for_a_minute_finds_its_result() {
+    let mut worker = full();
+    let mut now = 11;
+    while now < 60_000 * MS {
+        now = worker.due();
+        worker.tick(now);
+        assert!(!worker.actions().contains(&Action::Forget(place())));
+    }
+    assert_eq!(worker.results_kept(), 1);
+}
+
+#[test]
+fn results_of_a_client_that_fetches_others_are_kept() {
+    let mut worker = full();
+    worker.finished(20, 0, output(1));
+    let timing = ExecutorTiming::default();
+    let mut now = 20;
+    while now < 2 * timing.result_keep_ns {
+        now = worker.due();
+        worker.tick(now);
+        worker.actions();
+        for (executor, task) in [(1, 0), (0, 1)] {
+            worker.on_incoming(
+                now,
+                client(),
+                says(executor, ToExecutor::NotYet(attempt(task))),
+            );
+        }
+    }
+    assert_eq!(
+        (worker.results_kept(), worker.results_thrown_away()),
+        (2, 0)
+    );
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub struct Layout {
     pub client: ClientTiming,
     /// Times of executors.
     pub executor: ExecutorTiming,
+    /// Of a worker's results that clients fetch, together.
+    pub results_len_bytes_max: usize,
     /// Executors that a task may be lost with.
     pub losses_max: u32,
     /// A worker that is silent for so long is forgotten.
@@ -93,8 +95,12 @@ impl Layout {
                 client_skip_ns: 60 * MS,
                 lease_ns: lease_ns / 5,
                 result_ns: 5 * MS,
+                result_max_ns: lease_ns / 3,
+                result_silent_ns: 500 * MS,
                 result_keep_ns: 5_000 * MS,
             },
+            // Two of the longest ones.
+            results_len_bytes_max: if seed % 3 == 0 { 10_000 } else { 1 << 30 },
             losses_max: pick(rng, &[1, 3]),
             worker_lease_ns: pick(rng, &[50 * MS, 200 * MS]),
             task_ns: pick(rng, &[MS / 4, 2 * MS, 10 * MS]),
@@ -135,6 +141,8 @@ impl Layout {
         layout.client.lease_ns = 100 * MS;
         layout.executor.client_silent_ns = 100 * MS;
         layout.executor.lease_ns = 20 * MS;
+        layout.executor.result_max_ns = 30 * MS;
+        layout.results_len_bytes_max = 1 << 30;
         layout.killer_of = 0;
         layout.is_calm = true;
         layout.falcon = FalconConfig {

@@ -231,10 +231,13 @@ impl World {
         };
         let paused_until = host.map_or(0, |host| self.hosts[&host].paused_until);
         if paused_until > self.now {
+            // As drivers do: what has come is handled before what is due.
+            let after_packets_ns = Nanos::from(matches!(event, Event::Wake(_)));
+            let at = paused_until + after_packets_ns;
             if let Event::Wake(host) = event {
-                self.hosts.get_mut(&host).expect("a host").wake_at = paused_until;
+                self.hosts.get_mut(&host).expect("a host").wake_at = at;
             }
-            return self.queue.push(paused_until, event);
+            return self.queue.push(at, event);
         }
         match event {
             Event::Packet { from, to, bytes } => self.on_packet(from, to, bytes),

@@ -51,6 +51,7 @@ impl World {
             executors: self.layout.executors,
             // Every resource is with somebody.
             resources: 1 << (1 + number / self.layout.schedulers) | 2,
+            results_len_bytes_max: self.layout.results_len_bytes_max,
             timing: self.layout.executor,
         };
         let process = Process {
@@ -78,6 +79,7 @@ impl World {
             self.stats.host("revoked", counters.revoked);
             self.stats.host("clients silent", counters.clients_silent);
             self.stats.host("clients skipped", counters.clients_skipped);
+            self.stats.host("clients busy", counters.clients_busy);
             self.stats.host("pulls repeated", counters.pulls_repeated);
             self.stats.host("damaged tasks", counters.damaged);
         }
@@ -269,8 +271,14 @@ impl World {
 
     fn store(&mut self, number: u8, ended: Ended) {
         if let Payload::Inline(bytes) = ended.outcome.payload() {
-            let place = self.keep(Host::Worker(number), bytes.clone());
-            self.at_worker(number, |worker, now| worker.stored(now, ended, Ok(place)));
+            let own = Host::Worker(number);
+            let kept = self.blobs.iter().filter(|((of, _), _)| *of == own);
+            let kept: usize = kept.map(|(_, bytes)| bytes.len()).sum();
+            let place = match kept + bytes.len() <= self.layout.results_len_bytes_max {
+                true => Ok(self.keep(own, bytes.clone())),
+                false => Err("there is no room".into()),
+            };
+            self.at_worker(number, |worker, now| worker.stored(now, ended, place));
         }
     }
 
