@@ -16,6 +16,7 @@ use crate::checkpoint::{
     file_hash, pace, read_array, read_positions, write_positions, write_text, write_u64,
     TransferError, ANSWER_OK, ANSWER_REFUSED, CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
 };
+use crate::clock_exchange::{SharedClock, CLOCK_MAGIC};
 use crate::limit_hits::{LimitHit, LimitHits, Seldom};
 use crate::limits::{
     CHECKPOINT_IO_TIMEOUT_MS, CHECKPOINT_REQUEST_MS_MAX, CHECKPOINT_TRANSFERS_MAX,
@@ -41,6 +42,8 @@ struct Shared {
     /// For what strangers can make happen.
     seldom: Seldom,
     transport: Transport,
+    /// Peers may ask for the time.
+    clock: Option<SharedClock>,
 }
 
 impl Shared {
@@ -78,6 +81,7 @@ impl CheckpointServer {
         served: Arc<AtomicU64>,
         hits: Arc<LimitHits>,
         transport: Transport,
+        clock: Option<SharedClock>,
     ) -> io::Result<Self> {
         listener.set_nonblocking(false)?;
         let address = listener.local_addr()?;
@@ -91,6 +95,7 @@ impl CheckpointServer {
             hits,
             seldom: Seldom::default(),
             transport,
+            clock,
         });
         let for_thread = shared.clone();
         let thread = std::thread::Builder::new()
@@ -160,7 +165,8 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>) {
             // failure counted and its place free.
             let keeps_open = stream.try_clone();
             match serve(stream, &for_thread) {
-                Ok(bytes) => tracing::info!("sent a checkpoint of {bytes} bytes to {peer}"),
+                Ok(Some(bytes)) => tracing::info!("sent a checkpoint of {bytes} bytes to {peer}"),
+                Ok(None) => {}
                 Err(error) => for_thread.failed(peer, &error),
             }
             for_thread.transfers.fetch_sub(1, Ordering::AcqRel);
@@ -220,11 +226,17 @@ fn useful(positions: &[Position], wanted_above: &[Position]) -> Result<Vec<usize
     Ok(ahead)
 }
 
-fn serve(stream: TcpStream, shared: &Shared) -> Result<u64, TransferError> {
+/// Answer a peer; how many bytes, if it asked for a checkpoint.
+fn serve(stream: TcpStream, shared: &Shared) -> Result<Option<u64>, TransferError> {
     let mut stream = shared.transport.accept(stream, pace())?;
     let request_max = Duration::from_millis(CHECKPOINT_REQUEST_MS_MAX);
     stream.paced_mut().must_end_in(Some(request_max))?;
-    if read_array(&mut stream)? != MAGIC {
+    let asked = read_array(&mut stream)?;
+    if let Some(clock) = shared.clock.as_ref().filter(|_| asked == CLOCK_MAGIC) {
+        clock.answer(&mut stream)?;
+        return Ok(None);
+    }
+    if asked != MAGIC {
         return Err(TransferError::Damaged("no request for a checkpoint"));
     }
     let wanted_above = read_positions(&mut stream)?;
@@ -252,7 +264,7 @@ fn serve(stream: TcpStream, shared: &Shared) -> Result<u64, TransferError> {
     to.get_mut().paced_mut().begin();
     let bytes = send_files(&dirs.0, &logs, &mut to, &shared.stop)?;
     shared.served.fetch_add(1, Ordering::Relaxed);
-    Ok(bytes)
+    Ok(Some(bytes))
 }
 
 fn send_files(

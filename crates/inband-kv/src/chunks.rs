@@ -165,7 +165,7 @@ impl Chunks {
         let from = usize::from(index) * self.chunk_len_bytes;
         let len = self.chunk_len_bytes.min(transfer.command.len() - from);
         let chunk = Chunk {
-            time_ms: to.wall_ms,
+            time_ms: to.clock_ms,
             transfer: number,
             index,
             count: transfer.count,
@@ -187,7 +187,7 @@ impl Chunks {
     fn submit_given_up(&mut self, to: &mut Submission<'_>) {
         while let Some(number) = self.given_up.pop() {
             let chunk = Chunk {
-                time_ms: to.wall_ms,
+                time_ms: to.clock_ms,
                 transfer: number,
                 index: 0,
                 count: 0,

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use mio::Waker;
 
+use crate::clock_exchange::SharedClock;
+use crate::cluster_clock::ClusterClock;
 use crate::export::{ExportError, Summary};
 use crate::limit_hits::{LimitHit, LimitHits};
 use crate::store::{SharedDbs, StoreError};
@@ -27,6 +29,13 @@ pub struct Status {
     pub applied_instances: Vec<u64>,
     /// Replicated time, the highest of all partitions.
     pub time_ms: u64,
+    /// How far the wall clock is ahead of the majority of the replicas'; `None`: too few are heard of, or
+    /// they do not agree.
+    pub clock_skew_ms: Option<i64>,
+    /// Other replicas whose clocks were heard of.
+    pub clocks_heard: u64,
+    /// Why commands are refused for want of a clock.
+    pub clock_refusal: Option<String>,
     /// Number of keys.
     pub keys: u64,
     /// Named client sessions.
@@ -134,6 +143,7 @@ pub struct ReplicaControl {
     drain: AtomicBool,
     waker: Waker,
     dbs: SharedDbs,
+    clock: SharedClock,
 }
 
 impl std::fmt::Debug for ReplicaControl {
@@ -145,7 +155,12 @@ impl std::fmt::Debug for ReplicaControl {
 }
 
 impl ReplicaControl {
-    pub(crate) fn new(waker: Waker, dbs: SharedDbs, limit_hits: Arc<LimitHits>) -> Self {
+    pub(crate) fn new(
+        waker: Waker,
+        dbs: SharedDbs,
+        limit_hits: Arc<LimitHits>,
+        clock: SharedClock,
+    ) -> Self {
         let counters = Counters {
             applied_instances: (0..dbs.logs()).map(|_| AtomicU64::new(0)).collect(),
             ..Counters::default()
@@ -160,6 +175,7 @@ impl ReplicaControl {
             drain: AtomicBool::new(false),
             waker,
             dbs,
+            clock,
         }
     }
 
@@ -171,6 +187,9 @@ impl ReplicaControl {
             applied_instance: applied_instances.iter().sum(),
             applied_instances,
             time_ms: get(&c.time_ms),
+            clock_skew_ms: self.clock.look(ClusterClock::skew_ms),
+            clocks_heard: self.clock.look(ClusterClock::heard_of) as u64,
+            clock_refusal: self.clock.look(ClusterClock::refusal),
             keys: get(&c.keys),
             client_sessions: get(&c.client_sessions),
             connected_clients: get(&c.connected_clients),

@@ -158,6 +158,12 @@ fn inband(status: &Status, identity: &Identity) -> String {
         };
         text += &format!("applied_instance_{name}:{applied}\r\n");
     }
+    let skew_ms = s.clock_skew_ms.map(|ms| ms.to_string());
+    text += &format!(
+        "clock_skew_ms:{}\r\nclocks_heard:{}\r\n",
+        skew_ms.as_deref().unwrap_or("unknown"),
+        s.clocks_heard
+    );
     let hits = LimitHit::ALL.map(|hit| (hit.counter(), s.hits(hit)));
     for (name, value) in fields.into_iter().chain(hits) {
         text += &format!("{name}:{value}\r\n");

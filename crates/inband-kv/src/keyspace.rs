@@ -324,7 +324,7 @@ pub struct View<'a> {
     /// Replicated time.
     pub now_ms: u64,
     /// Wall clock of somebody who reads beside the log; else 0.
-    pub wall_ms: u64,
+    pub clock_ms: u64,
     /// A record was read that has expired by the wall clock and not by replicated time, which may be
     /// behind.
     pub is_doubtful: bool,
@@ -336,12 +336,12 @@ impl Keys for View<'_> {
     }
 
     fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error> {
-        let (now_ms, wall_ms) = (self.now_ms, self.wall_ms);
+        let (now_ms, clock_ms) = (self.now_ms, self.clock_ms);
         let (db, columns, keyspace) = (self.db, self.columns, &mut *self.keyspace);
         stored_key(key, &mut keyspace.stored_key);
         let record = place(db, columns, keyspace)?.as_deref().map(record);
         let record = record.filter(|r| is_live(r.expire_at_ms, now_ms));
-        self.is_doubtful |= record.is_some_and(|r| !is_live(r.expire_at_ms, wall_ms));
+        self.is_doubtful |= record.is_some_and(|r| !is_live(r.expire_at_ms, clock_ms));
         Ok(record)
     }
 
@@ -389,12 +389,12 @@ impl Keys for View<'_> {
 
     fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error> {
         let keyspace = &*self.keyspace;
-        let (now_ms, wall_ms) = (self.now_ms, self.wall_ms);
+        let (now_ms, clock_ms) = (self.now_ms, self.clock_ms);
         let is_doubtful = &mut self.is_doubtful;
         let mut is_alive = |bytes: &[u8]| {
             let expire_at_ms = record(bytes).expire_at_ms;
             let is_alive = is_live(expire_at_ms, now_ms);
-            *is_doubtful |= is_alive && !is_live(expire_at_ms, wall_ms);
+            *is_doubtful |= is_alive && !is_live(expire_at_ms, clock_ms);
             is_alive
         };
         let dirty: HashSet<&[u8]> = keyspace.dirty.iter().collect();

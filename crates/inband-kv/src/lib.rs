@@ -12,6 +12,7 @@
 //! * [`store`], [`client_sessions`]: the part of it that one log drives;
 //! * [`checkpoint`], [`checkpoint_server`], [`checkpoint_client`], [`loader`]: state transfer;
 //! * [`syncer`]: what is applied survives a power cut;
+//! * [`cluster_clock`], [`clock_exchange`]: where replicated time comes from;
 //! * [`export`], [`import`]: all keys as one stream, out of a replica and into a cluster;
 //! * [`control`]: watching and directing a replica from other threads;
 //! * [`limits`]: every limit.
@@ -22,6 +23,8 @@ pub mod checkpoint_client;
 pub mod checkpoint_server;
 pub mod chunks;
 pub mod client_sessions;
+pub mod clock_exchange;
+pub mod cluster_clock;
 pub mod command;
 pub mod connection;
 pub mod control;

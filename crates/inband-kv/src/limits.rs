@@ -211,6 +211,30 @@ pub const SCAN_CURSOR_BITS: u32 = 53;
 /// alone moves it.
 pub const TTL_LAG_MS_MAX: u64 = 10;
 
+/// Wall clocks of replicas agree if they are no further apart.
+pub const CLOCK_SKEW_MS_MAX: u64 = 1_000;
+
+/// Replicas' cluster times may be so far apart before one steps to the others'.
+pub const CLOCK_TOLERANCE_MS: u64 = 20;
+
+/// Cluster time approaches the wall clocks by one part in so many of the time that passes.
+pub const CLOCK_SLEW: u64 = 128;
+
+/// A replica that starts and reaches no majority of replicas goes by its own wall clock after so long.
+pub const CLOCK_LONE_MS: u64 = 10_000;
+
+/// Such a clock is not believed if it is further ahead of what was applied: a year.
+pub const CLOCK_LONE_STEP_MS_MAX: u64 = 366 * 24 * 60 * 60 * 1000;
+
+/// An answer to a question for the time says nothing if it took longer.
+pub const CLOCK_ROUND_TRIP_MS_MAX: u64 = 200;
+
+/// Time between such questions until the time is known.
+pub const CLOCK_START_PERIOD_MS: u64 = 50;
+
+/// Time between such questions from then on.
+pub const CLOCK_PERIOD_MS: u64 = 5_000;
+
 /// A marker that another replica's client needs is submitted by this one as well when it was not
 /// seen for this long.
 pub const MARKER_REPEAT_MS: u64 = 100;

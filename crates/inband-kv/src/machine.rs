@@ -253,9 +253,9 @@ impl Machine {
         &self.shards[log].store
     }
 
-    /// Read in a partition beside its log, at `wall_ms` by the wall clock.
-    pub fn reader(&mut self, partition: usize, wall_ms: u64) -> Result<Reader<'_>, StoreError> {
-        self.shards[partition].store.reader(wall_ms)
+    /// Read in a partition beside its log, at `clock_ms` by cluster time.
+    pub fn reader(&mut self, partition: usize, clock_ms: u64) -> Result<Reader<'_>, StoreError> {
+        self.shards[partition].store.reader(clock_ms)
     }
 
     /// The stores of all partitions.
@@ -272,6 +272,11 @@ impl Machine {
     /// How far each log's store has come.
     pub fn positions(&self) -> Vec<Position> {
         self.shards.iter().map(|s| s.store.position()).collect()
+    }
+
+    /// Replicated time, the latest of all partitions.
+    pub fn time_ms(&self) -> u64 {
+        self.stores().map(Store::time_ms).max().unwrap_or(0)
     }
 
     /// Number of keys, expired ones that are not yet deleted included.

@@ -144,8 +144,8 @@ pub struct Submission<'a> {
     pub connections: &'a mut Connections<Connection>,
     /// All logs.
     pub log: &'a mut dyn ReplicatedLog,
-    /// Wall clock.
-    pub wall_ms: u64,
+    /// Cluster time.
+    pub clock_ms: u64,
     /// Now.
     pub now: Instant,
 }
@@ -372,7 +372,7 @@ impl Packer {
         if self.in_flight.len() >= VALUES_IN_FLIGHT_MAX || to.log.submit_room(self.log) == 0 {
             return false;
         }
-        let result = to.log.submit(self.log, self.writer.finish(to.wall_ms));
+        let result = to.log.submit(self.log, self.writer.finish(to.clock_ms));
         if matches!(result, Err(SubmitError::WindowFull(_))) {
             return false;
         }
@@ -407,7 +407,7 @@ impl Packer {
         if !self.writer.is_empty() || to.log.submit_room(self.log) == 0 {
             return None;
         }
-        let ticket = to.log.submit(self.log, self.writer.finish(to.wall_ms));
+        let ticket = to.log.submit(self.log, self.writer.finish(to.clock_ms));
         self.submitted(ticket.ok()?, Vec::new(), to.now);
         ticket.ok()
     }
@@ -419,7 +419,7 @@ impl Packer {
         }
         let mut writer = ValueWriter::new();
         writer.push(command);
-        let ticket = to.log.submit(self.log, writer.finish(to.wall_ms)).ok()?;
+        let ticket = to.log.submit(self.log, writer.finish(to.clock_ms)).ok()?;
         self.submitted(ticket, Vec::new(), to.now);
         Some(ticket)
     }

@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use inband_paxos::log::{ReplicatedLog, SubmitError, Ticket};
 use inband_resp::front::{Front, Ready};
@@ -29,6 +29,8 @@ use inband_transport::tls::Transport;
 use rustls::ServerConfig;
 
 use crate::checkpoint_server::CheckpointServer;
+use crate::clock_exchange::{ClockExchange, HostClocks, SharedClock};
+use crate::cluster_clock::ClusterClock;
 use crate::connection::{Connection, Intake, Item, Next};
 use crate::control::{add, set, ReplicaControl};
 use crate::info::Identity;
@@ -60,9 +62,6 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Time between looks for commands that are overdue.
 const OVERDUE_PERIOD: Duration = Duration::from_millis(100);
 
-/// Where replicated time comes from: a wall clock in milliseconds.
-pub type WallClock = Box<dyn FnMut() -> u64>;
-
 /// How a replica is run.
 #[derive(Debug, Clone)]
 pub struct ReplicaConfig {
@@ -89,6 +88,8 @@ pub struct ReplicaConfig {
     pub tls: Option<Arc<ServerConfig>>,
     /// How checkpoints travel.
     pub transport: Transport,
+    /// The clocks of this host.
+    pub clocks: HostClocks,
 }
 
 impl Default for ReplicaConfig {
@@ -105,6 +106,7 @@ impl Default for ReplicaConfig {
             password: None,
             tls: None,
             transport: Transport::plain(),
+            clocks: HostClocks::default(),
         }
     }
 }
@@ -164,7 +166,11 @@ pub struct Replica {
     syncing: Vec<u64>,
     /// When to sync next.
     sync_after: Instant,
-    clock: WallClock,
+    clock: SharedClock,
+    /// Asks the other replicas for the time.
+    _clock_exchange: ClockExchange,
+    /// The time of the cluster is not known yet.
+    is_timeless: bool,
     /// Clients meanwhile get LOADING.
     is_loading: bool,
     /// Logs that need it.
@@ -175,7 +181,8 @@ pub struct Replica {
     stuck_looked_at: Instant,
     seldom: Seldom,
     now: Instant,
-    wall_ms: u64,
+    /// Cluster time; where it is not known, what was applied.
+    clock_ms: u64,
     // Reused between turns.
     ready: Ready,
     attention: Vec<usize>,
@@ -222,7 +229,19 @@ impl Replica {
         let waker = front
             .take_waker()
             .ok_or_else(|| std::io::Error::other("no waker"))?;
-        let control = Arc::new(ReplicaControl::new(waker, machine.shared(), limit_hits));
+        let applied_ms = machine.time_ms();
+        let clock = SharedClock::new(config.clocks.clone(), log.checkpoint_peers(), applied_ms);
+        let control = Arc::new(ReplicaControl::new(
+            waker,
+            machine.shared(),
+            limit_hits,
+            clock.clone(),
+        ));
+        let for_exchange = control.clone();
+        let clock_exchange =
+            ClockExchange::start(clock.clone(), config.transport.clone(), move || {
+                for_exchange.wake();
+            })?;
         let checkpoint_server = match checkpoint_listener {
             None => None,
             Some(listener) => Some(CheckpointServer::start(
@@ -232,6 +251,7 @@ impl Replica {
                 control.checkpoints_served.clone(),
                 control.limit_hits.clone(),
                 config.transport.clone(),
+                Some(clock.clone()),
             )?),
         };
         let now = Instant::now();
@@ -275,7 +295,9 @@ impl Replica {
             several: Several::default(),
             exports: Arc::default(),
             machine,
-            clock: Box::new(system_time_ms),
+            is_timeless: clock.time_ms(0).is_none(),
+            clock,
+            _clock_exchange: clock_exchange,
             is_loading: false,
             loading_logs: Vec::new(),
             orphans: HashSet::new(),
@@ -283,7 +305,7 @@ impl Replica {
             stuck_looked_at: now,
             seldom: Seldom::default(),
             now,
-            wall_ms: 0,
+            clock_ms: 0,
             ready: Ready::default(),
             attention: Vec::new(),
             dirty: Vec::new(),
@@ -321,11 +343,6 @@ impl Replica {
             .map(CheckpointServer::address)
     }
 
-    /// Take replicated time from elsewhere than the system's clock.
-    pub fn set_clock(&mut self, clock: WallClock) {
-        self.clock = clock;
-    }
-
     /// Serve until [`ReplicaControl::stop`], then sync the store.
     pub fn run(&mut self) -> Result<(), ReplicaError> {
         while !self.control.is_stopping() {
@@ -340,7 +357,7 @@ impl Replica {
         let timeout = self.sleep_time(timeout);
         self.front.wait(timeout, &mut self.ready)?;
         self.now = Instant::now();
-        self.wall_ms = (self.clock)();
+        self.look_at_clock();
         for i in 0..self.ready.connections.len() {
             self.want_attention(self.ready.connections[i]);
         }
@@ -356,6 +373,14 @@ impl Replica {
         self.sync_if_due()?;
         self.publish();
         Ok(())
+    }
+
+    /// What time is it in the cluster?
+    fn look_at_clock(&mut self) {
+        let applied_ms = self.machine.time_ms();
+        let known = self.clock.time_ms(applied_ms);
+        self.is_timeless = known.is_none();
+        self.clock_ms = known.unwrap_or(applied_ms);
     }
 
     fn sleep_time(&self, timeout: Duration) -> Duration {
@@ -501,8 +526,12 @@ impl Replica {
             self.publish();
             return Some(Reply::error(local::loading_error(&self.control.status())));
         }
-        let is_draining = self.control.is_draining();
-        is_draining.then(|| Reply::error("ERR shutting down; use another replica"))
+        if self.control.is_draining() {
+            return Some(Reply::error("ERR shutting down; use another replica"));
+        }
+        let is_timeless = self.is_timeless;
+        let refusal = is_timeless.then(|| self.clock.look(ClusterClock::refusal));
+        refusal.flatten().map(Reply::error)
     }
 
     fn answer_local(&mut self, slot: usize, reply: Reply) {
@@ -580,12 +609,16 @@ impl Replica {
             return self.reject_waiting();
         }
         self.submit_markers();
+        if self.is_timeless {
+            // What waits goes on, or is refused, once more is known.
+            return self.reject_waiting();
+        }
         self.refuse_several();
         for lane in &mut self.lanes {
             let mut to = Submission {
                 connections: &mut self.front.connections,
                 log: &mut *self.log,
-                wall_ms: self.wall_ms,
+                clock_ms: self.clock_ms,
                 now: self.now,
             };
             lane.packer.pack(&mut to, &mut self.rejected);
@@ -819,11 +852,11 @@ impl Replica {
 
     /// Let replicated time go on when nobody else does and a key is due to expire.
     fn tick_if_due(&mut self) {
-        if self.is_loading || self.control.is_draining() {
+        if self.is_loading || self.is_timeless || self.control.is_draining() {
             return;
         }
         for (lane, store) in self.lanes.iter_mut().zip(self.machine.stores()) {
-            if store.earliest_expiry_ms() > self.wall_ms || lane.tick.is_some() {
+            if store.earliest_expiry_ms() > self.clock_ms || lane.tick.is_some() {
                 continue;
             }
             let has_backlog = store.earliest_expiry_ms() <= store.time_ms();
@@ -837,7 +870,7 @@ impl Replica {
                 lane.tick = lane.packer.submit_tick(&mut Submission {
                     connections: &mut self.front.connections,
                     log: &mut *self.log,
-                    wall_ms: self.wall_ms,
+                    clock_ms: self.clock_ms,
                     now: self.now,
                 });
             }
@@ -891,8 +924,7 @@ impl Replica {
             set(counter, applied);
         }
         let stores = || self.machine.stores();
-        let time_ms = stores().map(|store| store.time_ms()).max();
-        set(&c.time_ms, time_ms.unwrap_or(0));
+        set(&c.time_ms, self.machine.time_ms());
         set(&c.keys, self.machine.keys());
         let sessions = stores().map(|store| store.client_sessions()).max();
         set(&c.client_sessions, sessions.unwrap_or(0) as u64);
@@ -910,12 +942,4 @@ impl Replica {
         c.is_drained
             .store(self.control.is_draining() && is_idle, Ordering::Release);
     }
-}
-
-/// The system's wall clock.
-fn system_time_ms() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    since_epoch.map_or(0, |time| {
-        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-    })
 }

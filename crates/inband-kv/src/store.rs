@@ -339,13 +339,13 @@ pub(crate) struct Work<'a> {
 pub struct Reader<'a>(View<'a>);
 
 impl Reader<'_> {
-    /// Execute an encoded command. `None`: by the wall clock a key in it has expired, by replicated
+    /// Execute an encoded command. `None`: by cluster time a key in it has expired, by replicated
     /// time it has not, or has more left; the log knows.
     pub fn read(&mut self, command: &[u8]) -> Result<Option<Reply>, StoreError> {
         let reply = match Command::decode(command) {
             Some((command, None)) if command.only_reads() => {
                 let reply = engine::execute(&mut self.0, &command)?;
-                let is_behind = self.0.wall_ms > self.0.now_ms + TTL_LAG_MS_MAX;
+                let is_behind = self.0.clock_ms > self.0.now_ms + TTL_LAG_MS_MAX;
                 self.0.is_doubtful |= is_behind && command.tells_time(&reply);
                 reply
             }
@@ -781,7 +781,7 @@ impl Store {
             columns: to.columns,
             keyspace,
             now_ms,
-            wall_ms: 0,
+            clock_ms: 0,
             is_doubtful: false,
         };
         let mut commands = commands.peekable();
@@ -831,7 +831,7 @@ impl Store {
                 columns,
                 keyspace: &mut self.keyspace,
                 now_ms,
-                wall_ms: 0,
+                clock_ms: 0,
                 is_doubtful: false,
             },
             clients: &mut self.clients,
@@ -839,8 +839,8 @@ impl Store {
         })
     }
 
-    /// Read beside the log, at `wall_ms` by the wall clock.
-    pub fn reader(&mut self, wall_ms: u64) -> Result<Reader<'_>, StoreError> {
+    /// Read beside the log, at `clock_ms` by cluster time.
+    pub fn reader(&mut self, clock_ms: u64) -> Result<Reader<'_>, StoreError> {
         if self.is_stopped {
             return Err(StoreError::Stopped);
         }
@@ -849,7 +849,7 @@ impl Store {
             columns: Columns::of(&self.db)?,
             keyspace: &mut self.keyspace,
             now_ms: self.state.time_ms,
-            wall_ms,
+            clock_ms,
             is_doubtful: false,
         }))
     }

@@ -181,6 +181,8 @@ struct Shared {
     reads_asked: usize,
     wakers: Vec<UnixStream>,
     peers: Vec<SocketAddr>,
+    /// By handle, if it has others.
+    peers_of: BTreeMap<usize, Vec<SocketAddr>>,
 }
 
 impl Shared {
@@ -229,6 +231,7 @@ impl MemoryCluster {
             reads_asked: 0,
             wakers: Vec::new(),
             peers: Vec::new(),
+            peers_of: BTreeMap::new(),
         })))
     }
 
@@ -368,6 +371,13 @@ impl MemoryCluster {
     /// Who serves checkpoints.
     pub fn set_checkpoint_peers(&self, peers: Vec<SocketAddr>) {
         self.lock().peers = peers;
+    }
+
+    /// The other replicas of the handle that is the next but so many to [join](Self::join).
+    pub fn set_peers_of_next(&self, after: usize, peers: Vec<SocketAddr>) {
+        let mut shared = self.lock();
+        let owner = shared.wakers.len() + after;
+        shared.peers_of.insert(owner, peers);
     }
 
     /// Decide holes in all logs, as recovery does.
@@ -629,6 +639,11 @@ impl ReplicatedLog for MemoryLog {
     }
 
     fn checkpoint_peers(&self) -> Vec<SocketAddr> {
-        self.cluster.lock().peers.clone()
+        let shared = self.cluster.lock();
+        shared
+            .peers_of
+            .get(&self.owner)
+            .unwrap_or(&shared.peers)
+            .clone()
     }
 }

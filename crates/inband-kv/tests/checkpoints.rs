@@ -42,6 +42,7 @@ fn serve(bench: &Bench) -> CheckpointServer {
         Default::default(),
         Default::default(),
         Transport::plain(),
+        None,
     )
     .unwrap()
 }
@@ -294,6 +295,7 @@ fn clients_are_told_while_loading() {
         Default::default(),
         Default::default(),
         Transport::plain(),
+        None,
     )
     .unwrap();
     cluster.decide_noops(154);

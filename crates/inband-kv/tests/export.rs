@@ -7,6 +7,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use common::{encode, key_of_each, resp, scratch, words, Served, T0_MS};
 use inband_kv::access::Access;
@@ -371,4 +372,52 @@ fn a_store_in_the_middle_of_a_recovery_is_not_exported() {
     machine.shared().export(&mut stream).unwrap();
     let (keys, _) = keys_of(&stream);
     assert_eq!(keys.len(), 2);
+}
+
+/// A client has not read its replies, and asks for an export: nobody else waits for it to read.
+#[test]
+fn an_export_to_a_client_that_does_not_read_stops_nobody() {
+    let (served, _dir, _cluster) = start(3);
+    let keys_of_store = key_of_each("k", 3);
+    let keys = &keys_of_store;
+    let mut other = served.client();
+    other.send(resp(&format!("SET {} {}", keys[0], "x".repeat(60_000))));
+    other.expect("+OK\r\n");
+    let mut deaf = served.client();
+    deaf.send("CLIENT SETNAME deaf\r\n");
+    deaf.expect("+OK\r\n");
+    // Until replies wait that the network does not take.
+    let unsent = |other: &mut common::Client| {
+        other.send("CLIENT LIST\r\n");
+        let len: usize = other.line()[1..].parse().unwrap();
+        let mut list = vec![0; len + 2];
+        other.stream.read_exact(&mut list).unwrap();
+        let list = String::from_utf8(list).unwrap();
+        let line = list.lines().find(|line| line.contains("name=deaf"));
+        line.unwrap()
+            .split_once(" obl=")
+            .unwrap()
+            .1
+            .split(' ')
+            .next()
+            != Some("0")
+    };
+    while !unsent(&mut other) {
+        deaf.send(resp(&format!("GET {}", keys[0])));
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    deaf.send("INBAND.EXPORT\r\n");
+    let (begun, mut longest) = (Instant::now(), Duration::ZERO);
+    while begun.elapsed() < Duration::from_millis(600) {
+        let asked = Instant::now();
+        assert_eq!(other.ask(&format!("SET {} 1", keys[1])), "+OK");
+        longest = longest.max(asked.elapsed());
+    }
+    assert!(longest < Duration::from_millis(400), "{longest:?}");
+    // When it reads, it gets everything.
+    let all = deaf.rest_bytes();
+    let begin = b"+OK\r\nIBEXPT1\n";
+    let at = all.windows(begin.len()).position(|bytes| bytes == begin);
+    let (keys, _) = keys_of(&all[at.expect("the export has begun") + 5..]);
+    assert!(keys.contains_key(keys_of_store[0].as_bytes()));
 }

@@ -195,6 +195,12 @@ pub struct ReplicaStatus {
     pub keys: u64,
     /// Connected clients.
     pub clients: u64,
+    /// How far the wall clock is ahead of the majority of the replicas'; `None`: not known.
+    #[serde(default)]
+    pub clock_skew_ms: Option<i64>,
+    /// Why commands are refused, if they are.
+    #[serde(default)]
+    pub refuses: Option<String>,
 }
 
 /// Why a host did not do what was asked.

@@ -87,6 +87,21 @@ fn encode(view: &HostView) -> Result<Vec<u8>> {
             replica.outstanding,
         )?;
     }
+    if let Some(skew_ms) = status.replica.as_ref().and_then(|r| r.clock_skew_ms) {
+        let gauge = IntGaugeVec::new(
+            Opts::new(
+                "inband_replica_clock_skew_ms",
+                "How far the wall clock is ahead of the majority of the replicas'",
+            ),
+            &["node"],
+        )?;
+        gauge.with_label_values(&[gauges.node]).set(skew_ms);
+        gauges.registry.register(Box::new(gauge))?;
+    }
+    if let Some(replica) = &status.replica {
+        let refuses = u64::from(replica.refuses.is_some());
+        gauges.add("replica_refuses", "1 while commands are refused", refuses)?;
+    }
     let events = IntGaugeVec::new(
         Opts::new(
             "inband_events_total",

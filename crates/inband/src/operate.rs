@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
+use inband_kv::limits::CLOCK_SKEW_MS_MAX;
 use inband_lab::control::{self, instances, log_label, HostStatus};
 use inband_lab::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
 use inband_lab::supervisor::ProcessState;
@@ -228,6 +229,13 @@ fn parts_played(roles: usize, said: &HostStatus) -> String {
     }
     if let Some(replica) = &said.replica {
         line += &format!("  {} keys, {} clients", replica.keys, replica.clients);
+        let skew_ms = replica.clock_skew_ms.unwrap_or(0);
+        if skew_ms.unsigned_abs() > CLOCK_SKEW_MS_MAX {
+            line += &format!("  its clock is {skew_ms} ms ahead of the others'");
+        }
+        if let Some(why) = &replica.refuses {
+            line += &format!("  REFUSES: {why}");
+        }
     }
     let logs = said.leaders.len();
     let led: Vec<String> = (0..logs)

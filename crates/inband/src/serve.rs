@@ -138,6 +138,8 @@ impl HostView {
                 draining: store.is_draining,
                 keys: store.keys,
                 clients: store.connected_clients,
+                clock_skew_ms: store.clock_skew_ms,
+                refuses: store.clock_refusal,
             }),
             keys: state
                 .keys

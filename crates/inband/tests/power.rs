@@ -108,7 +108,7 @@ fn a_killed_cluster_goes_on_in_its_epoch() {
 /// Leaders and quorum counters are in the kernel, acceptors are not.
 #[test]
 fn a_killed_cluster_goes_on_in_its_epoch_with_xdp() {
-    if common::lab_works("killed-xdp") {
+    if common::lab_works() {
         killed("killed-xdp", Dataplane::Xdp);
     }
 }

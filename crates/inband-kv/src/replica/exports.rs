@@ -49,7 +49,7 @@ impl Replica {
         let mut to = Submission {
             connections: &mut self.front.connections,
             log: &mut *self.log,
-            wall_ms: self.wall_ms,
+            clock_ms: self.clock_ms,
             now: self.now,
         };
         let packer = &mut self.lanes[log].packer;
@@ -131,29 +131,31 @@ fn export_to(
     before: &[u8],
     source: Source<'_>,
 ) -> Result<u64, ExportError> {
-    stream.write_all(before)?;
+    // Nothing is written before the cut is seen: the replica stands still until then.
     let mut to = AfterOk {
         stream,
-        is_begun: false,
+        before: Some(before),
     };
     let result = source.export(&mut to);
-    let is_begun = to.is_begun;
-    if let (Err(error), false) = (&result, is_begun) {
+    let AfterOk { stream, before } = to;
+    if let (Err(error), Some(before)) = (&result, before) {
+        stream.write_all(before)?;
         stream.write_all(format!("-TRYAGAIN {error}\r\n").as_bytes())?;
     }
     Ok(result?.keys)
 }
 
-/// Says `+OK` before the first bytes.
+/// Writes the replies that are left, and `+OK`, before the first bytes.
 struct AfterOk<'a> {
     stream: &'a mut dyn Write,
-    is_begun: bool,
+    /// Those replies, until they are written.
+    before: Option<&'a [u8]>,
 }
 
 impl Write for AfterOk<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if !self.is_begun {
-            self.is_begun = true;
+        if let Some(before) = self.before.take() {
+            self.stream.write_all(before)?;
             self.stream.write_all(b"+OK\r\n")?;
         }
         self.stream.write(bytes)

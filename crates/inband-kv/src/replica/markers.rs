@@ -58,7 +58,7 @@ impl Replica {
             let mut to = Submission {
                 connections: &mut self.front.connections,
                 log: &mut *self.log,
-                wall_ms: self.wall_ms,
+                clock_ms: self.clock_ms,
                 now: self.now,
             };
             let ticket = lane.packer.submit_marker(wanted.entry, &mut to);

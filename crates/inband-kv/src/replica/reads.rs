@@ -58,7 +58,7 @@ impl Replica {
     }
 
     fn read(&mut self, log: usize, reads: &Reads) -> Result<(), ReplicaError> {
-        let mut reader = self.machine.reader(log, self.wall_ms)?;
+        let mut reader = self.machine.reader(log, self.clock_ms)?;
         let (mut first, mut answered) = (0, reads.scans.len());
         for part in &reads.parts {
             let (next, count) = (first + part.count, part.count);

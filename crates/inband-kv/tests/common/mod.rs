@@ -6,11 +6,12 @@ pub mod world;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{mpsc, Arc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use inband_kv::clock_exchange::HostClocks;
 use inband_kv::command::SessionStamp;
 use inband_kv::control::ReplicaControl;
 use inband_kv::machine::{Machine, MachineConfig};
@@ -307,12 +308,50 @@ pub fn show(reply: &Reply) -> String {
     }
 }
 
+/// Open a store that a replica of this process may have had open a moment ago: a thread of it that answers
+/// a peer may not have ended yet.
+fn open_when_free(config: MachineConfig) -> Result<Machine, StoreError> {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        match Machine::open(config.clone()) {
+            Err(StoreError::RocksDb(_)) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// The clocks of a replica's host.
+#[derive(Clone, Default)]
+pub struct TestClocks {
+    /// So much more time has passed.
+    pub passed_ms: Arc<AtomicU64>,
+    /// The wall clock is ahead by so much.
+    pub wall_ahead_ms: Arc<AtomicI64>,
+}
+
+impl TestClocks {
+    pub fn of_host(&self) -> HostClocks {
+        let (real, all) = (HostClocks::default(), self.clone());
+        let (passed_ms, steady_us) = (self.passed_ms.clone(), real.steady_us);
+        HostClocks {
+            wall_ms: Arc::new(move || {
+                let passed_ms = all.passed_ms.load(Ordering::Relaxed);
+                let ahead_ms = all.wall_ahead_ms.load(Ordering::Relaxed);
+                ((real.wall_ms)() + passed_ms).saturating_add_signed(ahead_ms)
+            }),
+            steady_us: Arc::new(move || steady_us() + passed_ms.load(Ordering::Relaxed) * 1000),
+        }
+    }
+}
+
 /// A replica on a thread of its own.
 pub struct Served {
     pub address: SocketAddr,
     pub checkpoint_address: SocketAddr,
     pub control: Arc<ReplicaControl>,
-    /// Added to the replica's wall clock, in milliseconds.
+    /// So much more time has passed for this replica, in milliseconds.
     pub clock_offset_ms: Arc<AtomicU64>,
     thread: Option<JoinHandle<Result<(), ReplicaError>>>,
 }
@@ -352,22 +391,35 @@ impl Served {
         config: ReplicaConfig,
         listener: TcpListener,
     ) -> Self {
+        let peers = TcpListener::bind("127.0.0.1:0").expect("a port");
+        Self::start_at(
+            cluster,
+            machine,
+            config,
+            listener,
+            peers,
+            TestClocks::default(),
+        )
+    }
+
+    /// The same with everything.
+    pub fn start_at(
+        cluster: &MemoryCluster,
+        machine: MachineConfig,
+        mut config: ReplicaConfig,
+        listener: TcpListener,
+        peers: TcpListener,
+        clocks: TestClocks,
+    ) -> Self {
         let cluster = cluster.clone();
         let address = listener.local_addr().expect("an address");
-        let clock_offset_ms = Arc::new(AtomicU64::new(0));
-        let offset = clock_offset_ms.clone();
+        config.clocks = clocks.of_host();
+        let clock_offset_ms = clocks.passed_ms;
         let (sender, receiver) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let machine = Machine::open(machine)?;
+            let machine = open_when_free(machine)?;
             let log = Box::new(cluster.join(&machine.applied())?);
-            let peers = TcpListener::bind("127.0.0.1:0")?;
             let mut replica = Replica::new(config, machine, log, vec![listener], Some(peers))?;
-            replica.set_clock(Box::new(move || {
-                let since_epoch = std::time::SystemTime::now()
-                    .duration_since(std::time::UNIX_EPOCH)
-                    .expect("after 1970");
-                since_epoch.as_millis() as u64 + offset.load(Ordering::Relaxed)
-            }));
             let checkpoint_address = replica.checkpoint_address().expect("a server");
             sender
                 .send((replica.control(), checkpoint_address))

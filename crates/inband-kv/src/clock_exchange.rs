@@ -1,0 +1,236 @@
+//! Asks the other replicas for the time, on a thread of its own, and answers them.
+//!
+//! A question is a connection of its own to where checkpoints are served: the magic, and back the magic, whether
+//! cluster time is known, cluster time, the wall clock (milliseconds, 64 bits, big-endian).
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use inband_transport::paced::Pace;
+use inband_transport::tls::Transport;
+use nix::time::{clock_gettime, ClockId};
+
+use crate::checkpoint::{read_array, read_u64, write_u64};
+use crate::cluster_clock::{ClusterClock, Heard, Told};
+use crate::limit_hits::Seldom;
+use crate::limits::{
+    CLOCK_PERIOD_MS, CLOCK_ROUND_TRIP_MS_MAX, CLOCK_SKEW_MS_MAX, CLOCK_START_PERIOD_MS,
+};
+
+/// Start of a question and of its answer; the digit is the version.
+pub const CLOCK_MAGIC: [u8; 8] = *b"IBCLOCK1";
+
+/// How long a peer may be silent.
+const PACE: Pace = Pace {
+    silence_max: Duration::from_millis(2 * CLOCK_ROUND_TRIP_MS_MAX),
+    grace: Duration::MAX,
+    bytes_per_s_min: 0,
+};
+
+/// A clock of this host.
+type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// The clocks of this host.
+#[derive(Clone)]
+pub struct HostClocks {
+    /// The wall clock, in milliseconds. May be wrong, and jump.
+    pub wall_ms: Clock,
+    /// Passes as real time does, in microseconds from anywhere; goes on while the host sleeps.
+    pub steady_us: Clock,
+}
+
+impl std::fmt::Debug for HostClocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HostClocks")
+    }
+}
+
+impl Default for HostClocks {
+    fn default() -> Self {
+        let begun = Instant::now();
+        Self {
+            wall_ms: Arc::new(|| {
+                let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+                since_epoch.map_or(0, |time| {
+                    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+                })
+            }),
+            steady_us: Arc::new(move || match clock_gettime(ClockId::CLOCK_BOOTTIME) {
+                Ok(time) => time.tv_sec() as u64 * 1_000_000 + time.tv_nsec() as u64 / 1000,
+                // Kernels without it; it never fails on others.
+                Err(_) => begun.elapsed().as_micros() as u64,
+            }),
+        }
+    }
+}
+
+/// The time of the cluster, for all threads of a replica.
+#[derive(Clone)]
+pub struct SharedClock(Arc<Shared>);
+
+struct Shared {
+    clock: Mutex<ClusterClock>,
+    peers: Mutex<Vec<SocketAddr>>,
+    host: HostClocks,
+    seldom: Seldom,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SharedClock {
+    /// That of a replica that starts and has applied everything up to `applied_ms`.
+    pub fn new(host: HostClocks, peers: Vec<SocketAddr>, applied_ms: u64) -> Self {
+        let now_us = (host.steady_us)();
+        let mut clock = ClusterClock::new(now_us, peers.len() + 1);
+        clock.applied(now_us, applied_ms);
+        if peers.is_empty() {
+            clock.heard(now_us, (host.wall_ms)(), &[]);
+        }
+        Self(Arc::new(Shared {
+            clock: Mutex::new(clock),
+            peers: Mutex::new(peers),
+            host,
+            seldom: Seldom::default(),
+        }))
+    }
+
+    /// These are the other replicas now.
+    pub fn set_peers(&self, peers: Vec<SocketAddr>) {
+        lock(&self.0.clock).set_replicas(peers.len() + 1);
+        *lock(&self.0.peers) = peers;
+    }
+
+    /// Cluster time, when everything up to `applied_ms` is applied; `None`: not known yet.
+    pub fn time_ms(&self, applied_ms: u64) -> Option<u64> {
+        let now_us = (self.0.host.steady_us)();
+        let mut clock = lock(&self.0.clock);
+        clock.applied(now_us, applied_ms);
+        clock.time_ms(now_us)
+    }
+
+    /// Look at the clock.
+    pub fn look<R>(&self, at: impl FnOnce(&ClusterClock) -> R) -> R {
+        at(&lock(&self.0.clock))
+    }
+
+    /// Answer a question whose magic was read.
+    pub(crate) fn answer(&self, to: &mut impl Write) -> io::Result<()> {
+        let now_us = (self.0.host.steady_us)();
+        let told = lock(&self.0.clock).tell(now_us, (self.0.host.wall_ms)());
+        let mut bytes = Vec::from(CLOCK_MAGIC);
+        write_u64(&mut bytes, u64::from(told.time_ms.is_some()))?;
+        write_u64(&mut bytes, told.time_ms.unwrap_or(0))?;
+        write_u64(&mut bytes, told.wall_ms)?;
+        to.write_all(&bytes)?;
+        to.flush()
+    }
+
+    fn ask(&self, peer: SocketAddr, transport: &Transport) -> io::Result<Heard> {
+        let timeout = Duration::from_millis(CLOCK_ROUND_TRIP_MS_MAX);
+        let mut stream = transport.connect(peer, timeout, PACE)?;
+        let asked_us = (self.0.host.steady_us)();
+        stream.write_all(&CLOCK_MAGIC)?;
+        stream.flush()?;
+        let told = read_told(&mut stream)?;
+        let answered_us = (self.0.host.steady_us)();
+        Ok(Heard {
+            told,
+            asked_us,
+            answered_us,
+        })
+    }
+
+    /// Ask all others; is cluster time known now?
+    fn ask_all(&self, transport: &Transport) -> bool {
+        let peers = lock(&self.0.peers).clone();
+        let mut answers = Vec::new();
+        for peer in peers {
+            match self.ask(peer, transport) {
+                Ok(heard) => answers.push(heard),
+                Err(error) => tracing::debug!("asking {peer} for the time: {error}"),
+            }
+        }
+        let now_us = (self.0.host.steady_us)();
+        let mut clock = lock(&self.0.clock);
+        let was_known = clock.time_ms(now_us).is_some();
+        clock.heard(now_us, (self.0.host.wall_ms)(), &answers);
+        let is_known = clock.time_ms(now_us).is_some();
+        let skew_ms = clock.skew_ms().unwrap_or(0);
+        let refusal = clock.refusal();
+        drop(clock);
+        if is_known && !was_known {
+            let heard = answers.len();
+            tracing::info!("the time of the cluster is known; {heard} other replicas told it");
+        }
+        let is_wrong = skew_ms.unsigned_abs() > CLOCK_SKEW_MS_MAX;
+        if let Some(refusal) = refusal.filter(|_| self.0.seldom.is_due()) {
+            tracing::warn!("commands are refused: {refusal}");
+        } else if is_wrong && self.0.seldom.is_due() {
+            tracing::warn!(
+                "this host's wall clock is {skew_ms} ms ahead of the majority of the replicas' (limit \
+                 {CLOCK_SKEW_MS_MAX} ms); nothing goes by it, but set it"
+            );
+        }
+        is_known
+    }
+}
+
+fn read_told(from: &mut impl Read) -> io::Result<Told> {
+    if read_array(from)? != CLOCK_MAGIC {
+        let text = "it does not tell the time; an older version?";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    let is_known = read_u64(from)? == 1;
+    let time_ms = read_u64(from)?;
+    Ok(Told {
+        time_ms: is_known.then_some(time_ms),
+        wall_ms: read_u64(from)?,
+    })
+}
+
+/// Asks until it is dropped.
+pub struct ClockExchange {
+    /// Dropped to end the thread.
+    _stop: Sender<()>,
+}
+
+impl ClockExchange {
+    /// Ask the peers of `clock`; `wake` is called once the time is known.
+    pub fn start(
+        clock: SharedClock,
+        transport: Transport,
+        wake: impl Fn() + Send + 'static,
+    ) -> io::Result<Self> {
+        let (stop, stopped) = channel();
+        let run = move || run(&clock, &transport, &wake, &stopped);
+        // Nobody waits for its end: it holds nothing that anybody else needs.
+        std::thread::Builder::new()
+            .name("ib-clock".into())
+            .spawn(run)?;
+        Ok(Self { _stop: stop })
+    }
+}
+
+fn run(clock: &SharedClock, transport: &Transport, wake: &dyn Fn(), stopped: &Receiver<()>) {
+    let mut was_known = false;
+    loop {
+        let is_known = clock.ask_all(transport);
+        if is_known && !was_known {
+            wake();
+        }
+        was_known = is_known;
+        let period_ms = match is_known {
+            true => CLOCK_PERIOD_MS,
+            false => CLOCK_START_PERIOD_MS,
+        };
+        let waited = stopped.recv_timeout(Duration::from_millis(period_ms));
+        if waited != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}

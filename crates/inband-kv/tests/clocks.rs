@@ -1,0 +1,193 @@
+//! Replicated time when hosts' clocks are wrong: replicas that ask each other over TCP.
+
+mod common;
+
+use std::net::TcpListener;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::{scratch, wait_for, Served, TestClocks};
+use inband_kv::machine::MachineConfig;
+use inband_kv::replica::ReplicaConfig;
+use inband_kv::testing::MemoryCluster;
+
+/// Years ahead.
+const FAR_MS: i64 = 500_000_000_000;
+
+struct Replicas {
+    cluster: MemoryCluster,
+    dirs: Vec<tempfile::TempDir>,
+    clocks: Vec<TestClocks>,
+    served: Vec<Served>,
+}
+
+impl Replicas {
+    /// Replicas whose wall clocks are so far ahead.
+    fn start(wall_ahead_ms: &[i64]) -> Self {
+        let mut replicas = Self {
+            cluster: MemoryCluster::new(),
+            dirs: wall_ahead_ms.iter().map(|_| scratch()).collect(),
+            clocks: wall_ahead_ms
+                .iter()
+                .map(|_| TestClocks::default())
+                .collect(),
+            served: Vec::new(),
+        };
+        for (clocks, ahead_ms) in replicas.clocks.iter().zip(wall_ahead_ms) {
+            clocks.wall_ahead_ms.store(*ahead_ms, Ordering::Relaxed);
+        }
+        replicas.start_all();
+        replicas
+    }
+
+    fn start_all(&mut self) {
+        let port = |_: &_| TcpListener::bind("127.0.0.1:0").unwrap();
+        let doors: Vec<TcpListener> = self.dirs.iter().map(port).collect();
+        let address = |door: &TcpListener| door.local_addr().unwrap();
+        for at in 0..doors.len() {
+            let others = (0..doors.len()).filter(|other| *other != at);
+            let peers = others.map(|other| address(&doors[other])).collect();
+            self.cluster.set_peers_of_next(at, peers);
+        }
+        for (at, door) in doors.into_iter().enumerate() {
+            self.served.push(Served::start_at(
+                &self.cluster,
+                MachineConfig::single(self.dirs[at].path()),
+                ReplicaConfig::default(),
+                TcpListener::bind("127.0.0.1:0").unwrap(),
+                door,
+                self.clocks[at].clone(),
+            ));
+        }
+    }
+
+    /// Nothing runs for so long, and then all again.
+    fn stop_for(&mut self, ms: u64) {
+        for served in self.served.drain(..) {
+            served.stop();
+        }
+        self.pass(ms);
+        self.start_all();
+    }
+
+    fn pass(&self, ms: u64) {
+        for clocks in &self.clocks {
+            clocks.passed_ms.fetch_add(ms, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A client sets a lock of 5 s at one replica; another one's clock is 6 s ahead.
+#[test]
+fn a_lock_does_not_end_by_another_replicas_clock() {
+    let replicas = Replicas::start(&[0, 0, 6_000]);
+    let mut client = replicas.served[0].client();
+    let mut wrong = replicas.served[2].client();
+    assert_eq!(client.ask("SET lock me PX 5000 NX"), "+OK");
+    assert_eq!(wrong.ask("SET lock you PX 5000 NX"), "$-1");
+    assert_eq!(wrong.ask("INCR n"), ":1");
+    assert_eq!(client.ask("GET lock"), "$2");
+    assert_eq!(client.line(), "me");
+    let left: u64 = wrong.ask("PTTL lock")[1..].parse().unwrap();
+    assert!((4_000..=5_000).contains(&left), "{left} ms are left");
+    let skew_ms = replicas.served[2].control.status().clock_skew_ms.unwrap();
+    assert!((5_900..=6_100).contains(&skew_ms), "{skew_ms}");
+    let mut asks = replicas.served[2].client();
+    asks.send("INFO inband\r\nQUIT\r\n");
+    let told = asks.rest();
+    assert!(
+        told.contains("clock_skew_ms:6") || told.contains("clock_skew_ms:59"),
+        "{told}"
+    );
+    replicas.pass(5_000);
+    assert_eq!(wrong.ask("SET lock you PX 5000 NX"), "+OK");
+}
+
+/// A wall clock jumps while its replica runs: to 2040, and back.
+#[test]
+fn a_clock_that_jumps_moves_nothing() {
+    let replicas = Replicas::start(&[0, 0, 0]);
+    let mut client = replicas.served[0].client();
+    let mut wrong = replicas.served[2].client();
+    assert_eq!(client.ask("SET a 1 PX 60000"), "+OK");
+    for ahead_ms in [FAR_MS, -FAR_MS, 0] {
+        let clock = &replicas.clocks[2].wall_ahead_ms;
+        clock.store(ahead_ms, Ordering::Relaxed);
+        assert_eq!(wrong.ask("SET b 1 PX 5000"), "+OK");
+        assert_eq!(client.ask("GET a"), "$1");
+        assert_eq!(client.line(), "1");
+        assert_eq!(client.ask("GET b"), "$1");
+        assert_eq!(client.line(), "1");
+    }
+    replicas.pass(5_000);
+    assert_eq!(client.ask("EXISTS a b"), ":1");
+}
+
+/// After a full stop time is where the majority's clocks are, and keys have expired meanwhile.
+#[test]
+fn one_wrong_clock_at_boot_moves_nothing() {
+    for ahead_ms in [FAR_MS, 6_000, -FAR_MS] {
+        let mut replicas = Replicas::start(&[0, 0, 0]);
+        let mut client = replicas.served[1].client();
+        assert_eq!(client.ask("SET a 1 PX 3600000"), "+OK");
+        assert_eq!(client.ask("SET b 1 PX 7200000"), "+OK");
+        let clock = &replicas.clocks[0].wall_ahead_ms;
+        clock.store(ahead_ms, Ordering::Relaxed);
+        replicas.stop_for(3_600_000);
+        let mut wrong = replicas.served[0].client();
+        assert_eq!(wrong.ask("EXISTS a b"), ":1", "{ahead_ms} ms ahead");
+        assert_eq!(wrong.ask("SET c 1 PX 5000"), "+OK");
+        let mut right = replicas.served[1].client();
+        let left: u64 = right.ask("PTTL b")[1..].parse().unwrap();
+        assert!((3_590_000..=3_600_000).contains(&left), "{left} ms left");
+        assert_eq!(right.ask("EXISTS c"), ":1");
+        replicas.pass(5_000);
+        assert_eq!(right.ask("EXISTS b c"), ":1");
+    }
+}
+
+/// Two replicas whose clocks differ: nobody can say which is right.
+#[test]
+fn clocks_that_do_not_agree_are_named_and_can_be_set() {
+    let replicas = Replicas::start(&[0, 6_000]);
+    let mut client = replicas.served[0].client();
+    wait_for("they have heard of each other", || {
+        replicas
+            .served
+            .iter()
+            .all(|s| s.control.status().clock_refusal.is_some())
+    });
+    let said = client.ask("SET a 1 PX 5000");
+    assert!(
+        said.starts_with("-CLOCK the replicas' clocks do not agree"),
+        "{said}"
+    );
+    assert!(
+        said.contains("60") && said.contains("limit is 1000 ms"),
+        "{said}"
+    );
+    assert_eq!(client.ask("PING"), "+PONG");
+    replicas.clocks[1]
+        .wall_ahead_ms
+        .store(100, Ordering::Relaxed);
+    wait_for("they agree", || client.ask("SET a 1 PX 5000") == "+OK");
+}
+
+/// Nobody writes for an hour; then somebody sets a key at a replica that has just started.
+#[test]
+fn time_has_passed_while_nobody_wrote() {
+    let mut replicas = Replicas::start(&[0, 0, 0]);
+    let mut client = replicas.served[0].client();
+    assert_eq!(client.ask("SET a 1 PX 3700000"), "+OK");
+    replicas.pass(3_600_000);
+    std::thread::sleep(Duration::from_millis(20));
+    let left: u64 = client.ask("PTTL a")[1..].parse().unwrap();
+    assert!((90_000..=100_000).contains(&left), "{left} ms are left");
+    replicas.stop_for(0);
+    let mut client = replicas.served[2].client();
+    assert_eq!(client.ask("SET b 1 PX 5000"), "+OK");
+    replicas.pass(4_000);
+    assert_eq!(replicas.served[0].client().ask("EXISTS a b"), ":2");
+    replicas.pass(1_000);
+    assert_eq!(replicas.served[1].client().ask("EXISTS a b"), ":1");
+}
