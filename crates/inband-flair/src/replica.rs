@@ -6,6 +6,7 @@
 mod answer;
 mod leases;
 mod majority;
+mod sessions;
 
 use std::collections::HashMap;
 
@@ -29,6 +30,7 @@ use answer::Answer;
 pub use leases::Grant;
 use leases::Leases;
 use majority::Majority;
+use sessions::LastSession;
 
 /// What a replica is told once.
 #[derive(Debug, Clone, Copy)]
@@ -175,6 +177,8 @@ pub struct Replica {
     digests: Digests,
     majority: Majority,
     leases: Leases,
+    /// The last session in the log, applied or not.
+    last_session: LastSession,
     tick_at: Nanos,
     announce_at: Nanos,
     actions: Vec<Action>,
@@ -214,6 +218,8 @@ impl Replica {
             _ => 0,
         };
         let leases = Leases::new(lease_groups, raft.last_index());
+        let mut last_session = LastSession::default();
+        raft.unapplied().for_each(|p| last_session.note(p));
         Replica {
             raft,
             lflair: Lflair::new(lflair),
@@ -230,6 +236,7 @@ impl Replica {
             digests: Digests::default(),
             majority: Majority::default(),
             leases,
+            last_session,
             tick_at: now,
             announce_at: now,
             actions: Vec::new(),
@@ -268,6 +275,7 @@ impl Replica {
             // Nobody speaks for another one's log.
             Message::Raft(raft) if node_of(raft.from) == from => {
                 *heard_at = Some(now);
+                raft.commands().for_each(|p| self.last_session.note(p));
                 if self.config.reads == Reads::FollowerLeases {
                     self.leases.revoke(&raft, &self.digests);
                 }
@@ -563,6 +571,10 @@ impl Replica {
             client_low: 0,
             op,
         });
+        if ticket.is_some() {
+            let (index, term) = (self.raft.last_index(), self.raft.term());
+            self.last_session.begun(index, term);
+        }
         self.session_ticket = ticket.unwrap_or(0);
         self.lflair.proposed(ticket.is_some());
     }

@@ -11,6 +11,6 @@ mod node;
 mod tuning;
 
 pub use machine::StateMachine;
-pub use message::RaftMessage;
+pub use message::{Proposed, RaftMessage};
 pub use node::{node_of, raft_id, Applied, NodeId, Outcome, RaftError, RaftNode};
 pub use tuning::Tuning;

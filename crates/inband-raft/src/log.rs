@@ -7,7 +7,7 @@ use raft::eraftpb as pb;
 use raft::{GetEntriesContext, RaftState};
 use serde::{Deserialize, Serialize};
 
-use super::message::{Entry, Snapshot};
+use super::message::{Entry, Proposed, Snapshot};
 use crate::machine::StateMachine;
 use crate::tuning::Tuning;
 
@@ -190,6 +190,11 @@ impl<M: StateMachine> Log<M> {
     /// Is it in a group, or waiting to be taken into one?
     pub fn is_in_group(&self) -> bool {
         self.start.index > 0
+    }
+
+    /// Commands behind the last entry that is applied.
+    pub fn unapplied(&self) -> impl Iterator<Item = Proposed<'_>> {
+        self.entries.range(self.done()..).filter_map(Entry::command)
     }
 
     fn note(&mut self, record: impl FnOnce() -> Record) {

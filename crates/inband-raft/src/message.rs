@@ -45,6 +45,17 @@ pub(crate) struct Snapshot {
     pub data: Vec<u8>,
 }
 
+/// A command in a log, or on its way to one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proposed<'a> {
+    /// Its place in the log.
+    pub index: u64,
+    /// The term in which it was proposed.
+    pub term: u64,
+    /// As it was proposed.
+    pub command: &'a [u8],
+}
+
 /// A message between two peers. Opaque: it is made by one [`super::RaftNode`] for another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RaftMessage {
@@ -101,6 +112,15 @@ impl Entry {
             data: entry.data.clone(),
             context: entry.context.clone(),
         }
+    }
+
+    /// If it is a command.
+    pub fn command(&self) -> Option<Proposed<'_>> {
+        (self.kind == Kind::Command).then_some(Proposed {
+            index: self.index,
+            term: self.term,
+            command: &self.data,
+        })
     }
 
     /// What it counts where messages are limited.
@@ -177,11 +197,9 @@ impl Snapshot {
 }
 
 impl RaftMessage {
-    /// The commands that it brings, as they were proposed, and their places in the log.
-    pub fn commands(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        let entries = self.entries.iter();
-        let commands = entries.filter(|entry| entry.kind == Kind::Command);
-        commands.map(|entry| (entry.index, &entry.data[..]))
+    /// The commands that it brings.
+    pub fn commands(&self) -> impl Iterator<Item = Proposed<'_>> {
+        self.entries.iter().filter_map(Entry::command)
     }
 
     /// The last entry of the snapshot that it brings, if it does.

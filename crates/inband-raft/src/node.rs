@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::log::Log;
 use crate::machine::StateMachine;
-use crate::message::{Peers, RaftMessage, Snapshot};
+use crate::message::{Peers, Proposed, RaftMessage, Snapshot};
 use crate::tuning::Tuning;
 
 /// Names a host in its group, for as long as the group lives.
@@ -242,6 +242,11 @@ impl<M: StateMachine> RaftNode<M> {
     pub fn term_at(&self, index: u64) -> Option<u64> {
         let term = self.raw.raft.raft_log.term(index).ok();
         term.filter(|term| *term > 0)
+    }
+
+    /// Commands of its log that are durable and not applied here.
+    pub fn unapplied(&self) -> impl Iterator<Item = Proposed<'_>> {
+        self.raw.store().unapplied()
     }
 
     /// Up to which entry a peer's log is known to equal that of this node, which leads.

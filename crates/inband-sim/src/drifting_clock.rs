@@ -43,6 +43,11 @@ impl Clock {
         (passed.div_ceil(u128::from(self.rate_ppm))).min(u128::from(u64::MAX)) as u64
     }
 
+    /// It has stood still for so long.
+    pub fn stood_still(&mut self, ns: u64) {
+        self.offset_ns -= (u128::from(ns) * u128::from(self.rate_ppm) / 1_000_000) as u64;
+    }
+
     /// It shows so much more from now on.
     pub fn jump(&mut self, ahead_ns: u64) {
         self.offset_ns += ahead_ns;

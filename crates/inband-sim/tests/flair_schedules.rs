@@ -351,6 +351,98 @@ fn a_follower_that_has_lost_everything_refuses() {
     assert_eq!(end(world), Ok(()));
 }
 
+/// How a session ends while its switch is suspended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Succession {
+    /// Its leader takes the other switch; a follower gets the entry of that session, and no other.
+    OtherSwitch,
+    /// The same, and the follower does not hear that the entry is committed.
+    Unapplied,
+    /// Its leader is gone; the follower has what the next one writes, but does not hear that it is committed.
+    OtherLeader,
+}
+
+/// The machine of a switch is suspended, and goes on later with a clock that stood still. Meanwhile another session has
+/// begun, and a write was acknowledged; a follower that serves reads has its session's entry, but has not applied it.
+fn suspended_switch(seed: u64, succession: Succession) -> Result<u64, String> {
+    let mut world = quiet(seed, None, 100 * MS);
+    // So that all are named.
+    for _ in 0..40 {
+        gets(&mut world, 3);
+        world.run_for(MS);
+    }
+    let leader = world.leader().expect("it serves");
+    let behind = (leader + 1) % 3;
+    let old = world.session(0).session;
+    let (has_session, wrote) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+    let (has, has_written) = (has_session.clone(), wrote.clone());
+    let resumes = world.now + 3000 * MS;
+    filter(&mut world, move |p| match (p.from, p.to) {
+        // Nothing waits for a machine that is suspended.
+        (_, Host::Switch(0)) if p.now < resumes => Fate::Lose,
+        // Clients 1 to 3 know only the old switch, client 0 only the new one.
+        (Host::Client(0), Host::Switch(0)) | (Host::Client(1..), Host::Switch(1)) => Fate::Lose,
+        (Host::Replica(_), Host::Replica(to)) if to == behind => match (succession, p.message) {
+            (Succession::OtherSwitch, Some(MessageKind::Entries)) if has.get() => Fate::Lose,
+            (Succession::Unapplied, Some(MessageKind::Raft)) => Fate::Lose,
+            (Succession::Unapplied, _) if has.get() => Fate::Lose,
+            (Succession::OtherLeader, Some(MessageKind::Raft)) if has_written.get() => Fate::Lose,
+            _ => Fate::Pass,
+        },
+        _ => Fate::Pass,
+    });
+    world.suspend_switch(0, resumes - world.now);
+    if succession == Succession::OtherLeader {
+        world.stop_replica(leader);
+        // So that the other one leads.
+        world.set_clock_rate(Host::Replica(behind), 300_000);
+    }
+    wait(&mut world, "another session", |w| {
+        w.session(1).session > old
+    });
+    has_session.set(true);
+    wait(&mut world, "it serves", |w| w.active().contains(&1));
+    wrote.set(succession == Succession::OtherLeader);
+    put(&mut world, 0, 2);
+    assert!(
+        world.now < resumes,
+        "seed {seed}, {succession:?}: while the old switch is suspended"
+    );
+    world.run_until(resumes, |_| false);
+    assert!(
+        world.active().contains(&0),
+        "seed {seed}, {succession:?}: it knows nothing of all that"
+    );
+    let refused = |world: &World| {
+        world
+            .replica(behind)
+            .map_or(0, |r| r.counters().reads_refused)
+    };
+    let before = refused(&world);
+    for _ in 0..60 {
+        gets(&mut world, 3);
+        world.run_for(MS);
+    }
+    let refused = refused(&world) - before;
+    end(world).map(|()| refused)
+}
+
+#[test]
+fn a_switch_whose_clock_stood_still_is_refused_by_who_has_a_later_session() {
+    for seed in 1..=10 {
+        for succession in [
+            Succession::OtherSwitch,
+            Succession::Unapplied,
+            Succession::OtherLeader,
+        ] {
+            let refused = suspended_switch(seed, succession);
+            let refused =
+                refused.unwrap_or_else(|what| panic!("seed {seed}, {succession:?}: {what}"));
+            assert!(refused > 0, "seed {seed}, {succession:?}: it was not asked");
+        }
+    }
+}
+
 /// A write of a session comes to the leader when the next one has begun, in which its group is stable; a follower
 /// that is sent reads of the group hears late of what is committed.
 #[test]

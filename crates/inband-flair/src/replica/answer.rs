@@ -154,6 +154,7 @@ impl Replica {
         out: &mut Out,
     ) {
         let may_read = match self.config.reads {
+            _ if self.is_session_over(request) => false,
             Reads::FollowerLeases => self.has_lease(now, request),
             _ => self.advance_to(now, request, out),
         };

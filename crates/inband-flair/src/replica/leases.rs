@@ -96,8 +96,9 @@ impl Leases {
         if let Some(index) = message.snapshot_index() {
             self.mark_all(index);
         }
-        for (index, command) in message.commands() {
-            let entry = postcard::from_bytes::<Entry<'_>>(command);
+        for proposed in message.commands() {
+            let index = proposed.index;
+            let entry = postcard::from_bytes::<Entry<'_>>(proposed.command);
             match entry.map(|entry| entry.op) {
                 Ok(Op::Put { key, .. } | Op::Delete { key }) => {
                     self.mark(index, digests.of_key(key));

@@ -5,7 +5,7 @@ mod hosts;
 mod sending;
 mod switches;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use inband_dataplane::flair::wire;
 use inband_dataplane::flair::FlairSwitch;
@@ -94,6 +94,8 @@ pub struct World {
     hosts: BTreeMap<Host, Common>,
     /// Switches that are active, as of the last heartbeat.
     active: Vec<u64>,
+    /// Switches whose clocks stood still.
+    suspended: BTreeSet<u8>,
     values: u64,
     /// Clients begin something new whenever they are idle.
     pub(super) is_loaded: bool,
@@ -142,6 +144,7 @@ impl World {
             clients: Vec::new(),
             hosts,
             active: vec![0; usize::from(layout.switches)],
+            suspended: BTreeSet::new(),
             values: 0,
             is_loaded: true,
             out: replica::Out::default(),

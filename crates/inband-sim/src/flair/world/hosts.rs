@@ -88,6 +88,7 @@ impl World {
         if with_machine {
             host.expect("a switch").clock = clock;
         }
+        self.suspended.remove(&number);
         self.start_switch(number);
     }
 
@@ -157,6 +158,16 @@ impl World {
         if let Some(common) = self.hosts.get_mut(&host) {
             common.paused_until = common.paused_until.max(until);
         }
+    }
+
+    /// The machine of a switch is suspended for so long: it does nothing, and its clock stands still. So it may serve a
+    /// session that is over, which is no breach of [`crate::flair::Rule::OneSwitchServes`]; histories must be right all the same.
+    pub fn suspend_switch(&mut self, number: u8, ns: Nanos) {
+        self.pause(Host::Switch(number), self.now + ns);
+        if let Some(common) = self.hosts.get_mut(&Host::Switch(number)) {
+            common.clock.stood_still(ns);
+        }
+        self.suspended.insert(number);
     }
 
     /// A host's clock runs at another rate from now on; 1 000 000 is true time's.

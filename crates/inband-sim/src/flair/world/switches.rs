@@ -82,7 +82,8 @@ impl World {
     /// A heartbeat was taken: at most one switch may serve.
     fn look_at_switches(&mut self, number: u8) {
         let active = self.active();
-        if active.len() > 1 {
+        let is_in_time = |switch: &&u8| !self.suspended.contains(switch);
+        if active.iter().filter(is_in_time).count() > 1 {
             let sessions: Vec<u64> = active
                 .iter()
                 .filter_map(|n| self.switches[usize::from(*n)].as_ref())
