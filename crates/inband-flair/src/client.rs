@@ -148,7 +148,8 @@ pub struct Client {
     repeated: u64,
 }
 
-fn check(op: &Op) -> Result<(), SubmitError> {
+/// Could it be taken?
+pub(crate) fn check(op: &Op) -> Result<(), SubmitError> {
     let (key, data_len_bytes) = match op {
         Op::Get(key) | Op::Delete(key) => (key, 0),
         Op::Put(key, data) => (key, data.len()),

@@ -1,12 +1,14 @@
 //! The protocol of Redis in front of FLAIR: GET, SET, DEL and what Redis clients say beside them.
 //!
-//! Commands of one connection are answered in their order. Those on different keys run at the same time; one on a
-//! key that an earlier one still uses waits for it, unless both only read. Those on several keys are as many operations,
-//! each at the replica set of its key.
+//! Commands of one connection take effect and are answered in their order: a read waits for the writes before it, a write
+//! for everything before it. Reads run at the same time, and so do the operations of a command on several keys, each at
+//! the replica set of its key. A write that had to be sent again holds back other clients' writes of its key: the client
+//! that began it may have given it up and come again, and would not expect it to be done after what came later.
 
 mod command;
 mod connection;
 mod hits;
+mod writes;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -25,15 +27,16 @@ use inband_resp::password::Password;
 use inband_resp::patience::Patience;
 use rustls::ServerConfig;
 
-use crate::client::{self, Out, SubmitError, Ticket};
+use crate::client::{self, Op, Out, SubmitError, Ticket};
 use crate::clock::boot_time_ns;
 use crate::config::Config;
 use crate::digests::Digests;
 use crate::limits::{GATEWAY_CLIENTS_MAX, GATEWAY_MEMORY_BYTES_MAX, GATEWAY_READ_BUDGET_BYTES};
 use crate::sets::Clients;
 use crate::timing::ClientTiming;
-use connection::{Connection, Turn};
+use connection::{Connection, Refusal, Turn};
 use hits::{Hit, Hits};
+use writes::Writes;
 
 /// Packets taken before clients get a turn.
 const BATCH_PACKETS: usize = 256;
@@ -84,7 +87,9 @@ pub struct Gateway {
     out: Out,
     /// Which connection waits for an operation: its place, and its id.
     waiting: HashMap<Ticket, (usize, u64)>,
-    /// Connections whose next operation found too many under way.
+    /// Those of these that write, and of connections that are gone.
+    writes: Writes,
+    /// Connections whose next operation has to wait until another one ends.
     full: Vec<usize>,
     hits: Hits,
     commands: u64,
@@ -131,6 +136,7 @@ impl Gateway {
             clients,
             out: Out::default(),
             waiting: HashMap::new(),
+            writes: Writes::default(),
             full: Vec::new(),
             hits: Hits::default(),
             commands: 0,
@@ -211,6 +217,7 @@ impl Gateway {
             }
             let mut slots = std::mem::take(&mut self.full);
             for (ticket, outcome) in outcomes {
+                self.writes.ended(ticket);
                 let Some((slot, id)) = self.waiting.remove(&ticket) else {
                     continue;
                 };
@@ -248,18 +255,29 @@ impl Gateway {
         };
         let (now, id) = (boot_time_ns(), connection.id);
         let (clients, out, waiting) = (&mut self.clients, &mut self.out, &mut self.waiting);
-        let (full, hits) = (&mut self.full, &mut self.hits);
+        let (writes, full, hits) = (&mut self.writes, &mut self.full, &mut self.hits);
         let mut turn = Turn {
-            submit: |op| {
-                let submitted = clients.submit(now, op, out);
-                match &submitted {
-                    Ok(ticket) => {
-                        waiting.insert(*ticket, (slot, id));
-                    }
-                    Err(SubmitError::TooMany(_)) => full.push(slot),
-                    Err(_) => {}
+            submit: |op: Op| {
+                let writes_key = (!op.is_read()).then(|| op.key().to_vec());
+                let is_held = |key: &Vec<u8>| writes.hold_back(now, key);
+                if writes_key.as_ref().is_some_and(is_held) {
+                    full.push(slot);
+                    return Err(Refusal::Later);
                 }
-                submitted
+                match clients.submit(now, op, out) {
+                    Ok(ticket) => {
+                        waiting.insert(ticket, (slot, id));
+                        if let Some(key) = writes_key {
+                            writes.begun(now, ticket, key);
+                        }
+                        Ok(ticket)
+                    }
+                    Err(SubmitError::TooMany(_)) => {
+                        full.push(slot);
+                        Err(Refusal::Later)
+                    }
+                    Err(error) => Err(Refusal::Never(error)),
+                }
             },
             password: self.doors.password.as_ref(),
             hit: &mut |hit| hits.count(hit),

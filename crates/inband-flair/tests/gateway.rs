@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use inband_dataplane::auth::Gate;
+use inband_dataplane::flair::wire::{self, flag, Header, Type};
 use inband_flair::config::{
     ClusterConfig, Config, HostConfig, ReplicaConfig, SwitchConfig, GATEWAY,
 };
@@ -22,13 +24,27 @@ use inband_resp::patience::Patience;
 const PATIENCE: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(400);
 
+/// Nothing more is to come after this; longer than a write takes to be sent again.
+const QUIET: Duration = Duration::from_millis(300);
+/// The session that the gateway is given.
+const SESSION: u64 = 7;
+
+/// An operation as it comes to the switch.
+#[derive(Debug, Clone)]
+struct Operation {
+    header: Header,
+    key: String,
+    data: String,
+    from: SocketAddr,
+}
+
 struct Served {
     address: SocketAddr,
     counters: Arc<Mutex<BTreeMap<&'static str, u64>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// Packets go there, and nothing comes back.
-    _switch: UdpSocket,
+    /// Packets go there, and nothing comes back but what a test sends.
+    switch: UdpSocket,
 }
 
 fn free_address() -> std::net::SocketAddrV4 {
@@ -97,7 +113,7 @@ impl Served {
             counters,
             stop,
             thread: Some(std::thread::spawn(run)),
-            _switch: switch,
+            switch,
         }
     }
 
@@ -106,6 +122,56 @@ impl Served {
         stream.set_read_timeout(Some(PATIENCE)).expect("set");
         stream.set_write_timeout(Some(PATIENCE)).expect("set");
         stream
+    }
+
+    /// The next write that comes to the switch, repetitions of those in `known` aside; `None`: none for a while. A
+    /// question for a session is answered.
+    fn next_write(&self, known: &[Operation]) -> Option<Operation> {
+        let mut buffer = [0; 2048];
+        self.switch.set_read_timeout(Some(QUIET)).expect("set");
+        let deadline = Instant::now() + QUIET;
+        while Instant::now() < deadline {
+            let Ok((len, from)) = self.switch.recv_from(&mut buffer) else {
+                return None;
+            };
+            let (header, key, data) = wire::parse(&buffer[..len]).expect("a packet");
+            let write = Operation {
+                header,
+                key: String::from_utf8(key.to_vec()).unwrap_or_default(),
+                data: String::from_utf8(data.to_vec()).expect("letters"),
+                from,
+            };
+            if header.has(flag::OPEN) {
+                self.answer(&write, Type::WriteReply);
+                continue;
+            }
+            let seq = header.client_seq;
+            let is_known = known.iter().any(|w| w.header.client_seq == seq);
+            if !is_known {
+                return Some(write);
+            }
+        }
+        None
+    }
+
+    fn expect_write(&self, known: &[Operation], data: &str) -> Operation {
+        let write = self.next_write(known).expect("a write");
+        assert_eq!(write.data, data);
+        write
+    }
+
+    fn answer(&self, write: &Operation, kind: Type) {
+        let mut header = Header::new(kind, 0, 1);
+        header.client_seq = write.header.client_seq;
+        header.client_id = SESSION;
+        header.digest = wire::digest(b"");
+        if kind == Type::ReadReply {
+            (header.client_id, header.flags) = (0, flag::MISSING);
+        }
+        let mut packet = Vec::new();
+        wire::emit(&header, write.key.as_bytes(), b"", &mut packet);
+        Gate::for_flair(None, 1).sign(&mut packet);
+        self.switch.send_to(&packet, write.from).expect("sent");
     }
 
     fn count(&self, name: &str) -> u64 {
@@ -336,4 +402,112 @@ fn without_the_password_nobody_is_served() {
     wait_for_end(served.connect());
     served.wait_for("gateway_closed_unauthenticated", 1);
     assert_eq!(call(&mut one, &["PING"]), "+PONG");
+}
+
+#[test]
+fn a_write_that_was_given_up_is_not_done_after_what_comes_later() {
+    let served = Served::new(Doors::default());
+    let mut first = served.connect();
+    first
+        .write_all(&request(&["SET", "key", "first"]))
+        .expect("sends");
+    let lost = served.expect_write(&[], "first");
+    let lost = [lost];
+    assert!(served.next_write(&lost).is_none());
+    // It gives up, and comes again; another client writes the same key, and one another.
+    drop(first);
+    let mut again = served.connect();
+    let mut other = served.connect();
+    again
+        .write_all(&request(&["SET", "key", "again"]))
+        .expect("sends");
+    let later = served.next_write(&lost);
+    assert!(
+        later.is_none(),
+        "the first may yet be done after it: {later:?}"
+    );
+    other
+        .write_all(&request(&["SET", "elsewhere", "other"]))
+        .expect("sends");
+    served.answer(&served.expect_write(&lost, "other"), Type::WriteReply);
+    assert_eq!(line(&mut other), "+OK");
+    served.answer(&lost[0], Type::WriteReply);
+    served.answer(&served.expect_write(&lost, "again"), Type::WriteReply);
+    assert_eq!(line(&mut again), "+OK");
+}
+
+#[test]
+fn pipelined_commands_take_effect_in_their_order() {
+    let served = Served::new(Doors::default());
+    let mut one = served.connect();
+    let commands = [
+        &["SET", "a", "1"][..],
+        &["SET", "b", "2"],
+        &["GET", "c"],
+        &["GET", "d"],
+        &["MSET", "e", "3", "f", "4", "e", "5"],
+    ];
+    let pipelined: Vec<u8> = commands.iter().flat_map(|parts| request(parts)).collect();
+    one.write_all(&pipelined).expect("sends");
+    let mut known = Vec::new();
+    for data in ["1", "2"] {
+        let write = served.expect_write(&known, data);
+        known.push(write.clone());
+        let next = served.next_write(&known);
+        assert!(next.is_none(), "before {data:?} has ended: {next:?}");
+        served.answer(&write, Type::WriteReply);
+    }
+    // Reads at the same time, and then what was to come after them.
+    let mut reads = Vec::new();
+    for key in ["c", "d"] {
+        let read = served
+            .next_write(&[&known[..], &reads].concat())
+            .expect("a read");
+        assert_eq!((read.header.kind, &read.key[..]), (Type::Read, key));
+        reads.push(read);
+    }
+    known.extend(reads.clone());
+    served.answer(&reads[0], Type::ReadReply);
+    assert!(
+        served.next_write(&known).is_none(),
+        "one read has not ended"
+    );
+    served.answer(&reads[1], Type::ReadReply);
+    let mut last = Vec::new();
+    for data in ["3", "4"] {
+        let write = served.expect_write(&known, data);
+        known.push(write.clone());
+        last.push(write);
+    }
+    assert!(served.next_write(&known).is_none(), "a key twice, in order");
+    served.answer(&last[0], Type::WriteReply);
+    served.answer(&last[1], Type::WriteReply);
+    served.answer(&served.expect_write(&known, "5"), Type::WriteReply);
+    for said in ["+OK", "+OK", "$-1", "$-1", "+OK"] {
+        assert_eq!(line(&mut one), said);
+    }
+}
+
+#[test]
+fn a_command_of_several_keys_says_what_was_done() {
+    let served = Served::new(Doors::default());
+    let mut one = served.connect();
+    let long = "k".repeat(1025);
+    let said = call(&mut one, &["MSET", "a", "1", &long, "2"]);
+    assert!(said.contains("1025 bytes is over the limit"), "{said}");
+    assert!(served.next_write(&[]).is_none(), "nothing is done of it");
+    one.write_all(&request(&["MSET", "a", "1", "b", "2", "c", "3"]))
+        .expect("sends");
+    let mut known = Vec::new();
+    for data in ["1", "2", "3"] {
+        let write = served.expect_write(&known, data);
+        known.push(write);
+    }
+    served.answer(&known[1], Type::WriteReply);
+    let said = line(&mut one);
+    let expected = "not atomic: of 3 keys 1 were written, 2 are unknown";
+    assert!(
+        said.starts_with("-UNKNOWN") && said.ends_with(expected),
+        "{said}"
+    );
 }

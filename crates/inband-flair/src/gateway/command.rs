@@ -32,10 +32,22 @@ pub enum Then {
     Value,
     /// `+OK`.
     Ok,
-    /// How many keys there were.
-    Count,
+    /// How many keys there were, all of which are deleted.
+    Deleted,
+    /// How many keys there are.
+    Existing,
     /// A value, or nil, for each.
     Values,
+}
+
+impl Then {
+    /// Are the operations reads?
+    pub fn is_read(self) -> bool {
+        match self {
+            Then::Value | Then::Existing | Then::Values => true,
+            Then::Ok | Then::Deleted => false,
+        }
+    }
 }
 
 /// What a client says for its password.
@@ -96,9 +108,9 @@ pub fn parse(args: Args<'_>) -> Command {
         )),
         ("del" | "unlink", n) if n >= 2 => {
             let deletes = args.from(1).map(|k| Op::Delete(k.to_vec()));
-            Command::Several(deletes.collect(), Then::Count)
+            Command::Several(deletes.collect(), Then::Deleted)
         }
-        ("exists", n) if n >= 2 => Command::Several(gets().collect(), Then::Count),
+        ("exists", n) if n >= 2 => Command::Several(gets().collect(), Then::Existing),
         ("mget", n) if n >= 2 => Command::Several(gets().collect(), Then::Values),
         ("mset", n) if n >= 3 && n % 2 == 1 => {
             let pair = |at: usize| Op::Put(key(at), key(at + 1));
@@ -175,7 +187,7 @@ mod tests {
             matches!(parsed(&["set", "k", "v"]), Command::One(Op::Put(k, data), Then::Ok) if k == key && data == b"v")
         );
         assert!(
-            matches!(parsed(&["Del", "k", "l"]), Command::Several(ops, Then::Count) if ops.len() == 2)
+            matches!(parsed(&["Del", "k", "l"]), Command::Several(ops, Then::Deleted) if ops.len() == 2)
         );
     }
 

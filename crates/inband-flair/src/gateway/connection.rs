@@ -1,6 +1,6 @@
 //! One Redis client: its requests, their operations, their answers in order.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use inband_resp::wire::Wire;
 
 use super::command::{is_for_everybody, parse, Command, Credentials, Then};
 use super::hits::Hit;
-use crate::client::{Op, Outcome, SubmitError, Ticket};
+use crate::client::{check, Op, Outcome, SubmitError, Ticket};
 use crate::limits::{
     GATEWAY_OUTPUT_BYTES_MAX, GATEWAY_PENDING_BYTES_MAX, GATEWAY_PENDING_MAX,
     GATEWAY_READ_BUDGET_BYTES, GATEWAY_STEPS_MAX,
@@ -33,7 +33,6 @@ enum Step {
     Waits(Op),
     Runs {
         key: Vec<u8>,
-        is_read: bool,
     },
     Done(Result<Outcome, SubmitError>),
 }
@@ -89,6 +88,15 @@ pub struct Connection {
     is_input_over: bool,
     /// Requests answered.
     pub answered: u64,
+}
+
+/// Why an operation is not begun.
+#[derive(Debug)]
+pub enum Refusal {
+    /// It may be later.
+    Later,
+    /// It never will be.
+    Never(SubmitError),
 }
 
 /// What a connection must know to go on.
@@ -155,7 +163,7 @@ impl Connection {
     /// Read, begin, answer, write, as far as it goes in one turn. True: there is more to do at once.
     pub fn advance<S>(&mut self, turn: &mut Turn<'_, S>) -> Result<bool, Hit>
     where
-        S: FnMut(Op) -> Result<Ticket, SubmitError>,
+        S: FnMut(Op) -> Result<Ticket, Refusal>,
     {
         self.read_budget_bytes = GATEWAY_READ_BUDGET_BYTES;
         loop {
@@ -301,7 +309,15 @@ impl Connection {
         match parse(args) {
             Command::One(operation, then) => Answer::Steps(vec![Step::Waits(operation)], then),
             Command::Several(operations, then) => {
-                Answer::Steps(operations.into_iter().map(Step::Waits).collect(), then)
+                // All or nothing, as far as that is known before.
+                let refused = operations.iter().find_map(|op| check(op).err());
+                match refused {
+                    Some(error) => Answer::Local(Reply::error(format!("ERR {error}"))),
+                    None => {
+                        let steps = operations.into_iter().map(Step::Waits);
+                        Answer::Steps(steps.collect(), then)
+                    }
+                }
             }
             Command::TooLong(reply) => {
                 (turn.hit)(Hit::Request);
@@ -352,52 +368,45 @@ impl Connection {
         Ok(())
     }
 
-    /// Begin what no earlier operation stands in the way of.
-    fn begin(&mut self, submit: &mut impl FnMut(Op) -> Result<Ticket, SubmitError>) {
-        // Keys in use, and whether they are only read.
-        let mut used: HashMap<Vec<u8>, bool> = HashMap::new();
-        let mut use_key = |key: &[u8], is_read: bool| -> bool {
-            match used.get_mut(key) {
-                None => {
-                    used.insert(key.to_vec(), is_read);
-                    true
-                }
-                Some(only_reads) => {
-                    let is_free = *only_reads && is_read;
-                    *only_reads &= is_read;
-                    is_free
-                }
-            }
-        };
+    /// Begin what no earlier request stands in the way of: reads wait for writes, and writes for everything.
+    fn begin(&mut self, submit: &mut impl FnMut(Op) -> Result<Ticket, Refusal>) {
+        let mut is_behind_reads = false;
         for (number, pending) in (self.first_number..).zip(&mut self.pending) {
-            let Answer::Steps(steps, _) = &mut pending.answer else {
+            let Answer::Steps(steps, then) = &mut pending.answer else {
                 continue;
             };
+            if steps.iter().all(|step| step.outcome().is_some()) {
+                continue;
+            }
+            let is_read = then.is_read();
+            if !is_read && is_behind_reads {
+                return;
+            }
+            is_behind_reads = true;
+            // A request may write a key twice: in this order.
+            let mut written: HashSet<Vec<u8>> = HashSet::new();
             for (at, step) in steps.iter_mut().enumerate() {
                 match step {
-                    Step::Done(_) => {}
-                    Step::Runs { key, is_read } => {
-                        use_key(key, *is_read);
-                    }
+                    Step::Runs { key } if !is_read => drop(written.insert(key.clone())),
+                    Step::Done(_) | Step::Runs { .. } => {}
                     Step::Waits(operation) => {
-                        let is_read = operation.is_read();
-                        if !use_key(operation.key(), is_read) {
+                        if !is_read && !written.insert(operation.key().to_vec()) {
                             continue;
                         }
                         *step = match submit(operation.clone()) {
                             Ok(ticket) => {
                                 self.running.insert(ticket, (number, at));
-                                Step::Runs {
-                                    key: operation.key().to_vec(),
-                                    is_read,
-                                }
+                                let key = operation.key().to_vec();
+                                Step::Runs { key }
                             }
-                            // As many as may be are under way: later.
-                            Err(SubmitError::TooMany(_)) => return,
-                            Err(error) => Step::Done(Err(error)),
+                            Err(Refusal::Later) => return,
+                            Err(Refusal::Never(error)) => Step::Done(Err(error)),
                         };
                     }
                 }
+            }
+            if !is_read {
+                return;
             }
         }
     }
@@ -516,17 +525,12 @@ impl Step {
 }
 
 fn reply(outcomes: &[&Result<Outcome, SubmitError>], then: Then) -> Reply {
-    for outcome in outcomes {
-        match outcome {
-            Err(error) => return Reply::error(format!("ERR {error}")),
-            Ok(Outcome::Failed(why)) => return Reply::error(format!("ERR {why}")),
-            Ok(Outcome::Unknown) => {
-                return Reply::error(
-                    "UNKNOWN no answer in time: the write may have been done, or be done later",
-                )
-            }
-            Ok(_) => {}
-        }
+    if let Some(problem) = problem(outcomes) {
+        let is_partly_done = !then.is_read() && outcomes.len() > 1;
+        return Reply::error(match is_partly_done {
+            true => format!("{problem}; {}", done_in_words(outcomes)),
+            false => problem,
+        });
     }
     let values = || {
         outcomes.iter().map(|outcome| match outcome {
@@ -534,17 +538,46 @@ fn reply(outcomes: &[&Result<Outcome, SubmitError>], then: Then) -> Reply {
             _ => Reply::Nil,
         })
     };
+    let count = |is_counted: fn(&Outcome) -> bool| {
+        let outcomes = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok());
+        Reply::Integer(outcomes.filter(|o| is_counted(o)).count() as i64)
+    };
     match then {
         Then::Ok => Reply::Ok,
         Then::Value => values().next().unwrap_or(Reply::Nil),
         Then::Values => Reply::Array(values().collect()),
-        Then::Count => {
-            let existed = |outcome: &&&Result<Outcome, SubmitError>| {
-                matches!(outcome, Ok(Outcome::Value(Some(_)) | Outcome::Written))
-            };
-            Reply::Integer(outcomes.iter().filter(existed).count() as i64)
-        }
+        Then::Deleted => count(|outcome| matches!(outcome, Outcome::Written)),
+        Then::Existing => count(|outcome| matches!(outcome, Outcome::Value(Some(_)))),
     }
+}
+
+/// What went wrong, if anything did. What nobody knows weighs most.
+fn problem(outcomes: &[&Result<Outcome, SubmitError>]) -> Option<String> {
+    let is_unknown =
+        |outcome: &&Result<Outcome, SubmitError>| matches!(outcome, Ok(Outcome::Unknown));
+    if outcomes.iter().any(is_unknown) {
+        let says = "UNKNOWN no answer in time: the write may have been done, or be done later";
+        return Some(says.into());
+    }
+    outcomes.iter().find_map(|outcome| match outcome {
+        Err(error) => Some(format!("ERR {error}")),
+        Ok(Outcome::Failed(why)) => Some(format!("ERR {why}")),
+        Ok(_) => None,
+    })
+}
+
+/// Of a command that wrote some of its keys.
+fn done_in_words(outcomes: &[&Result<Outcome, SubmitError>]) -> String {
+    let count = |is_counted: fn(&Outcome) -> bool| {
+        let outcomes = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok());
+        outcomes.filter(|o| is_counted(o)).count()
+    };
+    let written = count(|outcome| matches!(outcome, Outcome::Written | Outcome::Missing));
+    let unknown = count(|outcome| matches!(outcome, Outcome::Unknown));
+    format!(
+        "commands of several keys are not atomic: of {} keys {written} were written, {unknown} are unknown",
+        outcomes.len()
+    )
 }
 
 fn hello(protocol: Protocol) -> Reply {
