@@ -10,7 +10,7 @@ mod connection;
 mod hits;
 mod writes;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,7 +90,7 @@ pub struct Gateway {
     /// Those of these that write, and of connections that are gone.
     writes: Writes,
     /// Connections whose next operation has to wait until another one ends.
-    full: Vec<usize>,
+    full: BTreeSet<usize>,
     hits: Hits,
     commands: u64,
     packets_unsent: u64,
@@ -137,7 +137,7 @@ impl Gateway {
             out: Out::default(),
             waiting: HashMap::new(),
             writes: Writes::default(),
-            full: Vec::new(),
+            full: BTreeSet::new(),
             hits: Hits::default(),
             commands: 0,
             packets_unsent: 0,
@@ -215,7 +215,7 @@ impl Gateway {
             if outcomes.is_empty() {
                 return;
             }
-            let mut slots = std::mem::take(&mut self.full);
+            let mut slots: Vec<_> = std::mem::take(&mut self.full).into_iter().collect();
             for (ticket, outcome) in outcomes {
                 self.writes.ended(ticket);
                 let Some((slot, id)) = self.waiting.remove(&ticket) else {
@@ -261,7 +261,7 @@ impl Gateway {
                 let writes_key = (!op.is_read()).then(|| op.key().to_vec());
                 let is_held = |key: &Vec<u8>| writes.hold_back(now, key);
                 if writes_key.as_ref().is_some_and(is_held) {
-                    full.push(slot);
+                    full.insert(slot);
                     return Err(Refusal::Later);
                 }
                 match clients.submit(now, op, out) {
@@ -273,7 +273,7 @@ impl Gateway {
                         Ok(ticket)
                     }
                     Err(SubmitError::TooMany(_)) => {
-                        full.push(slot);
+                        full.insert(slot);
                         Err(Refusal::Later)
                     }
                     Err(error) => Err(Refusal::Never(error)),

@@ -275,7 +275,7 @@ impl Replica {
             // Nobody speaks for another one's log.
             Message::Raft(raft) if node_of(raft.from) == from => {
                 *heard_at = Some(now);
-                raft.commands().for_each(|p| self.last_session.note(p));
+                raft.proposed().for_each(|p| self.last_session.note(p));
                 if self.config.reads == Reads::FollowerLeases {
                     self.leases.revoke(&raft, &self.digests);
                 }

@@ -198,8 +198,13 @@ impl Snapshot {
 
 impl RaftMessage {
     /// The commands that it brings.
-    pub fn commands(&self) -> impl Iterator<Item = Proposed<'_>> {
+    pub fn proposed(&self) -> impl Iterator<Item = Proposed<'_>> {
         self.entries.iter().filter_map(Entry::command)
+    }
+
+    /// The same: their places in the log, and what they are.
+    pub fn commands(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.proposed().map(|p| (p.index, p.command))
     }
 
     /// The last entry of the snapshot that it brings, if it does.

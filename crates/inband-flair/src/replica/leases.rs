@@ -96,9 +96,8 @@ impl Leases {
         if let Some(index) = message.snapshot_index() {
             self.mark_all(index);
         }
-        for proposed in message.commands() {
-            let index = proposed.index;
-            let entry = postcard::from_bytes::<Entry<'_>>(proposed.command);
+        for (index, command) in message.commands() {
+            let entry = postcard::from_bytes::<Entry<'_>>(command);
             match entry.map(|entry| entry.op) {
                 Ok(Op::Put { key, .. } | Op::Delete { key }) => {
                     self.mark(index, digests.of_key(key));
