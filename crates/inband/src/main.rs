@@ -1,5 +1,9 @@
 //! The `inband` command line.
 
+// First: its macros hold for those that follow.
+#[macro_use]
+mod output;
+
 mod background;
 mod bench;
 mod client;
@@ -134,13 +138,16 @@ fn main() -> ExitCode {
         .with_env_filter(level)
         .with_target(false)
         .with_writer(std::io::stderr)
+        // They would be printed to the same place, with a panic.
+        .log_internal_errors(false)
         .init();
     let command = Cli::parse().command;
     if command.only_prints() {
         sigpipe::reset();
     }
     match dispatch(command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) if output::is_complete() => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("inband: {error:#}");
             exit_status::of(&error)
