@@ -119,41 +119,43 @@ impl Client {
         asked.map_err(|error| PyConnectionError::new_err(error.to_string()))
     }
 
-    /// Submit a pickled call as a job of its own.
+    /// Submit a pickled call as a job of its own. Others go on meanwhile: it may be long.
     fn submit(
         &self,
-        call: Vec<u8>,
+        py: Python<'_>,
+        call: &[u8],
         priority: u8,
         resource: u8,
         worker: Option<u16>,
         timeout_ms: Option<u64>,
     ) -> PyResult<(u32, u32)> {
-        let spec = TaskSpec {
-            priority,
-            resource,
-            worker,
-            ..TaskSpec::new(Work::Kept(Call::Python(call).encode()))
-        };
+        let node = self.node()?;
         let limit = timeout_ms.map(Duration::from_millis);
-        let JobId(job) = self
-            .node()?
-            .submit(vec![spec], &[], limit)
-            .map_err(value_error)?;
+        let submitted = py.detach(|| {
+            let spec = TaskSpec {
+                priority,
+                resource,
+                worker,
+                ..TaskSpec::new(Work::Kept(Call::Python(call.to_vec()).encode()))
+            };
+            node.submit(vec![spec], &[], limit)
+        });
+        let JobId(job) = submitted.map_err(value_error)?;
         Ok((job, 0))
     }
 
     /// Give up a task that no executor has begun.
-    fn cancel(&self, job: u32, task: u32) -> PyResult<bool> {
+    fn cancel(&self, py: Python<'_>, job: u32, task: u32) -> PyResult<bool> {
         let node = self.node()?;
         let user = node.user();
-        Ok(node.cancel(TaskId { user, job, task }))
+        Ok(py.detach(|| node.cancel(TaskId { user, job, task })))
     }
 
     /// Give up a task.
-    fn kill(&self, job: u32, task: u32) -> PyResult<bool> {
+    fn kill(&self, py: Python<'_>, job: u32, task: u32) -> PyResult<bool> {
         let node = self.node()?;
         let user = node.user();
-        Ok(node.kill(TaskId { user, job, task }))
+        Ok(py.detach(|| node.kill(TaskId { user, job, task })))
     }
 
     /// What has happened: job, task, kind, and bytes.

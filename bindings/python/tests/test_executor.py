@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from inband import Executor, InterpreterEnded
+from inband import Executor, InitializerFailed, InterpreterEnded
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +278,7 @@ def test_bad_arguments_say_what_is_wrong():
     with pytest.raises(ValueError, match="max_workers is 0"):
         Executor(max_workers=0)
     with pytest.raises(ValueError, match="max_workers is for executors on this machine"):
-        Executor("127.0.0.1:1", max_workers=1)
+        Executor(address="127.0.0.1:1", max_workers=1)
     with pytest.raises(ValueError, match="is no address"):
         Executor("nowhere")
     with pytest.raises(ConnectionError, match="no scheduler answers at 127.0.0.1:1"):
@@ -296,3 +296,166 @@ def test_dask_computes_on_it(executor):
     dask = pytest.importorskip("dask")
     total = dask.delayed(sum)([dask.delayed(add)(n) for n in range(10)])
     assert total.compute(scheduler=executor) == 55
+
+
+def test_other_threads_go_on_while_a_long_call_is_submitted(executor):
+    """100 MB took 9.4 s, and no other thread ran."""
+    longest_s = 0.0
+    is_over = threading.Event()
+
+    def watch():
+        nonlocal longest_s
+        seen = time.monotonic()
+        while not is_over.is_set():
+            time.sleep(0.001)
+            longest_s, seen = max(longest_s, time.monotonic() - seen), time.monotonic()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    began = time.monotonic()
+    future = executor.submit(len, bytes(100_000_000))
+    submitted_s = time.monotonic() - began
+    is_over.set()
+    watcher.join()
+    print(f"submitted in {submitted_s:.2f} s; another thread waited for {longest_s:.2f} s")
+    assert submitted_s < 4 and longest_s < 2
+    assert future.result(60) == 100_000_000
+
+
+def test_callbacks_of_a_cancelled_future_hold_nobody_up():
+    with Executor(1) as executor:
+        running = executor.submit(time.sleep, 0.5)
+        wait_until(running.running)
+        waiting, last = executor.submit(add, 1), executor.submit(add, 2)
+        seen = []
+        waiting.add_done_callback(lambda _: seen.append(last.result(20)))
+        assert waiting.cancel()
+        assert seen == [3], "it was called by who cancelled, and could wait"
+        assert concurrent.futures.wait([waiting, running], timeout=20).not_done == set()
+
+
+def test_a_killed_future_is_cancelled():
+    with Executor(1) as executor:
+        running = executor.submit(time.sleep, 600)
+        wait_until(running.running)
+        assert running.kill() and running.cancelled() and running.done()
+        assert concurrent.futures.wait([running], timeout=20).not_done == set()
+        assert not running.kill() and running.cancel()
+        with pytest.raises(concurrent.futures.CancelledError):
+            running.result(0)
+
+
+def test_an_exception_that_is_false_is_one(executor):
+    def fail():
+        class Empty(Exception):
+            def __bool__(self):
+                return False
+
+        raise Empty("nothing")
+
+    future = executor.submit(fail)
+    assert future.exception(30) is not None
+    with pytest.raises(Exception, match="nothing"):
+        future.result(30)
+
+
+def test_what_is_too_long_is_refused_at_once(executor):
+    with pytest.raises(ValueError, match="2694.* bytes .* limit of 268435456"):
+        executor.submit(len, bytes(257 << 20))
+    assert executor.submit(add, 1).result(30) == 2
+
+
+def test_many_futures_cost_little():
+    with Executor(1) as executor:
+        running = executor.submit(time.sleep, 600)
+        wait_until(running.running)
+        began = time.monotonic()
+        futures = [executor.submit(abs, -1) for _ in range(20_000)]
+        submitted_s = time.monotonic() - began
+        began = time.process_time()
+        time.sleep(2)
+        idle_cpu_s = time.process_time() - began
+        began = time.monotonic()
+        assert all(future.cancel() for future in futures[-5000:])
+        cancelled_s = time.monotonic() - began
+        print(f"20,000 submitted in {submitted_s:.1f} s, 2 s of waiting cost {idle_cpu_s:.2f} s, 5,000 cancelled in {cancelled_s:.2f} s")
+        # 40,000 that wait took a quarter of a core; to cancel 5,000 of them, 5.8 s.
+        assert idle_cpu_s < 0.2 and cancelled_s < 2.5
+        running.kill()
+        for future in futures:
+            future.cancel()
+
+
+def test_the_first_argument_is_how_many_or_an_address():
+    with Executor(2) as executor:
+        assert executor._max_workers == 2
+    with pytest.raises(ConnectionError, match="no scheduler answers at 127.0.0.1:1"):
+        Executor(address="127.0.0.1:1")
+    with pytest.raises(TypeError, match="two addresses"):
+        Executor("127.0.0.1:1", address="127.0.0.1:2")
+    with pytest.raises(TypeError, match="max_workers is 2.5"):
+        Executor(2.5)
+
+
+def test_errors_are_those_that_users_of_executors_expect(executor):
+    with pytest.raises(concurrent.futures.BrokenExecutor):
+        executor.submit(os._exit, 5).result(30)
+    assert executor.submit(add, 1).result(30) == 2
+
+
+def test_an_initializer_runs_once_in_every_interpreter():
+    def prepare(name, value):
+        import builtins
+
+        assert not hasattr(builtins, name)
+        setattr(builtins, name, value)
+
+    def prepared():
+        return prepared_for_this_test, os.getpid()  # noqa: F821
+
+    with Executor(2, initializer=prepare, initargs=("prepared_for_this_test", 7)) as executor:
+        results = [future.result(30) for future in [executor.submit(prepared) for _ in range(20)]]
+    assert {value for value, _ in results} == {7}
+    with Executor(1, initializer=divmod, initargs=(1, 0)) as executor:
+        with pytest.raises(InitializerFailed, match="ZeroDivisionError"):
+            executor.submit(add, 1).result(30)
+        with pytest.raises(concurrent.futures.BrokenExecutor):
+            executor.submit(add, 1).result(30)
+    with pytest.raises(TypeError, match="initializer is 3"):
+        Executor(1, initializer=3)
+
+
+def test_an_interpreter_ends_after_so_many_calls():
+    with Executor(1, max_tasks_per_child=3) as executor:
+        pids = [executor.submit(os.getpid).result(30) for _ in range(9)]
+    assert [len(set(pids[n : n + 3])) for n in (0, 3, 6)] == [1, 1, 1]
+    assert len(set(pids)) == 3
+    with pytest.raises(ValueError, match="max_tasks_per_child is 0"):
+        Executor(1, max_tasks_per_child=0)
+
+
+def test_map_reads_no_further_than_its_buffer(executor):
+    read = []
+
+    def numbers():
+        for number in range(20):
+            read.append(number)
+            yield number
+
+    results = executor.map(add, numbers(), buffersize=3)
+    assert read == [0, 1, 2]
+    assert next(results) == 1 and read == [0, 1, 2, 3]
+    assert list(results) == list(range(2, 21))
+    assert list(executor.map(add, range(20), chunksize=4, buffersize=2)) == list(range(1, 21))
+    with pytest.raises(ValueError, match="buffersize is 0"):
+        executor.map(add, [1], buffersize=0)
+
+
+def test_what_tasks_print_goes_to_stderr():
+    script = """
+import inband
+with inband.Executor(1) as executor:
+    executor.submit(print, "printed").result(30)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert (ended.stdout, "printed" in ended.stderr) == ("", True)

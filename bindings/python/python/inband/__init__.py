@@ -9,6 +9,7 @@ Without an address, `Executor` starts a scheduler and executors on this machine 
 uses those of that scheduler.
 """
 
-from .executor import Executor, ExecutorsLost, Future, InterpreterEnded
+from .errors import ExecutorsLost, InitializerFailed, InterpreterEnded
+from .executor import Executor, Future
 
-__all__ = ["Executor", "ExecutorsLost", "Future", "InterpreterEnded"]
+__all__ = ["Executor", "ExecutorsLost", "Future", "InitializerFailed", "InterpreterEnded"]

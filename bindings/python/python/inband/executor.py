@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import concurrent.futures
 import functools
 import itertools
@@ -10,11 +11,14 @@ import os
 import pickle
 import sys
 import threading
+import time
 import weakref
-from typing import Any, Callable, Iterable, Iterator, Optional, TypeVar
+from concurrent.futures._base import CANCELLED, PENDING, RUNNING
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, TypeVar
 
 from . import _native
-from .calls import EXCEPTION, dump_call
+from .calls import EXCEPTION, Preparation, dump_call
+from .errors import ExecutorsLost, InterpreterEnded
 
 T = TypeVar("T")
 
@@ -31,16 +35,11 @@ _threads: "set[threading.Thread]" = set()
 _is_ending = threading.Event()
 
 
-class ExecutorsLost(RuntimeError):
-    """The task was begun several times, and each time its executor was not heard of any more."""
-
-
-class InterpreterEnded(RuntimeError):
-    """The interpreter that ran the task ended, or none could be started."""
-
-
 class Future(concurrent.futures.Future):
-    """A task's result to be: as `concurrent.futures.Future`, and `kill` ends a task that runs."""
+    """A task's result to be: as `concurrent.futures.Future`, and `kill` ends a task that runs.
+
+    Callbacks run in the thread that hears of results: one that waits for another future waits for ever.
+    """
 
     _task: tuple[int, int]
     #: Until it is done: an executor is not forgotten while somebody waits.
@@ -49,47 +48,99 @@ class Future(concurrent.futures.Future):
     def cancel(self) -> bool:
         """Cancel the task if no executor has begun it; then it is never run. False: one has, or it is done."""
         executor = self._executor
-        with self._condition:  # so that nobody hears of it in between
-            if self.cancelled():
-                return True
-            if executor is None or not executor._client.cancel(*self._task):
-                return False
-            return super().cancel()
+        if self.cancelled():
+            return True
+        if executor is None or not executor._client.cancel(*self._task):
+            return False
+        self._become_cancelled()
+        return True
 
     def kill(self) -> bool:
-        """End the task even if it runs: `result` raises `CancelledError`. False: it is done."""
+        """End the task even if it runs: then it is cancelled. False: it is done."""
         executor = self._executor
-        return executor is not None and executor._client.kill(*self._task)
+        if executor is None or self.cancelled() or not executor._client.kill(*self._task):
+            return False
+        self._become_cancelled()
+        return True
+
+    def result(self, timeout: Optional[float] = None) -> Any:
+        """As `concurrent.futures.Future.result`, which takes an exception that is false for none."""
+        try:
+            exception = self.exception(timeout)
+            if exception is not None:
+                raise exception
+            return self._result
+        finally:
+            # The exception's traceback refers to this frame.
+            exception = None
+            self = None
+
+    def _become_running(self) -> None:
+        with self._condition:
+            if self._state == PENDING:
+                self._state = RUNNING
+
+    def _become_cancelled(self) -> None:
+        """As the base class does, and even if it runs. Who waits for several is told by who hears of it."""
+        with self._condition:
+            if self._state not in (PENDING, RUNNING):
+                return
+            self._state = CANCELLED
+            self._condition.notify_all()
+        # Without the lock: they may take their time.
+        self._invoke_callbacks()
 
 
 class Executor(concurrent.futures.Executor):
     """Runs calls on the executors of Falcon.
 
+    max_workers: executors to start here, by default one a CPU. Not together with an address. A text is an address.
     address: of a scheduler, `host:port`; by default `$INBAND_FALCON`. Without both, a scheduler and executors are started
         on this machine and end with this object.
     key_file: of the cluster at that address, as `inband falcon up` prints it; by default `$INBAND_FALCON_KEY_FILE`.
-    max_workers: executors to start here, by default one a CPU. Not together with an address.
+    initializer, initargs: called once in every interpreter before the first of this executor's calls there; if it raises, the
+        call fails with `InitializerFailed`. On a cluster, interpreters are shared by all clients.
+    max_tasks_per_child: an interpreter ends after so many of this executor's calls.
     priority: 0 (first) to 7, for schedulers with priorities.
     resource: 1 to 63, what tasks need, for schedulers with resources; 0: nothing.
     worker: the number of the worker that should run the tasks, for schedulers with locality.
     timeout: seconds after which a task that is not done has failed with `TimeoutError`.
 
     Calls, arguments and results are pickled with cloudpickle, so functions of `__main__`, lambdas and closures can be
-    submitted. A task may run more than once if its executor is lost; its result is taken once. Objects of this class
+    submitted. What they print, to stdout or stderr, goes to the stderr of the process that runs them: here that of this process, on a
+    cluster that of the worker, and not to the client. A task may run more than once if its executor is lost; its result is taken once. Objects of this class
     may be used by several threads, but not by a forked process, which makes its own.
     """
 
     def __init__(
         self,
-        address: Optional[str] = None,
+        max_workers: "Optional[int | str]" = None,
         *,
+        address: Optional[str] = None,
         key_file: "Optional[str | os.PathLike[str]]" = None,
-        max_workers: Optional[int] = None,
+        initializer: Optional[Callable[..., Any]] = None,
+        initargs: Sequence[Any] = (),
+        max_tasks_per_child: Optional[int] = None,
         priority: int = 0,
         resource: int = 0,
         worker: Optional[int] = None,
         timeout: Optional[float] = None,
     ) -> None:
+        if isinstance(max_workers, str):
+            if address is not None:
+                raise TypeError(f"two addresses, {max_workers!r} and {address!r}; give one")
+            max_workers, address = None, max_workers
+        if max_workers is not None and not isinstance(max_workers, int):
+            raise TypeError(f"max_workers is {max_workers!r}; give a number of executors, or address=\"host:port\"")
+        if initializer is not None and not callable(initializer):
+            raise TypeError(f"initializer is {initializer!r}, which cannot be called")
+        if max_tasks_per_child is not None and not isinstance(max_tasks_per_child, int):
+            raise TypeError(f"max_tasks_per_child is {max_tasks_per_child!r}; give a number of calls")
+        if max_tasks_per_child is not None and max_tasks_per_child < 1:
+            raise ValueError(f"max_tasks_per_child is {max_tasks_per_child}; at least 1 is needed")
+        self._preparation: Optional[Preparation] = None
+        if initializer is not None or max_tasks_per_child is not None:
+            self._preparation = Preparation(os.urandom(16), initializer, initargs, max_tasks_per_child)
         address = address or os.environ.get("INBAND_FALCON")
         if address and max_workers is not None:
             raise ValueError("max_workers is for executors on this machine; those at an address are as many as they are")
@@ -126,6 +177,8 @@ class Executor(concurrent.futures.Executor):
         if not self._is_of_this_process():
             raise RuntimeError("this process was forked from the one that has made this executor; make another one here")
         call = dump_call(fn, args, kwargs)
+        if self._preparation is not None:
+            call = self._preparation.around(call)
         future = Future()
         future._executor = self
         # What is heard of the task waits until the future can be found.
@@ -138,15 +191,27 @@ class Executor(concurrent.futures.Executor):
         return future
 
     def map(
-        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: Optional[float] = None, chunksize: int = 1
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: Optional[float] = None,
+        chunksize: int = 1,
+        buffersize: Optional[int] = None,
     ) -> Iterator[T]:
-        """As `concurrent.futures.ProcessPoolExecutor.map`: a task runs `chunksize` calls."""
+        """As `concurrent.futures.ProcessPoolExecutor.map`: a task runs `chunksize` calls. With `buffersize`, so many tasks at most
+        have been submitted whose results were not taken; the iterables are read as far as that, and no further."""
         if chunksize < 1:
             raise ValueError(f"chunksize is {chunksize}; at least 1 is needed")
+        if buffersize is not None and not isinstance(buffersize, int):
+            raise TypeError(f"buffersize is {buffersize!r}; give a number of tasks")
+        if buffersize is not None and buffersize < 1:
+            raise ValueError(f"buffersize is {buffersize}; at least 1 is needed")
+        end_s = None if timeout is None else time.monotonic() + timeout
+        calls = zip(*iterables)
         if chunksize == 1:
-            return super().map(fn, *iterables, timeout=timeout)
-        chunks = _chunks(zip(*iterables), chunksize)
-        results = super().map(functools.partial(_call_each, fn), chunks, timeout=timeout)
+            return _results(self, fn, calls, buffersize, end_s)
+        chunks = ((chunk,) for chunk in _chunks(calls, chunksize))
+        results = _results(self, functools.partial(_call_each, fn), chunks, buffersize, end_s)
         return itertools.chain.from_iterable(results)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -207,16 +272,16 @@ def _hear(executor: "weakref.ref[Executor]", client: _native.Client, ended: thre
 
 
 def _tell(future: Future, kind: int, said: bytes) -> None:
-    if future.cancelled():
-        future.set_running_or_notify_cancel()
-        return
-    if not future.running():
-        future.set_running_or_notify_cancel()
     if kind == _STARTED:
+        future._become_running()
+        return
+    if kind == _CANCELLED:
+        future._become_cancelled()
+        future.set_running_or_notify_cancel()
         return
     try:
         exception = _exception_of(kind, said)
-        result = None if exception else pickle.loads(said)
+        result = None if exception is not None else pickle.loads(said)
     except BaseException as broken:  # of unpickling: what this process lacks
         exception, result = broken, None
     if exception is not None:
@@ -235,9 +300,42 @@ def _exception_of(kind: int, said: bytes) -> Optional[BaseException]:
         return InterpreterEnded(text.lstrip("\2"))
     if kind == _LATE:
         return TimeoutError(text)
-    if kind == _CANCELLED:
-        return concurrent.futures.CancelledError(text)
     return ExecutorsLost(text)
+
+
+def _results(
+    executor: Executor,
+    fn: Callable[..., T],
+    calls: Iterator[tuple[Any, ...]],
+    buffersize: Optional[int],
+    end_s: Optional[float],
+) -> Iterator[T]:
+    """Submit these calls, as many as are to be under way, now; their results, in order, as they are asked for."""
+    first = calls if buffersize is None else itertools.islice(calls, buffersize)
+    futures = collections.deque(executor.submit(fn, *args) for args in first)
+
+    def results() -> Iterator[T]:
+        try:
+            while futures:
+                if buffersize is not None:
+                    futures.extend(executor.submit(fn, *args) for args in itertools.islice(calls, 1))
+                # It is not held here while its result is in use.
+                yield _result_or_cancel(futures.popleft(), end_s)
+        finally:
+            for future in futures:
+                future.cancel()
+
+    return results()
+
+
+def _result_or_cancel(future: Future, end_s: Optional[float]) -> Any:
+    try:
+        try:
+            return future.result(None if end_s is None else end_s - time.monotonic())
+        finally:
+            future.cancel()
+    finally:
+        del future
 
 
 def _chunks(calls: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:

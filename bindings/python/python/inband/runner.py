@@ -11,7 +11,7 @@ import sys
 from typing import BinaryIO
 
 from ._native import end_with_parent
-from .calls import answer
+from .calls import LAST, answer
 
 
 def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
@@ -49,6 +49,8 @@ def main() -> None:
         answered = answer(call)
         answers.write(struct.pack("<I", len(answered)) + answered)
         answers.flush()
+        if answered[0] & LAST:
+            break
 
 
 if __name__ == "__main__":

@@ -1,0 +1,15 @@
+"""What ends a task beside itself. `concurrent.futures.BrokenExecutor`, as users of other executors expect."""
+
+from concurrent.futures import BrokenExecutor
+
+
+class ExecutorsLost(BrokenExecutor):
+    """The task was begun several times, and each time its executor was not heard of any more."""
+
+
+class InterpreterEnded(BrokenExecutor):
+    """The interpreter that ran the task ended, or none could be started."""
+
+
+class InitializerFailed(BrokenExecutor):
+    """The executor's `initializer` raised an exception, its cause, in the interpreter that was to run the task."""
