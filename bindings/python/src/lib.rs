@@ -28,6 +28,7 @@ enum Kind {
     Late = 3,
     Cancelled = 4,
     Lost = 5,
+    Before = 6,
 }
 
 fn value_error(error: impl ToString) -> PyErr {
@@ -119,17 +120,16 @@ impl Client {
         asked.map_err(|error| PyConnectionError::new_err(error.to_string()))
     }
 
-    /// Submit a pickled call as a job of its own. Others go on meanwhile: it may be long.
+    /// Submit a pickled call as a job of its own, to run after those jobs. Others go on meanwhile: it may be long.
     fn submit(
         &self,
         py: Python<'_>,
         call: &[u8],
-        priority: u8,
-        resource: u8,
-        worker: Option<u16>,
-        timeout_ms: Option<u64>,
+        wishes: Wishes,
+        after: Vec<u32>,
     ) -> PyResult<(u32, u32)> {
         let node = self.node()?;
+        let (priority, resource, worker, timeout_ms) = wishes;
         let limit = timeout_ms.map(Duration::from_millis);
         let submitted = py.detach(|| {
             let spec = TaskSpec {
@@ -138,7 +138,8 @@ impl Client {
                 worker,
                 ..TaskSpec::new(Work::Kept(Call::Python(call.to_vec()).encode()))
             };
-            node.submit(vec![spec], &[], limit)
+            let after: Vec<JobId> = after.into_iter().map(JobId).collect();
+            node.submit(vec![spec], &after, limit)
         });
         let JobId(job) = submitted.map_err(value_error)?;
         Ok((job, 0))
@@ -177,6 +178,9 @@ impl Client {
     }
 }
 
+/// Priority, resource, worker, and timeout in ms.
+type Wishes = (u8, u8, Option<u16>, Option<u64>);
+
 /// Job, task, kind, and bytes.
 type Told<'py> = (u32, u32, u8, Bound<'py, PyBytes>);
 
@@ -190,7 +194,8 @@ fn told(event: Event) -> (TaskId, Kind, Vec<u8>) {
         Event::Done(id, Err(failure @ Failure::ExecutorsLost(_))) => {
             (id, Kind::Lost, text(&failure))
         }
-        Event::Done(id, Err(failure)) => (id, Kind::Cancelled, text(&failure)),
+        Event::Done(id, Err(failure @ Failure::Before(_))) => (id, Kind::Before, text(&failure)),
+        Event::Done(id, Err(failure @ Failure::Cancelled)) => (id, Kind::Cancelled, text(&failure)),
     }
 }
 

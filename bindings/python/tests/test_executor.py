@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from inband import Executor, InitializerFailed, InterpreterEnded
+from inband import DependencyFailed, Executor, InitializerFailed, InterpreterEnded
 
 
 @pytest.fixture(scope="module")
@@ -459,3 +459,32 @@ with inband.Executor(1) as executor:
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert (ended.stdout, "printed" in ended.stderr) == ("", True)
+
+
+def test_some_tasks_have_options_of_their_own():
+    with Executor(1, timeout=60) as executor:
+        with pytest.raises(TimeoutError, match="(200|199) ms"):
+            executor.options(timeout=0.2).submit(time.sleep, 600).result(30)
+        with pytest.raises(ValueError, match="priority 9"):
+            executor.options(priority=9).submit(add, 1)
+        assert list(executor.options(timeout=30).map(add, range(5), chunksize=2)) == [1, 2, 3, 4, 5]
+
+
+def test_a_task_waits_for_others(tmp_path):
+    with Executor(3) as executor:
+        seen = tmp_path / "seen"
+
+        def write(text):
+            time.sleep(0.2)
+            seen.write_text(text)
+
+        first = executor.submit(write, "first")
+        assert executor.options(after=[first]).submit(seen.read_text).result(30) == "first"
+        assert executor.options(after=[first]).submit(add, 1).result(30) == 2, "it is done"
+        failing = executor.submit(divmod, 1, 0)
+        late = executor.options(after=[first, failing]).submit(add, 1)
+        with pytest.raises(DependencyFailed, match="failed"):
+            late.result(30)
+        with Executor(1) as other:
+            with pytest.raises(ValueError, match="no future of this executor"):
+                other.options(after=[first])

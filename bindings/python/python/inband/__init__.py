@@ -9,7 +9,7 @@ Without an address, `Executor` starts a scheduler and executors on this machine 
 uses those of that scheduler.
 """
 
-from .errors import ExecutorsLost, InitializerFailed, InterpreterEnded
+from .errors import DependencyFailed, ExecutorsLost, InitializerFailed, InterpreterEnded
 from .executor import Executor, Future
 
-__all__ = ["Executor", "ExecutorsLost", "Future", "InitializerFailed", "InterpreterEnded"]
+__all__ = ["DependencyFailed", "Executor", "ExecutorsLost", "Future", "InitializerFailed", "InterpreterEnded"]

@@ -11,5 +11,9 @@ class InterpreterEnded(BrokenExecutor):
     """The interpreter that ran the task ended, or none could be started."""
 
 
+class DependencyFailed(RuntimeError):
+    """A task that this one was to run after has failed, so this one was not begun."""
+
+
 class InitializerFailed(BrokenExecutor):
     """The executor's `initializer` raised an exception, its cause, in the interpreter that was to run the task."""

@@ -18,12 +18,12 @@ from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, TypeVa
 
 from . import _native
 from .calls import EXCEPTION, Preparation, dump_call
-from .errors import ExecutorsLost, InterpreterEnded
+from .errors import DependencyFailed, ExecutorsLost, InterpreterEnded
 
 T = TypeVar("T")
 
 # What `_native.Client.wait` tells of a task.
-_STARTED, _OUTPUT, _ERROR, _LATE, _CANCELLED, _LOST = range(6)
+_STARTED, _OUTPUT, _ERROR, _LATE, _CANCELLED, _LOST, _BEFORE = range(7)
 
 #: How long the thread that waits for events does so at a time: then it looks whether its executor is gone.
 _WAIT_MS = 200
@@ -35,6 +35,16 @@ _threads: "set[threading.Thread]" = set()
 _is_ending = threading.Event()
 
 
+#: Priority, resource, worker, and timeout in ms, as `_native.Client.submit` has them.
+_Wishes = tuple[Any, ...]
+
+
+def _wishes(
+    priority: Optional[int], resource: Optional[int], worker: Optional[int], timeout: Optional[float]
+) -> "_Wishes":
+    return priority, resource, worker, None if timeout is None else round(timeout * 1000)
+
+
 class Future(concurrent.futures.Future):
     """A task's result to be: as `concurrent.futures.Future`, and `kill` ends a task that runs.
 
@@ -44,23 +54,31 @@ class Future(concurrent.futures.Future):
     _task: tuple[int, int]
     #: Until it is done: an executor is not forgotten while somebody waits.
     _executor: "Optional[Executor]"
+    _client: _native.Client
 
     def cancel(self) -> bool:
         """Cancel the task if no executor has begun it; then it is never run. False: one has, or it is done."""
         executor = self._executor
-        if self.cancelled():
-            return True
-        if executor is None or not executor._client.cancel(*self._task):
-            return False
-        self._become_cancelled()
+        with self._condition:  # so that nobody hears of it in between
+            if self.cancelled():
+                return True
+            if executor is None or not executor._client.cancel(*self._task):
+                return False
+            self._state = CANCELLED
+            self._condition.notify_all()
+        # Without the lock: they may take their time.
+        self._invoke_callbacks()
         return True
 
     def kill(self) -> bool:
         """End the task even if it runs: then it is cancelled. False: it is done."""
         executor = self._executor
-        if executor is None or self.cancelled() or not executor._client.kill(*self._task):
-            return False
-        self._become_cancelled()
+        with self._condition:
+            if executor is None or self.cancelled() or not executor._client.kill(*self._task):
+                return False
+            self._state = CANCELLED
+            self._condition.notify_all()
+        self._invoke_callbacks()
         return True
 
     def result(self, timeout: Optional[float] = None) -> Any:
@@ -80,18 +98,47 @@ class Future(concurrent.futures.Future):
             if self._state == PENDING:
                 self._state = RUNNING
 
-    def _become_cancelled(self) -> None:
-        """As the base class does, and even if it runs. Who waits for several is told by who hears of it."""
-        with self._condition:
-            if self._state not in (PENDING, RUNNING):
-                return
-            self._state = CANCELLED
-            self._condition.notify_all()
-        # Without the lock: they may take their time.
-        self._invoke_callbacks()
+
+class _Maps:
+    """`map` over a `submit`."""
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: Optional[float] = None,
+        chunksize: int = 1,
+        buffersize: Optional[int] = None,
+    ) -> Iterator[T]:
+        """As `concurrent.futures.ProcessPoolExecutor.map`: a task runs `chunksize` calls. With `buffersize`, so many tasks at most
+        have been submitted whose results were not taken; the iterables are read as far as that, and no further."""
+        if chunksize < 1:
+            raise ValueError(f"chunksize is {chunksize}; at least 1 is needed")
+        if buffersize is not None and not isinstance(buffersize, int):
+            raise TypeError(f"buffersize is {buffersize!r}; give a number of tasks")
+        if buffersize is not None and buffersize < 1:
+            raise ValueError(f"buffersize is {buffersize}; at least 1 is needed")
+        end_s = None if timeout is None else time.monotonic() + timeout
+        calls = zip(*iterables)
+        if chunksize == 1:
+            return _results(self, fn, calls, buffersize, end_s)
+        chunks = ((chunk,) for chunk in _chunks(calls, chunksize))
+        results = _results(self, functools.partial(_call_each, fn), chunks, buffersize, end_s)
+        return itertools.chain.from_iterable(results)
 
 
-class Executor(concurrent.futures.Executor):
+class Options(_Maps):
+    """`submit` and `map` of an executor, with other options: see `Executor.options`."""
+
+    def __init__(self, executor: "Executor", wishes: "_Wishes", after: "Sequence[Future]") -> None:
+        self._executor, self._wishes, self._after = executor, wishes, after
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future":
+        """As `Executor.submit`."""
+        return self._executor._submit(self._wishes, self._after, fn, args, kwargs)
+
+
+class Executor(_Maps, concurrent.futures.Executor):
     """Runs calls on the executors of Falcon.
 
     max_workers: executors to start here, by default one a CPU. Not together with an address. A text is an address.
@@ -157,7 +204,7 @@ class Executor(concurrent.futures.Executor):
             path = os.pathsep.join(sys.path)
             self._cluster = _native.LocalCluster(max_workers or os.cpu_count() or 1, sys.executable, path)
             self._client = self._cluster.client()
-        self._wishes = (priority, resource, worker, None if timeout is None else round(timeout * 1000))
+        self._wishes = _wishes(priority, resource, worker, timeout)
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._futures: dict[tuple[int, int], Future] = {}
@@ -174,45 +221,54 @@ class Executor(concurrent.futures.Executor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future":
         """As `concurrent.futures.Executor.submit`."""
+        return self._submit(self._wishes, (), fn, args, kwargs)
+
+    def options(
+        self,
+        *,
+        priority: Optional[int] = None,
+        resource: Optional[int] = None,
+        worker: Optional[int] = None,
+        timeout: Optional[float] = None,
+        after: "Iterable[Future]" = (),
+    ) -> Options:
+        """This executor with other options for some tasks: `executor.options(priority=0).submit(abs, -1)`.
+
+        priority, resource, worker, timeout: as of the executor, which has those that are not given.
+        after: futures of this executor. A task begins once they are done; if one of them fails, it fails with `DependencyFailed`. It
+            does not get their results.
+        """
+        wishes = _wishes(priority, resource, worker, timeout)
+        wishes = tuple(own if wish is None else wish for wish, own in zip(wishes, self._wishes))
+        after = tuple(after)
+        for future in after:
+            if not isinstance(future, Future) or future._client is not self._client:
+                raise ValueError(f"after has {future!r}, which is no future of this executor")
+        return Options(self, wishes, after)
+
+    def _submit(
+        self,
+        wishes: "_Wishes",
+        after: "Sequence[Future]",
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: "dict[str, Any]",
+    ) -> "Future":
         if not self._is_of_this_process():
             raise RuntimeError("this process was forked from the one that has made this executor; make another one here")
         call = dump_call(fn, args, kwargs)
         if self._preparation is not None:
             call = self._preparation.around(call)
         future = Future()
-        future._executor = self
+        future._executor, future._client = self, self._client
         # What is heard of the task waits until the future can be found.
         with self._lock:
             if self._is_shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            future._task = self._client.submit(call, *self._wishes)
+            future._task = self._client.submit(call, wishes, [future._task[0] for future in after])
             self._futures[future._task] = future
             _busy.add(self)
         return future
-
-    def map(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        timeout: Optional[float] = None,
-        chunksize: int = 1,
-        buffersize: Optional[int] = None,
-    ) -> Iterator[T]:
-        """As `concurrent.futures.ProcessPoolExecutor.map`: a task runs `chunksize` calls. With `buffersize`, so many tasks at most
-        have been submitted whose results were not taken; the iterables are read as far as that, and no further."""
-        if chunksize < 1:
-            raise ValueError(f"chunksize is {chunksize}; at least 1 is needed")
-        if buffersize is not None and not isinstance(buffersize, int):
-            raise TypeError(f"buffersize is {buffersize!r}; give a number of tasks")
-        if buffersize is not None and buffersize < 1:
-            raise ValueError(f"buffersize is {buffersize}; at least 1 is needed")
-        end_s = None if timeout is None else time.monotonic() + timeout
-        calls = zip(*iterables)
-        if chunksize == 1:
-            return _results(self, fn, calls, buffersize, end_s)
-        chunks = ((chunk,) for chunk in _chunks(calls, chunksize))
-        results = _results(self, functools.partial(_call_each, fn), chunks, buffersize, end_s)
-        return itertools.chain.from_iterable(results)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """As `concurrent.futures.Executor.shutdown`. In a forked process it does nothing."""
@@ -276,7 +332,7 @@ def _tell(future: Future, kind: int, said: bytes) -> None:
         future._become_running()
         return
     if kind == _CANCELLED:
-        future._become_cancelled()
+        # By who has cancelled it.
         future.set_running_or_notify_cancel()
         return
     try:
@@ -300,6 +356,8 @@ def _exception_of(kind: int, said: bytes) -> Optional[BaseException]:
         return InterpreterEnded(text.lstrip("\2"))
     if kind == _LATE:
         return TimeoutError(text)
+    if kind == _BEFORE:
+        return DependencyFailed(text)
     return ExecutorsLost(text)
 
 
