@@ -279,12 +279,12 @@ impl<A: Clone + PartialEq> Executor<A> {
         }
     }
 
-    /// What it was to run has ended.
+    /// What it was to run has ended. Without room for the outcome it holds it: see [`Executor::lets_go`].
     ///
     /// # Panics
     ///
     /// If nothing runs.
-    pub fn finished(&mut self, now: Nanos, outcome: Outcome) {
+    pub fn finished(&mut self, now: Nanos, outcome: Outcome, has_room: bool) {
         let State::Running {
             client,
             attempt,
@@ -293,51 +293,37 @@ impl<A: Clone + PartialEq> Executor<A> {
         else {
             panic!("nothing runs");
         };
-        let keep = is_wanted.then(|| Action::Keep(client.clone(), *attempt, outcome));
+        let (client, attempt, is_wanted) = (client.clone(), *attempt, *is_wanted);
         self.counters.tasks_run += 1;
-        // First: this executor waits for the next one.
-        self.pull_next(now);
-        self.actions.extend(keep);
-    }
-
-    /// What it was to run has ended, and there is no room for the outcome yet: see [`Executor::lets_go`].
-    ///
-    /// # Panics
-    ///
-    /// If nothing runs.
-    pub fn finished_without_room(&mut self, now: Nanos, outcome: Outcome) {
-        let State::Running {
-            client,
-            attempt,
-            is_wanted,
-        } = &self.state
-        else {
-            panic!("nothing runs");
-        };
-        if !*is_wanted {
-            return self.finished(now, outcome);
+        if !is_wanted {
+            return self.pull_next(now);
         }
-        self.counters.tasks_run += 1;
         self.state = State::Holding {
-            client: client.clone(),
-            attempt: *attempt,
+            client,
+            attempt,
             outcome,
         };
         // Its client waits on.
         self.due = now + self.timing.lease_ns;
+        if has_room {
+            self.lets_go(now);
+        }
     }
 
     /// There is room for the outcome that it holds.
     pub fn lets_go(&mut self, now: Nanos) {
-        if let State::Holding {
-            client,
-            attempt,
-            outcome,
-        } = &self.state
-        {
-            let keep = Action::Keep(client.clone(), *attempt, outcome.clone());
-            self.pull_next(now);
-            self.actions.push(keep);
+        let idle = State::Idle { wait_ns: 0 };
+        match std::mem::replace(&mut self.state, idle) {
+            State::Holding {
+                client,
+                attempt,
+                outcome,
+            } => {
+                // First: this executor waits for the next one.
+                self.pull_next(now);
+                self.actions.push(Action::Keep(client, attempt, outcome));
+            }
+            other => self.state = other,
         }
     }
 

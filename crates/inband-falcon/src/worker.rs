@@ -258,21 +258,17 @@ impl Worker {
     /// If it runs nothing.
     pub fn finished(&mut self, now: Nanos, executor: usize, outcome: Outcome) {
         // Who has held for longer goes first.
-        if self.holding.is_empty() && self.has_room(now, &outcome) {
-            return self.at(now, executor, |executor| executor.finished(now, outcome));
-        }
+        let has_room = self.holding.is_empty() && self.has_room(now, stored_len_bytes(&outcome));
         self.at(now, executor, |executor| {
-            executor.finished_without_room(now, outcome);
+            executor.finished(now, outcome, has_room);
         });
         if self.executors[executor].holds().is_some() {
             self.holding.push_back(executor);
         }
-        self.let_go(now);
     }
 
-    /// Is there room for this outcome among the results?
-    fn has_room(&mut self, now: Nanos, outcome: &Outcome) -> bool {
-        let len_bytes = stored_len_bytes(outcome);
+    /// Is there room for this among the results?
+    fn has_room(&mut self, now: Nanos, len_bytes: usize) -> bool {
         let has_room = self
             .results
             .make_room(now, self.storing_len_bytes + len_bytes);
@@ -283,11 +279,9 @@ impl Worker {
     /// Executors that hold outcomes for which there is room by now, or that nobody wants any more.
     fn let_go(&mut self, now: Nanos) {
         while let Some(number) = self.holding.front().copied() {
-            if let Some(outcome) = self.executors[number].holds() {
-                let outcome = outcome.clone();
-                if !self.has_room(now, &outcome) {
-                    return;
-                }
+            let len_bytes = self.executors[number].holds().map(stored_len_bytes);
+            if len_bytes.is_some_and(|len_bytes| !self.has_room(now, len_bytes)) {
+                return;
             }
             self.holding.pop_front();
             self.at(now, number, |executor| executor.lets_go(now));

@@ -237,9 +237,8 @@ fn a_client_that_is_slow_to_fetch_gets_results_and_no_errors() {
     assert_eq!((lost(&world), world.tasks_run(0)), (0, 8));
 }
 
-/// It has left as many tasks as the queue holds, and each has to be asked for.
-#[test]
-fn what_a_dead_client_has_left_in_the_queue_holds_nobody_up() {
+/// Two clients; the second one dies and leaves as many tasks as the queue holds, each of which has to be asked for.
+fn world_after_a_death() -> World {
     let mut layout = Layout {
         clients: 2,
         ..plain(2)
@@ -252,6 +251,21 @@ fn what_a_dead_client_has_left_in_the_queue_holds_nobody_up() {
     world.run_for(3 * MS);
     assert_eq!((world.busy(), world.queued()), (2, 48));
     world.stop_client(1);
+    world
+}
+
+#[test]
+fn a_dead_client_takes_up_little_of_its_executors() {
+    let mut world = world_after_a_death();
+    let silent_ns = world.layout.executor.client_silent_ns;
+    world.run_for(10 * silent_ns);
+    assert_eq!(world.violation, None);
+    assert_eq!(world.queued(), 0);
+}
+
+#[test]
+fn what_a_dead_client_has_left_in_the_queue_holds_nobody_up() {
+    let mut world = world_after_a_death();
     let ids = submit(&mut world, tasks(10, MS));
     // One silent client, found so once; after that there is nobody before these.
     let silent_ns = world.layout.executor.client_silent_ns;

@@ -51,7 +51,7 @@ fn a_task_that_brings_its_work_runs_at_once_and_the_next_is_pulled() {
     executor.tick(101 * MS);
     let lease = Action::Tell("client", ToClient::Lease(attempt(0)));
     assert_eq!(executor.actions(), [lease]);
-    executor.finished(150 * MS, output());
+    executor.finished(150 * MS, output(), true);
     let keep = Action::Keep("client", attempt(0), output());
     assert_eq!(executor.actions(), [Action::Pull { pull_seq: 2 }, keep]);
     executor.on_task(151 * MS, 1, "client", entry(0, b"work"), PATIENCE_NS);
@@ -129,7 +129,7 @@ fn what_is_revoked_is_not_begun_or_stopped() {
     executor.on_client(3, &"client", revoked(1));
     executor.on_client(3, &"client", revoked(1));
     assert_eq!(executor.actions(), [Action::Stop(attempt(1))]);
-    executor.finished(4, output());
+    executor.finished(4, output(), true);
     assert_eq!(executor.actions(), [Action::Pull { pull_seq: 3 }]);
     assert_eq!(executor.counters().revoked, 2);
 }

@@ -25,6 +25,7 @@ listed! {
         SchedulerLost = "scheduler-lost",
         SchedulerReset = "scheduler-reset",
         ClientLost = "client-lost",
+        ClientLostForLong = "client-lost-for-long",
         SlowWorker = "slow-worker",
         ClockJump = "clock-jump",
         PacketsLost = "packets-lost",
@@ -80,6 +81,11 @@ impl World {
         }
         let fault = *self.rng_faults.pick(&Fault::ALL).expect("there are some");
         let lasts_ns = self.rng_faults.between(2, 150) * MS;
+        let lasts_ns = match fault {
+            // What it has left in the queue is found one by one.
+            Fault::ClientLostForLong => 6 * lasts_ns,
+            _ => lasts_ns,
+        };
         if let Some(undo) = self.strike(fault, lasts_ns) {
             self.note_fault(fault);
             let number = self.faults.undo.len();
@@ -158,7 +164,7 @@ impl World {
                 self.start_scheduler(scheduler);
                 Some(Undo::Mend(vec![]))
             }
-            Fault::ClientLost => {
+            Fault::ClientLost | Fault::ClientLostForLong => {
                 self.stop_client(client);
                 Some(Undo::StartClient(client))
             }
