@@ -210,6 +210,8 @@ struct Worker<A> {
     /// If it leads those that do.
     coordinator: Option<Coordinator>,
     announced: BTreeMap<NodeId, Announcement>,
+    /// Before the founding: a controller that is configured otherwise, as it was logged.
+    other_settings: Option<(NodeId, String)>,
     /// Where controllers' services listen, as last heard.
     services: BTreeMap<NodeId, SocketAddr>,
     calls: BTreeMap<u64, Waiting>,
@@ -267,6 +269,7 @@ impl<A: AcceptorState> Worker<A> {
             announced: BTreeMap::new(),
             services,
             calls: BTreeMap::new(),
+            other_settings: None,
             refused: None,
             // Tickets of an earlier life may still be applied.
             ticket: rand::random(),
@@ -342,11 +345,11 @@ impl<A: AcceptorState> Worker<A> {
         let mut out = Outbox::new();
         let mut command = None;
         match message {
-            Message::Report(report) if report.settings != self.config.settings => {
+            Message::Report(report) if report.settings != self.usual_settings() => {
                 let refusal = Refusal::OtherSettings {
                     node: report.node,
                     given: report.settings,
-                    expected: self.config.settings.clone(),
+                    expected: self.usual_settings().to_owned(),
                 };
                 let to = To::Node(report.node, report.control);
                 out.send(to, Message::Order(Order::Refused(refusal)));
@@ -524,12 +527,14 @@ impl<A: AcceptorState> Worker<A> {
             raft_id: raft.id(),
             is_in_group: raft.is_in_group(),
             identity: self.identity,
+            settings: self.config.settings.clone(),
         };
-        self.announced.insert(self.config.node, announcement);
+        self.announced
+            .insert(self.config.node, announcement.clone());
         let own = self.config.node;
         let nodes: Vec<NodeId> = self.services.keys().copied().collect();
         for node in nodes.into_iter().filter(|node| *node != own) {
-            self.send_body(node, Body::Announce(announcement));
+            self.send_body(node, Body::Announce(announcement.clone()));
         }
     }
 
@@ -537,11 +542,15 @@ impl<A: AcceptorState> Worker<A> {
     fn gather(&mut self) {
         let first = self.config.first.controllers();
         let Some(raft) = self.raft.take() else { return };
-        // Only if nobody has a log: a founder that has lost its own must not begin another group.
+        if raft.state().opened.is_none() {
+            self.log_other_settings(&first);
+        }
+        // Only if nobody has a log: a founder that has lost its own must not begin another group. And only
+        // if all were configured alike: what is founded cannot be taken back.
         let is_founder = first.first() == Some(&self.config.node);
         let all_empty = first.iter().all(|node| {
             let announced = self.announced.get(node);
-            announced.is_some_and(|a| !a.is_in_group)
+            announced.is_some_and(|a| !a.is_in_group && a.settings == self.config.settings)
         });
         if is_founder && !raft.is_in_group() && all_empty {
             match raft.found() {
@@ -557,11 +566,51 @@ impl<A: AcceptorState> Worker<A> {
         let all_vote = first
             .iter()
             .all(|node| voters.iter().any(|v| node_of(*v) == *node));
-        let is_new = raft.state().opened.is_none() && all_vote && raft.is_up_to_date();
+        let all_alike = first.iter().all(|node| {
+            let announced = self.announced.get(node);
+            announced.is_some_and(|a| a.settings == self.config.settings)
+        });
+        let is_new = raft.state().opened.is_none() && all_vote && all_alike && raft.is_up_to_date();
         self.raft = Some(raft);
         if is_new {
             let found = Command::Found(self.config.first.clone());
             self.propose(&found);
+        }
+    }
+
+    /// What most controllers have in their configurations, as far as they have announced it; this one's own
+    /// if others are not more. So one that is configured otherwise refuses itself, not the others, should
+    /// it lead.
+    fn usual_settings(&self) -> &str {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for announcement in self.announced.values() {
+            *counts.entry(&announcement.settings).or_default() += 1;
+        }
+        let own = self.config.settings.as_str();
+        let of_own = counts.get(own).copied().unwrap_or_default();
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        most.filter(|(_, count)| *count > of_own)
+            .map_or(own, |(settings, _)| settings)
+    }
+
+    /// Nobody founds a cluster of hosts that are configured differently: log who is, once.
+    fn log_other_settings(&mut self, controllers: &[NodeId]) {
+        let announced = controllers
+            .iter()
+            .filter_map(|node| Some((*node, &self.announced.get(node)?.settings)));
+        let other = announced
+            .filter(|(_, settings)| **settings != self.config.settings)
+            .map(|(node, settings)| (node, settings.clone()))
+            .next();
+        if other != self.other_settings {
+            if let Some((node, settings)) = &other {
+                tracing::error!(
+                    "the cluster is not founded: node {node} has {settings:?}, this one {:?}; make [cluster] the \
+                     same in the configurations of all hosts, and start them again",
+                    self.config.settings
+                );
+            }
+            self.other_settings = other;
         }
     }
 

@@ -110,22 +110,25 @@ impl Cluster {
     }
 
     fn start_all(is_secure: bool) -> Cluster {
+        let mut cluster = Cluster::stopped(is_secure);
+        FIRST.into_iter().for_each(|node| cluster.start(node));
+        cluster.wait("all vote", |c| c.all_vote());
+        cluster
+    }
+
+    fn stopped(is_secure: bool) -> Cluster {
         // Ports that are free now; the services bind them a moment later.
         let listeners: Vec<TcpListener> = (0..5)
             .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
             .collect();
         let address = |l: &TcpListener| l.local_addr().expect("it is bound");
-        let mut cluster = Cluster {
+        Cluster {
             is_secure,
             dir: tempfile::tempdir().expect("a directory"),
             addresses: (1..).zip(listeners.iter().map(address)).collect(),
             hosts: BTreeMap::new(),
             lives: 0,
-        };
-        drop(listeners);
-        FIRST.into_iter().for_each(|node| cluster.start(node));
-        cluster.wait("all vote", |c| c.all_vote());
-        cluster
+        }
     }
 
     fn transport(&self, node: NodeId) -> Transport {
@@ -388,6 +391,23 @@ fn a_wiped_host_is_refused_and_returns_under_a_new_id() {
     let new = cluster.member(4);
     let epoch = cluster.change(&Request::Replace { old: 2, new });
     cluster.wait("three vote", |c| c.votes_in(epoch));
+}
+
+#[test]
+fn hosts_that_are_configured_differently_found_nothing() {
+    let mut cluster = Cluster::stopped(false);
+    // The founder is the one that is wrong.
+    cluster.start_with(1, "mtu = 1450");
+    cluster.start(2);
+    cluster.start(3);
+    // Several times as long as a founding takes.
+    thread::sleep(Duration::from_secs(3));
+    assert!(cluster
+        .status()
+        .is_none_or(|status| status.opened.is_none()));
+    cluster.stop(1);
+    cluster.start(1);
+    cluster.wait("all vote", Cluster::all_vote);
 }
 
 #[test]

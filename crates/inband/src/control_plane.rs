@@ -92,10 +92,7 @@ fn start(
         dir: host.state_dir.join(CONTROL_DIR),
         entered,
         first: first_configuration(config),
-        settings: format!(
-            "partitions = {}, mtu = {}",
-            config.cluster.partitions, config.cluster.mtu
-        ),
+        settings: settings_of(config),
         timing: Timing::default(),
         transport: transport.clone(),
     };
@@ -111,6 +108,16 @@ fn start(
     };
     Service::start(service, acceptor, Box::new(hooks))
         .with_context(|| format!("control plane of node {:?}", this.name))
+}
+
+/// What must be the same on all hosts. An acceptor with a smaller ring could not take over what another
+/// holds, one with another durability would forget what the others' users count on.
+fn settings_of(config: &Config) -> String {
+    let cluster = &config.cluster;
+    format!(
+        "partitions = {}, ring_slots = {}, durability = {}, mtu = {}",
+        cluster.partitions, cluster.ring_slots, cluster.durability, cluster.mtu
+    )
 }
 
 /// With what the cluster begins: what the hosts' files say.
@@ -186,6 +193,13 @@ fn enter(node: &mut Node, configuration: &Configuration) -> anyhow::Result<()> {
         .filter_map(|log| log.learner())
         .map(|l| l.next())
         .collect();
+    let logs = node.partitions();
+    anyhow::ensure!(
+        configuration.leaders.len() == logs,
+        "the cluster has {} logs, this host's configuration makes {logs}; give cluster.partitions the value that it has \
+         on the other hosts, and start this one again",
+        configuration.leaders.len()
+    );
     check_history(node.host().config().epoch, &next, configuration)?;
     let nodes: Vec<NodeConfig> = configuration.members.values().map(node_of).collect();
     node.enter_epoch(configuration.epoch, &nodes, &configuration.leaders)?;

@@ -120,11 +120,12 @@ pub(super) enum Body {
 }
 
 /// A controller's words about its log, to the other controllers.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Announcement {
     pub raft_id: u64,
     pub is_in_group: bool,
     pub identity: Identity,
+    pub settings: String,
 }
 
 /// For the service's thread.
