@@ -163,6 +163,20 @@ pub enum StoreError {
     Fault,
 }
 
+impl StoreError {
+    /// Will it be the same the next time, unless somebody changes this host or its configuration? A disk
+    /// may be mounted late, and there may be room again.
+    pub fn is_lasting(&self) -> bool {
+        !matches!(
+            self,
+            StoreError::RocksDb(_)
+                | StoreError::Io { .. }
+                | StoreError::Missing { .. }
+                | StoreError::NotActive { .. }
+        )
+    }
+}
+
 /// Which log a store is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogRole {

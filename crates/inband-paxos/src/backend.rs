@@ -11,9 +11,10 @@ use inband_dataplane::xdp::{self, Proof, XdpError, XdpHost, XdpMode};
 use crate::config::{Config, Dataplane};
 use crate::node::{kernel_roles, xdp_spec, NodeError};
 
-/// How long `auto` waits for an interface that another program has, and between two looks.
-const BUSY_PATIENCE: Duration = Duration::from_secs(3);
-const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// How long `auto` waits for an interface that is not there yet, or that another program still has.
+const INTERFACE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between two looks.
+const INTERFACE_POLL: Duration = Duration::from_millis(50);
 
 /// Where roles run, and why there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,14 +149,18 @@ fn choose(
         }
     }
     let mut refused: Vec<String> = Vec::new();
-    let until = Instant::now() + BUSY_PATIENCE;
+    let until = Instant::now() + INTERFACE_TIMEOUT;
     for (mode, dataplane) in modes {
-        match once_free(until, || works(mode)) {
+        match once_there(until, || works(mode)) {
             Ok(proof) => {
                 let choice = proven(dataplane, mode, proof);
                 refused.insert(0, choice.why);
                 let why = refused.join("; ");
                 return Ok(Choice { dataplane, why });
+            }
+            // At the next start they may be there; `udp` until then would be `udp` for good.
+            Err(error @ (XdpError::NoInterface { .. } | XdpError::NoAddress { .. })) => {
+                return Err(error)
             }
             Err(error) => refused.push(format!("not {} XDP: {}", name(mode), error.in_short())),
         }
@@ -163,15 +168,18 @@ fn choose(
     Ok(udp(refused.join("; ")))
 }
 
-/// Try again while another program is on the interface: it may be that of a process that is ending,
-/// and `auto` is not to settle for less because of that.
-fn once_free(
+/// Try again while the interface or its address is missing (it may be a matter of DHCP), or another
+/// program is there (it may be that of a process that is ending): `auto` does not settle for less
+/// because of what passes in a moment.
+fn once_there(
     until: Instant,
     mut works: impl FnMut() -> Result<Proof, XdpError>,
 ) -> Result<Proof, XdpError> {
     loop {
         match works() {
-            Err(XdpError::Busy { .. }) if Instant::now() < until => thread::sleep(BUSY_PAUSE),
+            Err(
+                XdpError::Busy { .. } | XdpError::NoInterface { .. } | XdpError::NoAddress { .. },
+            ) if Instant::now() < until => thread::sleep(INTERFACE_POLL),
             result => return result,
         }
     }
@@ -247,6 +255,26 @@ mod tests {
             }
         });
         assert_eq!(choice.unwrap().dataplane, Dataplane::Xdp);
+    }
+
+    #[test]
+    fn auto_does_not_settle_for_less_because_an_address_is_late() {
+        let no_address = || XdpError::NoAddress {
+            interface: "eth0".into(),
+            address: Ipv4Addr::LOCALHOST,
+            there: "none".into(),
+        };
+        let mut tries = 0;
+        let choice = choose(Dataplane::Auto, "eth0", |_| {
+            tries += 1;
+            match tries {
+                1 => Err(no_address()),
+                _ => Ok(Proof::Sent),
+            }
+        });
+        assert_eq!(choice.unwrap().dataplane, Dataplane::Xdp);
+        let error = choose(Dataplane::Auto, "eth0", |_| Err(no_address())).unwrap_err();
+        assert!(!error.is_lasting(), "systemd tries again");
     }
 
     #[test]

@@ -54,6 +54,16 @@ pub enum DurableError {
     },
 }
 
+impl DurableError {
+    /// Will it be the same the next time, unless somebody changes this host or its configuration?
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            DurableError::Io { .. } | DurableError::InUse { .. } => false,
+            DurableError::Damaged { .. } | DurableError::IncarnationsUsedUp { .. } => true,
+        }
+    }
+}
+
 fn read_number(path: &Path) -> Result<u64, DurableError> {
     match fs::read_to_string(path) {
         Ok(text) => text.trim().parse().map_err(|_| DurableError::Damaged {

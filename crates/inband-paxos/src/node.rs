@@ -97,10 +97,9 @@ impl NodeError {
         match self {
             NodeError::Xdp(error) => error.is_lasting(),
             NodeError::Keys(_) | NodeError::NoInterface(_) | NodeError::Positions { .. } => true,
-            NodeError::Durable(_)
-            | NodeError::Journal(_)
-            | NodeError::Bind { .. }
-            | NodeError::StateDir { .. } => false,
+            NodeError::Durable(error) => error.is_lasting(),
+            NodeError::Journal(error) => error.is_lasting(),
+            NodeError::Bind { .. } | NodeError::StateDir { .. } => false,
         }
     }
 }

@@ -5,7 +5,9 @@ use inband_dataplane::soft::{Geometry, Roles};
 use inband_paxos::host::{EpochConfig, HostConfig, LogStart};
 use inband_paxos::timing::{Micros, Timing};
 
-use crate::limits::{FLUSH_MAX_US, RING_SLOTS, SEVERAL_LOGS, SEVERAL_LOGS_PPM, STORE_READS_PPM};
+use crate::limits::{
+    FLUSH_MAX_US, RING_SLOTS, SEVERAL_LOGS, SEVERAL_LOGS_PPM, STORE_READS_PPM, SYNC_MAX_US,
+};
 use crate::rng::Rng;
 
 /// First configuration epoch of every simulated cluster.
@@ -42,6 +44,8 @@ pub struct Layout {
     pub plane: bool,
     /// A replica writes what it applied after this time, at most.
     pub flush_max_us: u64,
+    /// How long a disk takes to sync a journal: from, to.
+    pub sync_us: (u64, u64),
     /// Times of the state machines.
     pub timing: Timing,
 }
@@ -73,6 +77,7 @@ impl Layout {
             store_reads_ppm: STORE_READS_PPM[0],
             plane: false,
             flush_max_us: FLUSH_MAX_US,
+            sync_us: (1, SYNC_MAX_US),
             timing: Timing::default(),
         }
     }

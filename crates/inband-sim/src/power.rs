@@ -9,9 +9,7 @@ use inband_storage::{Cut, Failure, JournalConfig, SimulatedDisk, Storage};
 use crate::fault_kind::FaultKind;
 use crate::invariant::Invariant;
 use crate::layout::EPOCH;
-use crate::limits::{
-    COMPACT_MIN_BYTES, EXTEND_BYTES, SEGMENT_BYTES, SYNC_MAX_US, SYNC_OPERATIONS_MAX,
-};
+use crate::limits::{COMPACT_MIN_BYTES, EXTEND_BYTES, SEGMENT_BYTES, SYNC_OPERATIONS_MAX};
 use crate::mutation::Mutation;
 use crate::queue::Event;
 use crate::simhost::SimHost;
@@ -109,7 +107,8 @@ impl World {
             return;
         }
         sim.power.sync_is_due = true;
-        let delay_us = self.rng.disks.between(1, SYNC_MAX_US);
+        let (low_us, high_us) = self.layout.sync_us;
+        let delay_us = self.rng.disks.between(low_us, high_us);
         self.queue
             .push(due + delay_us, Event::Sync(sim.node, sim.incarnation));
     }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{active, applied, sound, warm, MS};
+use common::{active, applied, sound, warm, world, MS};
 use inband_sim::{Layout, Rng, World};
 
 /// Of one run without a decision.
@@ -197,4 +197,21 @@ fn hosts_that_wait_and_take_long_for_a_packet() {
             pause_max_ms: 20_000,
         },
     );
+}
+
+/// A promise takes longer than a candidate first waits for one: its acceptor's disk is slow, and no acceptor is on the
+/// candidate's own host.
+#[test]
+fn leaders_on_hosts_of_their_own_and_slow_disks() {
+    let mut layout = Layout::dedicated(3, 2, 2);
+    layout.sync = true;
+    layout.sync_us = (900 * MS, 1_000 * MS);
+    layout.timing.submit_deadline_us = 10 * PAUSE_GIVEN_UP_MS * MS;
+    let mut world = world(layout, None);
+    let replica = world.layout.replicas[0];
+    assert!(world.submit(replica));
+    let decided = world.run_until(20_000 * MS, |w| applied(w, replica) > 0);
+    sound(&world);
+    assert!(decided, "{}", world.explain());
+    println!("slow disks: the first decision after {} ms", world.now / MS);
 }

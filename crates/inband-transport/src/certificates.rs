@@ -30,7 +30,8 @@ pub const RENEW_BEFORE: Duration = Duration::from_secs(90 * 24 * 3600);
 const HOLDER_NAME_START: &str = "Inband cluster ";
 const HOLDER_NAME_NODE: &str = " node ";
 
-const AUTHORITY_CERTIFICATE: &str = "ca.pem";
+/// File name of the certificate in an authority's directory.
+pub const AUTHORITY_CERTIFICATE: &str = "ca.pem";
 const AUTHORITY_KEY: &str = "ca.key";
 
 /// Why certificates cannot be used or made.

@@ -193,7 +193,7 @@ fn enter(node: &mut Node, configuration: &Configuration) -> anyhow::Result<()> {
         .filter_map(|log| log.learner())
         .map(|l| l.next())
         .collect();
-    let logs = node.partitions();
+    let logs = node.host().partitions().len();
     anyhow::ensure!(
         configuration.leaders.len() == logs,
         "the cluster has {} logs, this host's configuration makes {logs}; give cluster.partitions the value that it has \

@@ -4,10 +4,14 @@ use std::fmt;
 use std::process::ExitCode;
 
 use anyhow::Error;
+use inband_control::service::{FilesError, ServiceError};
 use inband_dataplane::xdp::XdpError;
 use inband_falcon::scheduler_node::SchedulerError;
 use inband_flair::switch_node::SwitchError;
+use inband_kv::replica::ReplicaError;
+use inband_kv::store::StoreError;
 use inband_paxos::config::ConfigError;
+use inband_paxos::durable::DurableError;
 use inband_paxos::key_file::KeyFileError;
 use inband_paxos::mtu::MtuError;
 use inband_paxos::node::NodeError;
@@ -53,4 +57,47 @@ fn is_lasting(cause: &(dyn std::error::Error + 'static)) -> bool {
         || cause.is::<CertificateError>()
         || xdp.is_some_and(XdpError::is_lasting)
         || cause.downcast_ref().is_some_and(NodeError::is_lasting)
+        || cause.downcast_ref().is_some_and(DurableError::is_lasting)
+        || cause.downcast_ref().is_some_and(StoreError::is_lasting)
+        || matches!(cause.downcast_ref(), Some(ReplicaError::Store(error)) if error.is_lasting())
+        || matches!(
+            cause.downcast_ref(),
+            Some(ServiceError::Files(FilesError::Damaged { .. }))
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lasts(error: impl Into<Error>) -> bool {
+        error.into().context("starting").chain().any(is_lasting)
+    }
+
+    #[test]
+    fn what_only_a_change_cures_is_told_from_what_may_pass() {
+        let partitions = || StoreError::Partitions {
+            path: "/data".into(),
+            found: 1,
+            asked: 2,
+        };
+        let io = || std::io::Error::from_raw_os_error(28); // no space left
+        assert!(lasts(partitions()));
+        assert!(lasts(ReplicaError::from(partitions())));
+        assert!(lasts(NodeError::from(DurableError::Damaged {
+            path: "/state/epoch".into(),
+            found: "x".into(),
+        })));
+        assert!(lasts(ServiceError::from(FilesError::Damaged {
+            file: "raft"
+        })));
+        assert!(!lasts(StoreError::Io {
+            path: "/data".into(),
+            source: io(),
+        }));
+        assert!(!lasts(NodeError::from(DurableError::Io {
+            path: "/state/epoch".into(),
+            source: io(),
+        })));
+    }
 }

@@ -1,5 +1,6 @@
 //! How this host talks to others over TCP, and `inband certificate`.
 
+use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -7,7 +8,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand};
 use inband_paxos::config::{Config, TlsConfig};
-use inband_transport::certificates::{self, Authority, CertificateFiles, Holder, RENEW_BEFORE};
+use inband_transport::certificates::{
+    self, Authority, CertificateFiles, Holder, AUTHORITY_CERTIFICATE, RENEW_BEFORE,
+};
 use inband_transport::tls::Transport;
 
 use crate::exit_status::Unsuitable;
@@ -128,6 +131,9 @@ pub struct NewArgs {
     /// files to the host.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// The host is to trust another authority from now on, not the one whose ca.pem it has.
+    #[arg(long)]
+    replace_authority: bool,
     /// Further addresses at which Redis clients reach the host.
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
@@ -190,6 +196,24 @@ fn check_place(files: &CertificateFiles, own: &Holder) -> Result<()> {
     }
 }
 
+/// A host keeps its cluster's authority unless it is told to change it: with another one no other host
+/// talks to it.
+fn check_authority(files: &CertificateFiles, args: &NewArgs) -> Result<()> {
+    let (Ok(known), authority) = (fs::read(&files.ca), &args.authority) else {
+        return Ok(());
+    };
+    let given = fs::read(authority.join(AUTHORITY_CERTIFICATE)).ok();
+    ensure!(
+        args.replace_authority || given.as_ref() == Some(&known),
+        "{} is the certificate of another authority than the one in {}{}; nothing was changed; give the directory of the \
+         cluster's authority, or --replace-authority if all hosts get a new one",
+        files.ca.display(),
+        authority.display(),
+        if given.is_none() { ", which has none yet" } else { "" }
+    );
+    Ok(())
+}
+
 fn new(args: &NewArgs) -> Result<()> {
     let (config, files) = match &args.out {
         Some(dir) => (Config::load(&args.config)?, CertificateFiles::in_dir(dir)),
@@ -200,7 +224,12 @@ fn new(args: &NewArgs) -> Result<()> {
         cluster: config.cluster.name.clone(),
     };
     check_place(&files, &own)?;
+    check_authority(&files, args)?;
+    let is_new = !args.authority.join(AUTHORITY_CERTIFICATE).exists();
     let authority = Authority::open_or_make(&args.authority, &config.cluster.name)?;
+    if is_new {
+        println!("made a new authority in {}", args.authority.display());
+    }
     let this = config.this();
     let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), (*this.address.ip()).into()];
     addresses.extend(config.host.resp.iter().map(|address| address.ip()));

@@ -438,6 +438,23 @@ fn a_host_with_certificates_and_a_password() {
     assert!(fs::exists(at("for-2/key.pem")).expect("looked"));
     let (good, says) = new_in(&config, &[]);
     assert!(good, "its own is made anew: {says}");
+    // Nor is the authority changed that it trusts.
+    let (own, elsewhere) = (fs::read(at("tls/ca.pem")).expect("read"), at("elsewhere"));
+    let from_another = [
+        "certificate",
+        "new",
+        "--config",
+        &config,
+        "--authority",
+        &elsewhere,
+    ];
+    let (good, says) = said(PROGRAM, &from_another);
+    assert!(
+        !good && says.contains("another authority") && says.contains("--replace-authority"),
+        "{says}"
+    );
+    assert_eq!(fs::read(at("tls/ca.pem")).expect("read"), own);
+    assert!(!fs::exists(&elsewhere).expect("looked"));
     let show = ["certificate", "show", "--config", &config];
     assert!(said(PROGRAM, &show).1.contains("node 1 of cluster"));
     let (good, says) = said(PROGRAM, &["run", "--config", &node_2]);

@@ -32,6 +32,16 @@ pub enum StartError {
     },
 }
 
+impl StartError {
+    /// Will it be the same the next time, unless somebody changes this host or its configuration?
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            StartError::Storage(_) => false,
+            StartError::Restore(_) | StartError::UnknownRecord | StartError::Epoch { .. } => true,
+        }
+    }
+}
+
 /// When an acceptor's journal rolls, and when it is written anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskLimits {
