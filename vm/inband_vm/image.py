@@ -5,6 +5,8 @@ made of changes.
 """
 
 import hashlib
+import os
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -112,7 +114,9 @@ ENABLED = {
 
 def run(*args, **options):
     """A command whose failure is an error with what it printed."""
-    done = subprocess.run([str(arg) for arg in args], text=True, capture_output=True, **options)
+    # What is read from the output is English.
+    environment = os.environ | {"LC_ALL": "C.UTF-8"}
+    done = subprocess.run([str(arg) for arg in args], text=True, capture_output=True, env=environment, **options)
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, args))}: exit status {done.returncode}\n{done.stderr or done.stdout}")
     return done.stdout
@@ -190,8 +194,17 @@ def kernels():
     return {".".join(release.split(".")[:2]): release for release in releases}
 
 
+def check_release():
+    """The program that is built here has to run in the guests: both are of one Debian release."""
+    release = platform.freedesktop_os_release()
+    if release.get("VERSION_CODENAME") != SUITE:
+        raise SystemExit(f"vm-test: the guests are Debian {SUITE}; this machine has {release.get('PRETTY_NAME', 'another system')}, and a program "
+                         f"that is built here does not start there: run this on Debian {SUITE}")
+
+
 def ensure():
     """Make the root disk and the kernels unless they are there already."""
+    check_release()
     CACHE.mkdir(parents=True, exist_ok=True)
     root = CACHE / "root"
     once("base", [PACKAGES, SUITE], lambda: make_base(root), "installing Debian for the guests (two minutes, once)")

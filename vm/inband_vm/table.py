@@ -25,7 +25,7 @@ def columns_of(rows):
 
 def text(columns, machines):
     drivers = "; ".join(f"host-{one['id']}: {machine(one)}" for one in machines)
-    lines = [f"Interfaces: {drivers}.", "", "| tried | " + " | ".join(f"Linux {release}" for release in columns) + " |"]
+    lines = [f"Interfaces: {drivers}; each has a second one, for administration, which Inband leaves alone.", "", "| tried | " + " | ".join(f"Linux {release}" for release in columns) + " |"]
     lines.append("|---" * (len(columns) + 1) + "|")
     for what in dict.fromkeys(what for results in columns.values() for what in results):
         cells = [results.get(what, "not tried") for results in columns.values()]
