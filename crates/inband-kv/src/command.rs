@@ -348,6 +348,15 @@ impl<'a> Command<'a> {
         )
     }
 
+    /// Does the store need room on its disk for what it changes? What deletes makes room.
+    pub fn needs_room(&self) -> bool {
+        match self {
+            Command::Exec { commands, .. } => commands.iter().any(|command| command.needs_room()),
+            Command::Del(_) | Command::GetDel(_) | Command::FlushAll => false,
+            command => !command.only_reads(),
+        }
+    }
+
     /// Does its reply tell how much time a key has left?
     pub fn tells_time(&self, reply: &Reply) -> bool {
         match (self, reply) {

@@ -162,12 +162,29 @@ pub struct Intake<'a> {
     pub partitions: usize,
     /// Refuse commands for the logs with this reply.
     pub refusal: Option<&'a Reply>,
+    /// Refuse those that need room on the disk with this reply.
+    pub write_refusal: Option<&'a Reply>,
+    /// Not those that make room.
+    pub has_room_to_delete: bool,
     /// How a connection reads that has not said how.
     pub reads: ReadMode,
     /// Now.
     pub now: Instant,
     /// Where to count what is refused.
     pub hits: &'a LimitHits,
+}
+
+impl Intake<'_> {
+    /// What this command is refused with.
+    fn refusal_of(&self, command: &Command<'_>) -> Option<&Reply> {
+        let is_refused = match self.has_room_to_delete {
+            true => command.needs_room(),
+            false => !command.only_reads(),
+        };
+        let write_refusal = self.write_refusal.filter(|_| is_refused);
+        write_refusal.inspect(|_| self.hits.count(LimitHit::Disk));
+        self.refusal.or(write_refusal)
+    }
 }
 
 /// One client's connection.
@@ -498,7 +515,7 @@ impl Connection {
 
     /// Put a command into its lane; `None` if it must wait.
     fn take_command(&mut self, command: &Command<'_>, intake: &Intake<'_>) -> Option<Next> {
-        if let Some(refusal) = intake.refusal {
+        if let Some(refusal) = intake.refusal_of(command) {
             return Some(self.answered(refusal.clone()));
         }
         let (lane, mode) = match command.route(intake.partitions) {

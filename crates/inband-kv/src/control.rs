@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mio::Waker;
@@ -36,6 +36,8 @@ pub struct Status {
     pub clocks_heard: u64,
     /// Why commands are refused for want of a clock.
     pub clock_refusal: Option<String>,
+    /// Why writes are refused.
+    pub write_refusal: Option<String>,
     /// Number of keys.
     pub keys: u64,
     /// Named client sessions.
@@ -114,6 +116,10 @@ fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Status {
     /// How often a limit was hit.
     pub fn hits(&self, limit: LimitHit) -> u64 {
@@ -144,6 +150,7 @@ pub struct ReplicaControl {
     waker: Waker,
     dbs: SharedDbs,
     clock: SharedClock,
+    pub(crate) write_refusal: Mutex<Option<String>>,
 }
 
 impl std::fmt::Debug for ReplicaControl {
@@ -176,6 +183,7 @@ impl ReplicaControl {
             waker,
             dbs,
             clock,
+            write_refusal: Mutex::new(None),
         }
     }
 
@@ -190,6 +198,7 @@ impl ReplicaControl {
             clock_skew_ms: self.clock.look(ClusterClock::skew_ms),
             clocks_heard: self.clock.look(ClusterClock::heard_of) as u64,
             clock_refusal: self.clock.look(ClusterClock::refusal),
+            write_refusal: lock(&self.write_refusal).clone(),
             keys: get(&c.keys),
             client_sessions: get(&c.client_sessions),
             connected_clients: get(&c.connected_clients),
@@ -217,6 +226,13 @@ impl ReplicaControl {
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// Take no new commands, decide and answer those that were taken, but not for longer than `timeout`,
+    /// and then [stop](Self::stop).
+    pub fn drain_and_stop(&self, timeout: Duration) {
+        self.drain_and_wait(timeout);
+        self.stop();
     }
 
     /// Ask the replica to take no new commands. Those it has taken are still decided and answered.

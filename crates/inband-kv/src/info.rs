@@ -24,6 +24,8 @@ pub struct Identity {
     pub clients_max: usize,
     /// How connections read that do not say how.
     pub reads: ReadMode,
+    /// The store survives power cuts.
+    pub is_sync: bool,
     /// Seconds after which an idle client is closed; 0: never.
     pub idle_s: u64,
     /// When it started.
@@ -38,7 +40,10 @@ impl Identity {
     /// The settings that `CONFIG GET` finds.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         vec![
-            ("appendfsync", "no".into()),
+            (
+                "appendfsync",
+                if self.is_sync { "always" } else { "no" }.into(),
+            ),
             ("appendonly", "yes".into()),
             ("databases", "1".into()),
             ("maxclients", self.clients_max.to_string()),

@@ -15,6 +15,7 @@
 //! * [`cluster_clock`], [`clock_exchange`]: where replicated time comes from;
 //! * [`export`], [`import`]: all keys as one stream, out of a replica and into a cluster;
 //! * [`control`]: watching and directing a replica from other threads;
+//! * [`space`]: room on the disks;
 //! * [`limits`]: every limit.
 
 pub mod access;
@@ -46,6 +47,7 @@ pub mod packer;
 pub mod parse;
 pub mod partition;
 pub mod replica;
+pub mod space;
 pub mod store;
 pub mod syncer;
 pub mod table;

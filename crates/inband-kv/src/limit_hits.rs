@@ -37,6 +37,8 @@ pub enum LimitHit {
     Exports,
     /// A command over several partitions was refused because too many wait, or a partition is stuck.
     Several,
+    /// A write was refused because there was too little room on a disk.
+    Disk,
     /// A peer was refused a checkpoint because there were too many transfers.
     CheckpointTransfers,
     /// A transfer of a checkpoint ended because the peer was too slow.
@@ -47,7 +49,7 @@ pub enum LimitHit {
 
 impl LimitHit {
     /// All of them.
-    pub const ALL: [LimitHit; 18] = [
+    pub const ALL: [LimitHit; 19] = [
         LimitHit::Clients,
         LimitHit::Accept,
         LimitHit::Unread,
@@ -63,6 +65,7 @@ impl LimitHit {
         LimitHit::TurnReplies,
         LimitHit::Exports,
         LimitHit::Several,
+        LimitHit::Disk,
         LimitHit::CheckpointTransfers,
         LimitHit::CheckpointPace,
         LimitHit::CheckpointProtocol,
@@ -86,6 +89,7 @@ impl LimitHit {
             LimitHit::TurnReplies => "kv_reads_postponed",
             LimitHit::Exports => "kv_exports_refused",
             LimitHit::Several => "kv_several_refused",
+            LimitHit::Disk => "kv_writes_refused_disk",
             LimitHit::CheckpointTransfers => "kv_checkpoints_refused",
             LimitHit::CheckpointPace => "kv_checkpoints_too_slow",
             LimitHit::CheckpointProtocol => "kv_checkpoint_protocol_errors",

@@ -211,6 +211,16 @@ pub const SCAN_CURSOR_BITS: u32 = 53;
 /// alone moves it.
 pub const TTL_LAG_MS_MAX: u64 = 10;
 
+/// A replica refuses writes while less than this is free on a disk of its stores, and writes nothing any
+/// more while it is less than half.
+pub const DISK_FREE_BYTES_MIN: u64 = 128 << 20;
+
+/// On small disks, it keeps one part in so many free instead.
+pub const DISK_FREE_SHARE_MIN: u64 = 8;
+
+/// What was decided and waits for room on a disk may take this much memory; then the replica ends.
+pub const UNAPPLIED_BYTES_MAX: usize = 256 << 20;
+
 /// Wall clocks of replicas agree if they are no further apart.
 pub const CLOCK_SKEW_MS_MAX: u64 = 1_000;
 

@@ -37,7 +37,7 @@ use crate::db::block_cache;
 use crate::engine;
 use crate::keyspace::{Keys, Record, View};
 use crate::layout::{remove_dir, Layout};
-use crate::limits::SCAN_CURSOR_BITS;
+use crate::limits::{SCAN_CURSOR_BITS, UNAPPLIED_BYTES_MAX};
 use crate::partition::{logs_of, partition_of};
 use crate::store::{
     execute_stamped, BatchRecords, LogRole, Outcomes, Position, Reader, ScanPage, SharedDbs, Store,
@@ -233,6 +233,11 @@ impl Machine {
         Ok(store)
     }
 
+    /// Where the stores are.
+    pub fn dirs(&self) -> &[PathBuf] {
+        &self.config.dirs
+    }
+
     /// Number of partitions.
     pub fn partitions(&self) -> usize {
         self.config.partitions
@@ -371,6 +376,15 @@ impl Machine {
     /// decided instance is to be taken out before [`run`](Self::run).
     pub fn bursts(&mut self) -> &mut [Burst] {
         &mut self.bursts
+    }
+
+    /// Nothing is applied for now; is what was delivered too much to be kept?
+    pub(crate) fn bound_unapplied(&self) -> Result<(), StoreError> {
+        let len_bytes: usize = self.bursts.iter().map(Burst::len_bytes).sum();
+        match len_bytes > UNAPPLIED_BYTES_MAX {
+            true => Err(StoreError::Unapplied { len_bytes }),
+            false => Ok(()),
+        }
     }
 
     /// Apply what was delivered as far as possible; was there anything?

@@ -32,7 +32,7 @@ use crate::checkpoint_server::CheckpointServer;
 use crate::clock_exchange::{ClockExchange, HostClocks, SharedClock};
 use crate::cluster_clock::ClusterClock;
 use crate::connection::{Connection, Intake, Item, Next};
-use crate::control::{add, set, ReplicaControl};
+use crate::control::{add, lock, set, ReplicaControl};
 use crate::info::Identity;
 use crate::limit_hits::{LimitHit, LimitHits, Seldom};
 use crate::limits::{
@@ -45,6 +45,7 @@ use crate::local::{self, World};
 use crate::machine::Machine;
 use crate::packer::{Packer, Rejected, Submission};
 use crate::parse::ReadMode;
+use crate::space::{Room, SpaceWatch};
 use crate::store::{Outcomes, StoreError};
 use crate::syncer::Syncer;
 use crate::table::CommandId;
@@ -167,6 +168,9 @@ pub struct Replica {
     /// When to sync next.
     sync_after: Instant,
     clock: SharedClock,
+    space: SpaceWatch,
+    /// Why writes are refused.
+    write_refusal: Option<Reply>,
     /// Asks the other replicas for the time.
     _clock_exchange: ClockExchange,
     /// The time of the cluster is not known yet.
@@ -275,11 +279,13 @@ impl Replica {
             partitions,
             clients_max: config.clients_max,
             reads: config.reads,
+            is_sync: machine.is_sync(),
             idle_s: config.patience.idle.map_or(0, |idle| idle.as_secs()),
             started: now,
             addresses: front.local_addrs(),
             command_len_bytes_max: COMMAND_LEN_BYTES_MAX,
         };
+        let space = SpaceWatch::new(machine.dirs().to_vec());
         let replica = Self {
             identity,
             loader: Loader::new(control.clone(), config.transport.clone()),
@@ -297,6 +303,8 @@ impl Replica {
             machine,
             is_timeless: clock.time_ms(0).is_none(),
             clock,
+            space,
+            write_refusal: None,
             _clock_exchange: clock_exchange,
             is_loading: false,
             loading_logs: Vec::new(),
@@ -348,8 +356,17 @@ impl Replica {
         while !self.control.is_stopping() {
             self.poll_once(SLEEP_MAX)?;
         }
+        if self.is_disk_full() {
+            tracing::warn!("ends as by a crash: {}", self.space.why());
+            return Ok(());
+        }
         self.machine.sync()?;
         Ok(())
+    }
+
+    /// May nothing be written any more?
+    fn is_disk_full(&self) -> bool {
+        self.space.room() == Room::None
     }
 
     /// One turn of the loop; sleeps at most `timeout`.
@@ -358,6 +375,7 @@ impl Replica {
         self.front.wait(timeout, &mut self.ready)?;
         self.now = Instant::now();
         self.look_at_clock();
+        self.look_at_disks();
         for i in 0..self.ready.connections.len() {
             self.want_attention(self.ready.connections[i]);
         }
@@ -381,6 +399,25 @@ impl Replica {
         let known = self.clock.time_ms(applied_ms);
         self.is_timeless = known.is_none();
         self.clock_ms = known.unwrap_or(applied_ms);
+    }
+
+    /// Is there room for what clients write?
+    fn look_at_disks(&mut self) {
+        if !self.space.look(self.now) {
+            return;
+        }
+        let room = self.space.room();
+        let short = Some(self.space.why()).filter(|_| room != Room::Enough);
+        match short {
+            Some(why) => tracing::warn!(?room, "writes are refused: {why}"),
+            None => tracing::info!("there is room on the disks; writes are taken again"),
+        }
+        *lock(&self.control.write_refusal) = short.map(|why| format!("writes: {why}"));
+        self.write_refusal = short.map(|why| {
+            Reply::error(format!(
+                "MISCONF not applied: {why}; reads are served. Make room, and writes are taken again"
+            ))
+        });
     }
 
     fn sleep_time(&self, timeout: Duration) -> Duration {
@@ -408,8 +445,10 @@ impl Replica {
         self.lanes.iter().any(|lane| lane.applied != lane.reported)
     }
 
+    /// One that loads answers LOADING. While it drains, new clients wait for the process that comes next:
+    /// a supervisor or systemd may hold the socket; if nobody does, they are told by its end.
     fn accepts(&self) -> bool {
-        !self.is_loading && !self.control.is_draining()
+        !self.control.is_draining()
     }
 
     fn accept(&mut self) {
@@ -467,11 +506,14 @@ impl Replica {
         }
         self.finish_alone(slot);
         let refusal = self.refusal();
+        let write_refusal = self.write_refusal.clone();
         let mut requests = 0;
         loop {
             let intake = Intake {
                 partitions: self.identity.partitions,
                 refusal: refusal.as_ref(),
+                write_refusal: write_refusal.as_ref(),
+                has_room_to_delete: self.space.room() < Room::None,
                 reads: self.config.reads,
                 now: self.now,
                 hits: &self.control.limit_hits,
@@ -678,6 +720,10 @@ impl Replica {
         self.log.poll(self.machine.bursts());
         self.take_reports();
         self.outcomes.clear();
+        if self.is_disk_full() {
+            self.machine.bound_unapplied()?;
+            return self.answer_reads();
+        }
         if !self.machine.run(&mut self.outcomes)? {
             return self.answer_reads();
         }
@@ -730,6 +776,9 @@ impl Replica {
     /// Write what is applied when it is enough or old enough. Those who wait for replies do not wait for
     /// that: until it is written, and so told to the logs, acceptors keep it.
     fn write_if_due(&mut self) -> Result<(), ReplicaError> {
+        if self.is_disk_full() {
+            return Ok(());
+        }
         let unwritten = self.machine.unwritten();
         if unwritten == 0 {
             self.unwritten_since = None;
@@ -763,6 +812,7 @@ impl Replica {
 
     /// In `sync` mode: let what is applied survive a power cut, then tell the logs.
     fn sync_if_due(&mut self) -> Result<(), ReplicaError> {
+        let is_disk_full = self.is_disk_full();
         let Some(syncer) = &mut self.syncer else {
             return Ok(());
         };
@@ -772,7 +822,7 @@ impl Replica {
             let synced = std::mem::take(&mut self.syncing);
             self.report(synced);
         }
-        let is_due = self.now >= self.sync_after && self.has_unreported();
+        let is_due = self.now >= self.sync_after && self.has_unreported() && !is_disk_full;
         if let Some(syncer) = self.syncer.as_mut().filter(|s| is_due && !s.is_busy()) {
             self.machine.flush()?;
             self.machine.sync_begins();
@@ -891,6 +941,9 @@ impl Replica {
 
     /// Install a checkpoint that has arrived.
     fn finish_loading(&mut self) -> Result<(), ReplicaError> {
+        if self.is_disk_full() {
+            return Ok(());
+        }
         let Some(result) = self.loader.take_result(self.now) else {
             return Ok(());
         };

@@ -154,6 +154,12 @@ pub enum StoreError {
     /// Nobody writes what is applied.
     #[error("the replica does not write what it has applied; is it stuck? Try again")]
     Unwritten,
+    /// The disk has been full for too long.
+    #[error("the disk is full, and {len_bytes} bytes of decided values wait for room (limit {limit}); make room, then start the replica again", limit = crate::limits::UNAPPLIED_BYTES_MAX)]
+    Unapplied {
+        /// How much waits.
+        len_bytes: usize,
+    },
     /// An earlier error left memory and disk apart.
     #[error("an earlier error stopped this store; restart the replica")]
     Stopped,

@@ -514,6 +514,39 @@ fn an_idle_replica_ticks_while_keys_are_due() {
     assert_eq!(client.ask("KEYS *"), "*1");
 }
 
+/// A replica is told to end while a command is under way.
+#[test]
+fn who_waits_is_answered_before_the_end() {
+    let one = one();
+    let mut client = one.served.client();
+    assert_eq!(client.ask("PING"), "+PONG");
+    one.cluster.hold();
+    client.send("SET a 1\r\n");
+    wait_for("it is held", || one.cluster.held() == 1);
+    let control = one.served.control.clone();
+    let stops = std::thread::spawn(move || control.drain_and_stop(Duration::from_secs(10)));
+    std::thread::sleep(Duration::from_millis(100));
+    one.cluster.release_reversed();
+    assert_eq!(client.line(), "+OK");
+    stops.join().unwrap();
+    one.served.stop();
+}
+
+#[test]
+fn nobody_is_waited_for_longer_than_the_bound() {
+    let one = one();
+    let mut client = one.served.client();
+    one.cluster.hold();
+    client.send("SET a 1\r\n");
+    wait_for("it is held", || one.cluster.held() == 1);
+    let begun = std::time::Instant::now();
+    one.served
+        .control
+        .drain_and_stop(Duration::from_millis(200));
+    one.served.stop();
+    assert!(begun.elapsed() < Duration::from_secs(2));
+}
+
 #[test]
 fn draining_answers_what_was_taken() {
     let one = one();

@@ -196,6 +196,11 @@ impl Burst {
         });
     }
 
+    /// Length of all values in it.
+    pub fn len_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Move everything from `other` behind what is here.
     pub fn append(&mut self, other: &mut Burst) {
         if self.is_empty() {

@@ -27,6 +27,12 @@ use crate::transport;
 /// How soon a signal is noticed.
 const STOP_POLL: Duration = Duration::from_millis(20);
 
+/// A host that is told to end decides and answers what it has taken, but not for longer: a supervisor that is
+/// gone leaves two seconds for everything.
+const STOP_DRAIN_MAX: Duration = Duration::from_secs(1);
+/// A command may take so much longer than the log's own deadline.
+const APPLY_MS_MAX: u64 = 2_000;
+
 /// Run until `stop` is set.
 pub fn run(
     config: &Arc<Config>,
@@ -74,6 +80,7 @@ pub fn run(
         tls: clients_tls_of(config)?,
         transport: transport.clone(),
         spin_us: config.host.timing.spin_us,
+        deadline_ms: config.host.timing.submit_deadline_ms + APPLY_MS_MAX,
         ..ReplicaConfig::default()
     };
     let mut replica = Replica::new(
@@ -104,7 +111,7 @@ pub fn run(
             while !stop.load(Ordering::Acquire) {
                 std::thread::sleep(STOP_POLL);
             }
-            control.stop();
+            control.drain_and_stop(STOP_DRAIN_MAX);
         })?;
     replica.run()?;
     tracing::info!("{}: stopped", this.name);

@@ -139,7 +139,7 @@ impl HostView {
                 keys: store.keys,
                 clients: store.connected_clients,
                 clock_skew_ms: store.clock_skew_ms,
-                refuses: store.clock_refusal,
+                refuses: store.clock_refusal.or(store.write_refusal),
             }),
             keys: state
                 .keys
@@ -244,10 +244,8 @@ impl HostView {
             HostRequest::ReloadKeys => self.reload_keys(),
             HostRequest::Control { request } => self.ask_control_plane(&request),
             HostRequest::Stop => {
+                // A replica drains first.
                 self.stop.store(true, Ordering::Release);
-                if let Some(replica) = &self.replica {
-                    replica.stop();
-                }
                 HostReply::Stopping
             }
         }

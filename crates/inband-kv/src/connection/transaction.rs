@@ -159,10 +159,11 @@ impl Connection {
                 transaction.local_bytes += args.memory_bytes();
                 Ok(Item::Local(spec.id, args))
             }
-            Ok(Request::Replicated(_)) if intake.refusal.is_some() => {
-                Err(intake.refusal.cloned().unwrap_or(Reply::Nil))
-            }
-            Ok(Request::Replicated(command)) => match over_limit(&command) {
+            Ok(Request::Replicated(command)) => match intake
+                .refusal_of(&command)
+                .cloned()
+                .or_else(|| over_limit(&command))
+            {
                 Some(reply) => Err(reply),
                 None => {
                     transaction.commands += 1;

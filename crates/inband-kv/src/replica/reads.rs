@@ -97,7 +97,7 @@ impl Replica {
             first = next;
         }
         drop(reader);
-        if !reads.scans.is_empty() {
+        if !reads.scans.is_empty() && !self.is_disk_full() {
             self.machine.flush()?;
         }
         for (part, args) in &reads.scans {

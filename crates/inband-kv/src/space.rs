@@ -1,0 +1,98 @@
+//! How much room there is on the disks of the stores.
+//!
+//! RocksDB does not survive a write that fails for want of room: a later one aborts the process. So writes of
+//! clients are refused while there is still some room, and when there is hardly any left, nothing is written.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::sys::statvfs::statvfs;
+
+use crate::limits::{DISK_FREE_BYTES_MIN, DISK_FREE_SHARE_MIN};
+
+/// Time between looks: no more is written in between than is kept free.
+const PERIOD: Duration = Duration::from_millis(10);
+
+/// How much room there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Room {
+    /// Enough.
+    Enough,
+    /// Only for what is decided elsewhere, and for what makes room.
+    Little,
+    /// For nothing.
+    None,
+}
+
+/// Looks at the disks now and then.
+#[derive(Debug)]
+pub struct SpaceWatch {
+    dirs: Vec<PathBuf>,
+    looked_at: Option<Instant>,
+    room: Room,
+    /// The disk with the least, and how much that is.
+    why: String,
+}
+
+impl SpaceWatch {
+    /// Watch the disks of these directories.
+    pub fn new(dirs: Vec<PathBuf>) -> Self {
+        Self {
+            dirs,
+            looked_at: None,
+            room: Room::Enough,
+            why: String::new(),
+        }
+    }
+
+    /// Look again, if it is time; has anything changed?
+    pub fn look(&mut self, now: Instant) -> bool {
+        let age = self.looked_at.map(|at| now.saturating_duration_since(at));
+        if age.is_some_and(|age| age < PERIOD) {
+            return false;
+        }
+        self.looked_at = Some(now);
+        let before = self.room;
+        self.room = Room::Enough;
+        for dir in &self.dirs {
+            // Whatever makes this fail, makes the store fail, and is said there.
+            let Ok(disk) = statvfs(dir) else {
+                continue;
+            };
+            let unit_bytes = disk.fragment_size() as u64;
+            let total_bytes = disk.blocks() as u64 * unit_bytes;
+            let free_bytes = disk.blocks_available() as u64 * unit_bytes;
+            let kept_bytes = DISK_FREE_BYTES_MIN.min(total_bytes / DISK_FREE_SHARE_MIN);
+            // A little more before it is enough again, so that refusals do not come and go.
+            let is_below = |limit_bytes: u64, room| {
+                let is_there = before >= room;
+                free_bytes < limit_bytes + if is_there { limit_bytes / 4 } else { 0 }
+            };
+            let room = match () {
+                () if is_below(kept_bytes / 2, Room::None) => Room::None,
+                () if is_below(kept_bytes, Room::Little) => Room::Little,
+                () => Room::Enough,
+            };
+            if room > self.room {
+                self.room = room;
+                self.why = format!(
+                    "the disk of {} has {} MiB left, and {} MiB are kept free",
+                    dir.display(),
+                    free_bytes >> 20,
+                    kept_bytes >> 20
+                );
+            }
+        }
+        self.room != before
+    }
+
+    /// How much there is.
+    pub fn room(&self) -> Room {
+        self.room
+    }
+
+    /// Why that is too little.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+}
