@@ -59,9 +59,9 @@ impl SpaceWatch {
             let Ok(disk) = statvfs(dir) else {
                 continue;
             };
-            let unit_bytes = disk.fragment_size() as u64;
-            let total_bytes = disk.blocks() as u64 * unit_bytes;
-            let free_bytes = disk.blocks_available() as u64 * unit_bytes;
+            let unit_bytes = disk.fragment_size();
+            let total_bytes = disk.blocks() * unit_bytes;
+            let free_bytes = disk.blocks_available() * unit_bytes;
             let kept_bytes = DISK_FREE_BYTES_MIN.min(total_bytes / DISK_FREE_SHARE_MIN);
             // A little more before it is enough again, so that refusals do not come and go.
             let is_below = |limit_bytes: u64, room| {

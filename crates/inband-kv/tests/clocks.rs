@@ -14,6 +14,9 @@ use inband_kv::testing::MemoryCluster;
 /// Years ahead.
 const FAR_MS: i64 = 500_000_000_000;
 
+/// Replicas' times differ by less.
+const OFF_MS: u64 = 300;
+
 struct Replicas {
     cluster: MemoryCluster,
     dirs: Vec<tempfile::TempDir>,
@@ -99,7 +102,7 @@ fn a_lock_does_not_end_by_another_replicas_clock() {
         told.contains("clock_skew_ms:6") || told.contains("clock_skew_ms:59"),
         "{told}"
     );
-    replicas.pass(5_000);
+    replicas.pass(5_000 + OFF_MS);
     assert_eq!(wrong.ask("SET lock you PX 5000 NX"), "+OK");
 }
 
@@ -119,7 +122,7 @@ fn a_clock_that_jumps_moves_nothing() {
         assert_eq!(client.ask("GET b"), "$1");
         assert_eq!(client.line(), "1");
     }
-    replicas.pass(5_000);
+    replicas.pass(5_000 + OFF_MS);
     assert_eq!(client.ask("EXISTS a b"), ":1");
 }
 
@@ -141,7 +144,7 @@ fn one_wrong_clock_at_boot_moves_nothing() {
         let left: u64 = right.ask("PTTL b")[1..].parse().unwrap();
         assert!((3_590_000..=3_600_000).contains(&left), "{left} ms left");
         assert_eq!(right.ask("EXISTS c"), ":1");
-        replicas.pass(5_000);
+        replicas.pass(5_000 + OFF_MS);
         assert_eq!(right.ask("EXISTS b c"), ":1");
     }
 }
@@ -188,6 +191,6 @@ fn time_has_passed_while_nobody_wrote() {
     assert_eq!(client.ask("SET b 1 PX 5000"), "+OK");
     replicas.pass(4_000);
     assert_eq!(replicas.served[0].client().ask("EXISTS a b"), ":2");
-    replicas.pass(1_000);
+    replicas.pass(1_000 + OFF_MS);
     assert_eq!(replicas.served[1].client().ask("EXISTS a b"), ":1");
 }

@@ -45,7 +45,7 @@ impl Disk {
             .unwrap();
         let free = || {
             let disk = statvfs(self.path()).unwrap();
-            disk.blocks_available() as u64 * disk.fragment_size() as u64
+            disk.blocks_available() * disk.fragment_size()
         };
         while free() > but_bytes && file.write_all(&[1; 64 * 1024]).is_ok() {}
         path
