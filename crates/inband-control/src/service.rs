@@ -25,7 +25,7 @@ use crate::acceptor::AcceptorState;
 use crate::configuration::{Configuration, Epoch, Identity, NodeId};
 use crate::coordinator::Coordinator;
 use crate::member::{Member, MemberConfig};
-use crate::message::{Message, Order};
+use crate::message::{Message, Order, Report};
 use crate::outbox::{Outbox, To};
 use crate::raft_node::{self, node_of, RaftError, RaftNode};
 use crate::state::{Change, Command, Refusal};
@@ -345,17 +345,12 @@ impl<A: AcceptorState> Worker<A> {
         let mut out = Outbox::new();
         let mut command = None;
         match message {
-            Message::Report(report) if report.settings != self.usual_settings() => {
-                let refusal = Refusal::OtherSettings {
-                    node: report.node,
-                    given: report.settings,
-                    expected: self.usual_settings().to_owned(),
-                };
-                let to = To::Node(report.node, report.control);
-                out.send(to, Message::Order(Order::Refused(refusal)));
-            }
             Message::Report(report) => {
-                if let (Some(coordinator), Some(raft)) = (&mut self.coordinator, &self.raft) {
+                if let Some(refusal) = self.refusal_of(&report) {
+                    let to = To::Node(report.node, report.control);
+                    out.send(to, Message::Order(Order::Refused(refusal)));
+                } else if let (Some(coordinator), Some(raft)) = (&mut self.coordinator, &self.raft)
+                {
                     command = coordinator.on_report(now, report, raft.state(), &mut out);
                 }
             }
@@ -578,19 +573,34 @@ impl<A: AcceptorState> Worker<A> {
         }
     }
 
-    /// What most controllers have in their configurations, as far as they have announced it; this one's own
-    /// if others are not more. So one that is configured otherwise refuses itself, not the others, should
-    /// it lead.
-    fn usual_settings(&self) -> &str {
+    /// What more than half of the controllers have in their configurations, as far as they have announced
+    /// it. So one that is configured otherwise refuses itself, not the others, should it lead.
+    fn usual_settings(&self) -> Option<&str> {
+        let raft = self.raft.as_ref()?;
+        let opened = raft.state().opened.as_ref();
+        let controllers = opened.unwrap_or(&self.config.first).controllers();
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for announcement in self.announced.values() {
+        for announcement in controllers
+            .iter()
+            .filter_map(|node| self.announced.get(node))
+        {
             *counts.entry(&announcement.settings).or_default() += 1;
         }
-        let own = self.config.settings.as_str();
-        let of_own = counts.get(own).copied().unwrap_or_default();
-        let most = counts.into_iter().max_by_key(|(_, count)| *count);
-        most.filter(|(_, count)| *count > of_own)
-            .map_or(own, |(settings, _)| settings)
+        let usual = counts
+            .into_iter()
+            .find(|(_, count)| 2 * count > controllers.len());
+        usual.map(|(settings, _)| settings)
+    }
+
+    /// Why the coordinator refuses the host of a report.
+    fn refusal_of(&self, report: &Report) -> Option<Refusal> {
+        self.coordinator.as_ref()?;
+        let expected = self.usual_settings()?;
+        (report.settings != expected).then(|| Refusal::OtherSettings {
+            node: report.node,
+            given: report.settings.clone(),
+            expected: expected.to_owned(),
+        })
     }
 
     /// Nobody founds a cluster of hosts that are configured differently: log who is, once.

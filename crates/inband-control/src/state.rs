@@ -158,7 +158,7 @@ pub enum Refusal {
         known: Identity,
         given: Identity,
     },
-    #[error("the host of node {node} has {given:?}, the cluster's controllers {expected:?}; make [cluster] the same in the configurations of all hosts, and start it again")]
+    #[error("the host of node {node} has {given:?}, most controllers {expected:?}; make [cluster] the same in the configurations of all hosts, and start it again")]
     OtherSettings {
         node: NodeId,
         given: String,

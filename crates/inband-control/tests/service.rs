@@ -424,6 +424,12 @@ fn a_host_with_other_settings_is_refused() {
     cluster.wait("it is refused", refused);
     assert!(!cluster.hosts[&2].switch.acceptor.acceptor(0).voting);
     assert_eq!(cluster.epoch(), epoch);
+    // Nor does it refuse the others, which are right.
+    thread::sleep(Duration::from_secs(1));
+    for node in [1, 3] {
+        let refused = cluster.hosts[&node].noted.refused.lock();
+        assert_eq!(*refused.expect("not poisoned"), None);
+    }
     cluster.stop(2);
     cluster.start(2);
     cluster.wait("it votes", Cluster::all_vote);

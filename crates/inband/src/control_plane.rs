@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -24,6 +24,7 @@ use inband_paxos::node::Node;
 use inband_transport::tls::Transport;
 
 use crate::errands::{errands, Errands};
+use crate::exit_status::Unsuitable;
 use crate::published::{self, PublishedNode};
 
 /// Directory of the control plane's files in the state directory.
@@ -34,12 +35,40 @@ const ERRAND_TIMEOUT: Duration = Duration::from_secs(5);
 /// The acceptor as the control plane sees it.
 type Acceptor = RegisterState<Arc<Registers>>;
 
+/// A running host that the cluster refuses as it is configured stops.
+#[derive(Clone)]
+pub struct Stop {
+    /// Whatever the reason.
+    pub flag: Arc<AtomicBool>,
+    /// The cluster's refusal, if that is the reason.
+    refusal: Arc<OnceLock<String>>,
+}
+
+impl Stop {
+    /// Of a process with this flag.
+    pub fn new(flag: Arc<AtomicBool>) -> Stop {
+        Stop {
+            flag,
+            refusal: Arc::default(),
+        }
+    }
+
+    /// How a host that has stopped ends.
+    pub fn outcome(&self) -> Result<()> {
+        match self.refusal.get() {
+            Some(refusal) => Err(Unsuitable(refusal.clone()).into()),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Publish a node that was just opened and, if the cluster has a control plane, start this host's part in
 /// it. The service ends last: its thread may wait for the node's, and finds that the node has gone.
 pub fn join(
     config: &Config,
     node: Node,
     transport: &Transport,
+    stop: &Stop,
 ) -> Result<(Option<Service>, PublishedNode, published::Shared, Errands)> {
     let acceptor = acceptor_of(&node);
     let life = node.host().config().incarnation;
@@ -55,6 +84,7 @@ pub fn join(
                 errands.clone(),
                 state.clone(),
                 transport,
+                stop.clone(),
             )
         })
         .transpose()?;
@@ -80,6 +110,7 @@ fn start(
     errands: Errands,
     state: published::Shared,
     transport: &Transport,
+    stop: Stop,
 ) -> Result<Service> {
     let this = config.this();
     let host = &config.host;
@@ -105,6 +136,7 @@ fn start(
         state,
         latest: None,
         is_entered: Arc::default(),
+        stop,
     };
     Service::start(service, acceptor, Box::new(hooks))
         .with_context(|| format!("control plane of node {:?}", this.name))
@@ -217,6 +249,7 @@ struct NodeHooks {
     latest: Option<Configuration>,
     /// Cleared with every configuration, set by the node's thread.
     is_entered: Arc<AtomicBool>,
+    stop: Stop,
 }
 
 impl NodeHooks {
@@ -250,7 +283,13 @@ impl Hooks for NodeHooks {
     }
 
     fn refused(&mut self, refusal: &Refusal) {
-        tracing::error!("the cluster does not take this host: {refusal}");
+        let refused = format!("the cluster does not take this host: {refusal}");
+        tracing::error!("{refused}");
+        // It would go on with its old configuration, and serve what the others' settings do not allow.
+        if matches!(refusal, Refusal::OtherSettings { .. }) {
+            let _ = self.stop.refusal.set(refused);
+            self.stop.flag.store(true, Ordering::Release);
+        }
     }
 
     fn applied(&mut self) -> Option<Vec<u64>> {

@@ -1,7 +1,7 @@
 //! A host with a replica: the store, its clients and the node, in one loop.
 
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use inband_resp::patience::Patience;
 use inband_transport::tls::server_for_clients;
 use rustls::ServerConfig;
 
-use crate::control_plane;
+use crate::control_plane::{self, Stop};
 use crate::descriptors;
 use crate::exit_status::Unsuitable;
 use crate::metrics;
@@ -37,7 +37,7 @@ const APPLY_MS_MAX: u64 = 2_000;
 pub fn run(
     config: &Arc<Config>,
     choice: Choice,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     resp: Vec<TcpListener>,
     metrics_listeners: Vec<TcpListener>,
 ) -> Result<()> {
@@ -58,7 +58,7 @@ pub fn run(
     let transport = transport::of(config)?;
     let node = Node::open(config, choice.dataplane, &applied)?;
     // The service is dropped last, as its first binding.
-    let (service, node, state, errands) = control_plane::join(config, node, &transport)?;
+    let (service, node, state, errands) = control_plane::join(config, node, &transport, &stop)?;
     // Peers fetch checkpoints over TCP at the address that also takes packets.
     let checkpoints = TcpListener::bind(this.address)
         .with_context(|| format!("TCP address {} of node {:?}", this.address, this.name))?;
@@ -98,24 +98,24 @@ pub fn run(
         control_door: service.as_ref().map(Service::counters),
         errands,
         replica: Some(replica.control()),
-        stop: stop.clone(),
+        stop: stop.flag.clone(),
     };
     for listener in metrics_listeners {
         metrics::start(listener, view.clone())?;
     }
     let _control = serve::start(view)?;
-    let control = replica.control();
+    let (control, flag) = (replica.control(), stop.flag.clone());
     std::thread::Builder::new()
         .name("stop".into())
         .spawn(move || {
-            while !stop.load(Ordering::Acquire) {
+            while !flag.load(Ordering::Acquire) {
                 std::thread::sleep(STOP_POLL);
             }
             control.drain_and_stop(STOP_DRAIN_MAX);
         })?;
     replica.run()?;
     tracing::info!("{}: stopped", this.name);
-    Ok(())
+    stop.outcome()
 }
 
 /// What Redis clients must say.

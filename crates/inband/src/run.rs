@@ -21,7 +21,7 @@ use inband_paxos::node::Node;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{self, SigSet, Signal};
 
-use crate::control_plane;
+use crate::control_plane::{self, Stop};
 use crate::exit_status::Unsuitable;
 use crate::metrics;
 use crate::serve::{self, HostView};
@@ -34,8 +34,8 @@ const IDLE_MAX: Duration = Duration::from_millis(100);
 pub fn run(config_path: &Path) -> Result<()> {
     let config = Arc::new(Config::load(config_path)?);
     let _state_lock = StateLock::take(&config.host.state_dir)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    stop_on_signals(&stop)?;
+    let stop = Stop::new(Arc::default());
+    stop_on_signals(&stop.flag)?;
     mtu::check(&config)?;
     // What no further start will cure, before interfaces are touched.
     transport::check_holder(&config)?;
@@ -69,7 +69,8 @@ pub fn run(config_path: &Path) -> Result<()> {
     let transport = transport::of(&config)?;
     let node = Node::open(&config, choice.dataplane, &applied)?;
     // The service is dropped last, as its first binding.
-    let (service, mut node, state, errands) = control_plane::join(&config, node, &transport)?;
+    let (service, mut node, state, errands) =
+        control_plane::join(&config, node, &transport, &stop)?;
     let view = HostView {
         config: config.clone(),
         choice,
@@ -78,7 +79,7 @@ pub fn run(config_path: &Path) -> Result<()> {
         control_door: service.as_ref().map(Service::counters),
         errands,
         replica: None,
-        stop,
+        stop: stop.flag.clone(),
     };
     for listener in metrics_listeners {
         metrics::start(listener, view.clone())?;
@@ -91,7 +92,7 @@ pub fn run(config_path: &Path) -> Result<()> {
         wait(&node.wake_fds(), node.poll_timeout().min(IDLE_MAX));
     }
     tracing::info!("{}: stopped", config.this().name);
-    Ok(())
+    stop.outcome()
 }
 
 /// Sleep until one of the descriptors has something to read, or for so long.

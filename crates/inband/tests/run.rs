@@ -180,6 +180,34 @@ fn a_host_joins_a_cluster_and_leaves_it() {
     wait_until_it_answers(resp[0], &["SET", "a", "4"], "+OK");
 }
 
+#[test]
+fn a_host_with_other_settings_ends() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a socket"));
+    let resp = sockets
+        .each_ref()
+        .map(|s| s.local_addr().expect("its address"));
+    drop(sockets);
+    let [one, two] = configs([dirs[0].path(), dirs[1].path()], resp);
+    let text = std::fs::read_to_string(&two).expect("read");
+    let other = text.replace("epoch = 1,", "epoch = 1, mtu = 1400,");
+    assert_ne!(text, other);
+    std::fs::write(&two, other).expect("written");
+    let _first = start(&one);
+    wait_until_it_answers(resp[0], &["SET", "a", "1"], "+OK");
+    let mut second = start(&two);
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = second.0.try_wait().expect("ours") {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "it does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(78));
+    wait_until_it_answers(resp[0], &["GET", "a"], "1");
+}
+
 fn wait_until_it_answers(address: SocketAddr, command: &[&str], answer: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -111,6 +111,7 @@ fn in_words(host: &HostEntry) -> String {
                 );
             }
             match &status.sessions[..] {
+                [] if host.name.starts_with("switch/") => "starting".into(),
                 [] => "Redis clients".into(),
                 sessions => sessions_in_words(&status.backend, sessions),
             }
