@@ -1,10 +1,13 @@
 """What is tried on the guests. Each returns one sentence for the table; it raises if something does not work."""
 
 import re
+import tempfile
 import time
+from pathlib import Path
 
 import redis
 
+from . import checksums, network
 from .cluster import DEPLOY, SECURITY, Failed
 
 # Longest time that clients may wait when one of three hosts is lost: suspicion and one take-over, on guests that are
@@ -174,27 +177,34 @@ def vlan(cluster):
         f"ip addr del {guest.address}/24 dev eth0; ip addr add {guest.address}/24 dev eth0.7; ip link set eth0.7 up"))
     host = cluster.hosts[0]
     try:
-        cluster.found_again(lambda text: text.replace('interface = "eth0"', 'interface = "eth0.7"'))
-        script = "REDISCLI_AUTH=$(cat /etc/inband/password) redis-cli -e %s"
-        deadline = time.monotonic() + 120
-        while True:
-            said = cluster.guests[host].run(script % "set vlan yes", check=False)
-            if said.strip() == "OK":
-                break
-            if time.monotonic() > deadline:
-                raise Failed(f"no SET succeeded on the VLAN: {said}\n{cluster.log(host)}")
-            time.sleep(1)
-        for other in cluster.hosts:
-            deadline = time.monotonic() + 60
-            while cluster.guests[other].run(script % "get vlan", check=False).strip() != "yes":
-                if time.monotonic() > deadline:
-                    raise Failed(f"host-{other} does not read what was written\n{cluster.log(other)}")
-                time.sleep(1)
+        with tempfile.TemporaryDirectory() as folder:
+            with network.Capture(Path(folder) / "vlan.pcap") as capture:
+                found_on_vlan(cluster, host)
+            checksums.check(capture, "vlan 7 and udp port 7400", packets_min=100)
         planes = ", ".join(sorted(set(cluster.data_planes().values())))
     finally:
         cluster.each(lambda guest: guest.run(
             f"systemctl stop inband; ip link del eth0.7; ip addr add {guest.address}/24 dev eth0", check=False))
     return f"works: {planes}"
+
+
+def found_on_vlan(cluster, host):
+    cluster.found_again(lambda text: text.replace('interface = "eth0"', 'interface = "eth0.7"'))
+    script = "REDISCLI_AUTH=$(cat /etc/inband/password) redis-cli -e %s"
+    deadline = time.monotonic() + 120
+    while True:
+        said = cluster.guests[host].run(script % "set vlan yes", check=False)
+        if said.strip() == "OK":
+            break
+        if time.monotonic() > deadline:
+            raise Failed(f"no SET succeeded on the VLAN: {said}\n{cluster.log(host)}")
+        time.sleep(1)
+    for other in cluster.hosts:
+        deadline = time.monotonic() + 60
+        while cluster.guests[other].run(script % "get vlan", check=False).strip() != "yes":
+            if time.monotonic() > deadline:
+                raise Failed(f"host-{other} does not read what was written\n{cluster.log(other)}")
+            time.sleep(1)
 
 
 def ipv6_only(cluster):
