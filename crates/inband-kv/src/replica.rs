@@ -241,10 +241,14 @@ impl Replica {
             limit_hits,
             clock.clone(),
         ));
-        let for_exchange = control.clone();
+        // Its thread may outlive the replica. It must not be the last that holds the stores: RocksDB cannot be
+        // closed while the process ends.
+        let for_exchange = Arc::downgrade(&control);
         let clock_exchange =
             ClockExchange::start(clock.clone(), config.transport.clone(), move || {
-                for_exchange.wake();
+                if let Some(control) = for_exchange.upgrade() {
+                    control.wake();
+                }
             })?;
         let checkpoint_server = match checkpoint_listener {
             None => None,
