@@ -95,6 +95,12 @@ fn configs(dirs: [&Path; 2], resp: [SocketAddr; 2]) -> [PathBuf; 2] {
     [host(1), host(2)]
 }
 
+/// Where Redis clients will connect: free now, and bound by the hosts a moment later.
+fn free_addresses() -> [SocketAddr; 2] {
+    let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a socket"));
+    sockets.map(|socket| socket.local_addr().expect("its address"))
+}
+
 fn start(config: &Path) -> Host {
     let mut command = Command::new(PROGRAM);
     let child = command.args(["run", "--config"]).arg(config).spawn();
@@ -116,11 +122,7 @@ fn inband(args: &[&str], config: &Path) -> (bool, String) {
 #[test]
 fn a_host_joins_a_cluster_and_leaves_it() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
-    let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a socket"));
-    let resp = sockets
-        .each_ref()
-        .map(|s| s.local_addr().expect("its address"));
-    drop(sockets);
+    let resp = free_addresses();
     let [one, two] = configs([dirs[0].path(), dirs[1].path()], resp);
     let first = start(&one);
     wait_until_it_answers(resp[0], &["SET", "a", "1"], "+OK");
@@ -183,11 +185,7 @@ fn a_host_joins_a_cluster_and_leaves_it() {
 #[test]
 fn a_host_with_other_settings_ends() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
-    let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a socket"));
-    let resp = sockets
-        .each_ref()
-        .map(|s| s.local_addr().expect("its address"));
-    drop(sockets);
+    let resp = free_addresses();
     let [one, two] = configs([dirs[0].path(), dirs[1].path()], resp);
     let text = std::fs::read_to_string(&two).expect("read");
     let other = text.replace("epoch = 1,", "epoch = 1, mtu = 1400,");

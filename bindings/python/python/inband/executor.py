@@ -48,7 +48,7 @@ def _wishes(
 class Future(concurrent.futures.Future):
     """A task's result to be: as `concurrent.futures.Future`, and `kill` ends a task that runs.
 
-    Callbacks run in the thread that hears of results: one that waits for another future waits for ever.
+    Callbacks run in the thread that receives results: one that waits for another future never returns.
     """
 
     _task: tuple[int, int]
