@@ -543,11 +543,10 @@ impl<A: AcceptorState> Worker<A> {
         // Only if nobody has a log: a founder that has lost its own must not begin another group. And only
         // if all were configured alike: what is founded cannot be taken back.
         let is_founder = first.first() == Some(&self.config.node);
-        let all_empty = first.iter().all(|node| {
-            let announced = self.announced.get(node);
-            announced.is_some_and(|a| !a.is_in_group && a.settings == self.config.settings)
-        });
-        if is_founder && !raft.is_in_group() && all_empty {
+        let announced = || first.iter().map(|node| self.announced.get(node));
+        let all_alike = announced().all(|a| a.is_some_and(|a| a.settings == self.config.settings));
+        let all_empty = announced().all(|a| a.is_some_and(|a| !a.is_in_group));
+        if is_founder && !raft.is_in_group() && all_empty && all_alike {
             match raft.found() {
                 Ok(raft) => self.raft = Some(raft),
                 Err(error) => tracing::error!("{error}"),
@@ -561,10 +560,6 @@ impl<A: AcceptorState> Worker<A> {
         let all_vote = first
             .iter()
             .all(|node| voters.iter().any(|v| node_of(*v) == *node));
-        let all_alike = first.iter().all(|node| {
-            let announced = self.announced.get(node);
-            announced.is_some_and(|a| a.settings == self.config.settings)
-        });
         let is_new = raft.state().opened.is_none() && all_vote && all_alike && raft.is_up_to_date();
         self.raft = Some(raft);
         if is_new {
