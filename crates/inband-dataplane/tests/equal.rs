@@ -1,12 +1,11 @@
 //! Kernel and native build, held equal over sequences of packets and host steps: same verdicts, same
 //! packets out, same registers, same counters. Random ones (`INBAND_SEED=N` repeats a run) and those
-//! that the fuzzer has kept (`fuzz/corpus/roles`).
+//! that the fuzzer has kept (`fuzz/corpus/roles.tar.gz`).
 #![allow(missing_docs)]
 
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use common::sequence::{self, Sequence, Step, GEOMETRY, NODE, RECORD_LEN_BYTES};
 use common::{seed, Kernel, Outcome, Prng, Registers};
@@ -299,21 +298,13 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
     if !common::may_load_bpf() {
         return;
     }
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/roles");
-    let mut files: Vec<_> = std::fs::read_dir(corpus)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    files.sort();
-    assert!(!files.is_empty());
     let mut pair = Pair::new(roles(true, true, true));
-    for file in files {
-        let at = file.display().to_string();
+    for (at, bytes) in inband_testing::corpus("roles") {
         for registers in pair.registers() {
             sequence::restart_all(registers);
         }
         pair.sequence = Sequence::default();
-        for record in std::fs::read(&file).unwrap().chunks_exact(RECORD_LEN_BYTES) {
+        for record in bytes.chunks_exact(RECORD_LEN_BYTES) {
             pair.step(record.try_into().unwrap(), &at);
         }
         pair.compare_all(&at);

@@ -1,12 +1,11 @@
 //! The kernel's Falcon program and the native build, held equal over sequences of packets: same
 //! verdicts, same packets out, same registers, same counters, with every policy. Random ones
-//! (`INBAND_SEED=N` repeats a run) and those that the fuzzer has kept (`fuzz/corpus/falcon`).
+//! (`INBAND_SEED=N` repeats a run) and those that the fuzzer has kept (`fuzz/corpus/falcon.tar.gz`).
 #![allow(missing_docs)]
 
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use common::falcon::{native, Arrival, Kernel};
 use common::falcon_sequence::{config, Record, Sequence, INCARNATION, NODE, RECORD_LEN_BYTES};
@@ -175,15 +174,8 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
     if !common::may_load_bpf() {
         return;
     }
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/falcon");
-    let files = std::fs::read_dir(corpus).unwrap();
-    let mut files: Vec<_> = files.map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    assert!(!files.is_empty());
     let mut pairs = Policy::ALL.map(|policy| Pair::new(policy, None));
-    for file in files {
-        let at = file.display().to_string();
-        let bytes = std::fs::read(&file).unwrap();
+    for (at, bytes) in inband_testing::corpus("falcon") {
         // As the fuzz target does it: the first byte says which policy.
         let Some((first, records)) = bytes.split_first() else {
             continue;

@@ -1,12 +1,11 @@
 //! The kernel's FLAIR program and the native build, held equal over sequences of packets: same verdicts,
 //! same packets out, same registers, same counters. Random ones (`INBAND_SEED=N` repeats a run) and
-//! those that the fuzzer has kept (`fuzz/corpus/flair`).
+//! those that the fuzzer has kept (`fuzz/corpus/flair.tar.gz`).
 #![allow(missing_docs)]
 
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use common::flair::{native, spec, Arrival, Kernel};
 use common::flair_sequence::{Record, Sequence, GEOMETRY, INCARNATION, NODE, RECORD_LEN_BYTES};
@@ -180,16 +179,10 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
     if !common::may_load_bpf() {
         return;
     }
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/flair");
-    let files = std::fs::read_dir(corpus).unwrap();
-    let mut files: Vec<_> = files.map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    assert!(!files.is_empty());
     let mut pair = Pair::new(None);
-    for file in files {
-        let at = file.display().to_string();
+    for (at, bytes) in inband_testing::corpus("flair") {
         pair.restart();
-        for record in std::fs::read(&file).unwrap().chunks_exact(RECORD_LEN_BYTES) {
+        for record in bytes.chunks_exact(RECORD_LEN_BYTES) {
             pair.step(record.try_into().unwrap(), &at, &mut |packet| {
                 common::tag(packet)
             });

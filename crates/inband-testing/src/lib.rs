@@ -1,4 +1,4 @@
-//! For tests only: one way to say that a test could not run here.
+//! For tests only: how a test reports that it could not run, and the corpora of the fuzzer.
 //!
 //! Rust's test harness knows no "skipped": a test that returns has passed. A test that cannot run calls
 //! [`not_run`] and returns. `make test` lists all of these at its end, by name and with the reason. With
@@ -7,6 +7,8 @@
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::Path;
+use std::process::Command;
 
 /// Set to anything but "": what cannot run fails.
 const REQUIRE_ALL: &str = "INBAND_REQUIRE_ALL";
@@ -36,4 +38,32 @@ pub fn note(test: &str, why: impl Display) -> Result<String, String> {
         written.unwrap_or_else(|error| panic!("{LIST}={}: {error}", path.to_string_lossy()));
     }
     Ok(line)
+}
+
+/// The entries of the fuzzer's corpus for this target (`fuzz/corpus/TARGET.tar.gz`), sorted by name: a name
+/// for messages, and the bytes. Panics if there are none.
+pub fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let archive = format!("fuzz/corpus/{target}.tar.gz");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let unpacked = tempfile::tempdir().expect("a temporary directory");
+    let mut tar = Command::new("tar");
+    tar.current_dir(root)
+        .args(["--extract", "--gzip", "--file"]);
+    tar.arg(&archive).arg("--directory").arg(unpacked.path());
+    let status = tar.status().expect("tar is on the PATH");
+    assert!(status.success(), "{archive}: tar cannot unpack it");
+    let files = std::fs::read_dir(unpacked.path()).expect("it was just made");
+    let mut entries: Vec<_> = files
+        .map(|file| file.expect("it can be listed"))
+        .map(|file| {
+            let name = format!("{archive}: {}", file.file_name().to_string_lossy());
+            (
+                name,
+                std::fs::read(file.path()).expect("it was just unpacked"),
+            )
+        })
+        .collect();
+    entries.sort();
+    assert!(!entries.is_empty(), "{archive} is empty");
+    entries
 }
