@@ -4,7 +4,7 @@
 mod common;
 
 use common::{acceptor, settle, sound, submit, survives, MS};
-use inband_sim::{run, Campaign, Layout, Options, World};
+use inband_sim::paxos::{run, Campaign, Layout, Options, World};
 
 fn warm(mut layout: Layout) -> World {
     layout.plane = true;

@@ -5,7 +5,7 @@ mod common;
 use common::{acceptor, active, active_in, applied, filter, lose, settle, sound, submit, warm, MS};
 use inband_dataplane::round;
 use inband_dataplane::wire::{flag, Type};
-use inband_sim::{Fate, Layout};
+use inband_sim::paxos::{Fate, Layout};
 
 /// A backup that one acceptor only can hear keeps suspecting the leader, which it cannot hear. It
 /// must not depose it again and again.
@@ -303,7 +303,8 @@ fn several(partitions: usize, mut layout: Layout) -> Layout {
 #[test]
 fn leaders_share_the_logs() {
     let mut world = warm(several(5, Layout::replicas_lead(3, 3)));
-    let leaders = |w: &inband_sim::World| (0..5).map(|p| active_in(w, p)).collect::<Vec<_>>();
+    let leaders =
+        |w: &inband_sim::paxos::World| (0..5).map(|p| active_in(w, p)).collect::<Vec<_>>();
     assert_eq!(leaders(&world), [[4], [5], [6], [4], [5]]);
     world.crash(5);
     let activations = world.stats.activations;

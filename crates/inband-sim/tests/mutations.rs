@@ -1,6 +1,6 @@
 //! Checks that cannot fail are worth nothing: every rule broken on purpose must be noticed.
 
-use inband_sim::{run, Invariant, Mutation, Options};
+use inband_sim::paxos::{run, Invariant, Mutation, Options};
 
 /// Seeds tried until a mutation must be found out.
 const SEEDS_MAX: u64 = 150;

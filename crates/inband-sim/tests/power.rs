@@ -3,7 +3,7 @@
 mod common;
 
 use common::{acceptor, applied, settle, sound, submit, world, MS};
-use inband_sim::{Invariant, Layout, World};
+use inband_sim::paxos::{Invariant, Layout, World};
 
 fn sync(mut layout: Layout) -> Layout {
     layout.sync = true;
@@ -136,7 +136,7 @@ fn full_disks_stop_votes_and_nothing_else() {
 fn a_lying_disk_is_found_out() {
     let mut world = world(
         sync(Layout::combined(3)),
-        Some(inband_sim::Mutation::LyingDisk),
+        Some(inband_sim::paxos::Mutation::LyingDisk),
     );
     for round in 1..=10u64 {
         world.load(300);

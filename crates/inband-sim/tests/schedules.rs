@@ -4,7 +4,7 @@ mod common;
 
 use common::{acceptor, active, applied, filter, lose, settle, sound, submit, warm, MS};
 use inband_dataplane::wire::{flag, Type};
-use inband_sim::{Fate, Invariant, Layout, Mutation, Passing, World};
+use inband_sim::paxos::{Fate, Invariant, Layout, Mutation, Passing, World};
 
 /// Schedule 1: a floor reaches one acceptor only; the next leader hears it and one that never voted.
 #[test]

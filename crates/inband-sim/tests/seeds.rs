@@ -3,7 +3,7 @@
 mod common;
 
 use common::survives;
-use inband_sim::{run, Campaign, FaultKind, Options};
+use inband_sim::paxos::{run, Campaign, FaultKind, Options};
 
 /// Seeds played by every test run.
 const SEEDS: u64 = 1_000;

@@ -4,7 +4,8 @@
 mod common;
 
 use common::{active, applied, sound, warm, world, MS};
-use inband_sim::{Layout, Rng, World};
+use inband_sim::paxos::{Layout, World};
+use inband_sim::Rng;
 
 /// Of one run without a decision.
 const PAUSE_GIVEN_UP_MS: u64 = 60_000;

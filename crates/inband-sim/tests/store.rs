@@ -5,7 +5,7 @@ mod common;
 
 use common::{active_in, applied, lose, settle, sound, submit, survives, world, MS};
 use inband_dataplane::wire::Type;
-use inband_sim::{run, Campaign, Layout, Options, World};
+use inband_sim::paxos::{run, Campaign, Layout, Options, World};
 
 /// Three partitions, and the log of commands over several of them.
 const SEVERAL: usize = 3;
@@ -187,5 +187,5 @@ fn a_store_that_loses_what_it_wrote_is_noticed() {
     world.lose_store(6);
     world.start(6);
     let violation = world.violation().expect("it starts with less");
-    assert_eq!(violation.invariant, inband_sim::Invariant::DiskKept);
+    assert_eq!(violation.invariant, inband_sim::paxos::Invariant::DiskKept);
 }

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use inband_dataplane::registers::AcceptorView;
-use inband_sim::{Campaign, Fate, Layout, Mutation, Passing, Summary, World};
+use inband_sim::paxos::{Campaign, Fate, Layout, Mutation, Passing, Summary, World};
 
 /// A millisecond of simulated time.
 pub const MS: u64 = 1_000;

@@ -1,6 +1,6 @@
 //! The world of Paxos: logs, stores, control plane.
 
-use inband_sim::{run, FaultKind, Invariant, Options, Report, Summary};
+use inband_sim::paxos::{run, FaultKind, Invariant, Options, Report, Summary};
 use indicatif::HumanCount;
 
 use super::{tell_counts, World};

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use inband_dataplane::wire::{flag, Header, Type};
 use inband_paxos::timing::Micros;
 
-use crate::fault_kind::FaultKind;
-use crate::forge;
-use crate::limits::{
+use crate::paxos::event::Event;
+use crate::paxos::fault_kind::FaultKind;
+use crate::paxos::forge;
+use crate::paxos::limits::{
     CLOCK_JUMP_MAX_US, FAULT_MAX_US, SLOW_PACKET_MAX_US, SLOW_PACKET_MIN_US, STRAY_RECOVERY_MAX,
 };
-use crate::network::{DropRule, Rates};
-use crate::queue::Event;
-use crate::trace::Happened;
-use crate::world::World;
+use crate::paxos::network::{DropRule, Rates};
+use crate::paxos::trace::Happened;
+use crate::paxos::world::World;
 
 /// A fault under way and what its end must undo.
 #[derive(Debug, Clone, PartialEq, Eq)]

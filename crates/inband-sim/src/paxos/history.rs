@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use inband_kv::store::Position;
 
-use crate::invariant::{Broken, Invariant};
+use crate::paxos::invariant::{Broken, Invariant};
 
 /// Length of a command's number in a history.
 const NUMBER_LEN_BYTES: usize = 8;

@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 use inband_paxos::timing::Micros;
 
-use crate::fault_kind::FaultCounts;
+use crate::paxos::fault_kind::FaultCounts;
 
 /// What happened, in numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -7,13 +7,13 @@ use inband_paxos::outbox::Outbox;
 use inband_paxos::session::Verdict;
 use inband_resp::reply::Reply;
 
-use crate::app::decided_key;
-use crate::invariant::{Broken, Invariant};
-use crate::limits::STORE_SYNC_PPM;
-use crate::simhost::SimHost;
-use crate::store::{Asked, ReadWaiting, StoreReplica, Waiting};
-use crate::trace::Happened;
-use crate::world::World;
+use crate::paxos::app::decided_key;
+use crate::paxos::invariant::{Broken, Invariant};
+use crate::paxos::limits::STORE_SYNC_PPM;
+use crate::paxos::simhost::SimHost;
+use crate::paxos::store::{Asked, ReadWaiting, StoreReplica, Waiting};
+use crate::paxos::trace::Happened;
+use crate::paxos::world::World;
 
 /// What the logs reported beside decided values.
 #[derive(Default)]
@@ -509,7 +509,7 @@ fn sample(
     node: u8,
     partition: usize,
     shows: u64,
-    histories: &mut crate::history::Histories,
+    histories: &mut crate::paxos::history::Histories,
 ) -> Result<usize, Broken> {
     let history = store.history(partition, shows);
     let value = history.map_err(|error| stopped(node, &error))?;

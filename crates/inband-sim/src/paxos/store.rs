@@ -18,7 +18,7 @@ use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 use tempfile::TempDir;
 
-use crate::history::written;
+use crate::paxos::history::written;
 
 /// Wall clock at the start of simulated time.
 const WALL_CLOCK_MS: u64 = 1_700_000_000_000;

@@ -1,10 +1,7 @@
-//! Times, rates and sizes of the simulated world, in one place.
+//! Times, rates and sizes of the world of Paxos, in one place.
 
 use inband_paxos::timing::Micros;
 
-/// In the worlds of FLAIR and Falcon clocks run faster or slower than true time by up to this, in parts per million:
-/// two differ by less than what the protocols bear.
-pub const CLOCK_DRIFT_PPM: u64 = 4_900;
 /// The coordinator of epochs turns to a host, or to it again, within this time.
 pub const COORDINATOR_MAX_US: Micros = 20_000;
 /// A host is told of a new epoch within this time.

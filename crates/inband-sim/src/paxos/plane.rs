@@ -25,16 +25,16 @@ use inband_dataplane::soft::Registers;
 use inband_paxos::host::{spread_leaders, EpochConfig};
 use inband_paxos::timing::Micros;
 
-use crate::epochs::Members;
-use crate::fault_kind::FaultKind;
-use crate::layout::{Layout, EPOCH};
-use crate::limits::{
+use crate::paxos::epochs::Members;
+use crate::paxos::event::Event;
+use crate::paxos::fault_kind::FaultKind;
+use crate::paxos::layout::{Layout, EPOCH};
+use crate::paxos::limits::{
     CONTROLLER_DOWN_MAX_US, CONTROL_COMMAND_LOST_PPM, CONTROL_COMMAND_MAX_US, CONTROL_LATE_MAX_US,
     CONTROL_LINK_MAX_US, CONTROL_TICK_MAX_US,
 };
-use crate::queue::Event;
-use crate::trace::Happened;
-use crate::world::World;
+use crate::paxos::trace::Happened;
+use crate::paxos::world::World;
 
 /// The controllers' node ids; nobody else has such.
 pub(crate) const CONTROLLERS: [NodeId; 3] = [201, 202, 203];

@@ -3,10 +3,10 @@
 use inband_paxos::host::Host;
 use inband_paxos::timing::Micros;
 
-use crate::invariant::Invariant;
-use crate::limits::{CROWD, CROWD_PPM, LIVENESS_MAX_US, LIVENESS_PROBE_US, READS_PPM};
-use crate::queue::Event;
-use crate::world::World;
+use crate::paxos::event::Event;
+use crate::paxos::invariant::Invariant;
+use crate::paxos::limits::{CROWD, CROWD_PPM, LIVENESS_MAX_US, LIVENESS_PROBE_US, READS_PPM};
+use crate::paxos::world::World;
 
 /// Recoveries of single instances that a host has begun.
 pub(crate) fn recoveries(host: &Host) -> u64 {
@@ -164,7 +164,7 @@ impl World {
                 line += &format!(
                     ": leader active {} round {} next {} floor {}",
                     leadership.is_active(),
-                    crate::trace::round_name(view.round),
+                    crate::paxos::trace::round_name(view.round),
                     view.next,
                     view.floor
                 );
@@ -177,7 +177,7 @@ impl World {
                 line += &format!(
                     ": acceptor voting {} promise {} floor {} highest {}",
                     view.voting,
-                    crate::trace::round_name(view.promise),
+                    crate::paxos::trace::round_name(view.promise),
                     view.floor,
                     view.highest
                 );

@@ -4,13 +4,13 @@ use inband_paxos::log::{Burst, ValueKind};
 use inband_paxos::outbox::Outbox;
 use inband_paxos::session::Verdict;
 
-use crate::app::{decided_key, App};
-use crate::invariant::Invariant;
-use crate::limits::CHECKPOINT_COPY_MAX_US;
-use crate::mutation::Mutation;
-use crate::queue::Event;
-use crate::trace::Happened;
-use crate::world::World;
+use crate::paxos::app::{decided_key, App};
+use crate::paxos::event::Event;
+use crate::paxos::invariant::Invariant;
+use crate::paxos::limits::CHECKPOINT_COPY_MAX_US;
+use crate::paxos::mutation::Mutation;
+use crate::paxos::trace::Happened;
+use crate::paxos::world::World;
 
 impl World {
     /// The application takes what its logs have for it. True if there was something.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use inband_dataplane::round;
 use inband_dataplane::wire::{Header, Type};
 
-use crate::invariant::{Broken, Invariant};
-use crate::trace::round_name;
+use crate::paxos::invariant::{Broken, Invariant};
+use crate::paxos::trace::round_name;
 
 /// The rounds of one owner in one log.
 #[derive(Debug, Default)]

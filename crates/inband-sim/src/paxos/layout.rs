@@ -5,7 +5,7 @@ use inband_dataplane::soft::{Geometry, Roles};
 use inband_paxos::host::{EpochConfig, HostConfig, LogStart};
 use inband_paxos::timing::{Micros, Timing};
 
-use crate::limits::{
+use crate::paxos::limits::{
     FLUSH_MAX_US, RING_SLOTS, SEVERAL_LOGS, SEVERAL_LOGS_PPM, STORE_READS_PPM, SYNC_MAX_US,
 };
 use crate::rng::Rng;

@@ -5,21 +5,21 @@ use std::fmt;
 use inband_dataplane::auth::Secret;
 use inband_paxos::timing::Micros;
 
-use crate::faults::Unkindness;
-use crate::invariant::Invariant;
-use crate::layout::Layout;
-use crate::ledger::Ends;
-use crate::limits::{
+use crate::panics::panic_of;
+use crate::paxos::faults::Unkindness;
+use crate::paxos::invariant::Invariant;
+use crate::paxos::layout::Layout;
+use crate::paxos::ledger::Ends;
+use crate::paxos::limits::{
     ATTACKER_EVERY_US, ATTACKER_PPM, EPOCHS_PPM, EVENTS_MAX, FAULTY_PHASE_US, KEYED_PPM, LOADS_US,
     PLANE_PPM, RECONFIGURE_US, STORE_LOAD_US, STORE_PARTITIONS, STORE_PPM, STORE_READS_PPM,
     SYNC_PPM, TRACE_EVENTS,
 };
-use crate::mutation::Mutation;
-use crate::network::Rates;
-use crate::panics::panic_of;
+use crate::paxos::mutation::Mutation;
+use crate::paxos::network::Rates;
+use crate::paxos::stats::Stats;
+use crate::paxos::world::{Violation, World};
 use crate::rng::Rng;
-use crate::stats::Stats;
-use crate::world::{Violation, World};
 
 /// How to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

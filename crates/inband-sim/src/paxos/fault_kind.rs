@@ -6,7 +6,7 @@ use crate::listed::listed;
 
 listed! {
     /// Something that goes wrong on purpose. What happens to single packets is counted apart, in
-    /// [`crate::Stats`].
+    /// [`crate::paxos::Stats`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     #[repr(usize)]
     pub enum FaultKind, said by name {

@@ -3,10 +3,10 @@
 use inband_paxos::log::ReadTicket;
 use inband_paxos::outbox::Outbox;
 
-use crate::limits::{COMMAND_LEN_BYTES, STORE_EXPIRY_MAX_MS};
-use crate::store::{Asked, ReadBegun};
-use crate::trace::Happened;
-use crate::world::World;
+use crate::paxos::limits::{COMMAND_LEN_BYTES, STORE_EXPIRY_MAX_MS};
+use crate::paxos::store::{Asked, ReadBegun};
+use crate::paxos::trace::Happened;
+use crate::paxos::world::World;
 
 impl World {
     /// The application of replica `node` wants `instance` of log 0 recovered, or decided as `noop`.

@@ -6,14 +6,14 @@
 use inband_paxos::journal::{AcceptorDisk, AcceptorStart, DiskLimits, Synced};
 use inband_storage::{Cut, Failure, JournalConfig, SimulatedDisk, Storage};
 
-use crate::fault_kind::FaultKind;
-use crate::invariant::Invariant;
-use crate::layout::EPOCH;
-use crate::limits::{COMPACT_MIN_BYTES, EXTEND_BYTES, SEGMENT_BYTES, SYNC_OPERATIONS_MAX};
-use crate::mutation::Mutation;
-use crate::queue::Event;
-use crate::simhost::SimHost;
-use crate::world::World;
+use crate::paxos::event::Event;
+use crate::paxos::fault_kind::FaultKind;
+use crate::paxos::invariant::Invariant;
+use crate::paxos::layout::EPOCH;
+use crate::paxos::limits::{COMPACT_MIN_BYTES, EXTEND_BYTES, SEGMENT_BYTES, SYNC_OPERATIONS_MAX};
+use crate::paxos::mutation::Mutation;
+use crate::paxos::simhost::SimHost;
+use crate::paxos::world::World;
 
 const LIMITS: DiskLimits = DiskLimits {
     journal: JournalConfig {

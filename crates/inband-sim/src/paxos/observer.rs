@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use inband_dataplane::registers::AcceptorView;
 use inband_dataplane::soft::Registers;
 
-use crate::app::value_key;
-use crate::invariant::{Broken, Invariant};
-use crate::limits::INSTANCES_MAX;
-use crate::trace::round_name;
+use crate::paxos::app::value_key;
+use crate::paxos::invariant::{Broken, Invariant};
+use crate::paxos::limits::INSTANCES_MAX;
+use crate::paxos::trace::round_name;
 
 /// A slot as last seen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use inband_paxos::timing::Micros;
 
-use crate::limits::SLOW_QUEUE_MAX_US;
-use crate::store::StoreReplica;
-use crate::world::World;
+use crate::paxos::limits::SLOW_QUEUE_MAX_US;
+use crate::paxos::store::StoreReplica;
+use crate::paxos::world::World;
 
 impl World {
     /// Stop a host's process (as SIGSTOP does) until [`World::thaw`]; packets wait for it.

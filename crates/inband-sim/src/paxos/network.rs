@@ -6,7 +6,9 @@ use inband_dataplane::wire::{Header, Type};
 use inband_paxos::timing::Micros;
 
 use crate::cuts::Cuts;
-use crate::limits::{HOST_QUEUE_PACKETS, LINK_DELAY_MIN_US, LINK_HOLD_UP_MAX_US, LINK_JITTER_US};
+use crate::paxos::limits::{
+    HOST_QUEUE_PACKETS, LINK_DELAY_MIN_US, LINK_HOLD_UP_MAX_US, LINK_JITTER_US,
+};
 use crate::rng::Rng;
 
 /// What a test's filter says about a packet.
@@ -16,7 +18,7 @@ pub enum Fate {
     Pass,
     /// Lost.
     Lose,
-    /// Kept aside until [`crate::world::World::release`].
+    /// Kept aside until [`crate::paxos::world::World::release`].
     Keep,
 }
 

@@ -8,25 +8,26 @@ use inband_paxos::log::Burst;
 use inband_paxos::outbox::Outbox;
 use inband_paxos::timing::Micros;
 
-use crate::attacker::Attacker;
-use crate::epochs::{Change, Members};
-use crate::faults::Faults;
-use crate::forge;
-use crate::history::Histories;
-use crate::invariant::{Broken, Invariant};
-use crate::layout::{Layout, EPOCH};
-use crate::ledger::Ledger;
-use crate::limits::HOST_QUEUE_PACKETS;
-use crate::mutation::Mutation;
-use crate::network::{Fate, Network, Passing};
-use crate::observer::Observer;
-use crate::plane::Plane;
-use crate::queue::{Event, Queue};
+use crate::paxos::attacker::Attacker;
+use crate::paxos::epochs::{Change, Members};
+use crate::paxos::event::Event;
+use crate::paxos::faults::Faults;
+use crate::paxos::forge;
+use crate::paxos::history::Histories;
+use crate::paxos::invariant::{Broken, Invariant};
+use crate::paxos::layout::{Layout, EPOCH};
+use crate::paxos::ledger::Ledger;
+use crate::paxos::limits::HOST_QUEUE_PACKETS;
+use crate::paxos::mutation::Mutation;
+use crate::paxos::network::{Fate, Network, Passing};
+use crate::paxos::observer::Observer;
+use crate::paxos::plane::Plane;
+use crate::paxos::rounds::Rounds;
+use crate::paxos::simhost::SimHost;
+use crate::paxos::stats::Stats;
+use crate::paxos::trace::{Happened, Trace};
+use crate::queue::Queue;
 use crate::rng::Rng;
-use crate::rounds::Rounds;
-use crate::simhost::SimHost;
-use crate::stats::Stats;
-use crate::trace::{Happened, Trace};
 
 /// A broken promise of the protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]

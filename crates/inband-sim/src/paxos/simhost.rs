@@ -5,18 +5,18 @@ use inband_paxos::leadership::LeaderEvent;
 use inband_paxos::outbox::{Dest, Outbox};
 use inband_paxos::timing::Micros;
 
-use crate::app::App;
-use crate::clock::Clock;
-use crate::invariant::{Broken, Invariant};
-use crate::layout::{Layout, EPOCH};
-use crate::limits::{DEADLINE_SLACK_US, TICK_LATE_MAX_US};
-use crate::liveness::recoveries;
-use crate::mutation::Mutation;
-use crate::power::Power;
-use crate::queue::Event;
-use crate::store::StoreReplica;
-use crate::trace::Happened;
-use crate::world::World;
+use crate::paxos::app::App;
+use crate::paxos::clock::Clock;
+use crate::paxos::event::Event;
+use crate::paxos::invariant::{Broken, Invariant};
+use crate::paxos::layout::{Layout, EPOCH};
+use crate::paxos::limits::{DEADLINE_SLACK_US, TICK_LATE_MAX_US};
+use crate::paxos::liveness::recoveries;
+use crate::paxos::mutation::Mutation;
+use crate::paxos::power::Power;
+use crate::paxos::store::StoreReplica;
+use crate::paxos::trace::Happened;
+use crate::paxos::world::World;
 
 /// A packet that waits: from, to, bytes.
 pub(crate) type Waiting = (u8, u8, Vec<u8>);

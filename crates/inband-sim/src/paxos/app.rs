@@ -8,7 +8,7 @@ use inband_dataplane::wire;
 use inband_paxos::log::{Decided, ValueKind};
 use inband_paxos::session::{SessionTable, Verdict};
 
-use crate::mutation::Mutation;
+use crate::paxos::mutation::Mutation;
 use crate::trace::mix;
 
 /// Replicated state. Equal histories give equal states.

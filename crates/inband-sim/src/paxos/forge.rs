@@ -2,8 +2,8 @@
 
 use inband_dataplane::wire::{self, flag, Header, Type};
 
-use crate::layout::Layout;
-use crate::mutation::Mutation;
+use crate::paxos::layout::Layout;
+use crate::paxos::mutation::Mutation;
 
 /// Instances that a mutated TRIM goes too far.
 const TRIM_TOO_FAR: u64 = 24;

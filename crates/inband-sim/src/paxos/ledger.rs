@@ -9,8 +9,8 @@ use inband_paxos::log::{Decided, ReadTicket, SubmitFailure, Ticket};
 use inband_paxos::session::Verdict;
 use inband_paxos::timing::Micros;
 
-use crate::app::{command_id, decided_key};
-use crate::invariant::{Broken, Invariant};
+use crate::paxos::app::{command_id, decided_key};
+use crate::paxos::invariant::{Broken, Invariant};
 
 /// What the first replica to apply an instance made of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use inband_dataplane::wire::Header;
 use inband_paxos::timing::Micros;
 
-use crate::forge;
-use crate::limits::{ATTACKER_DELAY_MAX_US, ATTACKER_FRESH, ATTACKER_RECORDS_MAX};
-use crate::mutation::Mutation;
-use crate::queue::Event;
-use crate::trace::Happened;
-use crate::world::World;
+use crate::paxos::event::Event;
+use crate::paxos::forge;
+use crate::paxos::limits::{ATTACKER_DELAY_MAX_US, ATTACKER_FRESH, ATTACKER_RECORDS_MAX};
+use crate::paxos::mutation::Mutation;
+use crate::paxos::trace::Happened;
+use crate::paxos::world::World;
 
 /// One recorded packet in so many takes the place of an older one, once there are enough: so a few of
 /// long ago stay.

@@ -1,5 +1,5 @@
 //! Reconfiguration by a coordinator that is trusted and cannot fail, in the place of the control plane:
-//! for tests that need each step at its moment, and for some seeds. In the others [`crate::plane`] has the
+//! for tests that need each step at its moment, and for some seeds. In the others [`crate::paxos::plane`] has the
 //! real one.
 //!
 //! Its rules (design, *must* 4 and 5): the acceptors of an epoch are sealed for the next one; once a
@@ -14,12 +14,12 @@ use inband_dataplane::soft::Registers;
 use inband_paxos::host::{spread_leaders, EpochConfig};
 use inband_paxos::timing::Micros;
 
-use crate::fault_kind::FaultKind;
-use crate::limits::{COORDINATOR_MAX_US, ENTER_MAX_US};
-use crate::mutation::Mutation;
-use crate::queue::Event;
-use crate::trace::Happened;
-use crate::world::World;
+use crate::paxos::event::Event;
+use crate::paxos::fault_kind::FaultKind;
+use crate::paxos::limits::{COORDINATOR_MAX_US, ENTER_MAX_US};
+use crate::paxos::mutation::Mutation;
+use crate::paxos::trace::Happened;
+use crate::paxos::world::World;
 
 /// Who is what in an epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
