@@ -145,6 +145,9 @@ pub struct HostStatus {
     pub leaders: Vec<LeaderStatus>,
     /// If it votes: as acceptor of every log. Empty if not.
     pub acceptors: Vec<AcceptorStatus>,
+    /// Durability `sync`: why the acceptor's disk takes no votes, if it does not. It is tried again until it does.
+    #[serde(default)]
+    pub acceptor_disk_failure: Option<String>,
     /// If it holds a store.
     pub replica: Option<ReplicaStatus>,
     /// If packets are authenticated: with which keys.

@@ -483,6 +483,12 @@ impl Node {
         registers.map(|r| r.acceptor.acceptor(partition))
     }
 
+    /// Why the acceptor's disk takes no votes, if it does not. The acceptor drops packets until it does,
+    /// whatever its registers say.
+    pub fn acceptor_disk_failure(&self) -> Option<&str> {
+        self.disk.as_ref()?.failure()
+    }
+
     /// Where the acceptor's registers are, if this host has the role.
     pub fn acceptor_registers(&self) -> Option<&Arc<Registers>> {
         let config = self.host.config();

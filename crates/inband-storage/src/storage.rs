@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// The disk is full, or the quota is used up. What was stored before is untouched.
-    #[error("{path}: no space left ({source}); free some space or raise the quota, then it goes on by itself")]
+    #[error("{path}: {source}; free some space or raise the quota, then it goes on by itself")]
     NoSpace {
         /// The file.
         path: String,

@@ -77,6 +77,14 @@ fn encode(view: &HostView) -> Result<Vec<u8>> {
     )?;
     leader_gauges(&gauges, &status.leaders)?;
     acceptor_gauges(&gauges, &status.acceptors)?;
+    if !status.acceptors.is_empty() {
+        let fails = u64::from(status.acceptor_disk_failure.is_some());
+        gauges.add(
+            "acceptor_disk_fails",
+            "1 while the acceptor's disk takes no votes",
+            fails,
+        )?;
+    }
     if let Some(replica) = &status.replica {
         gauges.add_per_log("replica_applied", "Last instance applied", &replica.applied)?;
         gauges.add("replica_keys", "Keys in the store", replica.keys)?;
@@ -141,7 +149,7 @@ fn acceptor_gauges(gauges: &Gauges<'_>, acceptors: &[AcceptorStatus]) -> Result<
     let each = |of: fn(&AcceptorStatus) -> u64| acceptors.iter().map(of).collect::<Vec<u64>>();
     gauges.add_per_log(
         "acceptor_voting",
-        "0 if recovering",
+        "0 if recovering, or while its disk takes no votes",
         &each(|a| u64::from(a.voting)),
     )?;
     gauges.add_per_log(

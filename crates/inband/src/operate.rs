@@ -223,6 +223,10 @@ fn parts_played(roles: usize, said: &HostStatus) -> String {
     let logs = said.acceptors.len();
     match said.acceptors.iter().filter(|a| a.voting).count() {
         _ if logs == 0 => {}
+        0 if said.acceptor_disk_failure.is_some() => {
+            let why = said.acceptor_disk_failure.as_deref().unwrap_or_default();
+            line += &format!("  DOES NOT VOTE: {why}");
+        }
         0 => line += "  recovering, does not vote",
         voting if voting == logs => line += "  votes",
         voting => line += &format!("  votes in {voting} of {logs} logs"),

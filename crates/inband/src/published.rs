@@ -28,6 +28,8 @@ pub struct NodeState {
     pub delivered: Option<Vec<u64>>,
     /// The acceptor's registers of every log, if it has the role.
     pub acceptors: Vec<AcceptorView>,
+    /// Why the acceptor's disk takes no votes, if it does not.
+    pub acceptor_disk_failure: Option<String>,
     /// The leader's registers of every log, if it has the role.
     pub leaders: Vec<LeaderView>,
     /// Next instance the learner delivers, if there is one; of all logs together.
@@ -170,6 +172,7 @@ impl PublishedNode {
                     .collect()
             }),
             acceptors: all().filter_map(|p| self.node.acceptor_view(p)).collect(),
+            acceptor_disk_failure: self.node.acceptor_disk_failure().map(str::to_owned),
             leaders: all().filter_map(|p| self.node.leader_view(p)).collect(),
             next_delivery: learners().map(|l| l.next()).reduce(|a, b| a + b),
             known_highest: learners().map(|l| l.known_highest()).sum(),

@@ -131,7 +131,15 @@ impl HostView {
             dataplane_why: self.choice.why.clone(),
             stopping: self.stop.load(Ordering::Acquire),
             leaders: state.leaders.iter().map(leader_status).collect(),
-            acceptors: state.acceptors.iter().map(acceptor_status).collect(),
+            acceptors: state
+                .acceptors
+                .iter()
+                .map(|view| AcceptorStatus {
+                    voting: view.voting && state.acceptor_disk_failure.is_none(),
+                    ..acceptor_status(view)
+                })
+                .collect(),
+            acceptor_disk_failure: state.acceptor_disk_failure,
             replica: store.map(|store| ReplicaStatus {
                 applied: store.applied_instances,
                 outstanding: state.outstanding as u64,

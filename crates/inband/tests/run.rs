@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::{Client, PROGRAM};
 use nix::fcntl::{fcntl, FcntlArg, FdFlag};
+use nix::mount::{mount, umount2, MntFlags, MsFlags};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -204,6 +206,114 @@ fn a_host_with_other_settings_ends() {
     };
     assert_eq!(status.code(), Some(78));
     wait_until_it_answers(resp[0], &["GET", "a"], "1");
+}
+
+/// A small file system in memory at a directory.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// `None` if that is not allowed here; the test is noted as not run.
+    fn mount(dir: PathBuf) -> Option<SmallDisk> {
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let (flags, options) = (MsFlags::empty(), Some("size=16m"));
+        match mount(Some("tmpfs"), &dir, Some("tmpfs"), flags, options) {
+            Ok(()) => Some(SmallDisk(dir)),
+            Err(error) => {
+                inband_testing::not_run(format!("mounting a small file system: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Take all the room there is.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("filler");
+        let mut file = std::fs::File::create(&path).expect("a file");
+        for piece in [64 * 1024, 1] {
+            while file.write_all(&vec![1; piece]).is_ok() {}
+        }
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+/// What a host's control socket and its metrics say.
+fn status_and_metrics(config: &Path, metrics: SocketAddr) -> (serde_json::Value, String, String) {
+    let (good, json) = inband(&["status", "--json"], config);
+    assert!(good, "{json}");
+    let (good, words) = inband(&["status"], config);
+    assert!(good, "{words}");
+    let mut socket = TcpStream::connect(metrics).expect("metrics");
+    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    socket.write_all(request.as_bytes()).expect("sent");
+    let mut text = String::new();
+    socket.read_to_string(&mut text).expect("read");
+    (serde_json::from_str(&json).expect("JSON"), words, text)
+}
+
+#[test]
+fn an_acceptor_whose_disk_is_full_says_so_and_votes_again_by_itself() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(disk) = SmallDisk::mount(dir.path().join("acceptor")) else {
+        return;
+    };
+    let [resp, metrics] = free_addresses();
+    let path = config(dir.path());
+    let text = std::fs::read_to_string(&path).expect("read");
+    let text = text.replace("\"memory\"", "\"sync\"");
+    let listening =
+        format!("dataplane = \"udp\", resp = [\"{resp}\"], metrics = \"{metrics}\", timing = {{ submit_deadline_ms = 500 }}");
+    let text = text.replace("dataplane = \"udp\"", &listening);
+    std::fs::write(&path, text).expect("written");
+    let _host = start(&path);
+    wait_until_it_answers(resp, &["SET", "a", "1"], "+OK");
+    for round in 0..2 {
+        let filler = disk.fill();
+        // Room that the journal has already taken is still good for some votes.
+        let mut client = Client::connect(resp);
+        let value = "x".repeat(64 * 1024);
+        let deadline = Instant::now() + PATIENCE;
+        while client.call(&["SET", "big", &value]) == "+OK" {
+            assert!(Instant::now() < deadline, "its disk never fills");
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let (status, words, metrics_text) = loop {
+            let said = status_and_metrics(&path, metrics);
+            if said.0["acceptor_disk_failure"].is_string() {
+                break said;
+            }
+            assert!(Instant::now() < deadline, "{}", said.0);
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let why = status["acceptor_disk_failure"].as_str().expect("a reason");
+        assert!(why.contains("No space left on device"), "{why}");
+        assert_eq!(status["acceptors"][0]["voting"], false);
+        assert!(words.contains("DOES NOT VOTE: "), "{words}");
+        let gauge = |name: &str, value| format!("{name} {value}\n");
+        let [fails, votes] = [
+            "inband_acceptor_disk_fails{node=\"one\"}",
+            "inband_acceptor_voting{node=\"one\",partition=\"0\"}",
+        ];
+        assert!(metrics_text.contains(&gauge(fails, 1)), "{metrics_text}");
+        assert!(metrics_text.contains(&gauge(votes, 0)), "{metrics_text}");
+
+        std::fs::remove_file(filler).expect("room again");
+        let number = round.to_string();
+        wait_until_it_answers(resp, &["SET", "a", &number], "+OK");
+        let (status, words, metrics_text) = status_and_metrics(&path, metrics);
+        assert!(status["acceptor_disk_failure"].is_null(), "{status}");
+        assert!(
+            words.contains("  votes") || words.contains("votes  "),
+            "{words}"
+        );
+        assert!(metrics_text.contains(&gauge(fails, 0)), "{metrics_text}");
+        assert!(metrics_text.contains(&gauge(votes, 1)), "{metrics_text}");
+    }
 }
 
 fn wait_until_it_answers(address: SocketAddr, command: &[&str], answer: &str) {

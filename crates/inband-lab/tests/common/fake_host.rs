@@ -280,6 +280,7 @@ impl State {
                 };
                 if_it_has(Role::Acceptor)
             ],
+            acceptor_disk_failure: None,
             replica: this.has(Role::Replica).then(|| ReplicaStatus {
                 applied: self.positions(),
                 ..ReplicaStatus::default()

@@ -77,6 +77,7 @@ pub struct AcceptorDisk {
     compact_min_bytes: u64,
     compact_at_bytes: u64,
     failures: u64,
+    failure: Option<String>,
 }
 
 /// What came of a try to sync.
@@ -181,6 +182,7 @@ impl AcceptorDisk {
             compact_min_bytes: limits.compact_min_bytes,
             compact_at_bytes: limits.compact_min_bytes,
             failures: 0,
+            failure: None,
         };
         Ok((disk, start))
     }
@@ -230,6 +232,7 @@ impl AcceptorDisk {
         };
         if let Err(error) = written {
             self.failures += 1;
+            self.failure = Some(error.to_string());
             return match acceptor.failed(now) {
                 true => Synced::Failed(error),
                 false => Synced::FailedAgain(error),
@@ -237,6 +240,7 @@ impl AcceptorDisk {
         }
         let again = acceptor.is_stalled();
         acceptor.synced(changes);
+        self.failure = None;
         self.compact(acceptor, registers);
         match again {
             true => Synced::Again,
@@ -266,6 +270,11 @@ impl AcceptorDisk {
     /// Length of the journal.
     pub fn len_bytes(&self) -> u64 {
         self.journal.len_bytes()
+    }
+
+    /// Why the acceptor does not vote now, if the last write failed.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     /// How often the disk failed.
