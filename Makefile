@@ -17,7 +17,8 @@ up: setup
 down:
 	@target/release/inband down $(ARGS)
 
-test: build
+# One test or crate: make test ARGS="-p inband-kv --test several". Two programs at a time; see scripts/test.
+test: setup
 	@scripts/setup --test
 	@scripts/test $(ARGS)
 
@@ -67,6 +68,7 @@ checker:
 
 lint:
 	@scripts/setup --test
+	@scripts/one-build
 	@cargo fmt --all --check
 	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 	@git ls-files 'dataplane/*.h' 'dataplane/*.c' 'crates/*.bpf.c' 'bindings/*.h' 'bindings/*.c' 'fuzz/*.c' | xargs -r clang-format-19 --dry-run --Werror

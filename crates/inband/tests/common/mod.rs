@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,9 @@ use inband_paxos::config::{Dataplane, Role};
 
 /// One cluster at a time: two cores, and pauses are measured.
 static ONE: Mutex<()> = Mutex::new(());
-/// Below the ports that hosts on loopback have.
-static NEXT_PORT: Mutex<u16> = Mutex::new(12_000);
+/// Below the ports that hosts on loopback have; each test program has its own range, as several run at a time.
+static NEXT_PORT: LazyLock<Mutex<u16>> =
+    LazyLock::new(|| Mutex::new(12_000 + (std::process::id() % 40) as u16 * 200));
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_inband");
 
