@@ -3,7 +3,7 @@
  * shell.h - what surrounds a role on every backend: take exclusivity, snapshot, role, store,
  * release.
  *
- * The rules (design, section 4, must 1) and why:
+ * The rules (protocol.md, 1) and why:
  *  - A slot is taken by compare-and-swap of its sequence to odd, and only THEN are promise, epoch
  * and floor read. Read earlier, a promise could be raised, and the slot reported as "no vote",
  * between the read and the vote.

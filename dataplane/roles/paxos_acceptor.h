@@ -65,7 +65,7 @@ IB_INLINE struct ib_result ib_acceptor_promise(struct ib_msg *m, const struct ib
 
 /*
  * The partition's PHASE1B: `r` was read after the promise was raised, so no vote of a lower round
- * can lie, or come to lie, above `highest` (design, must 3).
+ * can lie, or come to lie, above `highest` (protocol.md, 3).
  */
 IB_INLINE void ib_acceptor_promised(struct ib_msg *m, const struct ib_acceptor_regs *r) {
     m->type = IB_PHASE1B;

@@ -4,7 +4,7 @@
  * per decided instance goes up.
  *
  * Pure. `c` is a copy of the slot's count. Verdict IB_UP comes with c->done set; the shell stores
- * it only once the value is safely up (design, must 2).
+ * it only once the value is safely up (protocol.md, 2).
  */
 #ifndef INBAND_PAXOS_QUORUM_H
 #define INBAND_PAXOS_QUORUM_H

@@ -1,4 +1,4 @@
-//! What the models say that they speak of exists: files, functions, and the models in README's table.
+//! What documents, models and mutants name exists: files, functions, rules, schedules.
 #![allow(missing_docs)]
 
 use std::fs;
@@ -142,4 +142,95 @@ fn must_apply(patch: &Path) {
         "{} no longer applies: {said}",
         patch.display()
     );
+}
+
+/// What git prints for these arguments, as lines.
+fn git(arguments: &[&str]) -> Vec<String> {
+    let output = std::process::Command::new("git")
+        .current_dir(root())
+        .args(arguments)
+        .output()
+        .expect("git is there");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    text.lines().map(str::to_owned).collect()
+}
+
+/// The numbers of a document's headings, `## 7. Trim`.
+fn numbered(document: &str) -> Vec<u32> {
+    let text = read(&root().join("docs").join(document));
+    let heads = text.lines().filter_map(|line| line.strip_prefix("## "));
+    let numbers = heads.map(|head| head.split('.').next().and_then(|n| n.parse().ok()));
+    numbers
+        .map(|number| number.unwrap_or_else(|| panic!("{document}: a heading without a number")))
+        .collect()
+}
+
+/// Every citation of a rule or a schedule is of one that exists.
+#[test]
+fn cited_rules_and_schedules_exist() {
+    const NUMBERS: &str = "[0-9]+((, | and )[0-9]+)*";
+    let by_name = |document: &str| format!("{document}, {NUMBERS}");
+    let schedule = format!("\\b[Ss]chedules? {NUMBERS}\\b");
+    let rule = format!("\\bRules? {NUMBERS}\\b");
+    let cases = [
+        ("protocol.md", by_name("protocol\\.md"), "."),
+        ("schedules.md", by_name("schedules\\.md"), "."),
+        ("schedules.md", schedule.clone(), "docs/protocol.md"),
+        ("schedules.md", schedule, "crates/*/tests/*"),
+        ("protocol.md", rule, "docs/schedules.md"),
+    ];
+    for (document, pattern, within) in cases {
+        let numbers = numbered(document);
+        let cited = git(&["grep", "-noE", &pattern, "--", within]);
+        assert!(cited.len() > 10, "{pattern} in {within}: {cited:?}");
+        for citation in cited {
+            let (_, words) = citation.split_once(':').expect("a path");
+            let (_, words) = words.split_once(':').expect("a line");
+            let digits = words.split(|c: char| !c.is_ascii_digit());
+            for number in digits.filter_map(|word| word.parse().ok()) {
+                assert!(numbers.contains(&number), "{citation}: {document} has none");
+            }
+        }
+    }
+}
+
+/// The tests and mutants that cover a rule or a schedule, as its document says.
+#[test]
+fn what_covers_rules_and_schedules_exists() {
+    let tracked = git(&["ls-files"]);
+    for (document, least) in [("protocol.md", 60), ("schedules.md", 40)] {
+        let text = read(&root().join("docs").join(document));
+        let covers = |part: &&str| {
+            ["Covered by", "layed by", "utant"]
+                .iter()
+                .any(|w| part.contains(w))
+        };
+        let mut names = 0;
+        for word in text
+            .split("\n\n")
+            .filter(covers)
+            .flat_map(|part| part.split('`').skip(1).step_by(2))
+        {
+            let is_there = if word.contains('/') {
+                root().join(word).exists()
+            } else if word.ends_with(".rs") || word.ends_with(".pml") {
+                tracked
+                    .iter()
+                    .any(|path| path.rsplit('/').next() == Some(word))
+            } else if word.contains('-') && !word.contains(' ') {
+                root().join(format!("mutants/{word}.patch")).exists()
+            } else if word.contains('_')
+                && word
+                    .chars()
+                    .all(|c| c.is_lowercase() || c.is_numeric() || c == '_')
+            {
+                !git(&["grep", "-lE", &format!("fn {word}\\(")]).is_empty()
+            } else {
+                continue;
+            };
+            assert!(is_there, "docs/{document}: there is no {word}");
+            names += 1;
+        }
+        assert!(names >= least, "docs/{document}: {names} names");
+    }
 }

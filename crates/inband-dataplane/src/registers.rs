@@ -1,7 +1,7 @@
 //! Registers as user space reads and writes them, while packet programs use them on other CPUs.
 //!
 //! Every access is a whole 64-bit atomic word. Promises are raised by compare-and-swap with a full
-//! fence before slots are read (design, section 4, *must* 1).
+//! fence before slots are read (protocol.md, 1).
 
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 

@@ -2,7 +2,7 @@
 //!
 //! Not to be confused with `inband_paxos::session`: that one makes *values* of a proposer
 //! exactly-once; this one makes *commands* of a client exactly-once across lost connections and
-//! replicas (design, *must* 8). Part of the replicated state: driven by the log and its time only.
+//! replicas (protocol.md, 8). Part of the replicated state: driven by the log and its time only.
 //!
 //! With several partitions each one keeps the records of the commands that it executes; of a command
 //! over several partitions the lowest of them does. Where a command is executed follows from the

@@ -1,6 +1,6 @@
 //! Packs the commands of many connections for one log into values and remembers who waits for which.
 //!
-//! Order (design, *must* 8): a connection has at most one undecided value in a log, because values
+//! Order (protocol.md, 8): a connection has at most one undecided value in a log, because values
 //! submitted later may be decided earlier. Within a value its commands stand in their order.
 
 use std::collections::{HashMap, VecDeque};

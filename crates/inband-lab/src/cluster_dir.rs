@@ -2,7 +2,7 @@
 //!
 //! Acceptors keep their votes in memory. So after a stop, only the replicas' data are left, and
 //! they are complete only if the stop was clean: everything decided was applied at every live
-//! replica, and the record says so. A new start is a new epoch (design, *must* 5 and 6). Only in
+//! replica, and the record says so. A new start is a new epoch (protocol.md, 5 and 6). Only in
 //! `sync` mode an unclean stop leaves the votes in the acceptors' journals: then the next start goes on
 //! in the same epoch.
 

@@ -215,7 +215,7 @@ impl fmt::Display for Dataplane {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
-    /// Any minority of acceptors at any time; see the design, *must* 6.
+    /// Any minority of acceptors at any time; see protocol.md, 6.
     #[default]
     Memory,
     /// The loss of power everywhere: it is on a disk before it is told. Acceptors run in user space.

@@ -1,4 +1,4 @@
-//! The last decided values, kept in memory for peers that missed them (design, *must* 7).
+//! The last decided values, kept in memory for peers that missed them (protocol.md, 7).
 
 use std::collections::VecDeque;
 

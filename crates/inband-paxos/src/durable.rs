@@ -167,7 +167,7 @@ pub fn has_entered(state_dir: &Path, epoch: u32) -> Result<bool, DurableError> {
 }
 
 /// Enter an epoch as an acceptor with empty memory. `false`: it entered this epoch, or a later one,
-/// before, may have voted and has forgotten: it must not vote (design, *must* 5).
+/// before, may have voted and has forgotten: it must not vote (protocol.md, 5).
 pub fn enter_epoch(state_dir: &Path, epoch: u32) -> Result<bool, DurableError> {
     make_dir(state_dir)?;
     if has_entered(state_dir, epoch)? {

@@ -1,4 +1,4 @@
-//! An acceptor that forgets nothing: the `sync` mode of durability (design, section 4, *must* 6).
+//! An acceptor that forgets nothing: the `sync` mode of durability (protocol.md, 6).
 //!
 //! [`AcceptorJournal`] stands before the soft switch. It sees which registers a packet changed, and
 //! holds back every answer of the acceptor, repeats included, until all changes made so far are on

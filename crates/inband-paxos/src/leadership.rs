@@ -1,7 +1,7 @@
 //! Becoming the leader: watch the current one, and if it is gone take over by phase 1.
 //!
 //! One procedure serves the first start, the take-over by a backup in software or in XDP, and a
-//! stalled leader taking over from itself (design, section 4: leader change, stall). Nobody skips
+//! stalled leader taking over from itself (protocol.md, 16 and 19). Nobody skips
 //! phase 1, not even the first leader: it costs one round trip once.
 //!
 //! A suspicion is sounded first: a majority of acceptors must answer a POSITION before any promise

@@ -4,7 +4,7 @@
 //! written against this trait only; tests drive it with an in-memory log, the program with a
 //! [`crate::node::Node`] on real packets.
 //!
-//! Exactly-once (design, *must* 8): a value may be decided in more than one instance, because a
+//! Exactly-once (protocol.md, 8): a value may be decided in more than one instance, because a
 //! proposer repeats what it has no answer for. Instances are handed over in order, each once;
 //! whether the value in it is *new* is decided by the application's [`crate::session::SessionTable`],
 //! which is part of the replicated state and so of every snapshot.

@@ -1,7 +1,7 @@
 //! The proposer: opens a session, submits values, repeats them until they are decided.
 //!
 //! Sans-I/O: takes (now, event), pushes packets to an [`Outbox`]. Every value ends as decided or,
-//! at its deadline, as a failure (design, *must* 9).
+//! at its deadline, as a failure (protocol.md, 9).
 
 use std::collections::{HashMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! Linearizable reads that do not go through the log (design, *must* 11).
+//! Linearizable reads that do not go through the log (protocol.md, 11).
 //!
 //! The index of a read is the highest instance voted at a majority of the acceptors that vote in this
 //! epoch, asked for after the read came: everything decided before lies at or below it, since an

@@ -1,4 +1,4 @@
-//! Exactly-once: which values of which session have been applied (design, *must* 8).
+//! Exactly-once: which values of which session have been applied (protocol.md, 8).
 //!
 //! Pure and part of the replicated state: every replica feeds it the same values in the same order
 //! and so reaches the same verdicts. A session is opened through the log and is named by the

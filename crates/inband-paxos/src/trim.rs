@@ -1,5 +1,5 @@
 //! Trim: replicas tell each other what they have applied; the floor is what a majority of them
-//! holds durably (design, *must* 7).
+//! holds durably (protocol.md, 7).
 //!
 //! Every replica computes the floor for itself, since any of them may be alone in being heard, and
 //! tells acceptors and leaders. A floor is true for ever, so repeating or reordering it is harmless.

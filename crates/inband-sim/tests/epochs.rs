@@ -128,7 +128,7 @@ fn sealed_without_memory(mutation: Option<Mutation>) -> World {
     world
 }
 
-/// Schedule 5, must 4: an acceptor without memory does not count among the sealed.
+/// Schedule 5, protocol.md, 4: an acceptor without memory does not count among the sealed.
 #[test]
 fn an_acceptor_without_memory_is_no_part_of_the_sealed_majority() {
     let mut kept = sealed_without_memory(None);

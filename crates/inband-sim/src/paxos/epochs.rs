@@ -2,7 +2,7 @@
 //! for tests that need each step at its moment, and for some seeds. In the others [`crate::paxos::plane`] has the
 //! real one.
 //!
-//! Its rules (design, *must* 4 and 5): the acceptors of an epoch are sealed for the next one; once a
+//! Its rules (protocol.md, 4 and 5): the acceptors of an epoch are sealed for the next one; once a
 //! majority of them is, recovering ones not counted, their state is merged as phase 1 would; each
 //! acceptor of the next epoch gets that state, and votes from then on. Hosts enter the epoch each at a
 //! time of its own, before, meanwhile or long after.

@@ -16,23 +16,23 @@ pub enum Mutation {
     IncarnationReused,
     /// Acceptors are told to trim more than a majority of replicas holds (schedules.md, 1).
     TrimTooFar,
-    /// Replicas apply whatever is decided (design, must 8).
+    /// Replicas apply whatever is decided (protocol.md, 8).
     NoSessionTable,
     /// Replicas remember the highest sequence only (schedules.md, 13).
     HighestSequenceOnly,
-    /// Replicas tell that they hold durably what a crash makes them forget (design, must 7).
+    /// Replicas tell that they hold durably what a crash makes them forget (protocol.md, 7).
     NotDurable,
     /// An epoch's acceptors vote before a majority of the epoch before is sealed (schedules.md, 5).
     OpenedEarly,
-    /// An acceptor without memory counts among the sealed ones (design, must 4).
+    /// An acceptor without memory counts among the sealed ones (protocol.md, 4).
     RecoveringSealed,
     /// A read's index is what a leader has stamped (schedules.md, 12).
     ReadOfStamped,
-    /// One acceptor's answer is enough for a read (design, must 11).
+    /// One acceptor's answer is enough for a read (protocol.md, 11).
     ReadOfOneAcceptor,
-    /// A read joins the round of questions that is under way (design, must 11).
+    /// A read joins the round of questions that is under way (protocol.md, 11).
     ReadJoinedLate,
-    /// An acceptor without memory counts for a read (design, must 11).
+    /// An acceptor without memory counts for a read (protocol.md, 11).
     ReadOfRecovering,
     /// What another host was told counts for a read (docs/security.md).
     ReadOfAnother,

@@ -1,4 +1,4 @@
-//! Which rounds hosts use: those of one owner, a process, go up from epoch to epoch (design, *must* 4).
+//! Which rounds hosts use: those of one owner, a process, go up from epoch to epoch (protocol.md, 4).
 
 use std::collections::BTreeMap;
 
