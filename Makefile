@@ -37,7 +37,7 @@ models:
 	@scripts/setup --test
 	@cargo run --quiet --release --locked -p inband-models -- $(ARGS)
 
-# Every deliberate fault of mutants/ must be caught; ONLY="name name" for some.
+# Every deliberate fault of mutants/ must be caught; ONLY="name name" for some. Renews mutants/results.tsv and the table.
 mutants:
 	@scripts/setup --test
 	@scripts/mutants $(ONLY)
@@ -69,6 +69,7 @@ checker:
 lint:
 	@scripts/setup --test
 	@scripts/one-build
+	@scripts/mutants-table --check
 	@cargo fmt --all --check
 	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 	@git ls-files 'dataplane/*.h' 'dataplane/*.c' 'crates/*.bpf.c' 'bindings/*.h' 'bindings/*.c' 'fuzz/*.c' | xargs -r clang-format-19 --dry-run --Werror
