@@ -294,7 +294,7 @@ void inband_stop(inband_ctx *ctx);
  * @param buffer          May be NULL if the capacity is 0.
  * @param capacity_bytes  Bytes that fit the buffer.
  * @return The length of the position in bytes, at least 16. If that is more than the capacity,
- * nothing was written: call again with a larger buffer before anything else. Or an error:
+ *         nothing was written: call again with a larger buffer before anything else. Or an error:
  *         INBAND_ERR_ARGUMENT, INBAND_ERR_BUSY, INBAND_ERR_INTERNAL.
  */
 int64_t inband_save(inband_ctx *ctx, void *buffer, size_t capacity_bytes);

@@ -5,8 +5,8 @@
  *
  * The arguments are configuration files: two replicas of a cluster in a later epoch, whose first
  * instance is FIRST; one with a mistake; a replica and a leader whose peers do not run; replica 1
- * again, with a short deadline. Writes
- * "stop the acceptors" and waits for a line when it wants that done.
+ * again, with a short deadline. Writes "stop the acceptors" and waits for a line when it wants that
+ * done.
  */
 #include <errno.h>
 #include <inttypes.h>
