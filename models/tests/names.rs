@@ -234,3 +234,42 @@ fn what_covers_rules_and_schedules_exists() {
         assert!(names >= least, "docs/{document}: {names} names");
     }
 }
+
+/// The tests that docs/bugs.md names exist. A name may be cut short with `...`.
+#[test]
+fn tests_of_bugs_exist() {
+    let tracked = git(&["ls-files"]);
+    let is_code = |path: &&String| {
+        [".rs", ".py", ".toml"]
+            .iter()
+            .any(|end| path.ends_with(end))
+    };
+    let code: Vec<String> = tracked
+        .iter()
+        .filter(is_code)
+        .map(|path| read(&root().join(path)))
+        .collect();
+    let text = read(&root().join("docs/bugs.md"));
+    let mut names = 0;
+    for row in text.lines().filter(|line| line.starts_with("| ")) {
+        let covered_by = row
+            .trim_end_matches(['|', ' '])
+            .rsplit(" | ")
+            .next()
+            .expect("a column");
+        let quoted = covered_by.split('`').skip(1).step_by(2);
+        for word in quoted.flat_map(|words| words.split([' ', ':', ',', '(', ')'])) {
+            let word = word.trim_end_matches("...");
+            let is_there = if word.ends_with(".rs") {
+                tracked.iter().any(|path| path.ends_with(word))
+            } else if word.matches('_').count() >= 2 && !word.contains(['/', '.', '-']) {
+                code.iter().any(|code| code.contains(word))
+            } else {
+                continue;
+            };
+            assert!(is_there, "docs/bugs.md: there is no {word} ({row})");
+            names += 1;
+        }
+    }
+    assert!(names > 250, "{names} names");
+}
