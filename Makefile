@@ -51,7 +51,7 @@ fuzz: setup
 	@scripts/setup --test
 	@fuzz/run
 
-# Does every kernel take every program in every mode (docs/kernels.md)? RECORD=1 renews dataplane/xdp/verifier.toml,
+# Does every kernel take every program in every mode (docs/kernels.md)? RECORD=1 renews dataplane/verifier.toml,
 # RENEW=1 asks the archive for newer kernels, ONLY=falcon-fifo tries some programs and only prints.
 verifier-matrix:
 	@scripts/setup --test

@@ -3,10 +3,10 @@
  * packets.pml - the protocol packet by packet: learners never decide two values for one instance.
  *
  * Speaks of:
- *   dataplane/roles/paxos_leader.h       ib_leader_request
- *   dataplane/roles/paxos_acceptor.h     ib_acceptor_slot ib_acceptor_promise ib_acceptor_promised
+ *   dataplane/paxos/role_leader.h       ib_leader_request
+ *   dataplane/paxos/role_acceptor.h     ib_acceptor_slot ib_acceptor_promise ib_acceptor_promised
  *                                        ib_acceptor_promise_slot ib_acceptor_vote ib_acceptor_trim
- *   dataplane/roles/paxos_quorum.h       ib_quorum
+ *   dataplane/paxos/role_quorum.h       ib_quorum
  *   crates/inband-paxos/src/leadership.rs  on_promise propose on_nack go_on
  *   crates/inband-paxos/src/recovery.rs    on_promise on_vote
  *   crates/inband-paxos/src/learner.rs     on_vote

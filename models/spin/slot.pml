@@ -4,8 +4,8 @@
  * on two CPUs, a promise raised by user space or by a packet on another CPU, and a trim.
  *
  * Speaks of:
- *   dataplane/inband/exclusive.h               ib_take ib_raise
- *   dataplane/inband/shell.h                   ib_acceptor_snapshot
+ *   dataplane/ground/seqlock.h               ib_seq_lock ib_atomic_max
+ *   dataplane/paxos/shell.h                   ib_acceptor_snapshot
  *                                              ib_acceptor_unchanged ib_shell_acceptor_slot
  *                                              ib_shell_acceptor_partition
  *   crates/inband-dataplane/src/registers.rs   raise_promise slot

@@ -6,7 +6,7 @@
 //! - `crates/inband-paxos/src/quorum.rs`: `add` `best`
 //! - `crates/inband-paxos/src/trim.rs`: `majority_holds`
 //! - `crates/inband-paxos/src/durable.rs`: `next_incarnation`
-//! - `dataplane/roles/paxos_acceptor.h`: `ib_acceptor_promise` `ib_acceptor_slot` `ib_acceptor_trim`
+//! - `dataplane/paxos/role_acceptor.h`: `ib_acceptor_promise` `ib_acceptor_slot` `ib_acceptor_trim`
 //!
 //! The network is a set: a PHASE2A may arrive at any time, again, or never. An answer to phase 1 is lost or
 //! heard at once: a proposer adds answers up, so one that comes later makes no difference.

@@ -3,7 +3,7 @@
 //! without knowing it, and a write of its may survive.
 //!
 //! Speaks of:
-//! - `dataplane/roles/flair.h`: `ib_flair_write` `ib_flair_write_reply` `ib_flair_read` `ib_flair_read_reply`
+//! - `dataplane/flair/role.h`: `ib_flair_write` `ib_flair_write_reply` `ib_flair_read` `ib_flair_read_reply`
 //!   `ib_flair_renew` `ib_flair_install`
 //! - `crates/inband-flair/src/lflair.rs`: `begin` `install` `activate` `beat` `confirmed`
 //! - `crates/inband-flair/src/groups.rs`: `take` `on_read`

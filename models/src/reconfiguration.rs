@@ -6,7 +6,7 @@
 //! - `crates/inband-control/src/coordinator.rs`: `sealed` `end_sealing` `end_installing` `next_step`
 //! - `crates/inband-control/src/member.rs`: `align` `open` `seal` `install` `sealed_state` `plan`
 //! - `crates/inband-control/src/acceptor.rs`: `serves` `replaces` `add`
-//! - `dataplane/roles/paxos_acceptor.h`: `ib_acceptor_may_vote` `ib_acceptor_learn`
+//! - `dataplane/paxos/role_acceptor.h`: `ib_acceptor_may_vote` `ib_acceptor_learn`
 //!
 //! The control plane's own state is one value: Raft is trusted. A coordinator may be told at any time what is
 //! true of an acceptor then, and act on it later. Proposers have one round each and belong to an epoch that

@@ -145,7 +145,7 @@ fn check(keys: Option<&Keys>, packet: &[u8], family: Family) -> u32 {
     unsafe {
         match family {
             Family::Paxos { partitions } => {
-                c::ib_keys_check(keys, packet.as_ptr(), len_bytes, partitions as u32)
+                c::ib_paxos_keys_check(keys, packet.as_ptr(), len_bytes, partitions as u32)
             }
             Family::Flair { sets } => {
                 c::ib_flair_keys_check(keys, packet.as_ptr(), len_bytes, sets as u32)

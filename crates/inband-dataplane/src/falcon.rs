@@ -165,16 +165,6 @@ impl FalconConfig {
     }
 }
 
-/// What programs are loaded with that are not Falcon's.
-pub(crate) const NO_FALCON: c::ib_falcon_config = c::ib_falcon_config {
-    policy: 0,
-    slots_log2: 0,
-    workers: 0,
-    user_tasks_max: 0,
-    locality_wait_ns: 0,
-    incarnation: 0,
-};
-
 /// What to do with a packet that was handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -191,7 +181,7 @@ pub enum Verdict {
 impl Verdict {
     fn of(result: &c::ib_falcon_result) -> Verdict {
         match result.verdict {
-            v if v == c::IB_BACK => Verdict::Back,
+            v if v == c::IB_REPLY => Verdict::Back,
             v if v == c::IB_TO_EXECUTOR => {
                 let address = Ipv4Addr::from(result.to_address);
                 Verdict::ToExecutor(SocketAddrV4::new(address, result.to_port as u16))
@@ -210,7 +200,7 @@ pub struct FalconSwitch {
 }
 
 // SAFETY: `raw` points into `registers` and `counters`, which live as long as it does and are shared
-// memory by design: ib_falcon_switch_handle touches them by the atomic steps of falcon_shell.h only.
+// memory by design: ib_falcon_switch_handle touches them by the atomic steps of falcon/shell.h only.
 unsafe impl Send for FalconSwitch {}
 // SAFETY: as above; `raw` itself is only read.
 unsafe impl Sync for FalconSwitch {}

@@ -79,7 +79,7 @@ impl Verdict {
         let header = || wire::parse(packet).ok().map(|(header, ..)| header);
         match verdict {
             v if v == c::IB_PASS => Verdict::Pass,
-            v if v == c::IB_BACK => Verdict::Back,
+            v if v == c::IB_REPLY => Verdict::Back,
             v if v == c::IB_TO_REPLICA => header().map_or(Verdict::Drop, |h| Verdict::ToReplica {
                 set: h.set.into(),
                 replica: h.replica.into(),
@@ -100,7 +100,7 @@ pub struct FlairSwitch {
 }
 
 // SAFETY: `raw` points into `registers` and `counters`, which live as long as it does and are shared
-// memory by design: ib_flair_switch_handle touches them by the atomic steps of flair_shell.h only.
+// memory by design: ib_flair_switch_handle touches them by the atomic steps of flair/shell.h only.
 unsafe impl Send for FlairSwitch {}
 // SAFETY: as above; `raw` itself is only read.
 unsafe impl Sync for FlairSwitch {}

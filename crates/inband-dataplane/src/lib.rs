@@ -1,7 +1,7 @@
 //! The roles of Inband as packet programs: soft switch, XDP loader, registers.
 //!
 //! Everything unsafe in the project is in this crate: calls into the native build of
-//! `dataplane/roles/`, registers shared with packet programs, BPF system calls.
+//! the roles in `dataplane/`, registers shared with packet programs, BPF system calls.
 
 /// The C headers of `dataplane/`, as bindgen sees them.
 #[allow(
@@ -11,7 +11,10 @@
     clippy::all
 )]
 pub mod c {
-    include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+    include!(concat!(env!("OUT_DIR"), "/ground.rs"));
+    include!(concat!(env!("OUT_DIR"), "/paxos.rs"));
+    include!(concat!(env!("OUT_DIR"), "/flair.rs"));
+    include!(concat!(env!("OUT_DIR"), "/falcon.rs"));
 }
 
 pub mod auth;

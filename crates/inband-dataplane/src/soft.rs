@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::c;
 use crate::registers::{Ring, Shared};
 use crate::wire::PACKET_LEN_MAX_BYTES;
+use crate::xdp::programs::Settings;
 
 /// Bytes of a slot of an acceptor's ring.
 pub const ACCEPTOR_SLOT_LEN_BYTES: usize = size_of::<c::ib_slot>() + size_of::<c::ib_tail>();
@@ -29,7 +30,7 @@ pub struct Roles {
 
 impl Roles {
     fn bits(self) -> u32 {
-        let bit = |on, bit: c::ib_roles| if on { bit } else { 0 };
+        let bit = |on, bit: c::ib_paxos_roles| if on { bit } else { 0 };
         bit(self.leader, c::IB_ROLE_LEADER)
             | bit(self.acceptor, c::IB_ROLE_ACCEPTOR)
             | bit(self.quorum, c::IB_ROLE_QUORUM)
@@ -46,6 +47,15 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// What a program of these sizes is loaded with.
+    pub(crate) fn settings(self, common: c::ib_settings) -> Settings {
+        let own = c::ib_paxos_settings {
+            ring_slots: self.ring_slots as u32,
+            reserved: 0,
+        };
+        Settings::new(common, &own)
+    }
+
     /// Are the sizes within the limits? If not, which one is not.
     pub fn validate(self) -> Result<(), String> {
         let partitions = 1..=c::IB_PARTITIONS_MAX as usize;
@@ -127,7 +137,7 @@ pub(crate) struct Counters(Shared<u64>);
 impl Counters {
     /// All zero.
     pub(crate) fn new() -> Counters {
-        Counters(Shared::zeroed(c::IB_REASONS_COUNT as usize))
+        Counters(Shared::zeroed(c::IB_REASONS_MAX as usize))
     }
 
     /// For the native roles.
@@ -137,7 +147,7 @@ impl Counters {
 
     /// By name, those that are not zero.
     pub(crate) fn by_name(&self) -> BTreeMap<&'static str, u64> {
-        (0..c::IB_REASONS_COUNT)
+        (0..c::IB_REASONS_MAX)
             .filter_map(|i| Some((reason_name(i)?, self.0.get(i as usize))))
             .filter(|(_, count)| *count != 0)
             .collect()
@@ -148,11 +158,11 @@ impl Counters {
 pub struct SoftSwitch {
     registers: Arc<Registers>,
     counters: Counters,
-    raw: c::ib_switch,
+    raw: c::ib_paxos_switch,
 }
 
 // SAFETY: `raw` points into `registers` and `counters`, which live as long as it does and are shared
-// memory by design: ib_switch_handle touches them by the atomic steps of shell.h only.
+// memory by design: ib_paxos_switch_handle touches them by the atomic steps of shell.h only.
 unsafe impl Send for SoftSwitch {}
 // SAFETY: as above; `raw` itself is only read.
 unsafe impl Sync for SoftSwitch {}
@@ -162,7 +172,7 @@ impl SoftSwitch {
     pub fn new(node: u8, roles: Roles, geometry: Geometry) -> SoftSwitch {
         let registers = Arc::new(Registers::new(geometry, roles));
         let counters = Counters::new();
-        let raw = c::ib_switch {
+        let raw = c::ib_paxos_switch {
             roles: roles.bits(),
             node: u32::from(node),
             partitions: geometry.partitions as u32,
@@ -196,13 +206,13 @@ impl SoftSwitch {
         let mut len = len_bytes as u32;
         // SAFETY: buffer has the full size the function asks for, len is within it, and the
         // registers that `raw` points to live as long as self.
-        let result = unsafe { c::ib_switch_handle(&mut raw, buffer.as_mut_ptr(), &mut len) };
+        let result = unsafe { c::ib_paxos_switch_handle(&mut raw, buffer.as_mut_ptr(), &mut len) };
         let verdict = match result.verdict {
             v if v == c::IB_PASS => Verdict::Pass,
-            v if v == c::IB_BACK => Verdict::Back,
+            v if v == c::IB_REPLY => Verdict::Back,
             v if v == c::IB_TO_ACCEPTORS => Verdict::ToAcceptors,
             v if v == c::IB_TO_LEARNERS => Verdict::ToLearners,
-            v if v == c::IB_UP => Verdict::Up,
+            v if v == c::IB_DELIVER => Verdict::Up,
             _ => Verdict::Drop,
         };
         (verdict, result.reason, len as usize)
@@ -224,13 +234,22 @@ impl SoftSwitch {
     }
 }
 
+/// The names of all reasons, of the ground and of every system.
+pub fn reasons() -> impl Iterator<Item = &'static str> {
+    (0..c::IB_REASONS_MAX).filter_map(reason_name)
+}
+
 /// The name of a reason (the counter's name); `None` if there is none of this number.
 pub fn reason_name(reason: u32) -> Option<&'static str> {
-    // SAFETY: returns NULL or a static, NUL-terminated ASCII string.
-    let name = unsafe { c::ib_reason_name(reason) };
-    if name.is_null() {
-        return None;
-    }
+    let tables = [
+        c::ib_ground_reason_name,
+        c::ib_paxos_reason_name,
+        c::ib_flair_reason_name,
+        c::ib_falcon_reason_name,
+    ];
+    // SAFETY: each returns NULL or a static, NUL-terminated ASCII string.
+    let names = tables.map(|table| unsafe { table(reason) });
+    let name = names.into_iter().find(|name| !name.is_null())?;
     // SAFETY: not NULL, static (see above).
     unsafe { CStr::from_ptr(name) }.to_str().ok()
 }

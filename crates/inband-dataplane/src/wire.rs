@@ -14,18 +14,18 @@ pub const PACKET_LEN_MAX_BYTES: usize = HEADER_LEN_BYTES + VALUE_LEN_MAX_BYTES;
 #[repr(u8)]
 #[allow(missing_docs)]
 pub enum Type {
-    Request = c::IB_REQUEST as u8,
-    Phase1A = c::IB_PHASE1A as u8,
-    Phase1B = c::IB_PHASE1B as u8,
-    Phase2A = c::IB_PHASE2A as u8,
-    Phase2B = c::IB_PHASE2B as u8,
-    Nack = c::IB_NACK as u8,
-    Busy = c::IB_BUSY as u8,
-    Learn = c::IB_LEARN as u8,
-    Position = c::IB_POSITION as u8,
-    Trim = c::IB_TRIM as u8,
-    Reply = c::IB_REPLY as u8,
-    Alive = c::IB_ALIVE as u8,
+    Request = c::IB_PAXOS_REQUEST as u8,
+    Phase1A = c::IB_PAXOS_PHASE1A as u8,
+    Phase1B = c::IB_PAXOS_PHASE1B as u8,
+    Phase2A = c::IB_PAXOS_PHASE2A as u8,
+    Phase2B = c::IB_PAXOS_PHASE2B as u8,
+    Nack = c::IB_PAXOS_NACK as u8,
+    Busy = c::IB_PAXOS_BUSY as u8,
+    Learn = c::IB_PAXOS_LEARN as u8,
+    Position = c::IB_PAXOS_POSITION as u8,
+    Trim = c::IB_PAXOS_TRIM as u8,
+    Reply = c::IB_PAXOS_REPLY as u8,
+    Alive = c::IB_PAXOS_ALIVE as u8,
 }
 
 impl Type {
@@ -59,21 +59,21 @@ impl Type {
 #[allow(missing_docs)]
 pub mod flag {
     use crate::c;
-    pub const NOOP: u16 = c::IB_F_NOOP as u16;
-    pub const OPEN: u16 = c::IB_F_OPEN as u16;
-    pub const VALUE_MASK: u16 = c::IB_F_VALUE_MASK as u16;
-    pub const SLOT: u16 = c::IB_F_SLOT as u16;
-    pub const VOTE: u16 = c::IB_F_VOTE as u16;
-    pub const REPEAT: u16 = c::IB_F_REPEAT as u16;
-    pub const RECOVERY: u16 = c::IB_F_RECOVERY as u16;
-    pub const ANSWER: u16 = c::IB_F_ANSWER as u16;
-    pub const LEADER: u16 = c::IB_F_LEADER as u16;
-    pub const PEER: u16 = c::IB_F_PEER as u16;
-    pub const RECOVERING: u16 = c::IB_F_RECOVERING as u16;
-    pub const BELOW_FLOOR: u16 = c::IB_F_BELOW_FLOOR as u16;
+    pub const NOOP: u16 = c::IB_PAXOS_F_NOOP as u16;
+    pub const OPEN: u16 = c::IB_PAXOS_F_OPEN as u16;
+    pub const VALUE_MASK: u16 = c::IB_PAXOS_F_VALUE_MASK as u16;
+    pub const SLOT: u16 = c::IB_PAXOS_F_SLOT as u16;
+    pub const VOTE: u16 = c::IB_PAXOS_F_VOTE as u16;
+    pub const REPEAT: u16 = c::IB_PAXOS_F_REPEAT as u16;
+    pub const RECOVERY: u16 = c::IB_PAXOS_F_RECOVERY as u16;
+    pub const ANSWER: u16 = c::IB_PAXOS_F_ANSWER as u16;
+    pub const LEADER: u16 = c::IB_PAXOS_F_LEADER as u16;
+    pub const PEER: u16 = c::IB_PAXOS_F_PEER as u16;
+    pub const RECOVERING: u16 = c::IB_PAXOS_F_RECOVERING as u16;
+    pub const BELOW_FLOOR: u16 = c::IB_PAXOS_F_BELOW_FLOOR as u16;
 }
 
-/// The header in host order. Field meanings and units are those of `struct ib_header`.
+/// The header in host order. Field meanings and units are those of `struct ib_paxos_header`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Header {
@@ -152,7 +152,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 macro_rules! offset {
     ($field:ident) => {
-        std::mem::offset_of!(c::ib_header, $field)
+        std::mem::offset_of!(c::ib_paxos_header, $field)
     };
 }
 
@@ -191,7 +191,7 @@ pub(crate) fn unpadded(packet: &[u8], value: &[u8]) -> Result<(), ParseError> {
     })
 }
 
-/// Split a UDP payload into header and value. The same checks as `ib_parse`, for the packets that
+/// Split a UDP payload into header and value. The same checks as `ib_paxos_parse`, for the packets that
 /// reach user space.
 pub fn parse(packet: &[u8]) -> Result<(Header, &[u8]), ParseError> {
     let (byte, value) = checked(packet)?;

@@ -198,19 +198,15 @@ impl XdpHost {
         let build = Build {
             roles: spec.roles,
             geometry: spec.geometry,
-            settings: c::ib_settings {
+            settings: spec.geometry.settings(c::ib_settings {
                 node: u32::from(spec.node),
                 partitions: spec.geometry.partitions as u32,
-                ring_slots: spec.geometry.ring_slots as u32,
                 address: wire_address(spec.address),
                 loop_ifindex: loopback.as_ref().map_or(0, |l| l.near.index),
                 generic: u32::from(spec.mode == XdpMode::Generic),
                 port: wire_port(spec.address),
                 authenticated: u16::from(spec.keys.is_some()),
-                groups: 0,
-                incarnation: 0,
-                falcon: crate::falcon::NO_FALCON,
-            },
+            }),
             ring_buffer_bytes: spec.ring_buffer_bytes,
         };
         let programs = Programs::load(&build, None)?;
@@ -218,8 +214,8 @@ impl XdpHost {
             programs.set_keys(keys)?;
         }
         let groups = [
-            (c::IB_XDP_ACCEPTORS, &spec.acceptors),
-            (c::IB_XDP_LEARNERS, &spec.learners),
+            (c::IB_PAXOS_ACCEPTORS_GROUP, &spec.acceptors),
+            (c::IB_PAXOS_LEARNERS_GROUP, &spec.learners),
         ]
         .map(|(which, peers)| Group::new(which, peers, &spec, &link, loopback.as_ref()));
         let pair = loopback.iter().flat_map(|l| [l.near.index, l.far.index]);
@@ -272,8 +268,8 @@ impl XdpHost {
         }
         let known: Vec<c::ib_member> = self.groups.iter().flat_map(Group::known).collect();
         let members = [
-            (c::IB_XDP_ACCEPTORS, &spec.acceptors),
-            (c::IB_XDP_LEARNERS, &spec.learners),
+            (c::IB_PAXOS_ACCEPTORS_GROUP, &spec.acceptors),
+            (c::IB_PAXOS_LEARNERS_GROUP, &spec.learners),
         ];
         let groups = members.map(|(which, peers)| {
             let mut group = Group::new(which, peers, &spec, &self.link, self.loopback.as_ref());

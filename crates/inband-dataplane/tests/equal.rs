@@ -312,7 +312,7 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
     pair.compare_counters("at the end");
 }
 
-/// What is to become of a frame, by the rules of `enter.h` told once more: `None` if it is not ours.
+/// What is to become of a frame, by the rules of `validate.h` told once more: `None` if it is not ours.
 fn expected(gate: &mut Gate, native: &SoftSwitch, frame: &[u8]) -> Option<Outcome> {
     let half = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let is_ours = frame.len() >= 42

@@ -12,7 +12,7 @@ use common::falcon_sequence::{config, Record, Sequence, INCARNATION, NODE, RECOR
 use common::{seed, Prng};
 use inband_dataplane::auth::{Gate, Keys, Secret};
 use inband_dataplane::falcon::{FalconSwitch, Policy};
-use inband_dataplane::soft::reason_name;
+use inband_dataplane::soft::reasons;
 use inband_dataplane::wire::HEADER_LEN_BYTES;
 
 /// Of each policy.
@@ -125,7 +125,7 @@ fn random_packets_leave_kernel_and_native_equal() {
         eprintln!("{policy:?}: {:?}", pair.compare_counters("at the end"));
         met.append(&mut pair.met);
     }
-    let all = (0..).map_while(reason_name);
+    let all = reasons();
     let missing: Vec<_> = all
         .filter(|name| name.starts_with("falcon_") && !NOT_HERE.contains(name))
         .filter(|name| !met.contains(name))

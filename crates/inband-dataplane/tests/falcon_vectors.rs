@@ -1,4 +1,4 @@
-//! The packet vectors of Falcon (`dataplane/vectors/falcon.toml`) through the native role and, as real
+//! The packet vectors of Falcon (`dataplane/falcon/vectors/scheduler.toml`) through the native role and, as real
 //! frames, through the XDP program.
 #![allow(missing_docs)]
 
@@ -14,7 +14,7 @@ use inband_dataplane::auth::{sign, Digest, Gate};
 use inband_dataplane::falcon::registers::{ExecutorState, QueueView, SlotView};
 use inband_dataplane::falcon::wire::{self, flag, Description, Header, Task, Type};
 use inband_dataplane::falcon::{FalconConfig, FalconRegisters, FalconSwitch, Policy, Verdict};
-use inband_dataplane::soft::reason_name;
+use inband_dataplane::soft::reasons;
 use serde::Deserialize;
 
 /// The set that cases are about, unless a packet says otherwise.
@@ -384,7 +384,7 @@ impl After {
 }
 
 fn cases() -> Vec<Case> {
-    files(|stem| stem == "falcon")
+    files("falcon")
         .iter()
         .flat_map(|(stem, text)| {
             let file: File = toml::from_str(text).unwrap_or_else(|e| panic!("{stem}: {e}"));
@@ -531,7 +531,7 @@ fn every_vector_runs_in_the_kernel() {
 fn every_reason_has_a_vector_or_an_exception() {
     let steps = cases().into_iter().flat_map(|case| case.packet);
     let shown: BTreeSet<String> = steps.map(|step| step.reason).collect();
-    let all = (0..).map_while(reason_name).map(str::to_owned);
+    let all = reasons().map(str::to_owned);
     let all: BTreeSet<String> = all.filter(|name| name.starts_with("falcon_")).collect();
     let excused: BTreeSet<String> = ELSEWHERE.map(|(name, _)| name.to_owned()).into();
     let missing: Vec<_> = all

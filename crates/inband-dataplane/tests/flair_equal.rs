@@ -15,7 +15,7 @@ use inband_dataplane::flair::registers::SessionView;
 use inband_dataplane::flair::rig::FlairRig;
 use inband_dataplane::flair::wire::{emit, parse, Header, Type};
 use inband_dataplane::flair::{FlairRegisters, FlairSwitch};
-use inband_dataplane::soft::reason_name;
+use inband_dataplane::soft::reasons;
 use inband_dataplane::wire::HEADER_LEN_BYTES;
 use inband_dataplane::xdp::rig::udp_frame;
 
@@ -131,7 +131,7 @@ fn random_packets_leave_kernel_and_native_equal() {
     }
     pair.compare_all("at the end");
     eprintln!("{:?}", pair.compare_counters("at the end"));
-    let all = (0..).map_while(reason_name);
+    let all = reasons();
     let missing: Vec<_> = all
         .filter(|name| name.starts_with("flair_") && *name != "flair_client_by_host")
         .filter(|name| !pair.met.contains(name))

@@ -1,4 +1,4 @@
-//! The packet vectors of FLAIR (`dataplane/vectors/flair.toml`) through the native role and, as real
+//! The packet vectors of FLAIR (`dataplane/flair/vectors/switch.toml`) through the native role and, as real
 //! frames, through the XDP program.
 #![allow(missing_docs)]
 
@@ -14,7 +14,7 @@ use inband_dataplane::auth::{sign, Gate};
 use inband_dataplane::flair::registers::{GroupView, SessionView};
 use inband_dataplane::flair::wire::{self, digest, emit, flag, key_hash, Header, Type};
 use inband_dataplane::flair::{FlairRegisters, FlairSwitch, Verdict};
-use inband_dataplane::soft::reason_name;
+use inband_dataplane::soft::reasons;
 use inband_dataplane::wire::HEADER_LEN_BYTES;
 use serde::Deserialize;
 
@@ -274,7 +274,7 @@ fn snapshot(registers: &FlairRegisters) -> (Vec<SessionView>, Vec<GroupView>) {
 }
 
 fn cases() -> Vec<Case> {
-    files(|stem| stem == "flair")
+    files("flair")
         .iter()
         .flat_map(|(stem, text)| {
             let file: File = toml::from_str(text).unwrap_or_else(|e| panic!("{stem}: {e}"));
@@ -396,7 +396,7 @@ fn every_vector_runs_in_the_kernel() {
 fn every_reason_has_a_vector_or_an_exception() {
     let steps = cases().into_iter().flat_map(|case| case.packet);
     let shown: BTreeSet<String> = steps.map(|step| step.reason).collect();
-    let all = (0..).map_while(reason_name).map(str::to_owned);
+    let all = reasons().map(str::to_owned);
     let all: BTreeSet<String> = all.filter(|name| name.starts_with("flair_")).collect();
     let excused: BTreeSet<String> = ELSEWHERE.map(|(name, _)| name.to_owned()).into();
     let missing: Vec<_> = all

@@ -1,6 +1,6 @@
 //! Do the kernels that people have take every program in every mode? Each of Debian's kernels boots in
 //! QEMU, without disk and network, and this same executable is its init: it loads all programs and
-//! says what the verifier said, which is compared with `dataplane/xdp/verifier.toml`.
+//! says what the verifier said, which is compared with `dataplane/verifier.toml`.
 //!
 //! What cannot be tried here (no QEMU, no kernel package) is listed as NOT RUN and ignored;
 //! with `INBAND_REQUIRE_ALL=1` it fails. `make test` tries the oldest kernel and the one in the

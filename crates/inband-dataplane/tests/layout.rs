@@ -58,7 +58,7 @@ fn the_kernel_and_rust_see_the_same_structs() {
     let race = Btf::from_raw("race", object!("race")).unwrap().unwrap();
     let flair = Btf::from_raw("flair", object!("flair")).unwrap().unwrap();
     let falcon = Btf::from_raw("falcon", object!("falcon")).unwrap().unwrap();
-    let structs: [(&Btf<'_>, &str, Layout); 21] = [
+    let structs: [(&Btf<'_>, &str, Layout); 23] = [
         (
             &acceptor,
             "ib_acceptor_regs",
@@ -99,8 +99,18 @@ fn the_kernel_and_rust_see_the_same_structs() {
         (
             &acceptor,
             "ib_settings",
-            in_rust!(c::ib_settings: node, partitions, ring_slots, address, loop_ifindex, generic,
-                port, authenticated, groups, incarnation, falcon),
+            in_rust!(c::ib_settings: node, partitions, address, loop_ifindex, generic, port,
+                authenticated),
+        ),
+        (
+            &acceptor,
+            "ib_paxos_settings",
+            in_rust!(c::ib_paxos_settings: ring_slots, reserved),
+        ),
+        (
+            &flair,
+            "ib_flair_settings",
+            in_rust!(c::ib_flair_settings: incarnation, groups, reserved),
         ),
         (
             &copies,
@@ -155,8 +165,8 @@ fn the_kernel_and_rust_see_the_same_structs() {
         (&leader, "ib_keys", in_rust!(c::ib_keys: active, key)),
         (
             &race,
-            "ib_header",
-            in_rust!(c::ib_header: magic, version, type_ as "type", flags, partition, node,
+            "ib_paxos_header",
+            in_rust!(c::ib_paxos_header: magic, version, type_ as "type", flags, partition, node,
                 value_len_bytes, key_id, epoch, checksum, instance, floor, round, vround,
                 client_id, client_seq, client_low, digest, tag),
         ),

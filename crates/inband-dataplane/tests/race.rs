@@ -489,15 +489,16 @@ fn the_soft_switch_keeps_its_promises() {
             }
             let round = now.promise + prng.below(4) - 1;
             if prng.below(16) == 0 {
-                packet[offset_of!(c::ib_header, type_)] = Type::Phase1A as u8;
+                packet[offset_of!(c::ib_paxos_header, type_)] = Type::Phase1A as u8;
                 if prng.below(4) != 0 {
-                    packet[at(offset_of!(c::ib_header, flags), 2)]
+                    packet[at(offset_of!(c::ib_paxos_header, flags), 2)]
                         .copy_from_slice(&flag::SLOT.to_be_bytes());
                 }
             }
-            packet[at(offset_of!(c::ib_header, instance), 8)]
+            packet[at(offset_of!(c::ib_paxos_header, instance), 8)]
                 .copy_from_slice(&instance.to_be_bytes());
-            packet[at(offset_of!(c::ib_header, round), 8)].copy_from_slice(&round.to_be_bytes());
+            packet[at(offset_of!(c::ib_paxos_header, round), 8)]
+                .copy_from_slice(&round.to_be_bytes());
             handle(&packet);
         }
     };

@@ -1,4 +1,4 @@
-//! The packet vectors of `dataplane/vectors/` through the native roles and, as real frames, through
+//! The packet vectors of `dataplane/paxos/vectors/` through the native roles and, as real frames, through
 //! the XDP programs.
 #![allow(missing_docs)]
 
@@ -10,7 +10,7 @@ use common::vector::{files, keys_of, named, value_of, Damage};
 use common::{Kernel, Outcome, Registers as All, EPOCH};
 use inband_dataplane::auth::{sign, Gate};
 use inband_dataplane::registers::{AcceptorView, CountView, LeaderView, SlotView};
-use inband_dataplane::soft::{reason_name, Geometry, Roles, SoftSwitch, Verdict};
+use inband_dataplane::soft::{reasons, Geometry, Roles, SoftSwitch, Verdict};
 use inband_dataplane::wire::{self, digest, emit, flag, Header, Type};
 use serde::Deserialize;
 
@@ -317,7 +317,7 @@ fn roles_of(names: &[String]) -> Roles {
 }
 
 fn cases() -> Vec<(String, Case)> {
-    files(|stem| !OTHERS.contains(&stem))
+    files("paxos")
         .into_iter()
         .flat_map(|(stem, text)| {
             let file: File = toml::from_str(&text).unwrap_or_else(|e| panic!("{stem}: {e}"));
@@ -464,7 +464,7 @@ fn every_reason_has_a_vector_or_an_exception() {
         .flat_map(|(_, case)| case.packet)
         .map(|step| step.reason)
         .collect();
-    let all = (0..).map_while(reason_name).map(str::to_owned);
+    let all = reasons().map(str::to_owned);
     let is_ours = |name: &String| !OTHERS.iter().any(|other| name.starts_with(other));
     let all: BTreeSet<String> = all.filter(is_ours).collect();
     let excused: BTreeSet<String> = ELSEWHERE

@@ -1,5 +1,5 @@
 //! What this machine's kernel says of every program in every mode, held against
-//! `dataplane/xdp/verifier.toml`: instructions and stack may not jump unnoticed. Other kernels:
+//! `dataplane/verifier.toml`: instructions and stack may not jump unnoticed. Other kernels:
 //! `tests/kernels.rs`.
 #![allow(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! Limits of the host side, in one place; those of packets are what `falcon_wire.h` says.
+//! Limits of the host side, in one place; those of packets are what `falcon/wire.h` says.
 
 use inband_dataplane::falcon::wire;
 

@@ -127,19 +127,15 @@ struct Site {
 
 impl Site {
     fn load(site: usize, geometry: Geometry) -> Result<Site, XdpError> {
-        let settings = c::ib_settings {
+        let settings = geometry.settings(c::ib_settings {
             node: u32::from(node(site)),
             partitions: geometry.partitions as u32,
-            ring_slots: geometry.ring_slots as u32,
             address: wire_address(address(site)),
             loop_ifindex: 0,
             generic: 0,
             port: wire_port(address(site)),
             authenticated: 0,
-            groups: 0,
-            incarnation: 0,
-            falcon: crate::falcon::NO_FALCON,
-        };
+        });
         let build = Build {
             roles: Roles {
                 leader: site == LEADER,
@@ -156,10 +152,8 @@ impl Site {
             .into_iter()
             .flatten()
             .collect();
-        let authenticated = c::ib_settings {
-            authenticated: 1,
-            ..settings
-        };
+        let mut authenticated = settings;
+        authenticated.common.authenticated = 1;
         let all: Vec<&Loaded> = [&roles.dispatch, &roles.copies]
             .into_iter()
             .chain(shared.iter().copied())
@@ -203,9 +197,9 @@ impl Site {
         self.plain
             .set_bytes("ib_fan_out_map", 0, &fan_out.to_ne_bytes())?;
         let which = if site == LEADER {
-            c::IB_XDP_ACCEPTORS
+            c::IB_PAXOS_ACCEPTORS_GROUP
         } else {
-            c::IB_XDP_LEARNERS
+            c::IB_PAXOS_LEARNERS_GROUP
         };
         self.roles
             .set_members(which, &group(site, &out), &ifindexes)?;

@@ -1,4 +1,4 @@
-//! Packets of Falcon: the header of `falcon_wire.h` in host order, and the tasks behind it.
+//! Packets of Falcon: the header of `falcon/wire.h` in host order, and the tasks behind it.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -23,7 +23,7 @@ pub const RESOURCES: u8 = c::IB_FALCON_QUEUES_MAX as u8;
 /// Executors of a worker, at most.
 pub const EXECUTORS: u32 = c::IB_FALCON_EXECUTORS;
 
-/// Message types; see `falcon_wire.h` for who sends which to whom.
+/// Message types; see `falcon/wire.h` for who sends which to whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -59,7 +59,7 @@ impl Type {
     }
 }
 
-/// Flag bits; see `falcon_wire.h`.
+/// Flag bits; see `falcon/wire.h`.
 #[allow(missing_docs)]
 pub mod flag {
     use crate::c;

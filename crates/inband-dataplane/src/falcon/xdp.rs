@@ -20,7 +20,7 @@ use crate::xdp::lost;
 use crate::xdp::maps::{map_array, update};
 use crate::xdp::netlink::Netlink;
 use crate::xdp::probe::check_kernel;
-use crate::xdp::programs::{counters_of, load_object, objects, Loaded};
+use crate::xdp::programs::{counters_of, load_object, objects, Loaded, Settings};
 use crate::xdp::{wire_address, wire_port, XdpMode};
 
 pub use crate::xdp::forwarding::{allow_forwarding, may_look_up_clients};
@@ -53,20 +53,17 @@ impl FalconXdpSpec {
         self.config.validate().map_err(XdpError::Spec)
     }
 
-    pub(crate) fn settings(&self) -> c::ib_settings {
-        c::ib_settings {
+    pub(crate) fn settings(&self) -> Settings {
+        let common = c::ib_settings {
             node: u32::from(self.node),
             partitions: self.config.sets as u32,
-            ring_slots: 0,
             address: wire_address(self.address),
             loop_ifindex: 0,
             generic: u32::from(self.mode == XdpMode::Generic),
             port: wire_port(self.address),
             authenticated: u16::from(self.keys.is_some()),
-            groups: 0,
-            incarnation: 0,
-            falcon: self.config.raw(self.incarnation),
-        }
+        };
+        Settings::new(common, &self.config.raw(self.incarnation))
     }
 }
 

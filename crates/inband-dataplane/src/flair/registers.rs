@@ -23,7 +23,7 @@ pub struct SessionView {
     pub followers: u8,
     pub replicas: u8,
     pub weights: [u8; 8],
-    /// Flags of `flair_wire.h`.
+    /// Flags of `flair/wire.h`.
     pub policy: u8,
     pub step_down_ns: u64,
     /// Active before it, by the switch's clock.

@@ -1,4 +1,4 @@
-//! Packets of FLAIR: the header of `flair_wire.h` in host order, the key and the data behind it.
+//! Packets of FLAIR: the header of `flair/wire.h` in host order, the key and the data behind it.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -13,7 +13,7 @@ pub use crate::wire::{digest, ParseError};
 /// Digest of a packet without data.
 pub const NO_DATA_DIGEST: u64 = c::IB_FLAIR_NO_DATA_DIGEST;
 
-/// Message types; see `flair_wire.h` for who sends which to whom.
+/// Message types; see `flair/wire.h` for who sends which to whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -44,7 +44,7 @@ impl Type {
     }
 }
 
-/// Flag bits; see `flair_wire.h`.
+/// Flag bits; see `flair/wire.h`.
 #[allow(missing_docs)]
 pub mod flag {
     use crate::c;

@@ -14,14 +14,13 @@ use std::sync::Arc;
 use super::{wire, FlairGeometry, FlairRegisters, REPLICAS_MAX};
 use crate::auth::Keys;
 use crate::c;
-use crate::falcon::NO_FALCON;
 use crate::xdp::attach::{check_address, find_link, Alone};
 use crate::xdp::error::{Doing, XdpError};
 use crate::xdp::lost;
 use crate::xdp::maps::{map_array, update};
 use crate::xdp::netlink::{LinkInfo, Netlink};
 use crate::xdp::probe::check_kernel;
-use crate::xdp::programs::{counters_of, load_object, objects, Loaded};
+use crate::xdp::programs::{counters_of, load_object, objects, Loaded, Settings};
 use crate::xdp::{nobody, resolve_into, wire_address, wire_port, XdpMode};
 
 pub use crate::xdp::forwarding::{allow_forwarding, may_look_up_clients};
@@ -70,20 +69,22 @@ impl FlairXdpSpec {
         Ok(())
     }
 
-    pub(crate) fn settings(&self) -> c::ib_settings {
-        c::ib_settings {
+    pub(crate) fn settings(&self) -> Settings {
+        let common = c::ib_settings {
             node: u32::from(self.node),
             partitions: self.geometry.sets as u32,
-            ring_slots: 0,
             address: wire_address(self.address),
             loop_ifindex: 0,
             generic: u32::from(self.mode == XdpMode::Generic),
             port: wire_port(self.address),
             authenticated: u16::from(self.keys.is_some()),
-            groups: self.geometry.groups as u32,
+        };
+        let own = c::ib_flair_settings {
             incarnation: self.incarnation,
-            falcon: NO_FALCON,
-        }
+            groups: self.geometry.groups as u32,
+            reserved: 0,
+        };
+        Settings::new(common, &own)
     }
 }
 

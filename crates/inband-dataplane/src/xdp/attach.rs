@@ -8,9 +8,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use super::error::{Doing, XdpError};
 use super::lost::Lost;
 use super::netlink::{LinkInfo, Netlink};
-use super::programs::{load_object, objects, Loaded};
+use super::programs::{load_object, objects, Loaded, Settings};
 use super::XdpMode;
-use crate::c;
 
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
@@ -161,7 +160,7 @@ pub(crate) struct Alone {
 impl Alone {
     pub fn attach(
         program: &Loaded,
-        settings: &c::ib_settings,
+        settings: &Settings,
         link: &LinkInfo,
         interface: &str,
         mode: XdpMode,

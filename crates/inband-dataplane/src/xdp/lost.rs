@@ -1,5 +1,5 @@
 //! Frames that the programs wanted to send, and that the kernel or the driver dropped instead: counted
-//! at the kernel's tracepoints (`dataplane/xdp/lost.bpf.c`).
+//! at the kernel's tracepoints (`dataplane/ground/xdp/lost.bpf.c`).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};

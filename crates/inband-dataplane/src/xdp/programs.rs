@@ -20,38 +20,49 @@ use crate::soft::{reason_name, Geometry, Registers, Roles};
 
 /// Compiled programs, by the name of their source.
 pub(crate) mod objects {
-    macro_rules! object {
-        ($name:literal) => {
-            include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o"))
-        };
-    }
-    pub(crate) const DISPATCH: &[u8] = object!("dispatch");
-    pub(crate) const LEADER: &[u8] = object!("leader");
-    pub(crate) const ACCEPTOR: &[u8] = object!("acceptor");
-    pub(crate) const QUORUM: &[u8] = object!("quorum");
-    pub(crate) const LEADER_ALONE: &[u8] = object!("leader_alone");
-    pub(crate) const ACCEPTOR_ALONE: &[u8] = object!("acceptor_alone");
-    pub(crate) const QUORUM_ALONE: &[u8] = object!("quorum_alone");
-    pub(crate) const COPIES: &[u8] = object!("copies");
-    pub(crate) const GENERIC: &[u8] = object!("generic");
-    pub(crate) const FLAIR: &[u8] = object!("flair");
-    pub(crate) const FLAIR_GIVEN: &[u8] = object!("flair_given");
-    pub(crate) const FALCON: &[u8] = object!("falcon");
-    pub(crate) const FALCON_GIVEN: &[u8] = object!("falcon_given");
-    pub(crate) const BARE: &[u8] = object!("bare");
-    pub(crate) const TRIAL: &[u8] = object!("trial");
-    pub(crate) const LOST: &[u8] = object!("lost");
-    pub(crate) const BENCH: &[u8] = object!("bench");
-    pub(crate) const BENCH_FALCON: &[u8] = object!("bench_falcon");
-    pub(crate) const BENCH_FEED: &[u8] = object!("bench_feed");
-    pub(crate) const BENCH_FORWARD: &[u8] = object!("bench_forward");
-    pub(crate) const BENCH_PLAIN: &[u8] = object!("bench_plain");
-    pub(crate) const BENCH_BARE_LEADER: &[u8] = object!("bench_bare_leader");
-    pub(crate) const BENCH_BARE_ACCEPTOR: &[u8] = object!("bench_bare_acceptor");
-    pub(crate) const BENCH_BARE_QUORUM: &[u8] = object!("bench_bare_quorum");
+    include!(concat!(env!("OUT_DIR"), "/ground_objects.rs"));
+    include!(concat!(env!("OUT_DIR"), "/paxos_objects.rs"));
+    include!(concat!(env!("OUT_DIR"), "/flair_objects.rs"));
+    include!(concat!(env!("OUT_DIR"), "/falcon_objects.rs"));
 }
 
 const SETTINGS_MAP: &str = ".rodata.settings";
+const OWN_SETTINGS_MAP: &str = ".rodata.own";
+
+/// The constants that a program is loaded with: those of every program, and its system's own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    pub common: c::ib_settings,
+    own: [u8; OWN_SETTINGS_MAX_BYTES],
+    own_len_bytes: usize,
+}
+
+const OWN_SETTINGS_MAX_BYTES: usize = 64;
+
+impl Settings {
+    /// `own`: the struct of the system's `settings.h`.
+    pub fn new<T: Copy>(common: c::ib_settings, own: &T) -> Settings {
+        const { assert!(size_of::<T>() <= OWN_SETTINGS_MAX_BYTES) };
+        let mut bytes = [0; OWN_SETTINGS_MAX_BYTES];
+        bytes[..size_of::<T>()].copy_from_slice(bytes_of(own));
+        Settings {
+            common,
+            own: bytes,
+            own_len_bytes: size_of::<T>(),
+        }
+    }
+
+    fn own(&self) -> &[u8] {
+        &self.own[..self.own_len_bytes]
+    }
+}
+
+/// A struct of settings as it lies in memory.
+fn bytes_of<T: Copy>(settings: &T) -> &[u8] {
+    // SAFETY: plain integers without padding (checked by bindgen's layout test and `tests/layout.rs`).
+    unsafe { std::slice::from_raw_parts((&raw const *settings).cast::<u8>(), size_of::<T>()) }
+}
+
 /// The ring buffer of the quorum counter in bytes, at least: a full burst of large values.
 pub(crate) const RING_BUFFER_MIN_BYTES: usize = 64 * 1024;
 
@@ -60,7 +71,7 @@ pub(crate) const RING_BUFFER_MIN_BYTES: usize = 64 * 1024;
 pub(crate) struct Build {
     pub roles: Roles,
     pub geometry: Geometry,
-    pub settings: c::ib_settings,
+    pub settings: Settings,
     pub ring_buffer_bytes: usize,
 }
 
@@ -100,7 +111,7 @@ impl Loaded {
 pub(crate) fn load_object(
     name: &'static str,
     bytes: &[u8],
-    settings: Option<&c::ib_settings>,
+    settings: Option<&Settings>,
     sizes: &[(&str, usize)],
     shared: &[&Loaded],
 ) -> Result<Loaded, XdpError> {
@@ -111,14 +122,13 @@ pub(crate) fn load_object(
         .map_err(failed)?;
     for mut map in object.maps_mut() {
         let map_name = map.name().to_string_lossy().into_owned();
-        if map_name == SETTINGS_MAP {
+        if map_name == SETTINGS_MAP || map_name == OWN_SETTINGS_MAP {
             if let Some(settings) = settings {
-                // SAFETY: plain integers without padding (checked by bindgen's layout test).
-                let bytes = unsafe {
-                    std::slice::from_raw_parts(
-                        (&raw const *settings).cast::<u8>(),
-                        size_of::<c::ib_settings>(),
-                    )
+                let common = map_name == SETTINGS_MAP;
+                let bytes = if common {
+                    bytes_of(&settings.common)
+                } else {
+                    settings.own()
                 };
                 map.set_initial_value(bytes).map_err(failed)?;
             }
@@ -180,9 +190,12 @@ pub(crate) fn test_run(program: &OwnedFd, frame: &[u8], repeat: u32) -> io::Resu
 /// The counters of a program by name, those that are not zero.
 pub(crate) fn counters_of(map: &OwnedFd) -> Result<BTreeMap<&'static str, u64>, XdpError> {
     let mut counters = BTreeMap::new();
-    for reason in 0..c::IB_REASONS_COUNT {
+    for reason in 0..c::IB_REASONS_MAX {
+        let Some(name) = reason_name(reason) else {
+            continue;
+        };
         let count = sum_per_cpu(map, reason).doing("reading a counter")?;
-        if let (Some(name), 1..) = (reason_name(reason), count) {
+        if count != 0 {
             counters.insert(name, count);
         }
     }
@@ -219,13 +232,14 @@ fn alone_object(roles: Roles) -> Option<(&'static str, &'static [u8])> {
 }
 
 /// Message types that go to the leader's program with any flags.
-const LEADER_TYPES: [c::ib_type; 2] = [c::IB_REQUEST, c::IB_NACK];
+const LEADER_TYPES: [c::ib_paxos_type; 2] = [c::IB_PAXOS_REQUEST, c::IB_PAXOS_NACK];
 /// ... and to the acceptor's.
-const ACCEPTOR_TYPES: [c::ib_type; 3] = [c::IB_PHASE1A, c::IB_PHASE2A, c::IB_LEARN];
+const ACCEPTOR_TYPES: [c::ib_paxos_type; 3] =
+    [c::IB_PAXOS_PHASE1A, c::IB_PAXOS_PHASE2A, c::IB_PAXOS_LEARN];
 /// ... and to the quorum counter's.
-const QUORUM_TYPES: [c::ib_type; 1] = [c::IB_PHASE2B];
-/// To the leader's with IB_F_LEADER, else to the acceptor's.
-const SHARED_TYPES: [c::ib_type; 2] = [c::IB_TRIM, c::IB_POSITION];
+const QUORUM_TYPES: [c::ib_paxos_type; 1] = [c::IB_PAXOS_PHASE2B];
+/// To the leader's with IB_PAXOS_F_LEADER, else to the acceptor's.
+const SHARED_TYPES: [c::ib_paxos_type; 2] = [c::IB_PAXOS_TRIM, c::IB_PAXOS_POSITION];
 
 impl Programs {
     /// Load the programs of `build.roles`. `variant`: another build of the only role's program.
@@ -243,7 +257,7 @@ impl Programs {
             ("ib_ring_map", slots),
             ("ib_tails_map", slots),
             ("ib_counts_map", slots),
-            ("ib_up_map", build.ring_buffer_bytes),
+            ("ib_ringbuf_map", build.ring_buffer_bytes),
         ];
         let load = |name, bytes: &[u8], shared: &[&Loaded]| {
             load_object(name, bytes, Some(&settings), &sizes, shared)
@@ -271,7 +285,7 @@ impl Programs {
                 load(name, object, &shared)
             })
             .transpose()?;
-        let generic = (settings.generic != 0)
+        let generic = (settings.common.generic != 0)
             .then(|| load("generic", objects::GENERIC, &[&dispatch, &copies]))
             .transpose()?;
 
@@ -297,7 +311,7 @@ impl Programs {
             registers.counts = map_array(quorum.map("ib_counts_map")?.as_fd(), slots)?;
             polling = Some(map_array(quorum.map("ib_polling_map")?.as_fd(), 1)?);
             up = Some(UpRing::new(
-                quorum.map("ib_up_map")?,
+                quorum.map("ib_ringbuf_map")?,
                 build.ring_buffer_bytes,
             )?);
         }
@@ -329,9 +343,9 @@ impl Programs {
 
     fn fill_dispatch_table(&self) -> Result<(), XdpError> {
         let table = self.dispatch.map("ib_roles_map")?;
-        let set = |kind: c::ib_type, with_leader_flag: bool, program: &Option<Loaded>| {
+        let set = |kind: c::ib_paxos_type, with_leader_flag: bool, program: &Option<Loaded>| {
             let flag = if with_leader_flag {
-                c::IB_XDP_KEY_LEADER
+                c::IB_PAXOS_DISPATCH_LEADER
             } else {
                 0
             };
@@ -384,7 +398,7 @@ impl Programs {
     }
 
     fn set_devices(&self, which: c::ib_xdp_group, ifindexes: &[u32]) -> Result<(), XdpError> {
-        let (loaded, map) = if which == c::IB_XDP_ACCEPTORS {
+        let (loaded, map) = if which == c::IB_PAXOS_ACCEPTORS_GROUP {
             (&self.leader, "ib_acceptors_map")
         } else {
             (&self.acceptor, "ib_learners_map")

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::error::{Doing, XdpError};
 use super::maps::UpRing;
-use super::programs::{load_object, test_run, Build, Loaded, Programs};
+use super::programs::{load_object, test_run, Build, Loaded, Programs, Settings};
 use super::{loopback, wire_address, wire_port};
 use crate::auth::Keys;
 use crate::c;
@@ -30,7 +30,7 @@ pub struct TestRun {
 pub struct Rig {
     pub(crate) programs: Programs,
     up: Mutex<Option<UpRing>>,
-    settings: c::ib_settings,
+    settings: Settings,
 }
 
 /// A test's own program that shares the rig's maps by name.
@@ -69,19 +69,15 @@ impl Rig {
         let build = Build {
             roles,
             geometry,
-            settings: c::ib_settings {
+            settings: geometry.settings(c::ib_settings {
                 node: u32::from(node),
                 partitions: geometry.partitions as u32,
-                ring_slots: geometry.ring_slots as u32,
                 address: wire_address(address),
                 loop_ifindex: 0,
                 generic: 0,
                 port: wire_port(address),
                 authenticated: u16::from(keys.is_some()),
-                groups: 0,
-                incarnation: 0,
-                falcon: crate::falcon::NO_FALCON,
-            },
+            }),
             ring_buffer_bytes: RING_BUFFER_BYTES,
         };
         let mut programs = Programs::load(&build, variant)?;

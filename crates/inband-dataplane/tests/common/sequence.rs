@@ -148,7 +148,7 @@ impl Sequence {
                 0 => Step::Packet(packet(record, now)),
                 kept => {
                     let mut packet = self.answers[usize::from(record[1]) % kept].clone();
-                    packet[std::mem::offset_of!(inband_dataplane::c::ib_header, node) + 1] =
+                    packet[std::mem::offset_of!(inband_dataplane::c::ib_paxos_header, node) + 1] =
                         member(record[2]);
                     damage(record, &mut packet);
                     Step::Packet(packet)

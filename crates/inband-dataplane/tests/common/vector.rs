@@ -51,9 +51,10 @@ pub fn value_of(text: &str) -> Vec<u8> {
     }
 }
 
-/// The files of `dataplane/vectors/` whose name is wanted: name and text.
-pub fn files(wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane/vectors");
+/// The files of `dataplane/SYSTEM/vectors/`: name and text.
+pub fn files(system: &str) -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane");
+    let folder = root.join(system).join("vectors");
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -63,7 +64,6 @@ pub fn files(wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let stem = |path: &PathBuf| path.file_stem().unwrap().to_string_lossy().into_owned();
     let files: Vec<_> = paths
         .iter()
-        .filter(|path| wanted(&stem(path)))
         .map(|path| (stem(path), fs::read_to_string(path).unwrap()))
         .collect();
     assert!(!files.is_empty());

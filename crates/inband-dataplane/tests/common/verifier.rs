@@ -29,7 +29,7 @@ const LOG_STATS: u32 = 4;
 const LOG_TRACE: u32 = 1;
 /// Lines of the trace that a refusal shows.
 const TRACE_LINES: usize = 12;
-const SETTINGS_MAP: &str = ".rodata.settings";
+const SETTINGS_MAPS: [&str; 2] = [".rodata.settings", ".rodata.own"];
 
 macro_rules! programs {
     ($($name:literal)*) => {
@@ -67,7 +67,7 @@ pub struct Case {
     pub name: String,
     object: Cow<'static, [u8]>,
     /// Of a program that has any.
-    settings: Vec<u8>,
+    settings: [Vec<u8>; 2],
 }
 
 impl Case {
@@ -76,7 +76,7 @@ impl Case {
         Case {
             name,
             object: Cow::Owned(object),
-            settings: Vec::new(),
+            settings: [Vec::new(), Vec::new()],
         }
     }
 }
@@ -171,17 +171,15 @@ fn name_of(program: &str, mode: Mode) -> String {
 /// As `inband_paxos::config::DEFAULT_RING_SLOTS`, which this crate does not see.
 const RING_SLOTS_DEFAULT: usize = 4096;
 
-/// What a host would load the program with.
-fn settings(program: &str, mode: Mode) -> Vec<u8> {
-    // SAFETY: plain integers, for which zero is valid.
-    let mut settings: c::ib_settings = unsafe { std::mem::zeroed() };
+/// What a host would load the program with: the common settings, and its system's own.
+fn settings(program: &str, mode: Mode) -> [Vec<u8>; 2] {
     let partitions_max = match program {
         "flair" => c::IB_FLAIR_SETS_MAX,
         "falcon" => c::IB_FALCON_SETS_MAX,
         _ => c::IB_PARTITIONS_MAX,
     };
     let mut falcon = FalconConfig::of(mode.policy);
-    (settings.partitions, settings.ring_slots, settings.groups) = match mode.size {
+    let (partitions, ring_slots, groups) = match mode.size {
         Size::Smallest => {
             (falcon.workers, falcon.slots) = (1, 2 * mode.policy.queues());
             falcon.user_tasks_max = 1;
@@ -195,25 +193,42 @@ fn settings(program: &str, mode: Mode) -> Vec<u8> {
         }
         Size::Ring(slots) => (4, slots as u32, flair::GROUPS_DEFAULT as u32),
     };
-    settings.node = 2;
-    settings.address = u32::from_be_bytes([10, 0, 0, 2]).to_be();
-    settings.port = 4900u16.to_be();
-    settings.loop_ifindex = 7;
-    settings.generic = u32::from(mode.generic);
-    settings.authenticated = u16::from(mode.keys);
-    settings.incarnation = 1 << 40 | 12345;
-    if program == "falcon" {
-        settings.falcon.policy = mode.policy as u32;
-        settings.falcon.slots_log2 = falcon.queue_slots().ilog2();
-        settings.falcon.workers = falcon.workers as u32;
-        settings.falcon.user_tasks_max = falcon.user_tasks_max;
-        settings.falcon.locality_wait_ns = falcon.locality_wait_ns;
-        settings.falcon.incarnation = settings.incarnation;
-    }
-    // SAFETY: plain integers without padding (checked by bindgen's layout test).
-    let bytes = unsafe {
-        std::slice::from_raw_parts((&raw const settings).cast::<u8>(), size_of_val(&settings))
+    let common = c::ib_settings {
+        node: 2,
+        partitions,
+        address: u32::from_be_bytes([10, 0, 0, 2]).to_be(),
+        loop_ifindex: 7,
+        generic: u32::from(mode.generic),
+        port: 4900u16.to_be(),
+        authenticated: u16::from(mode.keys),
     };
+    let incarnation = 1 << 40 | 12345;
+    let own = match program {
+        "falcon" => bytes_of(&c::ib_falcon_config {
+            policy: mode.policy as u32,
+            slots_log2: falcon.queue_slots().ilog2(),
+            workers: falcon.workers as u32,
+            user_tasks_max: falcon.user_tasks_max,
+            locality_wait_ns: falcon.locality_wait_ns,
+            incarnation,
+        }),
+        "flair" => bytes_of(&c::ib_flair_settings {
+            incarnation,
+            groups,
+            reserved: 0,
+        }),
+        _ => bytes_of(&c::ib_paxos_settings {
+            ring_slots,
+            reserved: 0,
+        }),
+    };
+    [bytes_of(&common), own]
+}
+
+fn bytes_of<T: Copy>(settings: &T) -> Vec<u8> {
+    // SAFETY: plain integers without padding (checked by bindgen's layout test).
+    let bytes =
+        unsafe { std::slice::from_raw_parts((&raw const *settings).cast::<u8>(), size_of::<T>()) };
     bytes.to_vec()
 }
 
@@ -263,8 +278,10 @@ fn load(case: &Case, log_level: u32) -> (String, Result<u64, String>) {
     LOG.lock().unwrap().clear();
     let mut object = ObjectBuilder::default().open_memory(&case.object).unwrap();
     for mut map in object.maps_mut() {
-        if map.name() == SETTINGS_MAP {
-            map.set_initial_value(&case.settings).unwrap();
+        for (name, settings) in SETTINGS_MAPS.iter().zip(&case.settings) {
+            if map.name() == *name {
+                map.set_initial_value(settings).unwrap();
+            }
         }
     }
     for mut program in object.progs_mut() {
@@ -330,7 +347,7 @@ pub fn running_release() -> String {
     release.trim().to_owned()
 }
 
-/// `dataplane/xdp/verifier.toml`.
+/// `dataplane/verifier.toml`.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -462,7 +479,7 @@ pub fn hold_to_record(name: &str, now: OfKernel, must_be_recorded: bool) -> Resu
         return Ok(());
     }
     Err(format!(
-        "{}\nIf this is as it should be: make verifier-matrix RECORD=1, and commit dataplane/xdp/verifier.toml",
+        "{}\nIf this is as it should be: make verifier-matrix RECORD=1, and commit dataplane/verifier.toml",
         jumps.join("\n")
     ))
 }
@@ -478,5 +495,5 @@ pub fn compiler() -> String {
 }
 
 fn file() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../dataplane/xdp/verifier.toml")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../dataplane/verifier.toml")
 }

@@ -1,0 +1,101 @@
+//! What each system has to itself although all share it: reasons and message types. The systems are the
+//! folders of `dataplane/`.
+#![allow(missing_docs)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use inband_dataplane::soft::reasons;
+
+const PER_SYSTEM: u32 = 64;
+
+/// The folders of `dataplane/` but the ground's.
+fn systems() -> Vec<(String, PathBuf)> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../dataplane");
+    let folders = fs::read_dir(root)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let folders = folders.filter(|path| path.is_dir() && !path.ends_with("ground"));
+    let mut systems: Vec<_> = folders
+        .map(|path| {
+            (
+                path.file_name().unwrap().to_string_lossy().into_owned(),
+                path,
+            )
+        })
+        .collect();
+    systems.sort();
+    assert!(systems.len() >= 3, "{systems:?}");
+    systems
+}
+
+#[test]
+fn every_system_has_a_range_of_reasons_of_its_own() {
+    let mut ranges: BTreeMap<u32, String> = BTreeMap::from([(0, "ground".to_owned())]);
+    for (system, folder) in systems() {
+        let header = fs::read_to_string(folder.join("reasons.h")).unwrap();
+        let label = format!("#define IB_{}_REASONS_FIRST ", system.to_uppercase());
+        let first = header.lines().find_map(|line| line.strip_prefix(&label));
+        let first: u32 = first
+            .unwrap_or_else(|| panic!("{system}: no {label}"))
+            .trim()
+            .parse()
+            .unwrap();
+        assert_eq!(first % PER_SYSTEM, 0, "{system}");
+        let other = ranges.insert(first, system.clone());
+        assert_eq!(other, None, "{system} has the range of another");
+    }
+}
+
+#[test]
+fn every_reason_has_a_name_of_its_own() {
+    let all: Vec<&str> = reasons().collect();
+    let different: BTreeSet<&str> = all.iter().copied().collect();
+    assert_eq!(all.len(), different.len());
+    for (system, folder) in systems() {
+        let header = fs::read_to_string(folder.join("reasons.h")).unwrap();
+        let named = header.matches(" X(").count();
+        let known = header.split(" X(").skip(1).filter(|rest| {
+            let name = rest.split(')').next().unwrap();
+            different.contains(name)
+        });
+        assert_eq!(known.count(), named, "{system}");
+        assert!(named > 3, "{system}");
+    }
+}
+
+/// The numbers of the enum `ib_<system>_type`.
+fn types(system: &str, folder: &std::path::Path) -> Range<u32> {
+    let header = fs::read_to_string(folder.join("wire.h")).unwrap();
+    let start = format!("enum ib_{system}_type {{");
+    let body = header
+        .split(&start)
+        .nth(1)
+        .unwrap_or_else(|| panic!("{system}: no {start}"));
+    let body = body.split("};").next().unwrap();
+    let numbers = body.split('=').skip(1).map(|rest| {
+        let number = rest
+            .trim()
+            .split(|c: char| !c.is_ascii_digit())
+            .next()
+            .unwrap();
+        number.parse().unwrap()
+    });
+    let numbers: Vec<u32> = numbers.collect();
+    let (first, last) = (numbers.iter().min().unwrap(), numbers.iter().max().unwrap());
+    *first..*last + 1
+}
+
+#[test]
+fn every_system_has_message_types_of_its_own() {
+    let mut taken: BTreeMap<u32, String> = BTreeMap::new();
+    for (system, folder) in systems() {
+        for number in types(&system, &folder) {
+            let other = taken.insert(number, system.clone());
+            assert_eq!(other, None, "{system}: type {number} is taken");
+        }
+    }
+    assert!(!taken.contains_key(&0), "no type is 0");
+}

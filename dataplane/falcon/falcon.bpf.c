@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * falcon - the Falcon scheduler as the program of an interface, which no other role shares.
+ *
+ * Everything leaves by the interface that the kernel's own tables name. A task for an executor whom
+ * they do not know (yet) goes up, rewritten as it would leave but still addressed to this host: the
+ * host's process sees from the node id, which is this scheduler's own, that it only has to send it
+ * on, and the kernel learns the way.
+ */
+/* variant: falcon_given IB_GIVEN_ARRIVAL */
+#define IB_SYSTEM_CHECK ib_falcon_check
+
+#include "registers.h"
+#include "../ground/xdp/validate.h"
+#include "../ground/xdp/route.h"
+#include "../ground/xdp/race_wait.h"
+
+const volatile struct ib_falcon_config ib_falcon_settings SEC(".rodata.own");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1); /* sets, set by the loader */
+    __type(key, ib_u32);
+    __type(value, struct ib_falcon_set);
+} ib_falcon_sets_map SEC(".maps");
+
+/* (set * queues + queue) << slots_log2 | position mod slots */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1); /* sets * slots, set by the loader */
+    __type(key, ib_u32);
+    __type(value, struct ib_falcon_slot);
+} ib_slots_map SEC(".maps");
+
+/* set * groups + group */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1); /* sets * groups, set by the loader */
+    __type(key, ib_u32);
+    __type(value, struct ib_falcon_group);
+} ib_workers_map SEC(".maps");
+
+/* set * workers * IB_FALCON_EXECUTORS + executor */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1); /* set by the loader */
+    __type(key, ib_u32);
+    __type(value, struct ib_falcon_executor);
+} ib_executors_map SEC(".maps");
+
+#ifdef IB_GIVEN_ARRIVAL
+/* For tests: the time that the packet comes at. */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, ib_u32);
+    __type(value, struct ib_given);
+} ib_given_map SEC(".maps");
+#endif
+
+/* What a packet is handled on: the frame itself. */
+#define ib_falcon_here xdp_md
+
+/* The verifier walks a global function once, not once a call. */
+#define IB_FALCON_PART __attribute__((noinline))
+
+IB_INLINE const volatile struct ib_falcon_config *ib_falcon_config_at(struct xdp_md *ctx) {
+    (void)ctx;
+    return &ib_falcon_settings;
+}
+
+#define IB_LOOK_UP(map, index)                                                                     \
+    ({                                                                                             \
+        ib_u32 key = (ib_u32)(index);                                                              \
+        (void)ctx;                                                                                 \
+        bpf_map_lookup_elem(&(map), &key);                                                         \
+    })
+
+/* All larger functions begin with it. One that does not use its context is called without by clang,
+ * and then refused by the verifier: so it is used. */
+IB_INLINE struct ib_falcon_set *ib_falcon_set_at(struct xdp_md *ctx, ib_u32 set) {
+    __asm__ volatile("" : : "r"(ctx));
+    return IB_LOOK_UP(ib_falcon_sets_map, set);
+}
+
+IB_INLINE struct ib_falcon_slot *ib_falcon_slot_at(struct xdp_md *ctx, ib_u64 index) {
+    return IB_LOOK_UP(ib_slots_map, index);
+}
+
+IB_INLINE struct ib_falcon_group *ib_falcon_group_at(struct xdp_md *ctx, ib_u32 index) {
+    return IB_LOOK_UP(ib_workers_map, index);
+}
+
+IB_INLINE struct ib_falcon_executor *ib_falcon_executor_at(struct xdp_md *ctx, ib_u64 index) {
+    return IB_LOOK_UP(ib_executors_map, index);
+}
+
+IB_INLINE ib_u8 *ib_falcon_task_at(struct xdp_md *ctx, ib_u32 n) {
+    if (n >= IB_FALCON_TASKS_MAX)
+        return NULL;
+    ib_u8 *task = (ib_u8 *)(long)ctx->data + IB_VALUE_AT_BYTES + n * IB_FALCON_TASK_LEN_BYTES;
+    return task + IB_FALCON_TASK_LEN_BYTES > (ib_u8 *)(long)ctx->data_end ? NULL : task;
+}
+
+#include "shell.h"
+
+IB_INLINE struct ib_falcon_arrival ib_falcon_arrives(const ib_u8 *data) {
+    struct ib_falcon_arrival arrival = {
+        .from_address = bpf_ntohl(IB_IP(data)->saddr),
+        .from_port = bpf_ntohs(IB_UDP(data)->source),
+    };
+#ifdef IB_GIVEN_ARRIVAL
+    ib_u32 zero = 0;
+    const struct ib_given *given = bpf_map_lookup_elem(&ib_given_map, &zero);
+    arrival.now_ns = given ? given->now_ns : 0;
+#else
+    if (ib_falcon_settings.policy == IB_FALCON_LOCALITY)
+        arrival.now_ns = bpf_ktime_get_ns();
+#endif
+    return arrival;
+}
+
+/* Of a packet that was not dropped. A function of its own: the stack is short. */
+IB_FALCON_PART int ib_falcon_send(struct xdp_md *ctx, struct ib_falcon_msg *m, ib_u32 verdict,
+                                  ib_u32 reason) {
+    if (!m)
+        return XDP_ABORTED;
+    const struct ib_keys *keys = NULL;
+    if (ib_settings.authenticated) {
+        keys = ib_keys();
+        if (!keys)
+            return XDP_ABORTED;
+        m->key_id = (ib_u16)keys->active;
+    }
+    m->node = (ib_u16)ib_settings.node;
+    ib_u8 *data = ib_send_room(ctx, m->value_len_bytes);
+    if (IB_RARE(!data)) {
+        ib_count_reason(IB_R_no_room);
+        return XDP_DROP;
+    }
+    ib_falcon_emit(data + IB_XDP_FRAME_LEN_BYTES, m);
+    ib_send_finish(data, keys, m->key_id, m->value_len_bytes);
+    ib_count_reason(reason);
+    if (verdict == IB_TO_EXECUTOR) {
+        int action = ib_route_to(ctx, data, m->to_address, m->to_port);
+        return action == IB_NO_ROUTE ? ib_route_by_host(data, IB_R_falcon_executor_by_host)
+                                     : action;
+    }
+    ib_frame_turn(data);
+    return ib_route_out(ctx, ctx->ingress_ifindex);
+}
+
+/* A function of its own: the stack is short. */
+IB_FALCON_PART int ib_falcon_validate(struct xdp_md *ctx) {
+    return ib_validate((const ib_u8 *)(long)ctx->data, (const ib_u8 *)(long)ctx->data_end);
+}
+
+SEC("xdp")
+int ib_falcon_xdp(struct xdp_md *ctx) {
+    int action = ib_falcon_validate(ctx);
+    if (action != IB_VALID)
+        return action;
+    const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
+    const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
+    if (data + IB_VALUE_AT_BYTES > end)
+        return XDP_ABORTED;
+    struct ib_falcon_msg m = {0};
+    ib_falcon_read_header(data + IB_XDP_FRAME_LEN_BYTES, &m);
+    struct ib_falcon_arrival arrival = ib_falcon_arrives(data);
+    struct ib_result result = ib_shell_falcon(ctx, &m, &arrival);
+    if (result.verdict == IB_DROP || result.verdict == IB_PASS) {
+        ib_count_reason(result.reason);
+        return result.verdict == IB_PASS ? XDP_PASS : XDP_DROP;
+    }
+    return ib_falcon_send(ctx, &m, result.verdict, result.reason);
+}
+
+char ib_license[] SEC("license") = "Dual BSD/GPL";

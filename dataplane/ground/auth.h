@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * auth.h - the tag of a packet: SipHash-2-4 under a key of the cluster over the header, up to the
+ * tag. The header holds the value's digest, so whoever consumes a value checks that. Without a key
+ * (`keys` is NULL) the tag is a checksum, against damage only.
+ *
+ * The tag is checked once a packet is known to be whole (ib_paxos_check), before any register is
+ * touched, and made anew over the header that leaves.
+ */
+#ifndef INBAND_GROUND_AUTH_H
+#define INBAND_GROUND_AUTH_H
+
+#include "siphash.h"
+
+enum ib_auth_limits {
+    IB_KEYS_MAX = 4, /* a power of two */
+    IB_TAGGED_LEN_BYTES = 88,
+};
+
+_Static_assert(__builtin_offsetof(struct ib_header, tag) == IB_TAGGED_LEN_BYTES,
+               "the tag covers all that is before it");
+
+struct ib_key {
+    ib_u64 id; /* 0: no key here */
+    ib_u64 k0; /* the key's bytes 0 to 7 as a little-endian number */
+    ib_u64 k1; /* bytes 8 to 15 */
+};
+
+/*
+ * The keys that are accepted, and the one to send with. The key of id n lies at n % IB_KEYS_MAX, so
+ * none is searched for. A map value that the host replaces while packets are handled: a key changes
+ * only while no packet carries its id.
+ */
+struct ib_keys {
+    ib_u64 active; /* its id */
+    struct ib_key key[IB_KEYS_MAX];
+};
+
+IB_INLINE ib_u64 ib_tag(const ib_u8 *data, const struct ib_key *key) {
+    struct ib_sip s = ib_sip_begin(key->k0, key->k1);
+    for (ib_u32 at = 0; at < IB_TAGGED_LEN_BYTES; at += 8)
+        ib_sip_word(&s, IB_LE64(*(const ib_wire64 *)(data + at)));
+    return ib_sip_end(&s, (ib_u64)IB_TAGGED_LEN_BYTES << 56);
+}
+
+/* The reason to drop the whole packet at `data`, or IB_R_none. */
+IB_INLINE unsigned int ib_verify(const ib_u8 *data, const struct ib_keys *keys) {
+    ib_u64 id = (ib_u16)IB_WORD_SIZES(data);
+    if (!keys) {
+        if (IB_RARE(id != 0))
+            return IB_R_bad_key;
+        return IB_RARE(ib_header_checksum(data) != IB_GET64(data, tag)) ? IB_R_bad_tag : IB_R_none;
+    }
+    const struct ib_key *key = &keys->key[id & (IB_KEYS_MAX - 1)];
+    if (IB_RARE(id == 0 || key->id != id))
+        return IB_R_bad_key;
+    if (IB_RARE(ib_tag(data, key) != IB_GET64(data, tag)))
+        return IB_R_bad_tag;
+    return IB_R_none;
+}
+
+/* Tag the header at `data`, whose key_id is `id`; without keys, 0. */
+IB_INLINE void ib_sign(ib_u8 *data, const struct ib_keys *keys, ib_u16 id) {
+    ib_u64 tag = keys ? ib_tag(data, &keys->key[id & (IB_KEYS_MAX - 1)]) : ib_header_checksum(data);
+    IB_PUT64(data, tag, tag);
+}
+
+#endif

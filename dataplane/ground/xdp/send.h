@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* send.h - what a packet needs before it leaves, whichever role has rewritten it. */
+#ifndef INBAND_GROUND_XDP_SEND_H
+#define INBAND_GROUND_XDP_SEND_H
+
+#include "frame.h"
+
+#define IB_VALUE_AT_BYTES (IB_XDP_FRAME_LEN_BYTES + IB_HEADER_LEN_BYTES)
+
+/* Make the frame exactly as long as header and value. */
+IB_INLINE int ib_frame_resize(struct xdp_md *ctx, ib_u32 value_len_bytes) {
+    const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
+    const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
+    int delta = (int)(IB_VALUE_AT_BYTES + value_len_bytes) - (int)ib_bytes_between(data, end);
+    return IB_RARE(delta) ? bpf_xdp_adjust_tail(ctx, delta) : 0;
+}
+
+/* The frame, with room for exactly header and value; NULL if that cannot be had. */
+IB_INLINE ib_u8 *ib_send_room(struct xdp_md *ctx, ib_u32 value_len_bytes) {
+    if (IB_RARE(ib_frame_resize(ctx, value_len_bytes)))
+        return NULL;
+    ib_u8 *data = (ib_u8 *)(long)ctx->data;
+    return data + IB_VALUE_AT_BYTES > (ib_u8 *)(long)ctx->data_end ? NULL : data;
+}
+
+/* Once the header is written: its tag, and the lengths around it. */
+IB_INLINE void ib_send_finish(ib_u8 *data, const struct ib_keys *keys, ib_u16 key_id,
+                              ib_u32 value_len_bytes) {
+    ib_sign(data + IB_XDP_FRAME_LEN_BYTES, keys, key_id);
+    ib_frame_sizes(data, IB_HEADER_LEN_BYTES + value_len_bytes);
+}
+
+/* Leave a note for tc, which sends the packet in generic mode (generic.bpf.c). */
+IB_INLINE int ib_send_note(struct xdp_md *ctx, ib_u32 group) {
+    if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(struct ib_note)))
+        return XDP_ABORTED;
+    struct ib_note *note = (struct ib_note *)(long)ctx->data_meta;
+    if ((void *)(note + 1) > (void *)(long)ctx->data)
+        return XDP_ABORTED;
+    note->note = IB_XDP_NOTE;
+    note->group = group;
+    return XDP_PASS;
+}
+
+#endif

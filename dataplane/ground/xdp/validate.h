@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * validate.h - what the program on an interface does first: is the frame ours, is it
+ * whole, and is its tag right?
+ */
+#ifndef INBAND_GROUND_XDP_VALIDATE_H
+#define INBAND_GROUND_XDP_VALIDATE_H
+
+#include "frame.h"
+
+/* The check of the system's header, as ib_frame_check with its own family. */
+#ifndef IB_SYSTEM_CHECK
+#error "define IB_SYSTEM_CHECK before this file"
+#endif
+
+#define IB_VALID (-1) /* no XDP action: the packet is ours and whole */
+
+/* Four bytes of the frame, in network order. */
+#define IB_FRAME32(data, at_bytes) (*(const ib_wire32 *)((data) + (at_bytes)))
+
+/* Bytes 12 to 15 of the frame: Ethernet's type, IP's version and length (and its type of service).
+ */
+#define IB_IPV4_MASK bpf_htonl(0xffffff00)
+#define IB_IPV4 bpf_htonl(ETH_P_IP << 16 | 0x4500) /* a header of five words: no options */
+/* Bytes 20 to 23: IP's fragment and (time to live and) protocol. Neither a fragment nor its first.
+ */
+#define IB_WHOLE_UDP_MASK bpf_htonl(0x3fff00ff)
+#define IB_WHOLE_UDP bpf_htonl(IPPROTO_UDP)
+
+IB_INLINE int ib_is_ours(const ib_u8 *data) {
+    return (IB_FRAME32(data, 12) & IB_IPV4_MASK) == IB_IPV4 &&
+           (IB_FRAME32(data, 20) & IB_WHOLE_UDP_MASK) == IB_WHOLE_UDP &&
+           IB_UDP(data)->dest == ib_settings.port && IB_IP(data)->daddr == ib_settings.address;
+}
+
+/* The reason to drop the packet, or IB_R_none. Ethernet may have padded a frame, never cut it. */
+IB_INLINE ib_u32 ib_validate_packet(const ib_u8 *data, const ib_u8 *end) {
+    ib_u32 ip_len_bytes = bpf_ntohs(IB_IP(data)->tot_len);
+    ib_u32 udp_len_bytes = bpf_ntohs(IB_UDP(data)->len);
+    if (ETH_HLEN + ip_len_bytes > ib_bytes_between(data, end))
+        return IB_R_bad_truncated;
+    if (udp_len_bytes < sizeof(struct udphdr) ||
+        sizeof(struct iphdr) + udp_len_bytes != ip_len_bytes)
+        return IB_R_bad_length;
+    const ib_u8 *payload = data + IB_XDP_FRAME_LEN_BYTES;
+    ib_u32 reason = IB_SYSTEM_CHECK(payload, end, udp_len_bytes - sizeof(struct udphdr),
+                                    ib_settings.partitions);
+    if (IB_RARE(reason != IB_R_none))
+        return reason;
+    if (!ib_settings.authenticated)
+        return ib_verify(payload, NULL);
+    const struct ib_keys *keys = ib_keys();
+    return keys ? ib_verify(payload, keys) : IB_R_bad_key;
+}
+
+/* IB_VALID, or what the program is to return. */
+IB_INLINE int ib_validate(const ib_u8 *data, const ib_u8 *end) {
+    if (data + IB_XDP_FRAME_LEN_BYTES > end || !ib_is_ours(data))
+        return XDP_PASS;
+    ib_u32 reason = ib_validate_packet(data, end);
+    if (IB_RARE(reason != IB_R_none)) {
+        ib_count_reason(reason);
+        return XDP_DROP;
+    }
+    return IB_VALID;
+}
+
+#endif

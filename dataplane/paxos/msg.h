@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * msg.h - struct ib_paxos_msg, the header in host order, and the two functions between it and the
+ * wire.
+ */
+#ifndef INBAND_PAXOS_MSG_H
+#define INBAND_PAXOS_MSG_H
+
+#include "wire.h"
+#include "reasons.h"
+
+/* The header in host order. */
+struct ib_paxos_msg {
+    ib_u64 instance;
+    ib_u64 floor;
+    ib_u64 round;
+    ib_u64 vround;
+    ib_u64 client_id;
+    ib_u64 client_seq;
+    ib_u64 client_low;
+    ib_u64 digest;
+    ib_u32 epoch;
+    ib_u32 checksum;
+    ib_u16 flags;
+    ib_u16 partition;
+    ib_u16 node;
+    ib_u16 value_len_bytes;
+    ib_u16 key_id; /* only written: of the key that tags the packet (auth.h), 0: none */
+    ib_u8 type;
+};
+
+#define IB_PAXOS_RAW64(p, field) (*(const ib_wire64 *)IB_AT(64, p, ib_paxos_header, field))
+#define IB_PAXOS_GET64(p, field) IB_NET64(IB_PAXOS_RAW64(p, field))
+#define IB_PAXOS_PUT64(p, field, v) (*IB_AT(64, p, ib_paxos_header, field) = IB_NET64(v))
+
+/* As one word of 8 bytes: epoch, checksum 32 each. */
+_Static_assert(__builtin_offsetof(struct ib_paxos_header, epoch) == 16 &&
+                   __builtin_offsetof(struct ib_paxos_header, checksum) == 20,
+               "the word above");
+
+/*
+ * Requests that are answered with a value the asker does not have are padded to full size, because
+ * an answer is the request rewritten and a packet program cannot always make a packet longer.
+ */
+#define IB_PAXOS_FAMILY                                                                            \
+    ((struct ib_family){IB_PAXOS_REQUEST, IB_PAXOS_ALIVE,                                          \
+                        1ULL << IB_PAXOS_PHASE1A | 1ULL << IB_PAXOS_LEARN, 0})
+
+/* Is this a packet of Paxos, about an instance and in a round that there can be? */
+IB_INLINE unsigned int ib_paxos_check(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
+                                      ib_u32 partitions) {
+    unsigned int reason = ib_frame_check(data, end, payload_len_bytes, partitions, IB_PAXOS_FAMILY);
+    if (reason != IB_R_none || data + IB_HEADER_LEN_BYTES > end)
+        return reason;
+    if (IB_RARE((IB_PAXOS_GET64(data, instance) | IB_PAXOS_GET64(data, floor)) >> IB_INSTANCE_BITS))
+        return IB_R_bad_instance;
+    if (IB_RARE((IB_PAXOS_GET64(data, round) | IB_PAXOS_GET64(data, vround)) >> IB_ROUND_BITS))
+        return IB_R_bad_round;
+    return IB_R_none;
+}
+
+/* Read the header at `data`, which ib_paxos_check has passed, into `m`. */
+IB_INLINE void ib_paxos_read_header(const ib_u8 *data, struct ib_paxos_msg *m) {
+    ib_u64 kind = IB_WORD_KIND(data), sizes = IB_WORD_SIZES(data);
+    m->type = (ib_u8)(kind >> 16);
+    m->flags = (ib_u16)kind;
+    m->partition = (ib_u16)(sizes >> 48);
+    m->node = (ib_u16)(sizes >> 32);
+    m->value_len_bytes = (ib_u16)(sizes >> 16);
+    ib_u64 epoch = IB_PAXOS_GET64(data, epoch);
+    m->epoch = (ib_u32)(epoch >> 32);
+    m->checksum = (ib_u32)epoch;
+    m->instance = IB_PAXOS_GET64(data, instance);
+    m->floor = IB_PAXOS_GET64(data, floor);
+    m->round = IB_PAXOS_GET64(data, round);
+    m->vround = IB_PAXOS_GET64(data, vround);
+    m->client_id = IB_PAXOS_GET64(data, client_id);
+    m->client_seq = IB_PAXOS_GET64(data, client_seq);
+    m->client_low = IB_PAXOS_GET64(data, client_low);
+    m->digest = IB_PAXOS_GET64(data, digest);
+}
+
+/* Both. On the packet path of XDP they are apart: dispatch checks, the role's program reads. */
+IB_INLINE unsigned int ib_paxos_parse(const ib_u8 *data, const ib_u8 *end, ib_u32 payload_len_bytes,
+                                      ib_u32 partitions, struct ib_paxos_msg *m) {
+    unsigned int reason = ib_paxos_check(data, end, payload_len_bytes, partitions);
+    if (reason == IB_R_none)
+        ib_paxos_read_header(data, m);
+    return reason;
+}
+
+/* Write into the header at `data` what a role may change of a message whose value stays. */
+IB_INLINE void ib_paxos_emit_same_value(ib_u8 *data, const struct ib_paxos_msg *m) {
+    ib_emit_kind(data, m->type, m->flags);
+    IB_PUT64(data, partition,
+             (ib_u64)m->partition << 48 | (ib_u64)m->node << 32 | (ib_u64)m->value_len_bytes << 16 |
+                 m->key_id);
+    IB_PAXOS_PUT64(data, epoch, (ib_u64)m->epoch << 32 | m->checksum);
+    IB_PAXOS_PUT64(data, instance, m->instance);
+    IB_PAXOS_PUT64(data, floor, m->floor);
+    IB_PAXOS_PUT64(data, round, m->round);
+    IB_PAXOS_PUT64(data, vround, m->vround);
+    IB_PUT64(data, tag, (ib_u64)0);
+}
+
+/* Write `m` as the header at `data`, which has IB_HEADER_LEN_BYTES of room. */
+IB_INLINE void ib_paxos_emit(ib_u8 *data, const struct ib_paxos_msg *m) {
+    ib_paxos_emit_same_value(data, m);
+    IB_PAXOS_PUT64(data, client_id, m->client_id);
+    IB_PAXOS_PUT64(data, client_seq, m->client_seq);
+    IB_PAXOS_PUT64(data, client_low, m->client_low);
+    IB_PAXOS_PUT64(data, digest, m->digest);
+}
+
+#endif

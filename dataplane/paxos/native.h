@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * native.h - the native build of the roles: the soft switch, the simulator and the vectors call it.
+ */
+#ifndef INBAND_PAXOS_NATIVE_H
+#define INBAND_PAXOS_NATIVE_H
+
+#include "../ground/auth.h"
+#include "msg.h"
+#include "registers.h"
+
+/* Which roles a switch runs. */
+enum ib_paxos_roles {
+    IB_ROLE_LEADER = 1,
+    IB_ROLE_ACCEPTOR = 2,
+    IB_ROLE_QUORUM = 4,
+};
+
+/*
+ * A switch. The memory belongs to the caller and outlives every call; it may be shared by threads:
+ * all access is by the atomic steps of shell.h.
+ */
+struct ib_paxos_switch {
+    ib_u32 roles; /* enum ib_paxos_roles, or-ed */
+    ib_u32 node;  /* this host's node id */
+    ib_u32 partitions;
+    ib_u32 ring_slots;     /* a power of two */
+    ib_u32 hand_off_fails; /* tests: 1 makes every hand-off of a value fail */
+    ib_u32 reserved;
+    struct ib_leader_regs *leader;     /* [partitions] */
+    struct ib_acceptor_regs *acceptor; /* [partitions] */
+    struct ib_slot *ring;              /* [partitions * ring_slots] */
+    struct ib_tail *tails;             /* [partitions * ring_slots] */
+    struct ib_quorum_config *quorum;   /* one */
+    struct ib_count_slot *counts;      /* [partitions * ring_slots] */
+    ib_u64 *counters;                  /* [IB_REASONS_MAX] */
+};
+
+/*
+ * Handle one UDP payload of *len_bytes at `buffer`, which has room for a full one
+ * (IB_HEADER_LEN_BYTES + IB_VALUE_LEN_MAX_BYTES). With IB_REPLY, IB_TO_* and IB_DELIVER the packet
+ * to send, or the decided value, is in the buffer and *len_bytes its length. Thread-safe. Allocates
+ * nothing, never waits.
+ */
+struct ib_result ib_paxos_switch_handle(struct ib_paxos_switch *sw, ib_u8 *buffer,
+                                        ib_u32 *len_bytes);
+
+/*
+ * The reason to drop the UDP payload of len_bytes at `packet`, or IB_R_none. As the kernel does it:
+ * first whether it is whole, then its tag. `keys` NULL: a cluster without.
+ */
+ib_u32 ib_paxos_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,
+                           ib_u32 partitions);
+
+/* The name of a reason of Paxos; NULL if it has none of this number. Static, never freed. */
+const char *ib_paxos_reason_name(unsigned int reason);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quorum - the XDP program around role_quorum.h: decided values go up through a ring buffer. */
+/* variant: quorum_alone IB_ALONE */
+#include "xdp.h"
+#include "../ground/xdp/ringbuf.h"
+
+/* Hook of shell.h. Fails, and the instance stays undecided here, when the ring buffer is full. */
+IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_paxos_msg *m) {
+    ib_u32 len_bytes = IB_HEADER_LEN_BYTES + (ib_u32)m->value_len_bytes;
+    IB_RINGBUF_DELIVER(frame->ctx, len_bytes);
+}
+
+#include "shell.h"
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1);
+    __type(key, ib_u32);
+    __type(value, struct ib_quorum_config);
+} ib_config_map SEC(".maps");
+
+/* partition * ring_slots + (instance & (ring_slots - 1)) */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1); /* partitions * ring_slots, set by the loader */
+    __type(key, ib_u32);
+    __type(value, struct ib_count_slot);
+} ib_counts_map SEC(".maps");
+
+SEC("xdp")
+int ib_quorum_xdp(struct xdp_md *ctx) {
+    struct ib_frame frame = {ctx, NULL, 0, 0};
+    struct ib_paxos_msg m = {0};
+    int action = ib_paxos_read(ctx, &m);
+    if (action != IB_VALID)
+        return action;
+    ib_u32 ring_slots = ib_paxos_settings.ring_slots;
+    ib_u32 at = (ib_u32)m.partition * ring_slots + ((ib_u32)m.instance & (ring_slots - 1));
+    ib_u32 zero = 0;
+    struct ib_quorum_config *config = bpf_map_lookup_elem(&ib_config_map, &zero);
+    struct ib_count_slot *slot = bpf_map_lookup_elem(&ib_counts_map, &at);
+    if (!config || !slot)
+        return XDP_ABORTED;
+    struct ib_result result = ib_shell_quorum(&m, config, slot, &frame);
+    return ib_paxos_send(&frame, &m, result, NULL, NULL);
+}
+
+char ib_license[] SEC("license") = "Dual BSD/GPL";

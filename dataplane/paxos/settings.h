@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* settings.h - what the loader tells the programs of Paxos. Rust sees it through bindgen. */
+#ifndef INBAND_PAXOS_SETTINGS_H
+#define INBAND_PAXOS_SETTINGS_H
+
+#include "../ground/xdp/settings.h"
+
+/* Which program handles a packet: its type, and a bit. */
+enum ib_paxos_dispatch {
+    IB_PAXOS_DISPATCH_LEADER = 16, /* IB_PAXOS_F_LEADER is set */
+    IB_PAXOS_DISPATCH_KEYS = 32,
+};
+
+/* The multicast groups. */
+enum ib_paxos_group {
+    IB_PAXOS_ACCEPTORS_GROUP = 0,
+    IB_PAXOS_LEARNERS_GROUP = 1,
+};
+
+struct ib_paxos_settings {
+    ib_u32 ring_slots; /* a power of two */
+    ib_u32 reserved;
+};
+
+/* Which copy of which packet the egress program has finished last, per CPU. */
+struct ib_rotation {
+    ib_u64 instance;
+    ib_u64 round;
+    ib_u64 partition; /* and sender and length: the header's second word */
+    ib_u64 kind;      /* type and flags: its first word */
+    ib_u64 next;
+};
+
+#endif
