@@ -1,8 +1,8 @@
 //! Falcon's queue: clients submit, executors pull and are parked, packets are lost, the scheduler starts again.
 //!
 //! Speaks of:
-//! - `dataplane/falcon/shell.h`: `ib_falcon_park` `ib_falcon_serve` `ib_falcon_pull` `ib_falcon_push_all`
-//!   `ib_falcon_wake` `ib_falcon_submit` `ib_falcon_set_bit` `ib_falcon_clear_bit`
+//! - `dataplane/falcon/shell.h`: `ib_falcon_serve` `ib_falcon_pull` `ib_falcon_push_all` `ib_falcon_submit`
+//! - `dataplane/falcon/parking.h`: `ib_falcon_park` `ib_falcon_wake` `ib_falcon_set_bit` `ib_falcon_clear_bit`
 //! - `crates/inband-falcon/src/client.rs`: `on_reply` `is_of_scheduler` `lose`
 //! - `crates/inband-falcon/src/executor.rs`: `on_task` `pull_next`
 //!
