@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shell.h - what surrounds a role on every backend: take exclusivity, snapshot, role, store,
- * release.
+ * paxos/shell.h - the code around a role on every backend: take the slot, copy the registers, run
+ * the role, store, release.
  *
- * The rules (protocol.md, 1) and why:
- *  - A slot is taken by compare-and-swap of its sequence to odd, and only THEN are promise, epoch
- * and floor read. Read earlier, a promise could be raised, and the slot reported as "no vote",
- * between the read and the vote.
- *  - `highest` is raised before the vote is stored and the registers are read again after it. So
- * either the voter sees a raised promise and drops the packet, or whoever raised the promise sees
- * `highest` and asks for the slot. Without the second read a vote could land above the range that
- * the partition's PHASE1B has just stated.
+ * The rules (protocol.md, 1, 2 and 12) and why:
+ *  - A slot is taken by compare-and-swap of its sequence to odd. Only THEN are promise, epoch and
+ *    floor read. If they were read earlier, a promise could be raised, and the slot reported as
+ *    "no vote", between the read and the vote.
+ *  - `highest` is raised before the vote is stored, and the registers are read again after it. So
+ *    either the voter sees a raised promise and drops the packet, or the one that raised the
+ *    promise sees `highest` and asks for the slot. Without the second read a vote could land above
+ *    the range that the partition's PHASE1B has just stated.
  *  - Sequence + 2 is published last, as a release: a reader that sees the same even sequence before
- *    and after its copy has a copy of one moment.
+ *    and after its copy has a consistent copy.
  *  - Every loop is bounded; on failure the packet is dropped. Loss is always safe.
+ *  - A value is stamped and voted for only if it is the one that was sent, which is checked before
+ *    anything is changed. A vote for other bytes under its digest would make the instance
+ *    unreadable.
  *
- *  - A value is stamped and voted for only if it is the one that was sent: whoever stores another
- *    under its digest makes an instance that nobody may read. Checked before anything is changed.
- *
- * Before including this file a backend defines struct ib_frame and four hooks:
- *   int ib_value_save(struct ib_frame *, struct ib_slot *, ib_u32 len)   packet -> slot
- *   int ib_value_load(struct ib_frame *, struct ib_slot *, ib_u32 len)   slot -> packet
- *   int ib_value_up(struct ib_frame *, const struct ib_paxos_msg *)            packet -> the host's
- *                                                                        learner
- *   int ib_value_check(struct ib_frame *, const struct ib_paxos_msg *)         the packet's value
- * has the header's checksum Each returns 0, or not 0 having changed nothing.
+ * Before including this file a backend defines struct ib_frame and four hooks. Each returns 0, or
+ * not 0 having changed nothing:
+ *   int ib_value_save(struct ib_frame *, struct ib_slot *, ib_u32 len)  packet -> slot
+ *   int ib_value_load(struct ib_frame *, struct ib_slot *, ib_u32 len)  slot -> packet
+ *   int ib_value_up(struct ib_frame *, const struct ib_paxos_msg *)     packet -> host's learner
+ *   int ib_value_check(struct ib_frame *, const struct ib_paxos_msg *)  has the value the header's
+ *                                                                       checksum?
  */
 #ifndef INBAND_PAXOS_SHELL_H
 #define INBAND_PAXOS_SHELL_H

@@ -200,36 +200,30 @@ fn what_covers_rules_and_schedules_exists() {
     let tracked = git(&["ls-files"]);
     for (document, least) in [("protocol.md", 60), ("schedules.md", 40)] {
         let text = read(&root().join("docs").join(document));
-        let covers = |part: &&str| {
-            ["Covered by", "layed by", "utant"]
-                .iter()
-                .any(|w| part.contains(w))
-        };
+        let is_file = |word: &str| [".rs", ".h", ".pml"].iter().any(|end| word.ends_with(end));
         let mut names = 0;
-        for word in text
-            .split("\n\n")
-            .filter(covers)
-            .flat_map(|part| part.split('`').skip(1).step_by(2))
-        {
-            let is_there = if word.contains('/') {
-                root().join(word).exists()
-            } else if word.ends_with(".rs") || word.ends_with(".pml") {
-                tracked
-                    .iter()
-                    .any(|path| path.rsplit('/').next() == Some(word))
-            } else if word.contains('-') && !word.contains(' ') {
-                root().join(format!("mutants/{word}.patch")).exists()
-            } else if word.contains('_')
-                && word
-                    .chars()
-                    .all(|c| c.is_lowercase() || c.is_numeric() || c == '_')
-            {
-                !git(&["grep", "-lE", &format!("fn {word}\\(")]).is_empty()
-            } else {
-                continue;
-            };
-            assert!(is_there, "docs/{document}: there is no {word}");
-            names += 1;
+        for part in text.split("\n\n") {
+            let covers = ["Covered by", "layed by", "utant"]
+                .iter()
+                .any(|w| part.contains(w));
+            for word in part.split('`').skip(1).step_by(2) {
+                let in_snake_case = |c: char| c.is_lowercase() || c.is_numeric() || c == '_';
+                let is_there = if word.contains('/') {
+                    root().join(word).exists()
+                } else if is_file(word) {
+                    tracked
+                        .iter()
+                        .any(|path| path.rsplit('/').next() == Some(word))
+                } else if covers && word.contains('-') && !word.contains(' ') {
+                    root().join(format!("mutants/{word}.patch")).exists()
+                } else if covers && word.contains('_') && word.chars().all(in_snake_case) {
+                    !git(&["grep", "-lE", &format!("fn {word}\\(")]).is_empty()
+                } else {
+                    continue;
+                };
+                assert!(is_there, "docs/{document}: there is no {word}");
+                names += 1;
+            }
         }
         assert!(names >= least, "docs/{document}: {names} names");
     }
@@ -240,7 +234,7 @@ fn what_covers_rules_and_schedules_exists() {
 fn tests_of_bugs_exist() {
     let tracked = git(&["ls-files"]);
     let is_code = |path: &&String| {
-        [".rs", ".py", ".toml"]
+        [".rs", ".py", ".toml", ".h", ".c"]
             .iter()
             .any(|end| path.ends_with(end))
     };
