@@ -1,4 +1,4 @@
-//! *Must* 1 of the design: packets of one partition on several CPUs, against promises and reads
+//! protocol.md, 1: packets of one partition on several CPUs, against promises and reads
 //! from user space. The same test run on deliberately wrong builds must fail.
 #![allow(missing_docs)]
 
