@@ -65,6 +65,9 @@ pub enum Beginning {
     Fresh(Vec<u64>),
     /// With the merged votes of a majority of the epoch before; to be installed.
     Merged,
+    /// Never: nobody votes in this epoch. Replicas that have entered it deliver nothing of an earlier one, so what
+    /// they then report is final, and the epoch after it can begin behind that.
+    Halted,
 }
 
 /// Who is in the cluster in one epoch.

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::acceptor::Position;
-use crate::configuration::{majority, Configuration, Epoch, NodeId};
+use crate::configuration::{majority, Beginning, Configuration, Epoch, NodeId};
 use crate::message::{AcceptorReport, InstallOrder, Message, Order, Report};
 use crate::outbox::{Outbox, To};
 use crate::state::{Change, Command, Pending, Phase, Refusal, State};
@@ -182,6 +182,10 @@ impl Coordinator {
     /// The command for a restart with empty acceptors, right behind what the most advanced replica has
     /// applied; only if the acceptors cannot go on. `first_instances`: what the caller believes, or nothing.
     /// A replica that is not heard may have applied more than the others: then the caller must say.
+    ///
+    /// Where a log stands though acceptors vote, others may go on, and replicas would deliver more while this is
+    /// decided. Then the first command halts the cluster, and the caller asks again until replicas have said where
+    /// they stopped.
     pub fn restart(
         &self,
         now: Micros,
@@ -190,19 +194,42 @@ impl Coordinator {
         first_instances: Vec<u64>,
     ) -> Result<Command, Refusal> {
         let in_force = state.in_force()?;
+        let opened = in_force.epoch;
         let acceptors = in_force.acceptors();
-        if let Waiting::MajorityLost(_) = self.obstacle(now, &acceptors, in_force.epoch) {
+        let is_halted = in_force.beginning == Beginning::Halted;
+        let is_lost = matches!(
+            self.obstacle(now, &acceptors, opened),
+            Waiting::MajorityLost(_)
+        );
+        if is_halted || is_lost {
             let first_instances = self.behind_all_applied(now, in_force, first_instances)?;
             return Ok(Command::Restart {
-                opened: in_force.epoch,
+                opened,
                 at_least,
                 first_instances,
             });
+        }
+        if self.has_stopped_log(now, in_force) {
+            // What cannot be answered afterwards is refused before anything is halted.
+            self.behind_all_applied(now, in_force, first_instances)?;
+            return Ok(Command::Halt { opened });
         }
         match acceptors.iter().find(|a| self.alive(now, **a).is_none()) {
             Some(missing) => Err(Refusal::NotHeard(*missing)),
             None => Err(Refusal::NothingLost),
         }
+    }
+
+    /// Does a log stand at its most advanced replica? Another one may only have fallen behind.
+    fn has_stopped_log(&self, now: Micros, in_force: &Configuration) -> bool {
+        let replicas = in_force.replicas();
+        let reports = || replicas.iter().filter_map(|node| self.alive(now, *node));
+        let applied = |log: u32| {
+            let of_log = |report: &Report| report.applied.as_ref()?.get(log as usize).copied();
+            reports().filter_map(of_log).max()
+        };
+        let mut stopped = reports().flat_map(|report| &report.stopped);
+        stopped.any(|stopped| Some(stopped.instance) > applied(stopped.log))
     }
 
     /// The instance behind the last one that any replica has applied, of each log.
@@ -213,7 +240,11 @@ impl Coordinator {
         given: Vec<u64>,
     ) -> Result<Vec<u64>, Refusal> {
         let replicas = in_force.replicas();
-        let applied = |node: &NodeId| self.alive(now, *node)?.applied.as_ref();
+        let applied = |node: &NodeId| {
+            let report = self.alive(now, *node)?;
+            let is_in = report.revision >= in_force.revision;
+            report.applied.as_ref().filter(|_| is_in)
+        };
         let silent = replicas.iter().find(|node| applied(node).is_none());
         let mut reported = vec![1; in_force.partitions()];
         for of_replica in replicas.iter().filter_map(applied) {
@@ -230,7 +261,7 @@ impl Coordinator {
             };
         }
         if given.is_empty() {
-            return silent.map_or(Ok(reported), |node| Err(Refusal::NotHeard(*node)));
+            return silent.map_or(Ok(reported), |node| Err(Refusal::PositionUnknown(*node)));
         }
         for (log, (given, reported)) in given.iter().zip(&reported).enumerate() {
             if given < reported || (silent.is_none() && given > reported) {

@@ -3,7 +3,7 @@
 use crate::acceptor::{Holds, Position};
 use crate::configuration::{Beginning, Configuration, Epoch, Identity, Member, NodeId, Parts};
 use crate::coordinator::Coordinator;
-use crate::message::{AcceptorReport, Report};
+use crate::message::{AcceptorReport, Report, StoppedLog};
 use crate::outbox::Outbox;
 use crate::state::{Change, Command, Refusal, State};
 use crate::timing::Timing;
@@ -60,6 +60,7 @@ fn report(node: NodeId, epoch: Epoch, holds: Epoch, applied: u64, number: u64) -
             }],
         }),
         applied: Some(vec![applied]),
+        stopped: Vec::new(),
         settings: String::new(),
     }
 }
@@ -204,7 +205,105 @@ fn a_restart_begins_behind_what_the_replicas_report() {
     assert_eq!(restarted(&all, &[9]), otherwise(8, 9));
     assert_eq!(restarted(&all, &[11]), otherwise(10, 9));
     // The third may have applied more: whoever knows must say.
-    assert_eq!(restarted(&all[..2], &[]), Err(Refusal::NotHeard(3)));
+    assert_eq!(restarted(&all[..2], &[]), Err(Refusal::PositionUnknown(3)));
     assert_eq!(restarted(&all[..2], &[11]), Ok(vec![11]));
     assert_eq!(restarted(&all[..2], &[9]), otherwise(8, 9));
+}
+
+/// Acceptors that vote, and a log that stands at an instance that nobody can read: first nobody votes any more, then
+/// the next epoch begins behind what all replicas say after that.
+#[test]
+fn a_log_that_stands_begins_anew_behind_what_was_delivered_before_it_was_halted() {
+    let mut state = State::default();
+    let configuration = Configuration {
+        epoch: 1,
+        revision: 0,
+        members: [1, 2, 3].map(|n| (n, member(n, ALL))).into(),
+        leaders: spread_leaders(&[1, 2, 3], 1),
+        beginning: Beginning::Fresh(vec![1]),
+    };
+    let found = Command::Found(configuration);
+    state.apply(&found).expect("a good configuration");
+    let mut coordinator = Coordinator::new(Timing::default());
+    let mut out = Outbox::new();
+    let report_of = |node, epoch, applied, number, stopped: Option<u64>| {
+        let mut report = report(node, epoch, 1, applied, number);
+        report.revision = u64::from(epoch); // of the configuration with that epoch
+        report.acceptor.as_mut().expect("an acceptor").voting = epoch == 1;
+        let stopped = stopped.map(|instance| StoppedLog {
+            log: 0,
+            instance,
+            for_ms: 7_000,
+            unreadable_at: vec![1, 3],
+        });
+        report.stopped = stopped.into_iter().collect();
+        report
+    };
+    let mut tell = |coordinator: &mut Coordinator, state: &State, report| {
+        coordinator.on_report(1000, report, state, &mut out);
+    };
+    let ask = |coordinator: &Coordinator, state: &State, believed: &[u64]| {
+        coordinator.restart(1000, state, 0, believed.to_vec())
+    };
+    for node in [1, 2] {
+        tell(&mut coordinator, &state, report_of(node, 1, 9, 1, Some(10)));
+    }
+    assert_eq!(
+        ask(&coordinator, &state, &[]),
+        Err(Refusal::PositionUnknown(3))
+    );
+    // Two replicas have fallen behind, and the third goes on.
+    tell(&mut coordinator, &state, report_of(3, 1, 12, 1, None));
+    assert_eq!(ask(&coordinator, &state, &[]), Err(Refusal::NothingLost));
+    for node in [1, 2, 3] {
+        tell(&mut coordinator, &state, report_of(node, 1, 9, 2, Some(10)));
+    }
+    let otherwise = Refusal::AppliedOtherwise {
+        log: 0,
+        given: 5,
+        applied: 9,
+    };
+    assert_eq!(ask(&coordinator, &state, &[6]), Err(otherwise));
+    let halt = ask(&coordinator, &state, &[]).expect("the log stands");
+    assert_eq!(halt, Command::Halt { opened: 1 });
+    state.apply(&halt).expect("in force");
+    assert_eq!(state.opened.as_ref().map(|o| o.epoch), Some(2));
+    assert_eq!(coordinator.on_tick(1001, &state, &mut Outbox::new()), None);
+
+    // What was said before may not be the last word.
+    assert_eq!(
+        ask(&coordinator, &state, &[]),
+        Err(Refusal::PositionUnknown(1))
+    );
+    for (node, applied) in [(1, 9), (2, 9), (3, 10)] {
+        let mut not_there_yet = report_of(node, 2, 0, 3, None);
+        not_there_yet.applied = None;
+        tell(&mut coordinator, &state, not_there_yet);
+        assert_eq!(
+            ask(&coordinator, &state, &[]),
+            Err(Refusal::PositionUnknown(node))
+        );
+        for number in 4..6 {
+            tell(
+                &mut coordinator,
+                &state,
+                report_of(node, 2, applied, number, None),
+            );
+        }
+    }
+    let restart = ask(&coordinator, &state, &[]).expect("all have said it");
+    assert_eq!(
+        restart,
+        Command::Restart {
+            opened: 2,
+            at_least: 0,
+            first_instances: vec![11],
+        }
+    );
+    state.apply(&restart).expect("in force");
+    let opened = state.opened.expect("founded");
+    assert_eq!(
+        (opened.epoch, opened.beginning),
+        (3, Beginning::Fresh(vec![11]))
+    );
 }

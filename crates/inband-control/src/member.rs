@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 use crate::acceptor::{AcceptorError, AcceptorState, Conflict, Holds, Merged, Piece};
 use crate::configuration::{Beginning, Configuration, Epoch, Identity, NodeId};
-use crate::message::{AcceptorReport, InstallOrder, Message, Order, Pull, Report};
+use crate::message::{AcceptorReport, InstallOrder, Message, Order, Pull, Report, StoppedLog};
 use crate::outbox::{Outbox, To};
 use crate::state::Refusal;
 use crate::timing::{Micros, Timing, PIECE_LEN_BYTES};
@@ -122,6 +122,7 @@ pub struct Member<A, N> {
     configuration: Option<Configuration>,
     entered: bool,
     applied: Option<Vec<u64>>,
+    stopped: Vec<StoppedLog>,
     installing: Option<Installing>,
     progress: u64,
     reports: u64,
@@ -143,6 +144,7 @@ impl<A: AcceptorState, N: Notes> Member<A, N> {
             configuration: None,
             entered: false,
             applied: None,
+            stopped: Vec::new(),
             installing: None,
             progress: 0,
             reports: 0,
@@ -189,6 +191,11 @@ impl<A: AcceptorState, N: Notes> Member<A, N> {
     /// This replica has applied so far; one instance a partition.
     pub fn set_applied(&mut self, applied: Vec<u64>) {
         self.applied = Some(applied);
+    }
+
+    /// The logs of this replica that stand still.
+    pub fn set_stopped(&mut self, stopped: Vec<StoppedLog>) {
+        self.stopped = stopped;
     }
 
     /// An order of a coordinator.
@@ -305,6 +312,9 @@ impl<A: AcceptorState, N: Notes> Member<A, N> {
             .iter()
             .map(|node| (*node, configuration.members[node].control))
             .collect();
+        if configuration.beginning == Beginning::Halted {
+            self.applied = None; // final once the node has entered, too
+        }
         self.configuration = Some(configuration);
         self.entered = true;
         self.refused = None;
@@ -584,6 +594,7 @@ impl<A: AcceptorState, N: Notes> Member<A, N> {
             revision: self.configuration.as_ref().map_or(0, |c| c.revision),
             acceptor: self.acceptor.as_ref().map(|a| self.acceptor_report(a)),
             applied: self.applied.clone(),
+            stopped: self.stopped.clone(),
             settings: self.config.settings.clone(),
         };
         for (node, address) in &self.config.controllers {

@@ -26,10 +26,26 @@ pub struct Report {
     pub revision: u64,
     /// If it has an acceptor.
     pub acceptor: Option<AcceptorReport>,
-    /// If it is a replica: the last instance of each partition that it has applied, be it in memory.
+    /// If it is a replica: the last instance of each partition that it has applied, be it in memory. `None` until it
+    /// has entered the configuration of `revision`.
     pub applied: Option<Vec<u64>>,
+    /// If it is a replica: the logs that stand still.
+    pub stopped: Vec<StoppedLog>,
     /// What all hosts must have in common, see [`crate::member::MemberConfig::settings`].
     pub settings: String,
+}
+
+/// A log of which a replica delivers nothing although there is something to deliver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoppedLog {
+    /// Which.
+    pub log: u32,
+    /// The instance that the replica waits for.
+    pub instance: u64,
+    /// For how long.
+    pub for_ms: u64,
+    /// Acceptors whose vote for this instance has a value that does not match its digest.
+    pub unreadable_at: Vec<NodeId>,
 }
 
 /// How an acceptor is.

@@ -25,7 +25,7 @@ use crate::acceptor::AcceptorState;
 use crate::configuration::{Configuration, Epoch, Identity, NodeId};
 use crate::coordinator::Coordinator;
 use crate::member::{Member, MemberConfig};
-use crate::message::{Message, Order, Report};
+use crate::message::{Message, Order, Report, StoppedLog};
 use crate::outbox::{Outbox, To};
 use crate::raft_node::{self, node_of, RaftError, RaftNode};
 use crate::state::{Change, Command, Refusal};
@@ -82,8 +82,12 @@ pub trait Hooks: Send {
     /// The cluster does not take this host, for this reason.
     fn refused(&mut self, refusal: &Refusal);
 
-    /// The last instance applied of each partition, if the host is a replica.
+    /// The last instance applied of each partition, if the host is a replica and has entered the configuration that
+    /// it was told last.
     fn applied(&mut self) -> Option<Vec<u64>>;
+
+    /// The logs that stand still, if the host is a replica.
+    fn stopped(&mut self) -> Vec<StoppedLog>;
 }
 
 /// Why a service did not start.
@@ -419,6 +423,7 @@ impl<A: AcceptorState> Worker<A> {
         if let Some(applied) = self.hooks.applied() {
             self.member.set_applied(applied);
         }
+        self.member.set_stopped(self.hooks.stopped());
         if now >= self.member.due() {
             self.member.on_tick(now, &mut out);
         }
@@ -704,6 +709,7 @@ impl<A: AcceptorState> Worker<A> {
             identity: heard.report.identity,
             silent_ms: now.saturating_sub(heard.at) / 1000,
             acceptor: heard.report.acceptor.clone(),
+            stopped: heard.report.stopped.clone(),
         };
         let waiting = coordinator.map(|c| c.waiting().clone());
         Status {

@@ -128,6 +128,11 @@ pub enum Command {
         /// One a partition.
         first_instances: Vec<u64>,
     },
+    /// Nobody votes any more, so that replicas report final positions: [`Beginning::Halted`]. A restart follows.
+    Halt {
+        /// The epoch that its author believed in force.
+        opened: Epoch,
+    },
 }
 
 /// Why something was refused.
@@ -198,7 +203,7 @@ pub enum Refusal {
     #[error("{0}")]
     MajorityLost(String),
     #[error(
-        "the acceptors have what is needed to go on by themselves; a restart would throw it away. If a log stands nevertheless, at an instance that nobody can read, stop the hosts of all acceptors, start them, and try again"
+        "the acceptors have what is needed to go on by themselves, and no replica reports a log that stands still; a restart would throw it away. A log that stands is reported after a few seconds: `inband member list` shows it"
     )]
     NothingLost,
     #[error("log {log}: its replicas have applied instances up to {applied}, so {given} cannot be the last one; leave --applied out to use what they report")]
@@ -207,6 +212,8 @@ pub enum Refusal {
         given: u64,
         applied: u64,
     },
+    #[error("the replica of node {0} has not reported its last position in this epoch; start its host if it is down, or say what it has applied with --applied")]
+    PositionUnknown(NodeId),
 }
 
 impl State {
@@ -225,6 +232,7 @@ impl State {
             Command::Open { epoch } => next.open(*epoch)?,
             Command::Abandon { epoch, revert } => next.abandon(*epoch, *revert)?,
             Command::MoveLeader { partition, to } => next.move_leader(*partition, *to)?,
+            Command::Halt { opened } => next.halt(*opened)?,
             Command::Restart {
                 opened,
                 at_least,
@@ -463,6 +471,23 @@ impl State {
             order.insert(0, to);
         }
         self.touch_opened();
+        Ok(())
+    }
+
+    fn halt(&mut self, opened: Epoch) -> Result<(), Refusal> {
+        let mut target = self.in_force()?.clone();
+        if target.epoch != opened {
+            let found = target.epoch;
+            return Err(Refusal::Overtaken {
+                given: opened,
+                found,
+            });
+        }
+        target.epoch = self.next_epoch()?;
+        target.beginning = Beginning::Halted;
+        self.highest_epoch = target.epoch;
+        self.pending = None;
+        self.set_opened(target);
         Ok(())
     }
 

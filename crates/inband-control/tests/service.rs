@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use inband_control::configuration::{Beginning, Configuration, Epoch, Member, NodeId, Parts};
 use inband_control::coordinator::Waiting;
+use inband_control::message::StoppedLog;
 use inband_control::registers::RegisterState;
 use inband_control::service::{
     call, CallError, Hooks, Request, Response, Service, ServiceConfig, Status,
@@ -60,6 +61,10 @@ impl Hooks for Noted {
 
     fn applied(&mut self) -> Option<Vec<u64>> {
         Some(vec![0; PARTITIONS])
+    }
+
+    fn stopped(&mut self) -> Vec<StoppedLog> {
+        Vec::new()
     }
 }
 

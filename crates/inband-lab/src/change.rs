@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use inband_control::configuration::{Epoch, Member, NodeId, Parts};
+use inband_control::configuration::{Beginning, Epoch, Member, NodeId, Parts};
 use inband_control::coordinator::Waiting;
 use inband_control::service::{CallError, Request, Response, Status};
 use inband_control::state::{Phase, Refusal};
@@ -65,6 +65,7 @@ impl PlaneError {
             matches!(
                 refusal,
                 Refusal::NotHeard(_)
+                    | Refusal::PositionUnknown(_)
                     | Refusal::Busy(_)
                     | Refusal::Overtaken { .. }
                     | Refusal::TooFewHealthy { .. }
@@ -310,6 +311,11 @@ pub fn in_words(status: &Result<Status, PlaneError>) -> String {
         };
         nodes.iter().map(name).collect::<Vec<_>>().join(", ")
     };
+    if opened.beginning == Beginning::Halted {
+        return "the cluster is halted until it begins anew behind what the replicas have: repeat `inband member \
+                begin-anew`"
+            .into();
+    }
     match (&status.waiting, &status.pending) {
         (Waiting::MajorityLost(nodes), _) => {
             format!(

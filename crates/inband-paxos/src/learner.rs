@@ -75,7 +75,8 @@ pub struct Learner {
     /// A peer no longer holds `next`, said at this time.
     peer_trimmed_at: Option<Micros>,
     checkpoint_needed: bool,
-    /// Values recovered at the application's wish that were delivered before, or lie ahead.
+    /// Acceptors whose vote for `next` has a value that does not match its digest.
+    unreadable_at: Vec<u8>,
     stats: LearnerStats,
 }
 
@@ -147,6 +148,7 @@ impl Learner {
             peer_asked_to: 0,
             peer_trimmed_at: None,
             checkpoint_needed: false,
+            unreadable_at: Vec::new(),
             stats: LearnerStats::default(),
         }
     }
@@ -167,6 +169,7 @@ impl Learner {
             self.log = DecidedLog::starting_at(next, self.config.log_limit);
         }
         self.next = next;
+        self.unreadable_at.clear();
         self.known_highest = self.known_highest.max(applied);
         self.peer_trimmed_at = None;
         self.checkpoint_needed = false;
@@ -189,6 +192,7 @@ impl Learner {
         // Decided values of the earlier epoch can be learned again if they still are; after a restart from what the
         // replicas had applied they are not, and the instances get other values.
         self.ahead.clear();
+        self.unreadable_at.clear();
         self.hole_since = 0;
         let context = Self::context(&self.config);
         for recovery in self.recoveries.values_mut() {
@@ -209,6 +213,22 @@ impl Learner {
     /// Peers cannot help any more.
     pub fn checkpoint_needed(&self) -> bool {
         self.checkpoint_needed
+    }
+
+    /// Acceptors whose vote for the next instance to deliver has a value that does not match its digest.
+    pub fn unreadable_at(&self) -> &[u8] {
+        &self.unreadable_at
+    }
+
+    fn note_unreadable(&mut self, header: &Header) {
+        self.stats.digest_mismatch += 1;
+        let Ok(node) = u8::try_from(header.node) else {
+            return;
+        };
+        let is_acceptor = self.config.acceptors.contains(&node);
+        if header.instance == self.next && is_acceptor && !self.unreadable_at.contains(&node) {
+            self.unreadable_at.push(node);
+        }
     }
 
     /// Counters.
@@ -263,6 +283,7 @@ impl Learner {
         self.learn_votes.remove(&self.next);
         self.recoveries.remove(&self.next);
         self.next += 1;
+        self.unreadable_at.clear();
         self.hole_since = 0;
         self.peer_trimmed_at = None;
         self.checkpoint_needed = false;
@@ -292,7 +313,7 @@ impl Learner {
             return;
         }
         if self.config.digest.of(value) != header.digest {
-            self.stats.digest_mismatch += 1;
+            self.note_unreadable(header);
             return;
         }
         if instance >= self.next + self.config.ahead_max {
@@ -315,7 +336,7 @@ impl Learner {
             .as_ref()
             .is_some_and(|v| self.config.digest.of(&v.value) != v.digest)
         {
-            self.stats.digest_mismatch += 1;
+            self.note_unreadable(header);
             return; // a damaged answer is no answer, least of all "no vote"
         }
         recovery.on_promise(now, header, vote, Self::context(&self.config), out);

@@ -304,6 +304,10 @@ impl Partition {
         shared: &mut Shared,
         own: &mut Outbox,
     ) {
+        // Handed up before this host left that epoch. What counts of it is learned again.
+        if header.epoch != shared.config.epoch {
+            return;
+        }
         let leader = round::owner(header.round);
         if shared.config.leader_nodes().contains(&leader) && !header.has(flag::RECOVERY) {
             self.proposer.leader_is(now, header.round, own);

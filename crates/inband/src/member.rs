@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use clap::{Args, Subcommand};
-use inband_control::configuration::{Configuration, Member, NodeId, Parts};
+use inband_control::configuration::{Beginning, Configuration, Member, NodeId, Parts};
 use inband_control::message::AcceptorReport;
 use inband_control::service::{self, HostStatus, Request, Response, Status};
+use inband_control::state::Refusal;
 use inband_lab::change::{self, Goal, Plane, PlaneError};
 use inband_lab::signals::StopSignals;
 use inband_lab::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
@@ -23,6 +24,8 @@ use crate::up::DEFAULT_DATA;
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// How often what is being done is looked at.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// Replicas of a halted cluster say within this time what they have applied.
+const HALT_LIMIT: Duration = Duration::from_secs(10);
 /// A host that is silent for longer is shown as such; hosts report ten times a second.
 const SILENT_MS: u64 = 1000;
 
@@ -79,7 +82,8 @@ pub enum MemberCommand {
         plane: PlaneArgs,
     },
     /// Begin a new epoch with empty acceptors, behind what the replicas have: after a full stop with
-    /// durability "memory". What only the acceptors knew is given up. Refused if they can go on.
+    /// durability "memory", or when a log stands still and does not go on by itself. What only the acceptors knew is
+    /// given up. Refused if they can go on, and unless all replicas report what they have applied.
     BeginAnew(BeginAnewArgs),
 }
 
@@ -181,11 +185,102 @@ fn begin_anew(args: &BeginAnewArgs) -> Result<()> {
         at_least: 0,
         first_instances: args.applied.iter().map(|at| at.saturating_add(1)).collect(),
     };
-    match direct.ask(&request)? {
-        Response::Accepted { epoch } => println!("epoch {epoch} begins with empty acceptors"),
-        other => bail!("the control plane answered {other:?}; is it of the same version?"),
+    let halted = |status: &Status| {
+        let opened = status.opened.as_ref();
+        opened.is_some_and(|opened| opened.beginning == Beginning::Halted)
+    };
+    let before = direct.status()?;
+    print!("{}", stopped_logs(&before));
+    let mut is_halted = halted(&before);
+    let deadline = Instant::now() + HALT_LIMIT;
+    loop {
+        match direct.ask(&request) {
+            Ok(Response::Accepted { epoch }) if is_halted => {
+                println!("epoch {epoch} begins with empty acceptors");
+                return Ok(());
+            }
+            Ok(Response::Accepted { epoch }) => {
+                // With acceptors that had lost their votes there was nothing to halt.
+                if !halted(&direct.status()?) {
+                    println!("epoch {epoch} begins with empty acceptors");
+                    return Ok(());
+                }
+                is_halted = true;
+                println!("epoch {epoch}: nobody votes, until all replicas have said what they have applied");
+            }
+            // They say so a moment after they have entered the epoch in which nobody votes.
+            Err(PlaneError::Refused(Refusal::PositionUnknown(_)))
+                if is_halted && Instant::now() < deadline => {}
+            Err(error) if is_halted => {
+                return Err(error).context(
+                    "the cluster is halted: repeat `inband member begin-anew` when this is cured",
+                )
+            }
+            Err(error) => return Err(error.into()),
+            Ok(other) => {
+                bail!("the control plane answered {other:?}; is it of the same version?")
+            }
+        }
+        if !direct.wait_a_little() {
+            bail!("broken off; `inband member begin-anew` goes on where this one stopped");
+        }
     }
-    Ok(())
+}
+
+/// The logs that stand still, and why, a line each.
+fn stopped_logs(status: &Status) -> String {
+    let Some(opened) = &status.opened else {
+        return String::new();
+    };
+    let name = |node: &NodeId| {
+        let member = opened.members.get(node);
+        member.map_or_else(|| format!("node {node}"), |m| m.name.clone())
+    };
+    let names = |nodes: &[NodeId]| nodes.iter().map(name).collect::<Vec<_>>().join(", ");
+    let acceptors = opened.acceptors();
+    let heard = |node: &NodeId| status.hosts.iter().find(|host| host.node == *node);
+    let silent: Vec<NodeId> = acceptors
+        .iter()
+        .filter(|node| heard(node).is_none_or(|host| host.silent_ms > SILENT_MS))
+        .copied()
+        .collect();
+    let mute: Vec<NodeId> = acceptors
+        .iter()
+        .filter(|node| !silent.contains(node))
+        .filter(|node| {
+            let acceptor = heard(node).and_then(|host| host.acceptor.as_ref());
+            acceptor.is_none_or(|acceptor| !acceptor.voting)
+        })
+        .copied()
+        .collect();
+    let mut text = String::new();
+    for host in status
+        .hosts
+        .iter()
+        .filter(|host| host.silent_ms <= SILENT_MS)
+    {
+        for stopped in &host.stopped {
+            let log = inband_lab::control::log_name(stopped.log as usize, opened.partitions());
+            text += &format!(
+                "{}: {log} has stood at instance {} for {} s",
+                name(&host.node),
+                stopped.instance,
+                stopped.for_ms / 1000
+            );
+            let reasons = [
+                ("the value is damaged at", &stopped.unreadable_at),
+                ("no report from", &silent),
+                ("no votes from", &mute),
+            ];
+            for (what, nodes) in reasons {
+                if !nodes.is_empty() {
+                    text += &format!("; {what} {}", names(nodes));
+                }
+            }
+            text += "\n";
+        }
+    }
+    text
 }
 
 fn status_of(plane: &PlaneArgs) -> Result<Status> {
@@ -402,6 +497,7 @@ fn in_words(status: &Status) -> String {
         };
         text += &format!("epoch {} is being prepared, {why}\n", pending.target.epoch);
     }
+    text += &stopped_logs(status);
     for (log, order) in opened.leaders.iter().enumerate() {
         let order: Vec<String> = order.iter().map(|node| name(*node)).collect();
         let log = inband_lab::control::log_name(log, opened.partitions());
@@ -488,6 +584,7 @@ mod tests {
                 progress: 0,
                 positions: Vec::new(),
             }),
+            stopped: Vec::new(),
         }
     }
 

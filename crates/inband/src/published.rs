@@ -6,6 +6,8 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use inband_control::configuration::NodeId;
+use inband_control::message::StoppedLog;
 use inband_dataplane::registers::{AcceptorView, LeaderView};
 use inband_paxos::leadership::LeaderEvent;
 use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, SubmitError, Ticket};
@@ -15,6 +17,10 @@ use crate::errands::ErrandQueue;
 
 /// Time between two publications.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
+/// A log of which nothing was delivered for so long, though there is something to deliver, is reported as standing.
+const STOPPED_AFTER: Duration = Duration::from_secs(5);
+/// A submission that was given up still shows for so long that the log stood.
+const WAIT_FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 /// Leader changes remembered.
 const EVENTS_MAX: usize = 64;
 
@@ -26,6 +32,8 @@ pub struct NodeState {
     /// If it is a replica: the last instance of every log that it has delivered, be it in memory:
     /// clients may have been answered up to there.
     pub delivered: Option<Vec<u64>>,
+    /// If it is a replica: the logs that stand still.
+    pub stopped: Vec<StoppedLog>,
     /// The acceptor's registers of every log, if it has the role.
     pub acceptors: Vec<AcceptorView>,
     /// Why the acceptor's disk takes no votes, if it does not.
@@ -103,6 +111,30 @@ impl TakeoverWatch {
     }
 }
 
+/// Watches whether a log moves, from publication to publication.
+#[derive(Default)]
+struct Movement {
+    next: u64,
+    /// When `next` was first waited for, and when last.
+    waited: Option<(Instant, Instant)>,
+}
+
+impl Movement {
+    /// For how long has the log stood still?
+    fn look(&mut self, now: Instant, next: u64, is_waited_for: bool) -> Duration {
+        let is_forgotten = |last: Instant| !is_waited_for && now > last + WAIT_FORGOTTEN_AFTER;
+        if self.next != next || self.waited.is_some_and(|(_, last)| is_forgotten(last)) {
+            self.waited = None;
+        }
+        self.next = next;
+        if is_waited_for {
+            let first = self.waited.map_or(now, |(first, _)| first);
+            self.waited = Some((first, now));
+        }
+        self.waited.map_or(Duration::ZERO, |(first, _)| now - first)
+    }
+}
+
 /// Shared between the node's thread and the others.
 pub type Shared = Arc<Mutex<NodeState>>;
 
@@ -114,10 +146,24 @@ pub fn read(shared: &Shared) -> NodeState {
         .clone()
 }
 
-/// [`NodeState::delivered`] alone, without a copy of the rest: it is asked for all the time.
-pub fn delivered(shared: &Shared) -> Option<Vec<u64>> {
+/// What the control plane asks for all the time, without a copy of the rest.
+pub struct Progress {
+    /// [`NodeState::epoch`]
+    pub epoch: u32,
+    /// [`NodeState::delivered`]
+    pub delivered: Option<Vec<u64>>,
+    /// [`NodeState::stopped`]
+    pub stopped: Vec<StoppedLog>,
+}
+
+/// See [`Progress`].
+pub fn progress(shared: &Shared) -> Progress {
     let state = shared.lock().unwrap_or_else(PoisonError::into_inner);
-    state.delivered.clone()
+    Progress {
+        epoch: state.epoch,
+        delivered: state.delivered.clone(),
+        stopped: state.stopped.clone(),
+    }
 }
 
 /// A [`Node`] that publishes its state as it is polled.
@@ -126,6 +172,8 @@ pub struct PublishedNode {
     errands: ErrandQueue,
     shared: Shared,
     publish_at: Instant,
+    /// One a log.
+    movements: Vec<Movement>,
     /// One a log.
     takeovers: Vec<TakeoverWatch>,
     /// The log whose leader changed last.
@@ -146,6 +194,7 @@ impl PublishedNode {
             errands,
             shared: shared.clone(),
             publish_at: Instant::now(),
+            movements: (0..logs).map(|_| Movement::default()).collect(),
             takeovers: (0..logs).map(|_| TakeoverWatch::default()).collect(),
             last_takeover: 0,
             delivered: Vec::with_capacity(logs),
@@ -155,8 +204,38 @@ impl PublishedNode {
         (published, shared)
     }
 
+    /// The logs that stand still: values lie behind a missing one, or were submitted, and none is delivered.
+    fn stopped(&mut self) -> Vec<StoppedLog> {
+        let now = Instant::now();
+        let mut stopped = Vec::new();
+        let logs = self.node.host().partitions().iter();
+        for (number, (log, movement)) in logs.zip(&mut self.movements).enumerate() {
+            let Some(learner) = log.learner() else {
+                continue;
+            };
+            let next = learner.next();
+            let is_waited_for = learner.known_highest() >= next || log.proposer().outstanding() > 0;
+            let stands = movement.look(now, next, is_waited_for);
+            if stands >= STOPPED_AFTER {
+                stopped.push(StoppedLog {
+                    log: number as u32,
+                    instance: next,
+                    for_ms: u64::try_from(stands.as_millis()).unwrap_or(u64::MAX),
+                    unreadable_at: learner
+                        .unreadable_at()
+                        .iter()
+                        .copied()
+                        .map(NodeId::from)
+                        .collect(),
+                });
+            }
+        }
+        stopped
+    }
+
     fn publish(&mut self) {
         self.publish_at = Instant::now() + PUBLISH_EVERY;
+        let stopped = self.stopped();
         let logs = self.node.host().partitions();
         let all = || 0..logs.len();
         let learners = || logs.iter().filter_map(|log| log.learner());
@@ -171,6 +250,7 @@ impl PublishedNode {
                     .map(|(held, next)| held.max(next - 1))
                     .collect()
             }),
+            stopped,
             acceptors: all().filter_map(|p| self.node.acceptor_view(p)).collect(),
             acceptor_disk_failure: self.node.acceptor_disk_failure().map(str::to_owned),
             leaders: all().filter_map(|p| self.node.leader_view(p)).collect(),
@@ -255,5 +335,27 @@ impl ReplicatedLog for PublishedNode {
     }
     fn checkpoint_peers(&self) -> Vec<SocketAddr> {
         self.node.checkpoint_peers()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_stands_while_what_was_waited_for_does_not_come() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut movement = Movement::default();
+        let mut look = |seconds, next, waits| movement.look(at(seconds), next, waits).as_secs();
+        assert_eq!(look(0, 7, false), 0);
+        assert_eq!(look(10, 7, true), 0);
+        assert_eq!(look(12, 7, true), 2);
+        // Given up, and submitted again.
+        assert_eq!(look(20, 7, false), 10);
+        assert_eq!(look(21, 7, true), 11);
+        assert_eq!(look(22, 8, true), 0, "it moves");
+        assert_eq!(look(25, 8, false), 3);
+        assert_eq!(look(60, 8, false), 0, "forgotten");
     }
 }

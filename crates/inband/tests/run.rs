@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use common::{Client, PROGRAM};
 use nix::fcntl::{fcntl, FcntlArg, FdFlag};
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -182,6 +184,63 @@ fn a_host_joins_a_cluster_and_leaves_it() {
     until_it_says(&[], true, "begins with empty acceptors");
     wait_until_it_answers(resp[0], &["GET", "a"], "3");
     wait_until_it_answers(resp[0], &["SET", "a", "4"], "+OK");
+}
+
+/// Nobody has lost anything, and yet nothing is decided: the second acceptor hangs.
+#[test]
+fn a_log_that_stands_begins_anew_behind_what_was_delivered() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    let resp = free_addresses();
+    let paths = configs([dirs[0].path(), dirs[1].path()], resp);
+    // From the start both are members, and the second only votes.
+    let text = std::fs::read_to_string(&paths[1]).expect("read");
+    let text = text.replace(r#"["replica", "leader"]"#, r#"["acceptor"]"#);
+    let text = text.replace(&format!(r#", resp = ["{}"]"#, resp[1]), "");
+    std::fs::write(&paths[1], &text).expect("written");
+    let own = |id: usize| format!("node = {id}, state_dir = {:?}", dirs[id - 1].path());
+    let first = text.replace(&own(2), &own(1));
+    let listening = format!(
+        r#"dataplane = "udp", resp = ["{}"], timing = {{ submit_deadline_ms = 500 }}"#,
+        resp[0]
+    );
+    let first = first.replace(r#"dataplane = "udp""#, &listening);
+    std::fs::write(&paths[0], first).expect("written");
+    let hosts = [start(&paths[0]), start(&paths[1])];
+    wait_until_it_answers(resp[0], &["SET", "a", "1"], "+OK");
+    let begin_anew = || inband(&["member", "begin-anew"], &paths[0]);
+    let (good, said) = begin_anew();
+    assert!(
+        !good && said.contains("no replica reports a log that stands still"),
+        "{said}"
+    );
+
+    let second = Pid::from_raw(hosts[1].0.id().cast_signed());
+    kill(second, Signal::SIGSTOP).expect("ours");
+    let mut client = Client::connect(resp[0]);
+    let unknown = client.call(&["SET", "b", "1"]);
+    assert!(unknown.starts_with("-UNKNOWN"), "{unknown}");
+    let deadline = Instant::now() + PATIENCE;
+    let said = loop {
+        let (good, said) = begin_anew();
+        if good {
+            break said;
+        }
+        assert!(said.contains("not been heard of"), "{said}");
+        assert!(Instant::now() < deadline, "{said}");
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    for what in [
+        "one: partition 0 has stood at instance ",
+        "no report from two",
+        "nobody votes, until all replicas have said what they have applied",
+        "begins with empty acceptors",
+    ] {
+        assert!(said.contains(what), "{what:?} is not in {said:?}");
+    }
+    // Whatever it was, it is over, and the acceptor does not bring back what was given up.
+    kill(second, Signal::SIGCONT).expect("ours");
+    wait_until_it_answers(resp[0], &["SET", "c", "1"], "+OK");
+    wait_until_it_answers(resp[0], &["GET", "a"], "1");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::net::{Body, Frame, FRAME_LEN_MAX_BYTES};
 use crate::configuration::{Configuration, Epoch, Identity, Member, NodeId};
 use crate::coordinator::Waiting;
-use crate::message::AcceptorReport;
+use crate::message::{AcceptorReport, StoppedLog};
 use crate::state::{Pending, Refusal};
 
 /// Pause before a service is asked again that could not say who leads.
@@ -65,6 +65,8 @@ pub struct HostStatus {
     pub silent_ms: u64,
     /// Its acceptor.
     pub acceptor: Option<AcceptorReport>,
+    /// Logs of its replica that stand still.
+    pub stopped: Vec<StoppedLog>,
 }
 
 /// How things are.

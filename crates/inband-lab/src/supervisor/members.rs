@@ -514,7 +514,9 @@ impl Shared {
                 self.dir.write_record(&record)
             }
             // Somebody was faster, or not all is known yet: the next look shows it.
-            Err(PlaneError::Refused(Refusal::NothingLost | Refusal::NotHeard(_))) => Ok(()),
+            Err(PlaneError::Refused(
+                Refusal::NothingLost | Refusal::NotHeard(_) | Refusal::PositionUnknown(_),
+            )) => Ok(()),
             Err(error) if !error.is_passing() => Err(error.into()),
             Ok(_) | Err(_) => Ok(()),
         }
