@@ -174,6 +174,8 @@ pub struct PublishedNode {
     publish_at: Instant,
     /// One a log.
     movements: Vec<Movement>,
+    /// The epoch in which they are watched.
+    movements_epoch: u32,
     /// One a log.
     takeovers: Vec<TakeoverWatch>,
     /// The log whose leader changed last.
@@ -195,6 +197,7 @@ impl PublishedNode {
             shared: shared.clone(),
             publish_at: Instant::now(),
             movements: (0..logs).map(|_| Movement::default()).collect(),
+            movements_epoch: 0,
             takeovers: (0..logs).map(|_| TakeoverWatch::default()).collect(),
             last_takeover: 0,
             delivered: Vec::with_capacity(logs),
@@ -207,6 +210,10 @@ impl PublishedNode {
     /// The logs that stand still: values lie behind a missing one, or were submitted, and none is delivered.
     fn stopped(&mut self) -> Vec<StoppedLog> {
         let now = Instant::now();
+        let epoch = self.node.host().config().epoch;
+        if std::mem::replace(&mut self.movements_epoch, epoch) != epoch {
+            self.movements.fill_with(Movement::default);
+        }
         let mut stopped = Vec::new();
         let logs = self.node.host().partitions().iter();
         for (number, (log, movement)) in logs.zip(&mut self.movements).enumerate() {
