@@ -45,6 +45,8 @@ const ANNOUNCE_NEW_US: Micros = 100_000;
 const CALL_US: Micros = 5_000_000;
 /// Events waiting for the service's thread.
 const EVENTS_MAX: usize = 1024;
+/// How often a host without a configuration logs what it waits for.
+const WAIT_LOG_US: Micros = 10_000_000;
 /// Directory of the log within the control directory.
 const RAFT_DIR: &str = "raft";
 
@@ -214,6 +216,7 @@ struct Worker<A> {
     /// If it leads those that do.
     coordinator: Option<Coordinator>,
     announced: BTreeMap<NodeId, Announcement>,
+    wait_log_at: Micros,
     /// Before the founding: a controller that is configured otherwise, as it was logged.
     other_settings: Option<(NodeId, String)>,
     /// Where controllers' services listen, as last heard.
@@ -271,6 +274,7 @@ impl<A: AcceptorState> Worker<A> {
             raft,
             coordinator: None,
             announced: BTreeMap::new(),
+            wait_log_at: 0,
             services,
             calls: BTreeMap::new(),
             other_settings: None,
@@ -433,6 +437,7 @@ impl<A: AcceptorState> Worker<A> {
                 raft.tick();
             }
             self.announce(now);
+            self.log_what_is_missing(now);
             self.gather();
             self.calls.retain(|_, call| now < call.until);
         }
@@ -511,6 +516,23 @@ impl<A: AcceptorState> Worker<A> {
             self.services.insert(node, control);
         }
         self.hooks.entered(configuration);
+    }
+
+    /// A host outside of the cluster says in its log what it waits for.
+    fn log_what_is_missing(&mut self, now: Micros) {
+        if now < self.wait_log_at {
+            return;
+        }
+        self.wait_log_at = now + WAIT_LOG_US;
+        // Not at once: at a start all hosts wait for each other for a moment.
+        if now < WAIT_LOG_US || self.member.configuration().is_some() {
+            return;
+        }
+        let heard: Vec<NodeId> = self.announced.keys().copied().collect();
+        tracing::warn!(
+            "{}",
+            what_is_missing(&self.config.first, self.config.node, &heard)
+        );
     }
 
     fn announce(&mut self, now: Micros) {
@@ -720,5 +742,71 @@ impl<A: AcceptorState> Worker<A> {
             waiting: waiting.unwrap_or(crate::coordinator::Waiting::Nothing),
             hosts: coordinator.map_or_else(Vec::new, |c| c.hosts().values().map(host).collect()),
         }
+    }
+}
+
+/// What keeps a host outside of the cluster, if it has heard these controllers' services. Only controllers hear others
+/// before the cluster is founded.
+fn what_is_missing(first: &Configuration, node: NodeId, heard: &[NodeId]) -> String {
+    let controllers = first.controllers();
+    let is_controller = controllers.contains(&node);
+    let missing: Vec<String> = controllers
+        .iter()
+        .filter(|other| !is_controller || !heard.contains(other))
+        .map(|other| {
+            let member = &first.members[other];
+            format!("{} ({})", member.name, member.control)
+        })
+        .collect();
+    let missing = missing.join(", ");
+    match (is_controller, missing.is_empty()) {
+        (true, false) => format!(
+            "waits for controllers that were not heard: {missing}; a cluster is founded once all its controllers are up \
+             and can reach each other over TCP"
+        ),
+        (true, true) => "waits for the controllers, which were all heard, to found the cluster or to say who is in it; \
+                         a host that is new to a cluster joins it by `inband member add`"
+            .into(),
+        (false, _) => format!(
+            "waits to be told by the controllers ({missing}) who is in the cluster; it is founded once all of them are \
+             up, and a host that is new to it joins it by `inband member add`"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::{Beginning, Member, Parts};
+
+    #[test]
+    fn a_host_that_waits_names_whom_it_waits_for() {
+        let member = |node: NodeId| Member {
+            node,
+            name: format!("host{node}"),
+            data: "10.0.0.1:7400".parse().expect("an address"),
+            control: "10.0.0.1:7401".parse().expect("an address"),
+            parts: Parts {
+                controller: node < 3,
+                ..Parts::default()
+            },
+            identity: None,
+        };
+        let first = Configuration {
+            epoch: 1,
+            revision: 0,
+            members: [1, 2, 3].map(|node| (node, member(node))).into(),
+            leaders: Vec::new(),
+            beginning: Beginning::Fresh(vec![1]),
+        };
+        let said = what_is_missing(&first, 1, &[1]);
+        assert!(said.contains("not heard: host2 (10.0.0.1:7401);"), "{said}");
+        let said = what_is_missing(&first, 1, &[1, 2]);
+        assert!(said.contains("which were all heard"), "{said}");
+        let said = what_is_missing(&first, 3, &[]);
+        assert!(
+            said.contains("by the controllers (host1 (10.0.0.1:7401), host2 (10.0.0.1:7401))"),
+            "{said}"
+        );
     }
 }

@@ -902,6 +902,65 @@ mod tests {
         assert_eq!((voted(&host), host.bad_packets()), (257, 2));
     }
 
+    /// Kept in the kernel's ring since before this host entered its epoch: the epoch may decide that instance otherwise.
+    #[test]
+    fn what_was_decided_in_another_epoch_is_not_delivered() {
+        let mut host = host();
+        let mut delivered = |epoch| {
+            let mut header = Header::new(Type::Phase2B, 1, epoch);
+            (header.instance, header.round) = (1, 257);
+            header.digest = Digest::keyed(DIGEST_KEY).of(b"value");
+            let (mut packet, mut bursts) = (Vec::new(), [Burst::default()]);
+            wire::emit(&header, b"value", &mut packet);
+            host.on_decided(1, &packet, &mut Outbox::new());
+            host.take_bursts(&mut bursts);
+            bursts[0].decided().len()
+        };
+        assert_eq!((delivered(2), delivered(1)), (0, 1));
+    }
+
+    #[test]
+    fn before_the_cluster_is_founded_a_read_is_told_so() {
+        let mut config = host().config().clone();
+        (config.epoch, config.acceptors, config.replicas) = (0, vec![], vec![]);
+        let mut host = Host::new(0, config);
+        let ticket = host.confirm_read(1, 0);
+        let mut bursts = [Burst::default()];
+        host.take_bursts(&mut bursts);
+        let [(failed, why)] = bursts[0].reads_failed[..] else {
+            panic!("{:?}", bursts[0].reads_failed);
+        };
+        assert_eq!(failed, ticket);
+        assert!(
+            why.to_string()
+                .contains("founded once all its controllers are up"),
+            "{why}"
+        );
+    }
+
+    /// What the operator is told of a log that stands.
+    #[test]
+    fn acceptors_with_a_value_that_nobody_can_read_are_named() {
+        let mut host = host();
+        for node in [1, 3, 1] {
+            let mut header = Header::new(Type::Phase2B, node, 1);
+            header.flags = flag::REPEAT;
+            (header.instance, header.round) = (1, 257);
+            header.digest = Digest::keyed(DIGEST_KEY).of(b"value");
+            receive(&mut host, &header, b"other");
+        }
+        let unreadable_at = |host: &Host| {
+            let learner = host.partition(0).learner().expect("a replica");
+            learner.unreadable_at().to_vec()
+        };
+        assert_eq!(unreadable_at(&host), [1, 3]);
+        let mut reply = Header::new(Type::Reply, 1, 1);
+        (reply.instance, reply.round) = (1, 257);
+        reply.digest = Digest::keyed(DIGEST_KEY).of(b"value");
+        receive(&mut host, &reply, b"value");
+        assert_eq!(unreadable_at(&host), [], "another replica had it");
+    }
+
     #[test]
     fn a_question_to_a_replicas_log_is_answered_once_and_to_whom_it_names() {
         let mut host = host();

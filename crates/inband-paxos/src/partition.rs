@@ -17,6 +17,11 @@ use crate::rounds::RoundSource;
 use crate::timing::Micros;
 use crate::trim::Trim;
 
+/// Why a host takes nothing that is outside of all epochs.
+const NOT_FOUNDED: &str =
+    "it has no configuration yet; a cluster is founded once all its controllers are up, and its \
+                           log says which are missing. Try again";
+
 /// The leadership of a host that has a leader role and is among the leaders of its epoch.
 fn leadership(now: Micros, partition: usize, config: &HostConfig) -> Option<Leadership> {
     let has_role = config.soft_roles.leader || config.kernel_roles.leader;
@@ -188,10 +193,7 @@ impl Partition {
         own: &mut Outbox,
     ) -> Result<Ticket, SubmitError> {
         if shared.config.epoch == 0 {
-            return Err(SubmitError::Closed(
-                "it has no configuration yet; a cluster is founded once all its controllers are up. \
-                 Try again",
-            ));
+            return Err(SubmitError::Closed(NOT_FOUNDED));
         }
         if !self.is_replica(shared) {
             return Err(SubmitError::Closed(
@@ -236,8 +238,11 @@ impl Partition {
     pub(crate) fn confirm_read(&mut self, now: Micros, shared: &Shared) -> ReadTicket {
         if self.is_replica(shared) {
             self.reader.confirm(now)
+        } else if shared.config.epoch == 0 {
+            self.reader.refuse(NOT_FOUNDED)
         } else {
-            self.reader.refuse()
+            self.reader
+                .refuse("this node is no replica and cannot read; read at a replica")
         }
     }
 

@@ -111,10 +111,9 @@ impl Reader {
     }
 
     /// The same where nothing is learned, so that no read is ever answered.
-    pub fn refuse(&mut self) -> ReadTicket {
+    pub fn refuse(&mut self, why: &'static str) -> ReadTicket {
         let ticket = self.confirm(0);
         self.waiting.clear();
-        let why = "this node is no replica and cannot read; read at a replica";
         self.failed.push((ticket, SubmitFailure::NotApplied(why)));
         ticket
     }
