@@ -8,11 +8,15 @@
 //! over several partitions the lowest of them does. Where a command is executed follows from the
 //! command alone, so a retry meets the record of the first attempt. (A transaction with `WATCH` is
 //! also about the keys watched: whoever retries its `EXEC` must have watched the same keys.)
+//! Who opens too many loses his own: when there is no room, the session goes that is idle for longest among those of
+//! the address that has most of them. So no client can end another's sessions unless it has fewer addresses' worth.
+//!
 //! `INBAND.SESSION NEW` opens the session in all partitions at once; its id is the number of that
 //! command among those over several partitions. Each partition expires it by its own time and use: a
 //! session that is idle in one partition for too long is refused there, with nothing applied.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use inband_resp::reply::Reply;
 
@@ -52,11 +56,32 @@ pub enum Admission {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Session {
+    /// Who opened it; 0: not known.
+    owner: u64,
     low: u64,
     last_ms: u64,
     /// Replies by sequence, as stored.
     replies: BTreeMap<u64, Vec<u8>>,
     reply_bytes: usize,
+}
+
+/// The sessions of one address.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Owned {
+    /// `(last_ms, id)`: the one idle for longest first.
+    by_age: BTreeSet<(u64, u64)>,
+    /// Of the replies of these sessions.
+    reply_bytes: usize,
+}
+
+/// Who opens a session: the client's address, of IPv6 the half that says in which network it is. Never 0.
+pub fn owner_of(address: IpAddr) -> u64 {
+    const V4: u64 = 0xffff << 32;
+    let owner = match address.to_canonical() {
+        IpAddr::V4(v4) => V4 | u64::from(v4.to_bits()),
+        IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64,
+    };
+    owner.max(1)
 }
 
 /// All named client sessions.
@@ -65,6 +90,7 @@ pub struct ClientSessions {
     sessions: BTreeMap<u64, Session>,
     /// `(last_ms, id)`: the one idle for longest first.
     by_age: BTreeSet<(u64, u64)>,
+    by_owner: BTreeMap<u64, Owned>,
     /// Of the replies of all sessions.
     reply_bytes: usize,
     next_id: u64,
@@ -76,6 +102,7 @@ impl ClientSessions {
         Self {
             sessions: BTreeMap::new(),
             by_age: BTreeSet::new(),
+            by_owner: BTreeMap::new(),
             reply_bytes: 0,
             next_id,
         }
@@ -97,30 +124,47 @@ impl ClientSessions {
     }
 
     /// Open a session under the next id.
-    pub fn open(&mut self, now_ms: u64, records: &mut dyn Records) -> u64 {
+    pub fn open(&mut self, owner: u64, now_ms: u64, records: &mut dyn Records) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.open_as(id, now_ms, records);
+        self.open_as(id, owner, now_ms, records);
         id
     }
 
     /// Open a session under an id that was never used before.
-    pub fn open_as(&mut self, id: u64, now_ms: u64, records: &mut dyn Records) {
+    pub fn open_as(&mut self, id: u64, owner: u64, now_ms: u64, records: &mut dyn Records) {
         if self.sessions.len() >= CLIENT_SESSIONS_MAX {
-            if let Some((_, oldest)) = self.by_age.first().copied() {
+            if let Some(oldest) = self.oldest_of_most(|owned| owned.by_age.len(), 0) {
                 self.remove(oldest, records);
             }
         }
-        self.sessions.insert(
-            id,
-            Session {
-                low: 1,
-                last_ms: now_ms,
-                ..Session::default()
-            },
-        );
-        self.by_age.insert((now_ms, id));
+        let session = Session {
+            owner,
+            low: 1,
+            last_ms: now_ms,
+            ..Session::default()
+        };
+        self.insert(id, session);
         self.put_session(id, records);
+    }
+
+    fn insert(&mut self, id: u64, session: Session) {
+        let age = (session.last_ms, id);
+        self.by_age.insert(age);
+        let owned = self.by_owner.entry(session.owner).or_default();
+        owned.by_age.insert(age);
+        self.sessions.insert(id, session);
+    }
+
+    /// The session, other than `but`, that is idle for longest among those of the address that has most of something;
+    /// of several such addresses, of the one whose session is idle for longest.
+    fn oldest_of_most(&self, most: impl Fn(&Owned) -> usize, but: u64) -> Option<u64> {
+        let oldest = |owned: &Owned| owned.by_age.iter().find(|(_, id)| *id != but).copied();
+        let candidates = self.by_owner.values().filter_map(|owned| {
+            let oldest = oldest(owned)?;
+            Some((most(owned), std::cmp::Reverse(oldest)))
+        });
+        candidates.max().map(|(_, oldest)| oldest.0 .1)
     }
 
     /// Expire sessions that were idle for too long, a bounded number.
@@ -149,12 +193,16 @@ impl ClientSessions {
                  been if it was sent before; INBAND.SESSION NEW opens a session"
             )));
         };
-        self.by_age.remove(&(session.last_ms, id));
-        self.by_age.insert((now_ms, id));
+        let owned = self.by_owner.entry(session.owner).or_default();
+        for by_age in [&mut self.by_age, &mut owned.by_age] {
+            by_age.remove(&(session.last_ms, id));
+            by_age.insert((now_ms, id));
+        }
         session.last_ms = now_ms;
         let before = session.reply_bytes;
         session.raise_low(id, low.min(seq), records);
         self.reply_bytes -= before - session.reply_bytes;
+        owned.reply_bytes -= before - session.reply_bytes;
         let low = session.low;
         let admission = match session.replies.get(&seq) {
             _ if seq < low => Admission::Answer(Reply::error(format!(
@@ -202,10 +250,11 @@ impl ClientSessions {
             session.raise_low(stamp.id, oldest + 1, records);
         }
         self.reply_bytes = self.reply_bytes + session.reply_bytes - before;
+        let owned = self.by_owner.entry(session.owner).or_default();
+        owned.reply_bytes = owned.reply_bytes + session.reply_bytes - before;
         self.put_session(stamp.id, records);
         while self.reply_bytes > CLIENT_SESSIONS_REPLY_BYTES_MAX {
-            let mut others = self.by_age.iter().filter(|(_, id)| *id != stamp.id);
-            let Some((_, oldest)) = others.next().copied() else {
+            let Some(oldest) = self.oldest_of_most(|owned| owned.reply_bytes, stamp.id) else {
                 break;
             };
             self.remove(oldest, records);
@@ -219,15 +268,13 @@ impl ClientSessions {
         else {
             return false;
         };
-        self.sessions.insert(
-            id,
-            Session {
-                low,
-                last_ms,
-                ..Session::default()
-            },
-        );
-        self.by_age.insert((last_ms, id));
+        let session = Session {
+            owner: number(record, 16).unwrap_or(0),
+            low,
+            last_ms,
+            ..Session::default()
+        };
+        self.insert(id, session);
         true
     }
 
@@ -241,23 +288,36 @@ impl ClientSessions {
         };
         session.reply_bytes += record.len();
         self.reply_bytes += record.len();
+        let owned = self.by_owner.entry(session.owner).or_default();
+        owned.reply_bytes += record.len();
         session.replies.insert(seq, record.to_vec());
         true
     }
 
     fn put_session(&self, id: u64, records: &mut dyn Records) {
         if let Some(session) = self.sessions.get(&id) {
-            let mut record = [0u8; 16];
+            let mut record = [0u8; 24];
             record[..8].copy_from_slice(&session.low.to_be_bytes());
-            record[8..].copy_from_slice(&session.last_ms.to_be_bytes());
-            records.put(&session_key(id), &record);
+            record[8..16].copy_from_slice(&session.last_ms.to_be_bytes());
+            record[16..].copy_from_slice(&session.owner.to_be_bytes());
+            // As programs write it that do not know owners: replicas compare their records.
+            let len = if session.owner == 0 { 16 } else { 24 };
+            records.put(&session_key(id), &record[..len]);
         }
     }
 
     fn remove(&mut self, id: u64, records: &mut dyn Records) {
         if let Some(session) = self.sessions.remove(&id) {
-            self.by_age.remove(&(session.last_ms, id));
+            let age = (session.last_ms, id);
+            self.by_age.remove(&age);
             self.reply_bytes -= session.reply_bytes;
+            if let Some(owned) = self.by_owner.get_mut(&session.owner) {
+                owned.by_age.remove(&age);
+                owned.reply_bytes -= session.reply_bytes;
+                if owned.by_age.is_empty() {
+                    self.by_owner.remove(&session.owner);
+                }
+            }
             session
                 .replies
                 .keys()
@@ -347,7 +407,7 @@ mod tests {
     #[test]
     fn each_sequence_is_executed_once() {
         let (mut all, mut stored) = (ClientSessions::new(1), Stored::default());
-        let id = all.open(0, &mut stored);
+        let id = all.open(0, 0, &mut stored);
         assert!(run(
             &mut all,
             stamp(id, 1, 1),
@@ -394,7 +454,7 @@ mod tests {
     #[test]
     fn replies_are_bounded_by_count_and_bytes() {
         let (mut all, mut stored) = (ClientSessions::new(1), Stored::default());
-        let id = all.open(0, &mut stored);
+        let id = all.open(0, 0, &mut stored);
         for seq in 1..=CLIENT_SESSION_REPLIES_MAX as u64 + 10 {
             assert!(run(&mut all, stamp(id, seq, 1), Reply::Ok, &mut stored));
         }
@@ -419,7 +479,7 @@ mod tests {
         let big = Reply::Bulk(vec![7; len]);
         let room = CLIENT_SESSIONS_REPLY_BYTES_MAX / (len + 100);
         let ids: Vec<u64> = (0..=room)
-            .map(|at| all.open(at as u64, &mut stored))
+            .map(|at| all.open(0, at as u64, &mut stored))
             .collect();
         for id in &ids {
             assert!(run(&mut all, stamp(*id, 1, 1), big.clone(), &mut stored));
@@ -449,7 +509,7 @@ mod tests {
     fn sessions_expire_by_count_and_by_time() {
         let (mut all, mut stored) = (ClientSessions::new(1), Stored::default());
         for i in 0..=CLIENT_SESSIONS_MAX as u64 {
-            assert_eq!(all.open(i, &mut stored), i + 1);
+            assert_eq!(all.open(0, i, &mut stored), i + 1);
         }
         assert_eq!(all.len(), CLIENT_SESSIONS_MAX);
         assert!(!run(&mut all, stamp(1, 1, 1), Reply::Nil, &mut stored));
@@ -460,5 +520,57 @@ mod tests {
         let left = CLIENT_SESSIONS_MAX - 3 - CLIENT_SESSIONS_EXPIRED_PER_ENTRY_MAX;
         assert_eq!((all.len(), stored.0.len()), (left, left));
         assert_eq!(all.next_id(), CLIENT_SESSIONS_MAX as u64 + 2);
+    }
+
+    #[test]
+    fn who_opens_too_many_loses_his_own() {
+        let (mut all, mut stored) = (ClientSessions::new(1), Stored::default());
+        let owner = |ip: &str| owner_of(ip.parse().expect("an address"));
+        let (mine, theirs) = (owner("10.0.0.1"), owner("10.0.0.2"));
+        let my_ids: Vec<u64> = (0..10).map(|at| all.open(mine, at, &mut stored)).collect();
+        let many = 3 * CLIENT_SESSIONS_MAX as u64;
+        let their_ids: Vec<u64> = (0..many)
+            .map(|at| all.open(theirs, 10 + at, &mut stored))
+            .collect();
+        assert_eq!(all.len(), CLIENT_SESSIONS_MAX);
+        let now_ms = 20 + many;
+        let is_known = |all: &mut ClientSessions, stored: &mut Stored, id| {
+            all.admit(stamp(id, 1, 1), now_ms, stored) == Admission::Execute
+        };
+        for id in &my_ids {
+            assert!(is_known(&mut all, &mut stored, *id));
+        }
+        let their_room = CLIENT_SESSIONS_MAX - my_ids.len();
+        let (gone, kept) = their_ids.split_at(their_ids.len() - their_room);
+        assert!(!is_known(&mut all, &mut stored, gone[gone.len() - 1]));
+        assert!(is_known(&mut all, &mut stored, kept[0]));
+        assert_eq!(reloaded(&stored, all.next_id()), all);
+
+        // Their replies make no room for themselves at my cost either.
+        let long = Reply::Bulk(vec![7; 8 << 20]);
+        assert!(run(
+            &mut all,
+            stamp(my_ids[0], 1, 1),
+            Reply::Ok,
+            &mut stored
+        ));
+        for id in kept.iter().take(40) {
+            assert!(run(&mut all, stamp(*id, 1, 1), long.clone(), &mut stored));
+        }
+        assert!(all.len() < CLIENT_SESSIONS_MAX);
+        for id in &my_ids[1..] {
+            assert!(is_known(&mut all, &mut stored, *id));
+        }
+        assert_eq!(reloaded(&stored, all.next_id()), all);
+    }
+
+    #[test]
+    fn addresses_of_one_network_are_one_owner() {
+        let owner = |ip: &str| owner_of(ip.parse().expect("an address"));
+        assert_eq!(owner("::ffff:10.0.0.1"), owner("10.0.0.1"));
+        assert_ne!(owner("10.0.0.1"), owner("10.0.0.2"));
+        assert_eq!(owner("2001:db8:1:2::3"), owner("2001:db8:1:2:3::4"));
+        assert_ne!(owner("2001:db8:1:2::3"), owner("2001:db8:1:3::3"));
+        assert_ne!(owner("::"), 0);
     }
 }

@@ -63,6 +63,17 @@ pub enum ExpireWhen {
     HasExpiryAndEarlier,
 }
 
+/// Which keys a lock's owner may give another time to live, and what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extend {
+    /// Any; the time given.
+    Set,
+    /// One that expires; the time given.
+    SetIfExpiring,
+    /// One that expires; the time given and what is left.
+    AddIfExpiring,
+}
+
 /// Unit in which a time to live is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeUnit {
@@ -191,6 +202,12 @@ impl<'a> Queue<'a> {
         self.count == 0
     }
 
+    fn has_version_3(&self) -> bool {
+        let mut reader = Reader(self.bytes);
+        let mut encoded = (0..self.count).map_while(|_| reader.string());
+        encoded.any(|command| command.first().is_some_and(|op| *op >= OP_GET_RANGE))
+    }
+
     /// The commands in order.
     pub fn iter(&self) -> impl Iterator<Item = Command<'a>> + use<'a> {
         let mut reader = Reader(self.bytes);
@@ -211,7 +228,7 @@ fn queued(encoded: &[u8]) -> Option<Command<'_>> {
         return None;
     }
     match Command::decode(encoded)? {
-        (Command::Watch(_) | Command::SessionNew, _) | (_, Some(_)) => None,
+        (Command::Watch(_) | Command::SessionNew { .. }, _) | (_, Some(_)) => None,
         (command, None) => Some(command),
     }
 }
@@ -253,9 +270,34 @@ pub enum Command<'a> {
         expiry: Expiry,
         when: ExpireWhen,
     },
+    GetRange {
+        key: &'a [u8],
+        start: i64,
+        end: i64,
+    },
+    SetRange {
+        key: &'a [u8],
+        offset: u64,
+        value: &'a [u8],
+    },
+    /// `GETEX` with an option; without one it is `GET`.
+    GetEx(&'a [u8], Expiry),
+    IncrByFloat(&'a [u8], &'a [u8]),
+    /// Delete a key if it holds this value: the script with which locks are released.
+    CompareDelete(&'a [u8], &'a [u8]),
+    /// Give a key that holds this value another time to live, in milliseconds: the scripts with which locks are
+    /// extended.
+    CompareExpire {
+        key: &'a [u8],
+        value: &'a [u8],
+        ms: i64,
+        extend: Extend,
+    },
     MGet(Strings<'a>),
     /// Keys and values in turn.
     MSet(Strings<'a>),
+    /// Keys and values in turn: all of them if none of the keys exists.
+    MSetNx(Strings<'a>),
     /// `DEL` and `UNLINK`.
     Del(Strings<'a>),
     Exists(Strings<'a>),
@@ -263,7 +305,10 @@ pub enum Command<'a> {
     /// `FLUSHALL` and `FLUSHDB`: there is one database.
     FlushAll,
     /// `INBAND.SESSION NEW`.
-    SessionNew,
+    SessionNew {
+        /// Who opens it, see [`crate::client_sessions::owner_of`].
+        owner: u64,
+    },
     /// `KEYS` with its pattern.
     Keys(&'a [u8]),
     /// `WATCH`: the versions of some keys.
@@ -299,6 +344,15 @@ const OP_SESSION_NEW: u8 = 17;
 const OP_KEYS: u8 = 18;
 const OP_WATCH: u8 = 19;
 const OP_EXEC: u8 = 20;
+/// The first operation of version 3.
+const OP_GET_RANGE: u8 = 21;
+const OP_SET_RANGE: u8 = 22;
+const OP_GET_EX: u8 = 23;
+const OP_INCR_BY_FLOAT: u8 = 24;
+const OP_COMPARE_DELETE: u8 = 25;
+const OP_COMPARE_EXPIRE: u8 = 26;
+const OP_MSET_NX: u8 = 27;
+const OP_SESSION_NEW_OF: u8 = 28;
 
 const EXPIRY_NEVER: u8 = 0;
 const EXPIRY_KEEP: u8 = 1;
@@ -308,6 +362,7 @@ const EXPIRY_AT_MS: u8 = 3;
 /// Field values by their place in the encoding; never reorder, only append.
 const SET_WHEN: [SetWhen; 3] = [SetWhen::Always, SetWhen::Missing, SetWhen::Exists];
 const SET_REPLY: [SetReply; 3] = [SetReply::Status, SetReply::Old, SetReply::Flag];
+const EXTEND: [Extend; 3] = [Extend::Set, Extend::SetIfExpiring, Extend::AddIfExpiring];
 const TIME_UNIT: [TimeUnit; 2] = [TimeUnit::Seconds, TimeUnit::Milliseconds];
 const EXPIRE_WHEN: [ExpireWhen; 7] = [
     ExpireWhen::Always,
@@ -323,9 +378,19 @@ fn place<T: PartialEq>(all: &[T], value: &T) -> u8 {
     all.iter().position(|v| v == value).unwrap_or(0) as u8
 }
 
-/// Does a program that knows only the first version not understand this encoded command?
-pub fn is_of_version_2(encoded: &[u8]) -> bool {
-    encoded.first().is_some_and(|op| op & !STAMPED >= OP_KEYS)
+/// The lowest version of commands that a program must know to execute this encoded one.
+pub fn version_of(encoded: &[u8]) -> u8 {
+    match encoded.first().map(|op| op & !STAMPED) {
+        // Values may grow beyond the first version's limit once there are versions of records, as version 2 has them.
+        Some(OP_APPEND) => 2,
+        Some(OP_EXEC) => match Command::decode(encoded) {
+            Some((Command::Exec { commands, .. }, _)) if commands.has_version_3() => 3,
+            _ => 2,
+        },
+        Some(OP_GET_RANGE..) => 3,
+        Some(OP_KEYS..) => 2,
+        _ => 1,
+    }
 }
 
 impl<'a> Command<'a> {
@@ -337,6 +402,7 @@ impl<'a> Command<'a> {
         matches!(
             self,
             Command::Get(_)
+                | Command::GetRange { .. }
                 | Command::StrLen(_)
                 | Command::Type(_)
                 | Command::Ttl(..)
@@ -352,7 +418,10 @@ impl<'a> Command<'a> {
     pub fn needs_room(&self) -> bool {
         match self {
             Command::Exec { commands, .. } => commands.iter().any(|command| command.needs_room()),
-            Command::Del(_) | Command::GetDel(_) | Command::FlushAll => false,
+            Command::Del(_)
+            | Command::GetDel(_)
+            | Command::CompareDelete(..)
+            | Command::FlushAll => false,
             command => !command.only_reads(),
         }
     }
@@ -381,6 +450,12 @@ impl<'a> Command<'a> {
             | Command::Set { key, .. }
             | Command::IncrBy(key, _)
             | Command::Append(key, _)
+            | Command::GetRange { key, .. }
+            | Command::SetRange { key, .. }
+            | Command::GetEx(key, _)
+            | Command::IncrByFloat(key, _)
+            | Command::CompareDelete(key, _)
+            | Command::CompareExpire { key, .. }
             | Command::Expire { key, .. } => Some(key),
             _ => None,
         }
@@ -394,7 +469,9 @@ impl<'a> Command<'a> {
             | Command::Del(keys)
             | Command::Exists(keys)
             | Command::Watch(keys) => keys.iter().for_each(visit),
-            Command::MSet(pairs) => pairs.iter().step_by(2).for_each(visit),
+            Command::MSet(pairs) | Command::MSetNx(pairs) => {
+                pairs.iter().step_by(2).for_each(visit)
+            }
             Command::Exec { watched, commands } => {
                 watched.iter().for_each(|(key, _)| visit(key));
                 return commands.iter().all(|command| command.each_key(visit));
@@ -443,6 +520,7 @@ impl<'a> Command<'a> {
     pub fn replies_with_value(&self) -> bool {
         match self {
             Command::Get(_) | Command::GetDel(_) | Command::MGet(_) => true,
+            Command::GetRange { .. } | Command::GetEx(..) => true,
             Command::Keys(_) | Command::Exec { .. } => true,
             Command::Set { reply, .. } => *reply == SetReply::Old,
             _ => false,
@@ -454,7 +532,7 @@ impl<'a> Command<'a> {
         match self {
             Command::MGet(names) | Command::Del(names) => names.len(),
             Command::Exists(names) | Command::Watch(names) => names.len(),
-            Command::MSet(pairs) => pairs.len() / 2,
+            Command::MSet(pairs) | Command::MSetNx(pairs) => pairs.len() / 2,
             Command::Exec { .. } => 0,
             _ => 1,
         }
@@ -467,8 +545,12 @@ impl<'a> Command<'a> {
             Command::Set { key, value, .. } | Command::Append(key, value) => {
                 (key.len(), value.len())
             }
-            Command::IncrBy(key, _) => (key.len(), 0),
-            Command::MSet(pairs) => {
+            Command::SetRange { key, offset, value } if !value.is_empty() => {
+                let offset = usize::try_from(*offset).unwrap_or(usize::MAX);
+                (key.len(), offset.saturating_add(value.len()))
+            }
+            Command::IncrBy(key, _) | Command::IncrByFloat(key, _) => (key.len(), 0),
+            Command::MSet(pairs) | Command::MSetNx(pairs) => {
                 let longest = |first| pairs.iter().skip(first).step_by(2).map(<[u8]>::len).max();
                 (longest(0).unwrap_or(0), longest(1).unwrap_or(0))
             }
@@ -495,7 +577,15 @@ impl<'a> Command<'a> {
             Command::Exists(_) => OP_EXISTS,
             Command::DbSize => OP_DB_SIZE,
             Command::FlushAll => OP_FLUSH_ALL,
-            Command::SessionNew => OP_SESSION_NEW,
+            Command::SessionNew { owner: 0 } => OP_SESSION_NEW,
+            Command::SessionNew { .. } => OP_SESSION_NEW_OF,
+            Command::GetRange { .. } => OP_GET_RANGE,
+            Command::SetRange { .. } => OP_SET_RANGE,
+            Command::GetEx(..) => OP_GET_EX,
+            Command::IncrByFloat(..) => OP_INCR_BY_FLOAT,
+            Command::CompareDelete(..) => OP_COMPARE_DELETE,
+            Command::CompareExpire { .. } => OP_COMPARE_EXPIRE,
+            Command::MSetNx(_) => OP_MSET_NX,
             Command::Keys(_) => OP_KEYS,
             Command::Watch(_) => OP_WATCH,
             Command::Exec { .. } => OP_EXEC,
@@ -537,7 +627,34 @@ impl<'a> Command<'a> {
                 put_signed(out, *delta);
                 put_string(out, key);
             }
-            Command::Append(key, value) => {
+            Command::Append(key, value)
+            | Command::IncrByFloat(key, value)
+            | Command::CompareDelete(key, value) => {
+                put_string(out, key);
+                put_string(out, value);
+            }
+            Command::GetRange { key, start, end } => {
+                put_signed(out, *start);
+                put_signed(out, *end);
+                put_string(out, key);
+            }
+            Command::SetRange { key, offset, value } => {
+                put_varint(out, *offset);
+                put_string(out, key);
+                put_string(out, value);
+            }
+            Command::GetEx(key, expiry) => {
+                put_expiry(out, *expiry);
+                put_string(out, key);
+            }
+            Command::CompareExpire {
+                key,
+                value,
+                ms,
+                extend,
+            } => {
+                out.put_u8(place(&EXTEND, extend));
+                put_signed(out, *ms);
                 put_string(out, key);
                 put_string(out, value);
             }
@@ -548,6 +665,7 @@ impl<'a> Command<'a> {
             }
             Command::MGet(strings)
             | Command::MSet(strings)
+            | Command::MSetNx(strings)
             | Command::Del(strings)
             | Command::Exists(strings)
             | Command::Watch(strings) => {
@@ -562,7 +680,8 @@ impl<'a> Command<'a> {
                 put_varint(out, commands.count as u64);
                 commands.iter().for_each(|c| Queue::push(out, &c));
             }
-            Command::DbSize | Command::FlushAll | Command::SessionNew => {}
+            Command::SessionNew { owner } if *owner != 0 => put_varint(out, *owner),
+            Command::DbSize | Command::FlushAll | Command::SessionNew { .. } => {}
         }
     }
 
@@ -619,7 +738,43 @@ impl<'a> Command<'a> {
             OP_EXISTS => Command::Exists(reader.strings()?),
             OP_DB_SIZE => Command::DbSize,
             OP_FLUSH_ALL => Command::FlushAll,
-            OP_SESSION_NEW => Command::SessionNew,
+            OP_SESSION_NEW => Command::SessionNew { owner: 0 },
+            OP_SESSION_NEW_OF => Command::SessionNew {
+                owner: reader.varint().filter(|owner| *owner != 0)?,
+            },
+            OP_GET_RANGE => {
+                let (start, end) = (reader.signed()?, reader.signed()?);
+                Command::GetRange {
+                    key: reader.string()?,
+                    start,
+                    end,
+                }
+            }
+            OP_SET_RANGE => {
+                let offset = reader.varint()?;
+                Command::SetRange {
+                    key: reader.string()?,
+                    offset,
+                    value: reader.string()?,
+                }
+            }
+            OP_GET_EX => {
+                let expiry = reader.expiry()?;
+                Command::GetEx(reader.string()?, expiry)
+            }
+            OP_INCR_BY_FLOAT => Command::IncrByFloat(reader.string()?, reader.string()?),
+            OP_COMPARE_DELETE => Command::CompareDelete(reader.string()?, reader.string()?),
+            OP_COMPARE_EXPIRE => {
+                let extend = reader.choice(&EXTEND)?;
+                let ms = reader.signed()?;
+                Command::CompareExpire {
+                    key: reader.string()?,
+                    value: reader.string()?,
+                    ms,
+                    extend,
+                }
+            }
+            OP_MSET_NX => Command::MSetNx(reader.strings().filter(|s| s.len() % 2 == 0)?),
             OP_KEYS => Command::Keys(reader.string()?),
             OP_WATCH => Command::Watch(reader.strings()?),
             OP_EXEC => Command::Exec {
@@ -777,7 +932,29 @@ mod tests {
             Command::Exists(strings),
             Command::DbSize,
             Command::FlushAll,
-            Command::SessionNew,
+            Command::SessionNew { owner: 0 },
+            Command::SessionNew { owner: u64::MAX },
+            Command::GetRange {
+                key: b"k",
+                start: -1,
+                end: i64::MAX,
+            },
+            Command::SetRange {
+                key: b"k",
+                offset: 300,
+                value: b"v",
+            },
+            Command::GetEx(b"k", Expiry::Never),
+            Command::GetEx(b"k", Expiry::InMs(7)),
+            Command::IncrByFloat(b"k", b"0.5"),
+            Command::CompareDelete(b"k", b"token"),
+            Command::CompareExpire {
+                key: b"k",
+                value: b"token",
+                ms: -3,
+                extend: Extend::AddIfExpiring,
+            },
+            Command::MSetNx(strings),
             Command::Keys(b"k*"),
             Command::Watch(strings),
             Command::Exec {
@@ -840,6 +1017,30 @@ mod tests {
                     "{command:?} with a byte too many"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_latest_operation() {
+        let version = |command: &Command<'_>| {
+            let mut out = BytesMut::new();
+            command.encode(None, &mut out);
+            version_of(&out)
+        };
+        assert_eq!(version(&Command::Get(b"k")), 1);
+        assert_eq!(version(&Command::Keys(b"k")), 2);
+        assert_eq!(version(&Command::CompareDelete(b"k", b"v")), 3);
+        for (inner, expected) in [
+            (Command::Get(b"k"), 2),
+            (Command::GetEx(b"k", Expiry::Never), 3),
+        ] {
+            let mut queue = BytesMut::new();
+            Queue::push(&mut queue, &inner);
+            let exec = Command::Exec {
+                watched: Watched::new(0, &[]),
+                commands: Queue::new(1, &queue),
+            };
+            assert_eq!(version(&exec), expected);
         }
     }
 

@@ -24,6 +24,7 @@ use inband_resp::reply::{Protocol, Reply};
 use inband_resp::request::{Args, Found, RequestParser};
 use inband_resp::wire::Wire;
 
+use crate::client_sessions;
 use crate::command::{Command, Route, SessionStamp};
 use crate::limit_hits::{LimitHit, LimitHits};
 use crate::limits::{
@@ -509,6 +510,10 @@ impl Connection {
             Ok(Request::Exec) => self.exec(intake),
             Ok(Request::Discard) => Some(self.discard()),
             Ok(Request::Unwatch) => Some(self.unwatch()),
+            Ok(Request::Replicated(Command::SessionNew { .. })) => {
+                let owner = client_sessions::owner_of(self.peer.ip());
+                self.take_command(&Command::SessionNew { owner }, intake)
+            }
             Ok(Request::Replicated(command)) => self.take_command(&command, intake),
         }
     }
@@ -532,7 +537,7 @@ impl Connection {
         }
         let session = self.session;
         let stamp = match command {
-            Command::SessionNew | Command::Watch(_) => None,
+            Command::SessionNew { .. } | Command::Watch(_) => None,
             _ => self.session.as_mut().map(SessionCursor::stamp),
         };
         let encoded = &mut self.lanes[lane].encoded;

@@ -147,6 +147,8 @@ pub struct ReplicaControl {
     pub(crate) checkpoints_served: Arc<AtomicU64>,
     stop: AtomicBool,
     drain: AtomicBool,
+    /// It drains because the process ends.
+    is_ending: AtomicBool,
     waker: Waker,
     dbs: SharedDbs,
     clock: SharedClock,
@@ -180,6 +182,7 @@ impl ReplicaControl {
             checkpoints_served: Arc::default(),
             stop: AtomicBool::new(false),
             drain: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
             waker,
             dbs,
             clock,
@@ -231,6 +234,7 @@ impl ReplicaControl {
     /// Take no new commands, decide and answer those that were taken, but not for longer than `timeout`,
     /// and then [stop](Self::stop).
     pub fn drain_and_stop(&self, timeout: Duration) {
+        self.is_ending.store(true, Ordering::Release);
         self.drain_and_wait(timeout);
         self.stop();
     }
@@ -273,6 +277,10 @@ impl ReplicaControl {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -5,7 +5,10 @@ use std::borrow::Cow;
 
 use inband_resp::reply::Reply;
 
-use crate::command::{Command, ExpireWhen, Expiry, Queue, SetReply, SetWhen, Strings, TimeUnit};
+use crate::command::{
+    Command, ExpireWhen, Expiry, Extend, Queue, SetReply, SetWhen, Strings, TimeUnit,
+};
+use crate::float;
 use crate::glob;
 use crate::keyspace::Keys;
 use crate::limits::{KEYS_REPLY_BYTES_MAX, VALUES_REPLY_BYTES_MAX};
@@ -53,12 +56,39 @@ pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
         Command::Append(key, tail) => append(keys, key, tail)?,
         Command::Expire { key, expiry, when } => expire(keys, key, *expiry, *when)?,
         Command::MGet(names) => values_of(keys, names)?,
-        Command::MSet(pairs) => {
-            let mut strings = pairs.iter();
-            while let (Some(key), Some(value)) = (strings.next(), strings.next()) {
-                keys.put(key, 0, value)?;
+        Command::GetRange { key, start, end } => {
+            let record = keys.get(key)?;
+            let value = record.map_or(&[][..], |record| record.value);
+            Reply::bulk(range_of(value, *start, *end))
+        }
+        Command::SetRange { key, offset, value } => set_range(keys, key, *offset, value)?,
+        Command::GetEx(key, expiry) => get_ex(keys, key, *expiry)?,
+        Command::IncrByFloat(key, delta) => incr_by_float(keys, key, delta)?,
+        Command::CompareDelete(key, value) => {
+            let is_equal = keys.get(key)?.is_some_and(|record| record.value == *value);
+            if is_equal {
+                keys.delete(key)?;
             }
+            Reply::Integer(i64::from(is_equal))
+        }
+        Command::CompareExpire {
+            key,
+            value,
+            ms,
+            extend,
+        } => compare_expire(keys, key, value, *ms, *extend)?,
+        Command::MSet(pairs) => {
+            put_all(keys, pairs)?;
             Reply::Ok
+        }
+        Command::MSetNx(pairs) => {
+            for key in pairs.iter().step_by(2) {
+                if keys.get(key)?.is_some() {
+                    return Ok(Reply::Integer(0));
+                }
+            }
+            put_all(keys, pairs)?;
+            Reply::Integer(1)
         }
         Command::Del(names) => {
             let mut deleted = 0;
@@ -79,7 +109,7 @@ pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
             keys.flush();
             Reply::Ok
         }
-        Command::SessionNew => Reply::error("ERR a session cannot be opened here"),
+        Command::SessionNew { .. } => Reply::error("ERR a session cannot be opened here"),
         Command::Keys(pattern) => matching_keys(keys, pattern)?,
         Command::Watch(names) => {
             let versions = names.iter().map(|key| {
@@ -238,6 +268,100 @@ fn incr_by(keys: &mut impl Keys, key: &[u8], delta: i64) -> Result<Reply> {
     };
     keys.put(key, expire_at_ms, number.to_string().as_bytes())?;
     Ok(Reply::Integer(number))
+}
+
+fn put_all(keys: &mut impl Keys, pairs: &Strings<'_>) -> Result<()> {
+    let mut strings = pairs.iter();
+    while let (Some(key), Some(value)) = (strings.next(), strings.next()) {
+        keys.put(key, 0, value)?;
+    }
+    Ok(())
+}
+
+/// The bytes from `start` to `end`, both included; negative ones count from the end.
+fn range_of(value: &[u8], start: i64, end: i64) -> &[u8] {
+    let len = value.len() as i64;
+    let place = |at: i64| if at < 0 { (len + at).max(0) } else { at };
+    let is_crossed = start < 0 && end < 0 && start > end;
+    let (start, end) = (place(start), place(end).min(len - 1));
+    if is_crossed || start > end {
+        return &[];
+    }
+    &value[start as usize..=end as usize]
+}
+
+fn set_range(keys: &mut impl Keys, key: &[u8], offset: u64, part: &[u8]) -> Result<Reply> {
+    let (mut value, expire_at_ms) = match keys.get(key)? {
+        None => (Vec::new(), 0),
+        Some(record) => (record.value.to_vec(), record.expire_at_ms),
+    };
+    if part.is_empty() {
+        return Ok(Reply::Integer(value.len() as i64));
+    }
+    let limit = keys.grown_len_bytes_max();
+    let start = usize::try_from(offset).unwrap_or(usize::MAX);
+    let end = start.saturating_add(part.len());
+    if end > limit {
+        return Ok(Reply::error(format!(
+            "ERR value of {end} bytes is over the limit of {limit} bytes"
+        )));
+    }
+    value.resize(value.len().max(end), 0);
+    value[start..end].copy_from_slice(part);
+    keys.put(key, expire_at_ms, &value)?;
+    Ok(Reply::Integer(value.len() as i64))
+}
+
+fn get_ex(keys: &mut impl Keys, key: &[u8], expiry: Expiry) -> Result<Reply> {
+    let now_ms = keys.now_ms();
+    let Some(record) = keys.get(key)? else {
+        return Ok(Reply::Nil);
+    };
+    let (value, before_ms) = (record.value.to_vec(), record.expire_at_ms);
+    let at_ms = expire_at_ms(expiry, now_ms, before_ms);
+    if at_ms != before_ms {
+        put_or_expire(keys, key, at_ms, &value)?;
+    }
+    Ok(Reply::Bulk(value))
+}
+
+fn incr_by_float(keys: &mut impl Keys, key: &[u8], delta: &[u8]) -> Result<Reply> {
+    let (before, expire_at_ms) = match keys.get(key)? {
+        None => (float::parse(b"0"), 0),
+        Some(record) => (float::parse(record.value), record.expire_at_ms),
+    };
+    let (Some(before), Some(delta)) = (before, float::parse(delta)) else {
+        return Ok(Reply::error(float::NOT_A_FLOAT));
+    };
+    let Some(sum) = before.plus(delta) else {
+        return Ok(Reply::error("ERR increment would produce NaN or Infinity"));
+    };
+    keys.put(key, expire_at_ms, sum.as_bytes())?;
+    Ok(Reply::bulk(sum))
+}
+
+fn compare_expire(
+    keys: &mut impl Keys,
+    key: &[u8],
+    value: &[u8],
+    ms: i64,
+    extend: Extend,
+) -> Result<Reply> {
+    let now_ms = keys.now_ms();
+    let Some(record) = keys.get(key)?.filter(|record| record.value == value) else {
+        return Ok(Reply::Integer(0));
+    };
+    let before_ms = record.expire_at_ms;
+    let left_ms = i64::try_from(before_ms.saturating_sub(now_ms)).unwrap_or(i64::MAX);
+    let ms = match extend {
+        Extend::Set => ms,
+        _ if before_ms == 0 => return Ok(Reply::Integer(0)),
+        Extend::SetIfExpiring => ms,
+        Extend::AddIfExpiring => ms.saturating_add(left_ms),
+    };
+    let at_ms = expire_at_ms(Expiry::InMs(ms), now_ms, before_ms);
+    put_or_expire(keys, key, at_ms, value)?;
+    Ok(Reply::Integer(1))
 }
 
 fn append(keys: &mut impl Keys, key: &[u8], tail: &[u8]) -> Result<Reply> {

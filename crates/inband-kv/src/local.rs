@@ -1,7 +1,7 @@
 //! Commands that a replica answers without the log: about the connection and the server. And
 //! `SCAN`, which reads the local copy.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use inband_resp::front::Connections;
 use inband_resp::password::Password;
@@ -16,6 +16,7 @@ use crate::limit_hits::{LimitHit, LimitHits};
 use crate::limits::{CLIENT_NAME_LEN_BYTES_MAX, SCAN_COUNT_MAX};
 use crate::machine::Machine;
 use crate::parse::{integer, unknown_subcommand, wrong_arity, SYNTAX_ERROR};
+use crate::scripts;
 use crate::store::StoreError;
 use crate::table::{self, CommandId, CommandSpec, COMMANDS};
 
@@ -118,6 +119,16 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
             }
         }
         CommandId::Hello => hello(args, world),
+        CommandId::Script => scripts::script_command(args),
+        CommandId::Time => {
+            let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+            let since_epoch = since_epoch.unwrap_or_default();
+            let parts = [
+                since_epoch.as_secs(),
+                u64::from(since_epoch.subsec_micros()),
+            ];
+            Reply::Array(parts.map(|part| Reply::bulk(part.to_string())).to_vec())
+        }
         CommandId::Client => client_command(args, world),
         CommandId::Command => command_command(args),
         CommandId::Config => config(args, world.identity),

@@ -693,9 +693,9 @@ impl Machine {
         }
         let mut parts = clients.into_iter().zip(batches);
         let reply = match (&command, stamp) {
-            (Command::SessionNew, _) => {
+            (Command::SessionNew { owner }, _) => {
                 for ((clients, meta), batch) in parts {
-                    clients.open_as(number, now_ms, &mut BatchRecords { batch, meta });
+                    clients.open_as(number, *owner, now_ms, &mut BatchRecords { batch, meta });
                 }
                 Reply::Integer(number as i64)
             }

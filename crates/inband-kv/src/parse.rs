@@ -4,6 +4,8 @@ use inband_resp::reply::Reply;
 use inband_resp::request::Args;
 
 use crate::command::{Command, ExpireWhen, Expiry, SetReply, SetWhen, Strings, TimeUnit};
+use crate::float;
+use crate::scripts;
 use crate::table::{self, CommandId, CommandSpec};
 
 /// Unix times and times to live beyond this many milliseconds are refused as invalid.
@@ -99,6 +101,25 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         }
         CommandId::Append => Command::Append(key, args.get(2)),
         CommandId::GetDel => Command::GetDel(key),
+        CommandId::GetEx => parse_getex(args)?,
+        CommandId::GetRange => Command::GetRange {
+            key,
+            start: integer(args.get(2))?,
+            end: integer(args.get(3))?,
+        },
+        CommandId::SetRange => {
+            let offset = u64::try_from(integer(args.get(2))?);
+            Command::SetRange {
+                key,
+                offset: offset.map_err(|_| Reply::error("ERR offset is out of range"))?,
+                value: args.get(3),
+            }
+        }
+        CommandId::IncrByFloat => {
+            float::parse(args.get(2)).ok_or_else(|| Reply::error(float::NOT_A_FLOAT))?;
+            Command::IncrByFloat(key, args.get(2))
+        }
+        CommandId::Eval | CommandId::EvalSha => scripts::parse(spec.id, args)?,
         CommandId::StrLen => Command::StrLen(key),
         CommandId::Type => Command::Type(key),
         CommandId::Persist => Command::Persist(key),
@@ -127,6 +148,8 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         CommandId::MGet => Command::MGet(strings),
         CommandId::MSet if args.len() % 2 == 0 => return Err(wrong_arity("MSET")),
         CommandId::MSet => Command::MSet(strings),
+        CommandId::MSetNx if args.len() % 2 == 0 => return Err(wrong_arity("MSETNX")),
+        CommandId::MSetNx => Command::MSetNx(strings),
         CommandId::Del => Command::Del(strings),
         CommandId::Exists => Command::Exists(strings),
         CommandId::DbSize => Command::DbSize,
@@ -154,7 +177,9 @@ pub fn parse(args: Args<'_>) -> Result<Request<'_>, Reply> {
         | CommandId::Ping
         | CommandId::Quit
         | CommandId::Reset
-        | CommandId::Select => return Ok(Request::Local(spec)),
+        | CommandId::Script
+        | CommandId::Select
+        | CommandId::Time => return Ok(Request::Local(spec)),
     };
     Ok(Request::Replicated(command))
 }
@@ -299,6 +324,21 @@ fn parse_set(args: Args<'_>) -> Result<Command<'_>, Reply> {
     Ok(set(args.get(1), args.get(2), when, expiry, reply))
 }
 
+fn parse_getex(args: Args<'_>) -> Result<Command<'_>, Reply> {
+    let key = args.get(1);
+    match args.len() {
+        2 => Ok(Command::Get(key)),
+        3 if is(args.get(2), "PERSIST") => Ok(Command::GetEx(key, Expiry::Never)),
+        4 => {
+            let known = TIME_OPTIONS.iter().find(|(name, ..)| is(args.get(2), name));
+            let (_, unit_ms, kind) = *known.ok_or_else(syntax_error)?;
+            let ms = positive_ms(integer(args.get(3))?, unit_ms, "getex")?;
+            Ok(Command::GetEx(key, kind(ms)))
+        }
+        _ => Err(syntax_error()),
+    }
+}
+
 fn parse_setex<'a>(args: Args<'a>, name: &str, unit_ms: i64) -> Result<Command<'a>, Reply> {
     let expiry = Expiry::InMs(positive_ms(integer(args.get(2))?, unit_ms, name)?);
     Ok(set(
@@ -370,7 +410,7 @@ fn parse_flush(args: Args<'_>) -> Result<Command<'_>, Reply> {
 
 fn parse_session(args: Args<'_>) -> Result<Request<'_>, Reply> {
     match args.len() {
-        2 if is(args.get(1), "NEW") => Ok(Request::Replicated(Command::SessionNew)),
+        2 if is(args.get(1), "NEW") => Ok(Request::Replicated(Command::SessionNew { owner: 0 })),
         3 => {
             let number = |at| integer(args.get(at)).map(|n| u64::try_from(n).unwrap_or(0));
             match (number(1)?, number(2)?) {
@@ -472,6 +512,30 @@ mod tests {
                 "ERR unknown subcommand 'x'. Try INBAND.SESSION HELP.",
             ),
             ("INBAND.SESSION a 1", NOT_AN_INTEGER),
+            ("GETEX a EX 0", "ERR invalid expire time in 'getex' command"),
+            ("GETEX a EX x", NOT_AN_INTEGER),
+            ("GETEX a PERSIST EX 1", "ERR syntax error"),
+            ("GETEX a KEEPTTL", "ERR syntax error"),
+            ("SETRANGE a -1 b", "ERR offset is out of range"),
+            ("SETRANGE a x b", NOT_AN_INTEGER),
+            ("GETRANGE a x 1", NOT_AN_INTEGER),
+            ("INCRBYFLOAT a x", float::NOT_A_FLOAT),
+            (
+                "MSETNX a 1 b",
+                "ERR wrong number of arguments for 'msetnx' command",
+            ),
+            (
+                "EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901658 2 a b t",
+                "ERR this script takes 1 key, and 2 were given",
+            ),
+            (
+                "EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901658 1 a",
+                "ERR this script takes 1 argument after its key, and 0 were given",
+            ),
+            (
+                "EVALSHA 0000000000000000000000000000000000000000 0",
+                "NOSCRIPT No matching script. Please use EVAL.",
+            ),
         ];
         for (line, expected) in cases {
             assert_eq!(error_of(line), expected, "{line}");

@@ -58,6 +58,9 @@ const SYNC_PERIOD_MIN: Duration = Duration::from_millis(5);
 const UNWRITTEN_AGE_MAX: Duration = Duration::from_millis(UNWRITTEN_AGE_MS_MAX);
 /// How long a turn applies what keeps coming, before sockets are looked at again.
 const TURN_MAX: Duration = Duration::from_millis(2);
+/// What commands for the logs are answered with while the replica drains. Clients know this code as passing.
+const DRAINING: &str =
+    "LOADING this replica takes no more commands, because it is to be stopped; use another replica";
 /// Longest sleep: flags set by other threads are looked at this often at least.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Time between looks for commands that are overdue.
@@ -449,10 +452,10 @@ impl Replica {
         self.lanes.iter().any(|lane| lane.applied != lane.reported)
     }
 
-    /// One that loads answers LOADING. While it drains, new clients wait for the process that comes next:
-    /// a supervisor or systemd may hold the socket; if nobody does, they are told by its end.
+    /// One that loads or drains answers LOADING. When the process ends, new clients wait for the one that comes next: a
+    /// supervisor or systemd may hold the socket; if nobody does, they are told by its end.
     fn accepts(&self) -> bool {
-        !self.control.is_draining()
+        !self.control.is_ending()
     }
 
     fn accept(&mut self) {
@@ -573,7 +576,7 @@ impl Replica {
             return Some(Reply::error(local::loading_error(&self.control.status())));
         }
         if self.control.is_draining() {
-            return Some(Reply::error("ERR shutting down; use another replica"));
+            return Some(Reply::error(DRAINING));
         }
         let is_timeless = self.is_timeless;
         let refusal = is_timeless.then(|| self.clock.look(ClusterClock::refusal));

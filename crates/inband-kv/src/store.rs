@@ -825,8 +825,8 @@ impl Store {
                         stamp,
                     )?)
                 }
-                Some((Command::SessionNew, None)) if self.role.partitions == 1 => Some(
-                    Reply::Integer(self.clients.open(now_ms, &mut records) as i64),
+                Some((Command::SessionNew { owner }, None)) if self.role.partitions == 1 => Some(
+                    Reply::Integer(self.clients.open(owner, now_ms, &mut records) as i64),
                 ),
                 Some((command, None)) if !is_own && command.only_reads() => None,
                 Some((command, None)) if !outcomes.has_room() && command.only_reads() => {

@@ -5,6 +5,7 @@
 //! | 1 | commands: `time_ms u64, count u16, count x (len u16, command)` |
 //! | 2 | the same, with commands that programs knowing only 1 do not understand |
 //! | 3 | a *marker*: `entry u64`; see [`crate::machine`] |
+//! | 5 | as 1, with commands that programs knowing only 1 to 4 do not understand |
 //! | 4 | a *chunk* of a command that does not fit one value: `time_ms u64, transfer u64, index u16, count u16, bytes` |
 //!
 //! A value without commands is a *tick*: it only moves the replicated time.
@@ -12,12 +13,14 @@
 use crate::command;
 
 /// Highest first byte that this program knows.
-pub const VALUE_VERSION: u8 = 4;
+pub const VALUE_VERSION: u8 = 5;
 
 /// First byte of commands that every program knows.
 const COMMANDS: u8 = 1;
 /// First byte of commands of which some came later.
 const COMMANDS_2: u8 = 2;
+/// First byte of commands of which some came later still.
+const COMMANDS_3: u8 = 5;
 /// First byte of a marker.
 const MARKER: u8 = 3;
 
@@ -80,9 +83,12 @@ impl ValueWriter {
 
     /// Append one encoded command.
     pub fn push(&mut self, command: &[u8]) {
-        if command::is_of_version_2(command) {
-            self.bytes[0] = COMMANDS_2;
-        }
+        let first_byte = match command::version_of(command) {
+            1 => COMMANDS,
+            2 => COMMANDS_2,
+            _ => COMMANDS_3,
+        };
+        self.bytes[0] = self.bytes[0].max(first_byte);
         self.bytes
             .extend_from_slice(&(command.len() as u16).to_be_bytes());
         self.bytes.extend_from_slice(command);
@@ -188,7 +194,7 @@ impl<'a> ValueReader<'a> {
     /// Check the frame of a value.
     pub fn new(value: &'a [u8]) -> Result<Self, ValueError> {
         match value.first() {
-            Some(&(COMMANDS | COMMANDS_2)) => {}
+            Some(&(COMMANDS | COMMANDS_2 | COMMANDS_3)) => {}
             None | Some(&(0 | MARKER | CHUNK)) => return Err(ValueError::Malformed),
             Some(&other) => return Err(ValueError::Version(other)),
         }
@@ -204,7 +210,7 @@ impl<'a> ValueReader<'a> {
         let reader = Self {
             time_ms: u64::from_be_bytes(time),
             count: usize::from(u16::from_be_bytes(count)),
-            is_version_2: header[0] == COMMANDS_2,
+            is_version_2: header[0] != COMMANDS,
             commands,
         };
         // All or nothing: a value that lies about its length must not be applied by half.

@@ -67,6 +67,145 @@ fn get_set_and_variants() {
 }
 
 #[test]
+fn parts_of_values() {
+    script(
+        "GETRANGE nosuch 0 -1 -> ''
+         SET a 0123456789 -> OK
+         GETRANGE a 0 -1 -> '0123456789'
+         GETRANGE a 2 4 -> '234'
+         SUBSTR a -3 -2 -> '78'
+         GETRANGE a 8 100 -> '89'
+         GETRANGE a 10 100 -> ''
+         GETRANGE a 4 2 -> ''
+         GETRANGE a -2 -3 -> ''
+         GETRANGE a -100 0 -> '0'
+         GETRANGE a -9223372036854775808 9223372036854775807 -> '0123456789'
+         SETRANGE a 3 xy -> 10
+         SETRANGE a 9 zz -> 11
+         GET a -> '012xy5678zz'
+         SETRANGE nosuch 5 \"\" -> 0
+         EXISTS nosuch -> 0
+         SETRANGE a 500 \"\" -> 11
+         SETRANGE b 2 x -> 3
+         STRLEN b -> 3
+         SETRANGE b 1048575 x -> 1048576
+         SETRANGE b 1048576 x -> -ERR value of 1048577 bytes is over the limit of 1048576 bytes
+         SETRANGE b 9223372036854775807 x -> -ERR value of 9223372036854775808 bytes is over the limit of 1048576 bytes
+         SET c 1 PX 500 -> OK
+         SETRANGE c 0 2 -> 1
+         PTTL c -> 500",
+    );
+}
+
+/// With one partition and a log in which nothing newer was ever said, too.
+#[test]
+fn values_grow_to_their_limit() {
+    let mut bench = Bench::default();
+    let part = "x".repeat(30_000);
+    for times in 1..=34 {
+        let reply = show(&bench.run(&format!("APPEND a {part}")));
+        assert_eq!(reply, (times * 30_000).to_string());
+    }
+    let over = "-ERR value of 1050000 bytes is over the limit of 1048576 bytes";
+    assert_eq!(show(&bench.run(&format!("APPEND a {part}"))), over);
+}
+
+#[test]
+fn getex_msetnx_and_touch() {
+    script(
+        "GETEX nosuch EX 10 -> nil
+         SET a 1 -> OK
+         GETEX a -> '1'
+         TTL a -> -1
+         GETEX a EX 10 -> '1'
+         PTTL a -> 10000
+         GETEX a -> '1'
+         PTTL a -> 10000
+         GETEX a PERSIST -> '1'
+         TTL a -> -1
+         GETEX a PX 70 -> '1'
+         @70
+         GET a -> nil
+         SET a 1 -> OK
+         GETEX a PXAT 1 -> '1'
+         EXISTS a -> 0
+         MSETNX a 1 b 2 -> 1
+         MSETNX c 1 b 3 -> 0
+         MGET a b c -> ['1' '2' nil]
+         MSETNX d 1 d 2 -> 1
+         GET d -> '2'
+         TOUCH a b nosuch a -> 3",
+    );
+}
+
+#[test]
+fn floats() {
+    script(
+        "SET a 10.50 -> OK
+         INCRBYFLOAT a 0.1 -> '10.6'
+         INCRBYFLOAT a -5 -> '5.6'
+         SET a 5.0e3 PX 500 -> OK
+         INCRBYFLOAT a 2.0e2 -> '5200'
+         PTTL a -> 500
+         INCRBYFLOAT new 0.25 -> '0.25'
+         SET a x -> OK
+         INCRBYFLOAT a 1 -> -ERR value is not a valid float
+         SET a 1.7e308 -> OK
+         INCRBYFLOAT a 1.7e308 -> -ERR increment would produce NaN or Infinity",
+    );
+}
+
+/// What redis-py's `Lock` sends.
+#[test]
+fn scripts_of_locks() {
+    let (release, extend, reacquire) = (
+        "EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901658 1",
+        "EVALSHA A4E8783852E6B949F9EF3A97212805108459A890 1",
+        "EVALSHA 1cac51482acf5858da00f6d685d68f886cd6b6b2 1",
+    );
+    script(&format!(
+        "{release} lock t1 -> 0
+         SET lock t1 NX PX 500 -> OK
+         {release} lock t2 -> 0
+         {extend} lock t2 100 0 -> 0
+         {extend} lock t1 100 0 -> 1
+         PTTL lock -> 600
+         {extend} lock t1 100 1 -> 1
+         PTTL lock -> 100
+         {reacquire} lock t2 900 -> 0
+         {reacquire} lock t1 900 -> 1
+         PTTL lock -> 900
+         {release} lock t1 -> 1
+         EXISTS lock -> 0
+         SET lock t1 -> OK
+         {extend} lock t1 100 1 -> 0
+         {reacquire} lock t1 900 -> 1
+         PTTL lock -> 900
+         {reacquire} lock t1 0 -> 1
+         EXISTS lock -> 0
+         EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901659 1 lock t1 -> -NOSCRIPT No matching script. Please use EVAL."
+    ));
+}
+
+#[test]
+fn scripts_are_known_by_their_words() {
+    let mut bench = Bench::default();
+    let mut eval = |words: &[&str]| {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        show(&bench.run_words(&words, None))
+    };
+    let release = "if redis.call('GET', KEYS[1]) == ARGV[1]\n then return redis.call('DEL', KEYS[1]); else return 0; end";
+    assert_eq!(eval(&["SET", "lock", "t1"]), "OK");
+    assert_eq!(eval(&["EVAL", release, "1", "lock", "t2"]), "0");
+    assert_eq!(eval(&["EVAL", release, "1", "lock", "t1"]), "1");
+    let other = eval(&["EVAL", "return 1", "1", "lock", "t1"]);
+    assert!(
+        other.starts_with("-ERR Lua scripts are not supported"),
+        "{other}"
+    );
+}
+
+#[test]
 fn counters() {
     script(
         "INCR n -> 1
@@ -188,24 +327,6 @@ fn expired_keys_are_as_good_as_gone() {
          TTL n -> -1
          DBSIZE -> 2",
     );
-}
-
-#[test]
-fn append_is_bounded() {
-    let mut bench = Bench::default();
-    let piece = "x".repeat(1024);
-    for i in 1..=64 {
-        assert_eq!(
-            show(&bench.run(&format!("APPEND a {piece}"))),
-            (i * 1024).to_string()
-        );
-    }
-    let reply = show(&bench.run("APPEND a y"));
-    assert_eq!(
-        reply,
-        "-ERR value of 65537 bytes is over the limit of 65536 bytes"
-    );
-    assert_eq!(show(&bench.run("STRLEN a")), "65536");
 }
 
 #[test]

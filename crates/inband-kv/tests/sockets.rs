@@ -555,19 +555,55 @@ fn draining_answers_what_was_taken() {
     client.send(resp("INCR n"));
     wait_for("it is held", || one.cluster.held() == 1);
     one.served.control.drain();
-    let mut late = one.served.client();
     assert!(!one.served.control.drain_and_wait(Duration::from_millis(30)));
     client.send("INCR n\r\nPING\r\n");
     one.cluster.release_reversed();
-    client.expect(":1\r\n-ERR shutting down; use another replica\r\n+PONG\r\n");
+    let refused = "-LOADING this replica takes no more commands, because it is to be stopped; use another replica";
+    client.expect(&format!(":1\r\n{refused}\r\n+PONG\r\n"));
     assert!(one.served.control.drain_and_wait(Duration::from_secs(5)));
     one.served.control.sync().unwrap();
-    // Nobody accepts the late one any more.
+    // Who comes now is told, and not left waiting.
+    let mut late = one.served.client();
+    assert_eq!(late.ask("PING"), "+PONG");
+    assert_eq!(late.ask("GET n"), refused);
+    one.served.stop();
+}
+
+/// A listener may be held for the process that comes next.
+#[test]
+fn who_comes_when_the_process_ends_is_left_to_the_next_one() {
+    let one = one();
+    let mut client = one.served.client();
+    one.cluster.hold();
+    client.send("SET a 1\r\n");
+    wait_for("it is held", || one.cluster.held() == 1);
+    let control = one.served.control.clone();
+    let ends = std::thread::spawn(move || control.drain_and_stop(Duration::from_secs(1)));
+    wait_for("it drains", || one.served.control.status().is_draining);
+    std::thread::sleep(Duration::from_millis(50));
+    let mut late = one.served.client();
     late.stream
-        .set_read_timeout(Some(Duration::from_millis(50)))
+        .set_read_timeout(Some(Duration::from_millis(100)))
         .unwrap();
     late.send("PING\r\n");
     assert!(std::io::Read::read(&mut late.stream, &mut [0; 8]).is_err());
+    ends.join().unwrap();
+    one.served.stop();
+}
+
+/// `PING` is about the process; only a command for a key tells whether there is a majority.
+#[test]
+fn without_a_majority_only_what_needs_none_is_answered() {
+    let one = one();
+    let mut client = one.served.client();
+    assert_eq!(client.ask("SET a 1"), "+OK");
+    one.cluster.hold();
+    client.send("SET a 2\r\n");
+    wait_for("it is held", || one.cluster.held() == 1);
+    let mut other = one.served.client();
+    assert_eq!(other.ask("PING"), "+PONG");
+    one.cluster.release_reversed();
+    assert_eq!(client.line(), "+OK");
     one.served.stop();
 }
 

@@ -148,7 +148,7 @@ impl Connection {
             Err(reply) if !is_callable => Err(reply),
             Err(reply) => Ok(Item::Answered(reply)),
             Ok(Request::Unwatch) => Ok(Item::Answered(Reply::Ok)),
-            Ok(Request::UseSession { .. } | Request::Replicated(Command::SessionNew)) => {
+            Ok(Request::UseSession { .. } | Request::Replicated(Command::SessionNew { .. })) => {
                 Err(refuse_in_transaction("INBAND.SESSION"))
             }
             Ok(Request::UseReads(_)) => Err(refuse_in_transaction("INBAND.READS")),

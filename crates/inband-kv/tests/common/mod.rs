@@ -253,7 +253,12 @@ impl Bench {
 
     /// Execute one line of a session.
     pub fn run_stamped(&mut self, line: &str, stamp: Option<SessionStamp>) -> Reply {
-        match encode(&words(line), stamp) {
+        self.run_words(&words(line), stamp)
+    }
+
+    /// Execute a command whose words may have spaces.
+    pub fn run_words(&mut self, words: &[&[u8]], stamp: Option<SessionStamp>) -> Reply {
+        match encode(words, stamp) {
             Err(reply) => reply,
             Ok(command) => {
                 self.log.push(self.now_ms, &[command]);
