@@ -258,6 +258,11 @@ impl ReplicaControl {
         true
     }
 
+    /// About how many keys have an expiry time.
+    pub fn expiring_keys(&self) -> u64 {
+        self.dbs.expiring_keys()
+    }
+
     /// Make everything applied so far survive a crash of the host.
     pub fn sync(&self) -> Result<(), StoreError> {
         self.dbs.sync_applied()

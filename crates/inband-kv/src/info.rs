@@ -5,6 +5,9 @@ use std::time::Instant;
 
 use inband_resp::front::ClientConnection;
 use inband_resp::reply::Protocol;
+use nix::sys::resource::{getrusage, UsageWho};
+use nix::sys::time::TimeVal;
+use nix::unistd::{sysconf, SysconfVar};
 
 use crate::connection::Connection;
 use crate::control::Status;
@@ -65,8 +68,14 @@ impl Identity {
 }
 
 /// The text of `INFO`.
-pub fn info(sections: &[&[u8]], status: &Status, identity: &Identity, now: Instant) -> String {
-    let all: [(&str, String); 6] = [
+pub fn info(
+    sections: &[&[u8]],
+    status: &Status,
+    identity: &Identity,
+    expiring_keys: &dyn Fn() -> u64,
+    now: Instant,
+) -> String {
+    let all: [(&str, String); 8] = [
         ("Server", server(identity, now)),
         (
             "Clients",
@@ -75,6 +84,8 @@ pub fn info(sections: &[&[u8]], status: &Status, identity: &Identity, now: Insta
                 status.connected_clients, identity.clients_max
             ),
         ),
+        ("Memory", memory()),
+        ("CPU", cpu()),
         (
             "Stats",
             format!(
@@ -97,7 +108,11 @@ pub fn info(sections: &[&[u8]], status: &Status, identity: &Identity, now: Insta
             if status.keys == 0 {
                 String::new()
             } else {
-                format!("db0:keys={},expires=0,avg_ttl=0\r\n", status.keys)
+                format!(
+                    "db0:keys={},expires={},avg_ttl=0\r\n",
+                    status.keys,
+                    expiring_keys().min(status.keys)
+                )
             },
         ),
         ("Inband", inband(status, identity)),
@@ -117,6 +132,32 @@ pub fn info(sections: &[&[u8]], status: &Status, identity: &Identity, now: Insta
         .map(|(title, body)| format!("# {title}\r\n{body}"))
         .collect::<Vec<_>>()
         .join("\r\n")
+}
+
+/// Memory of the process; what allocators and caches hold is not told apart.
+fn memory() -> String {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok());
+    let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(0);
+    let bytes = pages.unwrap_or(0) * u64::try_from(page_bytes).unwrap_or(0);
+    let mib = bytes as f64 / f64::from(1 << 20);
+    format!(
+        "used_memory:{bytes}\r\nused_memory_human:{mib:.2}M\r\nused_memory_rss:{bytes}\r\nmaxmemory:0\r\n\
+         maxmemory_policy:noeviction\r\n"
+    )
+}
+
+/// CPU time of the process.
+fn cpu() -> String {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else {
+        return String::new();
+    };
+    let text = |time: TimeVal| format!("{}.{:06}", time.tv_sec(), time.tv_usec());
+    format!(
+        "used_cpu_sys:{}\r\nused_cpu_user:{}\r\nused_cpu_sys_children:0.000000\r\nused_cpu_user_children:0.000000\r\n",
+        text(usage.system_time()),
+        text(usage.user_time())
+    )
 }
 
 fn server(identity: &Identity, now: Instant) -> String {

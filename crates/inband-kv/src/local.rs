@@ -39,6 +39,8 @@ pub struct World<'a> {
     pub password: Option<&'a Password>,
     /// Where to count those that are wrong.
     pub hits: &'a LimitHits,
+    /// About how many keys have an expiry time.
+    pub expiring_keys: &'a dyn Fn() -> u64,
     /// What the replica is.
     pub identity: &'a info::Identity,
     /// Now.
@@ -138,6 +140,7 @@ pub fn execute(id: CommandId, args: Args<'_>, world: &mut World<'_>) -> Reply {
                 &sections,
                 &world.status,
                 world.identity,
+                world.expiring_keys,
                 world.now,
             ))
         }

@@ -542,6 +542,11 @@ mod tests {
         }
         let invalid = "ERR invalid expire time in 'expire' command";
         assert_eq!(error_of(&format!("EXPIRE a {overflow}")), invalid);
+        for command in ["expireat", "pexpireat", "pexpire"] {
+            let invalid = format!("ERR invalid expire time in '{command}' command");
+            assert_eq!(error_of(&format!("{command} a {overflow}")), invalid);
+            assert_eq!(error_of(&format!("{command} a -{overflow}")), invalid);
+        }
         let invalid = "ERR invalid expire time in 'set' command";
         assert_eq!(error_of(&format!("SET a b EX {overflow}")), invalid);
         assert!(error_of("SET a b EX 10 EX 20").contains("InMs(20000)"));

@@ -60,7 +60,7 @@ const UNWRITTEN_AGE_MAX: Duration = Duration::from_millis(UNWRITTEN_AGE_MS_MAX);
 const TURN_MAX: Duration = Duration::from_millis(2);
 /// What commands for the logs are answered with while the replica drains. Clients know this code as passing.
 const DRAINING: &str =
-    "LOADING this replica takes no more commands, because it is to be stopped; use another replica";
+    "LOADING this replica takes no more commands because it is to be stopped; use another replica";
 /// Longest sleep: flags set by other threads are looked at this often at least.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Time between looks for commands that are overdue.
@@ -591,8 +591,10 @@ impl Replica {
 
     fn execute_local(&mut self, slot: usize, id: CommandId, args: Args<'_>) -> Reply {
         self.publish();
+        let control = &self.control;
         let mut world = World {
-            status: self.control.status(),
+            status: control.status(),
+            expiring_keys: &|| control.expiring_keys(),
             connections: &mut self.front.connections,
             slot,
             password: self.config.password.as_ref(),

@@ -138,6 +138,26 @@ fn getex_msetnx_and_touch() {
     );
 }
 
+/// The latest time that is accepted, half of what 63 bits count, and what is after it.
+#[test]
+fn expiry_near_the_end_of_numbers() {
+    script(
+        "SET a 1 -> OK
+         PEXPIREAT a 4611686018427387903 -> 1
+         PTTL a -> 4611684318427387903
+         TTL a -> 4611684318427388
+         PEXPIREAT a 4611686018427387904 -> -ERR invalid expire time in 'pexpireat' command
+         PEXPIRE a 4611686018427387903 -> 1
+         PTTL a -> 4611686018427387903
+         EXPIREAT a 4611686018427387 -> 1
+         EXPIREAT a 4611686018427388 -> -ERR invalid expire time in 'expireat' command
+         PTTL a -> 4611684318427387000
+         GET a -> '1'
+         PEXPIREAT a -4611686018427387903 -> 1
+         GET a -> nil",
+    );
+}
+
 #[test]
 fn floats() {
     script(

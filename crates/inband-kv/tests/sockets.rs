@@ -71,7 +71,7 @@ fn commands_answered_here() {
             "CLIENT SETNAME",
             "-ERR wrong number of arguments for 'client|setname' command\r\n",
         ),
-        ("COMMAND COUNT", ":50\r\n"),
+        ("COMMAND COUNT", ":61\r\n"),
         ("COMMAND INFO nosuch", "*1\r\n$-1\r\n"),
         ("COMMAND DOCS nosuch", "*0\r\n"),
         ("CONFIG GET save", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n"),
@@ -120,6 +120,12 @@ fn commands_answered_here() {
     let mut client = one.served.client();
     assert!(client.ask("HELLO 3 AUTH a b").starts_with("-WRONGPASS"));
     assert_eq!(client.ask("AUTH default anything"), "+OK");
+    // Without a password whatever the default user says is right, as in Redis.
+    client.send("HELLO 2 AUTH default anything SETNAME me\r\n");
+    assert_eq!(client.line(), "*14");
+    (0..25).for_each(|_| drop(client.line()));
+    assert_eq!(client.ask("CLIENT GETNAME"), "$2");
+    assert_eq!(client.line(), "me");
     assert!(client
         .ask("AUTH x")
         .starts_with("-ERR AUTH <password> called without"));
@@ -136,16 +142,28 @@ fn info_tells_what_is_there() {
     let one = one();
     let mut client = one.served.client();
     client.ask("SET a 1");
+    client.ask("SET b 1 EX 100");
+    one.served.control.sync().unwrap();
     client.send("INFO\r\nINFO keyspace\r\nCLIENT LIST\r\nQUIT\r\n");
     let text = client.rest();
+    let number = |field: &str| {
+        let value = text
+            .split(&format!("\r\n{field}:"))
+            .nth(1)
+            .expect("it is there");
+        let end = value.find('\r').unwrap_or(value.len());
+        value[..end].parse::<f64>().expect("a number")
+    };
+    assert!(number("used_memory") > 1e6 && number("used_memory_rss") > 1e6);
+    assert!(number("used_cpu_user") > 0.0);
     for part in [
         "# Server",
         "redis_version:7.2.0",
         "connected_clients:1",
         "role:master",
         "# Inband",
-        "applied_instance:2",
-        "db0:keys=1,expires=0",
+        "applied_instance:3",
+        "db0:keys=2,expires=1,avg_ttl=0",
         "$",
         "id=1 addr=127.0.0.1:",
         "resp=2",
@@ -558,7 +576,7 @@ fn draining_answers_what_was_taken() {
     assert!(!one.served.control.drain_and_wait(Duration::from_millis(30)));
     client.send("INCR n\r\nPING\r\n");
     one.cluster.release_reversed();
-    let refused = "-LOADING this replica takes no more commands, because it is to be stopped; use another replica";
+    let refused = "-LOADING this replica takes no more commands because it is to be stopped; use another replica";
     client.expect(&format!(":1\r\n{refused}\r\n+PONG\r\n"));
     assert!(one.served.control.drain_and_wait(Duration::from_secs(5)));
     one.served.control.sync().unwrap();

@@ -914,7 +914,8 @@ mod tests {
             wire::emit(&header, b"value", &mut packet);
             host.on_decided(1, &packet, &mut Outbox::new());
             host.take_bursts(&mut bursts);
-            bursts[0].decided().len()
+            let count = bursts[0].decided().len();
+            count
         };
         assert_eq!((delivered(2), delivered(1)), (0, 1));
     }

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rocksdb::checkpoint::Checkpoint;
+use rocksdb::properties::ESTIMATE_NUM_KEYS;
 use rocksdb::{IteratorMode, SnapshotWithThreadMode, DB};
 use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
 use super::local;
 use super::state::{State, STATE_KEY};
 use super::{Position, Store, StoreError};
-use crate::db::{family, LOCAL, META, REPLICATED_FAMILIES};
+use crate::db::{family, EXPIRY, LOCAL, META, REPLICATED_FAMILIES};
 use crate::export::{export, ExportError, Summary};
 use crate::keyspace::leading_number;
 use crate::limits::UNWRITTEN_WAIT_MS_MAX;
@@ -78,6 +79,17 @@ impl Drop for Counted<'_> {
 }
 
 impl SharedDbs {
+    /// About how many keys have an expiry time: RocksDB's estimate.
+    pub(crate) fn expiring_keys(&self) -> u64 {
+        let dbs = lock(&self.0.dbs);
+        let keys = |db: &Arc<DB>| {
+            let expiry = family(db, EXPIRY).ok()?;
+            let estimate = db.property_int_value_cf(expiry, ESTIMATE_NUM_KEYS);
+            estimate.ok()?
+        };
+        dbs.iter().filter_map(keys).sum()
+    }
+
     /// The databases in use, one a log.
     pub(crate) fn dbs(&self) -> MutexGuard<'_, Vec<Arc<DB>>> {
         lock(&self.0.dbs)
