@@ -4,25 +4,51 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Seeds to play, of whichever world.
+use crate::run::{run, Report};
+use crate::stats::Stats;
+use crate::system::System;
+
+/// Which seeds to play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seeds {
-    /// The first one.
+    /// The first seed.
     pub first: u64,
-    /// How many; `None`: until somebody says stop.
+    /// How many; `None`: until told to stop.
     pub count: Option<u64>,
-    /// Threads. A seed is played by one of them.
+    /// Threads. A seed is played by one of them, so its schedule is the same with any number.
     pub jobs: usize,
 }
 
+/// Many runs together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Seeds played.
+    pub seeds: u64,
+    /// Seeds with a violation.
+    pub failures: u64,
+    /// What happened, in all of them.
+    pub stats: Stats,
+}
+
+impl Summary {
+    /// One more.
+    pub fn add<I>(&mut self, report: &Report<I>) {
+        self.seeds += 1;
+        self.failures += u64::from(report.violation.is_some());
+        self.stats += &report.stats;
+    }
+}
+
 impl Seeds {
-    /// As [`Campaign::play`], with any way to play a seed.
-    pub fn play<R: Send>(
+    /// Play them until all are played or `stop` says so, which every thread asks before a seed.
+    /// `progress` sees each report as it comes: with several threads not in the order of seeds.
+    pub fn play<S: System>(
         &self,
-        play: impl Fn(u64) -> R + Sync,
+        options: &S::Options,
         stop: impl Fn() -> bool + Sync,
-        mut progress: impl FnMut(R),
-    ) {
+        mut progress: impl FnMut(&Report<S::Invariant>),
+    ) -> Summary {
+        let mut summary = Summary::default();
         let played = AtomicU64::new(0);
         let next = || {
             let number = played.fetch_add(1, Ordering::Relaxed);
@@ -32,18 +58,21 @@ impl Seeds {
         let (reports, arriving) = mpsc::channel();
         thread::scope(|scope| {
             for _ in 0..self.jobs.max(1) {
-                let reports = reports.clone();
-                let (play, next) = (&play, &next);
+                let (reports, next) = (reports.clone(), &next);
                 scope.spawn(move || {
                     while let Some(seed) = next() {
-                        if reports.send(play(seed)).is_err() {
+                        if reports.send(run::<S>(seed, options)).is_err() {
                             return; // nobody listens any more
                         }
                     }
                 });
             }
             drop(reports);
-            arriving.into_iter().for_each(&mut progress);
+            for report in arriving {
+                summary.add(&report);
+                progress(&report);
+            }
         });
+        summary
     }
 }

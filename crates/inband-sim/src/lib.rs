@@ -1,22 +1,47 @@
 //! Deterministic simulator: the real roles and state machines under seeded faults.
 //!
 //! A seed is a schedule: which hosts there are, what clients do, and what goes wrong when. Two runs of one seed are
-//! equal, event for event. Each system has a world in a folder of its own; what they have in common is here.
+//! equal, event for event. A world is [`World<S>`] with a [`System`]: links, faults, trace, statistics and campaigns are
+//! common; hosts, clients, faults of its own and invariants are in the system's folder.
+//!
 //! [`falcon_scale`] is for figures of large clusters.
 
 mod campaign;
+pub mod command;
 mod cuts;
 mod drifting_clock;
 pub mod falcon;
 pub mod falcon_scale;
+pub mod faults;
 pub mod flair;
+pub mod links;
 mod listed;
 mod panics;
 pub mod paxos;
 mod queue;
 mod rng;
-mod trace;
+mod run;
+pub mod stats;
+pub mod system;
+pub mod trace;
 mod violation;
+mod world;
 
-pub use campaign::Seeds;
+pub use campaign::{Seeds, Summary};
+pub use faults::Strike;
+pub use links::Fate;
+pub use listed::Listed;
+pub use queue::Time;
 pub use rng::Rng;
+pub use run::{run, run_with_trace, Report};
+pub use stats::Stats;
+pub use system::System;
+pub use violation::{Broken, Violation};
+pub use world::{Streams, World};
+
+/// The systems that `inband-sim` plays; it plays the first if it is told none.
+pub const SYSTEMS: &[command::Entry] = &[
+    command::Entry::of::<paxos::Paxos>(),
+    command::Entry::of::<flair::Flair>(),
+    command::Entry::of::<falcon::Falcon>(),
+];

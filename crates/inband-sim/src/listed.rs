@@ -1,7 +1,19 @@
-//! Enums whose variants are listed, and said in words, where they are declared.
+//! Enums whose variants are listed, and described where they are declared: invariants and faults.
 
-/// An enum with `ALL` of its variants, and the function that says a variant in the words behind its `=`, which are in
-/// its documentation, too.
+use std::fmt;
+
+/// An enum whose variants are known, each with its description. [`listed!`] implements it.
+pub trait Listed: Copy + Eq + fmt::Debug + fmt::Display + Send + Sync + 'static {
+    /// All variants, in order.
+    const LIST: &'static [Self];
+
+    /// A variant's description.
+    fn description(self) -> &'static str;
+}
+
+/// Declares an enum with `ALL` of its variants, a function that gives a variant's description, which is also its
+/// documentation, [`Listed`], and `Display`, which writes the variant's name.
+#[macro_export]
 macro_rules! listed {
     (
         $(#[$attribute:meta])*
@@ -23,14 +35,26 @@ macro_rules! listed {
             /// All of them, in order.
             pub const ALL: [$Kind; [$($words),+].len()] = [$($Kind::$Variant),+];
 
-            /// It, in words.
+            /// Its description.
             pub fn $say(self) -> &'static str {
                 match self {
                     $($Kind::$Variant => $words,)+
                 }
             }
         }
+
+        impl $crate::Listed for $Kind {
+            const LIST: &'static [$Kind] = &$Kind::ALL;
+
+            fn description(self) -> &'static str {
+                self.$say()
+            }
+        }
+
+        impl std::fmt::Display for $Kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Debug::fmt(self, f)
+            }
+        }
     };
 }
-
-pub(crate) use listed;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 struct Entry<E> {
-    at: u64,
+    at: Time,
     order: u64,
     event: E,
 }
@@ -26,6 +26,9 @@ impl<E> Ord for Entry<E> {
     }
 }
 
+/// Simulated time, in the unit of the system ([`crate::System::TICKS_PER_US`]).
+pub type Time = u64;
+
 /// Events by time; those of one time in the order they were put in.
 pub struct Queue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
@@ -43,19 +46,19 @@ impl<E> Default for Queue<E> {
 
 impl<E> Queue<E> {
     /// Put in an event.
-    pub fn push(&mut self, at: u64, event: E) {
+    pub fn push(&mut self, at: Time, event: E) {
         self.order += 1;
         let order = self.order;
         self.heap.push(Reverse(Entry { at, order, event }));
     }
 
     /// Time of the next event.
-    pub fn next_at(&self) -> Option<u64> {
+    pub fn next_at(&self) -> Option<Time> {
         self.heap.peek().map(|e| e.0.at)
     }
 
     /// Take out the next event.
-    pub fn pop(&mut self) -> Option<(u64, E)> {
+    pub fn pop(&mut self) -> Option<(Time, E)> {
         self.heap.pop().map(|e| (e.0.at, e.0.event))
     }
 }

@@ -2,9 +2,12 @@
 //! of the simulated cluster (schedules.md, 5 and 11).
 
 mod common;
+#[path = "common/worlds.rs"]
+mod worlds;
 
-use common::{acceptor, settle, sound, submit, survives, MS};
-use inband_sim::paxos::{run, Campaign, Layout, Options, World};
+use common::{acceptor, settle, sound, submit, MS};
+use inband_sim::paxos::{counts, Layout, Options, Paxos, World};
+use inband_sim::run_with_trace;
 
 fn warm(mut layout: Layout) -> World {
     layout.plane = true;
@@ -32,7 +35,7 @@ fn an_acceptor_without_memory_is_repaired() {
         submit(&mut world, 6, 20);
         world.run_for(50 * MS);
     }
-    assert_eq!(world.ledger.ends.unknown, 0);
+    assert_eq!(world.system.ledger.ends.unknown, 0);
     settle(&mut world);
 }
 
@@ -40,18 +43,18 @@ fn an_acceptor_without_memory_is_repaired() {
 #[test]
 fn a_majority_without_memory_opens_no_epoch() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
-    let before = world.ledger.ends.success;
+    let before = world.system.ledger.ends.success;
     for node in [2, 3] {
         world.crash(node);
         world.start(node);
     }
     submit(&mut world, 5, 3);
-    world.run_for(world.layout.submit_deadline_us() + 1_000 * MS);
+    world.run_for(world.system.layout.submit_deadline_us() + 1_000 * MS);
     sound(&world);
     let votes = |node: u8| acceptor(&world, node).voting;
     assert!(!votes(2) && !votes(3));
-    assert_eq!(world.ledger.ends.success, before);
-    assert_eq!(world.ledger.ends.unknown, 3, "it ends, and honestly");
+    assert_eq!(world.system.ledger.ends.success, before);
+    assert_eq!(world.system.ledger.ends.unknown, 3, "it ends, and honestly");
 }
 
 /// The control plane is not on the packet path.
@@ -59,7 +62,7 @@ fn a_majority_without_memory_opens_no_epoch() {
 fn the_cluster_decides_while_all_controllers_are_down() {
     let mut world = warm(Layout::dedicated(3, 2, 2));
     world.stop_controllers(2_000 * MS);
-    let before = world.ledger.ends.success;
+    let before = world.system.ledger.ends.success;
     world.crash(3); // an acceptor; nobody repairs it now
     world.start(3);
     for _ in 0..10 {
@@ -67,7 +70,7 @@ fn the_cluster_decides_while_all_controllers_are_down() {
         world.run_for(100 * MS);
     }
     sound(&world);
-    assert_eq!(world.ledger.ends.success, before + 100);
+    assert_eq!(world.system.ledger.ends.success, before + 100);
     assert!(!acceptor(&world, 3).voting);
     world.run_for(3_000 * MS);
     assert!(acceptor(&world, 3).voting, "{}", world.explain());
@@ -76,18 +79,13 @@ fn the_cluster_decides_while_all_controllers_are_down() {
 
 #[test]
 fn random_schedules_are_survived() {
-    let campaign = Campaign {
-        first: 2_001,
-        count: Some(60),
-        jobs: 2,
-        options: Options {
-            faulty_us: 500_000,
-            plane: Some(true),
-            ..Options::default()
-        },
+    let options = Options {
+        faulty_us: 500_000,
+        plane: Some(true),
+        ..Options::default()
     };
-    let summary = survives(&campaign);
-    assert!(summary.stats.epochs > 40, "{summary:?}");
+    let summary = worlds::survive::<Paxos>(2_001, 60, &options);
+    assert!(summary.stats.of(counts::EPOCHS) > 40, "{summary:?}");
 }
 
 #[test]
@@ -96,12 +94,14 @@ fn a_seed_is_one_schedule() {
         faulty_us: 300_000,
         plane: Some(true),
         store: Some(false),
-        trace_events: usize::MAX,
         ..Options::default()
     };
     for seed in 1..=4 {
-        let first = run(seed, &options);
+        let first = run_with_trace::<Paxos>(seed, &options, usize::MAX);
         assert!(first.violation.is_none(), "{first}");
-        assert!(first == run(seed, &options), "seed {seed}");
+        assert!(
+            first == run_with_trace::<Paxos>(seed, &options, usize::MAX),
+            "seed {seed}"
+        );
     }
 }

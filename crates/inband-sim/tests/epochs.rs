@@ -8,9 +8,9 @@ use inband_sim::paxos::{Invariant, Layout, Members, Mutation, World};
 
 fn members(world: &World) -> Members {
     Members {
-        acceptors: world.layout.acceptors.clone(),
-        replicas: world.layout.replicas.clone(),
-        leaders: world.layout.leaders.clone(),
+        acceptors: world.system.layout.acceptors.clone(),
+        replicas: world.system.layout.replicas.clone(),
+        leaders: world.system.layout.leaders.clone(),
     }
 }
 
@@ -21,7 +21,9 @@ fn reconfigure(world: &mut World, members: Members) {
     let done = |w: &World| {
         let entered = |n: &u8| w.host(*n).host.is_none() || w.host(*n).epoch == epoch;
         let votes = |n: &u8| w.host(*n).host.is_none() || acceptor(w, *n).voting;
-        w.is_open() && w.layout.nodes().iter().all(entered) && w.layout.acceptors.iter().all(votes)
+        w.is_open()
+            && w.system.layout.nodes().iter().all(entered)
+            && w.system.layout.acceptors.iter().all(votes)
     };
     let until = world.now + 400 * MS;
     assert!(world.run_until(until, done), "{}", world.explain());
@@ -30,11 +32,11 @@ fn reconfigure(world: &mut World, members: Members) {
 }
 
 fn submit_all(world: &mut World, node: u8, count: usize) {
-    let before = world.ledger.ends.success;
+    let before = world.system.ledger.ends.success;
     submit(world, node, count);
     world.run_for(150 * MS);
     sound(world);
-    let done = world.ledger.ends.success - before;
+    let done = world.system.ledger.ends.success - before;
     assert_eq!(done, count as u64, "{}", world.explain());
 }
 
@@ -75,10 +77,10 @@ fn every_acceptor_is_replaced() {
         world.run_for(50 * MS);
     }
     world.load(0);
-    world.run_for(world.layout.submit_deadline_us());
+    world.run_for(world.system.layout.submit_deadline_us());
     sound(&world);
-    assert!(world.ledger.ends.success > 300);
-    assert_eq!(world.ledger.ends.unknown, 0, "{}", world.explain());
+    assert!(world.system.ledger.ends.success > 300);
+    assert_eq!(world.system.ledger.ends.unknown, 0, "{}", world.explain());
     settle(&mut world);
 }
 
@@ -88,21 +90,21 @@ fn every_acceptor_is_replaced() {
 fn what_the_old_epoch_decided_stays() {
     // Leaders 1, 2; acceptors 3, 4, 5; replicas 6, 7.
     let mut world = warm(Layout::dedicated(3, 2, 2));
-    let before = world.ledger.ends.success;
-    lose(&mut world, |p| p.header.kind == Type::Phase2B);
+    let before = world.system.ledger.ends.success;
+    lose(&mut world, |p| p.header().kind == Type::Phase2B);
     submit(&mut world, 6, 10);
     world.run_for(5 * MS);
-    assert_eq!(world.ledger.ends.success, before);
-    let chosen = world.observers[0].chosen_highest();
+    assert_eq!(world.system.ledger.ends.success, before);
+    let chosen = world.system.observers[0].chosen_highest();
     assert!(chosen >= applied(&world, 6) + 10);
     world.crash(1);
-    world.network.filter = None;
+    world.links.filter = None;
     let mut next = members(&world);
     next.leaders = vec![2];
     reconfigure(&mut world, next);
     assert_eq!(active(&world), [2]);
     assert!(applied(&world, 7) >= chosen);
-    assert_eq!(world.ledger.ends.success, before + 10);
+    assert_eq!(world.system.ledger.ends.success, before + 10);
     settle(&mut world);
 }
 
@@ -112,13 +114,15 @@ fn sealed_without_memory(mutation: Option<Mutation>) -> World {
     submit(&mut world, 5, 1);
     world.run_for(300 * MS);
     world.crash(6); // so that nothing is trimmed
-    lose(&mut world, |p| p.to == 3 && p.header.kind == Type::Phase2A);
+    lose(&mut world, |p| {
+        p.to == 3 && p.header().kind == Type::Phase2A
+    });
     submit(&mut world, 5, 3);
     world.run_for(5 * MS);
-    assert_eq!(world.ledger.ends.success, 4);
+    assert_eq!(world.system.ledger.ends.success, 4);
     world.hold_links(4);
     world.crash(2);
-    world.network.filter = None;
+    world.links.filter = None;
     world.start(2);
     let same = members(&world);
     world.reconfigure(same);
@@ -138,7 +142,7 @@ fn an_acceptor_without_memory_is_no_part_of_the_sealed_majority() {
     settle(&mut kept);
     assert!(kept.is_open());
     let broken = sealed_without_memory(Some(Mutation::RecoveringSealed));
-    let violation = broken.violation().expect("three values are lost");
+    let violation = broken.violation.as_ref().expect("three values are lost");
     let rule = violation.invariant;
     let rules = [Invariant::Agreement, Invariant::EpochFenced];
     assert!(rules.contains(&rule), "{violation:?}");
@@ -149,27 +153,27 @@ fn an_acceptor_without_memory_is_no_part_of_the_sealed_majority() {
 fn the_old_epoch_decides_until_it_is_shut() {
     // Leader 1; acceptors 2 to 6; replica 7.
     let mut world = warm(Layout::dedicated(5, 1, 1));
-    world.hidden.extend([4, 5, 6]);
+    world.system.hidden.extend([4, 5, 6]);
     let same = members(&world);
     world.reconfigure(same);
     world.run_until(world.now + 50 * MS, |w| {
         !acceptor(w, 2).voting && !acceptor(w, 3).voting
     });
     assert_eq!(world.host(1).epoch, 1, "the leader has not heard of it");
-    let before = world.ledger.ends.success;
+    let before = world.system.ledger.ends.success;
     submit(&mut world, 7, 5);
     world.run_for(2 * MS);
-    assert_eq!(world.ledger.ends.success, before + 5);
+    assert_eq!(world.system.ledger.ends.success, before + 5);
     world.run_for(400 * MS);
     assert!(!world.is_open());
     submit(&mut world, 7, 5);
     world.run_for(50 * MS);
-    assert_eq!(world.ledger.ends.success, before + 5);
-    world.hidden.clear();
+    assert_eq!(world.system.ledger.ends.success, before + 5);
+    world.system.hidden.clear();
     world.run_for(200 * MS);
     sound(&world);
     assert!(world.is_open());
-    assert_eq!(world.ledger.ends.success, before + 10);
+    assert_eq!(world.system.ledger.ends.success, before + 10);
     settle(&mut world);
 }
 
@@ -184,13 +188,16 @@ fn a_majority_without_memory_opens_no_epoch() {
     }
     let same = members(&world);
     world.reconfigure(same);
-    let before = (applied(&world, 5), world.ledger.ends.success);
+    let before = (applied(&world, 5), world.system.ledger.ends.success);
     submit(&mut world, 5, 3);
-    world.run_for(world.layout.submit_deadline_us() + 100 * MS);
+    world.run_for(world.system.layout.submit_deadline_us() + 100 * MS);
     sound(&world);
     assert!(!world.is_open());
-    assert_eq!((applied(&world, 5), world.ledger.ends.success), before);
-    assert_eq!(world.ledger.ends.unknown, 3);
+    assert_eq!(
+        (applied(&world, 5), world.system.ledger.ends.success),
+        before
+    );
+    assert_eq!(world.system.ledger.ends.unknown, 3);
 }
 
 /// The leader goes on in the new epoch, and its clients hardly notice.
@@ -206,11 +213,11 @@ fn the_leader_goes_on() {
     let mut next = members(&world);
     next.leaders = vec![3, 2];
     reconfigure(&mut world, next);
-    let requests_before = world.stats.packets;
+    let requests_before = world.stats.links.sent;
     submit_all(&mut world, 7, 20);
     assert_eq!(active(&world), [3]);
-    assert!(world.stats.packets - requests_before < 20 * 40);
-    assert_eq!(world.ledger.ends.unknown, 0);
+    assert!(world.stats.links.sent - requests_before < 20 * 40);
+    assert_eq!(world.system.ledger.ends.unknown, 0);
     settle(&mut world);
 }
 
@@ -224,7 +231,7 @@ fn the_leader_is_moved() {
     world.run_for(50 * MS);
     assert_eq!(active(&world), [3]);
     submit_all(&mut world, 7, 20);
-    assert_eq!(world.ledger.ends.unknown, 0);
+    assert_eq!(world.system.ledger.ends.unknown, 0);
     lose(&mut world, |p| p.from == 2 && (p.to == 4 || p.to == 5));
     world.reorder_leaders(vec![2, 3, 1]);
     world.run_for(500 * MS);
@@ -237,14 +244,14 @@ fn the_leader_is_moved() {
     // One whose first tries fail half-way comes again.
     let begun = world.now;
     lose(&mut world, move |p| {
-        p.to == 1 && p.header.kind == Type::Phase1B && p.now < begun + 300 * MS
+        p.to == 1 && p.header().kind == Type::Phase1B && p.now < begun + 300 * MS
     });
     world.reorder_leaders(vec![1, 2, 3]);
     world.run_for(800 * MS);
     assert_eq!(active(&world), [1]);
     lose(&mut world, |_| false);
     submit_all(&mut world, 7, 20);
-    assert_eq!((world.epoch(), world.ledger.ends.unknown), (1, 0));
+    assert_eq!((world.epoch(), world.system.ledger.ends.unknown), (1, 0));
     settle(&mut world);
 }
 
@@ -290,7 +297,7 @@ fn a_read_spans_epochs() {
     assert!(world.read_from(6, 0));
     world.run_for(400 * MS);
     sound(&world);
-    assert_eq!(world.ledger.ends.reads, 1, "{}", world.explain());
+    assert_eq!(world.system.ledger.ends.reads, 1, "{}", world.explain());
     settle(&mut world);
 }
 

@@ -4,54 +4,20 @@
 #[path = "common/worlds.rs"]
 mod worlds;
 
-use std::collections::BTreeMap;
-
-use inband_sim::falcon::{run, Fault, Options, Report, Stats};
+use inband_sim::falcon::{run, Falcon, Fault, Options};
+use inband_sim::run_with_trace;
 
 /// Seeds played by every test run.
 const SEEDS: u64 = 300;
+
 #[test]
 fn random_schedules_are_survived() {
-    let options = Options::default();
-    let reports = worlds::survive(
-        SEEDS,
-        |seed| run(seed, &options),
-        |report| (report.seed, report.violation.is_some()),
-        "inband sim --falcon --seed X --trace",
-    );
-    must_be_unkind(&reports);
-}
-
-/// A world in which nothing happens proves nothing.
-fn must_be_unkind(reports: &[Report]) {
-    let mut all = Stats::default();
-    for report in reports {
-        all += &report.stats;
-    }
-    let links = all.links;
-    let mut counts: BTreeMap<&str, u64> = [
-        ("packets lost", links.lost),
-        ("packets duplicated", links.duplicated),
-        ("packets held up", links.held_up),
-        ("packets damaged", links.damaged),
-    ]
-    .into();
-    for (name, count) in [&all.faults, &all.reasons, &all.hosts, &all.ends]
-        .into_iter()
-        .flatten()
-    {
-        *counts.entry(name).or_default() += count;
-    }
-    println!(
-        "{} events, {} fault events; {counts:#?}",
-        all.events,
-        all.fault_events()
-    );
-    let expected = [
-        "packets lost",
-        "packets duplicated",
-        "packets held up",
-        "packets damaged",
+    let summary = worlds::survive::<Falcon>(1, SEEDS, &Options::default());
+    let names = [
+        "packet lost",
+        "packet duplicated",
+        "packet delayed",
+        "packet damaged",
         "falcon_given",
         "falcon_given_again",
         "falcon_parked",
@@ -83,19 +49,17 @@ fn must_be_unkind(reports: &[Report]) {
         "one before failed",
         "executors lost",
     ];
-    for name in expected.into_iter().chain(Fault::names()) {
-        let count = counts.get(name).copied().unwrap_or(0);
-        assert!(count >= 5, "{name}: {count} times only");
-    }
+    worlds::must_have_happened(&summary.stats, &names, 5);
+    worlds::must_have_happened(&summary.stats, &Fault::ALL.map(Fault::name), 5);
 }
 
 #[test]
 fn a_seed_is_one_schedule() {
     for seed in 1..=10 {
-        let options = Options {
-            trace_events: 1000,
-            ..Options::default()
-        };
-        assert_eq!(run(seed, &options), run(seed, &options), "seed {seed}");
+        let options = Options::default();
+        let first = run_with_trace::<Falcon>(seed, &options, 1000);
+        let again = run_with_trace::<Falcon>(seed, &options, 1000);
+        assert_eq!(first, again, "seed {seed}");
+        assert_eq!(first.trace_hash, run(seed, &options).trace_hash);
     }
 }

@@ -8,7 +8,8 @@ use inband_dataplane::falcon::wire::Type;
 use inband_dataplane::falcon::Policy;
 use inband_falcon::task::{TaskId, TaskSpec, Work};
 use inband_falcon::timing::{Nanos, MS};
-use inband_sim::falcon::{Ends, Fate, Host, Layout, Passing, Plan, World};
+use inband_sim::falcon::{Ends, Host, Layout, Passing, Plan, World};
+use inband_sim::Fate;
 
 /// Time in which every executor has registered and waits.
 const START_NS: Nanos = 20 * MS;
@@ -210,7 +211,7 @@ fn a_client_that_stands_still_gets_the_results_of_before() {
     let ids = submit(&mut world, vec![kept(1)]);
     world.run_for(5 * MS);
     assert_eq!(world.busy(), 1);
-    let stands_still_ns = world.layout.executor.result_keep_ns - 100 * MS;
+    let stands_still_ns = world.system.layout.executor.result_keep_ns - 100 * MS;
     world.pause(Host::Client(CLIENT), world.now + stands_still_ns);
     must_end(&mut world, stands_still_ns + 100 * MS, &ids, "done");
     assert_eq!((lost(&world), world.tasks_run(0)), (0, 1));
@@ -257,7 +258,7 @@ fn world_after_a_death() -> World {
 #[test]
 fn a_dead_client_takes_up_little_of_its_executors() {
     let mut world = world_after_a_death();
-    let silent_ns = world.layout.executor.client_silent_ns;
+    let silent_ns = world.system.layout.executor.client_silent_ns;
     world.run_for(10 * silent_ns);
     assert_eq!(world.violation, None);
     assert_eq!(world.queued(), 0);
@@ -268,7 +269,7 @@ fn what_a_dead_client_has_left_in_the_queue_holds_nobody_up() {
     let mut world = world_after_a_death();
     let ids = submit(&mut world, tasks(10, MS));
     // One silent client, found so once; after that there is nobody before these.
-    let silent_ns = world.layout.executor.client_silent_ns;
+    let silent_ns = world.system.layout.executor.client_silent_ns;
     must_end(&mut world, silent_ns + 50 * MS, &ids, "done");
     assert_eq!(world.queued(), 0);
 }
@@ -294,7 +295,7 @@ fn a_worker_that_gets_another_number_goes_on_with_its_tasks() {
 #[test]
 fn a_worker_that_was_silent_registers_again_and_nothing_stays_with_its_former_self() {
     let mut world = hard_world(plain(1));
-    let lease_ns = world.layout.worker_lease_ns;
+    let lease_ns = world.system.layout.worker_lease_ns;
     world.pause(Host::Worker(0), world.now + 2 * lease_ns);
     world.run_for(lease_ns + 50 * MS);
     let ids = submit(&mut world, tasks(1, MS));

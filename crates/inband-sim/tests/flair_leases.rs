@@ -12,7 +12,8 @@ use common::{end, filter, gets, put, verdict, wait};
 use inband_dataplane::flair::wire::Type;
 use inband_flair::reads::Reads;
 use inband_flair::timing::{Nanos, MS};
-use inband_sim::flair::{Act, Fate, Host, Layout, MessageKind, Passing, World};
+use inband_sim::flair::{Act, Host, Layout, MessageKind, Passing, World};
+use inband_sim::Fate;
 
 /// How long a follower's lease lasts after the time that it told.
 const LEASE_NS: Nanos = 200 * MS;
@@ -61,7 +62,7 @@ fn quiet(seed: u64, spec: &Spec) -> (World, u8, u8) {
 
 fn goes(p: &Passing, from: u8, to: u8) -> Option<MessageKind> {
     let is_so = (p.from, p.to) == (Host::Replica(from), Host::Replica(to));
-    p.message.filter(|_| is_so)
+    p.message().filter(|_| is_so)
 }
 
 /// Nothing that matters gets through between leader and follower, but each knows that the other is alive.
@@ -73,7 +74,7 @@ fn is_cut(p: &Passing, leader: u8, follower: u8) -> bool {
 
 /// A read on its way to a replica.
 fn is_read(p: &Passing) -> bool {
-    let kind = p.header.map(|header| header.kind);
+    let kind = p.header().map(|header| header.kind);
     kind == Some(Type::Read) && matches!(p.to, Host::Replica(_))
 }
 
@@ -165,7 +166,7 @@ fn a_grant_that_overtakes_entries_gives_no_lease_yet() {
     let back = is_back.clone();
     filter(&mut world, move |p| {
         let own = Host::Replica(behind);
-        let is_to_or_from = p.message.is_some() && (p.from == own || p.to == own);
+        let is_to_or_from = p.message().is_some() && (p.from == own || p.to == own);
         match (is_to_or_from, back.get()) {
             (true, false) => Fate::Lose,
             (true, true) if goes(p, leader, behind) == Some(MessageKind::Entries) => Fate::Lose,
@@ -300,7 +301,7 @@ fn a_lease_ends_with_the_session_of_its_leader() {
     filter(&mut world, move |p| {
         use MessageKind::{Announcement, Entries, Grant};
         let own = Host::Replica(holder);
-        match p.message {
+        match p.message() {
             Some(_) if p.to == own && !elected.get() => Fate::Lose,
             Some(Grant) if p.to == own => Fate::Lose,
             Some(Entries) if p.to == own && written.get() => Fate::Lose,
@@ -336,7 +337,7 @@ fn one_that_gets_no_entries_holds_writes_up_for_one_lease() {
         _ => Fate::Pass,
     });
     put(&mut world, 0, 2);
-    assert_eq!(world.history.ends.get("unknown"), None);
+    assert_eq!(world.system.history.ends.get("unknown"), None);
     let began = world.now;
     put(&mut world, 0, 3);
     assert!(world.now < began + 10 * MS, "and only once");
@@ -351,7 +352,7 @@ fn unconfirmed(reads: Reads) -> u64 {
         ..LEASES
     };
     let (mut world, leader, _) = quiet(43, &spec);
-    filter(&mut world, move |p| match (p.message, p.from, p.to) {
+    filter(&mut world, move |p| match (p.message(), p.from, p.to) {
         (Some(_), Host::Replica(a), Host::Replica(b)) if a == leader || b == leader => Fate::Lose,
         _ => Fate::Pass,
     });
@@ -379,7 +380,7 @@ fn a_question_answers_no_read_that_came_after_it() {
     let (mut world, leader, _) = quiet(44, &spec);
     let is_alone = Rc::new(Cell::new(false));
     let alone = is_alone.clone();
-    filter(&mut world, move |p| match (p.message, p.from, p.to) {
+    filter(&mut world, move |p| match (p.message(), p.from, p.to) {
         // The next questions get nowhere; the answers to the first one take their time.
         (Some(_), Host::Replica(from), _) if from == leader && alone.get() => Fate::Lose,
         (Some(_), _, Host::Replica(to)) if to == leader => Fate::Delay(15 * MS),

@@ -1,39 +1,26 @@
 //! The ways to read that FLAIR is measured against: random schedules are survived, and reads linearizable.
 #![allow(missing_docs)]
 
+#[path = "common/worlds.rs"]
+mod worlds;
+
 use inband_flair::reads::Reads;
-use inband_sim::flair::{run, Options, Report};
+use inband_sim::flair::{Flair, Options};
+use inband_sim::Stats;
 
 /// Seeds played of each way.
 const SEEDS: u64 = 300;
 
-fn play(reads: Reads) -> Vec<Report> {
+fn play(reads: Reads) -> Stats {
     let options = Options {
         reads,
         ..Options::default()
     };
-    let reports: Vec<Report> = (1..=SEEDS).map(|seed| run(seed, &options)).collect();
-    for report in &reports {
-        let Report {
-            seed,
-            layout,
-            violation,
-            ..
-        } = report;
-        assert_eq!(violation, &None, "seed {seed}, {layout:?}");
-    }
-    reports
+    worlds::survive::<Flair>(1, SEEDS, &options).stats
 }
 
-fn reads_of(reports: &[Report]) -> [u64; 3] {
-    let counters = reports.iter().map(|report| report.stats.replicas);
-    counters.fold([0; 3], |[leader, follower, refused], c| {
-        [
-            leader + c.reads_leader,
-            follower + c.reads_follower,
-            refused + c.reads_refused,
-        ]
-    })
+fn reads_of(stats: &Stats) -> [u64; 3] {
+    ["reads of leaders", "reads of followers", "reads refused"].map(|name| stats.of(name))
 }
 
 #[test]

@@ -12,7 +12,8 @@ use common::{end, filter, gets, is_control, put, verdict, wait};
 use inband_dataplane::flair::wire::{flag, Type};
 use inband_flair::reads::Reads;
 use inband_flair::timing::{Nanos, MS};
-use inband_sim::flair::{Act, Fate, Host, Layout, MessageKind, Mutation, Rule, World};
+use inband_sim::flair::{counts, Act, Host, Invariant, Layout, MessageKind, Mutation, World};
+use inband_sim::Fate;
 
 /// One key, one group, nobody does anything by himself.
 fn quiet(seed: u64, mutation: Option<Mutation>, step_down_ns: Nanos) -> World {
@@ -112,7 +113,7 @@ fn a_leader_without_a_majority_cannot_lengthen_its_session() {
         inband_sim::flair::run(seed, &options).violation
     };
     let noticed = (1..=100).find_map(unconfirmed).expect("noticed");
-    assert_eq!(noticed.rule, Rule::OneSwitchServes, "{noticed}");
+    assert_eq!(noticed.invariant, Invariant::OneSwitchServes, "{noticed}");
 }
 
 /// Schedule 15 at the leader: the later write of a group overtakes the earlier one.
@@ -121,7 +122,7 @@ fn a_write_that_was_overtaken_is_not_taken() {
     let mut world = quiet(16, None, 100 * MS);
     let delayed = Cell::new(false);
     filter(&mut world, move |p| {
-        let is_write = p.header.is_some_and(|h| h.kind == Type::Write);
+        let is_write = p.header().is_some_and(|h| h.kind == Type::Write);
         let is_first = is_write && matches!(p.to, Host::Replica(_)) && !delayed.replace(true);
         if is_first {
             Fate::Delay(3 * MS)
@@ -156,7 +157,7 @@ fn late_install(mutation: Option<Mutation>) -> Result<(), String> {
     let lags = is_behind.clone();
     filter(&mut world, move |p| {
         let header = p
-            .header
+            .header()
             .filter(|h| h.kind == Type::Install && !h.has(flag::ANSWER));
         if header.is_some() && p.to == Host::Switch(0) && counted.get() == 0 {
             counted.set(p.now + 60 * MS);
@@ -164,7 +165,7 @@ fn late_install(mutation: Option<Mutation>) -> Result<(), String> {
         }
         let is_to_follower = (p.from, p.to) == (Host::Replica(leader), Host::Replica(behind));
         // The leader learns late of what becomes of the switch.
-        let is_answer = p.header.is_some_and(|h| h.has(flag::ANSWER));
+        let is_answer = p.header().is_some_and(|h| h.has(flag::ANSWER));
         match (is_to_follower, is_answer) {
             (true, _) if lags.get() => Fate::Delay(60 * MS),
             (_, true) if lags.get() => Fate::Delay(15 * MS),
@@ -207,7 +208,7 @@ fn old_reply(mutation: Option<Mutation>) -> Result<(), String> {
         let is_to_follower = kept.get().is_some_and(|(.., behind)| {
             (p.from, p.to) == (Host::Replica(leader), Host::Replica(behind))
         });
-        let reply = p.header.filter(|h| h.kind == Type::WriteReply);
+        let reply = p.header().filter(|h| h.kind == Type::WriteReply);
         match reply {
             Some(header) if kept.get().is_none() && p.to == Host::Switch(0) => {
                 let named = header.followers & !(1 << leader);
@@ -262,9 +263,9 @@ fn early_read(seed: u64, mutation: Option<Mutation>) -> Result<(), String> {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1),
         );
-        let is_read = p.header.is_some_and(|h| h.kind == Type::Read);
+        let is_read = p.header().is_some_and(|h| h.kind == Type::Read);
         let is_again = p
-            .header
+            .header()
             .is_some_and(|h| !asked.insert((p.from, h.client_seq)));
         match (p.from, p.to) {
             // A read that waits is not asked again meanwhile.
@@ -308,12 +309,12 @@ fn reads_of_the_dead(mutation: Option<Mutation>) -> u64 {
     let dead = (world.leader().expect("it serves") + 1) % 3;
     world.stop_replica(dead);
     world.run_for(150 * MS);
-    let before = world.stats.reads_of_the_dead;
+    let before = world.stats.of(counts::READS_OF_THE_DEAD);
     for _ in 0..200 {
         gets(&mut world, 3);
         world.run_for(MS);
     }
-    let reads = world.stats.reads_of_the_dead - before;
+    let reads = world.stats.of(counts::READS_OF_THE_DEAD) - before;
     assert_eq!(verdict(&world), Ok(()));
     reads
 }
@@ -382,7 +383,7 @@ fn suspended_switch(seed: u64, succession: Succession) -> Result<u64, String> {
         (_, Host::Switch(0)) if p.now < resumes => Fate::Lose,
         // Clients 1 to 3 know only the old switch, client 0 only the new one.
         (Host::Client(0), Host::Switch(0)) | (Host::Client(1..), Host::Switch(1)) => Fate::Lose,
-        (Host::Replica(_), Host::Replica(to)) if to == behind => match (succession, p.message) {
+        (Host::Replica(_), Host::Replica(to)) if to == behind => match (succession, p.message()) {
             (Succession::OtherSwitch, Some(MessageKind::Entries)) if has.get() => Fate::Lose,
             (Succession::Unapplied, Some(MessageKind::Raft)) => Fate::Lose,
             (Succession::Unapplied, _) if has.get() => Fate::Lose,
@@ -452,7 +453,7 @@ fn a_new_leader_removes_no_voter_for_what_its_predecessor_announced() {
     let [heir, reborn] = [1, 2].map(|n| (old + n) % 3);
     filter(&mut world, move |p| {
         let is_heard = (p.from, p.to) == (Host::Replica(reborn), Host::Replica(heir));
-        match is_heard && p.message == Some(MessageKind::Announcement) {
+        match is_heard && p.message() == Some(MessageKind::Announcement) {
             true => Fate::Lose,
             false => Fate::Pass,
         }
@@ -483,7 +484,7 @@ fn a_write_of_an_old_session_is_not_taken() {
     let (late, lags) = (arrives.clone(), is_behind.clone());
     let mut is_sent = false;
     filter(&mut world, move |p| {
-        let is_write = p.header.is_some_and(|h| h.kind == Type::Write);
+        let is_write = p.header().is_some_and(|h| h.kind == Type::Write);
         match (p.from, p.to) {
             // It is not sent again.
             (Host::Client(0), _) if is_write && is_sent => Fate::Lose,

@@ -5,7 +5,8 @@ mod common;
 use common::{acceptor, active, active_in, applied, filter, lose, settle, sound, submit, warm, MS};
 use inband_dataplane::round;
 use inband_dataplane::wire::{flag, Type};
-use inband_sim::paxos::{Fate, Layout};
+use inband_sim::paxos::{counts, Layout};
+use inband_sim::Fate;
 
 /// A backup that one acceptor only can hear keeps suspecting the leader, which it cannot hear. It
 /// must not depose it again and again.
@@ -16,14 +17,15 @@ fn a_host_cut_off_from_the_majority_deposes_nobody() {
     lose(&mut world, |p| {
         (p.from == 2 || p.to == 2) && p.from != 3 && p.to != 3
     });
-    let activations = world.stats.activations;
+    let activations = world.stats.of(counts::ACTIVATIONS);
     for _ in 0..40 {
         submit(&mut world, 6, 5);
         world.run_for(50 * MS);
     }
     sound(&world);
     assert_eq!(
-        world.stats.activations, activations,
+        world.stats.of(counts::ACTIVATIONS),
+        activations,
         "the leader was left alone"
     );
     assert_eq!(active(&world), [1]);
@@ -39,7 +41,7 @@ fn one_refusal_does_not_stop_a_candidate() {
     // Leader 2 gets as far as promises of acceptor 4, and dies.
     world.crash(1);
     lose(&mut world, |p| {
-        (p.header.kind == Type::Phase1A && p.to != 4) || (p.from == 3 || p.to == 3)
+        (p.header().kind == Type::Phase1A && p.to != 4) || (p.from == 3 || p.to == 3)
     });
     world.run_for(6_000 * MS);
     world.crash(2);
@@ -50,7 +52,7 @@ fn one_refusal_does_not_stop_a_candidate() {
     );
     // Leader 3 does not hear of it before it asks for promises.
     lose(&mut world, |p| {
-        p.from == 4 && p.header.kind == Type::Position
+        p.from == 4 && p.header().kind == Type::Position
     });
     // While it reached nobody its soundings backed off, to 160 ms at most.
     assert!(
@@ -70,14 +72,14 @@ fn take_over_of_a_large_ring() {
     layout.timing.submit_deadline_us = 60_000 * MS;
     let mut world = warm(layout);
     // Nothing is trimmed, and what is decided fills the ring: phase 1 has all of it to ask for.
-    lose(&mut world, |p| p.header.kind == Type::Trim);
+    lose(&mut world, |p| p.header().kind == Type::Trim);
     for _ in 0..40 {
         submit(&mut world, 6, 100);
         world.run_for(20 * MS);
     }
     assert!(acceptor(&world, 3).highest > 3_900);
     world.crash(1);
-    let lost = world.stats.lost;
+    let lost = world.stats.links.lost;
     assert!(
         world.run_until(world.now + 600 * MS, |w| active(w) == [2]),
         "{}",
@@ -85,7 +87,7 @@ fn take_over_of_a_large_ring() {
     );
     let trims_and_probes = 200;
     assert!(
-        world.stats.lost < lost + trims_and_probes,
+        world.stats.links.lost < lost + trims_and_probes,
         "no buffer ran over"
     );
     settle(&mut world);
@@ -103,15 +105,20 @@ fn busy_is_not_asked_for_without_pause() {
     }
     world.run_for(200 * MS);
     sound(&world);
-    let done = world.ledger.ends.success;
-    assert_eq!(done, world.stats.submitted, "{}", world.explain());
-    let (busy, packets) = (world.stats.busy, world.stats.packets);
+    let done = world.system.ledger.ends.success;
+    assert_eq!(
+        done,
+        world.stats.of(counts::SUBMITTED),
+        "{}",
+        world.explain()
+    );
+    let (busy, packets) = (world.stats.of(counts::BUSY), world.stats.links.sent);
     assert!(busy < 8 * done, "{busy} BUSY for {done} commands");
     assert!(
         packets < 100 * done,
         "{packets} packets for {done} commands"
     );
-    let twice = world.ledger.len() - done;
+    let twice = world.system.ledger.len() - done;
     assert!(twice < done / 10, "{twice} instances more than commands");
 }
 
@@ -124,17 +131,17 @@ fn requests_go_to_the_leader_of_the_highest_round() {
     lose(&mut world, |p| {
         (p.from == 4 && p.to < 4)
             || (p.to == 4 && p.from < 4)
-            || p.header.kind == Type::Position && (p.from == 4 || p.to == 4)
+            || p.header().kind == Type::Position && (p.from == 4 || p.to == 4)
     });
     submit(&mut world, 6, 20);
     world.run_for(800 * MS);
     sound(&world);
     assert_eq!(active(&world), [5]);
-    assert_eq!(world.ledger.ends.success, 3 + 20);
+    assert_eq!(world.system.ledger.ends.success, 3 + 20);
     // From now on requests go to 5 alone, whatever 4 says.
-    world.network.filter = None;
+    world.links.filter = None;
     filter(&mut world, |p| {
-        let strays = p.header.kind == Type::Request && p.to != 5;
+        let strays = p.header().kind == Type::Request && p.to != 5;
         assert!(!strays, "{p:?}");
         Fate::Pass
     });
@@ -158,22 +165,22 @@ fn nothing_is_proposed_below_the_floor() {
     }
     world.run_for(250 * MS);
     filter(&mut world, |p| {
-        let proposal = p.header.kind == Type::Phase2A && !p.header.has(flag::RECOVERY);
+        let proposal = p.header().kind == Type::Phase2A && !p.header().has(flag::RECOVERY);
         assert!(
-            !proposal || p.header.instance >= p.header.floor,
+            !proposal || p.header().instance >= p.header().floor,
             "{:?}",
-            p.header
+            p.header()
         );
         Fate::Pass
     });
-    let (lost, before) = (world.stats.lost, world.now);
+    let (lost, before) = (world.stats.links.lost, world.now);
     submit(&mut world, 5, 1);
     assert!(
-        world.run_until(before + 10 * MS, |w| w.ledger.is_idle(5)),
+        world.run_until(before + 10 * MS, |w| w.system.ledger.is_idle(5)),
         "{}",
         world.explain()
     );
-    assert_eq!(world.stats.lost, lost);
+    assert_eq!(world.stats.links.lost, lost);
     settle(&mut world);
 }
 
@@ -185,15 +192,20 @@ fn two_replicas_one_dead() {
     submit(&mut world, 5, 200);
     world.run_for(2_000 * MS);
     sound(&world);
-    let ring = world.layout.ring_slots as u64;
-    let done = world.ledger.ends.success;
+    let ring = world.system.layout.ring_slots as u64;
+    let done = world.system.ledger.ends.success;
     assert!(
         (ring - 8..=ring + 2).contains(&done),
         "{done}: the floor needs both replicas"
     );
     world.start(6);
     world.run_for(500 * MS);
-    assert_eq!(world.ledger.ends.success, 2 + 200, "{}", world.explain());
+    assert_eq!(
+        world.system.ledger.ends.success,
+        2 + 200,
+        "{}",
+        world.explain()
+    );
     settle(&mut world);
 }
 
@@ -211,7 +223,12 @@ fn five_acceptors_two_dead() {
     submit(&mut world, 7, 60);
     world.run_for(1_500 * MS);
     sound(&world);
-    assert_eq!(world.ledger.ends.success, 3 + 60, "{}", world.explain());
+    assert_eq!(
+        world.system.ledger.ends.success,
+        3 + 60,
+        "{}",
+        world.explain()
+    );
     settle(&mut world);
 }
 
@@ -236,13 +253,13 @@ fn slow_disks_of_replicas_depose_nobody() {
     layout.ring_slots = 1024;
     layout.flush_max_us = 1_000 * MS;
     let mut world = warm(layout);
-    let activations = world.stats.activations;
+    let activations = world.stats.of(counts::ACTIVATIONS);
     for _ in 0..60 {
         submit(&mut world, 2, 5);
         world.run_for(50 * MS);
     }
     sound(&world);
-    assert_eq!(world.stats.activations, activations);
+    assert_eq!(world.stats.of(counts::ACTIVATIONS), activations);
     settle(&mut world);
 }
 
@@ -252,14 +269,14 @@ fn slow_disks_of_replicas_depose_nobody() {
 fn the_floor_is_told_at_once() {
     let mut world = warm(Layout::dedicated(3, 1, 1));
     let before = world.now;
-    let ring = world.layout.ring_slots;
+    let ring = world.system.layout.ring_slots;
     submit(&mut world, 5, 8 * ring);
     assert!(
-        world.run_until(before + 600 * MS, |w| w.ledger.is_idle(5)),
+        world.run_until(before + 600 * MS, |w| w.system.ledger.is_idle(5)),
         "{}",
         world.explain()
     );
-    let period_us = world.layout.timing.trim_repeat_us;
+    let period_us = world.system.layout.timing.trim_repeat_us;
     assert!(world.now - before < period_us, "{} us", world.now - before);
     settle(&mut world);
 }
@@ -280,12 +297,15 @@ fn the_value_right_behind_a_checkpoint() {
     let checkpoint = applied(&world, 5);
     // 7 alone hears of the next value; the others learn nothing for a while.
     lose(&mut world, |p| {
-        p.header.kind == Type::Phase2B && matches!(p.to, 5 | 6)
+        p.header().kind == Type::Phase2B && matches!(p.to, 5 | 6)
     });
     world.start(7);
     world.recover(5, checkpoint + 1, b"");
     submit(&mut world, 7, 1);
-    assert!(world.run_until(world.now + 600 * MS, |w| w.stats.checkpoints > 0));
+    assert!(
+        world.run_until(world.now + 600 * MS, |w| w.stats.of(counts::CHECKPOINTS)
+            > 0)
+    );
     assert_eq!(applied(&world, 7), checkpoint);
     world.run_for(60 * MS);
     sound(&world);
@@ -307,11 +327,11 @@ fn leaders_share_the_logs() {
         |w: &inband_sim::paxos::World| (0..5).map(|p| active_in(w, p)).collect::<Vec<_>>();
     assert_eq!(leaders(&world), [[4], [5], [6], [4], [5]]);
     world.crash(5);
-    let activations = world.stats.activations;
+    let activations = world.stats.of(counts::ACTIVATIONS);
     world.run_for(300 * MS);
     sound(&world);
     assert_eq!(leaders(&world), [[4], [6], [6], [4], [6]]);
-    assert_eq!(world.stats.activations, activations + 2);
+    assert_eq!(world.stats.of(counts::ACTIVATIONS), activations + 2);
     settle(&mut world);
 }
 
@@ -321,10 +341,10 @@ fn idle_logs_cost_nothing() {
     let packets = |partitions: usize| {
         let mut world = warm(several(partitions, Layout::replicas_lead(3, 3)));
         world.run_for(4_000 * MS);
-        let before = world.stats.packets;
+        let before = world.stats.links.sent;
         world.run_for(1_000 * MS);
         sound(&world);
-        world.stats.packets - before
+        world.stats.links.sent - before
     };
     let (one, many) = (packets(1), packets(64));
     // 50 ALIVE a second from each of three replicas to two others; floors are told seldom.

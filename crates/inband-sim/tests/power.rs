@@ -15,7 +15,7 @@ fn warm(layout: Layout) -> World {
 }
 
 fn start_all(world: &mut World) {
-    for node in world.layout.nodes() {
+    for node in world.system.layout.nodes() {
         world.start(node);
     }
 }
@@ -31,7 +31,7 @@ fn power_cuts_of_everything_lose_nothing_acknowledged() {
     ];
     for layout in layouts {
         let mut world = warm(layout);
-        let before = world.ledger.ends.success;
+        let before = world.system.ledger.ends.success;
         for round in 1..=25u64 {
             world.load(300);
             world.run_for(20 * MS + round * 777);
@@ -41,12 +41,12 @@ fn power_cuts_of_everything_lose_nothing_acknowledged() {
             start_all(&mut world);
         }
         assert!(
-            world.ledger.ends.success > before + 100,
+            world.system.ledger.ends.success > before + 100,
             "{:?}",
-            world.ledger.ends
+            world.system.ledger.ends
         );
         settle(&mut world);
-        let node = world.layout.acceptors[0];
+        let node = world.system.layout.acceptors[0];
         assert!(acceptor(&world, node).voting, "nobody had to recover");
     }
 }
@@ -59,7 +59,7 @@ fn without_a_journal_a_power_cut_of_everything_ends_the_epoch() {
     world.power_cut();
     start_all(&mut world);
     world.must_settle();
-    let violation = world.violation().expect("nothing can be decided");
+    let violation = world.violation.as_ref().expect("nothing can be decided");
     assert_eq!(violation.invariant, Invariant::Liveness, "{violation:?}");
 }
 
@@ -144,6 +144,6 @@ fn a_lying_disk_is_found_out() {
         world.power_cut();
         start_all(&mut world);
     }
-    let violation = world.violation().expect("votes are lost");
+    let violation = world.violation.as_ref().expect("votes are lost");
     assert_eq!(violation.invariant, Invariant::DiskKept, "{violation:?}");
 }

@@ -4,7 +4,8 @@ mod common;
 
 use common::{acceptor, active, applied, filter, lose, settle, sound, submit, warm, MS};
 use inband_dataplane::wire::{flag, Type};
-use inband_sim::paxos::{Fate, Invariant, Layout, Mutation, Passing, World};
+use inband_sim::paxos::{counts, Invariant, Layout, Mutation, Passing, World};
+use inband_sim::Fate;
 
 /// Schedule 1: a floor reaches one acceptor only; the next leader hears it and one that never voted.
 #[test]
@@ -14,8 +15,8 @@ fn trim_meets_leader_change() {
     let before = acceptor(&world, 3).floor;
     // Acceptor 4 gets no votes and no floors, 5 no floors.
     lose(&mut world, |p| {
-        (p.to == 4 && matches!(p.header.kind, Type::Phase2A | Type::Trim))
-            || (p.to == 5 && p.header.kind == Type::Trim)
+        (p.to == 4 && matches!(p.header().kind, Type::Phase2A | Type::Trim))
+            || (p.to == 5 && p.header().kind == Type::Trim)
     });
     submit(&mut world, 6, 40);
     world.run_for(300 * MS);
@@ -25,7 +26,7 @@ fn trim_meets_leader_change() {
     // The new leader hears 3 (trimmed) and 4 (never voted) first; 5, which voted, late.
     world.crash(1);
     lose(&mut world, |p| {
-        p.to == 4 && matches!(p.header.kind, Type::Trim) || p.to == 5
+        p.to == 4 && matches!(p.header().kind, Type::Trim) || p.to == 5
     });
     world.run_for(600 * MS);
     sound(&world);
@@ -42,7 +43,7 @@ fn round_used_twice(mutation: Option<Mutation>) -> World {
     let instance = applied(&world, 5) + 1;
     // The no-op "x" gets the vote of acceptor 2 alone.
     lose(&mut world, |p| {
-        p.from == 5 && p.to != 2 && p.header.kind == Type::Phase2A
+        p.from == 5 && p.to != 2 && p.header().kind == Type::Phase2A
     });
     world.recover(5, instance, b"x");
     world.run_for(2 * MS);
@@ -61,7 +62,10 @@ fn an_incarnation_makes_rounds_unique() {
     let mut kept = round_used_twice(None);
     settle(&mut kept);
     let broken = round_used_twice(Some(Mutation::IncarnationReused));
-    let violation = broken.violation().expect("a round used twice is noticed");
+    let violation = broken
+        .violation
+        .as_ref()
+        .expect("a round used twice is noticed");
     assert_eq!(
         violation.invariant,
         Invariant::RoundsUnique,
@@ -91,7 +95,7 @@ fn silence_is_not_no_vote() {
     let value_at = applied(&world, 6) + 1;
     // The value is voted for by 3 and 4, and nobody learns it.
     lose(&mut world, |p| {
-        p.header.kind == Type::Phase2B || (p.to == 5 && p.header.kind == Type::Phase2A)
+        p.header().kind == Type::Phase2B || (p.to == 5 && p.header().kind == Type::Phase2A)
     });
     submit(&mut world, 6, 1);
     world.run_for(5 * MS);
@@ -100,9 +104,9 @@ fn silence_is_not_no_vote() {
     lose(&mut world, move |p| {
         p.from == 3
             || (p.from == 4
-                && p.header.kind == Type::Phase1B
-                && p.header.instance == value_at
-                && p.header.has(flag::SLOT))
+                && p.header().kind == Type::Phase1B
+                && p.header().instance == value_at
+                && p.header().has(flag::SLOT))
     });
     world.run_for(150 * MS);
     sound(&world);
@@ -112,7 +116,7 @@ fn silence_is_not_no_vote() {
     );
     settle(&mut world);
     assert_eq!(
-        world.ledger.ends.success, 5,
+        world.system.ledger.ends.success, 5,
         "the value was chosen and is kept"
     );
 }
@@ -125,12 +129,12 @@ fn late_vote_over_a_reused_slot() {
         // Leader 1; acceptors 2, 3, 4; replica 5.
         let mut world = warm(Layout::dedicated(3, 1, 1));
         let late = applied(&world, 5) + 1;
-        filter(&mut world, move |p| match p.header.kind {
-            Type::Phase2A if p.to == 4 && p.header.instance == late => Fate::Keep,
+        filter(&mut world, move |p| match p.header().kind {
+            Type::Phase2A if p.to == 4 && p.header().instance == late => Fate::Keep,
             Type::Trim if p.to == 4 && !hears_trim => Fate::Lose,
             _ => Fate::Pass,
         });
-        let ring = world.layout.ring_slots;
+        let ring = world.system.layout.ring_slots;
         for _ in 0..6 {
             submit(&mut world, 5, ring / 2);
             world.run_for(60 * MS);
@@ -150,7 +154,7 @@ fn late_vote_over_a_reused_slot() {
 #[test]
 fn one_acceptor_two_votes() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
-    world.network.base.duplicate_ppm = 900_000;
+    world.links.rates.duplicate_ppm = 900_000;
     // Replica 6 gets votes of acceptor 2 only, doubled: it must learn nothing from them.
     lose(&mut world, |p| {
         p.to == 6 && p.from != 2 && matches!(p.from, 3 | 4)
@@ -172,27 +176,27 @@ fn one_acceptor_two_votes() {
 #[test]
 fn frozen_window() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
-    lose(&mut world, |p| p.header.kind == Type::Phase2A);
+    lose(&mut world, |p| p.header().kind == Type::Phase2A);
     submit(&mut world, 5, 100);
     world.run_for(40 * MS);
-    assert!(world.stats.busy > 0, "the window is full");
-    let activations = world.stats.activations;
-    world.network.filter = None;
+    assert!(world.stats.of(counts::BUSY) > 0, "the window is full");
+    let activations = world.stats.of(counts::ACTIVATIONS);
+    world.links.filter = None;
     world.run_for(400 * MS);
     sound(&world);
     assert!(
-        world.stats.activations > activations,
+        world.stats.of(counts::ACTIVATIONS) > activations,
         "the leader takes over from itself"
     );
     assert!(world.is_settled(), "{}", world.explain());
-    assert_eq!(world.ledger.ends.unknown, 0, "nobody had to give up");
+    assert_eq!(world.system.ledger.ends.unknown, 0, "nobody had to give up");
 }
 
 /// Schedule 10: a learner recovers what the leader is about to propose.
 #[test]
 fn recovery_does_not_depose() {
     let mut world = warm(Layout::dedicated(3, 2, 2));
-    let activations = world.stats.activations;
+    let activations = world.stats.of(counts::ACTIVATIONS);
     for _ in 0..10 {
         let next = applied(&world, 6) + 1;
         world.recover(6, next, b"");
@@ -200,7 +204,7 @@ fn recovery_does_not_depose() {
         world.run_for(10 * MS);
     }
     settle(&mut world);
-    assert_eq!(world.stats.activations, activations);
+    assert_eq!(world.stats.of(counts::ACTIVATIONS), activations);
     assert_eq!(active(&world), [1]);
 }
 
@@ -220,10 +224,10 @@ fn amnesiac_acceptors_do_not_vote() {
     world.start(3);
     let before = applied(&world, 5);
     submit(&mut world, 5, 1);
-    world.run_for(world.layout.submit_deadline_us() + 100 * MS);
+    world.run_for(world.system.layout.submit_deadline_us() + 100 * MS);
     sound(&world);
     assert_eq!(applied(&world, 5), before);
-    assert_eq!(world.ledger.ends.unknown, 1, "it ends, and honestly");
+    assert_eq!(world.system.ledger.ends.unknown, 1, "it ends, and honestly");
 }
 
 /// Schedule 12: what the leader has stamped is not what was decided. Stamped values that no acceptor
@@ -232,11 +236,11 @@ fn amnesiac_acceptors_do_not_vote() {
 fn a_read_does_not_wait_for_what_is_only_stamped() {
     // Leader 1; acceptors 2, 3, 4; replicas 5, 6.
     let mut world = warm(Layout::dedicated(3, 1, 2));
-    lose(&mut world, |p| p.header.kind == Type::Phase2A);
+    lose(&mut world, |p| p.header().kind == Type::Phase2A);
     submit(&mut world, 5, 10);
     world.run_for(2 * MS);
     assert!(world.read_from(6, 0));
-    let answered = |w: &World| w.ledger.ends.reads == 1;
+    let answered = |w: &World| w.system.ledger.ends.reads == 1;
     assert!(
         world.run_until(world.now + 2 * MS, answered),
         "{}",
@@ -252,22 +256,23 @@ fn a_read_does_not_wait_for_what_is_only_stamped() {
 fn a_read_recovers_the_hole_it_meets() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
     lose(&mut world, |p| {
-        p.header.kind == Type::Phase2A && !p.header.has(flag::RECOVERY) && p.to != 2
+        p.header().kind == Type::Phase2A && !p.header().has(flag::RECOVERY) && p.to != 2
     });
     submit(&mut world, 5, 1);
     world.run_for(MS);
     // Acceptor 2 is in the majority that answers.
-    let others = |p: &Passing| p.from == 4 && p.header.kind == Type::Position;
+    let others = |p: &Passing| p.from == 4 && p.header().kind == Type::Position;
     lose(&mut world, move |p| {
-        others(p) || (p.header.kind == Type::Phase2A && !p.header.has(flag::RECOVERY) && p.to != 2)
+        others(p)
+            || (p.header().kind == Type::Phase2A && !p.header().has(flag::RECOVERY) && p.to != 2)
     });
     let before = applied(&world, 6);
     assert!(world.read_from(6, 0));
     world.run_for(10 * MS);
-    assert_eq!(world.ledger.ends.reads, 0, "it may be decided");
+    assert_eq!(world.system.ledger.ends.reads, 0, "it may be decided");
     world.run_for(90 * MS);
     sound(&world);
-    assert_eq!(world.ledger.ends.reads, 1, "{}", world.explain());
+    assert_eq!(world.system.ledger.ends.reads, 1, "{}", world.explain());
     assert_eq!(applied(&world, 6), before + 1);
     settle(&mut world);
 }
@@ -283,7 +288,7 @@ fn read_beside_an_old_leader(mutation: Option<Mutation>) -> World {
     assert_eq!(active(&world), [1, 2]);
     submit(&mut world, 6, 10);
     world.run_for(5 * MS);
-    assert_eq!(world.ledger.ends.success, 11);
+    assert_eq!(world.system.ledger.ends.success, 11);
     world.read_from(7, 0);
     world.run_for(20 * MS);
     world
@@ -294,10 +299,13 @@ fn read_beside_an_old_leader(mutation: Option<Mutation>) -> World {
 fn a_read_sees_what_another_leader_decided() {
     let mut kept = read_beside_an_old_leader(None);
     sound(&kept);
-    assert_eq!(kept.ledger.ends.reads, 1);
+    assert_eq!(kept.system.ledger.ends.reads, 1);
     settle(&mut kept);
     let broken = read_beside_an_old_leader(Some(Mutation::ReadOfStamped));
-    let violation = broken.violation().expect("the old leader stamped less");
+    let violation = broken
+        .violation
+        .as_ref()
+        .expect("the old leader stamped less");
     let rule = violation.invariant;
     assert_eq!(rule, Invariant::ReadsLinearizable, "{violation:?}");
 }
@@ -307,18 +315,18 @@ fn a_read_sees_what_another_leader_decided() {
 fn a_read_waits_for_what_was_acknowledged_elsewhere() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
     lose(&mut world, |p| {
-        p.to == 6 && matches!(p.header.kind, Type::Phase2B | Type::Reply)
+        p.to == 6 && matches!(p.header().kind, Type::Phase2B | Type::Reply)
     });
     submit(&mut world, 5, 5);
     world.run_for(2 * MS);
-    assert_eq!(world.ledger.ends.success, 2 + 5);
+    assert_eq!(world.system.ledger.ends.success, 2 + 5);
     assert!(world.read_from(6, 0));
     world.run_for(50 * MS);
-    assert_eq!(world.ledger.ends.reads, 0);
-    world.network.filter = None;
+    assert_eq!(world.system.ledger.ends.reads, 0);
+    world.links.filter = None;
     world.run_for(50 * MS);
     sound(&world);
-    assert_eq!(world.ledger.ends.reads, 1, "{}", world.explain());
+    assert_eq!(world.system.ledger.ends.reads, 1, "{}", world.explain());
     settle(&mut world);
 }
 
@@ -327,10 +335,12 @@ fn read_without_memory(mutation: Option<Mutation>) -> World {
     let mut world = common::world(Layout::dedicated(3, 1, 2), mutation);
     submit(&mut world, 5, 1);
     world.run_for(300 * MS);
-    lose(&mut world, |p| p.to == 3 && p.header.kind == Type::Phase2A);
+    lose(&mut world, |p| {
+        p.to == 3 && p.header().kind == Type::Phase2A
+    });
     submit(&mut world, 5, 1);
     world.run_for(5 * MS);
-    assert_eq!(world.ledger.ends.success, 2);
+    assert_eq!(world.system.ledger.ends.success, 2);
     world.crash(2);
     lose(&mut world, |p| p.from == 4 || p.to == 4);
     world.start(2);
@@ -343,11 +353,11 @@ fn read_without_memory(mutation: Option<Mutation>) -> World {
 fn an_acceptor_without_memory_counts_for_no_read() {
     let mut kept = read_without_memory(None);
     sound(&kept);
-    assert_eq!(kept.ledger.ends.reads, 0);
+    assert_eq!(kept.system.ledger.ends.reads, 0);
     settle(&mut kept);
-    assert!(kept.ledger.ends.reads > 0);
+    assert!(kept.system.ledger.ends.reads > 0);
     let broken = read_without_memory(Some(Mutation::ReadOfRecovering));
-    let violation = broken.violation().expect("the read misses a value");
+    let violation = broken.violation.as_ref().expect("the read misses a value");
     let rule = violation.invariant;
     assert_eq!(rule, Invariant::ReadsLinearizable, "{violation:?}");
 }
@@ -358,11 +368,11 @@ fn a_read_without_a_majority_fails() {
     let mut world = warm(Layout::dedicated(3, 1, 1));
     lose(&mut world, |p| p.to == 2 || p.to == 3);
     assert!(world.read_from(5, 0));
-    world.run_for(world.layout.submit_deadline_us() - MS);
-    assert_eq!(world.ledger.ends.reads_failed, 0);
+    world.run_for(world.system.layout.submit_deadline_us() - MS);
+    assert_eq!(world.system.ledger.ends.reads_failed, 0);
     world.run_for(2 * MS);
     sound(&world);
-    let ends = world.ledger.ends;
+    let ends = world.system.ledger.ends;
     assert_eq!((ends.reads, ends.reads_failed), (0, 1));
     settle(&mut world);
 }
@@ -371,7 +381,7 @@ fn a_read_without_a_majority_fails() {
 #[test]
 fn reads_share_rounds_of_questions() {
     let mut world = warm(Layout::dedicated(3, 1, 1));
-    let before = world.stats.packets;
+    let before = world.stats.links.sent;
     for _ in 0..5_000 {
         assert!(world.read_from(5, 0));
     }
@@ -381,8 +391,8 @@ fn reads_share_rounds_of_questions() {
     }
     world.run_for(2 * MS);
     sound(&world);
-    assert_eq!(world.ledger.ends.reads, 10_000);
-    let packets = world.stats.packets - before;
+    assert_eq!(world.system.ledger.ends.reads, 10_000);
+    let packets = world.stats.links.sent - before;
     assert!(packets < 40, "{packets} packets");
 }
 
@@ -393,8 +403,8 @@ fn sequence_4_after_5() {
     // The first request of every pair is kept back.
     let mut odd = false;
     filter(&mut world, move |p| {
-        odd ^= p.header.kind == Type::Request;
-        if odd && p.header.kind == Type::Request {
+        odd ^= p.header().kind == Type::Request;
+        if odd && p.header().kind == Type::Request {
             Fate::Keep
         } else {
             Fate::Pass
@@ -402,13 +412,13 @@ fn sequence_4_after_5() {
     });
     submit(&mut world, 5, 10);
     world.run_for(2 * MS);
-    assert_eq!(world.ledger.ends.success, 1 + 5);
-    world.network.filter = None;
+    assert_eq!(world.system.ledger.ends.success, 1 + 5);
+    world.links.filter = None;
     world.release();
     world.run_for(5 * MS);
     sound(&world);
     assert_eq!(
-        world.ledger.ends.success,
+        world.system.ledger.ends.success,
         1 + 10,
         "the overtaken ones are applied too"
     );
@@ -420,8 +430,8 @@ fn sequence_4_after_5() {
 #[test]
 fn an_old_session_speaks_late() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
-    world.network.base.duplicate_ppm = 500_000;
-    filter(&mut world, |p| match p.header.kind {
+    world.links.rates.duplicate_ppm = 500_000;
+    filter(&mut world, |p| match p.header().kind {
         Type::Request if p.from == 5 => Fate::Keep,
         _ => Fate::Pass,
     });
@@ -429,15 +439,18 @@ fn an_old_session_speaks_late() {
     world.run_for(20 * MS);
     assert!(world.kept() > 0);
     world.crash(5);
-    world.network.filter = None;
+    world.links.filter = None;
     world.start(5);
     submit(&mut world, 5, 10);
     world.run_for(50 * MS);
-    let before = world.ledger.len();
+    let before = world.system.ledger.len();
     world.release();
     world.run_for(50 * MS);
     sound(&world);
-    assert!(world.ledger.len() > before, "the old ones were decided");
+    assert!(
+        world.system.ledger.len() > before,
+        "the old ones were decided"
+    );
     settle(&mut world);
 }
 
@@ -456,7 +469,7 @@ fn held_links_let_old_packets_go_later() {
     assert_eq!(active(&world), [2]);
     submit(&mut world, 7, 20);
     world.run_for(50 * MS);
-    let held = world.stats.held;
+    let held = world.stats.links.held;
     assert!(held > 20);
     for node in [1, 3] {
         world.release_links(node);
@@ -465,7 +478,7 @@ fn held_links_let_old_packets_go_later() {
     sound(&world);
     assert_eq!(active(&world), [2]);
     settle(&mut world);
-    assert_eq!(world.ledger.ends.unknown, 0, "{}", world.explain());
+    assert_eq!(world.system.ledger.ends.unknown, 0, "{}", world.explain());
 }
 
 /// Two leaders at once: the old one is stopped with packets in hand, replaced, and goes on.
@@ -473,7 +486,7 @@ fn held_links_let_old_packets_go_later() {
 fn old_leader_paused_and_resumed() {
     let mut world = warm(Layout::dedicated(3, 2, 3));
     filter(&mut world, |p| {
-        if p.from == 1 && p.header.kind == Type::Phase2A {
+        if p.from == 1 && p.header().kind == Type::Phase2A {
             Fate::Keep
         } else {
             Fate::Pass
@@ -488,7 +501,7 @@ fn old_leader_paused_and_resumed() {
     submit(&mut world, 7, 20);
     world.run_for(50 * MS);
     // Its old vote requests and the host itself come back at the same time.
-    world.network.filter = None;
+    world.links.filter = None;
     world.release();
     world.thaw(1);
     submit(&mut world, 8, 20);
@@ -496,7 +509,10 @@ fn old_leader_paused_and_resumed() {
     sound(&world);
     assert_eq!(active(&world).len(), 1, "one of them has stepped down");
     settle(&mut world);
-    assert_eq!(world.ledger.ends.success, world.stats.submitted);
+    assert_eq!(
+        world.system.ledger.ends.success,
+        world.stats.of(counts::SUBMITTED)
+    );
 }
 
 /// A vote is a promise: a delayed PHASE2A of an older round does not replace a newer vote at an
@@ -506,7 +522,7 @@ fn a_vote_is_a_promise() {
     // Leaders 1, 2; acceptors 3, 4, 5.
     let mut world = warm(Layout::dedicated(3, 2, 2));
     filter(&mut world, |p| {
-        if p.from == 1 && p.header.kind == Type::Phase2A {
+        if p.from == 1 && p.header().kind == Type::Phase2A {
             Fate::Keep
         } else {
             Fate::Pass
@@ -516,11 +532,11 @@ fn a_vote_is_a_promise() {
     world.run_for(MS);
     world.freeze(1);
     // The new leader's promise comes from 4 and 5; 3 hears it only when it proposes.
-    let kept = |p: &Passing| p.from == 1 && p.header.kind == Type::Phase2A;
+    let kept = |p: &Passing| p.from == 1 && p.header().kind == Type::Phase2A;
     filter(&mut world, move |p| {
         if kept(p) {
             Fate::Keep
-        } else if p.to == 3 && p.header.kind == Type::Phase1A {
+        } else if p.to == 3 && p.header().kind == Type::Phase1A {
             Fate::Lose
         } else {
             Fate::Pass
@@ -540,9 +556,9 @@ fn a_vote_is_a_promise() {
 #[test]
 fn ring_wraps_to_the_slot() {
     let mut world = warm(Layout::dedicated(3, 1, 1));
-    let ring = world.layout.ring_slots as u64;
+    let ring = world.system.layout.ring_slots as u64;
     // No floor reaches anyone: the ring fills to the last slot and no further.
-    lose(&mut world, |p| p.header.kind == Type::Trim);
+    lose(&mut world, |p| p.header().kind == Type::Trim);
     let floor = acceptor(&world, 2).floor;
     submit(&mut world, 5, 3 * ring as usize);
     world.run_for(60 * MS);
@@ -551,12 +567,12 @@ fn ring_wraps_to_the_slot() {
         let view = acceptor(&world, node);
         assert_eq!((view.floor, view.highest), (floor, floor + ring - 1));
     }
-    assert!(world.stats.busy > 0);
-    world.network.filter = None;
+    assert!(world.stats.of(counts::BUSY) > 0);
+    world.links.filter = None;
     world.run_for(500 * MS);
     sound(&world);
     assert!(world.is_settled(), "{}", world.explain());
-    assert_eq!(world.ledger.ends.success, 1 + 3 * ring);
+    assert_eq!(world.system.ledger.ends.success, 1 + 3 * ring);
 }
 
 /// A replica comes back further behind than the ring: its peers' logs have what it misses.
@@ -572,7 +588,11 @@ fn replica_further_behind_than_the_ring() {
     world.run_for(100 * MS);
     sound(&world);
     assert!(world.is_settled(), "{}", world.explain());
-    assert_eq!(world.stats.checkpoints, 0, "the log of a peer is enough");
+    assert_eq!(
+        world.stats.of(counts::CHECKPOINTS),
+        0,
+        "the log of a peer is enough"
+    );
 }
 
 /// Further behind than its peers' logs, which restarts have emptied: only a checkpoint helps.
@@ -592,7 +612,7 @@ fn replica_further_behind_than_the_logs() {
     world.start(7);
     world.run_for(600 * MS);
     sound(&world);
-    assert_eq!(world.stats.checkpoints, 1);
+    assert_eq!(world.stats.of(counts::CHECKPOINTS), 1);
     settle(&mut world);
 }
 
@@ -603,7 +623,7 @@ fn behind_without_traffic() {
     lose(&mut world, |p| p.to == 7);
     submit(&mut world, 5, 50);
     world.run_for(100 * MS);
-    world.network.filter = None;
+    world.links.filter = None;
     world.run_for(100 * MS);
     sound(&world);
     assert!(world.is_settled(), "{}", world.explain());

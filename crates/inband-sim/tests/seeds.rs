@@ -1,41 +1,34 @@
 //! Random schedules: safety after every event, then everything must finish.
 
-mod common;
+#[path = "common/worlds.rs"]
+mod worlds;
 
-use common::survives;
-use inband_sim::paxos::{run, Campaign, FaultKind, Options};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use inband_sim::paxos::{counts, FaultKind, Options, Paxos};
+use inband_sim::{run_with_trace, Seeds};
 
 /// Seeds played by every test run.
 const SEEDS: u64 = 1_000;
 /// Simulated time with faults of each.
 const FAULTY_US: u64 = 250_000;
-/// Threads that play them.
-const JOBS: usize = 2;
 
 #[test]
 fn random_schedules_are_survived() {
-    let campaign = Campaign {
-        first: 1,
-        count: Some(SEEDS),
-        jobs: JOBS,
-        options: Options {
-            faulty_us: FAULTY_US,
-            ..Options::default()
-        },
+    let options = Options {
+        faulty_us: FAULTY_US,
+        ..Options::default()
     };
-    let summary = survives(&campaign);
-    println!("{summary:#?}");
+    let summary = worlds::survive::<Paxos>(1, SEEDS, &options);
     assert_eq!(summary.seeds, SEEDS);
-    assert!(summary.with_store >= SEEDS / 40);
+    assert!(summary.stats.of(counts::WITH_STORE) >= SEEDS / 40);
     assert!(
         summary.stats.fault_events() > 1_000_000,
-        "the world has become too kind"
+        "too little goes wrong"
     );
-    let packets = summary.stats.packet_faults();
-    let kinds = FaultKind::ALL.map(|kind| (kind.name(), summary.stats.faults.of(kind)));
-    for (name, count) in packets.into_iter().chain(kinds) {
-        assert!(count >= 20, "{name} happened {count} times only");
-    }
+    let packets = summary.stats.links.faults().map(|(name, _)| name);
+    worlds::must_have_happened(&summary.stats, &packets, 20);
+    worlds::must_have_happened(&summary.stats, &FaultKind::ALL.map(FaultKind::name), 20);
 }
 
 /// The whole trace, not only its hash; `inband/tests/cli.rs` compares two processes.
@@ -43,14 +36,13 @@ fn random_schedules_are_survived() {
 fn a_seed_is_one_schedule() {
     let options = Options {
         faulty_us: 100_000,
-        trace_events: usize::MAX,
         ..Options::default()
     };
     let mut hashes = Vec::new();
     for seed in 1..=12 {
-        let first = run(seed, &options);
+        let first = run_with_trace::<Paxos>(seed, &options, usize::MAX);
         assert!(first.trace.len() > 200);
-        let again = run(seed, &options);
+        let again = run_with_trace::<Paxos>(seed, &options, usize::MAX);
         assert!(
             first == again,
             "seed {seed} is played differently each time"
@@ -64,18 +56,18 @@ fn a_seed_is_one_schedule() {
 
 #[test]
 fn threads_change_nothing() {
+    let options = Options {
+        faulty_us: 50_000,
+        ..Options::default()
+    };
     let hashes = |jobs| {
-        let campaign = Campaign {
+        let seeds = Seeds {
             first: 100,
             count: Some(16),
             jobs,
-            options: Options {
-                faulty_us: 50_000,
-                ..Options::default()
-            },
         };
         let mut hashes = Vec::new();
-        campaign.play(|| false, |r| hashes.push((r.seed, r.trace_hash)));
+        seeds.play::<Paxos>(&options, || false, |r| hashes.push((r.seed, r.trace_hash)));
         hashes.sort_unstable();
         hashes
     };
@@ -84,19 +76,19 @@ fn threads_change_nothing() {
 
 #[test]
 fn a_campaign_ends_when_told() {
-    let campaign = Campaign {
+    let seeds = Seeds {
         first: 1,
         count: None,
         jobs: 1,
-        options: Options {
-            faulty_us: 1_000,
-            ..Options::default()
-        },
     };
-    let played = std::sync::atomic::AtomicU64::new(0);
-    let stop = || played.load(std::sync::atomic::Ordering::Relaxed) >= 3;
-    let summary = campaign.play(stop, |_| {
-        played.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let options = Options {
+        faulty_us: 1_000,
+        ..Options::default()
+    };
+    let played = AtomicU64::new(0);
+    let stop = || played.load(Ordering::Relaxed) >= 3;
+    let summary = seeds.play::<Paxos>(&options, stop, |_| {
+        played.fetch_add(1, Ordering::Relaxed);
     });
     assert!(summary.seeds >= 3);
 }

@@ -38,7 +38,7 @@ impl SlowWorld {
         let mut layout = Layout::combined(3);
         layout.timing.submit_deadline_us = 10 * PAUSE_GIVEN_UP_MS * MS;
         let mut world = warm(layout);
-        let nodes = world.layout.nodes();
+        let nodes = world.system.layout.nodes();
         for node in &nodes {
             world.slow_down(*node, slowness.packet_us);
         }
@@ -56,7 +56,7 @@ impl SlowWorld {
 
     /// Let hosts run and wait, and clients submit, until `done`; false after `time_ms`.
     fn run(&mut self, time_ms: u64, done: impl Fn(&World) -> bool) -> bool {
-        let nodes = self.world.layout.nodes();
+        let nodes = self.world.system.layout.nodes();
         for _ in 0..time_ms {
             for (at, node) in nodes.iter().enumerate() {
                 if self.now_ms >= self.switch_at_ms[at] {
@@ -102,7 +102,7 @@ fn pause_ms(seed: u64, slowness: Slowness) -> u64 {
     sound(&slow.world);
     let leader = active(&slow.world).first().copied().unwrap_or(1);
     slow.world.crash(leader);
-    let nodes = slow.world.layout.replicas.clone();
+    let nodes = slow.world.system.layout.replicas.clone();
     let others: Vec<u8> = nodes.into_iter().filter(|node| *node != leader).collect();
     let highest = |world: &World| others.iter().map(|node| applied(world, *node)).max();
     let before = highest(&slow.world);
@@ -209,7 +209,7 @@ fn leaders_on_hosts_of_their_own_and_slow_disks() {
     layout.sync_us = (900 * MS, 1_000 * MS);
     layout.timing.submit_deadline_us = 10 * PAUSE_GIVEN_UP_MS * MS;
     let mut world = world(layout, None);
-    let replica = world.layout.replicas[0];
+    let replica = world.system.layout.replicas[0];
     assert!(world.submit(replica));
     let decided = world.run_until(20_000 * MS, |w| applied(w, replica) > 0);
     sound(&world);

@@ -2,10 +2,12 @@
 //! (schedules.md, 4).
 
 mod common;
+#[path = "common/worlds.rs"]
+mod worlds;
 
-use common::{active_in, applied, lose, settle, sound, submit, survives, world, MS};
+use common::{active_in, applied, lose, settle, sound, submit, world, MS};
 use inband_dataplane::wire::Type;
-use inband_sim::paxos::{run, Campaign, Layout, Options, World};
+use inband_sim::paxos::{counts, run, Layout, Options, Paxos, World};
 
 /// Three partitions, and the log of commands over several of them.
 const SEVERAL: usize = 3;
@@ -41,7 +43,10 @@ fn crossed_commands_over_several_partitions() {
     world.run_for(200 * MS);
     sound(&world);
     assert!(world.is_settled(), "{}", world.explain());
-    assert_eq!(world.ledger.ends.success, world.stats.submitted);
+    assert_eq!(
+        world.system.ledger.ends.success,
+        world.stats.of(counts::SUBMITTED)
+    );
     settle(&mut world);
 }
 
@@ -72,7 +77,9 @@ fn crashes_between_commands_over_several_partitions() {
 fn another_replica_sends_the_marker() {
     let mut world = warm(Layout::dedicated(3, 1, 3));
     // Replica 5 hears that its command is decided in the log of several and dies.
-    lose(&mut world, |p| p.to != 5 && p.header.kind == Type::Phase2B);
+    lose(&mut world, |p| {
+        p.to != 5 && p.header().kind == Type::Phase2B
+    });
     submit_to(&mut world, 5, SEVERAL, 4);
     world.run_for(MS / 2);
     world.crash(5);
@@ -107,7 +114,7 @@ fn a_checkpoint_of_all_partitions() {
     world.start(7);
     world.run_for(900 * MS);
     sound(&world);
-    assert!(world.stats.checkpoints >= 1);
+    assert!(world.stats.of(counts::CHECKPOINTS) >= 1);
     assert_eq!(
         applied(&world, 7),
         applied(&world, 5),
@@ -122,19 +129,19 @@ fn a_checkpoint_of_all_partitions() {
 fn a_read_waits_for_what_was_acknowledged_elsewhere() {
     let mut world = warm(Layout::dedicated(3, 1, 2));
     lose(&mut world, |p| {
-        p.to == 6 && matches!(p.header.kind, Type::Phase2B | Type::Reply)
+        p.to == 6 && matches!(p.header().kind, Type::Phase2B | Type::Reply)
     });
-    let before = world.ledger.ends;
+    let before = world.system.ledger.ends;
     submit_to(&mut world, 5, 1, 5);
     world.run_for(2 * MS);
-    assert_eq!(world.ledger.ends.success, before.success + 5);
+    assert_eq!(world.system.ledger.ends.success, before.success + 5);
     assert!(world.read_from(6, 1));
     world.run_for(10 * MS);
-    assert_eq!(world.ledger.ends.reads, before.reads);
+    assert_eq!(world.system.ledger.ends.reads, before.reads);
     lose(&mut world, |_| false);
     world.run_for(100 * MS);
     sound(&world);
-    assert_eq!(world.ledger.ends.reads, before.reads + 1);
+    assert_eq!(world.system.ledger.ends.reads, before.reads + 1);
     settle(&mut world);
 }
 
@@ -142,7 +149,6 @@ fn options() -> Options {
     Options {
         faulty_us: 150_000,
         store: Some(true),
-        trace_events: usize::MAX,
         ..Options::default()
     }
 }
@@ -151,7 +157,10 @@ fn options() -> Options {
 fn a_seed_is_one_schedule() {
     for seed in 1..=4 {
         let first = run(seed, &options());
-        assert!(first.store && first.violation.is_none(), "{first}");
+        assert!(
+            first.stats.of(counts::WITH_STORE) == 1 && first.violation.is_none(),
+            "{first}"
+        );
         assert!(first == run(seed, &options()), "seed {seed}");
     }
 }
@@ -159,18 +168,12 @@ fn a_seed_is_one_schedule() {
 /// Longer ones than those among the seeds of seeds.rs.
 #[test]
 fn random_schedules_are_survived() {
-    let campaign = Campaign {
-        first: 1_001,
-        count: Some(12),
-        jobs: 2,
-        options: Options {
-            faulty_us: 400_000,
-            trace_events: 200,
-            ..options()
-        },
+    let options = Options {
+        faulty_us: 400_000,
+        ..options()
     };
-    let summary = survives(&campaign);
-    assert!(summary.ends.success > 800, "{summary:?}");
+    let summary = worlds::survive::<Paxos>(1_001, 12, &options);
+    assert!(summary.stats.of(counts::SUCCESS) > 800, "{summary:?}");
 }
 
 #[test]
@@ -186,6 +189,6 @@ fn a_store_that_loses_what_it_wrote_is_noticed() {
     world.crash(6);
     world.lose_store(6);
     world.start(6);
-    let violation = world.violation().expect("it starts with less");
+    let violation = world.violation.as_ref().expect("it starts with less");
     assert_eq!(violation.invariant, inband_sim::paxos::Invariant::DiskKept);
 }

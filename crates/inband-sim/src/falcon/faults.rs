@@ -1,12 +1,14 @@
-//! What goes wrong, and when, by the seed.
+//! What goes wrong.
 
 use inband_dataplane::falcon::wire::Type;
-use inband_falcon::timing::{Nanos, MS};
+use inband_falcon::timing::Nanos;
 
+use super::host::Host;
 use super::limits::CLOCK_JUMP_NS;
-use super::links::Host;
-use super::world::{Event, World};
-use crate::listed::listed;
+use super::{Falcon, World};
+use crate::faults::Strike;
+use crate::links::{Rates, TypeRates};
+use crate::listed;
 use crate::rng::Rng;
 
 listed! {
@@ -42,64 +44,14 @@ impl Fault {
     }
 }
 
-/// How a fault is undone.
-#[derive(Debug)]
-enum Undo {
-    Mend(Vec<(Host, Host)>),
-    StartScheduler(u8),
-    StartWorkers(Vec<u8>),
-    StartClient(u8),
-    SpeedUp(u8),
-    Lose(u64),
-    HoldUp(u64),
-    Flip(u64),
-    LetPass(u8),
-}
-
-/// Faults under way.
-#[derive(Debug, Default)]
-pub(super) struct Faults {
-    every_ns: Nanos,
-    undo: Vec<Option<Undo>>,
-}
-
 fn pick(rng: &mut Rng, below: u8) -> u8 {
     rng.below(u64::from(below)) as u8
 }
 
 impl World {
-    /// Faults strike this often, on average.
-    pub(super) fn be_unkind(&mut self, every_ns: Nanos) {
-        self.faults.every_ns = every_ns;
-        let wait = self.rng_faults.wait(every_ns);
-        self.queue.push(self.now + wait, Event::Fault);
-    }
-
-    pub(super) fn next_fault(&mut self) {
-        if self.faults.every_ns == 0 {
-            return;
-        }
-        let fault = *self.rng_faults.pick(&Fault::ALL).expect("there are some");
-        let lasts_ns = self.rng_faults.between(2, 150) * MS;
-        let lasts_ns = match fault {
-            // What it has left in the queue is found one by one.
-            Fault::ClientLostForLong => 6 * lasts_ns,
-            _ => lasts_ns,
-        };
-        if let Some(undo) = self.strike(fault, lasts_ns) {
-            self.note_fault(fault);
-            let number = self.faults.undo.len();
-            self.faults.undo.push(Some(undo));
-            let ends = self.now + lasts_ns;
-            self.queue.push(ends, Event::FaultEnds(number));
-        }
-        let wait = self.rng_faults.wait(self.faults.every_ns);
-        self.queue.push(self.now + wait, Event::Fault);
-    }
-
     fn any_host(&mut self) -> Host {
-        let layout = self.layout;
-        let rng = &mut self.rng_faults;
+        let layout = self.system.layout;
+        let rng = &mut self.rng.faults;
         match rng.below(5) {
             0 => Host::Scheduler(pick(rng, layout.schedulers)),
             1..=2 => Host::Worker(pick(rng, layout.workers)),
@@ -107,21 +59,11 @@ impl World {
         }
     }
 
-    fn cut(&mut self, pairs: Vec<(Host, Host)>) -> Option<Undo> {
-        pairs.iter().for_each(|(a, b)| self.links.cuts.cut(*a, *b));
-        Some(Undo::Mend(pairs))
-    }
-
-    fn pause_for(&mut self, host: Host, lasts_ns: Nanos) -> Option<Undo> {
-        self.pause(host, self.now + lasts_ns);
-        Some(Undo::Mend(vec![]))
-    }
-
-    fn strike(&mut self, fault: Fault, lasts_ns: Nanos) -> Option<Undo> {
-        let layout = self.layout;
-        let scheduler = pick(&mut self.rng_faults, layout.schedulers);
-        let worker = pick(&mut self.rng_faults, layout.workers);
-        let client = pick(&mut self.rng_faults, layout.clients);
+    pub(super) fn strike(&mut self, fault: Fault, lasts_ns: Nanos) -> Option<Strike<Falcon>> {
+        let layout = self.system.layout;
+        let scheduler = pick(&mut self.rng.faults, layout.schedulers);
+        let worker = pick(&mut self.rng.faults, layout.workers);
+        let client = pick(&mut self.rng.faults, layout.clients);
         let rate = |rng: &mut Rng| [20_000, 100_000, 300_000][rng.below(3) as usize];
         match fault {
             Fault::CutOneWay => {
@@ -144,82 +86,71 @@ impl World {
             Fault::PausedClient => self.pause_for(Host::Client(client), lasts_ns),
             Fault::WorkerLost => {
                 self.stop_worker(worker);
-                Some(Undo::StartWorkers(vec![worker]))
+                Strike::until(move |world| world.start_worker(worker))
             }
             Fault::WorkerDrained => {
                 self.drain_worker(worker);
-                Some(Undo::Mend(vec![]))
+                Strike::for_a_while()
             }
             Fault::AllWorkersLost => {
                 let all: Vec<u8> = (0..layout.workers).collect();
                 all.iter().for_each(|worker| self.stop_worker(*worker));
-                Some(Undo::StartWorkers(all))
+                Strike::until(move |world| all.into_iter().for_each(|w| world.start_worker(w)))
             }
             Fault::SchedulerLost => {
                 self.stop_scheduler(scheduler);
-                Some(Undo::StartScheduler(scheduler))
+                Strike::until(move |world| world.start_scheduler(scheduler))
             }
             Fault::SchedulerReset => {
                 self.stop_scheduler(scheduler);
                 self.start_scheduler(scheduler);
-                Some(Undo::Mend(vec![]))
+                Strike::for_a_while()
             }
             Fault::ClientLost | Fault::ClientLostForLong => {
                 self.stop_client(client);
-                Some(Undo::StartClient(client))
+                Strike::until(move |world| world.start_client(client))
             }
             Fault::SlowWorker => {
-                let slowness = self.rng_faults.between(2, 40);
+                let slowness = self.rng.faults.between(2, 40);
                 self.slow_down(worker, slowness);
-                Some(Undo::SpeedUp(worker))
+                Strike::until(move |world: &mut World| world.slow_down(worker, 1))
             }
             Fault::ClockJump => {
                 let host = self.any_host();
-                let ahead_ns = self.rng_faults.below(CLOCK_JUMP_NS);
+                let ahead_ns = self.rng.faults.below(CLOCK_JUMP_NS);
                 self.jump(host, ahead_ns);
-                Some(Undo::Mend(vec![]))
+                Strike::for_a_while()
             }
             Fault::PacketsLost => {
-                let ppm = rate(&mut self.rng_faults);
-                self.links.rates.loss_ppm += ppm;
-                Some(Undo::Lose(ppm))
+                let loss_ppm = rate(&mut self.rng.faults);
+                self.raise_rates(Rates {
+                    loss_ppm,
+                    ..Rates::default()
+                })
             }
             Fault::PacketsLate => {
-                let ppm = rate(&mut self.rng_faults);
-                self.links.rates.hold_up_ppm += ppm;
-                Some(Undo::HoldUp(ppm))
+                let hold_up_ppm = rate(&mut self.rng.faults);
+                self.raise_rates(Rates {
+                    hold_up_ppm,
+                    ..Rates::default()
+                })
             }
-            Fault::PacketsDamaged if !self.layout.may_be_damaged() => None,
+            Fault::PacketsDamaged if !self.system.layout.may_be_damaged() => None,
             Fault::PacketsDamaged => {
-                let ppm = rate(&mut self.rng_faults);
-                self.links.rates.flip_ppm += ppm;
-                Some(Undo::Flip(ppm))
+                let bit_flip_ppm = rate(&mut self.rng.faults);
+                self.raise_rates(Rates {
+                    bit_flip_ppm,
+                    ..Rates::default()
+                })
             }
             Fault::OneTypeLost => {
-                let kind = *self.rng_faults.pick(&Type::ALL).expect("there are some") as u8;
-                let ppm = [300_000, 1_000_000][self.rng_faults.below(2) as usize];
-                self.links.lost_types.insert(kind, ppm);
-                Some(Undo::LetPass(kind))
-            }
-        }
-    }
-
-    pub(super) fn end_fault(&mut self, number: usize) {
-        // Those of before everything was healed are gone.
-        let Some(undo) = self.faults.undo.get_mut(number).and_then(Option::take) else {
-            return;
-        };
-        match undo {
-            Undo::Mend(pairs) => pairs.iter().for_each(|(a, b)| self.links.cuts.mend(*a, *b)),
-            Undo::StartScheduler(number) => self.start_scheduler(number),
-            Undo::StartWorkers(all) => all.into_iter().for_each(|w| self.start_worker(w)),
-            Undo::StartClient(number) => self.start_client(number),
-            Undo::SpeedUp(worker) => self.slow_down(worker, 1),
-            Undo::Lose(ppm) => self.links.rates.loss_ppm -= ppm,
-            Undo::HoldUp(ppm) => self.links.rates.hold_up_ppm -= ppm,
-            Undo::Flip(ppm) => self.links.rates.flip_ppm -= ppm,
-            Undo::LetPass(kind) => {
-                self.links.lost_types.remove(&kind);
+                let kind = *self.rng.faults.pick(&Type::ALL).expect("there are some") as u8;
+                let rates = TypeRates {
+                    kind,
+                    loss_ppm: [300_000, 1_000_000][self.rng.faults.below(2) as usize],
+                    hold_up_ppm: 0,
+                };
+                self.raise_type_rates(u64::from(kind), rates)
             }
         }
     }

@@ -6,9 +6,9 @@ use inband_falcon::message::Outcome;
 use inband_falcon::task::{Failure, TaskId};
 use inband_falcon::timing::Nanos;
 
-use super::rule::{Breach, Rule};
-use super::stats::Counts;
+use super::invariant::{Breach, Invariant};
 use super::work::{outcome_of, Ends, Plan};
+use crate::stats::Counts;
 
 /// A task as its client gave it.
 #[derive(Debug)]
@@ -113,14 +113,14 @@ impl Ledger {
     /// An executor begins it, with this work.
     pub fn runs(&self, id: TaskId, work: &[u8]) -> Result<(), Breach> {
         let Some(job) = self.jobs.get(&(id.user, id.job)) else {
-            return Err((Rule::RightResult, format!("{id:?} was never submitted")));
+            return Err(Invariant::RightResult.broken(format!("{id:?} was never submitted")));
         };
         if job.tasks[id.task as usize].work != work {
-            return Err((Rule::RightResult, format!("{id:?} is run with other work")));
+            return Err(Invariant::RightResult.broken(format!("{id:?} is run with other work")));
         }
         match self.is_its_time(id.user, job) {
             true => Ok(()),
-            false => Err((Rule::AfterOthers, format!("{id:?} runs before its time"))),
+            false => Err(Invariant::AfterOthers.broken(format!("{id:?} runs before its time"))),
         }
     }
 
@@ -133,18 +133,20 @@ impl Ledger {
     ) -> Result<(), Breach> {
         let name = format!("{id:?} ended with {outcome:?}");
         let Some(job) = self.jobs.get(&(id.user, id.job)) else {
-            return Err((Rule::TakenOnce, format!("{name}, and was never submitted")));
+            return Err(Invariant::TakenOnce.broken(format!("{name}, and was never submitted")));
         };
         let task = &job.tasks[id.task as usize];
         if task.ended.is_some() {
-            return Err((Rule::TakenOnce, format!("{name}, once more")));
+            return Err(Invariant::TakenOnce.broken(format!("{name}, once more")));
         }
         let plan = Plan::of(&task.work).expect("it was made of one");
         let how = match &outcome {
             Ok(outcome) if *outcome != outcome_of(&task.work) => {
-                return Err((Rule::RightResult, name));
+                return Err(Invariant::RightResult.broken(name));
             }
-            Ok(_) if !self.is_its_time(id.user, job) => return Err((Rule::AfterOthers, name)),
+            Ok(_) if !self.is_its_time(id.user, job) => {
+                return Err(Invariant::AfterOthers.broken(name))
+            }
             Ok(Outcome::Output(_)) => DONE,
             Ok(Outcome::Error(_)) => "failed by itself",
             Err(failure) => {
@@ -158,12 +160,12 @@ impl Ledger {
                     Failure::ExecutorsLost(_) => plan.ends == Ends::Kills || !self.is_calm,
                 };
                 if !is_so {
-                    return Err((Rule::FailsForAReason, name));
+                    return Err(Invariant::FailsForAReason.broken(name));
                 }
                 named(failure)
             }
         };
-        *self.ends.entry(how).or_default() += 1;
+        self.ends.add(how, 1);
         if let Some(task) = self.task(id) {
             task.ended = Some(how);
         }

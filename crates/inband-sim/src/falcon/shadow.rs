@@ -9,7 +9,7 @@ use inband_dataplane::falcon::wire::{self, flag, Header, Task, Type};
 use inband_dataplane::falcon::{FalconConfig, FalconRegisters, Policy, Verdict, EXECUTORS};
 use inband_falcon::timing::Nanos;
 
-use super::rule::{Breach, Rule};
+use super::invariant::{Breach, Invariant};
 
 /// The only set of a scheduler.
 const SET: usize = 0;
@@ -102,9 +102,9 @@ impl Shadow {
         }
         if let Some((answer, given)) = left {
             if answer.kind == Type::Task {
-                let task = given
-                    .first()
-                    .ok_or_else(|| (Rule::NothingLost, "a TASK without a task".to_owned()))?;
+                let task = given.first().ok_or_else(|| {
+                    Invariant::NothingLost.broken("a TASK without a task".to_owned())
+                })?;
                 self.give(is, &answer, task, registers)?;
             }
         }
@@ -165,11 +165,11 @@ impl Shadow {
         let full = flag::FULL | flag::USER_FULL;
         if answer.taken != taken || answer.flags & full != flags {
             let what = format!("{answer:?} instead of taken {taken:b}, flags {flags:x}");
-            return Err((Rule::TakenOrTold, what));
+            return Err(Invariant::TakenOrTold.broken(what));
         }
         let view = registers.queue(SET, usize::from(answer.queue));
         if taken != 0 && answer.tail != view.add || answer.head != view.retrieve {
-            return Err((Rule::TakenOrTold, format!("{answer:?} of {view:?}")));
+            return Err(Invariant::TakenOrTold.broken(format!("{answer:?} of {view:?}")));
         }
         Ok(())
     }
@@ -198,32 +198,31 @@ impl Shadow {
             let is_same = before.is_some_and(|(.., before)| before == task);
             return match is_same {
                 true => Ok(()),
-                false => Err((Rule::GivenOnce, format!("repeats {name}, after {before:?}"))),
+                false => {
+                    Err(Invariant::GivenOnce.broken(format!("repeats {name}, after {before:?}")))
+                }
             };
         }
         if before.is_some() {
-            return Err((Rule::GivenOnce, format!("{name}, after {before:?}")));
+            return Err(Invariant::GivenOnce.broken(format!("{name}, after {before:?}")));
         }
         self.given.insert(executor, (to.0, to.1, task));
         let worker = executor as usize / EXECUTORS;
         let view = registers.worker(SET, worker);
         if view.incarnation == 0 || view.incarnation != worker_incarnation {
-            return Err((
-                Rule::ToWhomItMay,
-                format!("{name}, which is not registered"),
-            ));
+            return Err(Invariant::ToWhomItMay.broken(format!("{name}, which is not registered")));
         }
         let queue = queue_of(self.config.policy, task.user, &task);
         let candidates = self.candidates(worker, is.now_ns, registers);
         if candidates >> queue & 1 == 0 {
-            return Err((Rule::ToWhomItMay, format!("{name}, which may not have it")));
+            return Err(Invariant::ToWhomItMay.broken(format!("{name}, which may not have it")));
         }
         match self.queues[queue].front() {
             Some(first) if first.task == task => {}
             _ if self.queues[queue].iter().any(|item| item.task == task) => {
-                return Err((Rule::InOrder, name));
+                return Err(Invariant::InOrder.broken(name));
             }
-            _ => return Err((Rule::GivenOnce, name)),
+            _ => return Err(Invariant::GivenOnce.broken(name)),
         }
         self.queues[queue].pop_front();
         self.counts.1 += 1;
@@ -271,7 +270,7 @@ impl Shadow {
             if *passed > bound {
                 let what =
                     format!("worker {worker} was given {passed} others, and none of {queue}");
-                return Err((Rule::NobodyStarves, what));
+                return Err(Invariant::NobodyStarves.broken(what));
             }
         }
         Ok(())
@@ -282,7 +281,7 @@ impl Shadow {
             let view = registers.queue(SET, queue);
             if view.tasks() as usize != items.len() {
                 let what = format!("queue {queue} is {view:?}, and must hold {}", items.len());
-                return Err((Rule::NothingLost, what));
+                return Err(Invariant::NothingLost.broken(what));
             }
         }
         for (user, tasks) in &self.users {
@@ -290,7 +289,7 @@ impl Shadow {
             if counted != u64::from(*tasks) || *tasks > self.config.user_tasks_max {
                 let what =
                     format!("user {user} has {tasks} tasks there, and {counted} are counted");
-                return Err((Rule::UserBounded, what));
+                return Err(Invariant::UserBounded.broken(what));
             }
         }
         Ok(())
@@ -321,7 +320,7 @@ impl Shadow {
                 let waits = record.state == ExecutorState::Waits;
                 if waits && record.worker_incarnation == view.incarnation {
                     let what = format!("executor {number} waits beside a task that it may have");
-                    return Err((Rule::NobodySleeps, what));
+                    return Err(Invariant::NobodySleeps.broken(what));
                 }
             }
         }

@@ -1,6 +1,5 @@
-//! What happened, for people: the last events of a run, and a hash over all of them.
+//! What a trace of Falcon notes.
 
-use std::collections::VecDeque;
 use std::fmt;
 
 use inband_dataplane::auth::Digest;
@@ -8,68 +7,37 @@ use inband_dataplane::falcon::wire::{self, flag, Type};
 use inband_falcon::packets::{Codec, Incoming};
 use inband_falcon::timing::Nanos;
 
-use super::links::Host;
-use crate::trace::mix;
+use super::host::Host;
+use crate::system::Travel;
+use crate::trace::{mix, word_of, Trace};
 
-/// See the module.
-#[derive(Debug, Default)]
-pub(super) struct Trace {
-    pub keep: usize,
-    hash: u64,
-    last: VecDeque<(Nanos, String)>,
+/// A packet on its way.
+pub(super) fn packet(
+    trace: &mut Trace,
+    now: Nanos,
+    travel: Travel,
+    (from, to): (Host, Host),
+    bytes: &[u8],
+    codec: &Codec,
+) {
+    let arrow = travel.arrow();
+    let pair = mix(number(from), number(to)) ^ u64::from(arrow.as_bytes()[1]);
+    let hash = Digest::PLAIN.of(bytes);
+    trace.note_words(now, &[pair, hash], || {
+        format!("{from} {arrow} {to}  {}", said(bytes, codec))
+    });
 }
 
-impl Trace {
-    /// Something that is not a packet. It is put into words only if somebody wants to read it.
-    pub fn note(&mut self, now: Nanos, words: [u64; 2], say: impl FnOnce() -> String) {
-        self.hash = mix(mix(mix(self.hash, now), words[0]), words[1]);
-        if self.keep == 0 {
-            return;
-        }
-        if self.last.len() == self.keep {
-            self.last.pop_front();
-        }
-        self.last.push_back((now, say()));
-    }
+/// A host, and what is with it.
+pub(super) fn host(trace: &mut Trace, now: Nanos, host: Host, what: &'static str) {
+    trace.note_words(now, &[number(host), word_of(what)], || {
+        format!("{host} {what}")
+    });
+}
 
-    /// A packet on its way: `how` is an arrow.
-    pub fn packet(
-        &mut self,
-        now: Nanos,
-        how: &str,
-        from: Host,
-        to: Host,
-        bytes: &[u8],
-        codec: &Codec,
-    ) {
-        let pair = mix(number(from), number(to)) ^ u64::from(how.as_bytes()[1]);
-        let hash = Digest::PLAIN.of(bytes);
-        self.note(now, [pair, hash], || {
-            format!("{from} {how} {to}  {}", said(bytes, codec))
-        });
-    }
-
-    /// A host, and what is with it.
-    pub fn host(&mut self, now: Nanos, host: Host, what: &'static str) {
-        let name = what.bytes().fold(0, |sum, byte| mix(sum, byte.into()));
-        self.note(now, [number(host), name], || format!("{host} {what}"));
-    }
-
-    /// Of a client or executor.
-    pub fn about(&mut self, now: Nanos, host: Host, words: u64, what: impl fmt::Debug) {
-        self.note(now, [number(host), words], || format!("{host} {what:?}"));
-    }
-
-    /// Equal for equal runs.
-    pub fn hash(&self) -> u64 {
-        self.hash
-    }
-
-    /// The last events, one a line.
-    pub fn lines(&self) -> Vec<String> {
-        let line = |(at, what): &(Nanos, String)| format!("{:>10} us  {what}", at / 1000);
-        self.last.iter().map(line).collect()
-    }
+/// Of a client or executor.
+pub(super) fn about(trace: &mut Trace, now: Nanos, host: Host, words: u64, what: impl fmt::Debug) {
+    trace.note_words(now, &[number(host), words], || format!("{host} {what:?}"));
 }
 
 fn number(host: Host) -> u64 {

@@ -1,27 +1,34 @@
-//! FLAIR under seeded faults: the real switch role, real replicas and clients, in simulated time.
-//!
-//! Apart from the world of Paxos because nothing in it is shared but chance and time: other hosts, other
-//! packets, and clocks that run at different rates, on which FLAIR's safety rests.
+//! FLAIR under seeded faults: the real switch role, real replicas and clients, in simulated time, with clocks that run
+//! at different rates, on which FLAIR's safety rests.
 
+pub mod counts;
 mod faults;
 mod history;
+mod host;
+mod invariant;
 mod layout;
 pub mod limits;
 mod linearizable;
-mod links;
 mod mutation;
-mod rule;
-mod run;
-mod stats;
+mod settle;
+mod system;
 mod trace;
 mod world;
 
 pub use faults::Fault;
 pub use history::{Act, History};
+pub use host::{Host, MessageKind, Packet, Passing};
+pub use invariant::Invariant;
 pub use layout::Layout;
-pub use links::{Fate, Filter, Host, MessageKind, Passing};
 pub use mutation::Mutation;
-pub use rule::{Rule, Violation};
-pub use run::{run, Options, Report};
-pub use stats::Stats;
-pub use world::World;
+pub use system::{Flair, Options};
+
+/// The world of FLAIR.
+pub type World = crate::World<Flair>;
+/// What a seed came to.
+pub type Report = crate::Report<Invariant>;
+
+/// Play the schedule of a seed.
+pub fn run(seed: u64, options: &Options) -> Report {
+    crate::run::<Flair>(seed, options)
+}

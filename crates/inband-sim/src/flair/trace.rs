@@ -1,15 +1,13 @@
-//! What happened, for people: the last events of a run, and a hash over all of them.
+//! What a trace of FLAIR notes.
 
-use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use inband_dataplane::flair::wire::{flag, Header};
 use inband_flair::replica::Message;
-use inband_flair::timing::Nanos;
 
 use super::history::Act;
-use super::links::Host;
-use crate::trace::mix;
+use super::host::Host;
+use crate::trace::{mix, Happening};
 
 /// One thing that happened. Nothing is formatted until somebody wants to read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,42 +23,6 @@ pub(super) enum Happened {
     Active(Host, u64),
     Started(Host),
     Stopped(Host),
-    FaultBegins(&'static str),
-    FaultEnds,
-}
-
-/// See the module.
-#[derive(Debug, Default)]
-pub(super) struct Trace {
-    pub keep: usize,
-    hash: u64,
-    last: VecDeque<(Nanos, Happened)>,
-}
-
-impl Trace {
-    pub fn note(&mut self, now: Nanos, what: Happened) {
-        let [a, b] = words(&what);
-        self.hash = mix(mix(mix(self.hash, now), a), b);
-        if self.keep == 0 {
-            return;
-        }
-        if self.last.len() == self.keep {
-            self.last.pop_front();
-        }
-        self.last.push_back((now, what));
-    }
-
-    /// Equal for equal runs.
-    pub fn hash(&self) -> u64 {
-        self.hash
-    }
-
-    /// The last events, one a line.
-    pub fn lines(&self) -> Vec<String> {
-        let line =
-            |(at, what): &(Nanos, Happened)| format!("{:>10} us  {}", at / 1000, in_words(what));
-        self.last.iter().map(line).collect()
-    }
 }
 
 /// What a message between replicas is, in a trace.
@@ -82,6 +44,18 @@ fn number(host: Host) -> u64 {
 
 fn pair(kind: u64, from: Host, to: Host) -> u64 {
     kind << 32 | number(from) << 16 | number(to)
+}
+
+impl Happening for Happened {
+    type Words = [u64; 2];
+
+    fn words(&self) -> [u64; 2] {
+        words(self)
+    }
+
+    fn describe(&self) -> String {
+        in_words(self)
+    }
 }
 
 fn words(what: &Happened) -> [u64; 2] {
@@ -108,8 +82,6 @@ fn words(what: &Happened) -> [u64; 2] {
         Happened::Active(host, session) => [pair(7, *host, *host), *session],
         Happened::Started(host) => [pair(8, *host, *host), 0],
         Happened::Stopped(host) => [pair(9, *host, *host), 0],
-        Happened::FaultBegins(name) => [10, name.bytes().fold(0, |sum, b| mix(sum, b.into()))],
-        Happened::FaultEnds => [11, 0],
     }
 }
 
@@ -152,7 +124,5 @@ fn in_words(what: &Happened) -> String {
         Happened::Active(host, session) => format!("{host} serves session {session}"),
         Happened::Started(host) => format!("{host} STARTED, and knows nothing"),
         Happened::Stopped(host) => format!("{host} STOPPED"),
-        Happened::FaultBegins(name) => format!("FAULT {name}"),
-        Happened::FaultEnds => "a fault ends".to_owned(),
     }
 }

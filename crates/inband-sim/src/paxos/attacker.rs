@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use inband_dataplane::wire::Header;
 use inband_paxos::timing::Micros;
 
-use crate::paxos::event::Event;
+use crate::paxos::event::{Event, Packet};
 use crate::paxos::forge;
 use crate::paxos::limits::{ATTACKER_DELAY_MAX_US, ATTACKER_FRESH, ATTACKER_RECORDS_MAX};
 use crate::paxos::mutation::Mutation;
 use crate::paxos::trace::Happened;
-use crate::paxos::world::World;
+use crate::paxos::World;
 
 /// One recorded packet in so many takes the place of an older one, once there are enough: so a few of
 /// long ago stay.
@@ -46,16 +46,16 @@ pub(crate) struct Attacker {
 impl World {
     /// Let an attacker send a recorded packet every so often, until [`World::attack_every`] 0.
     pub fn attack_every(&mut self, every_us: Micros) {
-        self.attacker.every_us = every_us;
+        self.system.attacker.every_us = every_us;
         if every_us > 0 {
-            let wait_us = self.rng.attacker.wait(every_us);
-            self.queue.push(self.now + wait_us, Event::Attack);
+            let wait_us = self.system.rng.attacker.wait(every_us);
+            self.after(wait_us, Event::Attack);
         }
     }
 
     /// The attacker sees every packet, those that get lost among them.
     pub(crate) fn record(&mut self, from: u8, to: u8, header: &Header, bytes: &[u8]) {
-        if self.attacker.every_us == 0 {
+        if self.system.attacker.every_us == 0 {
             return;
         }
         let bytes = bytes.to_vec();
@@ -64,7 +64,7 @@ impl World {
         } else if forge::asks_for_read(header) {
             self.answer_at_once(from, header);
         }
-        let attacker = &mut self.attacker;
+        let attacker = &mut self.system.attacker;
         let new = Recorded { from, to, bytes };
         if attacker.fresh.len() < ATTACKER_FRESH {
             return attacker.fresh.push(new);
@@ -72,7 +72,7 @@ impl World {
         let at = attacker.next_fresh;
         attacker.next_fresh = (at + 1) % ATTACKER_FRESH;
         let aged = std::mem::replace(&mut attacker.fresh[at], new);
-        let rng = &mut self.rng.attacker;
+        let rng = &mut self.system.rng.attacker;
         if attacker.old.len() < ATTACKER_RECORDS_MAX {
             attacker.old.push(aged);
         } else if rng.chance_ppm(REPLACE_PPM) {
@@ -82,7 +82,7 @@ impl World {
     }
 
     fn keep_answer(&mut self, from: u8, to: u8, header: &Header, bytes: &[u8]) {
-        let answers = &mut self.attacker.answers;
+        let answers = &mut self.system.attacker.answers;
         if answers.len() >= ATTACKER_RECORDS_MAX {
             answers.pop_first();
         }
@@ -98,13 +98,13 @@ impl World {
     /// of the same number.
     fn answer_at_once(&mut self, asker: u8, question: &Header) {
         let number = (question.partition, question.client_seq);
-        let Some(alike) = self.attacker.answers.get(&number) else {
+        let Some(alike) = self.system.attacker.answers.get(&number) else {
             return;
         };
         let of_others = alike.iter().filter(|recorded| recorded.to != asker);
         let answers: Vec<(u8, Vec<u8>)> = of_others.map(|r| (r.from, r.bytes.clone())).collect();
         for (from, mut bytes) in answers {
-            if self.mutation == Some(Mutation::ReadOfAnother) {
+            if self.system.mutation == Some(Mutation::ReadOfAnother) {
                 bytes = forge::as_if_asked_by(question.client_id, &bytes);
                 self.sign(&mut bytes);
             }
@@ -113,36 +113,29 @@ impl World {
     }
 
     fn replay(&mut self, from: u8, to: u8, bytes: Vec<u8>, delay_us: Micros) {
-        self.stats.replayed += 1;
+        self.stats.links.replayed += 1;
         let happened = Happened::Fault("replay", from, to);
         self.trace.note(self.now, happened);
-        self.network.set_out(to);
-        let sent = self.stats.packets;
-        let event = Event::Packet {
-            from,
-            to,
-            bytes,
-            sent,
-            damaged: false,
-        };
-        self.queue.push(self.now + delay_us, event);
+        self.system.inbound.set_out(to);
+        let packet = Packet::whole(bytes, self.stats.links.sent);
+        self.deliver(delay_us, from, to, packet);
     }
 
     /// Send one of them.
     pub(crate) fn attack(&mut self) {
-        let every_us = self.attacker.every_us;
+        let every_us = self.system.attacker.every_us;
         if every_us == 0 {
             return;
         }
-        let nodes = self.layout.nodes();
-        let rng = &mut self.rng.attacker;
-        let wait_us = rng.wait(every_us);
-        self.queue.push(self.now + wait_us, Event::Attack);
-        let is_fresh = rng.chance_ppm(FRESH_PPM) || self.attacker.old.is_empty();
+        let nodes = self.system.layout.nodes();
+        let wait_us = self.system.rng.attacker.wait(every_us);
+        self.after(wait_us, Event::Attack);
+        let rng = &mut self.system.rng.attacker;
+        let is_fresh = rng.chance_ppm(FRESH_PPM) || self.system.attacker.old.is_empty();
         let from_these = if is_fresh {
-            &self.attacker.fresh
+            &self.system.attacker.fresh
         } else {
-            &self.attacker.old
+            &self.system.attacker.old
         };
         let Some(recorded) = rng.pick(from_these) else {
             return;

@@ -6,7 +6,7 @@ use inband_paxos::outbox::Outbox;
 use crate::paxos::limits::{COMMAND_LEN_BYTES, STORE_EXPIRY_MAX_MS};
 use crate::paxos::store::{Asked, ReadBegun};
 use crate::paxos::trace::Happened;
-use crate::paxos::world::World;
+use crate::paxos::{counts, World};
 
 impl World {
     /// The application of replica `node` wants `instance` of log 0 recovered, or decided as `noop`.
@@ -24,9 +24,9 @@ impl World {
     }
 
     fn any_partition(&mut self) -> usize {
-        match self.layout.partitions {
+        match self.system.layout.partitions {
             1 => 0,
-            several => self.rng.load.below(several as u64) as usize,
+            several => self.system.rng.load.below(several as u64) as usize,
         }
     }
 
@@ -41,16 +41,16 @@ impl World {
         if !self.host(node).is_well() {
             return false;
         }
-        let deadline = self.now + self.layout.submit_deadline_us();
+        let deadline = self.now + self.system.layout.submit_deadline_us();
         let Some(at) = self.index(node) else {
             return false;
         };
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let Some(host) = &mut sim.host else {
             return false;
         };
         let ticket = host.confirm_read(sim.clock.shows(self.now), partition);
-        self.ledger.read_begun(node, ticket, deadline);
+        self.system.ledger.read_begun(node, ticket, deadline);
         self.store_read_begun(at, ticket);
         self.arm(at);
         true
@@ -58,18 +58,18 @@ impl World {
 
     /// A value for a log, the number of its (first) command, and what it asks of the real store.
     fn new_value(&mut self, at: usize, partition: usize) -> (u64, Vec<u8>, Option<Asked>) {
-        if self.hosts[at].store.is_some() {
-            let command = self.ledger.commands() + 1;
+        if self.system.hosts[at].store.is_some() {
+            let command = self.system.ledger.commands() + 1;
             let asked = self.ask_of_store(partition);
-            let sim = &self.hosts[at];
+            let sim = &self.system.hosts[at];
             let shows = sim.clock.shows(self.now);
             let store = sim.store.as_ref().expect("looked at just now");
             let value = store.value_of(&asked, partition, shows);
             return (command, value, Some(asked));
         }
-        let command = self.ledger.new_command();
+        let command = self.system.ledger.new_command();
         let mut value = command.to_be_bytes().to_vec();
-        let long = self.rng.load.chance_ppm(10_000);
+        let long = self.system.rng.load.chance_ppm(10_000);
         let longest = inband_dataplane::wire::VALUE_LEN_MAX_BYTES;
         value.resize(if long { longest } else { COMMAND_LEN_BYTES }, 0x5a);
         (command, value, None)
@@ -90,22 +90,28 @@ impl World {
             return false;
         };
         let (command, value, asked) = self.new_value(at, partition);
-        let deadline = self.now + self.layout.submit_deadline_us();
+        let deadline = self.now + self.system.layout.submit_deadline_us();
         self.trace
             .note(self.now, Happened::Submitted(node, command));
         // The ticket is noted before anything that the submission causes is looked at.
         let mut early = Outbox::new();
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let shows = sim.clock.shows(self.now);
         let host = sim.host.as_mut();
         let submitted = host.map(|h| h.submit(shows, partition, &value, &mut early));
         let Some(Ok(ticket)) = submitted else {
             return false;
         };
-        self.stats.submitted += 1;
-        self.ledger.submitted(node, ticket, command, deadline);
-        if let (Some(store), Some(asked)) = (&mut self.hosts[at].store, asked) {
-            store.wait(asked, ticket, shows + self.layout.submit_deadline_us());
+        self.stats.count(counts::SUBMITTED, 1);
+        self.system
+            .ledger
+            .submitted(node, ticket, command, deadline);
+        if let (Some(store), Some(asked)) = (&mut self.system.hosts[at].store, asked) {
+            store.wait(
+                asked,
+                ticket,
+                shows + self.system.layout.submit_deadline_us(),
+            );
         }
         self.with_host(node, None, None, |_, _, out| {
             for (dest, packet) in early.iter() {
@@ -117,21 +123,21 @@ impl World {
 
     /// What a client of the store asks of a log.
     pub(crate) fn ask_of_store(&mut self, log: usize) -> Asked {
-        let partitions = inband_kv::partition::partitions_of_logs(self.layout.partitions);
-        let rng = &mut self.rng.load;
-        let command = self.ledger.new_command();
+        let partitions = inband_kv::partition::partitions_of_logs(self.system.layout.partitions);
+        let rng = &mut self.system.rng.load;
+        let command = self.system.ledger.new_command();
         if log < partitions {
             let more = [0, 0, 0, 1, 2][rng.below(5) as usize];
             let commands = std::iter::once(command);
-            let commands = commands.chain((0..more).map(|_| self.ledger.new_command()));
+            let commands = commands.chain((0..more).map(|_| self.system.ledger.new_command()));
             let commands: Vec<u64> = commands.collect();
             for command in &commands {
-                self.histories.submitted(*command, &[log]);
+                self.system.histories.submitted(*command, &[log]);
             }
             return Asked::Append(commands);
         }
-        if rng.chance_ppm(self.layout.store_reads_ppm) {
-            return Asked::ReadAll(self.histories.all_known());
+        if rng.chance_ppm(self.system.layout.store_reads_ppm) {
+            return Asked::ReadAll(self.system.histories.all_known());
         }
         match rng.below(5) {
             0 => Asked::SetAll(command),
@@ -142,7 +148,7 @@ impl World {
                 if involved.len() > 2 {
                     involved.retain(|p| *p != spared);
                 }
-                self.histories.submitted(command, &involved);
+                self.system.histories.submitted(command, &involved);
                 Asked::Transaction(command, involved)
             }
         }
@@ -150,12 +156,12 @@ impl World {
 
     /// A read of the store begins.
     pub(crate) fn store_read_begun(&mut self, at: usize, ticket: ReadTicket) {
-        let sim = &mut self.hosts[at];
-        let deadline = sim.clock.shows(self.now) + self.layout.submit_deadline_us();
+        let sim = &mut self.system.hosts[at];
+        let deadline = sim.clock.shows(self.now) + self.system.layout.submit_deadline_us();
         if let Some(store) = &mut sim.store {
             let log = ticket.partition();
             let must_see = match log < store.partitions {
-                true => self.histories.known(log),
+                true => self.system.histories.known(log),
                 false => 0,
             };
             store.reads.insert(ticket, ReadBegun { must_see, deadline });

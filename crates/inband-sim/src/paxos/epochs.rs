@@ -19,7 +19,7 @@ use crate::paxos::fault_kind::FaultKind;
 use crate::paxos::limits::{COORDINATOR_MAX_US, ENTER_MAX_US};
 use crate::paxos::mutation::Mutation;
 use crate::paxos::trace::Happened;
-use crate::paxos::world::World;
+use crate::paxos::{counts, World};
 
 /// Who is what in an epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,11 +113,11 @@ fn needs(acceptors: &[u8], is_good: impl Fn(u8) -> bool, node: u8) -> bool {
 impl World {
     /// The latest epoch that the coordinator has begun.
     pub fn epoch(&self) -> u32 {
-        self.members.len() as u32
+        self.system.members.len() as u32
     }
 
     fn members_of(&self, epoch: u32) -> &Members {
-        &self.members[epoch as usize - 1]
+        &self.system.members[epoch as usize - 1]
     }
 
     /// What a host that enters this epoch is told.
@@ -127,28 +127,28 @@ impl World {
             epoch,
             acceptors: members.acceptors.clone(),
             replicas: members.replicas.clone(),
-            leaders: spread_leaders(&members.leaders, self.layout.partitions),
+            leaders: spread_leaders(&members.leaders, self.system.layout.partitions),
         }
     }
 
     /// The nodes that may lead have another order from now on; hosts hear of it by and by.
     pub fn reorder_leaders(&mut self, leaders: Vec<u8>) {
-        if self.plane.is_some() {
+        if self.system.plane.is_some() {
             return self.prefer_leader(leaders[0]);
         }
-        self.layout.leaders.clone_from(&leaders);
-        let members = self.members.last_mut().expect("an epoch has begun");
+        self.system.layout.leaders.clone_from(&leaders);
+        let members = self.system.members.last_mut().expect("an epoch has begun");
         members.leaders = leaders;
-        for node in self.layout.nodes() {
-            let late_us = self.rng.epochs.below(ENTER_MAX_US);
+        for node in self.system.layout.nodes() {
+            let late_us = self.system.rng.epochs.below(ENTER_MAX_US);
             let reorder = Event::ReorderLeaders(node);
-            self.queue.push(self.now + late_us, reorder);
+            self.after(late_us, reorder);
         }
     }
 
     pub(crate) fn reorder_at(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
-        let sim = &self.hosts[at];
+        let sim = &self.system.hosts[at];
         // One that is down, or comes into the epoch later, is told then.
         if sim.frozen > 0 || sim.host.is_none() || sim.epoch < self.epoch() {
             return;
@@ -162,55 +162,58 @@ impl World {
     /// Does a majority of the latest epoch's acceptors vote in it? If another one is begun before that,
     /// there may never be a majority to seal.
     pub fn is_open(&self) -> bool {
-        let acceptors = &self.layout.acceptors;
+        let acceptors = &self.system.layout.acceptors;
         let voting = acceptors.iter().filter(|n| self.knows(**n, self.epoch()));
         voting.count() > acceptors.len() / 2
     }
 
     /// Begin the next epoch, with these members. The one before must have been opened.
     pub fn reconfigure(&mut self, members: Members) {
-        let majority = self.layout.acceptors.len() / 2 + 1;
+        let majority = self.system.layout.acceptors.len() / 2 + 1;
         let was_opened = |change: &Change| change.installed.len() >= majority;
-        assert!(self.change.as_ref().is_none_or(was_opened), "it never will");
-        let before = self.layout.acceptors.clone();
+        assert!(
+            self.system.change.as_ref().is_none_or(was_opened),
+            "it never will"
+        );
+        let before = self.system.layout.acceptors.clone();
         let epoch = self.epoch() + 1;
-        self.layout.acceptors.clone_from(&members.acceptors);
-        self.layout.replicas.clone_from(&members.replicas);
-        self.layout.leaders.clone_from(&members.leaders);
-        for observer in &mut self.observers {
+        self.system.layout.acceptors.clone_from(&members.acceptors);
+        self.system.layout.replicas.clone_from(&members.replicas);
+        self.system.layout.leaders.clone_from(&members.leaders);
+        for observer in &mut self.system.observers {
             observer.epoch_begins(epoch, &members.acceptors);
         }
-        self.members.push(members);
-        self.change = Some(Change {
+        self.system.members.push(members);
+        self.system.change = Some(Change {
             epoch,
             sealed: BTreeMap::new(),
             merged: None,
             installed: BTreeSet::new(),
         });
-        self.stats.epochs += 1;
-        self.stats.faults.note(FaultKind::Reconfiguration);
+        self.stats.count(counts::EPOCHS, 1);
+        self.stats.faults.add(FaultKind::Reconfiguration.name(), 1);
         for node in before {
             self.coordinator_turns_to(Event::Seal(node, epoch));
         }
-        for node in self.layout.nodes() {
-            let late_us = self.rng.epochs.below(ENTER_MAX_US);
+        for node in self.system.layout.nodes() {
+            let late_us = self.system.rng.epochs.below(ENTER_MAX_US);
             let enter = Event::EnterEpoch(node, epoch);
-            self.queue.push(self.now + late_us, enter);
+            self.after(late_us, enter);
         }
     }
 
     fn coordinator_turns_to(&mut self, event: Event) {
-        let wait_us = self.rng.epochs.between(1, COORDINATOR_MAX_US);
-        self.queue.push(self.now + wait_us, event);
+        let wait_us = self.system.rng.epochs.between(1, COORDINATOR_MAX_US);
+        self.after(wait_us, event);
     }
 
     fn is_reached(&self, node: u8) -> bool {
-        self.host(node).is_well() && !self.hidden.contains(&node)
+        self.host(node).is_well() && !self.system.hidden.contains(&node)
     }
 
     /// Seal an acceptor of the epoch before.
     pub(crate) fn seal(&mut self, node: u8, epoch: u32) {
-        let Some(mut change) = self.change.take_if(|change| change.epoch == epoch) else {
+        let Some(mut change) = self.system.change.take_if(|change| change.epoch == epoch) else {
             return;
         };
         if self.is_reached(node) {
@@ -218,11 +221,12 @@ impl World {
         } else {
             self.coordinator_turns_to(Event::Seal(node, epoch));
         }
-        self.change = Some(change);
+        self.system.change = Some(change);
     }
 
     fn seal_now(&mut self, node: u8, change: &mut Change) {
-        let (partitions, ring_slots) = (self.layout.partitions, self.layout.ring_slots);
+        let (partitions, ring_slots) =
+            (self.system.layout.partitions, self.system.layout.ring_slots);
         let Some(registers) = self.registers(node) else {
             return;
         };
@@ -241,13 +245,13 @@ impl World {
         let happened = Happened::Epoch(node, "sealed for", change.epoch);
         self.trace.note(self.now, happened);
         self.look_at_all(node);
-        let counts = voted || self.mutation == Some(Mutation::RecoveringSealed);
+        let counts = voted || self.system.mutation == Some(Mutation::RecoveringSealed);
         if change.merged.is_some() || !counts {
             return;
         }
         change.sealed.insert(node, held);
         let acceptors = &self.members_of(change.epoch - 1).acceptors;
-        let needed = match self.mutation {
+        let needed = match self.system.mutation {
             Some(Mutation::OpenedEarly) => 1,
             _ => acceptors.len() / 2 + 1,
         };
@@ -261,14 +265,14 @@ impl World {
             }
         }
         change.merged = Some(merged);
-        for node in self.layout.acceptors.clone() {
+        for node in self.system.layout.acceptors.clone() {
             self.coordinator_turns_to(Event::Install(node, change.epoch));
         }
     }
 
     /// Give an acceptor of the new epoch the state of the one before.
     pub(crate) fn install(&mut self, node: u8, epoch: u32) {
-        let Some(mut change) = self.change.take_if(|change| change.epoch == epoch) else {
+        let Some(mut change) = self.system.change.take_if(|change| change.epoch == epoch) else {
             return;
         };
         if self.is_reached(node) {
@@ -276,11 +280,11 @@ impl World {
         } else {
             self.coordinator_turns_to(Event::Install(node, epoch));
         }
-        self.change = Some(change);
+        self.system.change = Some(change);
     }
 
     fn install_now(&mut self, node: u8, change: &mut Change) {
-        let ring_slots = self.layout.ring_slots;
+        let ring_slots = self.system.layout.ring_slots;
         let (Some(registers), Some(merged)) = (self.registers(node), &change.merged) else {
             return;
         };
@@ -290,14 +294,14 @@ impl World {
         }
         change.installed.insert(node);
         let at = self.index(node).expect("it has registers");
-        self.hosts[at].memory_lost = false;
-        self.hosts[at].votes_in = change.epoch;
+        self.system.hosts[at].memory_lost = false;
+        self.system.hosts[at].votes_in = change.epoch;
         let happened = Happened::Epoch(node, "votes in", change.epoch);
         self.trace.note(self.now, happened);
-        let host = self.hosts[at].host.as_ref();
+        let host = self.system.hosts[at].host.as_ref();
         let registers = host.and_then(|h| h.switch()).map(|s| s.registers());
         let registers = registers.expect("they were there just now");
-        let mut observers = self.observers.iter_mut();
+        let mut observers = self.system.observers.iter_mut();
         let seen = observers.try_for_each(|observer| observer.installed(node, registers));
         self.check(seen);
     }
@@ -310,7 +314,7 @@ impl World {
     /// A host is told of an epoch.
     pub(crate) fn enter_epoch(&mut self, node: u8, epoch: u32) {
         let Some(at) = self.index(node) else { return };
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         if sim.frozen > 0 {
             return self.coordinator_turns_to(Event::EnterEpoch(node, epoch));
         }
@@ -331,19 +335,19 @@ impl World {
     pub(crate) fn ask_for_epoch(&mut self, node: u8) {
         let latest = self.epoch();
         // The real control plane does not wait to be asked.
-        if self.plane.is_none() && self.host(node).epoch < latest {
+        if self.system.plane.is_none() && self.host(node).epoch < latest {
             self.coordinator_turns_to(Event::EnterEpoch(node, latest));
         }
     }
 
     /// May the acceptor of this host lose its memory now without the cluster coming to a stop?
     pub(crate) fn may_forget(&self, node: u8) -> bool {
-        if let Some(plane) = &self.plane {
+        if let Some(plane) = &self.system.plane {
             return !plane.is_changing(node) && !self.is_needed(node, &[]);
         }
         let awaits = |change: &Change| change.awaits(node);
         // Who awaits the state of the epoch before will have it, whatever it forgets until then.
-        let awaits = self.change.as_ref().is_some_and(awaits);
+        let awaits = self.system.change.as_ref().is_some_and(awaits);
         (awaits || !self.is_needed(node, &[])) && !self.is_needed_before(node, &[])
     }
 
@@ -360,18 +364,23 @@ impl World {
 
     /// Has the latest epoch a majority of voters only with this acceptor, now or later?
     fn is_needed(&self, node: u8, gone: &[u8]) -> bool {
-        let awaits = |n| self.change.as_ref().is_some_and(|change| change.awaits(n));
-        let holds = |n| match &self.plane {
+        let awaits = |n| {
+            self.system
+                .change
+                .as_ref()
+                .is_some_and(|change| change.awaits(n))
+        };
+        let holds = |n| match &self.system.plane {
             Some(plane) => plane.holds(n),
             None => awaits(n) || self.knows(n, self.epoch()),
         };
         let votes = |n| !gone.contains(&n) && holds(n);
-        needs(&self.layout.acceptors, votes, node)
+        needs(&self.system.layout.acceptors, votes, node)
     }
 
     /// Can the epoch before be sealed only with this acceptor?
     fn is_needed_before(&self, node: u8, gone: &[u8]) -> bool {
-        let change = self.change.as_ref().filter(|c| c.merged.is_none());
+        let change = self.system.change.as_ref().filter(|c| c.merged.is_none());
         change.is_some_and(|change| {
             let knows = |n| !gone.contains(&n) && self.knows(n, change.epoch - 1);
             let acceptors = &self.members_of(change.epoch - 1).acceptors;
@@ -381,28 +390,28 @@ impl World {
 
     /// Time comes for another epoch, with members like these.
     pub(crate) fn reconfigure_at_random(&mut self) {
-        if self.reconfigure_us == 0 {
+        if self.system.reconfigure_us == 0 {
             return;
         }
-        let wait_us = self.rng.epochs.wait(self.reconfigure_us);
-        self.queue.push(self.now + wait_us, Event::Reconfigure);
-        if self.plane.is_some() {
+        let wait_us = self.system.rng.epochs.wait(self.system.reconfigure_us);
+        self.after(wait_us, Event::Reconfigure);
+        if self.system.plane.is_some() {
             return self.change_at_random();
         }
         if !self.is_open() {
             return;
         }
         let mut members = self.members_of(self.epoch()).clone();
-        let hosts = self.layout.acceptor_hosts.clone();
+        let hosts = self.system.layout.acceptor_hosts.clone();
         let others: Vec<u8> = hosts
             .into_iter()
             .filter(|node| !members.acceptors.contains(node))
             .collect();
-        let rng = &mut self.rng.epochs;
+        let rng = &mut self.system.rng.epochs;
         let place = rng.below(members.acceptors.len() as u64) as usize;
         if rng.below(5) == 0 {
             members.leaders.rotate_left(1);
-            self.stats.faults.note(FaultKind::LeaderMove);
+            self.stats.faults.add(FaultKind::LeaderMove.name(), 1);
             return self.reorder_leaders(members.leaders);
         }
         match (rng.below(4), rng.pick(&others)) {
@@ -419,10 +428,10 @@ impl World {
 
     /// From now on there is another epoch this often on average; 0: no more.
     pub fn reconfigure_every(&mut self, mean_us: Micros) {
-        self.reconfigure_us = mean_us;
+        self.system.reconfigure_us = mean_us;
         if mean_us > 0 {
-            let wait_us = self.rng.epochs.wait(mean_us);
-            self.queue.push(self.now + wait_us, Event::Reconfigure);
+            let wait_us = self.system.rng.epochs.wait(mean_us);
+            self.after(wait_us, Event::Reconfigure);
         }
     }
 }

@@ -2,23 +2,50 @@
 
 use inband_control::message::Message;
 use inband_control::state::Command;
+use inband_paxos::timing::Micros;
+
+use crate::system;
+
+/// A packet on its way.
+#[derive(Debug, Clone)]
+pub struct Packet {
+    /// The UDP payload.
+    pub bytes: Vec<u8>,
+    /// How many packets were sent before it.
+    pub sent: u64,
+    /// A bit was flipped on the way.
+    pub damaged: bool,
+}
+
+impl Packet {
+    /// One that is as it was sent.
+    pub fn whole(bytes: Vec<u8>, sent: u64) -> Packet {
+        Packet {
+            bytes,
+            sent,
+            damaged: false,
+        }
+    }
+}
+
+impl system::Packet for Packet {
+    fn kind(&self) -> Option<u8> {
+        self.bytes.kind()
+    }
+
+    fn len_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn flip(&mut self, byte: usize, bit: u8) {
+        self.bytes.flip(byte, bit);
+        self.damaged = true;
+    }
+}
 
 /// Something that will happen.
 #[derive(Debug)]
 pub enum Event {
-    /// A packet reaches a host.
-    Packet {
-        /// Who sent it.
-        from: u8,
-        /// Whom it reaches.
-        to: u8,
-        /// The UDP payload.
-        bytes: Vec<u8>,
-        /// How many packets were sent before it.
-        sent: u64,
-        /// A bit was flipped on the way.
-        damaged: bool,
-    },
     /// A host that is slow comes to a packet.
     Handle {
         /// Who sent it.
@@ -30,8 +57,8 @@ pub enum Event {
         /// A bit was flipped on the way.
         damaged: bool,
     },
-    /// A host's timers are due.
-    Tick(u8),
+    /// A host's timers are due at this time.
+    Tick(u8, Micros),
     /// A client of this replica submits a command.
     Submit(u8),
     /// A replica of this incarnation makes durable what it has applied.
@@ -60,8 +87,4 @@ pub enum Event {
     Reconfigure,
     /// The attacker sends a packet.
     Attack,
-    /// The next fault strikes.
-    Fault,
-    /// The fault of this number ends.
-    FaultEnds(u64),
 }

@@ -1,14 +1,11 @@
-//! The kinds of faults, and how often each has struck.
+//! The kinds of faults.
 
-use std::ops::AddAssign;
-
-use crate::listed::listed;
+use crate::listed;
 
 listed! {
     /// Something that goes wrong on purpose. What happens to single packets is counted apart, in
-    /// [`crate::paxos::Stats`].
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-    #[repr(usize)]
+    /// [`crate::Stats`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum FaultKind, said by name {
         /// A host does not hear another one, which hears it.
         OneWayCut = "one-way partition of a pair",
@@ -67,9 +64,6 @@ listed! {
     }
 }
 
-/// How many kinds there are.
-pub const FAULT_KINDS: usize = FaultKind::ALL.len();
-
 impl FaultKind {
     /// How often it strikes, compared with the others; 0: not in such a cluster, or it comes with
     /// something else.
@@ -101,47 +95,6 @@ impl FaultKind {
             | FaultKind::ScatteredWrites
             | FaultKind::Reconfiguration
             | FaultKind::ControllerCrash => 0,
-        }
-    }
-}
-
-/// How often each kind has struck.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FaultCounts([u64; FAULT_KINDS]);
-
-impl FaultCounts {
-    /// One more.
-    pub(crate) fn note(&mut self, kind: FaultKind) {
-        self.0[kind as usize] += 1;
-    }
-
-    /// Of one kind.
-    pub fn of(&self, kind: FaultKind) -> u64 {
-        self.0[kind as usize]
-    }
-
-    /// Of all kinds together.
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-}
-
-impl AddAssign for FaultCounts {
-    fn add_assign(&mut self, other: FaultCounts) {
-        for (sum, count) in self.0.iter_mut().zip(other.0) {
-            *sum += count;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_kind_has_a_place() {
-        for (at, kind) in FaultKind::ALL.into_iter().enumerate() {
-            assert_eq!(kind as usize, at);
         }
     }
 }

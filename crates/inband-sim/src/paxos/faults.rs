@@ -1,90 +1,28 @@
-//! What goes wrong, when, and for how long.
-
-use std::collections::BTreeMap;
+//! What goes wrong, and where.
 
 use inband_dataplane::wire::{flag, Header, Type};
 use inband_paxos::timing::Micros;
 
-use crate::paxos::event::Event;
+use crate::faults::Strike;
+use crate::links::{Rates, TypeRates};
 use crate::paxos::fault_kind::FaultKind;
 use crate::paxos::forge;
 use crate::paxos::limits::{
     CLOCK_JUMP_MAX_US, FAULT_MAX_US, SLOW_PACKET_MAX_US, SLOW_PACKET_MIN_US, STRAY_RECOVERY_MAX,
 };
-use crate::paxos::network::{DropRule, Rates};
-use crate::paxos::trace::Happened;
-use crate::paxos::world::World;
-
-/// A fault under way and what its end must undo.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Fault {
-    Cut(Vec<(u8, u8)>),
-    Rates,
-    Rule,
-    LinksHeld(u8),
-    Frozen(u8),
-    Slow(u8),
-    ClockStands(u8),
-    Down(u8),
-    HandOff(u8),
-    PowerCut(Vec<u8>),
-    DiskFull(u8),
-}
-
-/// The faults under way.
-#[derive(Debug, Default)]
-pub(crate) struct Faults {
-    /// Mean time between two faults; 0: none.
-    pub every_us: Micros,
-    next_id: u64,
-    active: BTreeMap<u64, Fault>,
-}
-
-/// What becomes of the wish for a fault.
-enum Begun {
-    /// It cannot strike now, or not there.
-    NotHere,
-    /// It struck, and is over.
-    AtOnce,
-    Lasts(Fault),
-}
-
-/// How unkind a run is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unkindness {
-    /// Damage that packets suffer all the time.
-    pub rates: Rates,
-    /// Mean time between two faults; 0: none.
-    pub every_us: Micros,
-}
+use crate::paxos::{Paxos, World};
 
 impl World {
-    /// Begin to be unkind, for as long as nothing else is said.
-    pub fn be_unkind(&mut self, how: Unkindness) {
-        self.network.base = how.rates;
-        self.faults.every_us = how.every_us;
-        if how.every_us > 0 {
-            let wait_us = self.rng.faults.wait(how.every_us);
-            self.queue.push(self.now + wait_us, Event::Fault);
-        }
-    }
-
     /// May this host crash, now and for good as far as its acceptor is concerned?
     pub fn may_crash(&self, node: u8) -> bool {
         let sim = self.host(node);
         sim.host.is_some() && (self.keeps_journal(node) || self.may_forget(node))
     }
 
-    /// The next fault strikes.
-    pub(crate) fn strike(&mut self) {
-        let every_us = self.faults.every_us;
-        if every_us == 0 {
-            return;
-        }
-        let wait_us = self.rng.faults.wait(every_us);
-        self.queue.push(self.now + wait_us, Event::Fault);
+    /// The next fault, and how long it lasts; [`crate::paxos::Paxos::aim`] tells where it strikes.
+    pub(crate) fn draw_fault(&mut self) -> (FaultKind, Micros) {
         let mut kind = self.any_kind_of_fault();
-        let nodes = self.layout.nodes();
+        let nodes = self.system.layout.nodes();
         let rng = &mut self.rng.faults;
         let node = *rng.pick(&nodes).expect("a cluster has nodes");
         let other = *rng.pick(&nodes).expect("a cluster has nodes");
@@ -92,29 +30,17 @@ impl World {
         if kind == FaultKind::Crash && self.keeps_journal(node) {
             kind = FaultKind::CrashWithJournal;
         }
-        let id = self.faults.next_id;
-        let lasting = match self.begin(kind, id, node, other) {
-            Begun::NotHere => return,
-            Begun::AtOnce => None,
-            Begun::Lasts(fault) => Some(fault),
-        };
-        self.faults.next_id += 1;
-        self.stats.faults.note(kind);
-        self.trace
-            .note(self.now, Happened::Fault(kind.name(), node, other));
-        if let Some(fault) = lasting {
-            self.faults.active.insert(id, fault);
-            self.queue.push(self.now + lasts_us, Event::FaultEnds(id));
-        }
+        self.system.aim = (node, other);
+        (kind, lasts_us)
     }
 
     fn any_kind_of_fault(&mut self) -> FaultKind {
-        let weight = |kind: FaultKind| kind.weight(self.layout.sync);
+        let weight = |kind: FaultKind| kind.weight(self.system.layout.sync);
         let total = FaultKind::ALL.into_iter().map(weight).sum();
         let mut drawn = self.rng.faults.below(total);
         let mut kinds = FaultKind::ALL.into_iter();
         let is_drawn = |kind: &FaultKind| {
-            let weight = kind.weight(self.layout.sync);
+            let weight = kind.weight(self.system.layout.sync);
             let is_it = drawn < weight;
             drawn = drawn.saturating_sub(weight);
             is_it
@@ -122,22 +48,26 @@ impl World {
         kinds.find(is_drawn).expect("the weights add up")
     }
 
-    fn begin(&mut self, kind: FaultKind, id: u64, node: u8, other: u8) -> Begun {
+    pub(crate) fn begin(&mut self, kind: FaultKind) -> Option<Strike<Paxos>> {
+        let (node, other) = self.system.aim;
         match kind {
-            FaultKind::OneWayCut | FaultKind::PairCut if node == other => Begun::NotHere,
-            FaultKind::OneWayCut => self.cut_pairs(vec![(node, other)]),
-            FaultKind::PairCut => self.cut_pairs(vec![(node, other), (other, node)]),
+            FaultKind::OneWayCut | FaultKind::PairCut if node == other => None,
+            FaultKind::OneWayCut => self.cut(vec![(node, other)]),
+            FaultKind::PairCut => self.cut(vec![(node, other), (other, node)]),
             FaultKind::OneWayIsolation | FaultKind::Isolation | FaultKind::Split => {
                 let pairs = self.pairs_between_parts(kind, node);
-                self.cut_pairs(pairs)
+                self.cut(pairs)
             }
             FaultKind::LossOfType => {
                 let rng = &mut self.rng.faults;
                 let kind = *rng.pick(&Type::ALL).expect("there are types");
                 let all = rng.chance_ppm(500_000);
-                let ppm = if all { 1_000_000 } else { 700_000 };
-                self.network.rules.insert(id, DropRule { kind, ppm });
-                Begun::Lasts(Fault::Rule)
+                let rates = TypeRates {
+                    kind: kind as u8,
+                    loss_ppm: if all { 1_000_000 } else { 700_000 },
+                    hold_up_ppm: 0,
+                };
+                self.raise_type_rates(self.fault_number(), rates)
             }
             FaultKind::BadWeather => {
                 let rng = &mut self.rng.faults;
@@ -147,69 +77,68 @@ impl World {
                     hold_up_ppm: rng.below(300_000),
                     bit_flip_ppm: rng.below(50_000),
                 };
-                self.network.extra.insert(id, rates);
-                Begun::Lasts(Fault::Rates)
+                self.raise_rates(rates)
             }
             FaultKind::LinksHeld => {
                 self.hold_links(node);
-                Begun::Lasts(Fault::LinksHeld(node))
+                Strike::until(move |world| world.release_links(node))
             }
             FaultKind::ProcessStopped => {
                 self.freeze(node);
-                Begun::Lasts(Fault::Frozen(node))
+                Strike::until(move |world| world.thaw(node))
             }
             FaultKind::SlowNode => {
                 let rng = &mut self.rng.faults;
                 let packet_us = rng.between(SLOW_PACKET_MIN_US, SLOW_PACKET_MAX_US);
                 self.slow_down(node, packet_us);
-                Begun::Lasts(Fault::Slow(node))
+                Strike::until(move |world: &mut World| world.slow_down(node, 0))
             }
             FaultKind::ClockJump => {
                 let by_us = self.rng.faults.below(CLOCK_JUMP_MAX_US);
                 self.jump_clock(node, by_us);
-                Begun::AtOnce
+                Some(Strike::Once)
             }
             FaultKind::ClockStall => {
                 self.stop_clock(node);
-                Begun::Lasts(Fault::ClockStands(node))
+                Strike::until(move |world| world.start_clock(node))
             }
             FaultKind::EarlyTrim => self.trim_early(node),
             FaultKind::StrayRecovery => self.recover_stray(node),
             FaultKind::LeaderMove => self.move_leader(),
-            FaultKind::HandOffFails if self.hand_off(node, true) => {
-                Begun::Lasts(Fault::HandOff(node))
-            }
+            FaultKind::HandOffFails if self.hand_off(node, true) => Strike::until(move |world| {
+                world.hand_off(node, false);
+            }),
             FaultKind::Crash | FaultKind::CrashWithJournal if self.may_crash(node) => {
                 self.crash(node);
-                Begun::Lasts(Fault::Down(node))
+                Strike::down(node, move |world| world.start(node))
             }
             FaultKind::PowerCut => {
-                let nodes = self.layout.nodes();
+                let nodes = self.system.layout.nodes();
                 let up = nodes.into_iter().filter(|n| self.host(*n).host.is_some());
                 let up: Vec<u8> = up.collect();
                 self.power_cut();
-                Begun::Lasts(Fault::PowerCut(up))
+                Strike::until(move |world| up.into_iter().for_each(|node| world.start(node)))
             }
             FaultKind::DiskFull if self.keeps_journal(node) => {
                 self.fill_disk(node, true);
-                Begun::Lasts(Fault::DiskFull(node))
+                Strike::until(move |world| world.fill_disk(node, false))
             }
             FaultKind::DiskFails if self.keeps_journal(node) => {
                 self.fail_disk(node);
-                Begun::AtOnce
+                Some(Strike::Once)
             }
             FaultKind::JournalDamaged if self.keeps_journal(node) && self.may_forget(node) => {
                 self.crash(node);
                 self.damage_journal(node);
-                Begun::Lasts(Fault::Down(node))
+                Strike::down(node, move |world| world.start(node))
             }
-            _ => Begun::NotHere,
+            _ => None,
         }
     }
 
     /// Links between a host and all others, or between two parts of the cluster.
     fn pairs_between_parts(&mut self, kind: FaultKind, node: u8) -> Vec<(u8, u8)> {
-        let nodes = self.layout.nodes();
+        let nodes = self.system.layout.nodes();
         let rng = &mut self.rng.faults;
         let is_split = kind == FaultKind::Split;
         let mut in_part = |n: u8| {
@@ -235,15 +164,15 @@ impl World {
 
     /// A floor that is true reaches an acceptor, and another node's leader role, before any replica
     /// would have told it.
-    fn trim_early(&mut self, node: u8) -> Begun {
+    fn trim_early(&mut self, node: u8) -> Option<Strike<Paxos>> {
         let rng = &mut self.rng.faults;
-        let partition = rng.below(self.layout.partitions as u64) as usize;
-        let replicas = &self.layout.replicas;
+        let partition = rng.below(self.system.layout.partitions as u64) as usize;
+        let replicas = &self.system.layout.replicas;
         let from = *rng.pick(replicas).expect("a cluster has replicas");
-        let Some(leader) = rng.pick(&self.layout.leaders).copied() else {
-            return Begun::NotHere;
+        let Some(leader) = rng.pick(&self.system.layout.leaders).copied() else {
+            return None;
         };
-        let is_acceptor = self.layout.acceptors.contains(&node);
+        let is_acceptor = self.system.layout.acceptors.contains(&node);
         let held = self.held_by_majority(partition);
         let Some(host) = self
             .host(from)
@@ -251,7 +180,7 @@ impl World {
             .as_ref()
             .filter(|_| is_acceptor && held > 0)
         else {
-            return Begun::NotHere;
+            return None;
         };
         let mut header = Header::new(Type::Trim, u16::from(from), host.config().epoch);
         header.partition = partition as u16;
@@ -259,12 +188,12 @@ impl World {
         self.transmit(from, node, &forge::packet(&header, &[]));
         header.flags = flag::LEADER;
         self.transmit(from, leader, &forge::packet(&header, &[]));
-        Begun::AtOnce
+        Some(Strike::Once)
     }
 
     /// The last instance that a majority of replicas holds durably.
     fn held_by_majority(&self, partition: usize) -> u64 {
-        let replicas = self.layout.replicas.iter();
+        let replicas = self.system.layout.replicas.iter();
         let held = replicas.map(|n| self.host(*n).apps[partition].durable.applied);
         let mut held: Vec<u64> = held.collect();
         held.sort_unstable();
@@ -272,35 +201,28 @@ impl World {
     }
 
     /// A learner recovers an instance that may be decided, under way, or far ahead.
-    fn recover_stray(&mut self, node: u8) -> Begun {
-        let is_up = self.host(node).is_well() && self.layout.replicas.contains(&node);
+    fn recover_stray(&mut self, node: u8) -> Option<Strike<Paxos>> {
+        let is_up = self.host(node).is_well() && self.system.layout.replicas.contains(&node);
         if !is_up {
-            return Begun::NotHere;
+            return None;
         }
         let rng = &mut self.rng.faults;
-        let partition = rng.below(self.layout.partitions as u64) as usize;
+        let partition = rng.below(self.system.layout.partitions as u64) as usize;
         let ahead = rng.between(1, STRAY_RECOVERY_MAX);
         let instance = self.host(node).apps[partition].live.applied + ahead;
         self.recover_in(node, partition, instance, b"");
-        Begun::AtOnce
+        Some(Strike::Once)
     }
 
-    fn move_leader(&mut self) -> Begun {
-        let mut leaders = self.layout.leaders.clone();
+    fn move_leader(&mut self) -> Option<Strike<Paxos>> {
+        let mut leaders = self.system.layout.leaders.clone();
         if leaders.len() < 2 {
-            return Begun::NotHere;
+            return None;
         }
         let by = 1 + self.rng.faults.below(leaders.len() as u64 - 1);
         leaders.rotate_left(by as usize);
         self.reorder_leaders(leaders);
-        Begun::AtOnce
-    }
-
-    fn cut_pairs(&mut self, pairs: Vec<(u8, u8)>) -> Begun {
-        for (from, to) in &pairs {
-            self.network.cuts.cut(*from, *to);
-        }
-        Begun::Lasts(Fault::Cut(pairs))
+        Some(Strike::Once)
     }
 
     /// Let every hand-over of a decided value fail on this host, or not. False if it has none.
@@ -308,9 +230,9 @@ impl World {
         let Some(at) = self.index(node) else {
             return false;
         };
-        let host = self.hosts[at].host.as_mut();
+        let host = self.system.hosts[at].host.as_mut();
         match host.and_then(|h| h.switch_mut()) {
-            Some(switch) if self.layout.replicas.contains(&node) => {
+            Some(switch) if self.system.layout.replicas.contains(&node) => {
                 switch.set_hand_off_fails(fails);
                 true
             }
@@ -318,55 +240,14 @@ impl World {
         }
     }
 
-    pub(crate) fn end_fault(&mut self, id: u64) {
-        let Some(fault) = self.faults.active.remove(&id) else {
-            return;
-        };
-        match fault {
-            Fault::Cut(pairs) => {
-                for (from, to) in pairs {
-                    self.network.cuts.mend(from, to);
-                }
-            }
-            Fault::Rates => {
-                self.network.extra.remove(&id);
-            }
-            Fault::Rule => {
-                self.network.rules.remove(&id);
-            }
-            Fault::LinksHeld(node) => self.release_links(node),
-            Fault::Frozen(node) => self.thaw(node),
-            Fault::Slow(node) => self.slow_down(node, 0),
-            Fault::ClockStands(node) => self.start_clock(node),
-            Fault::Down(node) => self.start(node),
-            Fault::PowerCut(nodes) => nodes.into_iter().for_each(|node| self.start(node)),
-            Fault::DiskFull(node) => self.fill_disk(node, false),
-            Fault::HandOff(node) => {
-                self.hand_off(node, false);
-            }
-        }
-        self.trace
-            .note(self.now, Happened::Fault("end of fault", 0, 0));
-    }
-
     /// End all faults, those of the links first. Hosts that `stay_down` says stay down.
     pub fn end_all_faults(&mut self, stay_down: &[u8]) {
-        self.faults.every_us = 0;
         self.attack_every(0);
-        for id in self.faults.active.keys().copied().collect::<Vec<_>>() {
-            match self.faults.active.get(&id) {
-                Some(Fault::Down(node)) if stay_down.contains(node) => {
-                    self.faults.active.remove(&id);
-                }
-                _ => self.end_fault(id),
-            }
-        }
+        self.end_faults_but(stay_down);
         self.controllers_up();
-        self.network.heal();
-        for (from, to, bytes) in std::mem::take(&mut self.kept) {
-            self.transmit(from, to, &bytes);
-        }
-        for node in self.layout.nodes() {
+        self.links.heal();
+        self.release();
+        for node in self.system.layout.nodes() {
             if !stay_down.contains(&node) {
                 self.start(node);
             }

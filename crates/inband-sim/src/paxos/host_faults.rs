@@ -4,20 +4,20 @@ use inband_paxos::timing::Micros;
 
 use crate::paxos::limits::SLOW_QUEUE_MAX_US;
 use crate::paxos::store::StoreReplica;
-use crate::paxos::world::World;
+use crate::paxos::World;
 
 impl World {
     /// Stop a host's process (as SIGSTOP does) until [`World::thaw`]; packets wait for it.
     pub fn freeze(&mut self, node: u8) {
         if let Some(at) = self.index(node) {
-            self.hosts[at].frozen += 1;
+            self.system.hosts[at].frozen += 1;
         }
     }
 
     /// Let a stopped process go on.
     pub fn thaw(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         sim.frozen = sim.frozen.saturating_sub(1);
         if sim.frozen > 0 {
             return;
@@ -33,8 +33,8 @@ impl World {
     /// The data directory of a host that is down and runs the real store is emptied.
     pub fn lose_store(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
-        let (logs, sync) = (self.layout.partitions, self.layout.sync);
-        let sim = &mut self.hosts[at];
+        let (logs, sync) = (self.system.layout.partitions, self.system.layout.sync);
+        let sim = &mut self.system.hosts[at];
         let empty = || StoreReplica::new(logs, sync).expect("a directory for temporary files");
         if sim.host.is_none() && sim.store.is_some() {
             sim.store = Some(empty());
@@ -44,14 +44,14 @@ impl World {
     /// From now on a host takes this long for every packet; 0: no time.
     pub fn slow_down(&mut self, node: u8, packet_us: Micros) {
         if let Some(at) = self.index(node) {
-            self.hosts[at].packet_us = packet_us;
+            self.system.hosts[at].packet_us = packet_us;
         }
     }
 
     /// When a host comes to a packet that has just arrived: at once, later, or never.
     pub(crate) fn time_for_packet(&mut self, node: u8) -> Option<Micros> {
         let at = self.index(node)?;
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let begins_at = sim.busy_until.max(self.now);
         if begins_at > self.now + SLOW_QUEUE_MAX_US {
             return None;
@@ -65,25 +65,25 @@ impl World {
     /// The clock of a host jumps forward.
     pub fn jump_clock(&mut self, node: u8, by_us: Micros) {
         let Some(at) = self.index(node) else { return };
-        self.hosts[at].clock.jump(by_us);
+        self.system.hosts[at].clock.jump(by_us);
         // Its timers go by the clock.
-        self.hosts[at].tick_at = Micros::MAX;
+        self.system.hosts[at].tick_at = Micros::MAX;
         self.arm(at);
     }
 
     /// The clock of a host stands still until [`World::start_clock`].
     pub fn stop_clock(&mut self, node: u8) {
         if let Some(at) = self.index(node) {
-            self.hosts[at].clock.stand(self.now);
+            self.system.hosts[at].clock.stand(self.now);
         }
     }
 
     /// It goes on from where it stood.
     pub fn start_clock(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
-        let stood_us = self.hosts[at].clock.go_on(self.now);
-        self.ledger.delay(node, stood_us);
-        self.hosts[at].tick_at = Micros::MAX;
+        let stood_us = self.system.hosts[at].clock.go_on(self.now);
+        self.system.ledger.delay(node, stood_us);
+        self.system.hosts[at].tick_at = Micros::MAX;
         self.arm(at);
         self.sync_later(at);
     }
@@ -91,14 +91,14 @@ impl World {
     /// Hold all packets from and to a host until [`World::release_links`]; its process goes on.
     pub fn hold_links(&mut self, node: u8) {
         if let Some(at) = self.index(node) {
-            self.hosts[at].links_held += 1;
+            self.system.hosts[at].links_held += 1;
         }
     }
 
     /// Let the held packets go.
     pub fn release_links(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         sim.links_held = sim.links_held.saturating_sub(1);
         if sim.links_held == 0 {
             self.let_go(at);
@@ -106,10 +106,10 @@ impl World {
     }
 
     fn let_go(&mut self, at: usize) {
-        if self.hosts[at].frozen > 0 || self.hosts[at].links_held > 0 {
+        if self.system.hosts[at].frozen > 0 || self.system.hosts[at].links_held > 0 {
             return;
         }
-        for (from, to, bytes) in std::mem::take(&mut self.hosts[at].waiting) {
+        for (from, to, bytes) in std::mem::take(&mut self.system.hosts[at].waiting) {
             self.transmit(from, to, &bytes);
         }
     }

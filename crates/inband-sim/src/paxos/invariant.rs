@@ -1,9 +1,8 @@
 //! What must be true in every schedule, each rule with a name: violations, models and mutants speak
 //! of the same things.
 
-use std::fmt;
-
-use crate::listed::listed;
+use crate::listed;
+use crate::violation;
 
 listed! {
     /// A rule that the simulator checks.
@@ -39,26 +38,8 @@ impl Invariant {
     }
 }
 
-impl fmt::Display for Invariant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
-/// A rule that was broken, and how.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken {
-    /// Which rule.
-    pub invariant: Invariant,
-    /// What is wrong.
-    pub what: String,
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.invariant, self.what)
-    }
-}
+/// An invariant that was broken, and how.
+pub type Broken = violation::Broken<Invariant>;
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use inband_paxos::timing::Micros;
 use crate::paxos::event::Event;
 use crate::paxos::invariant::Invariant;
 use crate::paxos::limits::{CROWD, CROWD_PPM, LIVENESS_MAX_US, LIVENESS_PROBE_US, READS_PPM};
-use crate::paxos::world::World;
+use crate::paxos::{counts, World};
 
 /// Recoveries of single instances that a host has begun.
 pub(crate) fn recoveries(host: &Host) -> u64 {
@@ -17,43 +17,46 @@ pub(crate) fn recoveries(host: &Host) -> u64 {
 impl World {
     /// Clients of every replica submit a command this often on average; 0: they rest.
     pub fn load(&mut self, every_us: Micros) {
-        let started = self.load_us == 0 && every_us > 0;
-        self.load_us = every_us;
+        let started = self.system.load_us == 0 && every_us > 0;
+        self.system.load_us = every_us;
         if started {
-            for node in self.layout.replicas.clone() {
-                let wait_us = self.rng.load.wait(every_us);
-                self.queue.push(self.now + wait_us, Event::Submit(node));
+            for node in self.system.layout.replicas.clone() {
+                let wait_us = self.system.rng.load.wait(every_us);
+                self.after(wait_us, Event::Submit(node));
             }
         }
     }
 
     /// A client's time has come.
     pub(crate) fn client(&mut self, node: u8) {
-        if self.load_us == 0 {
+        if self.system.load_us == 0 {
             return;
         }
         // Now and then a whole crowd comes, more than a window takes.
-        let crowd = self.rng.load.chance_ppm(CROWD_PPM);
+        let crowd = self.system.rng.load.chance_ppm(CROWD_PPM);
         let count = if crowd { CROWD } else { 1 };
         for _ in 0..count {
             self.submit(node);
-            if self.rng.load.chance_ppm(READS_PPM) {
+            if self.system.rng.load.chance_ppm(READS_PPM) {
                 self.read(node);
             }
         }
-        let wait_us = self.rng.load.wait(self.load_us);
-        self.queue.push(self.now + wait_us, Event::Submit(node));
+        let wait_us = self.system.rng.load.wait(self.system.load_us);
+        self.after(wait_us, Event::Submit(node));
     }
 
     /// Hosts that are left out for good: never more than the cluster promises to survive.
     pub fn choose_the_dead(&mut self) -> Vec<u8> {
         let mut dead = Vec::new();
-        let mut replicas = self.layout.replica_failures_max();
-        let mut leaders = self.layout.leaders.len() - 1;
-        for sim in &self.hosts {
+        let mut replicas = self.system.layout.replica_failures_max();
+        let mut leaders = self.system.layout.leaders.len() - 1;
+        for sim in &self.system.hosts {
             let node = sim.node;
             let is = |of: &[u8]| usize::from(of.contains(&node));
-            let (r, l) = (is(&self.layout.replicas), is(&self.layout.leaders));
+            let (r, l) = (
+                is(&self.system.layout.replicas),
+                is(&self.system.layout.leaders),
+            );
             let spared = sim.host.is_some() || replicas < r || leaders < l;
             let spared = spared || !self.may_die(node, &dead);
             if !spared && self.rng.faults.chance_ppm(500_000) {
@@ -67,7 +70,7 @@ impl World {
 
     /// Replicas that are up.
     pub fn living_replicas(&self) -> Vec<u8> {
-        let mut living = self.layout.replicas.clone();
+        let mut living = self.system.layout.replicas.clone();
         living.retain(|node| self.host(*node).host.is_some());
         living
     }
@@ -76,17 +79,19 @@ impl World {
     pub fn is_settled(&self) -> bool {
         let replicas = self.living_replicas();
         let is_equal = |partition: usize| {
-            let applied = self.ledger.last(partition);
-            let hash = self.ledger.state_after(partition, applied);
-            applied >= self.observers[partition].chosen_highest()
+            let applied = self.system.ledger.last(partition);
+            let hash = self.system.ledger.state_after(partition, applied);
+            applied >= self.system.observers[partition].chosen_highest()
                 && replicas.iter().all(|node| {
                     let state = &self.host(*node).apps[partition].live;
                     state.applied == applied && (applied == 0 || Some(state.hash) == hash)
                 })
         };
         self.plane_is_settled()
-            && replicas.iter().all(|node| self.ledger.is_idle(*node))
-            && (0..self.layout.partitions).all(is_equal)
+            && replicas
+                .iter()
+                .all(|node| self.system.ledger.is_idle(*node))
+            && (0..self.system.layout.partitions).all(is_equal)
     }
 
     /// Nothing goes wrong any more: every living replica gets a command and a read through in each
@@ -94,19 +99,19 @@ impl World {
     pub fn must_settle(&mut self) {
         let started = self.now;
         let until = started + LIVENESS_MAX_US;
-        self.load_us = 0;
+        self.system.load_us = 0;
         let living = self.living_replicas();
-        let logs = 0..self.layout.partitions;
+        let logs = 0..self.system.layout.partitions;
         for (node, partition) in living.iter().flat_map(|n| logs.clone().map(|p| (*n, p))) {
             let mut got_through = false;
             while !got_through && self.now < until && self.violation.is_none() {
-                let before = self.ledger.ends;
+                let before = self.system.ledger.ends;
                 let asked = self.submit_to(node, partition) && self.read_from(node, partition);
                 let probe_until = (self.now + LIVENESS_PROBE_US).min(until);
-                self.run_until(probe_until, |w| w.ledger.is_idle(node));
-                let after = self.ledger.ends;
+                self.step_until(probe_until, |w| w.system.ledger.is_idle(node));
+                let after = self.system.ledger.ends;
                 let succeeded = after.success > before.success && after.reads > before.reads;
-                got_through = asked && succeeded && self.ledger.is_idle(node);
+                got_through = asked && succeeded && self.system.ledger.is_idle(node);
                 if !got_through {
                     self.now = self.now.max(probe_until);
                 }
@@ -117,7 +122,7 @@ impl World {
                 self.check(Err(Invariant::Liveness.broken(late)));
             }
         }
-        if self.violation.is_none() && !self.run_until(until, World::is_settled) {
+        if self.violation.is_none() && !self.step_until(until, World::is_settled) {
             let late = format!("not settled in time: {}", self.explain());
             self.check(Err(Invariant::Liveness.broken(late)));
         }
@@ -125,24 +130,24 @@ impl World {
             let equal = self.stores_are_equal();
             self.check(equal);
         }
-        self.stats.settled_after_us = self.now - started;
-        for sim in &self.hosts {
-            self.stats.recoveries += sim.host.as_ref().map_or(0, recoveries);
+        for sim in &self.system.hosts {
+            self.stats
+                .count(counts::RECOVERIES, sim.host.as_ref().map_or(0, recoveries));
         }
     }
 
     /// Where everybody stands, for the report of a failure.
     pub fn explain(&self) -> String {
-        let logs = 0..self.layout.partitions;
+        let logs = 0..self.system.layout.partitions;
         logs.map(|partition| self.explain_log(partition))
             .collect::<Vec<String>>()
             .join("\n  ")
     }
 
     fn explain_log(&self, partition: usize) -> String {
-        let chosen = self.observers[partition].chosen_highest();
+        let chosen = self.system.observers[partition].chosen_highest();
         let mut lines = vec![format!("log {partition}: chosen up to {chosen}")];
-        for sim in &self.hosts {
+        for sim in &self.system.hosts {
             let Some(host) = &sim.host else {
                 lines.push(format!("node {} is down", sim.node));
                 continue;
@@ -155,7 +160,7 @@ impl World {
                     sim.apps[partition].live.applied,
                     learner.next(),
                     learner.known_highest(),
-                    self.ledger.outstanding(sim.node),
+                    self.system.ledger.outstanding(sim.node),
                     log.trim().floor(),
                 );
             }
@@ -170,7 +175,7 @@ impl World {
                 );
             }
             if let (true, Some(switch)) = (
-                self.layout.acceptor_hosts.contains(&sim.node),
+                self.system.layout.acceptor_hosts.contains(&sim.node),
                 host.switch(),
             ) {
                 let view = switch.registers().acceptor.acceptor(partition);

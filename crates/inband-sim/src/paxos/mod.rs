@@ -8,9 +8,9 @@
 
 mod app;
 mod attacker;
-mod campaign;
 mod clients;
 mod clock;
+pub mod counts;
 mod epochs;
 mod event;
 mod fault_kind;
@@ -18,39 +18,59 @@ mod faults;
 mod forge;
 mod history;
 mod host_faults;
+mod inbound;
 mod invariant;
 mod layout;
 mod ledger;
 pub mod limits;
 mod liveness;
 mod mutation;
-mod network;
 mod observer;
 mod plane;
 mod power;
 mod replicas;
 mod rounds;
-mod run;
 mod simhost;
-mod stats;
 mod store;
 mod stores;
+mod system;
 mod trace;
 mod world;
 
+use inband_dataplane::wire::{self, Header};
+
 pub use app::{App, State};
-pub use campaign::{Campaign, Summary};
 pub use epochs::Members;
-pub use fault_kind::{FaultCounts, FaultKind, FAULT_KINDS};
-pub use faults::Unkindness;
+pub use event::Packet;
+pub use fault_kind::FaultKind;
 pub use invariant::{Broken, Invariant};
 pub use layout::Layout;
 pub use ledger::{Ends, Ledger};
 pub use mutation::Mutation;
-pub use network::{DropRule, Fate, Filter, Network, Passing, Rates};
 pub use observer::Observer;
-pub use run::{run, Options, Report};
 pub use simhost::SimHost;
-pub use stats::Stats;
-pub use trace::{round_name, Happened, Trace};
-pub use world::{Violation, World};
+pub use system::{Options, Paxos};
+pub use trace::{round_name, Happened};
+
+/// The world of Paxos.
+pub type World = crate::World<Paxos>;
+/// What a seed came to.
+pub type Report = crate::Report<Invariant>;
+/// A packet as a test's filter sees it.
+pub type Passing<'a> = crate::links::Passing<'a, u8, Packet>;
+
+impl Passing<'_> {
+    /// Its header.
+    ///
+    /// # Panics
+    /// If it has none: then the world has noticed already.
+    pub fn header(&self) -> Header {
+        let (header, _) = wire::parse(&self.packet.bytes).expect("it was sent by a host");
+        header
+    }
+}
+
+/// Play the schedule of a seed.
+pub fn run(seed: u64, options: &Options) -> Report {
+    crate::run::<Paxos>(seed, options)
+}

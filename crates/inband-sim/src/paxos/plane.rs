@@ -34,7 +34,7 @@ use crate::paxos::limits::{
     CONTROL_LINK_MAX_US, CONTROL_TICK_MAX_US,
 };
 use crate::paxos::trace::Happened;
-use crate::paxos::world::World;
+use crate::paxos::{counts, World};
 
 /// The controllers' node ids; nobody else has such.
 pub(crate) const CONTROLLERS: [NodeId; 3] = [201, 202, 203];
@@ -211,29 +211,39 @@ impl Plane {
 impl World {
     /// The control plane begins.
     pub(crate) fn found(&mut self) {
-        let Some(plane) = &self.plane else { return };
+        let Some(plane) = &self.system.plane else {
+            return;
+        };
         let hosts: Vec<NodeId> = plane.parts.keys().copied().collect();
-        let first = first_configuration(&self.layout);
+        let first = first_configuration(&self.system.layout);
         self.append(Command::Found(first));
         for at in 0..CONTROLLERS.len() {
-            self.queue.push(self.now + 1, Event::ControllerTick(at));
+            self.after(1, Event::ControllerTick(at));
         }
         for node in hosts {
-            self.queue.push(self.now + 1, Event::MemberTick(node));
+            self.after(1, Event::MemberTick(node));
         }
     }
 
     /// The host of a member has started.
     pub(crate) fn start_member(&mut self, node: NodeId) {
         let at = self.index(node).expect("it has started");
-        let life = self.hosts[at].incarnation;
-        let geometry = self.layout.geometry();
-        let has_acceptor = self.layout.acceptor_hosts.contains(&node);
-        let switch = self.hosts[at].host.as_ref().and_then(|host| host.switch());
+        let life = self.system.hosts[at].incarnation;
+        let geometry = self.system.layout.geometry();
+        let has_acceptor = self.system.layout.acceptor_hosts.contains(&node);
+        let switch = self.system.hosts[at]
+            .host
+            .as_ref()
+            .and_then(|host| host.switch());
         let registers = switch
             .map(|s| s.registers().clone())
             .filter(|_| has_acceptor);
-        let Some(part) = self.plane.as_mut().and_then(|p| p.parts.get_mut(&node)) else {
+        let Some(part) = self
+            .system
+            .plane
+            .as_mut()
+            .and_then(|p| p.parts.get_mut(&node))
+        else {
             return;
         };
         let config = MemberConfig {
@@ -256,7 +266,12 @@ impl World {
 
     /// The host of a member is gone.
     pub(crate) fn crash_member(&mut self, node: NodeId) {
-        if let Some(part) = self.plane.as_mut().and_then(|p| p.parts.get_mut(&node)) {
+        if let Some(part) = self
+            .system
+            .plane
+            .as_mut()
+            .and_then(|p| p.parts.get_mut(&node))
+        {
             part.member = None;
             part.voting_in = None;
         }
@@ -269,8 +284,12 @@ impl World {
         act: impl FnOnce(&mut SimMember, Micros, &mut Outbox),
     ) {
         let at = self.index(node).expect("members are hosts");
-        let shows = self.hosts[at].clock.shows(self.now);
-        let part = self.plane.as_mut().and_then(|p| p.parts.get_mut(&node));
+        let shows = self.system.hosts[at].clock.shows(self.now);
+        let part = self
+            .system
+            .plane
+            .as_mut()
+            .and_then(|p| p.parts.get_mut(&node));
         let Some(part) = part else { return };
         let Some(member) = &mut part.member else {
             return;
@@ -296,27 +315,34 @@ impl World {
 
     /// What a member did to its acceptor's registers is no step of the protocol: it goes on from there.
     fn look_at_member(&mut self, at: usize) {
-        let node = self.hosts[at].node;
-        if !self.layout.acceptor_hosts.contains(&node) {
+        let node = self.system.hosts[at].node;
+        if !self.system.layout.acceptor_hosts.contains(&node) {
             return;
         }
-        let switch = self.hosts[at].host.as_ref().and_then(|host| host.switch());
+        let switch = self.system.hosts[at]
+            .host
+            .as_ref()
+            .and_then(|host| host.switch());
         let Some(registers) = switch.map(|switch| switch.registers().clone()) else {
             return;
         };
         let view = registers.acceptor.acceptor(0);
-        let part = self.plane.as_mut().and_then(|p| p.parts.get_mut(&node));
+        let part = self
+            .system
+            .plane
+            .as_mut()
+            .and_then(|p| p.parts.get_mut(&node));
         let part = part.expect("it has a part");
         let epoch = view.epoch as Epoch;
-        let mut observers = self.observers.iter_mut();
+        let mut observers = self.system.observers.iter_mut();
         let seen = if !view.voting {
             part.voting_in = None;
             observers.for_each(|observer| observer.sealed(node, &registers));
             Ok(())
         } else if part.voting_in != Some(epoch) {
             part.voting_in = Some(epoch);
-            self.hosts[at].memory_lost = false;
-            self.hosts[at].votes_in = epoch;
+            self.system.hosts[at].memory_lost = false;
+            self.system.hosts[at].votes_in = epoch;
             let happened = Happened::Epoch(node, "votes in", epoch);
             self.trace.note(self.now, happened);
             observers.try_for_each(|observer| observer.installed(node, &registers))
@@ -328,10 +354,10 @@ impl World {
 
     /// A host is told of a configuration.
     fn enter(&mut self, at: usize, configuration: &Configuration) {
-        let node = self.hosts[at].node;
+        let node = self.system.hosts[at].node;
         let config = epoch_config(configuration);
-        let is_new = self.hosts[at].epoch < config.epoch;
-        self.hosts[at].epoch = config.epoch;
+        let is_new = self.system.hosts[at].epoch < config.epoch;
+        self.system.hosts[at].epoch = config.epoch;
         if is_new {
             let happened = Happened::Epoch(node, "enters", config.epoch);
             self.trace.note(self.now, happened);
@@ -345,14 +371,14 @@ impl World {
     }
 
     pub(crate) fn member_tick(&mut self, node: NodeId) {
-        let wait_us = self.rng.epochs.between(1, CONTROL_TICK_MAX_US);
-        self.queue.push(self.now + wait_us, Event::MemberTick(node));
+        let wait_us = self.system.rng.epochs.between(1, CONTROL_TICK_MAX_US);
+        self.after(wait_us, Event::MemberTick(node));
         let at = self.index(node).expect("members are hosts");
-        let sim = &self.hosts[at];
+        let sim = &self.system.hosts[at];
         if sim.frozen > 0 || sim.host.is_none() || sim.clock.stands() {
             return;
         }
-        let is_replica = self.layout.replicas.contains(&node);
+        let is_replica = self.system.layout.replicas.contains(&node);
         let applied = sim.apps.iter().map(|app| app.live.applied);
         let applied: Vec<u64> = applied.collect();
         self.with_member(node, node, |member, now, out| {
@@ -364,18 +390,19 @@ impl World {
     }
 
     pub(crate) fn controller_tick(&mut self, at: usize) {
-        let wait_us = self.rng.epochs.between(1, CONTROL_TICK_MAX_US);
-        self.queue
-            .push(self.now + wait_us, Event::ControllerTick(at));
+        let wait_us = self.system.rng.epochs.between(1, CONTROL_TICK_MAX_US);
+        self.after(wait_us, Event::ControllerTick(at));
         let now = self.now;
-        let Some(plane) = &mut self.plane else { return };
+        let Some(plane) = &mut self.system.plane else {
+            return;
+        };
         let seat = &mut plane.seats[at];
         if seat.down_until > now {
             return;
         }
         while let Some(command) = plane.log.get(seat.applied) {
             // Not all at once: a controller may be behind.
-            if !self.rng.epochs.chance_ppm(700_000) {
+            if !self.system.rng.epochs.chance_ppm(700_000) {
                 break;
             }
             seat.state
@@ -399,8 +426,8 @@ impl World {
     }
 
     fn send_control(&mut self, from: NodeId, to: NodeId, message: Message) {
-        let rng = &mut self.rng.epochs;
-        if !self.network.passes_control(rng, from, to) {
+        let rng = &mut self.system.rng.epochs;
+        if !self.links.passes_connection(rng, from, to) {
             return;
         }
         let late = rng.chance_ppm(20_000);
@@ -411,7 +438,7 @@ impl World {
         };
         let delay_us = rng.between(1, most_us);
         let arrives = Event::Control(from, to, Box::new(message));
-        self.queue.push(self.now + delay_us, arrives);
+        self.after(delay_us, arrives);
     }
 
     /// A control message arrives.
@@ -430,7 +457,7 @@ impl World {
             });
         };
         let now = self.now;
-        let (Some(plane), Message::Report(report)) = (&mut self.plane, message) else {
+        let (Some(plane), Message::Report(report)) = (&mut self.system.plane, message) else {
             return;
         };
         let seat = &mut plane.seats[at];
@@ -445,18 +472,20 @@ impl World {
     }
 
     fn propose(&mut self, command: Option<Command>) {
-        let rng = &mut self.rng.epochs;
+        let rng = &mut self.system.rng.epochs;
         let is_lost = rng.chance_ppm(CONTROL_COMMAND_LOST_PPM);
         let wait_us = rng.between(1, CONTROL_COMMAND_MAX_US);
         if let Some(command) = command.filter(|_| !is_lost) {
             let append = Event::Append(Box::new(command));
-            self.queue.push(self.now + wait_us, append);
+            self.after(wait_us, append);
         }
     }
 
     /// A command is in the controllers' log.
     pub(crate) fn append(&mut self, command: Command) {
-        let Some(plane) = &mut self.plane else { return };
+        let Some(plane) = &mut self.system.plane else {
+            return;
+        };
         if plane.state.apply(&command).is_err() {
             return; // somebody else was faster
         }
@@ -466,37 +495,40 @@ impl World {
         for configuration in [pending, Some(opened.clone())].into_iter().flatten() {
             if plane.announced.insert(configuration.epoch) {
                 let acceptors = configuration.acceptors();
-                for observer in &mut self.observers {
+                for observer in &mut self.system.observers {
                     observer.epoch_begins(configuration.epoch, &acceptors);
                 }
-                self.stats.epochs += 1;
-                self.stats.faults.note(FaultKind::Reconfiguration);
+                self.stats.count(counts::EPOCHS, 1);
+                self.stats.faults.add(FaultKind::Reconfiguration.name(), 1);
             }
         }
         let members = members_of(&opened);
-        self.layout.acceptors.clone_from(&members.acceptors);
-        self.layout.replicas.clone_from(&members.replicas);
-        self.layout.leaders.clone_from(&members.leaders);
+        self.system.layout.acceptors.clone_from(&members.acceptors);
+        self.system.layout.replicas.clone_from(&members.replicas);
+        self.system.layout.leaders.clone_from(&members.leaders);
         match command {
-            Command::Open { .. } | Command::Restart { .. } => self.members.push(members),
-            _ => *self.members.last_mut().expect("the first epoch") = members,
+            Command::Open { .. } | Command::Restart { .. } => self.system.members.push(members),
+            _ => *self.system.members.last_mut().expect("the first epoch") = members,
         }
     }
 
     /// Somebody wants other members or leaders, or a controller goes down for a while.
     pub(crate) fn change_at_random(&mut self) {
         let now = self.now;
-        let Some(plane) = &mut self.plane else { return };
-        let rng = &mut self.rng.epochs;
+        let Some(plane) = &mut self.system.plane else {
+            return;
+        };
+        let rng = &mut self.system.rng.epochs;
         let at = rng.below(CONTROLLERS.len() as u64) as usize;
         let opened = plane.state.opened.as_ref().expect("founded first");
         let acceptors = opened.acceptors();
         // Hosts that are nothing else; the ids of those that have left are never used again.
         let is_only_acceptor = |n: &&NodeId| {
-            !self.layout.replica_hosts.contains(n) && !self.layout.leader_hosts.contains(n)
+            !self.system.layout.replica_hosts.contains(n)
+                && !self.system.layout.leader_hosts.contains(n)
         };
         let removable: Vec<NodeId> = acceptors.iter().filter(is_only_acceptor).copied().collect();
-        let spares = self.layout.acceptor_hosts.iter();
+        let spares = self.system.layout.acceptor_hosts.iter();
         let spares: Vec<NodeId> = spares.filter(|n| !acceptors.contains(n)).copied().collect();
         let acceptor = Parts {
             acceptor: true,
@@ -510,7 +542,7 @@ impl World {
             (0, _, _) => {
                 // A new leader of the controllers: it knows the log and has heard of nobody.
                 let down_us = rng.below(CONTROLLER_DOWN_MAX_US);
-                self.stats.faults.note(FaultKind::ControllerCrash);
+                self.stats.faults.add(FaultKind::ControllerCrash.name(), 1);
                 let seat = &mut plane.seats[at];
                 seat.coordinator = Coordinator::new(TIMING);
                 seat.down_until = now + down_us;
@@ -518,9 +550,9 @@ impl World {
             }
             (1, _, _) => {
                 let to = *rng
-                    .pick(&self.layout.leaders)
+                    .pick(&self.system.layout.leaders)
                     .expect("a cluster has leaders");
-                self.stats.faults.note(FaultKind::LeaderMove);
+                self.stats.faults.add(FaultKind::LeaderMove.name(), 1);
                 return self.prefer_leader(to);
             }
             (2, Some(spare), _) => Change::Add(member(spare, acceptor)),
@@ -547,27 +579,27 @@ impl World {
 
     /// Is no change under way, and does every acceptor in force that is up vote?
     pub(crate) fn plane_is_settled(&self) -> bool {
-        let Some(plane) = &self.plane else {
+        let Some(plane) = &self.system.plane else {
             return true;
         };
         let votes = |node: &NodeId| {
             let part = &plane.parts[node];
             part.member.is_none() || part.voting_in == plane.in_force().map(|c| c.epoch)
         };
-        plane.state.pending.is_none() && self.layout.acceptors.iter().all(votes)
+        plane.state.pending.is_none() && self.system.layout.acceptors.iter().all(votes)
     }
 
     /// No controller does anything for so long.
     pub fn stop_controllers(&mut self, for_us: Micros) {
         let until = self.now + for_us;
-        for seat in self.plane.iter_mut().flat_map(|p| &mut p.seats) {
+        for seat in self.system.plane.iter_mut().flat_map(|p| &mut p.seats) {
             seat.down_until = until;
         }
     }
 
     /// All controllers are up.
     pub(crate) fn controllers_up(&mut self) {
-        for seat in self.plane.iter_mut().flat_map(|p| &mut p.seats) {
+        for seat in self.system.plane.iter_mut().flat_map(|p| &mut p.seats) {
             seat.down_until = 0;
         }
     }

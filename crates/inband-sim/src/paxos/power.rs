@@ -13,7 +13,7 @@ use crate::paxos::layout::EPOCH;
 use crate::paxos::limits::{COMPACT_MIN_BYTES, EXTEND_BYTES, SEGMENT_BYTES, SYNC_OPERATIONS_MAX};
 use crate::paxos::mutation::Mutation;
 use crate::paxos::simhost::SimHost;
-use crate::paxos::world::World;
+use crate::paxos::World;
 
 const LIMITS: DiskLimits = DiskLimits {
     journal: JournalConfig {
@@ -40,21 +40,21 @@ pub(crate) struct Power {
 impl World {
     /// Does the acceptor of this host keep a journal?
     pub(crate) fn keeps_journal(&self, node: u8) -> bool {
-        self.layout.sync && self.layout.acceptors.contains(&node)
+        self.system.layout.sync && self.system.layout.acceptors.contains(&node)
     }
 
     /// Open the journal of a host that starts. What it may do, and what it knows.
     pub(crate) fn open_journal(&mut self, at: usize) -> Result<AcceptorStart, String> {
-        let has_forgotten = self.hosts[at].memory_lost;
-        let power = &mut self.hosts[at].power;
+        let has_forgotten = self.system.hosts[at].memory_lost;
+        let power = &mut self.system.hosts[at].power;
         // Whoever starts a host on a full or failing disk sees to the disk first.
         power.storage.set_free_bytes(None);
         power.storage.fail_at(u64::MAX, Failure::Io);
-        let lies = self.mutation == Some(Mutation::LyingDisk);
+        let lies = self.system.mutation == Some(Mutation::LyingDisk);
         power.storage.lie_about_sync(lies);
         let storage = power.storage.clone();
         let mut open = || Ok(Box::new(storage.clone()) as Box<dyn Storage>);
-        let geometry = self.layout.geometry();
+        let geometry = self.system.layout.geometry();
         let opened = AcceptorDisk::open(&mut open, LIMITS, geometry, EPOCH, power.has_entered);
         let (journal, start) = opened.map_err(|error| error.to_string())?;
         power.journal = Some(journal);
@@ -70,7 +70,7 @@ impl World {
     pub(crate) fn restore(&mut self, at: usize, start: &AcceptorStart) {
         let SimHost {
             node, host, power, ..
-        } = &mut self.hosts[at];
+        } = &mut self.system.hosts[at];
         let Some(host) = host else { return };
         host.keep_journal(start.restored.as_ref());
         let (journal, registers) = host.journal().expect("it keeps one from now on");
@@ -83,7 +83,8 @@ impl World {
         power.has_entered = true;
         if start.voting {
             result = result.and(
-                self.observers
+                self.system
+                    .observers
                     .iter_mut()
                     .try_for_each(|observer| observer.restored(*node, registers)),
             );
@@ -93,7 +94,7 @@ impl World {
 
     /// Sync the journal of a host soon, if there is something to sync.
     pub(crate) fn sync_later(&mut self, at: usize) {
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let shows = sim.clock.shows(self.now);
         let Some((journal, _)) = sim.host.as_ref().and_then(|host| host.journal()) else {
             return;
@@ -107,15 +108,15 @@ impl World {
             return;
         }
         sim.power.sync_is_due = true;
-        let (low_us, high_us) = self.layout.sync_us;
-        let delay_us = self.rng.disks.between(low_us, high_us);
-        self.queue
-            .push(due + delay_us, Event::Sync(sim.node, sim.incarnation));
+        let (low_us, high_us) = self.system.layout.sync_us;
+        let delay_us = self.system.rng.disks.between(low_us, high_us);
+        let sync = Event::Sync(sim.node, sim.incarnation);
+        self.at(due + delay_us, sync);
     }
 
     pub(crate) fn sync(&mut self, node: u8, incarnation: u64) {
         let Some(at) = self.index(node) else { return };
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         if sim.incarnation != incarnation {
             return;
         }
@@ -129,7 +130,7 @@ impl World {
         let (journal, registers) = host.journal_mut().expect("it keeps one");
         match disk.sync(sim.clock.shows(self.now), journal, registers) {
             Synced::Done | Synced::Again => {
-                let mut observers = self.observers.iter_mut();
+                let mut observers = self.system.observers.iter_mut();
                 let seen = observers.try_for_each(|observer| observer.synced(node));
                 self.check(seen);
                 self.with_host(node, None, None, |host, now, out| host.release(now, out));
@@ -140,9 +141,9 @@ impl World {
 
     /// The process of a host is gone, and mostly its power: then what was not synced is gone, too.
     pub(crate) fn close_journal(&mut self, at: usize) {
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         sim.power.journal = None;
-        let rng = &mut self.rng.disks;
+        let rng = &mut self.system.rng.disks;
         // One in four is a killed process: what it has written stays, synced or not.
         let cuts = [
             (Cut::Unsynced, FaultKind::UnsyncedLost),
@@ -150,18 +151,21 @@ impl World {
             (Cut::Scattered, FaultKind::ScatteredWrites),
         ];
         if let Some((cut, kind)) = cuts.get(rng.below(4) as usize) {
-            self.stats.faults.note(*kind);
+            self.stats.faults.add(kind.name(), 1);
             sim.power
                 .storage
                 .power_cut(*cut, &mut |bound| rng.below(bound));
         }
         let node = sim.node;
-        self.observers.iter_mut().for_each(|o| o.lost_power(node));
+        self.system
+            .observers
+            .iter_mut()
+            .for_each(|o| o.lost_power(node));
     }
 
     /// The power of all hosts fails at once.
     pub fn power_cut(&mut self) {
-        for node in self.layout.nodes() {
+        for node in self.system.layout.nodes() {
             self.crash(node);
         }
     }
@@ -170,15 +174,18 @@ impl World {
     pub fn fill_disk(&mut self, node: u8, full: bool) {
         if let Some(at) = self.index(node) {
             let free_bytes = full.then_some(0);
-            self.hosts[at].power.storage.set_free_bytes(free_bytes);
+            self.system.hosts[at]
+                .power
+                .storage
+                .set_free_bytes(free_bytes);
         }
     }
 
     /// One of the next operations of a host's disk fails.
     pub(crate) fn fail_disk(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
-        let storage = &self.hosts[at].power.storage;
-        let operation = storage.operations() + self.rng.disks.below(SYNC_OPERATIONS_MAX);
+        let storage = &self.system.hosts[at].power.storage;
+        let operation = storage.operations() + self.system.rng.disks.below(SYNC_OPERATIONS_MAX);
         storage.fail_at(operation, Failure::Io);
     }
 
@@ -189,16 +196,16 @@ impl World {
         let Some(at) = self.index(node).filter(|_| self.keeps_journal(node)) else {
             return;
         };
-        if self.hosts[at].power.is_damaged {
+        if self.system.hosts[at].power.is_damaged {
             return;
         }
-        self.hosts[at].power.is_damaged = true;
-        let storage = &self.hosts[at].power.storage;
+        self.system.hosts[at].power.is_damaged = true;
+        let storage = &self.system.hosts[at].power.storage;
         let files = storage.list().unwrap_or_default();
-        if let Some(file) = self.rng.disks.pick(&files) {
+        if let Some(file) = self.system.rng.disks.pick(&files) {
             let len_bytes = storage.len_bytes(file).unwrap_or(0);
             if len_bytes > 0 {
-                let offset = self.rng.disks.below(len_bytes);
+                let offset = self.system.rng.disks.below(len_bytes);
                 storage.corrupt(file, offset, 0x10);
             }
         }

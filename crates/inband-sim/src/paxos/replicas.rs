@@ -10,17 +10,17 @@ use crate::paxos::invariant::Invariant;
 use crate::paxos::limits::CHECKPOINT_COPY_MAX_US;
 use crate::paxos::mutation::Mutation;
 use crate::paxos::trace::Happened;
-use crate::paxos::world::World;
+use crate::paxos::{counts, World};
 
 impl World {
     /// The application takes what its logs have for it. True if there was something.
     pub(crate) fn apply(&mut self, at: usize, out: &mut Outbox) -> bool {
-        if self.hosts[at].store.is_some() {
+        if self.system.hosts[at].store.is_some() {
             return self.apply_to_store(at, out);
         }
-        let mut bursts = std::mem::take(&mut self.bursts);
+        let mut bursts = std::mem::take(&mut self.system.bursts);
         bursts.iter_mut().for_each(Burst::clear);
-        if let Some(host) = &mut self.hosts[at].host {
+        if let Some(host) = &mut self.system.hosts[at].host {
             host.take_bursts(&mut bursts);
         }
         let mut had_some = false;
@@ -30,7 +30,7 @@ impl World {
         if had_some {
             self.flush_later(at);
         }
-        self.bursts = bursts;
+        self.system.bursts = bursts;
         had_some && self.violation.is_none()
     }
 
@@ -41,8 +41,8 @@ impl World {
         burst: &mut Burst,
         out: &mut Outbox,
     ) -> bool {
-        let (now, digest) = (self.now, self.layout.digest());
-        let sim = &mut self.hosts[at];
+        let (now, digest) = (self.now, self.system.layout.digest());
+        let sim = &mut self.system.hosts[at];
         let node = sim.node;
         let shows = sim.clock.shows(now);
         let Some(host) = &mut sim.host else {
@@ -60,15 +60,16 @@ impl World {
                 break;
             }
             let key = decided_key(&decided, digest);
-            result = self.observers[partition].learned(node, decided.instance, key);
+            result = self.system.observers[partition].learned(node, decided.instance, key);
             if result.is_err() {
                 break;
             }
-            let verdict = app.apply(&decided, self.mutation);
+            let verdict = app.apply(&decided, self.system.mutation);
             let state = app.live.hash;
             let happened = Happened::Applied(node, partition, decided.instance, state);
             self.trace.note(now, happened);
             result = self
+                .system
                 .ledger
                 .applied(node, partition, &decided, verdict, state);
             match decided.ticket {
@@ -80,7 +81,7 @@ impl World {
                 // Not new, yet not answered: applied in a part of the log that a checkpoint skipped.
                 Some(ticket) => {
                     host.answered(ticket);
-                    let ended = self.ledger.succeeded(node, ticket, decided.instance);
+                    let ended = self.system.ledger.succeeded(node, ticket, decided.instance);
                     result = ended.map(|command| {
                         self.trace.note(now, Happened::Ended(node, command, 0));
                     });
@@ -90,7 +91,7 @@ impl World {
             if result.is_err() {
                 break;
             }
-            if self.mutation == Some(Mutation::NotDurable) {
+            if self.system.mutation == Some(Mutation::NotDurable) {
                 host.applied(partition, decided.instance);
             }
         }
@@ -99,27 +100,30 @@ impl World {
                 inband_paxos::log::SubmitFailure::OutcomeUnknown(_) => 1,
                 inband_paxos::log::SubmitFailure::NotApplied(_) => 2,
             };
-            match self.ledger.failed(node, ticket, why) {
+            match self.system.ledger.failed(node, ticket, why) {
                 Ok(command) => self.trace.note(now, Happened::Ended(node, command, how)),
                 Err(what) => result = result.and(Err(what)),
             }
         }
         let had_some = burst.decided().len() > 0;
-        if burst.checkpoint_needed && !self.hosts[at].copies_checkpoint[partition] {
-            self.hosts[at].copies_checkpoint[partition] = true;
-            let wanted = (node, self.hosts[at].incarnation, partition);
-            self.checkpoints_wanted.push(wanted);
+        if burst.checkpoint_needed && !self.system.hosts[at].copies_checkpoint[partition] {
+            self.system.hosts[at].copies_checkpoint[partition] = true;
+            let wanted = (node, self.system.hosts[at].incarnation, partition);
+            self.system.checkpoints_wanted.push(wanted);
             self.copy_checkpoints_later();
         }
-        let applied = self.hosts[at].apps[partition].live.applied;
+        let applied = self.system.hosts[at].apps[partition].live.applied;
         for (ticket, index) in burst.confirmed.drain(..) {
-            let answered = self.ledger.read_answered(node, ticket, index, applied);
+            let answered = self
+                .system
+                .ledger
+                .read_answered(node, ticket, index, applied);
             result = result.and(answered);
             let happened = Happened::Read(node, partition, index);
             self.trace.note(now, happened);
         }
         for (ticket, _) in burst.reads_failed.drain(..) {
-            result = result.and(self.ledger.read_failed(node, ticket));
+            result = result.and(self.system.ledger.read_failed(node, ticket));
         }
         self.check(result);
         had_some
@@ -127,16 +131,16 @@ impl World {
 
     /// A copy of a peer's state takes a while.
     pub(crate) fn copy_checkpoints_later(&mut self) {
-        for (node, incarnation, partition) in std::mem::take(&mut self.checkpoints_wanted) {
+        for (node, incarnation, partition) in std::mem::take(&mut self.system.checkpoints_wanted) {
             let copied = Event::CheckpointCopied(node, incarnation, partition);
             let delay_us = self.rng.hosts.between(1, CHECKPOINT_COPY_MAX_US);
-            self.queue.push(self.now + delay_us, copied);
+            self.after(delay_us, copied);
         }
     }
 
     /// Open the real store of a host that starts, if it has one.
     pub(crate) fn open_store(&mut self, at: usize) -> Result<(), String> {
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let Some(store) = &mut sim.store else {
             return Ok(());
         };
@@ -155,25 +159,25 @@ impl World {
     }
 
     pub(crate) fn flush_later(&mut self, at: usize) {
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let is_durable = |app: &App| app.live.applied == app.durable.applied;
         if sim.flush_is_due || sim.apps.iter().all(is_durable) {
             return;
         }
         sim.flush_is_due = true;
-        let delay_us = self.rng.hosts.between(1, self.layout.flush_max_us);
-        self.queue
-            .push(self.now + delay_us, Event::Flush(sim.node, sim.incarnation));
+        let delay_us = self.rng.hosts.between(1, self.system.layout.flush_max_us);
+        let flush = Event::Flush(sim.node, sim.incarnation);
+        self.after(delay_us, flush);
     }
 
     pub(crate) fn flush(&mut self, node: u8, incarnation: u64) {
         let Some(at) = self.index(node) else { return };
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         if sim.incarnation != incarnation || sim.host.is_none() {
             return;
         }
         sim.flush_is_due = false;
-        if sim.frozen > 0 || self.mutation == Some(Mutation::NotDurable) {
+        if sim.frozen > 0 || self.system.mutation == Some(Mutation::NotDurable) {
             return;
         }
         if sim.store.is_some() {
@@ -191,7 +195,7 @@ impl World {
     /// Install the state of the most advanced peer that can be reached, if it helps.
     pub(crate) fn checkpoint(&mut self, node: u8, incarnation: u64, partition: usize) {
         let Some(at) = self.index(node) else { return };
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         if sim.incarnation != incarnation || sim.host.is_none() {
             return;
         }
@@ -200,27 +204,27 @@ impl World {
             return;
         }
         let best = self
+            .system
             .hosts
             .iter()
-            .filter(|p| self.layout.replicas.contains(&p.node) && p.is_well() && p.node != node)
             .filter(|p| {
-                self.network.cuts.is_linked(node, p.node)
-                    && self.network.cuts.is_linked(p.node, node)
+                self.system.layout.replicas.contains(&p.node) && p.is_well() && p.node != node
             })
+            .filter(|p| self.links.is_linked(node, p.node))
             .max_by_key(|p| p.apps[partition].live.applied)
             .map(|p| p.node);
         let Some(from) = best.and_then(|node| self.index(node)) else {
             return;
         };
-        let state = self.hosts[from].apps[partition].live.clone();
-        if state.applied <= self.hosts[at].apps[partition].live.applied {
+        let state = self.system.hosts[from].apps[partition].live.clone();
+        if state.applied <= self.system.hosts[at].apps[partition].live.applied {
             return;
         }
-        if self.hosts[at].store.is_some() {
+        if self.system.hosts[at].store.is_some() {
             return self.checkpoint_store(at, from, partition);
         }
-        self.hosts[at].apps[partition].install(&state);
-        self.stats.checkpoints += 1;
+        self.system.hosts[at].apps[partition].install(&state);
+        self.stats.count(counts::CHECKPOINTS, 1);
         let happened = Happened::Checkpoint(node, partition, state.applied);
         self.trace.note(self.now, happened);
         self.with_host(node, None, None, |host, _, _| {

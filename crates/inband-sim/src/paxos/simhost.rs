@@ -16,7 +16,7 @@ use crate::paxos::mutation::Mutation;
 use crate::paxos::power::Power;
 use crate::paxos::store::StoreReplica;
 use crate::paxos::trace::Happened;
-use crate::paxos::world::World;
+use crate::paxos::{counts, World};
 
 /// A packet that waits: from, to, bytes.
 pub(crate) type Waiting = (u8, u8, Vec<u8>);
@@ -106,7 +106,7 @@ impl World {
     /// Start a host, for the first time or after a crash. Does nothing if it is up.
     pub fn start(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
-        if self.hosts[at].host.is_some() {
+        if self.system.hosts[at].host.is_some() {
             return;
         }
         let keeps_journal = self.keeps_journal(node);
@@ -117,25 +117,26 @@ impl World {
                 return self.check(Err(Invariant::DiskKept.broken(what)));
             }
         };
-        let reused = self.mutation == Some(Mutation::IncarnationReused);
-        let sim = &mut self.hosts[at];
+        let reused = self.system.mutation == Some(Mutation::IncarnationReused);
+        let sim = &mut self.system.hosts[at];
         if !reused || sim.incarnation == 0 {
             sim.incarnation += 1;
         }
         sim.memory_lost |= journal.as_ref().is_some_and(|start| !start.voting);
         // With the real control plane an acceptor votes when it is told to.
-        let remembers = !sim.memory_lost && self.plane.is_none();
-        let voting = remembers || self.mutation == Some(Mutation::Amnesia);
-        let entered = match &self.plane {
+        let remembers = !sim.memory_lost && self.system.plane.is_none();
+        let voting = remembers || self.system.mutation == Some(Mutation::Amnesia);
+        let entered = match &self.system.plane {
             Some(plane) => plane.kept(node),
-            None => self.epoch_config(self.hosts[at].epoch),
+            None => self.epoch_config(self.system.hosts[at].epoch),
         };
         if let Err(why) = self.open_store(at) {
             return self.check(Err(Invariant::DiskKept.broken(why)));
         }
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let applied = sim.apps.iter().map(|app| app.live.applied);
         let config = self
+            .system
             .layout
             .host(node, entered, sim.incarnation, applied, voting);
         sim.host = Some(Host::new(sim.clock.shows(self.now), config));
@@ -155,21 +156,24 @@ impl World {
     /// A host loses power: its memory is gone, its disk stays.
     pub fn crash(&mut self, node: u8) {
         let Some(at) = self.index(node) else { return };
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let Some(host) = sim.host.take() else { return };
-        self.stats.crashes += 1;
-        self.stats.recoveries += recoveries(&host);
+        self.stats.count(counts::CRASHES, 1);
+        self.stats.count(counts::RECOVERIES, recoveries(&host));
         sim.apps.iter_mut().for_each(App::crash);
         sim.tick_at = Micros::MAX;
         self.store_crashes(at);
         if self.keeps_journal(node) {
             self.close_journal(at);
-        } else if self.layout.acceptor_hosts.contains(&node) {
-            self.hosts[at].memory_lost = true;
-            self.observers.iter_mut().for_each(|o| o.forgot(node));
+        } else if self.system.layout.acceptor_hosts.contains(&node) {
+            self.system.hosts[at].memory_lost = true;
+            self.system
+                .observers
+                .iter_mut()
+                .for_each(|o| o.forgot(node));
         }
         self.crash_member(node);
-        self.ledger.crashed(node);
+        self.system.ledger.crashed(node);
         self.trace.note(self.now, Happened::Crashed(node));
     }
 
@@ -182,16 +186,16 @@ impl World {
         act: impl FnOnce(&mut Host, Micros, &mut Outbox),
     ) {
         let Some(at) = self.index(node) else { return };
-        let mut out = std::mem::take(&mut self.out);
+        let mut out = std::mem::take(&mut self.system.out);
         out.clear();
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let shows = sim.clock.shows(self.now);
         let Some(host) = &mut sim.host else {
             return;
         };
         act(host, shows, &mut out);
         // On a host of several roles one packet may cause votes in any slot.
-        let layout = &self.layout;
+        let layout = &self.system.layout;
         let several = layout.leader_hosts.contains(&node) || layout.replica_hosts.contains(&node);
         let look_at = if several { None } else { look_at };
         self.look(at, look_at);
@@ -214,7 +218,7 @@ impl World {
                 }
             }
         }
-        self.out = out;
+        self.system.out = out;
         self.sync_later(at);
         self.arm(at);
     }
@@ -228,28 +232,28 @@ impl World {
 
     /// At one instance of one log, or at everything.
     fn look(&mut self, at: usize, look_at: Option<(usize, u64)>) {
-        let sim = &self.hosts[at];
-        if !self.layout.acceptor_hosts.contains(&sim.node) {
+        let sim = &self.system.hosts[at];
+        if !self.system.layout.acceptor_hosts.contains(&sim.node) {
             return;
         }
         if let Some(switch) = sim.host.as_ref().and_then(Host::switch) {
             let (node, registers) = (sim.node, switch.registers());
             let seen = match look_at {
-                Some((partition, instance)) if partition < self.observers.len() => {
-                    self.observers[partition].look(node, registers, Some(instance))
+                Some((partition, instance)) if partition < self.system.observers.len() => {
+                    self.system.observers[partition].look(node, registers, Some(instance))
                 }
                 Some(_) => Ok(()),
                 None => {
-                    let mut logs = self.observers.iter_mut();
+                    let mut logs = self.system.observers.iter_mut();
                     logs.try_for_each(|log| log.look(node, registers, None))
                 }
             };
             let floors = match look_at {
-                Some((partition, _)) => partition..(partition + 1).min(self.observers.len()),
-                None => 0..self.observers.len(),
+                Some((partition, _)) => partition..(partition + 1).min(self.system.observers.len()),
+                None => 0..self.system.observers.len(),
             };
             let floors = floors.map(|p| (p, registers.acceptor.acceptor(p).floor));
-            let floors = floors.filter(|(p, floor)| *floor > self.floors_held[*p]);
+            let floors = floors.filter(|(p, floor)| *floor > self.system.floors_held[*p]);
             let raised: Vec<(usize, u64)> = floors.collect();
             self.check(seen);
             for (partition, floor) in raised {
@@ -264,10 +268,10 @@ impl World {
         let holds =
             |replica: &&u8| self.host(**replica).apps[partition].durable.applied + 1 >= floor;
         // Hosts that have not entered the latest epoch count by the one before.
-        let is_held = self.members.iter().rev().take(2).any(|members| {
+        let is_held = self.system.members.iter().rev().take(2).any(|members| {
             members.replicas.iter().filter(holds).count() > members.replicas.len() / 2
         });
-        self.floors_held[partition] = floor;
+        self.system.floors_held[partition] = floor;
         is_held.then_some(()).ok_or_else(|| {
             let what = format!(
                 "acceptor {node} was told floor {floor} of {partition}, which no majority holds"
@@ -277,7 +281,7 @@ impl World {
     }
 
     fn report_leader(&mut self, at: usize) {
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let Some(host) = &mut sim.host else { return };
         for (_, partition, event) in host.take_leader_events() {
             let (what, round) = match event {
@@ -285,7 +289,7 @@ impl World {
                 LeaderEvent::Activate(view) => (1, view.round),
                 LeaderEvent::Deactivate => (2, 0),
             };
-            self.stats.activations += u64::from(what == 1);
+            self.stats.count(counts::ACTIVATIONS, u64::from(what == 1));
             let happened = Happened::Leader(sim.node, partition, what, round);
             self.trace.note(self.now, happened);
         }
@@ -293,7 +297,7 @@ impl World {
 
     /// Set the timer of a host: it is late by a little, as processes are.
     pub(crate) fn arm(&mut self, at: usize) {
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let Some(host) = &sim.host else { return };
         let due = host.due(sim.clock.shows(self.now));
         if due == Micros::MAX || sim.frozen > 0 || sim.clock.stands() {
@@ -302,13 +306,14 @@ impl World {
         let wake_at = sim.clock.when(due).max(self.now + 1);
         if wake_at < sim.tick_at {
             sim.tick_at = wake_at + self.rng.hosts.below(TICK_LATE_MAX_US);
-            self.queue.push(sim.tick_at, Event::Tick(sim.node));
+            let (tick_at, node) = (sim.tick_at, sim.node);
+            self.at(tick_at, Event::Tick(node, tick_at));
         }
     }
 
     pub(crate) fn tick(&mut self, node: u8, at_us: Micros) {
         let Some(at) = self.index(node) else { return };
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         if sim.tick_at != at_us || !sim.has_timers() {
             return; // an earlier timer took its place
         }
@@ -319,10 +324,10 @@ impl World {
         if self.host(node).host.as_ref().is_some_and(heard_of) {
             self.ask_for_epoch(node);
         }
-        let sim = &self.hosts[at];
+        let sim = &self.system.hosts[at];
         let slack_us = DEADLINE_SLACK_US;
         if self.now > sim.responsive_since + slack_us {
-            let overdue = self.ledger.overdue(node, self.now - slack_us);
+            let overdue = self.system.ledger.overdue(node, self.now - slack_us);
             self.check(overdue.map_or(Ok(()), |what| Err(Invariant::DeadlinesKept.broken(what))));
         }
     }

@@ -13,7 +13,7 @@ use crate::paxos::limits::STORE_SYNC_PPM;
 use crate::paxos::simhost::SimHost;
 use crate::paxos::store::{Asked, ReadWaiting, StoreReplica, Waiting};
 use crate::paxos::trace::Happened;
-use crate::paxos::world::World;
+use crate::paxos::{counts, World};
 
 /// What the logs reported beside decided values.
 #[derive(Default)]
@@ -41,7 +41,7 @@ impl World {
         let result = self.handle_reports(at, reports);
         self.check(result);
         let mut outcomes = Outcomes::default();
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let (Some(store), true) = (&mut sim.store, sim.host.is_some()) else {
             return false;
         };
@@ -69,8 +69,8 @@ impl World {
 
     /// Move decided values into the state machine's bursts, and look at each.
     fn take_decided(&mut self, at: usize) -> Result<(bool, Reports), Broken> {
-        let (now, digest) = (self.now, self.layout.digest());
-        let sim = &mut self.hosts[at];
+        let (now, digest) = (self.now, self.system.layout.digest());
+        let sim = &mut self.system.hosts[at];
         let node = sim.node;
         let mut reports = Reports::default();
         let (Some(host), Some(store)) = (&mut sim.host, &mut sim.store) else {
@@ -90,7 +90,9 @@ impl World {
             reports.checkpoint_needed |= needed;
             if needed && !sim.copies_checkpoint[log] {
                 sim.copies_checkpoint[log] = true;
-                self.checkpoints_wanted.push((node, sim.incarnation, log));
+                self.system
+                    .checkpoints_wanted
+                    .push((node, sim.incarnation, log));
             }
             let delivered = &mut store.delivered[log];
             for decided in burst.decided() {
@@ -105,8 +107,8 @@ impl World {
                 }
                 *delivered = decided.instance;
                 let key = decided_key(&decided, digest);
-                self.observers[log].learned(node, decided.instance, key)?;
-                self.ledger.delivered(node, log, &decided)?;
+                self.system.observers[log].learned(node, decided.instance, key)?;
+                self.system.ledger.delivered(node, log, &decided)?;
                 self.trace
                     .note(now, Happened::Applied(node, log, decided.instance, key));
                 new = true;
@@ -117,7 +119,8 @@ impl World {
 
     fn handle_reports(&mut self, at: usize, reports: Reports) -> Result<(), Broken> {
         self.copy_checkpoints_later();
-        let (node, Some(store)) = (self.hosts[at].node, &mut self.hosts[at].store) else {
+        let (node, Some(store)) = (self.system.hosts[at].node, &mut self.system.hosts[at].store)
+        else {
             return Ok(());
         };
         let mut ended = Vec::new();
@@ -133,7 +136,7 @@ impl World {
             self.store_failed(node, &waiting, why)?;
         }
         for ticket in reports.reads_failed {
-            self.ledger.read_failed(node, ticket)?;
+            self.system.ledger.read_failed(node, ticket)?;
         }
         Ok(())
     }
@@ -147,7 +150,7 @@ impl World {
         if waiting.asked == Asked::Marker {
             return Ok(());
         }
-        let command = self.ledger.failed(node, waiting.ticket, why)?;
+        let command = self.system.ledger.failed(node, waiting.ticket, why)?;
         let how = match why {
             SubmitFailure::OutcomeUnknown(_) => 1,
             SubmitFailure::NotApplied(_) => 2,
@@ -160,15 +163,15 @@ impl World {
         match &waiting.asked {
             Asked::Append(commands) => commands
                 .iter()
-                .try_for_each(|command| self.histories.not_applied(*command)),
-            Asked::Transaction(command, _) => self.histories.not_applied(*command),
+                .try_for_each(|command| self.system.histories.not_applied(*command)),
+            Asked::Transaction(command, _) => self.system.histories.not_applied(*command),
             Asked::SetAll(_) | Asked::SetExpiring(..) | Asked::ReadAll(_) | Asked::Marker => Ok(()),
         }
     }
 
     /// Nobody knows what became of these.
     fn outcomes_unknown(&mut self, node: u8, ended: &[Waiting]) -> Result<(), Broken> {
-        let why = SubmitFailure::OutcomeUnknown(self.layout.submit_deadline_us() / 1000);
+        let why = SubmitFailure::OutcomeUnknown(self.system.layout.submit_deadline_us() / 1000);
         ended
             .iter()
             .try_for_each(|waiting| self.store_failed(node, waiting, why))
@@ -187,13 +190,13 @@ impl World {
             self.value_applied(at, outcome, replies, out)?;
         }
         for (entry, reply) in outcomes.entries.drain(..) {
-            let store = self.hosts[at].store.as_mut();
+            let store = self.system.hosts[at].store.as_mut();
             let waiting = store.and_then(|store| store.entries.remove(&entry));
             if let Some(waiting) = waiting {
                 self.succeeded(at, &waiting, &[reply])?;
             }
         }
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let (node, shows) = (sim.node, sim.clock.shows(self.now));
         let store = sim.store.as_mut();
         let overdue = store.map(|store| store.overdue(shows)).unwrap_or_default();
@@ -213,7 +216,7 @@ impl World {
             store,
             clock,
             ..
-        } = &mut self.hosts[at];
+        } = &mut self.system.hosts[at];
         let (Some(host), Some(store)) = (host, store) else {
             return Ok(());
         };
@@ -259,8 +262,8 @@ impl World {
 
     /// A client is told that what it asked for is done.
     fn succeeded(&mut self, at: usize, waiting: &Waiting, replies: &[Reply]) -> Result<(), Broken> {
-        let node = self.hosts[at].node;
-        let command = self.ledger.finished(node, waiting.ticket)?;
+        let node = self.system.hosts[at].node;
+        let command = self.system.ledger.finished(node, waiting.ticket)?;
         self.trace.note(self.now, Happened::Ended(node, command, 0));
         let partition = waiting.ticket.partition();
         let strange = |reply: &[Reply]| {
@@ -273,7 +276,8 @@ impl World {
                     let Reply::Integer(len_bytes) = reply else {
                         return strange(replies);
                     };
-                    self.histories
+                    self.system
+                        .histories
                         .acknowledged(*command, partition, *len_bytes)?;
                 }
                 Ok(())
@@ -285,7 +289,8 @@ impl World {
                     let Reply::Integer(len_bytes) = reply else {
                         return strange(replies);
                     };
-                    self.histories
+                    self.system
+                        .histories
                         .acknowledged(*command, *partition, *len_bytes)?;
                 }
                 Ok(())
@@ -315,12 +320,14 @@ impl World {
             _ => Vec::new(),
         };
         let histories: Vec<(usize, Vec<u8>)> = histories.iter().map(value).enumerate().collect();
-        self.histories.read_together(node, &histories, must_see)
+        self.system
+            .histories
+            .read_together(node, &histories, must_see)
     }
 
     /// Answer reads whose index is applied, and end those that have waited for too long.
     fn answer_reads(&mut self, at: usize) -> Result<(), Broken> {
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let shows = sim.clock.shows(self.now);
         let (node, Some(store)) = (sim.node, &mut sim.store) else {
             return Ok(());
@@ -338,16 +345,22 @@ impl World {
             }
             store.reads.remove(&read.ticket);
             let ended = if applied < read.index {
-                self.ledger.read_failed(node, read.ticket)
+                self.system.ledger.read_failed(node, read.ticket)
             } else if log < store.partitions {
-                let answered = self
-                    .ledger
-                    .read_answered(node, read.ticket, read.index, applied);
-                let seen = sample(store, node, log, shows, &mut self.histories);
-                let sees = |length| self.histories.read(node, log, length, begun.must_see);
+                let answered =
+                    self.system
+                        .ledger
+                        .read_answered(node, read.ticket, read.index, applied);
+                let seen = sample(store, node, log, shows, &mut self.system.histories);
+                let sees = |length| {
+                    self.system
+                        .histories
+                        .read(node, log, length, begun.must_see)
+                };
                 answered.and(seen.and_then(sees))
             } else {
-                self.ledger
+                self.system
+                    .ledger
                     .read_answered(node, read.ticket, read.index, applied)
             };
             self.trace
@@ -361,13 +374,13 @@ impl World {
 
     /// Tell the logs what is written: acceptors need not keep that.
     fn tell_written(&mut self, at: usize) {
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let (Some(host), Some(store)) = (&mut sim.host, &mut sim.store) else {
             return;
         };
         let (applied, written) = (store.machine().applied(), store.machine().written());
         // With `sync` they are told once it is synced.
-        let written = match self.layout.sync {
+        let written = match self.system.layout.sync {
             true => store.synced_applied.clone(),
             false => written,
         };
@@ -383,7 +396,7 @@ impl World {
 
     fn submit_markers(&mut self, at: usize, out: &mut Outbox) -> bool {
         let index = self.replica_index(at);
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let shows = sim.clock.shows(self.now);
         let (Some(host), Some(store)) = (&mut sim.host, &mut sim.store) else {
             return false;
@@ -402,24 +415,24 @@ impl World {
     }
 
     fn replica_index(&self, at: usize) -> u64 {
-        let node = self.hosts[at].node;
-        let place = self.layout.replicas.iter().position(|n| *n == node);
+        let node = self.system.hosts[at].node;
+        let place = self.system.layout.replicas.iter().position(|n| *n == node);
         place.unwrap_or(0) as u64
     }
 
     /// Write what the store has applied, and look at it.
     pub(crate) fn flush_store(&mut self, at: usize) {
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let (node, shows) = (sim.node, sim.clock.shows(self.now));
         let Some(store) = &mut sim.store else { return };
-        let syncs = self.layout.sync && self.rng.disks.chance_ppm(STORE_SYNC_PPM);
+        let syncs = self.system.layout.sync && self.system.rng.disks.chance_ppm(STORE_SYNC_PPM);
         let flushed = match syncs {
             true => store.sync_all(),
             false => store.machine().flush(),
         };
         let mut result = flushed.map_err(|error| stopped(node, &error));
         for partition in 0..store.partitions {
-            let seen = sample(store, node, partition, shows, &mut self.histories);
+            let seen = sample(store, node, partition, shows, &mut self.system.histories);
             result = result.and(seen.map(|_| ()));
         }
         self.check(result);
@@ -430,11 +443,11 @@ impl World {
 
     /// The process of a host with a store is gone, and mostly its power, too.
     pub(crate) fn store_crashes(&mut self, at: usize) {
-        let rng = &mut self.rng.disks;
-        let Some(store) = &mut self.hosts[at].store else {
+        let rng = &mut self.system.rng.disks;
+        let Some(store) = &mut self.system.hosts[at].store else {
             return;
         };
-        let lost = match self.layout.sync && rng.below(4) > 0 {
+        let lost = match self.system.layout.sync && rng.below(4) > 0 {
             true => store.lose_power(|| rng.chance_ppm(500_000)),
             false => Ok(()),
         };
@@ -445,10 +458,10 @@ impl World {
 
     /// Install the stores of the most advanced peer that can be reached.
     pub(crate) fn checkpoint_store(&mut self, at: usize, from: usize, log: usize) {
-        let Some(mut peer) = self.hosts[from].store.take() else {
+        let Some(mut peer) = self.system.hosts[from].store.take() else {
             return;
         };
-        let sim = &mut self.hosts[at];
+        let sim = &mut self.system.hosts[at];
         let (node, Some(store)) = (sim.node, &mut sim.store) else {
             return;
         };
@@ -458,14 +471,14 @@ impl World {
             Err(_) => Vec::new(),
         };
         let applied = store.machine().store(log).applied();
-        self.hosts[from].store = Some(peer);
+        self.system.hosts[from].store = Some(peer);
         let reset = match installed {
             Ok(reset) => reset,
             // Meanwhile it caught up.
             Err(StoreError::CheckpointTooOld { .. }) => return,
             Err(error) => return self.check(Err(stopped(node, &error))),
         };
-        self.stats.checkpoints += 1;
+        self.stats.count(counts::CHECKPOINTS, 1);
         self.trace
             .note(self.now, Happened::Checkpoint(node, log, applied));
         let result = self.outcomes_unknown(node, &orphans);
@@ -482,12 +495,12 @@ impl World {
         let mut first = None;
         for node in self.living_replicas() {
             let at = self.index(node).expect("it lives");
-            let shows = self.hosts[at].clock.shows(self.now);
-            let Some(store) = &mut self.hosts[at].store else {
+            let shows = self.system.hosts[at].clock.shows(self.now);
+            let Some(store) = &mut self.system.hosts[at].store else {
                 continue;
             };
             for partition in 0..store.partitions {
-                sample(store, node, partition, shows, &mut self.histories)?;
+                sample(store, node, partition, shows, &mut self.system.histories)?;
             }
             let flushed = store.machine().flush();
             let digest = flushed.and_then(|()| store.machine().digest());
@@ -499,7 +512,7 @@ impl World {
                 )));
             }
         }
-        self.histories.all_atomic()
+        self.system.histories.all_atomic()
     }
 }
 

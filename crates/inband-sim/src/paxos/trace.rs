@@ -1,13 +1,11 @@
-//! What happened: a hash over everything, for comparing two runs, and the last events, for reading.
+//! What a trace of Paxos notes.
 
-use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use inband_dataplane::round;
 use inband_dataplane::wire::{flag, Header};
-use inband_paxos::timing::Micros;
 
-use crate::trace::mix;
+use crate::trace::{word_of, Happening};
 
 /// One thing that happened. Small and plain: nothing is formatted until somebody wants to read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,33 +38,14 @@ pub enum Happened {
     Fault(&'static str, u8, u8),
 }
 
-/// See the module.
-#[derive(Debug)]
-pub struct Trace {
-    hash: u64,
-    count: u64,
-    keep: usize,
-    last: VecDeque<(Micros, Happened)>,
-}
+impl Happening for Happened {
+    type Words = [u64; 6];
 
-impl Trace {
-    /// An empty trace that keeps the last `keep` events.
-    pub fn new(keep: usize) -> Trace {
-        Trace {
-            hash: 0,
-            count: 0,
-            keep,
-            last: VecDeque::new(),
-        }
-    }
-
-    /// Note an event.
-    pub fn note(&mut self, now: Micros, what: Happened) {
-        self.count += 1;
+    fn words(&self) -> [u64; 6] {
         let mut words = [0u64; 6];
-        match what {
+        match *self {
             Happened::Arrived(to, from, h) | Happened::Lost(to, from, h) => {
-                let lost = u64::from(matches!(what, Happened::Lost(..)));
+                let lost = u64::from(matches!(self, Happened::Lost(..)));
                 words[0] = 1 + lost;
                 words[1] = u64::from(h.partition) << 48
                     | u64::from(to) << 40
@@ -103,38 +82,14 @@ impl Trace {
             }
             Happened::Fault(name, a, b) => {
                 words[..3].copy_from_slice(&[11, a.into(), b.into()]);
-                for byte in name.bytes() {
-                    words[3] = mix(words[3], byte.into());
-                }
+                words[3] = word_of(name);
             }
         }
-        self.hash = words
-            .iter()
-            .fold(mix(self.hash, now), |hash, word| mix(hash, *word));
-        if self.keep > 0 {
-            if self.last.len() == self.keep {
-                self.last.pop_front();
-            }
-            self.last.push_back((now, what));
-        }
+        words
     }
 
-    /// Equal for equal runs.
-    pub fn hash(&self) -> u64 {
-        self.hash
-    }
-
-    /// Events noted.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// The last events, one a line.
-    pub fn lines(&self) -> Vec<String> {
-        self.last
-            .iter()
-            .map(|(at, what)| line(*at, *what))
-            .collect()
+    fn describe(&self) -> String {
+        describe(*self)
     }
 }
 
@@ -185,8 +140,8 @@ fn packet(h: &Header) -> String {
     text
 }
 
-fn line(at: Micros, what: Happened) -> String {
-    let text = match what {
+fn describe(what: Happened) -> String {
+    match what {
         Happened::Arrived(to, from, h) => format!("{from} -> {to}  {}", packet(&h)),
         Happened::Lost(to, from, h) => format!("{from} -x {to}  {}", packet(&h)),
         Happened::Ticked(node) => format!("{node} timers"),
@@ -213,6 +168,5 @@ fn line(at: Micros, what: Happened) -> String {
         }
         Happened::Epoch(node, what, epoch) => format!("{node} {what} epoch {epoch}"),
         Happened::Fault(name, a, b) => format!("FAULT {name} {a} {b}"),
-    };
-    format!("{:>10} us  {text}", at)
+    }
 }

@@ -3,7 +3,8 @@
 
 use inband_dataplane::flair::wire::Type;
 use inband_flair::timing::MS;
-use inband_sim::flair::{Act, Fate, Passing, World};
+use inband_sim::flair::{Act, Passing, World};
+use inband_sim::Fate;
 
 pub fn wait(world: &mut World, what: &str, is_so: impl FnMut(&World) -> bool) {
     let until = world.now + 3000 * MS;
@@ -31,7 +32,7 @@ pub fn filter(world: &mut World, filter: impl FnMut(&Passing) -> Fate + 'static)
 pub fn verdict(world: &World) -> Result<(), String> {
     match &world.violation {
         Some(violation) => Err(violation.to_string()),
-        None => world.history.check(),
+        None => world.system.history.check(),
     }
 }
 
@@ -47,6 +48,6 @@ pub fn end(mut world: World) -> Result<(), String> {
 }
 
 pub fn is_control(passing: &Passing) -> bool {
-    let kind = passing.header.map(|header| header.kind);
+    let kind = passing.header().map(|header| header.kind);
     matches!(kind, Some(Type::Heartbeat | Type::Install))
 }

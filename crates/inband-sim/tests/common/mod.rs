@@ -3,10 +3,9 @@
 // Each test program uses a part of this.
 #![allow(dead_code)]
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use inband_dataplane::registers::AcceptorView;
-use inband_sim::paxos::{Campaign, Fate, Layout, Mutation, Passing, Summary, World};
+use inband_sim::paxos::{Layout, Mutation, Passing, World};
+use inband_sim::Fate;
 
 /// A millisecond of simulated time.
 pub const MS: u64 = 1_000;
@@ -18,7 +17,7 @@ pub fn world(layout: Layout, mutation: Option<Mutation>) -> World {
 /// A cluster that decides: sessions are open, a leader is active.
 pub fn warm(layout: Layout) -> World {
     let mut world = world(layout, None);
-    for node in world.layout.replicas.clone() {
+    for node in world.system.layout.replicas.clone() {
         world.submit(node);
     }
     world.run_for(300 * MS);
@@ -33,7 +32,7 @@ pub fn submit(world: &mut World, node: u8, count: usize) {
 }
 
 pub fn filter(world: &mut World, f: impl FnMut(&Passing) -> Fate + 'static) {
-    world.network.filter = Some(Box::new(f));
+    world.links.filter = Some(Box::new(f));
 }
 
 pub fn lose(world: &mut World, mut which: impl FnMut(&Passing) -> bool + 'static) {
@@ -51,7 +50,7 @@ pub fn settle(world: &mut World) {
 
 #[track_caller]
 pub fn sound(world: &World) {
-    if let Some(violation) = world.violation() {
+    if let Some(violation) = world.violation.as_ref() {
         panic!("{violation:?}\n{}", world.trace.lines().join("\n"));
     }
 }
@@ -66,7 +65,14 @@ pub fn active_in(world: &World, partition: usize) -> Vec<u8> {
         host.and_then(|h| h.partition(partition).leadership())
             .is_some_and(|l| l.is_active())
     };
-    world.layout.leaders.iter().copied().filter(leads).collect()
+    world
+        .system
+        .layout
+        .leaders
+        .iter()
+        .copied()
+        .filter(leads)
+        .collect()
 }
 
 pub fn acceptor(world: &World, node: u8) -> AcceptorView {
@@ -80,26 +86,4 @@ pub fn acceptor(world: &World, node: u8) -> AcceptorView {
 
 pub fn applied(world: &World, node: u8) -> u64 {
     world.host(node).apps[0].live.applied
-}
-
-/// Set in the environment: the first violation ends a campaign, as `scripts/mutants` wants it.
-const STOP_AT_VIOLATION: &str = "INBAND_SIM_STOP_AT_VIOLATION";
-
-/// Play all seeds of a campaign; no rule may be broken in any.
-pub fn survives(campaign: &Campaign) -> Summary {
-    let stops_at_violation = std::env::var_os(STOP_AT_VIOLATION).is_some();
-    let is_enough = AtomicBool::new(false);
-    let mut failures = Vec::new();
-    let summary = campaign.play(
-        || is_enough.load(Ordering::Relaxed),
-        |report| {
-            if report.violation.is_some() {
-                println!("{}", report.trace.join("\n"));
-                failures.push(report.to_string());
-                is_enough.store(stops_at_violation, Ordering::Relaxed);
-            }
-        },
-    );
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
-    summary
 }

@@ -8,10 +8,11 @@ use inband_falcon::packets::{HostMessage, Peer};
 use inband_falcon::task::{Attempt, JobId, TaskId, TaskSpec, Work};
 use inband_falcon::timing::{Nanos, MS};
 
-use super::{Event, World};
-use crate::falcon::links::Host;
-use crate::falcon::rule::Rule;
+use crate::falcon::host::Host;
+use crate::falcon::invariant::Invariant;
+use crate::falcon::system::Event;
 use crate::falcon::work::{Ends, Plan};
+use crate::falcon::{trace, World};
 
 /// Jobs of one start of a client.
 const JOBS_OF_A_START: u32 = 1 << 20;
@@ -28,12 +29,12 @@ struct Process {
 
 /// A client; `None`: it is down.
 #[derive(Default)]
-pub(super) struct ClientHost(Option<Box<Process>>);
+pub(in crate::falcon) struct ClientHost(Option<Box<Process>>);
 
 impl World {
     /// A client starts, of the same user as before.
     pub fn start_client(&mut self, number: u8) {
-        if self.clients[usize::from(number)].0.is_some() {
+        if self.system.clients[usize::from(number)].0.is_some() {
             return;
         }
         let start = self.number();
@@ -43,9 +44,9 @@ impl World {
         let client = Client::new(client::Config {
             user,
             first_job,
-            tasks_per_submit: self.layout.tasks_per_submit,
-            losses_max: self.layout.losses_max,
-            timing: self.layout.client,
+            tasks_per_submit: self.system.layout.tasks_per_submit,
+            losses_max: self.system.layout.losses_max,
+            timing: self.system.layout.client,
         });
         let process = Process {
             client,
@@ -53,57 +54,66 @@ impl World {
             user,
             first_job,
         };
-        self.clients[usize::from(number)].0 = Some(Box::new(process));
-        self.trace.host(self.now, Host::Client(number), "STARTED");
+        self.system.clients[usize::from(number)].0 = Some(Box::new(process));
+        trace::host(&mut self.trace, self.now, Host::Client(number), "STARTED");
     }
 
     /// A client's process ends without a word.
     pub fn stop_client(&mut self, number: u8) {
         let own = Host::Client(number);
-        let Some(process) = self.clients[usize::from(number)].0.take() else {
+        let Some(process) = self.system.clients[usize::from(number)].0.take() else {
             return;
         };
         self.nothing_is_left_behind(own, process.client.tasks_left());
         let counters = process.client.counters();
-        self.stats.host("submitted", counters.submitted);
-        self.stats.host("submits repeated", counters.repeated);
-        self.stats.host("refused by full queues", counters.refused);
-        self.stats.host("given up", counters.lost);
-        self.stats.host("schedulers lost", counters.schedulers_lost);
-        self.stats.host("results twice", counters.results_twice);
-        self.stats.host("clients stopped", 1);
-        self.blobs.retain(|(host, _), _| *host != own);
-        self.trace.host(self.now, own, "STOPPED");
+        self.stats.count("submitted", counters.submitted);
+        self.stats.count("submits repeated", counters.repeated);
+        self.stats.count("refused by full queues", counters.refused);
+        self.stats.count("given up", counters.lost);
+        self.stats
+            .count("schedulers lost", counters.schedulers_lost);
+        self.stats.count("results twice", counters.results_twice);
+        self.stats.count("clients stopped", 1);
+        self.system.blobs.retain(|(host, _), _| *host != own);
+        trace::host(&mut self.trace, self.now, own, "STOPPED");
     }
 
     fn process(&mut self, number: u8) -> Option<&mut Process> {
-        self.clients[usize::from(number)].0.as_deref_mut()
+        self.system.clients[usize::from(number)].0.as_deref_mut()
     }
 
     /// Tasks of living clients that have not ended.
     pub fn tasks_left(&self) -> usize {
-        let up = self.clients.iter().filter_map(|host| host.0.as_ref());
+        let up = self
+            .system
+            .clients
+            .iter()
+            .filter_map(|host| host.0.as_ref());
         up.map(|process| process.client.tasks_left()).sum()
     }
 
     /// What a living client counts.
     pub fn client_counters(&self, number: u8) -> Option<client::Counters> {
-        let process = self.clients[usize::from(number)].0.as_ref()?;
+        let process = self.system.clients[usize::from(number)].0.as_ref()?;
         Some(process.client.counters())
     }
 
     /// Clients stop beginning anything, or go on.
     pub fn set_load(&mut self, is_loaded: bool) {
-        self.is_loaded = is_loaded;
+        self.system.is_loaded = is_loaded;
     }
 
-    pub(super) fn rest_client(&mut self, number: u8) {
+    pub(in crate::falcon) fn rest_client(&mut self, number: u8) {
         if let Some(due) = self.process(number).map(|process| process.client.due()) {
             self.sleep(Host::Client(number), due);
         }
     }
 
-    pub(super) fn at_client(&mut self, number: u8, event: impl FnOnce(&mut Client<Peer>, Nanos)) {
+    pub(in crate::falcon) fn at_client(
+        &mut self,
+        number: u8,
+        event: impl FnOnce(&mut Client<Peer>, Nanos),
+    ) {
         let now = self.local(Host::Client(number));
         let Some(process) = self.process(number) else {
             return;
@@ -126,7 +136,7 @@ impl World {
                     queue,
                     entries,
                 } => {
-                    let packet = self.codec.submit(user, submit_seq, queue, &entries);
+                    let packet = self.system.codec.submit(user, submit_seq, queue, &entries);
                     let packet = packet.to_vec();
                     self.send(own, self.scheduler_of(number), packet);
                 }
@@ -136,11 +146,11 @@ impl World {
                 Action::Fetch(peer, attempt, outcome) => {
                     let what = Box::new((peer, attempt, outcome));
                     let event = Event::FetchesResult(number, start, what);
-                    self.queue.push(self.now + MS / 2, event);
+                    self.after(MS / 2, event);
                 }
                 Action::Started(id) => {
-                    if self.ledger.ended(id).is_some() {
-                        self.broken(Rule::TakenOnce, format!("{id:?} begins after its end"));
+                    if self.system.ledger.ended(id).is_some() {
+                        self.broken(Invariant::TakenOnce, format!("{id:?} begins after its end"));
                     }
                 }
                 Action::Done(id, outcome) => self.on_done(number, id, outcome),
@@ -157,17 +167,16 @@ impl World {
         let own = Host::Client(number);
         let now = self.local(own);
         let words = u64::from(id.job) << 32 | u64::from(id.task);
-        self.trace
-            .about(self.now, own, words, (id, outcome.is_ok()));
-        let held = self.ledger.ends(now, id, outcome);
-        self.must(held);
+        trace::about(&mut self.trace, self.now, own, words, (id, outcome.is_ok()));
+        let held = self.system.ledger.ends(now, id, outcome);
+        self.check(held);
     }
 
     fn tell_executor(&mut self, number: u8, peer: Peer, message: ToExecutor) {
         if let ToExecutor::Go(attempt, _) = &message {
-            if self.ledger.ended(attempt.id).is_some() {
+            if self.system.ledger.ended(attempt.id).is_some() {
                 let what = format!("GO for {attempt:?}, which has ended");
-                self.broken(Rule::RevokedNotRun, what);
+                self.broken(Invariant::RevokedNotRun, what);
             }
         }
         let message = HostMessage::ToExecutor(message);
@@ -181,15 +190,15 @@ impl World {
             return;
         };
         // Too much is kept now and then.
-        let place = (self.rng.below(8) > 0).then(|| self.keep(Host::Client(number), work));
+        let place = (self.rng.hosts.below(8) > 0).then(|| self.keep(Host::Client(number), work));
         if let Some(process) = self.process(number) {
             process.client.stored(peer, attempt, place);
         }
         self.act_client(number);
     }
 
-    pub(super) fn on_client_packet(&mut self, number: u8, from: Host, bytes: &[u8]) {
-        for incoming in self.codec.read(bytes) {
+    pub(in crate::falcon) fn on_client_packet(&mut self, number: u8, from: Host, bytes: &[u8]) {
+        for incoming in self.system.codec.read(bytes) {
             let from = from.address();
             self.at_client(number, |client, now| {
                 client.on_incoming(now, from, incoming)
@@ -197,7 +206,7 @@ impl World {
         }
     }
 
-    pub(super) fn on_fetches_result(
+    pub(in crate::falcon) fn on_fetches_result(
         &mut self,
         number: u8,
         start: u64,
@@ -219,31 +228,34 @@ impl World {
         });
     }
 
-    pub(super) fn on_think(&mut self, number: u8) {
-        if !self.is_loaded {
+    pub(in crate::falcon) fn on_think(&mut self, number: u8) {
+        if !self.system.is_loaded {
             return;
         }
-        let wait = self.rng.wait(self.layout.think_ns);
-        self.queue.push(self.now + wait, Event::Think(number));
-        let limit = self.layout.outstanding;
+        let wait = self.rng.hosts.wait(self.system.layout.think_ns);
+        self.after(wait, Event::Think(number));
+        let limit = self.system.layout.outstanding;
         let is_idle = self
             .process(number)
             .is_some_and(|p| p.client.tasks_left() < limit);
         if is_idle {
             self.random_job(number);
         }
-        if self.rng.below(8) == 0 {
+        if self.rng.hosts.below(8) == 0 {
             self.give_up_something(number);
         }
     }
 
     fn give_up_something(&mut self, number: u8) {
-        let (skip, is_hard) = (self.rng.below(6) as usize, self.rng.below(3) == 0);
+        let (skip, is_hard) = (
+            self.rng.hosts.below(6) as usize,
+            self.rng.hosts.below(3) == 0,
+        );
         let Some(process) = self.process(number) else {
             return;
         };
         let (user, first_job) = (process.user, process.first_job);
-        let open = self.ledger.open_task(user, first_job, skip);
+        let open = self.system.ledger.open_task(user, first_job, skip);
         // Another client of this user has others.
         let is_own = |id: &TaskId| id.job - first_job < JOBS_OF_A_START;
         if let Some(id) = open.filter(is_own) {
@@ -254,7 +266,7 @@ impl World {
     /// A client gives up a task: even one that runs, if it is hard.
     pub fn give_up(&mut self, number: u8, id: TaskId, is_hard: bool) {
         let mut is_done = false;
-        self.ledger.gives_up(id, true);
+        self.system.ledger.gives_up(id, true);
         self.at_client(number, |client, now| {
             is_done = match is_hard {
                 true => client.kill(now, id),
@@ -262,37 +274,37 @@ impl World {
             };
         });
         if !is_done {
-            self.ledger.gives_up(id, false);
+            self.system.ledger.gives_up(id, false);
         }
     }
 
     fn random_job(&mut self, number: u8) {
-        let count = self.rng.between(1, self.layout.job_tasks);
+        let count = self.rng.hosts.between(1, self.system.layout.job_tasks);
         let specs = (0..count).map(|_| self.random_task(number)).collect();
         let Some(process) = self.process(number) else {
             return;
         };
         let (user, first_job) = (process.user, process.first_job);
         let mut after = Vec::new();
-        if self.rng.below(4) == 0 {
-            let last = self.ledger.last_jobs(user, first_job, JOBS_AWAITED);
+        if self.rng.hosts.below(4) == 0 {
+            let last = self.system.ledger.last_jobs(user, first_job, JOBS_AWAITED);
             let is_own = |job: &u32| job - first_job < JOBS_OF_A_START;
             after.extend(last.into_iter().filter(is_own));
-            after.truncate(self.rng.between(1, 3) as usize);
+            after.truncate(self.rng.hosts.between(1, 3) as usize);
         }
-        let limit = (self.rng.below(8) == 0).then(|| self.rng.between(5, 200) * MS);
+        let limit = (self.rng.hosts.below(8) == 0).then(|| self.rng.hosts.between(5, 200) * MS);
         self.submit(number, specs, &after, limit);
     }
 
     fn random_task(&mut self, number: u8) -> TaskSpec {
-        let takes_ns = match self.rng.below(20) {
-            0 => 10 * self.layout.task_ns,
+        let takes_ns = match self.rng.hosts.below(20) {
+            0 => 10 * self.system.layout.task_ns,
             1 => 0,
-            _ => self.rng.below(2 * self.layout.task_ns) + 1,
+            _ => self.rng.hosts.below(2 * self.system.layout.task_ns) + 1,
         };
-        let killer_of = self.layout.killer_of;
-        let kills = killer_of > 0 && self.rng.below(killer_of) == 0;
-        let ends = match self.rng.below(20) {
+        let killer_of = self.system.layout.killer_of;
+        let kills = killer_of > 0 && self.rng.hosts.below(killer_of) == 0;
+        let ends = match self.rng.hosts.below(20) {
             _ if kills => Ends::Kills,
             0 => Ends::Error,
             1 => Ends::Output(5_000),
@@ -303,19 +315,19 @@ impl World {
             takes_ns,
             ends,
         };
-        let work = match self.rng.below(6) {
-            0 => Work::Kept(plan.work(self.rng.below(900) as usize)),
+        let work = match self.rng.hosts.below(6) {
+            0 => Work::Kept(plan.work(self.rng.hosts.below(900) as usize)),
             1 => Work::Kept(plan.work(1_500)),
-            _ => Work::Inline(plan.work(self.rng.below(DESC_LEN_BYTES_MAX as u64) as usize)),
+            _ => Work::Inline(plan.work(self.rng.hosts.below(DESC_LEN_BYTES_MAX as u64) as usize)),
         };
-        let of_us = self.layout.workers / self.layout.schedulers;
-        let resource = self.rng.below(u64::from(of_us) + 1) as u8;
-        let worker = self.rng.below(u64::from(of_us) + 1) as u16;
+        let of_us = self.system.layout.workers / self.system.layout.schedulers;
+        let resource = self.rng.hosts.below(u64::from(of_us) + 1) as u8;
+        let worker = self.rng.hosts.below(u64::from(of_us) + 1) as u16;
         TaskSpec {
             work,
-            priority: self.rng.below(u64::from(PRIORITIES)) as u8,
+            priority: self.rng.hosts.below(u64::from(PRIORITIES)) as u8,
             resource: resource.min(RESOURCES - 1),
-            worker: (self.rng.below(3) > 0).then_some(worker + 63 * u16::from(number)),
+            worker: (self.rng.hosts.below(3) > 0).then_some(worker + 63 * u16::from(number)),
         }
     }
 
@@ -339,7 +351,9 @@ impl World {
         let job = process.client.submit(now, specs, &jobs, deadline);
         let JobId(job) = job.expect("it may be submitted");
         let key = (user, job);
-        self.ledger.begins(key, works, after.to_vec(), deadline);
+        self.system
+            .ledger
+            .begins(key, works, after.to_vec(), deadline);
         self.act_client(number);
         self.rest_client(number);
         Some(job)
@@ -347,13 +361,13 @@ impl World {
 
     /// The tasks of a client's job, from 0.
     pub fn task(&self, number: u8, job: u32, task: u32) -> TaskId {
-        let process = self.clients[usize::from(number)].0.as_ref();
+        let process = self.system.clients[usize::from(number)].0.as_ref();
         let user = process.expect("it is up").user;
         TaskId { user, job, task }
     }
 
     /// How a task ended, as its client was told.
     pub fn ended(&self, id: TaskId) -> Option<&'static str> {
-        self.ledger.ended(id)
+        self.system.ledger.ended(id)
     }
 }

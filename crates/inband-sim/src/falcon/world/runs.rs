@@ -4,15 +4,16 @@ use inband_falcon::message::{Outcome, Payload};
 use inband_falcon::task::Attempt;
 use inband_falcon::timing::{Nanos, MS};
 
-use super::{Event, World};
+use crate::falcon::host::Host;
+use crate::falcon::invariant::Invariant;
 use crate::falcon::limits::{FETCH_AGAIN_NS, FETCH_LIMIT_NS};
-use crate::falcon::links::Host;
-use crate::falcon::rule::Rule;
+use crate::falcon::system::Event;
 use crate::falcon::work::{outcome_of, Ends, Plan};
+use crate::falcon::{trace, World};
 
 /// What an executor runs.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(in crate::falcon) struct Run {
     number: u64,
     pub attempt: Attempt,
     /// The work, or where it is.
@@ -40,13 +41,13 @@ impl World {
             fetch_until,
         });
         if is_revoked {
-            self.broken(Rule::RevokedNotRun, format!("{attempt:?} begins"));
+            self.broken(Invariant::RevokedNotRun, format!("{attempt:?} begins"));
         }
         match is_here {
             true => self.begin_run(number, slot),
             false => {
                 let event = Event::FetchesWork(number, slot, run_number);
-                self.queue.push(self.now + MS / 2, event);
+                self.after(MS / 2, event);
             }
         }
     }
@@ -57,7 +58,7 @@ impl World {
         run_of.filter(|is| is.number == run)
     }
 
-    pub(super) fn on_fetches_work(&mut self, number: u8, slot: usize, run: u64) {
+    pub(in crate::falcon) fn on_fetches_work(&mut self, number: u8, slot: usize, run: u64) {
         let (own, now) = (Host::Worker(number), self.now);
         let Some(is) = self.run_of(number, slot, run) else {
             return;
@@ -73,7 +74,7 @@ impl World {
         }
         let Some(work) = self.fetch(own, &place) else {
             let event = Event::FetchesWork(number, slot, run);
-            return self.queue.push(now + FETCH_AGAIN_NS, event);
+            return self.after(FETCH_AGAIN_NS, event);
         };
         if let Some(is) = self.run_of(number, slot, run) {
             is.payload = Payload::Inline(work);
@@ -83,7 +84,7 @@ impl World {
 
     /// The work is here: it runs, for as long as it says.
     fn begin_run(&mut self, number: u8, slot: usize) {
-        let slowness = self.workers[usize::from(number)].slowness.max(1);
+        let slowness = self.system.workers[usize::from(number)].slowness.max(1);
         let Some(worker) = self.worker(number) else {
             return;
         };
@@ -94,17 +95,21 @@ impl World {
         let Payload::Inline(work) = run.payload.clone() else {
             return;
         };
-        self.trace
-            .about(self.now, Host::Worker(number), run_number, id);
-        let held = self.ledger.runs(id, &work);
-        self.must(held);
+        trace::about(
+            &mut self.trace,
+            self.now,
+            Host::Worker(number),
+            run_number,
+            id,
+        );
+        let held = self.system.ledger.runs(id, &work);
+        self.check(held);
         let takes_ns = Plan::of(&work).map_or(0, |plan| plan.takes_ns);
         let ends = Event::RunEnds(number, slot, run_number);
-        self.queue.push(self.now + takes_ns * slowness, ends);
+        self.after(takes_ns * slowness, ends);
     }
 
     pub(super) fn stop_run(&mut self, number: u8, slot: usize, attempt: Attempt) {
-        let now = self.now;
         let Some(worker) = self.worker(number) else {
             return;
         };
@@ -115,11 +120,11 @@ impl World {
                 Payload::Inline(_) => Event::RunEnds(number, slot, run.number),
                 Payload::At(_) => Event::FetchesWork(number, slot, run.number),
             };
-            self.queue.push(now + MS / 10, ends);
+            self.after(MS / 10, ends);
         }
     }
 
-    pub(super) fn on_run_ends(&mut self, number: u8, slot: usize, run: u64) {
+    pub(in crate::falcon) fn on_run_ends(&mut self, number: u8, slot: usize, run: u64) {
         let Some(is) = self.run_of(number, slot, run) else {
             return;
         };

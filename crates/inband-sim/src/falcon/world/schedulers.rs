@@ -9,14 +9,14 @@ use inband_falcon::resources::ResourceNames;
 use inband_falcon::scheduler::{self, Scheduler, Waking, NODE, SET};
 use inband_falcon::timing::Nanos;
 
-use super::World;
-use crate::falcon::links::Host;
-use crate::falcon::rule::Breach;
+use crate::falcon::host::Host;
+use crate::falcon::invariant::Breach;
 use crate::falcon::shadow::{Handled, Shadow};
+use crate::falcon::{trace, World};
 
 /// A scheduler; `None`: it is down.
 #[derive(Default)]
-pub(super) struct SchedulerHost(Option<Box<Process>>);
+pub(in crate::falcon) struct SchedulerHost(Option<Box<Process>>);
 
 struct Process {
     switch: FalconSwitch,
@@ -50,15 +50,15 @@ impl Process {
 impl World {
     /// A scheduler starts, and knows nothing.
     pub fn start_scheduler(&mut self, number: u8) {
-        if self.schedulers[usize::from(number)].0.is_some() {
+        if self.system.schedulers[usize::from(number)].0.is_some() {
             return;
         }
-        let config = self.layout.falcon;
-        let incarnation = self.rng.next_u64().max(1);
+        let config = self.system.layout.falcon;
+        let incarnation = self.rng.hosts.next_u64().max(1);
         let switch = FalconSwitch::new(NODE, config, incarnation);
-        if self.layout.wraps {
+        if self.system.layout.wraps {
             for queue in 0..config.policy.queues() {
-                let before = self.rng.below(40) as u32;
+                let before = self.rng.hosts.below(40) as u32;
                 switch
                     .registers()
                     .start_at(SET, queue, 0u32.wrapping_sub(before));
@@ -68,51 +68,67 @@ impl World {
             scheduler: Scheduler::new(scheduler::Config {
                 falcon: config,
                 incarnation,
-                worker_lease_ns: self.layout.worker_lease_ns,
+                worker_lease_ns: self.system.layout.worker_lease_ns,
                 resource_names: ResourceNames::default(),
             }),
             shadow: Shadow::new(config),
             switch,
         };
-        self.schedulers[usize::from(number)].0 = Some(Box::new(process));
-        self.trace
-            .host(self.now, Host::Scheduler(number), "STARTED");
+        self.system.schedulers[usize::from(number)].0 = Some(Box::new(process));
+        trace::host(
+            &mut self.trace,
+            self.now,
+            Host::Scheduler(number),
+            "STARTED",
+        );
     }
 
     /// A scheduler is gone, with its queue.
     pub fn stop_scheduler(&mut self, number: u8) {
-        let Some(process) = self.schedulers[usize::from(number)].0.take() else {
+        let Some(process) = self.system.schedulers[usize::from(number)].0.take() else {
             return;
         };
         for (name, count) in process.switch.counters() {
-            *self.stats.reasons.entry(name).or_default() += count;
+            self.stats.count(name, count);
         }
         let (taken, given) = process.shadow.counts();
-        self.stats.host("taken", taken);
-        self.stats.host("given", given);
-        self.stats.host("schedulers stopped", 1);
-        self.trace
-            .host(self.now, Host::Scheduler(number), "STOPPED");
+        self.stats.count("taken", taken);
+        self.stats.count("given", given);
+        self.stats.count("schedulers stopped", 1);
+        trace::host(
+            &mut self.trace,
+            self.now,
+            Host::Scheduler(number),
+            "STOPPED",
+        );
     }
 
     /// Tasks in the queues of all schedulers.
     pub fn queued(&self) -> usize {
-        let up = self.schedulers.iter().filter_map(|host| host.0.as_ref());
+        let up = self
+            .system
+            .schedulers
+            .iter()
+            .filter_map(|host| host.0.as_ref());
         up.map(|process| process.shadow.tasks()).sum()
     }
 
     /// Executors that wait with a scheduler.
     pub fn parked(&self) -> u32 {
-        let up = self.schedulers.iter().filter_map(|host| host.0.as_ref());
+        let up = self
+            .system
+            .schedulers
+            .iter()
+            .filter_map(|host| host.0.as_ref());
         up.map(|process| process.switch.registers().parked(SET))
             .sum()
     }
 
     fn scheduler(&mut self, number: u8) -> Option<&mut Process> {
-        self.schedulers[usize::from(number)].0.as_deref_mut()
+        self.system.schedulers[usize::from(number)].0.as_deref_mut()
     }
 
-    pub(super) fn tick_scheduler(&mut self, number: u8) {
+    pub(in crate::falcon) fn tick_scheduler(&mut self, number: u8) {
         let own = Host::Scheduler(number);
         let now = self.local(own);
         let Some(process) = self.scheduler(number) else {
@@ -123,8 +139,8 @@ impl World {
         self.sleep(own, due);
     }
 
-    pub(super) fn at_scheduler(&mut self, number: u8, from: Host, bytes: &[u8]) {
-        if !self.codec.admits(bytes) {
+    pub(in crate::falcon) fn at_scheduler(&mut self, number: u8, from: Host, bytes: &[u8]) {
+        if !self.system.codec.admits(bytes) {
             return; // it was damaged
         }
         let mut buffer = [0; PACKET_LEN_MAX_BYTES];
@@ -141,7 +157,7 @@ impl World {
             Verdict::Back => address,
             Verdict::ToExecutor(address) => address,
         };
-        let waking = match self.layout.wakes {
+        let waking = match self.system.layout.wakes {
             true => Waking::of(packet),
             false => None,
         };
@@ -161,7 +177,7 @@ impl World {
                 return;
             };
             waking.woken(&mut buffer[..len_bytes]);
-            self.stats.host("executors woken beside", 1);
+            self.stats.count("executors woken beside", 1);
             self.leaves(number, to, &buffer[..len_bytes]);
         }
     }
@@ -176,7 +192,7 @@ impl World {
         let now_ns = self.local(Host::Scheduler(number));
         let process = self.scheduler(number)?;
         let (verdict, len_bytes, held) = process.handle(buffer, len_bytes, from, now_ns);
-        self.must(held);
+        self.check(held);
         Some((verdict, len_bytes))
     }
 
@@ -189,7 +205,7 @@ impl World {
     fn on_host(&mut self, number: u8, from: Host, bytes: &[u8]) {
         let own = Host::Scheduler(number);
         let now = self.local(own);
-        for incoming in self.codec.read_admitted(bytes) {
+        for incoming in self.system.codec.read_admitted(bytes) {
             let (Incoming::Host(_, message), Some(process)) = (incoming, self.scheduler(number))
             else {
                 continue;
@@ -201,7 +217,7 @@ impl World {
             let due = process.scheduler.due();
             self.sleep(own, due);
             if let Some(answer) = answer {
-                let packet = self.codec.host(0, &answer).to_vec();
+                let packet = self.system.codec.host(0, &answer).to_vec();
                 self.send(own, from, packet);
             }
         }

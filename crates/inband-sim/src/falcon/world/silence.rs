@@ -18,7 +18,7 @@ struct Episode {
 
 /// See the module. All times are true ones.
 #[derive(Default)]
-pub(super) struct Silence {
+pub(in crate::falcon) struct Silence {
     /// Whom each executor asks, and since when.
     asking: Vec<Option<(SocketAddrV4, Attempt, Nanos)>>,
     /// How often each executor has asked in vain.

@@ -9,20 +9,21 @@ use inband_falcon::worker::{self, Action, Ended, Pull, Worker};
 
 use super::runs::Run;
 use super::silence::Silence;
-use super::{Event, World};
+use crate::falcon::host::Host;
+use crate::falcon::invariant::Invariant;
 use crate::falcon::limits::RESTART_NS;
-use crate::falcon::links::Host;
-use crate::falcon::rule::Rule;
+use crate::falcon::system::Event;
+use crate::falcon::{trace, World};
 
 /// What is known of an executor.
 #[derive(Default)]
-pub(super) struct Slot {
+pub(in crate::falcon) struct Slot {
     pub run: Option<Run>,
     /// What it was told to leave, as long as it has got nothing else.
     pub revoked: Option<Attempt>,
 }
 
-pub(super) struct Process {
+pub(in crate::falcon) struct Process {
     pub worker: Worker,
     pub slots: Vec<Slot>,
     pub silence: Silence,
@@ -30,7 +31,7 @@ pub(super) struct Process {
 
 /// A worker.
 #[derive(Default)]
-pub(super) struct WorkerHost {
+pub(in crate::falcon) struct WorkerHost {
     /// `None`: it is down.
     pub process: Option<Box<Process>>,
     /// Its tasks take so many times as long.
@@ -48,55 +49,55 @@ impl World {
         let config = worker::Config {
             token: self.number(),
             name: String::new(),
-            executors: self.layout.executors,
+            executors: self.system.layout.executors,
             // Every resource is with somebody.
-            resources: 1 << (1 + number / self.layout.schedulers) | 2,
-            results_len_bytes_max: self.layout.results_len_bytes_max,
-            timing: self.layout.executor,
+            resources: 1 << (1 + number / self.system.layout.schedulers) | 2,
+            results_len_bytes_max: self.system.layout.results_len_bytes_max,
+            timing: self.system.layout.executor,
         };
         let process = Process {
             worker: Worker::new(config, now),
-            slots: (0..self.layout.executors)
+            slots: (0..self.system.layout.executors)
                 .map(|_| Slot::default())
                 .collect(),
             silence: Silence::default(),
         };
-        self.workers[usize::from(number)].process = Some(Box::new(process));
-        self.trace.host(self.now, own, "STARTED");
+        self.system.workers[usize::from(number)].process = Some(Box::new(process));
+        trace::host(&mut self.trace, self.now, own, "STARTED");
         self.tick_worker(number);
     }
 
     /// A worker's process ends without a word.
     pub fn stop_worker(&mut self, number: u8) {
         let own = Host::Worker(number);
-        let Some(process) = self.workers[usize::from(number)].process.take() else {
+        let Some(process) = self.system.workers[usize::from(number)].process.take() else {
             return;
         };
         let worker = &process.worker;
         for executor in worker.executors() {
             let counters = executor.counters();
-            self.stats.host("tasks run", counters.tasks_run);
-            self.stats.host("revoked", counters.revoked);
-            self.stats.host("clients silent", counters.clients_silent);
-            self.stats.host("clients skipped", counters.clients_skipped);
-            self.stats.host("clients busy", counters.clients_busy);
-            self.stats.host("pulls repeated", counters.pulls_repeated);
-            self.stats.host("damaged tasks", counters.damaged);
+            self.stats.count("tasks run", counters.tasks_run);
+            self.stats.count("revoked", counters.revoked);
+            self.stats.count("clients silent", counters.clients_silent);
+            self.stats
+                .count("clients skipped", counters.clients_skipped);
+            self.stats.count("clients busy", counters.clients_busy);
+            self.stats.count("pulls repeated", counters.pulls_repeated);
+            self.stats.count("damaged tasks", counters.damaged);
         }
         self.stats
-            .host("results thrown away", worker.results_thrown_away());
-        self.stats.host("workers stopped", 1);
+            .count("results thrown away", worker.results_thrown_away());
+        self.stats.count("workers stopped", 1);
         self.nothing_is_left_behind(own, worker.results_kept());
-        self.blobs.retain(|(host, _), _| *host != own);
-        self.trace.host(self.now, own, "STOPPED");
+        self.system.blobs.retain(|(host, _), _| *host != own);
+        trace::host(&mut self.trace, self.now, own, "STOPPED");
     }
 
     /// Its process ends, and somebody starts it again.
     pub(super) fn restart_worker(&mut self, number: u8, why: &'static str) {
-        self.stats.host(why, 1);
+        self.stats.count(why, 1);
         self.stop_worker(number);
-        self.queue
-            .push(self.now + RESTART_NS, Event::StartWorker(number));
+        self.after(RESTART_NS, Event::StartWorker(number));
     }
 
     /// A worker takes no more tasks, and starts again once those that it has are done.
@@ -110,11 +111,15 @@ impl World {
 
     /// Is a worker's process up?
     pub fn is_worker_up(&self, number: u8) -> bool {
-        self.workers[usize::from(number)].process.is_some()
+        self.system.workers[usize::from(number)].process.is_some()
     }
 
     fn workers_up(&self) -> impl Iterator<Item = &Worker> {
-        let up = self.workers.iter().filter_map(|w| w.process.as_deref());
+        let up = self
+            .system
+            .workers
+            .iter()
+            .filter_map(|w| w.process.as_deref());
         up.map(|process| &process.worker)
     }
 
@@ -127,27 +132,29 @@ impl World {
 
     /// Tasks that the executors of a worker that is up have run.
     pub fn tasks_run(&self, number: u8) -> u64 {
-        let process = self.workers[usize::from(number)].process.as_deref();
+        let process = self.system.workers[usize::from(number)].process.as_deref();
         process.map_or(0, |process| process.worker.tasks_run())
     }
 
     /// Is every worker registered?
     pub fn all_registered(&self) -> bool {
         let registered = self.workers_up().filter(|worker| worker.is_registered());
-        registered.count() == self.workers.len()
+        registered.count() == self.system.workers.len()
     }
 
     pub(super) fn worker(&mut self, number: u8) -> Option<&mut Process> {
-        self.workers[usize::from(number)].process.as_deref_mut()
+        self.system.workers[usize::from(number)]
+            .process
+            .as_deref_mut()
     }
 
-    pub(super) fn rest_worker(&mut self, number: u8) {
+    pub(in crate::falcon) fn rest_worker(&mut self, number: u8) {
         if let Some(due) = self.worker(number).map(|process| process.worker.due()) {
             self.sleep(Host::Worker(number), due);
         }
     }
 
-    pub(super) fn tick_worker(&mut self, number: u8) {
+    pub(in crate::falcon) fn tick_worker(&mut self, number: u8) {
         self.at_worker(number, |worker, now| worker.tick(now));
         let now = self.local(Host::Worker(number));
         let is_drained = |process: &mut Process| process.worker.is_drained(now);
@@ -157,11 +164,11 @@ impl World {
         self.rest_worker(number);
     }
 
-    pub(super) fn on_worker_packet(&mut self, number: u8, from: Host, bytes: &[u8]) {
+    pub(in crate::falcon) fn on_worker_packet(&mut self, number: u8, from: Host, bytes: &[u8]) {
         if !self.is_worker_up(number) {
             return;
         }
-        for incoming in self.codec.read(bytes) {
+        for incoming in self.system.codec.read(bytes) {
             self.note_revoked(number, &incoming);
             let from = from.address();
             if let (Incoming::Host(_, HostMessage::ToExecutor(_)), Some(process)) =
@@ -208,7 +215,7 @@ impl World {
     /// Something happens to a worker: what does it want?
     fn wanted(&mut self, number: u8, event: impl FnOnce(&mut Worker, Nanos)) -> Vec<Action> {
         let now = self.local(Host::Worker(number));
-        let (true_now, timing) = (self.now, self.layout.executor);
+        let (true_now, timing) = (self.now, self.system.layout.executor);
         let Some(process) = self.worker(number) else {
             return Vec::new();
         };
@@ -217,13 +224,13 @@ impl World {
         let executors = process.worker.executors();
         let wasted = process.silence.watch(true_now, executors, &timing);
         if let Some(what) = wasted {
-            self.broken(Rule::SilenceIsCheap, what);
+            self.broken(Invariant::SilenceIsCheap, what);
         }
         wanted
     }
 
     /// A worker stands still, or its clock does not.
-    pub(super) fn is_held_up(&mut self, number: u8) {
+    pub(in crate::falcon) fn is_held_up(&mut self, number: u8) {
         if let Some(process) = self.worker(number) {
             process.silence.forget();
         }
@@ -253,13 +260,13 @@ impl World {
     }
 
     fn register(&mut self, number: u8, register: Register) {
-        let packet = self.codec.host(0, &HostMessage::Register(register));
+        let packet = self.system.codec.host(0, &HostMessage::Register(register));
         let packet = packet.to_vec();
         self.send(Host::Worker(number), self.scheduler_of(number), packet);
     }
 
     fn pull(&mut self, number: u8, pull: Pull) {
-        let packet = self.codec.pull(
+        let packet = self.system.codec.pull(
             pull.scheduler,
             pull.executor,
             pull.worker_incarnation,
@@ -272,9 +279,9 @@ impl World {
     fn store(&mut self, number: u8, ended: Ended) {
         if let Payload::Inline(bytes) = ended.outcome.payload() {
             let own = Host::Worker(number);
-            let kept = self.blobs.iter().filter(|((of, _), _)| *of == own);
+            let kept = self.system.blobs.iter().filter(|((of, _), _)| *of == own);
             let kept: usize = kept.map(|(_, bytes)| bytes.len()).sum();
-            let place = match kept + bytes.len() <= self.layout.results_len_bytes_max {
+            let place = match kept + bytes.len() <= self.system.layout.results_len_bytes_max {
                 true => Ok(self.keep(own, bytes.clone())),
                 false => Err("there is no room".into()),
             };
@@ -293,7 +300,7 @@ impl World {
         let wanted = self.wanted(number, |worker, now| worker.finished(now, slot, outcome));
         if attempt.is_some() && attempt == revoked && wanted.iter().any(is_result) {
             let what = format!("the result of {attempt:?} is kept");
-            self.broken(Rule::RevokedNotRun, what);
+            self.broken(Invariant::RevokedNotRun, what);
         }
         for action in wanted {
             self.act_worker(number, action);

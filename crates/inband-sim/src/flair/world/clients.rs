@@ -3,10 +3,11 @@
 use inband_flair::client::{self, Client, Op, Outcome, Ticket};
 use inband_flair::timing::Nanos;
 
-use super::{Event, World};
 use crate::flair::history::{written, Act};
-use crate::flair::links::Host;
+use crate::flair::host::Host;
+use crate::flair::system::Request;
 use crate::flair::trace::Happened;
+use crate::flair::World;
 
 fn key(number: u8) -> Vec<u8> {
     format!("key/{number}").into_bytes()
@@ -15,52 +16,56 @@ fn key(number: u8) -> Vec<u8> {
 impl World {
     /// Requests of each client that were answered.
     pub fn answered(&self) -> Vec<u64> {
-        self.clients.iter().map(|client| client.answered).collect()
+        self.system
+            .clients
+            .iter()
+            .map(|client| client.answered)
+            .collect()
     }
 
     /// No request is under way.
     pub fn is_idle(&self) -> bool {
-        self.clients.iter().all(|c| c.under_way.is_empty())
+        self.system.clients.iter().all(|c| c.under_way.is_empty())
     }
 
     /// Clients stop beginning anything, or go on.
     pub fn set_load(&mut self, is_loaded: bool) {
-        let begins = is_loaded && !self.is_loaded;
-        self.is_loaded = is_loaded;
-        for client in (0..self.layout.clients).filter(|_| begins) {
-            self.queue.push(self.now, Event::Request(client));
+        let begins = is_loaded && !self.system.is_loaded;
+        self.system.is_loaded = is_loaded;
+        for client in (0..self.system.layout.clients).filter(|_| begins) {
+            self.after(0, Request(client));
         }
     }
 
-    pub(super) fn at_client(
+    pub(in crate::flair) fn at_client(
         &mut self,
         number: u8,
         event: impl FnOnce(&mut Client, Nanos, &mut client::Out),
     ) {
         let own = Host::Client(number);
         let now = self.local(own);
-        let mut out = std::mem::take(&mut self.client_out);
-        let host = &mut self.clients[usize::from(number)];
+        let mut out = std::mem::take(&mut self.system.client_out);
+        let host = &mut self.system.clients[usize::from(number)];
         event(&mut host.client, now, &mut out);
         if let Some(due) = host.client.due() {
             self.sleep(own, due);
         }
         for (switch, packet) in out.packets.iter() {
-            self.send(own, Host::Switch(switch), packet.to_vec());
+            self.send_bytes(own, Host::Switch(switch), packet.to_vec());
         }
         for (ticket, outcome) in out.outcomes.drain(..) {
             self.on_outcome(number, ticket, &outcome);
         }
         out.packets.clear();
-        self.client_out = out;
+        self.system.client_out = out;
     }
 
     fn on_outcome(&mut self, number: u8, ticket: Ticket, outcome: &Outcome) {
-        let host = &mut self.clients[usize::from(number)];
+        let host = &mut self.system.clients[usize::from(number)];
         let request = host.under_way.remove(&ticket).expect("it was begun");
         let is_answered = !matches!(outcome, Outcome::Failed(_) | Outcome::Unknown);
         host.answered += u64::from(is_answered);
-        self.history.ends(self.now, request, outcome);
+        self.system.history.ends(self.now, request, outcome);
         let how = match outcome {
             Outcome::Value(_) => "read",
             Outcome::Written | Outcome::Missing => "written",
@@ -69,20 +74,20 @@ impl World {
         };
         let ended = Happened::Ended(Host::Client(number), request, how);
         self.trace.note(self.now, ended);
-        let think = self.rng.wait(self.layout.think_ns);
-        self.queue.push(self.now + think, Event::Request(number));
+        let think = self.rng.hosts.wait(self.system.layout.think_ns);
+        self.after(think, Request(number));
     }
 
-    pub(super) fn on_request(&mut self, number: u8) {
-        let host = &self.clients[usize::from(number)];
-        if !self.is_loaded || host.under_way.len() >= self.layout.outstanding {
+    pub(in crate::flair) fn on_request(&mut self, number: u8) {
+        let host = &self.system.clients[usize::from(number)];
+        if !self.system.is_loaded || host.under_way.len() >= self.system.layout.outstanding {
             return;
         }
-        let key_number = self.rng.below(u64::from(self.layout.keys)) as u8;
-        self.values += 1;
-        let act = match self.rng.below(100) {
+        let key_number = self.rng.hosts.below(u64::from(self.system.layout.keys)) as u8;
+        self.system.values += 1;
+        let act = match self.rng.hosts.below(100) {
             0..=54 => Act::Get,
-            55..=89 => Act::Put(self.values),
+            55..=89 => Act::Put(self.system.values),
             _ => Act::Delete,
         };
         self.request(number, key_number, act);
@@ -95,14 +100,14 @@ impl World {
             Act::Put(value) => Op::Put(key(key_number), written(value)),
             Act::Delete => Op::Delete(key(key_number)),
         };
-        let request = self.history.begins(self.now, key_number, act);
+        let request = self.system.history.begins(self.now, key_number, act);
         let begun = Happened::Begun(Host::Client(number), request, key_number, act);
         self.trace.note(self.now, begun);
         let mut ticket = None;
         self.at_client(number, |client, now, out| {
             ticket = Some(client.submit(now, op, out).expect("it is short"));
         });
-        let host = &mut self.clients[usize::from(number)];
+        let host = &mut self.system.clients[usize::from(number)];
         host.under_way.insert(ticket.expect("set above"), request);
     }
 }

@@ -7,11 +7,11 @@ use inband_dataplane::flair::wire;
 use inband_dataplane::flair::{FlairSwitch, Verdict};
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 
-use super::World;
-use crate::flair::links::Host;
+use crate::flair::host::Host;
+use crate::flair::invariant::Invariant;
 use crate::flair::mutation::session_of;
-use crate::flair::rule::Rule;
 use crate::flair::trace::Happened;
+use crate::flair::{counts, World};
 
 /// Port of everybody.
 const PORT: u16 = 7400;
@@ -28,7 +28,7 @@ fn address(host: Host) -> SocketAddrV4 {
 impl World {
     /// A running switch.
     pub fn switch(&self, number: u8) -> Option<&FlairSwitch> {
-        self.switches[usize::from(number)].as_ref()
+        self.system.switches[usize::from(number)].as_ref()
     }
 
     /// The session that a switch has.
@@ -40,25 +40,25 @@ impl World {
     pub fn active(&self) -> Vec<u8> {
         let is_active = |number: &u8| {
             let now = self.local(Host::Switch(*number));
-            let switch = self.switches[usize::from(*number)].as_ref();
+            let switch = self.system.switches[usize::from(*number)].as_ref();
             switch.is_some_and(|switch| session_of(switch).is_active(now))
         };
-        (0..self.layout.switches).filter(is_active).collect()
+        (0..self.system.layout.switches).filter(is_active).collect()
     }
 
     pub(super) fn at_switch(&mut self, from: Host, number: u8, mut bytes: Vec<u8>) {
         let own = Host::Switch(number);
         let now_ns = self.local(own);
-        let random = self.rng_links.next_u64();
-        let Some(switch) = &self.switches[usize::from(number)] else {
+        let random = self.rng.links.next_u64();
+        let Some(switch) = &self.system.switches[usize::from(number)] else {
             return;
         };
         let Ok((mut header, key, data)) = wire::parse(&bytes) else {
-            return self.broken(Rule::WellFormed, "a packet to a switch is none".into());
+            return self.broken(Invariant::WellFormed, "a packet to a switch is none");
         };
-        if let Some(mutation) = self.mutation {
+        if let Some(mutation) = self.system.mutation {
             let (key, data) = (key.to_vec(), data.to_vec());
-            let (groups, replicas) = (self.layout.groups, self.layout.replicas);
+            let (groups, replicas) = (self.system.layout.groups, self.system.layout.replicas);
             mutation.at_switch(switch, &mut header, groups, replicas, now_ns);
             bytes.clear();
             wire::emit(&header, &key, &data, &mut bytes);
@@ -76,28 +76,28 @@ impl World {
         if header.kind == wire::Type::Heartbeat {
             self.look_at_switches(number);
         }
-        self.send(own, to, buffer[..len].to_vec());
+        self.send_bytes(own, to, buffer[..len].to_vec());
     }
 
     /// A heartbeat was taken: at most one switch may serve.
     fn look_at_switches(&mut self, number: u8) {
         let active = self.active();
-        let is_in_time = |switch: &&u8| !self.suspended.contains(switch);
+        let is_in_time = |switch: &&u8| !self.system.suspended.contains(switch);
         if active.iter().filter(is_in_time).count() > 1 {
             let sessions: Vec<u64> = active
                 .iter()
-                .filter_map(|n| self.switches[usize::from(*n)].as_ref())
+                .filter_map(|n| self.system.switches[usize::from(*n)].as_ref())
                 .map(|switch| session_of(switch).session)
                 .collect();
             let what = format!("switches {active:?} serve sessions {sessions:?}");
-            self.broken(Rule::OneSwitchServes, what);
+            self.broken(Invariant::OneSwitchServes, what);
         }
-        if let Some(switch) = &self.switches[usize::from(number)] {
+        if let Some(switch) = &self.system.switches[usize::from(number)] {
             let session = session_of(switch).session;
-            let last = &mut self.active[usize::from(number)];
+            let last = &mut self.system.active[usize::from(number)];
             if active.contains(&number) && *last != session {
                 *last = session;
-                self.stats.activations += 1;
+                self.stats.count(counts::ACTIVATIONS, 1);
                 let active = Happened::Active(Host::Switch(number), session);
                 self.trace.note(self.now, active);
             }

@@ -1,14 +1,11 @@
-//! The rules that every run is held to.
+//! What must be true in every schedule.
 
-use std::fmt;
-
-use crate::listed::listed;
-use crate::violation;
+use crate::listed;
 
 listed! {
-    /// A rule, by the name under which it is reported.
+    /// An invariant, by the name under which it is reported.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Rule, said by describe {
+    pub enum Invariant, said by describe {
         OneSwitchServes = "at no time do two switches serve a replica set",
         Linearizable = "of each key there is an order of all requests that explains what clients saw",
         ExactlyOnce = "as many changes are applied as writes were acknowledged, and no more than were begun",
@@ -18,12 +15,3 @@ listed! {
         NoPanic = "nothing panics",
     }
 }
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
-/// A rule that was broken.
-pub type Violation = violation::Violation<Rule>;

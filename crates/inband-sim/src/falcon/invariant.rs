@@ -1,14 +1,12 @@
-//! The rules that every run is held to.
+//! What must be true in every schedule.
 
-use std::fmt;
-
-use crate::listed::listed;
+use crate::listed;
 use crate::violation;
 
 listed! {
-    /// A rule, by the name under which it is reported.
+    /// An invariant, by the name under which it is reported.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Rule, said by describe {
+    pub enum Invariant, said by describe {
         GivenOnce = "a scheduler gives a task that it took once, to one PULL, and to the same PULL again",
         NothingLost = "a task that a scheduler took is in a queue until it is given",
         InOrder = "a queue gives its tasks in the order in which it took them",
@@ -30,14 +28,14 @@ listed! {
     }
 }
 
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+/// An invariant that is broken, and how.
+pub(super) type Breach = violation::Broken<Invariant>;
+
+impl Invariant {
+    pub(super) fn broken(self, what: impl Into<String>) -> Breach {
+        Breach {
+            invariant: self,
+            what: what.into(),
+        }
     }
 }
-
-/// How a rule was broken.
-pub(super) type Breach = (Rule, String);
-
-/// A rule that was broken.
-pub type Violation = violation::Violation<Rule>;

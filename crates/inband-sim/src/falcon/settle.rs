@@ -1,0 +1,83 @@
+//! Faults are over: everything must finish.
+
+use inband_falcon::task::{TaskSpec, Work};
+use inband_falcon::timing::MS;
+
+use super::invariant::Invariant;
+use super::limits::{EVENTS_MAX, PROMPT_NS, SETTLE_NS};
+use super::work::{Ends, Plan};
+use super::World;
+
+impl World {
+    /// Does nobody wait for anything?
+    fn is_at_rest(&self) -> bool {
+        self.tasks_left() == 0 && self.queued() == 0 && self.busy() == 0 && self.all_registered()
+    }
+
+    /// Does every executor wait with its scheduler?
+    fn is_all_parked(&self) -> bool {
+        let executors =
+            u32::from(self.system.layout.workers) * u32::from(self.system.layout.executors);
+        self.is_at_rest() && self.parked() >= executors
+    }
+
+    /// Nothing goes wrong any more: every task of a living client must end, every executor be there for the next.
+    pub fn must_settle(&mut self) {
+        self.set_load(false);
+        let until = self.now + SETTLE_NS;
+        let enough = |world: &World| world.is_all_parked() || world.stats.events > EVENTS_MAX;
+        if !self.run_until(until, enough) || !self.is_all_parked() {
+            let what = format!(
+                "{} tasks left, {} queued, {} executors busy, {} wait; all registered: {}; {} events",
+                self.tasks_left(),
+                self.queued(),
+                self.busy(),
+                self.parked(),
+                self.all_registered(),
+                self.stats.events
+            );
+            return self.broken(Invariant::Liveness, what);
+        }
+        if self.system.layout.is_calm {
+            self.nobody_was_given_up();
+        }
+        // Bits of executors that are gone are cleared by and by, and cost an answer each.
+        self.run_for(4 * self.system.layout.worker_lease_ns);
+        for client in 0..self.system.layout.clients {
+            self.must_be_prompt(client);
+        }
+    }
+
+    fn nobody_was_given_up(&mut self) {
+        for number in 0..self.system.layout.clients {
+            let lost = self
+                .client_counters(number)
+                .map_or(0, |counters| counters.lost);
+            if lost > 0 {
+                let what = format!("client {number} gave up {lost} executors that were well");
+                self.broken(Invariant::Prompt, what);
+            }
+        }
+    }
+
+    /// Everybody is idle: a job has its executors at once.
+    fn must_be_prompt(&mut self, client: u8) {
+        let takes_ns = MS;
+        let task = |number| {
+            let ends = Ends::Output(8);
+            let plan = Plan {
+                number,
+                takes_ns,
+                ends,
+            };
+            TaskSpec::new(Work::Inline(plan.work(0)))
+        };
+        let tasks = (0..self.system.layout.tasks_at_once()).map(task).collect();
+        self.submit(client, tasks, &[], None);
+        let until = self.now + takes_ns + PROMPT_NS;
+        if !self.run_until(until, |world| world.tasks_left() == 0) {
+            let what = format!("client {client} waits for tasks that nobody begins");
+            self.broken(Invariant::Prompt, what);
+        }
+    }
+}

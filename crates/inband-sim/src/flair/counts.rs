@@ -1,0 +1,32 @@
+//! What is counted, by name.
+
+use inband_flair::replica::Counters;
+
+use crate::stats::Counts;
+
+/// Sessions that became active.
+pub const ACTIVATIONS: &str = "sessions activated";
+/// Replicas that came back without memory.
+pub const RESTARTS: &str = "replicas that came back empty";
+/// Switches that came back without memory.
+pub const RESETS: &str = "switches that came back empty";
+/// Reads that were sent to a replica that was down.
+pub const READS_OF_THE_DEAD: &str = "reads of the dead";
+
+/// What a replica counted.
+pub(super) fn of_replica(replica: Counters) -> Counts {
+    let mut counts = Counts::default();
+    for (name, count) in [
+        ("reads of leaders", replica.reads_leader),
+        ("reads of followers", replica.reads_follower),
+        ("reads that advanced", replica.reads_advanced),
+        ("reads refused", replica.reads_refused),
+        ("writes applied", replica.writes),
+        ("writes dropped", replica.writes_dropped),
+        ("refreshes", replica.refreshes),
+        ("bad packets", replica.bad_packets),
+    ] {
+        counts.add(name, count);
+    }
+    counts
+}

@@ -1,0 +1,288 @@
+//! The links between hosts: what becomes of a packet.
+
+use std::collections::BTreeMap;
+
+use crate::cuts::Cuts;
+use crate::queue::Time;
+use crate::rng::Rng;
+use crate::stats::LinkStats;
+use crate::system::Packet;
+
+/// What a test's filter says about a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// The link does with it as usual.
+    Pass,
+    /// Lost.
+    Lose,
+    /// Kept aside until [`crate::World::release`].
+    Keep,
+    /// It arrives so much later than usual.
+    Delay(Time),
+    /// It arrives, and once more so much later.
+    Twice(Time),
+    /// It arrives with its last bit flipped.
+    Damage,
+}
+
+/// A packet as a test's filter sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Passing<'a, H, P> {
+    /// When it is sent.
+    pub now: Time,
+    /// Who sends it.
+    pub from: H,
+    /// To whom.
+    pub to: H,
+    /// The packet.
+    pub packet: &'a P,
+}
+
+/// Decides about everything that is sent, for directed tests.
+pub type Filter<H, P> = Box<dyn FnMut(&Passing<'_, H, P>) -> Fate>;
+
+/// A packet on its way: from, to, packet.
+pub type OnItsWay<H, P> = (H, H, P);
+
+/// Rates of random damage, in parts per million.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// Lost.
+    pub loss_ppm: u64,
+    /// Arrives twice.
+    pub duplicate_ppm: u64,
+    /// Held up for long, so that many others overtake it.
+    pub hold_up_ppm: u64,
+    /// A bit of the packet flips on the way.
+    pub bit_flip_ppm: u64,
+}
+
+impl Rates {
+    fn combine(&mut self, other: Rates, with: impl Fn(u64, u64) -> u64) {
+        self.loss_ppm = with(self.loss_ppm, other.loss_ppm);
+        self.duplicate_ppm = with(self.duplicate_ppm, other.duplicate_ppm);
+        self.hold_up_ppm = with(self.hold_up_ppm, other.hold_up_ppm);
+        self.bit_flip_ppm = with(self.bit_flip_ppm, other.bit_flip_ppm);
+    }
+
+    /// So much more goes wrong.
+    pub fn raise(&mut self, by: Rates) {
+        self.combine(by, |a, b| a + b);
+    }
+
+    /// And less again.
+    pub fn lower(&mut self, by: Rates) {
+        self.combine(by, u64::saturating_sub);
+    }
+}
+
+/// What happens to packets of one type for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TypeRates {
+    /// The type, as [`Packet::kind`] tells it.
+    pub kind: u8,
+    /// Lost, in parts per million.
+    pub loss_ppm: u64,
+    /// Held up, in parts per million, besides what is held up of all types.
+    pub hold_up_ppm: u64,
+}
+
+/// The order in which a link draws random numbers. It is part of what a seed means, so a world keeps the one it began
+/// with; a new one takes [`DrawOrder::ByCopy`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrawOrder {
+    /// Loss, unless the link is cut; how many copies; then delay and damage of each copy.
+    ByCopy,
+    /// Loss, even if the link is cut; damage, the same of all copies; delay; then whether there is a second copy.
+    ByPacket,
+}
+
+/// How links are when nothing is wrong, in the unit of the system's time.
+#[derive(Debug, Clone, Copy)]
+pub struct LinkSettings {
+    /// Shortest time on a link.
+    pub delay_min: Time,
+    /// What is added to it is less than this.
+    pub jitter: Time,
+    /// A packet that is held up waits for less than this.
+    pub hold_up_max: Time,
+    /// Bits flip from this byte of a packet on.
+    pub flips_from: usize,
+    /// In which order random numbers are drawn.
+    pub draws: DrawOrder,
+}
+
+/// A copy of a packet that will arrive.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    /// Time on the way.
+    pub after: Time,
+    /// A byte and its bit that flip on the way.
+    pub flip: Option<(usize, u8)>,
+}
+
+/// The links of a world.
+pub struct Links<H, P> {
+    settings: LinkSettings,
+    /// Random damage.
+    pub rates: Rates,
+    /// By a number that its fault chooses.
+    pub type_rates: BTreeMap<u64, TypeRates>,
+    /// Links that are cut.
+    pub cuts: Cuts<H>,
+    /// Directed pairs whose link is slow, and by how much.
+    slow: BTreeMap<(H, H), Time>,
+    /// A test's own say.
+    pub filter: Option<Filter<H, P>>,
+    /// What a filter keeps.
+    pub kept: Vec<OnItsWay<H, P>>,
+}
+
+impl<H: Copy + Ord, P: Packet> Links<H, P> {
+    pub(crate) fn new(settings: LinkSettings) -> Links<H, P> {
+        Links {
+            settings,
+            rates: Rates::default(),
+            type_rates: BTreeMap::new(),
+            cuts: Cuts::default(),
+            slow: BTreeMap::new(),
+            filter: None,
+            kept: Vec::new(),
+        }
+    }
+
+    /// Everything from one host to the other takes so much longer; 0: as usual.
+    pub fn slow_down(&mut self, from: H, to: H, by: Time) {
+        self.slow.insert((from, to), by);
+    }
+
+    /// Could they open a connection?
+    pub fn is_linked(&self, a: H, b: H) -> bool {
+        self.cuts.is_linked(a, b) && self.cuts.is_linked(b, a)
+    }
+
+    /// Does a message of a connection get through? TCP loses none that it can bring over, but gives up.
+    pub fn passes_connection(&self, rng: &mut Rng, from: H, to: H) -> bool {
+        self.cuts.is_linked(from, to) && !rng.chance_ppm(self.rates.loss_ppm)
+    }
+
+    /// All links work, nothing is lost, no filter decides.
+    pub fn heal(&mut self) {
+        self.cuts.heal();
+        self.slow.clear();
+        self.type_rates.clear();
+        self.rates = Rates::default();
+        self.filter = None;
+    }
+
+    /// What a test's filter says.
+    pub fn filtered(&mut self, now: Time, from: H, to: H, packet: &P) -> Fate {
+        let Some(filter) = &mut self.filter else {
+            return Fate::Pass;
+        };
+        filter(&Passing {
+            now,
+            from,
+            to,
+            packet,
+        })
+    }
+
+    /// The copies of this packet that arrive, after the filter has said `fate`; none: it is lost, as it is if
+    /// `is_full`.
+    pub fn copies(
+        &self,
+        rng: &mut Rng,
+        stats: &mut LinkStats,
+        (from, to, packet): (H, H, &P),
+        fate: Fate,
+        is_full: bool,
+    ) -> Vec<Arrival> {
+        let kind = if self.type_rates.is_empty() {
+            None
+        } else {
+            packet.kind()
+        };
+        let is_cut = fate == Fate::Lose || !self.cuts.is_linked(from, to);
+        if self.is_lost(rng, kind, is_cut, is_full) {
+            return Vec::new();
+        }
+        let mut copies = Vec::with_capacity(2);
+        match self.settings.draws {
+            DrawOrder::ByCopy => {
+                let count = 1 + usize::from(rng.chance_ppm(self.rates.duplicate_ppm));
+                for _ in 0..count {
+                    let after = self.delay(rng, stats, kind);
+                    let flip = self.flip(rng, stats, packet);
+                    copies.push(Arrival { after, flip });
+                }
+            }
+            DrawOrder::ByPacket => {
+                let flip = self.flip(rng, stats, packet);
+                let after = self.delay(rng, stats, kind);
+                copies.push(Arrival { after, flip });
+                if rng.chance_ppm(self.rates.duplicate_ppm) {
+                    let after = self.delay(rng, stats, kind);
+                    copies.push(Arrival { after, flip });
+                }
+            }
+        }
+        stats.duplicated += copies.len() as u64 - 1;
+        let slow = self.slow.get(&(from, to)).copied().unwrap_or(0);
+        copies.iter_mut().for_each(|copy| copy.after += slow);
+        self.obey(fate, packet, &mut copies);
+        copies
+    }
+
+    fn obey(&self, fate: Fate, packet: &P, copies: &mut Vec<Arrival>) {
+        match fate {
+            Fate::Delay(by) => copies.iter_mut().for_each(|copy| copy.after += by),
+            Fate::Twice(by) => copies.push(Arrival {
+                after: copies[0].after + by,
+                ..copies[0]
+            }),
+            Fate::Damage => {
+                let last = packet.len_bytes().saturating_sub(1);
+                copies.iter_mut().for_each(|c| c.flip = Some((last, 0)));
+            }
+            Fate::Pass | Fate::Lose | Fate::Keep => {}
+        }
+    }
+
+    fn is_lost(&self, rng: &mut Rng, kind: Option<u8>, is_cut: bool, is_full: bool) -> bool {
+        let of_type = |rng: &mut Rng| {
+            let mut rates = self.type_rates.values();
+            rates.any(|rates| Some(rates.kind) == kind && rng.chance_ppm(rates.loss_ppm))
+        };
+        let loss_ppm = self.rates.loss_ppm;
+        match self.settings.draws {
+            DrawOrder::ByCopy => of_type(rng) || is_full || is_cut || rng.chance_ppm(loss_ppm),
+            DrawOrder::ByPacket => rng.chance_ppm(loss_ppm) || of_type(rng) || is_full || is_cut,
+        }
+    }
+
+    fn delay(&self, rng: &mut Rng, stats: &mut LinkStats, kind: Option<u8>) -> Time {
+        let after = self.settings.delay_min + rng.below(self.settings.jitter);
+        let of_type = self.type_rates.values().filter(|r| Some(r.kind) == kind);
+        let of_type_ppm: u64 = of_type.map(|rates| rates.hold_up_ppm).sum();
+        if !rng.chance_ppm(self.rates.hold_up_ppm + of_type_ppm) {
+            return after;
+        }
+        stats.held_up += 1;
+        after + rng.below(self.settings.hold_up_max)
+    }
+
+    fn flip(&self, rng: &mut Rng, stats: &mut LinkStats, packet: &P) -> Option<(usize, u8)> {
+        if !rng.chance_ppm(self.rates.bit_flip_ppm) {
+            return None;
+        }
+        let from = self.settings.flips_from;
+        let flipping = packet
+            .len_bytes()
+            .checked_sub(from)
+            .filter(|len| *len > 0)?;
+        stats.damaged += 1;
+        let at = from + rng.below(flipping as u64) as usize;
+        Some((at, rng.below(8) as u8))
+    }
+}
