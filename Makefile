@@ -1,5 +1,5 @@
 # Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
-.PHONY: build up down test vm-test wheel models mutants bench jepsen checker fuzz verifier-matrix lint format clean setup
+.PHONY: build up down test vm-test wheel models mutants bench chaos jepsen checker fuzz verifier-matrix lint format clean setup
 
 ARGS ?=
 export CARGO_TERM_COLOR ?= auto
@@ -57,10 +57,14 @@ verifier-matrix:
 	@scripts/setup --test
 	@INBAND_VERIFIER_RECORD=$(RECORD) INBAND_VERIFIER_ONLY=$(ONLY) cargo test --release --locked -p inband-dataplane --test verifier --test kernels -- --include-ignored
 
-# Long runs of faults against real clusters, checked for linearizability: make jepsen ARGS="--minutes 30".
-jepsen: build
+# Long runs of faults against real clusters, checked for linearizability: make chaos ARGS="--minutes 30".
+chaos: build
 	@scripts/setup --test
-	@scripts/jepsen $(ARGS)
+	@scripts/chaos $(ARGS)
+
+# The former name of chaos, for one version more.
+jepsen: chaos
+	@echo "note: \`make jepsen\` is now \`make chaos\`; the old name goes away with the next version" >&2
 
 checker:
 	@scripts/setup --test

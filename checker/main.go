@@ -1,4 +1,4 @@
-// Inband-checker reads a history of `inband torment` and says whether it is linearizable, by Porcupine.
+// Inband-checker reads a history of `inband chaos` and says whether it is linearizable, by Porcupine.
 //
 // It prints one JSON object. It ends with 0 if the history is linearizable, with 1 if it is not, with
 // 3 if the time was too short to tell, and with 2 if the history could not be read.

@@ -121,7 +121,7 @@ fn mutants_apply() {
     }
 }
 
-/// So can those of the programs that `make jepsen` must find out.
+/// So can those of the programs that `make chaos` must find out.
 #[test]
 fn broken_programs_apply() {
     let patches = files("../checker", "patch");

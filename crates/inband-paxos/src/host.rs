@@ -2,7 +2,7 @@
 //! machines beside them, one set for each log.
 //!
 //! A driver gives it packets, time and decided values, and sends what it puts into an [`Outbox`].
-//! The simulator is such a driver, so what it torments is what runs.
+//! The simulator is such a driver, so what it tests is what runs.
 
 use std::collections::VecDeque;
 

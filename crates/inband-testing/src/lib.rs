@@ -1,4 +1,4 @@
-//! For tests only: how a test reports that it could not run, and the corpora of the fuzzer.
+//! For tests only: how a test reports that it could not run, the corpora of the fuzzer, and programs of other crates.
 //!
 //! Rust's test harness knows no "skipped": a test that returns has passed. A test that cannot run calls
 //! [`not_run`] and returns. `make test` lists all of these at its end, by name and with the reason. With
@@ -66,4 +66,30 @@ pub fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     entries.sort();
     assert!(!entries.is_empty(), "{archive} is empty");
     entries
+}
+
+/// Build a program of another crate, as it is now, into the directory of this test's own programs: `cargo test -p CRATE`
+/// builds only those of CRATE. Without Cargo the program must already be there.
+pub fn build(program: &str) {
+    let Some(cargo) = std::env::var_os("CARGO") else {
+        return;
+    };
+    // target/release/deps/TEST
+    let test = std::env::current_exe().expect("this test is a file");
+    let release = test.parent().and_then(Path::parent).expect("two parents");
+    let target = release.parent().expect("a target directory");
+    let status = Command::new(cargo)
+        .args([
+            "build",
+            "--quiet",
+            "--release",
+            "--locked",
+            "--bin",
+            program,
+        ])
+        .arg("--target-dir")
+        .arg(target)
+        .status();
+    let is_built = status.expect("cargo runs").success();
+    assert!(is_built, "{program} cannot be built");
 }

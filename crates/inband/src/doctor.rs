@@ -19,7 +19,8 @@ use inband_paxos::key_file::KeyFile;
 
 use crate::exit_status::Unsuitable;
 use crate::transport;
-use crate::up::{store_memory_bytes, DEFAULT_DATA};
+use crate::up::DEFAULT_DATA;
+use inband_cluster::kv::store_memory_bytes;
 
 /// Options of `inband doctor`.
 #[derive(Debug, Args)]

@@ -20,7 +20,7 @@ use inband_lab::supervisor::{remote, SupervisorError};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use tempfile::NamedTempFile;
 
-use crate::client::AccessArgs;
+use crate::access::AccessArgs;
 
 /// Where a cluster serves its clients unless told otherwise.
 pub const DEFAULT_RESP: &str = "127.0.0.1:6379";

@@ -12,7 +12,7 @@ use inband_kv::export::Summary;
 use inband_kv::import::{self, ImportOptions};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::client::AccessArgs;
+use crate::access::AccessArgs;
 use crate::export::{address, at_ctrl_c, bar, keys, DEFAULT_RESP};
 
 /// Options of `inband import`.

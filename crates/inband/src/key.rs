@@ -13,8 +13,8 @@ use inband_lab::ClusterStatus;
 use inband_paxos::config::Config;
 use inband_paxos::key_file::{ChangeError, KeyFile};
 
-use crate::flair;
 use crate::up::DEFAULT_DATA;
+use inband_cluster::flair;
 
 /// How long a host may take to answer.
 const RELOAD_LIMIT: Duration = Duration::from_secs(10);

@@ -1,12 +1,11 @@
 //! The `inband` command line.
 
-// First: its macros hold for those that follow.
+// Its `println!` and the like outlive their reader.
 #[macro_use]
-mod output;
+extern crate inband_host;
 
-mod background;
-mod bench;
-mod client;
+mod access;
+mod companions;
 mod control_plane;
 mod descriptors;
 mod doctor;
@@ -18,7 +17,6 @@ mod flair;
 mod import;
 mod inspect;
 mod key;
-mod local_cluster;
 mod member;
 mod metrics;
 mod operate;
@@ -27,15 +25,16 @@ mod replica;
 mod run;
 mod serve;
 mod sim;
-mod torment;
 mod transport;
 mod up;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use inband_host::program;
 
 /// Coordination at packet speed: consensus in the network data plane.
 #[derive(Debug, Parser)]
@@ -83,8 +82,6 @@ enum Command {
     Falcon(falcon::FalconCommand),
     /// Play seeded schedules of faults over the real protocol code.
     Sim(sim::SimArgs),
-    /// Throw faults at a real cluster of its own under load, and check that it stays linearizable.
-    Torment(torment::TormentArgs),
     /// Write all keys of a cluster, running or stopped, to a file: as a backup, or to move them into a
     /// cluster of another number of partitions.
     Export(export::ExportArgs),
@@ -98,17 +95,9 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Measure, each figure beside a baseline of the same run.
-    Bench(bench::BenchArgs),
-    /// What a benchmark runs in place of the store.
-    #[command(hide = true)]
-    BenchNode(bench::BenchNodeArgs),
-    /// A load on FLAIR.
-    #[command(hide = true)]
-    FlairLoad(bench::FlairLoadArgs),
-    /// A process of Falcon's testbed.
-    #[command(hide = true)]
-    FalconBenchHost(bench::FalconHostArgs),
+    /// Any other command: that of a program beside this one.
+    #[command(external_subcommand)]
+    Other(Vec<OsString>),
 }
 
 impl Command {
@@ -132,27 +121,15 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let level = tracing_subscriber::EnvFilter::try_from_env("INBAND_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(level)
-        .with_target(false)
-        .with_writer(std::io::stderr)
-        // They would be printed to the same place, with a panic.
-        .log_internal_errors(false)
-        .init();
-    let command = Cli::parse().command;
+    program::start_logging();
+    let cli = Cli::command().after_help(companions::help());
+    let command = Cli::from_arg_matches(&cli.get_matches())
+        .unwrap_or_else(|error| error.exit())
+        .command;
     if command.only_prints() {
-        sigpipe::reset();
+        program::end_with_reader();
     }
-    match dispatch(command) {
-        Ok(()) if output::is_complete() => ExitCode::SUCCESS,
-        Ok(()) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("inband: {error:#}");
-            exit_status::of(&error)
-        }
-    }
+    program::conclude(program::INBAND, dispatch(command), exit_status::of)
 }
 
 fn dispatch(command: Command) -> Result<()> {
@@ -172,14 +149,10 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Flair(command) => flair::flair(command),
         Command::Falcon(command) => falcon::falcon(command),
         Command::Sim(args) => sim::sim(&args),
-        Command::Torment(args) => torment::torment(&args),
         Command::Export(args) => export::export(&args),
         Command::Import(args) => import::import(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Run { config } => run::run(&config),
-        Command::Bench(args) => bench::bench(args),
-        Command::BenchNode(args) => bench::bench_node(args),
-        Command::FlairLoad(args) => bench::flair_load(&args),
-        Command::FalconBenchHost(args) => bench::falcon_host(args),
+        Command::Other(command) => companions::run(command),
     }
 }

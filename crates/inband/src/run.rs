@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
 use inband_dataplane::xdp::keep_refusals_in;
+use inband_host::wait::wait;
 use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
 use inband_paxos::backend;
 use inband_paxos::config::{unprotected, Config, Role};
@@ -18,7 +18,6 @@ use inband_paxos::durable::StateLock;
 use inband_paxos::log::{Burst, ReplicatedLog};
 use inband_paxos::mtu;
 use inband_paxos::node::Node;
-use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{self, SigSet, Signal};
 
 use crate::control_plane::{self, Stop};
@@ -93,21 +92,6 @@ pub fn run(config_path: &Path) -> Result<()> {
     }
     tracing::info!("{}: stopped", config.this().name);
     stop.outcome()
-}
-
-/// Sleep until one of the descriptors has something to read, or for so long.
-pub fn wait(fds: &[RawFd], timeout: Duration) {
-    let fds: Vec<_> = fds
-        .iter()
-        .filter_map(|fd| inband_dataplane::socket::borrow(*fd))
-        .collect();
-    let mut polled: Vec<PollFd<'_>> = fds
-        .iter()
-        .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
-        .collect();
-    let timeout_ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
-    // An interrupted wait is a short one.
-    let _ = poll(&mut polled, PollTimeout::from(timeout_ms));
 }
 
 /// Sockets that a supervisor or systemd has opened for metrics, and for Redis clients. What is not

@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
-use inband_kv::limits;
 use inband_lab::control::instances;
 use inband_lab::signals::StopSignals;
 use inband_lab::supervisor::remote;
 use inband_lab::{
     AcceptorChoice, ClusterSpec, ClusterStatus, DownReport, LeaderLayout, Supervisor,
 };
-use inband_paxos::config::{logs_of, Dataplane, Durability, DEFAULT_RING_SLOTS};
+use inband_paxos::config::{Dataplane, Durability, DEFAULT_RING_SLOTS};
 
 use inband_kv::access::Access;
 use inband_lab::certificates::authority;
 use inband_resp::password::Password;
 
-use crate::client::Client;
-use crate::{background, operate};
+use crate::operate;
+use inband_cluster::background;
+use inband_cluster::client::Client;
 
 /// Where a cluster lives unless told otherwise.
 pub const DEFAULT_DATA: &str = ".inband";
@@ -128,7 +128,7 @@ impl UpArgs {
         let mut spec = ClusterSpec::new(program, self.directory());
         spec.more_data = self.data[1..].to_vec();
         spec.partitions = self.partitions;
-        spec.store_memory_bytes = store_memory_bytes(self.partitions);
+        spec.store_memory_bytes = inband_cluster::kv::store_memory_bytes(self.partitions);
         spec.acceptors = self.acceptors.clone();
         spec.replicas = self.replicas;
         spec.dataplane = self.dataplane;
@@ -156,13 +156,6 @@ impl UpArgs {
     fn directory(&self) -> &Path {
         &self.data[0]
     }
-}
-
-/// Memory that the store of a replica takes, roughly, beside its rings: what is cached, and of each
-/// log what is not yet in files.
-pub fn store_memory_bytes(partitions: u32) -> u64 {
-    let write_buffers = logs_of(partitions) * limits::ROCKSDB_WRITE_BUFFER_BYTES;
-    (limits::ROCKSDB_BLOCK_CACHE_BYTES + write_buffers) as u64
 }
 
 /// Start, check, show, and stop cleanly at Ctrl-C.

@@ -3,6 +3,7 @@
 mod common;
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use common::port;
@@ -96,4 +97,53 @@ fn the_simulator_is_reached_by_both_names() {
             "{said}"
         );
     }
+}
+
+/// `inband`, alone in a directory, with programs `inband-hello` and `inband-fails` on PATH.
+fn alone(arguments: &[&str]) -> Output {
+    use std::os::unix::fs::symlink;
+    let program = Path::new(env!("CARGO_BIN_EXE_inband"));
+    let target = program.parent().expect("a directory");
+    let dir = tempfile::tempdir_in(target).expect("a directory");
+    // Links: a file that was just written cannot always be run while other threads fork.
+    let alone = dir.path().join("inband");
+    std::fs::hard_link(program, &alone).expect("a link");
+    let path = dir.path().join("path");
+    std::fs::create_dir(&path).expect("a directory");
+    symlink("/bin/echo", path.join("inband-hello")).expect("a link");
+    symlink("/bin/false", path.join("inband-fails")).expect("a link");
+    let mut command = Command::new(alone);
+    command.args(arguments).env("PATH", &path);
+    command.output().expect("it runs")
+}
+
+#[test]
+fn a_command_may_be_a_program_on_path() {
+    let output = alone(&["hello", "--loud", "world"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "--loud world\n");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(alone(&["fails"]).status.code(), Some(1));
+}
+
+#[test]
+fn a_program_that_is_missing_is_named_with_what_builds_it() {
+    let said = |command: &str| {
+        let output = alone(&[command]);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let bench = said("bench");
+    assert!(bench.contains("there is no inband-bench in "), "{bench}");
+    assert!(bench.contains("`make build`"), "{bench}");
+    let torment = said("torment");
+    assert!(
+        torment.contains("`inband torment` is now `inband chaos`"),
+        "{torment}"
+    );
+    assert!(
+        torment.contains("there is no inband-chaos in "),
+        "{torment}"
+    );
+    let typo = said("staus");
+    assert!(typo.contains("\"staus\" is no command"), "{typo}");
 }

@@ -27,8 +27,8 @@ use super::status::{
     ClusterStatus, Door, ProcessEntry, SchedulerReply, SchedulerRequest, SchedulerStatus,
 };
 use super::SERVICE;
-use crate::local_cluster::host_process::HostProcess;
-use crate::local_cluster::{host_dir, lock, socket, wait_until_ready, End};
+use inband_cluster::host_process::HostProcess;
+use inband_cluster::{host_dir, lock, socket, wait_until_ready, End};
 
 /// How long the scheduler may take to answer before it counts as silent.
 const STATUS_LIMIT: Duration = Duration::from_millis(500);

@@ -18,7 +18,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use anyhow::Result;
 use clap::Subcommand;
 
-use crate::local_cluster::Service;
+use inband_cluster::Service;
 
 const SERVICE: Service = Service {
     name: "Falcon",

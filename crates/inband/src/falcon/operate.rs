@@ -9,10 +9,11 @@ use indicatif::HumanCount;
 use super::remote::{self, Reply, Request};
 use super::status::{ClusterStatus, SchedulerStatus};
 use super::DEFAULT_DATA;
-use crate::local_cluster::host_process::Process;
-use crate::local_cluster::socket::{socket_in, unexpected};
+use crate::key;
 use crate::operate::StatusForm;
-use crate::{background, key};
+use inband_cluster::background;
+use inband_cluster::host_process::Process;
+use inband_cluster::socket::{socket_in, unexpected};
 
 /// Options of commands about the whole cluster.
 #[derive(Debug, Args)]

@@ -1,15 +1,14 @@
 //! How clients and workers find their cluster: by its scheduler's address and key file, or in a directory on this
 //! machine.
 
-use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_dataplane::auth::{Digest, Keys};
+use inband_host::namespace::enter;
 use inband_paxos::key_file::KeyFile;
-use nix::sched::{setns, CloneFlags};
 
 use super::status::Door;
 use super::{remote, DEFAULT_DATA};
@@ -102,13 +101,6 @@ pub fn must_be_safe(
         "{what}: no key; whoever can send packets to it can run commands on the workers"
     );
     Ok(())
-}
-
-/// Move the calling thread into a network namespace.
-pub fn enter(namespace: &Path) -> Result<()> {
-    let shown = || format!("entering the cluster's network, {}", namespace.display());
-    let file = File::open(namespace).with_context(shown)?;
-    setns(file, CloneFlags::CLONE_NEWNET).with_context(shown)
 }
 
 /// `host:port` of a scheduler.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::{ClusterStatus, Door};
 use super::SERVICE;
-use crate::local_cluster::socket::unexpected;
+use inband_cluster::socket::unexpected;
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

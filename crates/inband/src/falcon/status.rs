@@ -9,7 +9,7 @@ use inband_lab::control::KeyStatus;
 use inband_paxos::config::Dataplane;
 use serde::{Deserialize, Serialize};
 
-use crate::local_cluster::host_process::Process;
+use inband_cluster::host_process::Process;
 
 /// A request to a scheduler's control socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,12 +14,13 @@ use inband_lab::supervisor::remote::{leave_terminal, spawn_until};
 use inband_paxos::config::Dataplane;
 
 use super::cluster::{Cluster, FalconSpec};
-use super::reach::{address, enter, Reached};
+use super::reach::{address, Reached};
 use super::scheduler::SchedulerOptions;
 use super::status::{ClusterStatus, Door};
 use super::worker::default_executors;
 use super::{operate, remote, DEFAULT_ADDRESS, DEFAULT_DATA};
-use crate::background;
+use inband_cluster::background;
+use inband_host::namespace::enter;
 
 const SELF_CHECK_TASKS: usize = 200;
 const SELF_CHECK_LIMIT: Duration = Duration::from_secs(10);

@@ -1,30 +1,13 @@
 //! `inband flair`: a store whose reads are spread over its replicas by a switch (docs/flair.md).
 
-pub mod cluster;
-mod hosts;
-mod keys;
 mod operate;
-mod record;
-mod remote;
-mod role;
 mod run;
-pub mod status;
 mod up;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Subcommand;
-
-use crate::local_cluster::Service;
-
-const SERVICE: Service = Service {
-    name: "FLAIR",
-    command: "flair",
-};
-
-/// Where a FLAIR cluster lives unless told otherwise.
-pub const DEFAULT_DATA: &str = ".inband-flair";
 
 /// Subcommands of `inband flair`.
 #[derive(Debug, Subcommand)]
@@ -55,11 +38,6 @@ impl FlairCommand {
     pub fn only_prints(&self) -> bool {
         matches!(self, FlairCommand::Status(_))
     }
-}
-
-/// What the cluster in a directory says of itself; `None`: there is none of FLAIR.
-pub fn status_in(data: &Path) -> Option<Result<status::ClusterStatus>> {
-    record::is_in(data).then(|| remote::status(data))
 }
 
 /// `inband flair ...`.

@@ -6,13 +6,14 @@ use anyhow::Result;
 use clap::Args;
 use inband_paxos::config::Durability;
 
-use super::remote::{self, Reply, Request};
-use super::status::{ClusterStatus, HostEntry, SwitchStatus};
-use super::DEFAULT_DATA;
-use crate::local_cluster::host_process::Process;
-use crate::local_cluster::socket::{socket_in, unexpected};
+use crate::key;
 use crate::operate::StatusForm;
-use crate::{background, key};
+use inband_cluster::background;
+use inband_cluster::flair::remote::{self, Reply, Request};
+use inband_cluster::flair::status::{ClusterStatus, HostEntry, SwitchStatus};
+use inband_cluster::flair::DEFAULT_DATA;
+use inband_cluster::host_process::Process;
+use inband_cluster::socket::{socket_in, unexpected};
 
 /// Options of commands about the whole cluster.
 #[derive(Debug, Args)]

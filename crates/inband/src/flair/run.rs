@@ -16,11 +16,12 @@ use inband_lab::line_json::Server;
 use inband_resp::password::Password;
 use inband_transport::tls::{server_for_clients, Transport};
 
-use super::keys::HostKeys;
-use super::status::{HostReply, HostRequest, HostStatus, SwitchStatus};
 use crate::descriptors;
-use crate::run::{inherited, stop_on_signals, wait};
+use crate::run::{inherited, stop_on_signals};
 use crate::transport;
+use inband_cluster::flair::keys::HostKeys;
+use inband_cluster::flair::status::{HostReply, HostRequest, HostStatus, SwitchStatus};
+use inband_host::wait::wait;
 
 /// How often what status says is renewed.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);

@@ -16,12 +16,13 @@ use inband_lab::supervisor::remote::{leave_terminal, spawn_until};
 use inband_paxos::config::{Dataplane, Durability};
 use inband_resp::password::Password;
 
-use super::cluster::{Cluster, FlairSpec, Security};
-use super::record::Record;
-use super::status::ClusterStatus;
-use super::{operate, remote, DEFAULT_DATA};
-use crate::background;
-use crate::client::{Answer, Client};
+use super::operate;
+use inband_cluster::background;
+use inband_cluster::client::{Answer, Client};
+use inband_cluster::flair::cluster::{Cluster, FlairSpec, Security};
+use inband_cluster::flair::record::Record;
+use inband_cluster::flair::status::ClusterStatus;
+use inband_cluster::flair::{remote, DEFAULT_DATA};
 
 const SELF_CHECK_ROUNDS: usize = 200;
 const SELF_CHECK_LIMIT: Duration = Duration::from_secs(10);

@@ -1,0 +1,196 @@
+//! `inband bench falcon FIGURE`: the experiments of the Falcon paper's section 3.5, other schedulers on the same load, and
+//! clusters too large for any machine here, in simulated time.
+
+mod arrivals;
+mod delay;
+pub mod host;
+mod ideal;
+mod peers;
+mod pool;
+mod python;
+mod scale;
+mod testbed;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{ensure, Result};
+use clap::{Args, ValueEnum};
+use inband_paxos::config::Dataplane;
+
+use super::row::{machine, progress, Output, Quoted, Row};
+use arrivals::Arrivals;
+use testbed::Load;
+
+/// Options of `inband bench falcon`.
+#[derive(Debug, Args)]
+pub struct FalconArgs {
+    /// Which figure.
+    #[arg(value_enum, default_value = "testbed")]
+    figure: Figure,
+    /// Rounds of each measurement; the median is reported, and from where to where they were.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Time counted in each measurement of a round.
+    #[arg(long, default_value_t = 2000)]
+    duration_ms: u64,
+    /// How far jobs are apart; both unless told otherwise.
+    #[arg(long, value_enum)]
+    arrivals: Option<Arrivals>,
+    /// Processes that the executors are divided among.
+    #[arg(long, default_value_t = 2)]
+    workers: usize,
+    /// Tasks that travel in one packet of a client, 1 to 14.
+    #[arg(long, default_value_t = 14)]
+    tasks_per_submit: usize,
+    /// `testbed`: where the scheduler's role runs: udp (all on loopback), or xdp, xdp-generic (root; all on veth).
+    #[arg(long, default_value_t = Dataplane::Udp)]
+    dataplane: Dataplane,
+    /// Of jobs that come by chance.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// `peers`: an interpreter that has Ray, Dask and Inband's package, or some of them, in place of an environment that is made in the
+    /// user's cache directory.
+    #[arg(long, value_name = "FILE")]
+    python: Option<PathBuf>,
+    /// Fewer points, one short round: to see that it works.
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Figure {
+    /// Scheduling delay over utilisation, and its steps (the paper's figures 8 and 9).
+    Testbed,
+    /// Ray and Dask beside Inband: the highest load that each holds, and the delay there.
+    Peers,
+    /// 1,000 nodes of 32 executors, simulated: the real role beside other ways to schedule.
+    Scale,
+    /// All of them.
+    All,
+}
+
+const FIGURES: [Figure; 3] = [Figure::Testbed, Figure::Peers, Figure::Scale];
+
+const BENCH: &str = "falcon";
+/// As in the paper.
+const EXECUTORS: usize = 60;
+const CLIENTS: usize = 2;
+const JOBS_PER_S: f64 = 200.0;
+const SLEEP: Duration = Duration::from_millis(10);
+const WARM_UP: Duration = Duration::from_millis(300);
+/// Of a quick run.
+const QUICK: Duration = Duration::from_millis(400);
+const DIFFERENCE: &str = "Conditions differ: the paper's machines: twelve of 10 cores, 100 Gb/s links, a Tofino switch; \
+     here one machine is all of that, joined by loopback";
+
+/// How a figure is to be measured.
+struct Run<'a> {
+    args: &'a FalconArgs,
+    rounds: usize,
+    machine: String,
+}
+
+impl<'a> Run<'a> {
+    fn new(args: &'a FalconArgs) -> Run<'a> {
+        Run {
+            args,
+            rounds: if args.quick { 1 } else { args.rounds },
+            machine: machine(),
+        }
+    }
+
+    /// All of them, or in a quick run the last.
+    fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
+        match (self.args.quick, all) {
+            (true, [.., last]) => vec![*last],
+            _ => all.to_vec(),
+        }
+    }
+
+    fn arrivals(&self) -> Vec<Arrivals> {
+        match self.args.arrivals {
+            Some(one) => vec![one],
+            None => vec![Arrivals::Periodic, Arrivals::Poisson],
+        }
+    }
+
+    /// The paper's load, at this share of the executors' time.
+    fn load(&self, utilisation_percent: f64, arrivals: Arrivals) -> Load {
+        let args = self.args;
+        let tasks_per_s = utilisation_percent / 100.0 * EXECUTORS as f64 / SLEEP.as_secs_f64();
+        Load {
+            executors: EXECUTORS,
+            workers: args.workers,
+            clients: CLIENTS,
+            jobs_per_s: JOBS_PER_S,
+            tasks_per_job: tasks_per_s / JOBS_PER_S,
+            tasks_per_submit: args.tasks_per_submit,
+            sleep: SLEEP,
+            arrivals,
+            seed: args.seed,
+            warm_up: WARM_UP,
+            duration: match args.quick {
+                true => QUICK,
+                false => Duration::from_millis(args.duration_ms),
+            },
+            steps: false,
+            dataplane: args.dataplane,
+        }
+    }
+}
+
+const fn quote(place: &'static str, what: &'static str, value: f64) -> Quoted {
+    Quoted { place, what, value }
+}
+
+fn row(
+    metric: &'static str,
+    backend: &str,
+    variant: String,
+    figure: (f64, &'static str),
+    conditions: String,
+) -> Row {
+    Row::new((BENCH, metric), backend, variant, figure, conditions)
+}
+
+/// Measure and write one figure or all; the others are still measured when one fails.
+pub fn run(args: &FalconArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
+    ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
+    ensure!(
+        (1..=EXECUTORS).contains(&args.workers),
+        "--workers {}: 1 to {EXECUTORS}",
+        args.workers
+    );
+    ensure!(
+        args.dataplane != Dataplane::Auto,
+        "--dataplane auto: say which, for a figure is of one; udp, xdp or xdp-generic"
+    );
+    let figures: &[Figure] = match args.figure {
+        Figure::All => &FIGURES,
+        ref one => std::slice::from_ref(one),
+    };
+    let mut failed = Vec::new();
+    for figure in figures {
+        let name = figure.to_possible_value().map(|v| v.get_name().to_owned());
+        let name = format!("{BENCH} {}", name.unwrap_or_default());
+        let mut output = output_of();
+        let measured = measure(*figure, &Run::new(args), &mut output);
+        progress("");
+        if let Err(error) = measured.and_then(|()| output.finish(&name)) {
+            eprintln!("inband bench {name}: {error:#}");
+            failed.push(name);
+        }
+    }
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    Ok(())
+}
+
+fn measure(figure: Figure, run: &Run<'_>, output: &mut Output) -> Result<()> {
+    match figure {
+        Figure::Testbed => delay::measure(run, output),
+        Figure::Peers => peers::measure(run, output),
+        Figure::Scale => scale::measure(run, output),
+        Figure::All => Ok(()),
+    }
+}

@@ -1,0 +1,93 @@
+//! A Python environment of our own, with what is measured beside Inband.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{ensure, Context, Result};
+
+/// The load.
+pub const PEER: &str = include_str!("../../../../bench/falcon/peer.py");
+const REQUIREMENTS: &str = include_str!("../../../../bench/falcon/requirements.txt");
+
+/// An interpreter, with packages or without.
+pub struct Environment(PathBuf);
+
+impl Environment {
+    /// One that somebody else made.
+    pub fn existing(python: PathBuf) -> Environment {
+        Environment(python)
+    }
+
+    /// In the user's cache directory; made once.
+    pub fn make() -> Result<Environment> {
+        let dir = cache_dir()?.join("inband").join("falcon-peers");
+        let environment = Environment(dir.join("bin").join("python"));
+        let installed = dir.join("requirements.txt");
+        if fs::read_to_string(&installed).is_ok_and(|text| text == REQUIREMENTS) {
+            return Ok(environment);
+        }
+        eprintln!(
+            "installing Ray and Dask into {} (once; some 300 MB)",
+            dir.display()
+        );
+        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        let made = Command::new("python3")
+            .args(["-m", "venv"])
+            .arg(&dir)
+            .output();
+        said("python3 -m venv", made)?;
+        let wanted = dir.join("wanted.txt");
+        fs::write(&wanted, REQUIREMENTS)?;
+        environment.pip(&["--requirement".as_ref(), wanted.as_path()])?;
+        // Only now is it whole.
+        fs::rename(&wanted, &installed)?;
+        Ok(environment)
+    }
+
+    /// Install this package, in place of another build of it.
+    pub fn install(&self, wheel: &Path) -> Result<()> {
+        self.pip(&["--force-reinstall".as_ref(), "--no-deps".as_ref(), wheel])
+    }
+
+    fn pip(&self, arguments: &[&Path]) -> Result<()> {
+        let mut pip = Command::new(&self.0);
+        pip.args([
+            "-m",
+            "pip",
+            "--quiet",
+            "--disable-pip-version-check",
+            "install",
+        ]);
+        said("pip install", pip.args(arguments).output()).map(drop)
+    }
+
+    /// Run a script. Returns the lines that it prints.
+    pub fn run(&self, script: &str, arguments: &[String]) -> Result<Vec<String>> {
+        let mut python = Command::new(&self.0);
+        let output = python.args(["-c", script]).args(arguments).output();
+        let output = said(&self.0.display().to_string(), output)?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+}
+
+fn cache_dir() -> Result<PathBuf> {
+    let of = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let dir = of("XDG_CACHE_HOME").map(PathBuf::from);
+    let dir = dir.or_else(|| Some(PathBuf::from(of("HOME")?).join(".cache")));
+    dir.context("neither XDG_CACHE_HOME nor HOME is set; set one of them, or give --python")
+}
+
+/// What it printed, if it ended well; else its last line as the error.
+fn said(what: &str, output: std::io::Result<Output>) -> Result<Output> {
+    let output = output.with_context(|| format!("cannot run {what}"))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let last = text.lines().rev().find(|line| !line.trim().is_empty());
+    ensure!(
+        output.status.success(),
+        "{what}: {}",
+        last.unwrap_or("it failed")
+    );
+    Ok(output)
+}

@@ -1,0 +1,310 @@
+//! YCSB's loads on FLAIR: clients that each have one request under way, all in one thread, on one socket.
+
+use std::ffi::OsString;
+use std::net::SocketAddrV4;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+use clap::Args;
+use hdrhistogram::Histogram;
+use inband_dataplane::socket::HostSocket;
+use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_flair::client::{self, Client, Op, Out, Outcome, Ticket};
+use inband_flair::clock::boot_time_ns;
+use inband_flair::config::Config;
+use inband_flair::timing::ClientTiming;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution as _, Zipf};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+use super::quota::Quota;
+use crate::stats::{Buckets, Distribution};
+use inband_host::wait::wait;
+
+/// Bytes of a key.
+const KEY_LEN_BYTES: usize = 24;
+/// Beside what is counted: a process starts, and sets all keys.
+const START_LIMIT: Duration = Duration::from_secs(120);
+const PACKETS_PER_TURN: usize = 256;
+/// Significant digits of latencies.
+const DIGITS: u8 = 3;
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    /// Each has one request under way.
+    pub clients: usize,
+    /// Reads in a hundred requests.
+    pub read_percent: f64,
+    /// Skew of the keys; 0: uniform.
+    pub zipf: f64,
+    /// How many keys there are.
+    pub keys: u64,
+    /// Bytes of a value.
+    pub value_len_bytes: usize,
+    /// Not counted.
+    pub warm_up: Duration,
+    /// Counted.
+    pub duration: Duration,
+}
+
+/// What came back.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LoadReport {
+    /// Requests a second.
+    pub per_s: f64,
+    /// Latencies of reads.
+    pub reads: Distribution,
+    /// Latencies of writes.
+    pub writes: Distribution,
+    /// Requests without an answer in time.
+    pub errors: u64,
+    /// Requests that were sent again, as often as they were.
+    pub repeated: u64,
+    /// Requests that ended, those of the warm-up too.
+    pub ended: u64,
+    /// The machine's clock when counting began, in nanoseconds.
+    pub counted_from_ns: u64,
+    /// Requests that ended in each stretch of [`BUCKET`].
+    pub buckets: Vec<u64>,
+    /// The longest time in which none ended.
+    pub longest_pause_ms: f64,
+}
+
+/// Of throughput over time.
+pub const BUCKET: Duration = Duration::from_millis(20);
+
+/// `inband-bench flair-load`.
+#[derive(Debug, Args)]
+pub struct FlairLoadArgs {
+    /// The gateway's configuration.
+    #[arg(long)]
+    config: PathBuf,
+    /// Where the report goes.
+    #[arg(long)]
+    report: PathBuf,
+    /// Set every key once, and nothing else.
+    #[arg(long)]
+    fill: bool,
+    #[arg(long)]
+    clients: usize,
+    #[arg(long)]
+    read_percent: f64,
+    #[arg(long)]
+    zipf: f64,
+    #[arg(long)]
+    keys: u64,
+    #[arg(long)]
+    value_len_bytes: usize,
+    #[arg(long)]
+    warm_up_ms: u64,
+    #[arg(long)]
+    duration_ms: u64,
+}
+
+impl Workload {
+    /// The command line of a process that does it.
+    pub fn arguments(&self, config: &Path, report: &Path, fills: bool) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec!["flair-load".into()];
+        let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+        add("--config", config.into());
+        add("--report", report.into());
+        add("--clients", self.clients.to_string().into());
+        add("--read-percent", self.read_percent.to_string().into());
+        add("--zipf", self.zipf.to_string().into());
+        add("--keys", self.keys.to_string().into());
+        add("--value-len-bytes", self.value_len_bytes.to_string().into());
+        add("--warm-up-ms", self.warm_up.as_millis().to_string().into());
+        add(
+            "--duration-ms",
+            self.duration.as_millis().to_string().into(),
+        );
+        if fills {
+            arguments.push("--fill".into());
+        }
+        arguments
+    }
+
+    /// How long that may take at most.
+    pub fn limit(&self) -> Duration {
+        START_LIMIT + self.warm_up + self.duration
+    }
+}
+
+/// Be that process.
+pub fn flair_load(args: &FlairLoadArgs) -> Result<()> {
+    // Where this cannot be, the load competes with whatever else runs.
+    let _first = Quota::first(std::process::id()).ok();
+    let config = Config::load(&args.config)?;
+    let mut load = Load::open(&config, args)?;
+    if args.fill {
+        return load.fill();
+    }
+    let report = load.measure()?;
+    std::fs::write(&args.report, serde_json::to_vec(&report)?)
+        .with_context(|| format!("cannot write {}", args.report.display()))
+}
+
+struct Load<'a> {
+    args: &'a FlairLoadArgs,
+    socket: HostSocket,
+    switches: Vec<SocketAddrV4>,
+    client: Client,
+    out: Out,
+    /// When each request began, and whether it reads.
+    begun: HashMap<Ticket, (u64, bool)>,
+    random: SmallRng,
+    zipf: Option<Zipf<f64>>,
+    value: Vec<u8>,
+}
+
+/// Spread hot keys over all groups, as their hashes would be in any case; fixed length.
+fn key(number: u64) -> Vec<u8> {
+    format!("user{number:0width$}", width = KEY_LEN_BYTES - 4).into_bytes()
+}
+
+impl<'a> Load<'a> {
+    fn open(config: &Config, args: &'a FlairLoadArgs) -> Result<Load<'a>> {
+        let gateway = config.host.address.context("host.address is missing")?;
+        // Beside the gateway, at any port.
+        let socket = HostSocket::bind(SocketAddrV4::new(*gateway.ip(), 0))?;
+        let switches: Vec<_> = config.cluster.switches.iter().map(|s| s.address).collect();
+        ensure!(args.keys > 0, "--keys 0: there must be one");
+        let zipf = match args.zipf {
+            0.0 => None,
+            skew => Some(
+                Zipf::new(args.keys as f64, skew)
+                    .map_err(|error| anyhow::anyhow!("--zipf {skew}: {error}"))?,
+            ),
+        };
+        let seed = rand::random();
+        Ok(Load {
+            args,
+            socket,
+            client: Client::new(client::Config {
+                set: 0,
+                switches: switches.len() as u8,
+                reads: config.cluster.reads,
+                nonce: seed,
+                timing: ClientTiming::default(),
+            }),
+            switches,
+            out: Out::default(),
+            begun: HashMap::new(),
+            random: SmallRng::seed_from_u64(seed),
+            zipf,
+            value: vec![b'v'; args.value_len_bytes],
+        })
+    }
+
+    fn random_key(&mut self) -> Vec<u8> {
+        let number = match &self.zipf {
+            Some(zipf) => zipf.sample(&mut self.random) as u64 - 1,
+            None => self.random.random_range(0..self.args.keys),
+        };
+        key(number)
+    }
+
+    fn submit(&mut self, op: Op) -> Result<()> {
+        let (now, is_read) = (boot_time_ns(), op.is_read());
+        let ticket = self.client.submit(now, op, &mut self.out)?;
+        self.begun.insert(ticket, (now, is_read));
+        Ok(())
+    }
+
+    /// Send, wait, receive; what ended.
+    fn turn(&mut self) -> Result<Vec<(Ticket, Outcome)>> {
+        for (switch, packet) in self.out.packets.iter() {
+            // What is lost is sent again.
+            self.socket.send(packet, self.switches[usize::from(switch)]);
+        }
+        self.out.packets.clear();
+        let due = self.client.due().unwrap_or(u64::MAX);
+        let wait_ms = due.saturating_sub(boot_time_ns()) / 1_000_000 + 1;
+        wait(&[self.socket.fd()], Duration::from_millis(wait_ms));
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
+        for _ in 0..PACKETS_PER_TURN {
+            let Some((len_bytes, _)) = self.socket.receive(&mut buffer)? else {
+                break;
+            };
+            let packet = &buffer[..len_bytes];
+            self.client.on_packet(boot_time_ns(), packet, &mut self.out);
+        }
+        self.client.tick(boot_time_ns(), &mut self.out);
+        Ok(std::mem::take(&mut self.out.outcomes))
+    }
+
+    /// Set every key.
+    fn fill(&mut self) -> Result<()> {
+        let (mut next, mut done) = (0, 0);
+        while done < self.args.keys {
+            while next < self.args.keys && self.client.under_way() < self.args.clients {
+                self.submit(Op::Put(key(next), self.value.clone()))?;
+                next += 1;
+            }
+            for (_, outcome) in self.turn()? {
+                if !matches!(outcome, Outcome::Written) {
+                    bail!("setting a key ended with {outcome:?}");
+                }
+                done += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(&mut self) -> Result<LoadReport> {
+        let from = boot_time_ns() + self.args.warm_up_ms * 1_000_000;
+        let to = from + self.args.duration_ms * 1_000_000;
+        let mut latencies = [Histogram::new(DIGITS)?, Histogram::new(DIGITS)?];
+        let (mut errors, mut ended) = (0, 0);
+        let mut buckets = Buckets::new(BUCKET);
+        let (mut last_ns, mut pause_ns) = (from, 0);
+        loop {
+            while self.client.under_way() < self.args.clients {
+                let key = self.random_key();
+                let is_read = self.random.random_range(0.0..100.0) < self.args.read_percent;
+                self.submit(match is_read {
+                    true => Op::Get(key),
+                    false => Op::Put(key, self.value.clone()),
+                })?;
+            }
+            let outcomes = self.turn()?;
+            let now = boot_time_ns();
+            for (ticket, outcome) in outcomes {
+                let (begun, is_read) = self.begun.remove(&ticket).context("it was begun")?;
+                match outcome {
+                    Outcome::Value(_) | Outcome::Written | Outcome::Missing => {
+                        ended += 1;
+                        if (from..to).contains(&now) {
+                            latencies[usize::from(is_read)].record(now - begun)?;
+                            buckets.add(Duration::from_nanos(now - from), 1);
+                            pause_ns = pause_ns.max(now - last_ns);
+                            last_ns = now;
+                        }
+                    }
+                    Outcome::Failed(_) | Outcome::Unknown => errors += 1,
+                }
+            }
+            if now >= to {
+                break;
+            }
+        }
+        let [writes, reads] = &latencies;
+        let seconds = Duration::from_nanos(to - from).as_secs_f64();
+        Ok(LoadReport {
+            per_s: (reads.len() + writes.len()) as f64 / seconds,
+            reads: Distribution::of(reads),
+            writes: Distribution::of(writes),
+            errors,
+            repeated: self.client.repeated(),
+            ended,
+            counted_from_ns: from,
+            buckets: buckets.counts(),
+            // One that lasts to the end is one, too.
+            longest_pause_ms: pause_ns.max(to - last_ns) as f64 / 1e6,
+        })
+    }
+}

@@ -1,0 +1,310 @@
+//! libpaxos 3, which no registry has: three replicas of its sample with votes in memory, and its sample
+//! client. Run when its build directory is given.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+
+use super::row::{progress, Output, Row};
+use inband_cluster::scratch::{free_ports, ScratchDir, Server};
+
+const REPLICAS: u16 = 3;
+const VALUE_LEN_BYTES: usize = 64;
+/// Until replicas are connected and the client's first values are decided.
+const READY_LIMIT: Duration = Duration::from_secs(15);
+/// Lines with figures, one a second, before those that count.
+const WARM_UP_LINES: usize = 1;
+
+/// What `--peer` takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Where libpaxos was built.
+    dir: PathBuf,
+}
+
+impl std::str::FromStr for Peer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Peer, String> {
+        match text.split_once('=') {
+            Some(("libpaxos", dir)) if !dir.is_empty() => Ok(Peer { dir: dir.into() }),
+            _ => Err(format!(
+                "{text:?} is no peer; write libpaxos=DIR, DIR being where libpaxos 3 was built"
+            )),
+        }
+    }
+}
+
+/// Values outstanding at once.
+const OUTSTANDING: [usize; 2] = [1, 72];
+/// Why there is no figure of it.
+const NOT_GIVEN: &str = "libpaxos: no registry has it; build libpaxos 3 and give its build \
+                             directory: --peer libpaxos=DIR";
+
+/// A second of the sample client.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// Values delivered.
+    pub per_s: f64,
+    /// Mean latency.
+    pub mean_us: f64,
+}
+
+impl Peer {
+    /// A program of the sample; an error names the places looked at.
+    fn program(&self, name: &str) -> Result<PathBuf> {
+        let places = [
+            self.dir.join("sample").join(name),
+            self.dir.join("build/sample").join(name),
+            self.dir.join(name),
+        ];
+        let found = places.iter().find(|path| path.is_file());
+        found.cloned().with_context(|| {
+            format!(
+                "--peer libpaxos={}: there is no program {name}; looked at {}; build it: cmake -S \
+                 SOURCE -B DIR && cmake --build DIR",
+                self.dir.display(),
+                places.map(|path| path.display().to_string()).join(", ")
+            )
+        })
+    }
+
+    /// An error if a program is missing.
+    pub fn check(&self) -> Result<()> {
+        self.program("replica")?;
+        self.program("client").map(drop)
+    }
+
+    /// Start it afresh, load it with this many values outstanding, and take the median second.
+    pub fn measure(&self, outstanding: usize, seconds: usize) -> Result<Sample> {
+        let dir = ScratchDir::create(&std::env::temp_dir(), "libpaxos")?;
+        let config = dir.path().join("paxos.conf");
+        let first_port = free_ports(REPLICAS)?;
+        fs::write(&config, configuration(first_port))?;
+        let replica = self.program("replica")?;
+        let mut replicas = (0..REPLICAS)
+            .map(|id| {
+                let log = dir.path().join(format!("replica{id}.log"));
+                start(&replica, &[&id.to_string(), path_text(&config)?], &log)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        // The client tries to connect once, and prints zeros if it cannot.
+        for port in first_port..first_port + REPLICAS {
+            wait_until_listening(port, &mut replicas)?;
+        }
+        let client = self.program("client")?;
+        // Into a pipe its C library writes only when 4 KiB have come, which takes minutes.
+        let terminal = nix::pty::openpty(None, None).context("opening a pseudo-terminal")?;
+        let child = Command::new(&client)
+            .arg(&config)
+            .args(["-o", &outstanding.to_string()])
+            .args(["-v", &VALUE_LEN_BYTES.to_string(), "-p", "0"])
+            .stdin(Stdio::null())
+            .stdout(terminal.slave)
+            .stderr(Stdio::null())
+            .spawn();
+        let child = child.with_context(|| format!("running {}", client.display()))?;
+        let _client = Server::new("libpaxos client", child);
+        let (lines, taken) = mpsc::channel();
+        thread::spawn(move || {
+            let output = BufReader::new(File::from(terminal.master));
+            let lines_of_client = output.lines().map_while(Result::ok);
+            // Ends when nobody listens any more, or with the client.
+            lines_of_client
+                .take_while(|l| lines.send(l.clone()).is_ok())
+                .count()
+        });
+        let deadline = Instant::now() + READY_LIMIT + Duration::from_secs(seconds as u64);
+        let mut samples: Vec<Sample> = Vec::new();
+        while samples.len() < WARM_UP_LINES + seconds.max(1) {
+            replicas.iter_mut().try_for_each(Server::check)?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            match taken.recv_timeout(left.min(Duration::from_secs(1))) {
+                Ok(line) => samples.extend(figures(&line).filter(|s| s.per_s > 0.0)),
+                Err(mpsc::RecvTimeoutError::Timeout) if !left.is_zero() => {}
+                Err(_) => bail!(
+                    "libpaxos gave {} seconds of figures, {seconds} were to come",
+                    samples.len()
+                ),
+            }
+        }
+        samples.drain(..WARM_UP_LINES);
+        samples.sort_by(|a, b| a.per_s.total_cmp(&b.per_s));
+        ensure!(!samples.is_empty(), "libpaxos gave no figures");
+        Ok(samples[(samples.len() - 1) / 2])
+    }
+}
+
+/// Measure it and print its rows; if it is not given, say that it is left out.
+pub fn rows(
+    bench: &'static str,
+    peer: Option<&Peer>,
+    duration: Duration,
+    machine: &str,
+    output: &mut Output,
+) -> Result<()> {
+    let Some(peer) = peer else {
+        output.skipped(NOT_GIVEN);
+        return Ok(());
+    };
+    let seconds = duration.as_secs_f64().ceil() as usize;
+    for outstanding in OUTSTANDING {
+        progress(&format!("libpaxos, {outstanding} outstanding"));
+        let sample = peer.measure(outstanding, seconds)?;
+        progress("");
+        let conditions = format!(
+            "three replicas on loopback, memory storage, its sample client, {VALUE_LEN_BYTES} B values, \
+             median of {seconds} s; {machine}"
+        );
+        for (metric, figure) in [
+            ("libpaxos_per_s", (sample.per_s, "values/s")),
+            ("libpaxos_mean_us", (sample.mean_us, "us")),
+        ] {
+            let variant = format!("{outstanding} outstanding");
+            let metric = (bench, metric);
+            output.row(&Row::new(metric, "libpaxos", variant, figure, &*conditions))?;
+        }
+    }
+    Ok(())
+}
+
+fn start(program: &Path, args: &[&str], log: &Path) -> Result<Server> {
+    let log = File::create(log)?;
+    let child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("running {}", program.display()))?;
+    Ok(Server::new(
+        format!("libpaxos {}", program.display()),
+        child,
+    ))
+}
+
+fn wait_until_listening(port: u16, replicas: &mut [Server]) -> Result<()> {
+    let deadline = Instant::now() + READY_LIMIT;
+    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        replicas.iter_mut().try_for_each(Server::check)?;
+        ensure!(
+            Instant::now() < deadline,
+            "no replica of libpaxos listens on port {port} after {READY_LIMIT:?}"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn path_text(path: &Path) -> Result<&str> {
+    path.to_str().context("a path that is no text")
+}
+
+fn configuration(first_port: u16) -> String {
+    let replicas: String = (0..REPLICAS)
+        .map(|id| format!("replica {id} 127.0.0.1 {}\n", first_port + id))
+        .collect();
+    replicas + "verbosity error\ntcp-nodelay yes\nstorage-backend memory\n"
+}
+
+/// Of a line as `20123 value/sec, 12.34 Mbps, latency min 61 us max 812 us avg 150 us`.
+fn figures(line: &str) -> Option<Sample> {
+    let number_before = |unit: &str| {
+        let (before, _) = line.split_once(unit)?;
+        before.split_whitespace().last()?.parse::<f64>().ok()
+    };
+    let (_, mean) = line.split_once("avg ")?;
+    Some(Sample {
+        per_s: number_before(" value/sec")?,
+        mean_us: mean.split_whitespace().next()?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn lines_of_the_sample_client_are_read() {
+        let line = "20123 value/sec, 12.34 Mbps, latency min 61 us max 812 us avg 150 us";
+        let expected = Sample {
+            per_s: 20123.0,
+            mean_us: 150.0,
+        };
+        assert_eq!(figures(line), Some(expected));
+        assert_eq!(figures("Connected to proposer"), None);
+    }
+
+    #[test]
+    fn a_peer_that_is_not_given_is_left_out_aloud() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut output = Output::new(true, dir.path().into());
+        let second = Duration::from_secs(1);
+        rows("agreement", None, second, "", &mut output).expect("nothing fails");
+        assert!(output
+            .notes()
+            .iter()
+            .any(|n| n.starts_with("SKIPPED libpaxos")));
+    }
+
+    #[test]
+    fn a_peer_is_named_with_its_directory() {
+        assert!("libpaxos=/opt/libpaxos".parse::<Peer>().is_ok());
+        for wrong in ["libpaxos", "libpaxos=", "zookeeper=/opt"] {
+            let error = wrong.parse::<Peer>().expect_err("no peer");
+            assert!(error.contains("libpaxos=DIR"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_built_is_named() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let peer = Peer {
+            dir: dir.path().into(),
+        };
+        let error = peer.check().expect_err("nothing there").to_string();
+        assert!(
+            error.contains("no program replica") && error.contains("cmake"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn replicas_and_client_are_run_with_a_configuration() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, script: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, script).expect("a script");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+        };
+        // It takes a while to listen, on the port that the configuration has for it.
+        write(
+            "replica",
+            "#!/bin/sh\nport=$(sed -n \"s/^replica $1 127.0.0.1 //p\" \"$2\")\nsleep 0.3\nexec python3 -m \
+             http.server --bind 127.0.0.1 \"$port\"\n",
+        );
+        // Its figure is how many replicas the configuration names, as often as values are outstanding.
+        // As with the real one, only a terminal gets each line at once, and nothing comes if it cannot connect.
+        write(
+            "client",
+            "#!/bin/sh\n[ -t 1 ] || exec sleep 60\nport=$(sed -n 's/^replica 0 127.0.0.1 //p' \"$1\")\npython3 \
+             -c \"import socket; socket.create_connection(('127.0.0.1', $port))\" || exec sleep 60\nn=$(grep -c ^replica \"$1\")\nwhile true; do echo \
+             \"$((n * $3)) value/sec, 1.00 Mbps, latency min 1 us max 2 us avg 7 us\"; sleep 0.01; \
+             done\n",
+        );
+        let peer = Peer {
+            dir: dir.path().into(),
+        };
+        peer.check().expect("everything there");
+        let sample = peer.measure(5, 2).expect("figures");
+        assert_eq!((sample.per_s, sample.mean_us), (15.0, 7.0));
+    }
+}

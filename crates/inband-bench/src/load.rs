@@ -1,0 +1,342 @@
+//! A load generator for RESP servers: many connections, several commands outstanding on each, one
+//! thread. Unlike redis-benchmark it sends commands before it measures, counts in buckets of time,
+//! and knows latencies to the nanosecond.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use hdrhistogram::Histogram;
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+
+use super::stats::{Buckets, Distribution};
+
+/// How long a server may be silent with a command outstanding.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+const READ_LEN_BYTES: usize = 64 << 10;
+const EVENTS_MAX: usize = 256;
+const BUCKET: Duration = Duration::from_millis(50);
+
+/// What is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// SET of a random key.
+    Set,
+    /// GET of a random key.
+    Get,
+}
+
+/// What a server is asked for.
+#[derive(Debug, Clone)]
+pub struct RespLoad {
+    /// The server.
+    pub address: SocketAddr,
+    /// Connections.
+    pub connections: usize,
+    /// Commands outstanding on each: the next so many go when the last so many are answered.
+    pub pipeline: usize,
+    /// Which command.
+    pub operation: Operation,
+    /// Bytes of a value that is set.
+    pub value_len_bytes: usize,
+    /// Different keys.
+    pub keys: u64,
+    /// Sent first on each connection; its answer must be no error.
+    pub first: Option<&'static [&'static str]>,
+    /// Ask the socket again and again instead of sleeping until it has something.
+    pub spins: bool,
+}
+
+/// What came back.
+#[derive(Debug, Clone)]
+pub struct LoadReport {
+    /// Good answers a second in the counted time.
+    pub per_s: f64,
+    /// From a batch of commands to the last of its answers.
+    pub latency: Distribution,
+    /// Good answers since the begin of the counted time.
+    pub buckets: Buckets,
+    /// When the counted time began.
+    pub counted_from: Instant,
+    /// Answers that were errors.
+    pub errors: u64,
+}
+
+impl RespLoad {
+    /// SETs of 64 B values under 100,000 keys, one after the other.
+    pub fn sets(address: SocketAddr) -> RespLoad {
+        RespLoad {
+            address,
+            connections: 1,
+            pipeline: 1,
+            operation: Operation::Set,
+            value_len_bytes: 64,
+            keys: 100_000,
+            first: None,
+            spins: false,
+        }
+    }
+
+    /// Send for so long, and count what is answered after the warm-up.
+    pub fn run(&self, warm_up: Duration, duration: Duration) -> Result<LoadReport> {
+        ensure!(
+            self.connections >= 1 && self.pipeline >= 1 && self.keys >= 1,
+            "no load: {self:?}"
+        );
+        let mut poll = Poll::new()?;
+        let mut connections = (0..self.connections)
+            .map(|number| self.connect(&poll, number))
+            .collect::<Result<Vec<_>>>()?;
+        let mut run = Run {
+            load: self,
+            started: Instant::now(),
+            warm_up,
+            end: warm_up + duration,
+            latency_ns: Histogram::new_with_bounds(1, 60_000_000_000, 3)?,
+            buckets: Buckets::new(BUCKET),
+            good: 0,
+            errors: 0,
+            random: 0x9e37_79b9_7f4a_7c15,
+        };
+        for connection in &mut connections {
+            run.send(connection)?;
+        }
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut heard = Instant::now();
+        while run.started.elapsed() < run.end {
+            let timeout = if self.spins { Duration::ZERO } else { BUCKET };
+            match poll.poll(&mut events, Some(timeout)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                other => other?,
+            }
+            for event in &events {
+                run.handle(&mut connections[event.token().0])?;
+                heard = Instant::now();
+            }
+            ensure!(
+                heard.elapsed() < SILENCE_MAX,
+                "{} has been silent for {SILENCE_MAX:?}",
+                self.address
+            );
+        }
+        Ok(LoadReport {
+            per_s: run.good as f64 / duration.as_secs_f64(),
+            latency: Distribution::of(&run.latency_ns),
+            buckets: run.buckets,
+            counted_from: run.started + warm_up,
+            errors: run.errors,
+        })
+    }
+
+    fn connect(&self, poll: &Poll, number: usize) -> Result<Connection> {
+        let mut client = inband_cluster::client::Client::connect(self.address, CONNECT_LIMIT)?;
+        if let Some(first) = self.first {
+            let reply = client.call(first)?;
+            ensure!(!reply.starts_with('-'), "{first:?} was answered {reply:?}");
+        }
+        let stream = client.into_stream()?;
+        stream.set_nonblocking(true)?;
+        let mut stream = TcpStream::from_std(stream);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        poll.registry()
+            .register(&mut stream, Token(number), interest)?;
+        Ok(Connection {
+            stream,
+            to_send: Vec::new(),
+            received: Vec::new(),
+            outstanding: 0,
+            sent: Instant::now(),
+        })
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    to_send: Vec<u8>,
+    received: Vec<u8>,
+    outstanding: usize,
+    sent: Instant,
+}
+
+struct Run<'a> {
+    load: &'a RespLoad,
+    started: Instant,
+    warm_up: Duration,
+    end: Duration,
+    latency_ns: Histogram<u64>,
+    buckets: Buckets,
+    good: u64,
+    errors: u64,
+    random: u64,
+}
+
+impl Run<'_> {
+    fn send(&mut self, to: &mut Connection) -> Result<()> {
+        let value_len_bytes = self.load.value_len_bytes;
+        for _ in 0..self.load.pipeline {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            let key = format!("key:{:012}", self.random % self.load.keys);
+            match self.load.operation {
+                Operation::Set => {
+                    write!(
+                        to.to_send,
+                        "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${value_len_bytes}\r\n",
+                        key.len()
+                    )?;
+                    to.to_send.resize(to.to_send.len() + value_len_bytes, b'x');
+                    to.to_send.extend_from_slice(b"\r\n");
+                }
+                Operation::Get => {
+                    write!(to.to_send, "*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len())?;
+                }
+            }
+        }
+        to.outstanding = self.load.pipeline;
+        to.sent = Instant::now();
+        flush(to)
+    }
+
+    fn handle(&mut self, from: &mut Connection) -> Result<()> {
+        flush(from)?;
+        loop {
+            let before = from.received.len();
+            from.received.resize(before + READ_LEN_BYTES, 0);
+            let read = from.stream.read(&mut from.received[before..]);
+            from.received
+                .truncate(before + *read.as_ref().unwrap_or(&0));
+            match read {
+                Ok(0) => bail!("{} closed a connection", self.load.address),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error).context("reading answers"),
+            }
+            self.take(from)?;
+        }
+    }
+
+    fn take(&mut self, from: &mut Connection) -> Result<()> {
+        let answers = answers(&from.received)?;
+        from.received.drain(..answers.len_bytes);
+        from.outstanding = from
+            .outstanding
+            .checked_sub(answers.good + answers.errors)
+            .context("more answers than commands")?;
+        let now = self.started.elapsed();
+        if (self.warm_up..self.end).contains(&now) {
+            self.good += answers.good as u64;
+            self.errors += answers.errors as u64;
+            self.buckets.add(now - self.warm_up, answers.good as u64);
+        }
+        if from.outstanding == 0 {
+            if now >= self.warm_up {
+                let waited_ns = from.sent.elapsed().as_nanos() as u64;
+                self.latency_ns.saturating_record(waited_ns);
+            }
+            self.send(from)?;
+        }
+        Ok(())
+    }
+}
+
+fn flush(to: &mut Connection) -> Result<()> {
+    while !to.to_send.is_empty() {
+        match to.stream.write(&to.to_send) {
+            Ok(sent) => drop(to.to_send.drain(..sent)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error).context("sending commands"),
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Answers {
+    good: usize,
+    errors: usize,
+    /// Of them all.
+    len_bytes: usize,
+}
+
+/// The whole answers at the front: lines, and strings with a length.
+fn answers(bytes: &[u8]) -> Result<Answers> {
+    let mut found = Answers::default();
+    loop {
+        let rest = &bytes[found.len_bytes..];
+        let Some(end) = rest.windows(2).position(|pair| pair == b"\r\n") else {
+            return Ok(found);
+        };
+        let mut len_bytes = end + 2;
+        match rest[0] {
+            b'$' => {
+                let length = std::str::from_utf8(&rest[1..end])?.parse::<i64>()?;
+                if let Ok(length) = usize::try_from(length) {
+                    len_bytes += length + 2;
+                }
+                if rest.len() < len_bytes {
+                    return Ok(found);
+                }
+                found.good += 1;
+            }
+            b'+' | b':' => found.good += 1,
+            b'-' => found.errors += 1,
+            other => bail!("an answer begins with {:?}", char::from(other)),
+        }
+        found.len_bytes += len_bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_counted_when_they_are_whole() {
+        let text = b"+OK\r\n$3\r\na\r\n\r\n$-1\r\n-ERR no\r\n:7\r\n$5\r\nhel";
+        let expected = Answers {
+            good: 4,
+            errors: 1,
+            len_bytes: text.len() - 7,
+        };
+        assert_eq!(answers(text).expect("good answers"), expected);
+        for cut in 0..text.len() {
+            let part = answers(&text[..cut]).expect("a part of good answers");
+            assert!(part.len_bytes <= cut);
+        }
+        assert!(answers(b"?\r\n").is_err());
+    }
+
+    #[test]
+    fn a_server_is_loaded_and_its_errors_are_counted() {
+        use std::io::{BufRead, BufReader};
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut lines = BufReader::new(stream.try_clone().expect("a copy")).lines();
+            let mut count = 0;
+            // Every third SET is refused; its seven lines are read first.
+            while (0..7).all(|_| matches!(lines.next(), Some(Ok(_)))) {
+                count += 1;
+                let answer = if count % 3 == 0 { "-ERR no" } else { "+OK" };
+                if write!(stream, "{answer}\r\n").is_err() {
+                    break;
+                }
+            }
+        });
+        let mut load = RespLoad::sets(address);
+        load.pipeline = 4;
+        let ms = Duration::from_millis;
+        let report = load.run(ms(10), ms(200)).expect("a run");
+        assert!(report.per_s > 0.0 && report.errors > 0 && report.latency.samples > 0);
+        let counted: f64 = report.buckets.rates(ms(200)).iter().map(|r| r[1]).sum();
+        assert!((counted / 4.0 - report.per_s).abs() < report.per_s * 0.05 + 1.0);
+        server.join().expect("the server ends with its client");
+    }
+}

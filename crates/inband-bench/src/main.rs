@@ -1,0 +1,176 @@
+//! `inband bench`: measurements, each beside a baseline of the same run (docs/bench.md).
+
+// Its `println!` and the like outlive their reader.
+#[macro_use]
+extern crate inband_host;
+
+mod agreement;
+mod capacity;
+mod cluster;
+mod cpu;
+mod failover;
+mod falcon;
+mod flair;
+mod kv;
+mod libpaxos;
+mod load;
+mod memory;
+mod neighbour;
+mod node;
+mod paper;
+mod plot;
+mod rocks;
+mod row;
+mod stats;
+mod sync;
+mod testbed;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use falcon::host::{falcon_host, FalconHostArgs};
+use flair::load::{flair_load, FlairLoadArgs};
+use inband_host::program;
+use row::Output;
+
+/// Measure, each figure beside a baseline of the same run.
+#[derive(Debug, Parser)]
+#[command(name = "inband bench", version)]
+struct Cli {
+    /// One JSON object a line.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Write the figures to NAME.json and their plot to NAME.svg in this directory [default:
+    /// bench/results in the repository, elsewhere the current one].
+    #[arg(long, global = true, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Agreement without a store: latency and throughput, XDP beside the soft switch.
+    Agreement(agreement::AgreementArgs),
+    /// The store under redis-benchmark, beside etcd, Redis alone and RocksDB alone.
+    Kv(kv::KvArgs),
+    /// The leader killed under load: how long clients wait.
+    Failover(failover::FailoverArgs),
+    /// What packets cost: those of others, and those of each role.
+    Neighbour(neighbour::NeighbourArgs),
+    /// What `sync` costs against `memory`, and reads through the log against reads by position.
+    Sync(sync::SyncArgs),
+    /// A cluster at full rate for minutes: its memory stays flat.
+    Memory(memory::MemoryArgs),
+    /// FLAIR's figures: YCSB's loads and more, beside other ways to read.
+    Flair(flair::FlairArgs),
+    /// Falcon's figures: scheduling delay over utilisation, other schedulers, large clusters.
+    Falcon(falcon::FalconArgs),
+    /// The papers' figures, each beside the papers' own numbers.
+    Paper(paper::PaperArgs),
+    /// A host of `agreement`, in place of the store.
+    #[command(hide = true)]
+    Node(BenchNodeArgs),
+    /// A load on FLAIR.
+    #[command(hide = true)]
+    FlairLoad(FlairLoadArgs),
+    /// A process of Falcon's testbed.
+    #[command(hide = true)]
+    FalconHost(FalconHostArgs),
+}
+
+/// `inband-bench node`.
+#[derive(Debug, Args)]
+struct BenchNodeArgs {
+    /// The host's configuration.
+    #[arg(long)]
+    config: PathBuf,
+    /// xdp, xdp-generic or udp.
+    #[arg(long)]
+    dataplane: String,
+    /// What to do.
+    #[arg(long, value_enum)]
+    load: node::Load,
+    /// Bytes of a command.
+    #[arg(long, default_value_t = 64)]
+    command_len_bytes: usize,
+    /// Values undecided at once.
+    #[arg(long, default_value_t = 256)]
+    window: usize,
+    /// Values a second (paced).
+    #[arg(long, default_value_t = 0.0)]
+    rate_per_s: f64,
+    /// Put what is delivered into RocksDB, one a partition, in this directory.
+    #[arg(long)]
+    rocksdb: Option<PathBuf>,
+    /// Time from the first value until counting starts.
+    #[arg(long, default_value_t = 500)]
+    warm_up_ms: u64,
+    /// Time counted.
+    #[arg(long, default_value_t = 1000)]
+    duration_ms: u64,
+}
+
+fn main() -> ExitCode {
+    program::main("inband bench", || bench(Cli::parse()))
+}
+
+fn bench(args: Cli) -> Result<()> {
+    let (json, dir) = (args.json, args.out.unwrap_or_else(row::default_dir));
+    let output_of = || Output::new(json, dir.clone());
+    let mut output = output_of();
+    let name = match args.what {
+        What::Agreement(args) if args.capacity => {
+            capacity::run(args.rounds, &mut output)?;
+            "capacity"
+        }
+        What::Agreement(args) => {
+            agreement::run(&args, &mut output)?;
+            "agreement"
+        }
+        What::Kv(args) => {
+            kv::run(&args, &mut output)?;
+            "kv"
+        }
+        What::Failover(args) => {
+            failover::run(&args, &mut output)?;
+            "failover"
+        }
+        What::Neighbour(args) => {
+            neighbour::run(&args, &mut output)?;
+            "neighbour"
+        }
+        What::Sync(args) => {
+            sync::run(&args, &mut output)?;
+            "sync"
+        }
+        What::Memory(args) => {
+            memory::run(&args, &mut output)?;
+            "memory"
+        }
+        // A figure, an output.
+        What::Flair(args) => return flair::run(&args, &output_of),
+        What::Falcon(args) => return falcon::run(&args, &output_of),
+        What::Paper(args) => return paper::run(args, &output_of),
+        What::Node(args) => return bench_node(args),
+        What::FlairLoad(args) => return flair_load(&args),
+        What::FalconHost(args) => return falcon_host(args),
+    };
+    output.finish(name)
+}
+
+fn bench_node(args: BenchNodeArgs) -> Result<()> {
+    let options = node::Options {
+        load: args.load,
+        command_len_bytes: args.command_len_bytes,
+        window: args.window,
+        rate_per_s: args.rate_per_s,
+        rocksdb: args.rocksdb,
+        warm_up: Duration::from_millis(args.warm_up_ms),
+        duration: Duration::from_millis(args.duration_ms),
+    };
+    node::run(&args.config, &args.dataplane, options)
+}

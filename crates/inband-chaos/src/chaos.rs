@@ -1,0 +1,458 @@
+//! A run: a cluster of its own under clients that record every operation, while a nemesis injects faults. Then all faults
+//! end, the cluster must serve again, all replicas must agree, and Porcupine must find the history linearizable.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail, ensure, Context, Result};
+use clap::{Args, ValueEnum};
+use inband_flair::config::Balance;
+use inband_flair::reads::Reads;
+use inband_host::program;
+use inband_lab::signals::StopSignals;
+use inband_lab::{AcceptorChoice, ClusterSpec};
+use inband_paxos::config::{Dataplane, Durability};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::checker::{self, Verdict};
+use crate::fault_kind::FaultKind;
+use crate::history::{About, Clock, Outcome, Summary, Writer};
+use crate::nemesis::Nemesis;
+use crate::subject::Subject;
+use crate::workload::{Shared, Workload};
+use crate::{flair, paxos, report};
+use inband_cluster::flair::cluster::{FlairSpec, Security};
+use inband_cluster::scratch::{free_ports, loopback, ScratchDir};
+
+/// How often the progress is shown, and Ctrl-C looked for.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+/// Small, so that slots are reused within seconds ...
+const RING_SLOTS: u32 = 256;
+/// ... and so that a replica that was away needs a checkpoint now and then.
+const PEER_LOG_VALUES: u32 = 512;
+/// More than a cluster grows to.
+const PORTS: u16 = 64;
+
+/// Options of `inband chaos`.
+#[derive(Debug, Args)]
+pub struct ChaosArgs {
+    /// Which kind of cluster.
+    #[arg(value_enum, default_value_t = System::Kv)]
+    system: System,
+    /// How long faults are injected.
+    #[arg(long, default_value_t = 1.0, value_name = "M")]
+    minutes: f64,
+    /// What is done when is drawn from it; by default from the time. How it ends is not: processes and
+    /// packets run as they like.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Which faults; "" for none. By default all that are possible here.
+    #[arg(long, value_delimiter = ',', value_name = "KIND,...")]
+    faults: Option<Vec<String>>,
+    /// Where history, report and pictures go.
+    #[arg(long, default_value = "chaos", value_name = "DIR")]
+    report: PathBuf,
+    /// The former name of `inband chaos flair`.
+    #[arg(long, hide = true)]
+    flair: bool,
+    /// What a vote survives, or what a replica of FLAIR has acknowledged: memory or sync.
+    #[arg(long, default_value_t, value_name = "memory|sync")]
+    durability: Durability,
+    /// Where the packet roles run: auto, xdp, xdp-generic or udp.
+    #[arg(long, default_value_t = Dataplane::Auto)]
+    dataplane: Dataplane,
+    /// Acceptors: a number, or backends with numbers, as xdp:2,udp:1.
+    #[arg(long, default_value = "3", value_name = "N|BACKEND:N,...")]
+    acceptors: AcceptorChoice,
+    /// Replicas of the store.
+    #[arg(long, default_value_t = 3)]
+    replicas: usize,
+    /// Switches of FLAIR.
+    #[arg(long, default_value_t = 2)]
+    switches: usize,
+    /// How FLAIR answers reads: flair, leader, majority or follower-leases.
+    #[arg(long, default_value_t)]
+    reads: Reads,
+    /// How FLAIR spreads reads: random, leader-avoidance or load.
+    #[arg(long, default_value_t)]
+    balance: Balance,
+    /// Partitions of the key space.
+    #[arg(long, default_value_t = 3)]
+    partitions: u32,
+    /// Clients, each with one operation at a time.
+    #[arg(long, default_value_t = 12)]
+    clients: usize,
+    /// Operations a second of all clients together, at most.
+    #[arg(long, default_value_t = 1500, value_name = "N")]
+    rate: u64,
+    /// Have a proxy answer some GETs with an older value. The run succeeds if the checker finds that.
+    #[arg(long)]
+    control: bool,
+    /// The program that is run on the hosts: another version, or one that was broken on purpose.
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// The checker; by default the one beside this program.
+    #[arg(long, value_name = "FILE")]
+    checker: Option<PathBuf>,
+    /// Keep the cluster's directory, with the logs of its hosts.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// A kind of cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum System {
+    /// The store on Paxos: `inband up`.
+    Kv,
+    /// Replicas, switches and a gateway of FLAIR: `inband up flair`.
+    Flair,
+}
+
+/// What a run found.
+pub struct Findings {
+    pub about: About,
+    pub summary: Summary,
+    pub verdict: Verdict,
+    /// How long the cluster took to serve after the last fault, or why it did not.
+    pub served_after: Result<Duration>,
+    /// Why replicas do not agree in the end, if they do not.
+    pub agreed: Result<()>,
+    /// When faults began and ended.
+    pub faults_ns: (u64, u64),
+}
+
+/// Run, judge, report.
+pub fn chaos(args: &ChaosArgs) -> Result<()> {
+    if args.flair {
+        eprintln!("note: `inband chaos --flair` is now `inband chaos flair`; the old form goes away with the next version");
+    }
+    let signals = StopSignals::take()?;
+    let checker = checker::find(args.checker.as_deref())?;
+    let seed = args.seed.unwrap_or_else(seed_of_now);
+    let kinds = args.kinds()?;
+    std::fs::create_dir_all(&args.report)
+        .with_context(|| format!("creating {}", args.report.display()))?;
+    let history = args.report.join("history.jsonl");
+    println!(
+        "seed {seed}; history and report in {}",
+        args.report.display()
+    );
+    let findings = args.run(seed, &kinds, &signals, &checker, &history)?;
+    let page = args.report.join("index.html");
+    report::write(&findings, &page)?;
+    show(&findings);
+    println!("report: {}", page.display());
+    if args.control {
+        ensure!(
+            findings.verdict.is_violation(),
+            "a proxy answered with stale values and the checker did not notice"
+        );
+        println!("control: the stale answers were found");
+        return Ok(());
+    }
+    conclude(findings, seed)
+}
+
+fn seed_of_now() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(1, |since| since.as_millis() as u64)
+}
+
+impl ChaosArgs {
+    fn is_flair(&self) -> bool {
+        self.flair || self.system == System::Flair
+    }
+
+    /// The faults to throw. Says which of those asked for are not possible.
+    fn kinds(&self) -> Result<Vec<FaultKind>> {
+        let mut kinds = match &self.faults {
+            None if self.is_flair() => flair::FAULTS.to_vec(),
+            None => FaultKind::value_variants().to_vec(),
+            Some(names) => names
+                .iter()
+                .filter(|name| !name.is_empty())
+                .map(|name| FaultKind::from_str(name, true).map_err(|_| unknown_fault(name)))
+                .collect::<Result<_>>()?,
+        };
+        let mut leave_out = |is_out: &dyn Fn(FaultKind) -> bool, why: &str| {
+            let (out, left) = kinds.iter().partition(|kind| is_out(**kind));
+            kinds = left;
+            let out: Vec<FaultKind> = out;
+            if !out.is_empty() {
+                let names: Vec<&str> = out.iter().map(|kind| kind.name()).collect();
+                println!("without {}: {why}", names.join(", "));
+            }
+        };
+        if self.is_flair() {
+            leave_out(
+                &|kind| !flair::FAULTS.contains(&kind),
+                "FLAIR has no such thing",
+            );
+        }
+        if self.durability == Durability::Memory {
+            leave_out(
+                &|kind| kind == FaultKind::Power,
+                "with --durability memory a majority must not be killed",
+            );
+        }
+        if let Err(error) = inband_lab::preflight::check_lab() {
+            leave_out(&FaultKind::is_of_links, &format!("{error}"));
+        }
+        Ok(kinds)
+    }
+
+    fn program(&self) -> Result<PathBuf> {
+        match &self.program {
+            Some(program) => Ok(program.clone()),
+            None => program::find(program::INBAND),
+        }
+    }
+
+    fn paxos_spec(&self, dir: &Path) -> Result<ClusterSpec> {
+        let mut spec = ClusterSpec::new(self.program()?, dir);
+        spec.dataplane = self.dataplane;
+        if inband_lab::preflight::check_lab().is_err() {
+            spec.dataplane = Dataplane::Udp;
+        } else {
+            spec.network = inband_lab::NetworkChoice::Namespaces;
+        }
+        spec.acceptors = self.acceptors.clone();
+        spec.replicas = self.replicas;
+        spec.partitions = self.partitions;
+        spec.durability = self.durability;
+        spec.ring_slots = RING_SLOTS;
+        spec.limits.peer_log_values = PEER_LOG_VALUES;
+        spec.store_memory_bytes = inband_cluster::kv::store_memory_bytes(self.partitions);
+        spec.resp = loopback(free_ports(PORTS)?);
+        spec.metrics_port = free_ports(PORTS)?;
+        Ok(spec)
+    }
+
+    fn flair_spec(&self, dir: &Path) -> Result<FlairSpec> {
+        Ok(FlairSpec {
+            sets: 1,
+            program: self.program()?,
+            data: dir.to_owned(),
+            replicas: self.replicas,
+            switches: self.switches,
+            groups: flair::GROUPS,
+            reads: self.reads,
+            balance: self.balance,
+            heartbeat_ms: flair::HEARTBEAT_MS,
+            step_down_ms: flair::STEP_DOWN_MS,
+            durability: self.durability,
+            dataplane: self.dataplane,
+            resp: loopback(0),
+            security: Security {
+                authenticated: true,
+                tls: true,
+                ..Security::default()
+            },
+        })
+    }
+
+    fn about(&self, seed: u64, kinds: &[FaultKind], cluster: String) -> About {
+        let behind = if self.control {
+            ", behind a proxy that answers with stale values"
+        } else {
+            ""
+        };
+        About {
+            seed,
+            version: env!("CARGO_PKG_VERSION"),
+            minutes: self.minutes,
+            faults: kinds.iter().map(|kind| kind.name()).collect(),
+            cluster: cluster + behind,
+            clients: self.clients,
+            operations_per_s: self.rate,
+        }
+    }
+
+    fn run(
+        &self,
+        seed: u64,
+        kinds: &[FaultKind],
+        signals: &StopSignals,
+        checker: &Path,
+        history: &Path,
+    ) -> Result<Findings> {
+        let dir = ScratchDir::create(&std::env::temp_dir(), "chaos")?;
+        let run = Run {
+            args: self,
+            seed,
+            kinds,
+            signals,
+            checker,
+            history,
+        };
+        let findings = match self.is_flair() {
+            true => run.on(flair::Cluster::start(self.flair_spec(dir.path())?)?),
+            false => run.on(paxos::Cluster::start(self.paxos_spec(dir.path())?)?),
+        };
+        let is_well = |found: &Findings| found.served_after.is_ok() && found.agreed.is_ok();
+        if self.keep || !findings.as_ref().is_ok_and(is_well) {
+            println!("the cluster's directory is kept: {}", dir.path().display());
+            std::mem::forget(dir);
+        }
+        findings
+    }
+}
+
+/// One run.
+struct Run<'a> {
+    args: &'a ChaosArgs,
+    seed: u64,
+    kinds: &'a [FaultKind],
+    signals: &'a StopSignals,
+    checker: &'a Path,
+    history: &'a Path,
+}
+
+impl Run<'_> {
+    fn on<S: Subject>(&self, cluster: S) -> Result<Findings> {
+        let Run { args, seed, .. } = *self;
+        let cluster = Arc::new(cluster);
+        if args.control {
+            cluster.put_behind_stale_proxies()?;
+        }
+        let about = args.about(seed, self.kinds, cluster.describe());
+        let (writer, recorder) = Writer::start(self.history, Clock::start(), about.clone())?;
+        let shared = Shared {
+            recorder: recorder.clone(),
+            next_id: Arc::new(AtomicU64::new(1)),
+            stop: Arc::new(AtomicBool::new(false)),
+        };
+        let workload = Workload::start(&cluster, &shared, args.clients, args.rate, seed)?;
+        let begun_ns = recorder.clock.now_ns();
+        let nemesis = Nemesis::start(&cluster, &recorder, self.kinds, seed);
+        let duration = Duration::from_secs_f64(args.minutes * 60.0);
+        wait(duration, self.signals, &nemesis);
+        let faults_ended = nemesis.stop();
+        let faults_ns = (begun_ns, recorder.clock.now_ns());
+        let mut served_after = faults_ended.and_then(|()| cluster.heal());
+        workload.stop()?;
+        if served_after.is_ok() && !args.control {
+            if let Err(error) = cluster.read_everything(&shared, args.clients) {
+                served_after = Err(error.context("the last reads"));
+            }
+        }
+        drop((shared, recorder));
+        let cluster = Arc::into_inner(cluster).context("the nemesis still has the cluster")?;
+        let agreed = match &served_after {
+            Ok(_) => cluster.into_agreed(),
+            Err(_) => {
+                drop(cluster);
+                Err(anyhow!("not compared: the cluster does not serve"))
+            }
+        };
+        let summary = writer.finish()?;
+        Ok(Findings {
+            about,
+            summary,
+            verdict: checker::judge(self.checker, self.history)?,
+            served_after,
+            agreed,
+            faults_ns,
+        })
+    }
+}
+
+fn unknown_fault(name: &str) -> anyhow::Error {
+    let all: Vec<&str> = FaultKind::value_variants()
+        .iter()
+        .map(|k| k.name())
+        .collect();
+    anyhow!(
+        "--faults {name}: there is no such fault; choose of {}",
+        all.join(",")
+    )
+}
+
+/// Until the time is over, somebody wants it to end, or it makes no sense to go on.
+fn wait(duration: Duration, signals: &StopSignals, nemesis: &Nemesis) {
+    let bar = ProgressBar::new(duration.as_secs());
+    if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {wide_bar} {eta} left") {
+        bar.set_style(style);
+    }
+    let began = Instant::now();
+    while began.elapsed() < duration && !nemesis.has_ended() {
+        if signals.wait(PROGRESS_INTERVAL.min(duration.saturating_sub(began.elapsed()))) {
+            break;
+        }
+        bar.set_position(began.elapsed().as_secs());
+    }
+    bar.finish_and_clear();
+}
+
+fn show(findings: &Findings) {
+    let Findings {
+        summary, verdict, ..
+    } = findings;
+    println!(
+        "{} operations ok, {} failed, {} of unknown outcome, under {} faults",
+        summary.count(Outcome::Ok),
+        summary.count(Outcome::Failed),
+        summary.count(Outcome::Unknown),
+        summary.faults.len()
+    );
+    for (error, count) in &summary.errors {
+        println!("  {count:>7}  {error}");
+    }
+    for fault in summary.faults.iter().filter(|fault| fault.note.is_some()) {
+        println!(
+            "  {} was not possible: {}",
+            fault.fault,
+            fault.note.as_deref().unwrap_or("")
+        );
+    }
+    match &findings.served_after {
+        Ok(time) => println!(
+            "served again {:.1} s after the last fault",
+            time.as_secs_f64()
+        ),
+        Err(error) => println!("DOES NOT SERVE after the last fault: {error:#}"),
+    }
+    if let Err(error) = &findings.agreed {
+        println!("replicas: {error:#}");
+    }
+    println!(
+        "{}: {} groups of keys, the largest of {} operations, checked in {:.1} s",
+        verdict.verdict,
+        verdict.groups,
+        verdict.largest_group,
+        verdict.duration_ms as f64 / 1000.0
+    );
+    for violation in &verdict.violations {
+        println!(
+            "  violation of {} ({}):",
+            violation.group, violation.picture
+        );
+        violation
+            .words
+            .iter()
+            .for_each(|words| println!("    {words}"));
+    }
+}
+
+/// The first thing that is wrong.
+fn conclude(findings: Findings, seed: u64) -> Result<()> {
+    let verdict = &findings.verdict;
+    if verdict.is_violation() {
+        bail!(
+            "seed {seed}: not linearizable: {}",
+            verdict.violating.join(", ")
+        );
+    }
+    findings
+        .served_after
+        .with_context(|| format!("seed {seed}"))?;
+    findings.agreed.with_context(|| format!("seed {seed}"))?;
+    ensure!(
+        verdict.is_linearizable(),
+        "seed {seed}: not decided in time: {}",
+        verdict.undecided.join(", ")
+    );
+    Ok(())
+}

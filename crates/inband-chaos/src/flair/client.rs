@@ -1,0 +1,102 @@
+//! A client of FLAIR: GET, SET and DEL of single keys, one at a time, through either door.
+
+use anyhow::{bail, Result};
+use inband_sim::Rng;
+
+use super::doors::{Door, Opener};
+use super::keys;
+use crate::history::{Command, Outcome, Verb};
+use crate::workload::{Asked, End, Operate, Scribe, Shared, CLIENTS_MAX};
+
+/// A door is closed after so many operations, and another one opened, with a session of its own.
+const OPERATIONS_PER_DOOR: u64 = 200;
+
+/// See the module.
+pub struct FlairClient {
+    number: usize,
+    rng: Rng,
+    scribe: Scribe,
+    opener: Opener,
+    door: Option<Box<dyn Door>>,
+    operations: u64,
+    values: u64,
+}
+
+impl Operate for FlairClient {
+    fn operate(&mut self) -> bool {
+        let key = keys::one(self.rng.next_u64(), self.scribe.now_ns());
+        let verb = match self.rng.below(100) {
+            0..=59 => Verb::Get,
+            60..=92 => Verb::Set,
+            _ => Verb::Del,
+        };
+        self.perform(verb, key).is_some()
+    }
+}
+
+impl FlairClient {
+    pub fn new(number: usize, shared: Shared, opener: Opener, seed: u64) -> FlairClient {
+        FlairClient {
+            number,
+            rng: Rng::new(seed, 1000 + number as u64),
+            scribe: Scribe::new(number, shared),
+            opener,
+            door: None,
+            operations: 0,
+            values: 0,
+        }
+    }
+
+    /// Each value is written once.
+    fn value(&mut self) -> String {
+        self.values += 1;
+        (self.values * CLIENTS_MAX + self.number as u64).to_string()
+    }
+
+    /// `None`: nobody is there.
+    fn perform(&mut self, verb: Verb, key: String) -> Option<End> {
+        if self.operations >= OPERATIONS_PER_DOOR {
+            (self.door, self.operations) = (None, 0);
+        }
+        if self.door.is_none() {
+            self.door = (self.opener)().ok();
+        }
+        let value = (verb == Verb::Set).then(|| self.value());
+        let door = self.door.as_mut()?;
+        self.operations += 1;
+        let command = Command {
+            verb,
+            key: key.clone(),
+            value,
+        };
+        let call_ns = self.scribe.now_ns();
+        let end = door.perform(&command);
+        let asked = Asked {
+            group: key,
+            call_ns,
+            commands: vec![command],
+            replica: door.address(),
+            reads: door.kind(),
+        };
+        let is_redis = door.kind() == "gateway";
+        if self.scribe.write_down(asked, &end) != Outcome::Ok && is_redis {
+            // An answer may still come. (The Rust client knows its answers.)
+            self.door = None;
+        }
+        Some(end)
+    }
+
+    /// Read all these keys, each so often.
+    pub fn read_all(&mut self, keys: &[String], times: usize) -> Result<()> {
+        for key in keys {
+            for _ in 0..times {
+                match self.perform(Verb::Get, key.clone()) {
+                    Some(End::Ok(_)) => {}
+                    Some(End::Failed(why) | End::Unknown(why)) => bail!("reading {key}: {why}"),
+                    None => bail!("reading {key}: nobody is there"),
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,260 @@
+//! A cluster of FLAIR: replicas, switches, a gateway, and hosts for clients that go straight to the switches.
+
+mod client;
+mod doors;
+mod keys;
+mod nemesis;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, ensure, Result};
+use inband_lab::lab::FIRST_ADDRESS;
+use inband_lab::{Host, Lab};
+
+use self::client::FlairClient;
+use self::doors::Opener;
+use super::fault_kind::FaultKind;
+use super::links::ActiveFaults;
+use super::nemesis::Lane;
+use super::subject::Subject;
+use super::workload::{Client as AnyClient, Shared};
+use crate::stale_proxy;
+use inband_cluster::client::Client;
+use inband_cluster::flair::cluster::{Cluster as Flair, FlairSpec};
+use inband_cluster::flair::status::{ClusterStatus, HostEntry};
+use inband_cluster::host_process::Process;
+use inband_cluster::scratch::retry;
+
+/// Key groups: few, so that keys share them.
+pub const GROUPS: u32 = 8;
+/// As `inband flair up` has them.
+pub const HEARTBEAT_MS: u64 = 10;
+pub const STEP_DOWN_MS: u64 = 50;
+/// What can be done to it.
+pub const FAULTS: [FaultKind; 8] = [
+    FaultKind::Kill,
+    FaultKind::Freeze,
+    FaultKind::Pause,
+    FaultKind::Partition,
+    FaultKind::Loss,
+    FaultKind::Delay,
+    FaultKind::Duplicate,
+    FaultKind::Power,
+];
+/// Hosts for clients that do not use the gateway.
+const CLIENT_HOSTS: usize = 2;
+/// How long it may take to serve after the last fault.
+const SERVING_LIMIT: Duration = Duration::from_secs(60);
+/// How long after the last client replicas may differ.
+const ENDING_LIMIT: Duration = Duration::from_secs(15);
+const CLIENT_LIMIT: Duration = Duration::from_secs(10);
+/// Each key is read so often at each door in the end: reads are spread over the replicas.
+const LAST_READS: usize = 4;
+/// What is told of in the end, of all hosts together and since they were started.
+const COUNTERS: [&str; 4] = [
+    "flair_reads_follower",
+    "flair_reads_leader",
+    "flair_reads_refused",
+    "flair_refreshes",
+];
+
+/// See the module.
+pub struct Cluster {
+    flair: Flair,
+    spec: FlairSpec,
+    faults: Mutex<ActiveFaults>,
+    /// The gateway, or who lies in its name.
+    gateway: Arc<RwLock<SocketAddr>>,
+    client_hosts: Vec<Arc<Host>>,
+}
+
+impl Cluster {
+    /// Start one; it serves.
+    pub fn start(spec: FlairSpec) -> Result<Cluster> {
+        let flair = Flair::start(spec.clone())?;
+        println!("{}", flair.notice());
+        let mut client_hosts = Vec::new();
+        if let Some(lab) = flair.lab() {
+            let taken = lab.hosts().len() as u32;
+            for number in 0..CLIENT_HOSTS {
+                let address = Ipv4Addr::from(u32::from(FIRST_ADDRESS) + taken + number as u32);
+                client_hosts.push(lab.add_host(&format!("client/{number}"), address)?);
+            }
+        }
+        let resp = flair.status().resp;
+        Ok(Cluster {
+            flair,
+            spec,
+            faults: Mutex::default(),
+            gateway: Arc::new(RwLock::new(resp)),
+            client_hosts,
+        })
+    }
+
+    fn status(&self) -> ClusterStatus {
+        self.flair.status()
+    }
+
+    fn kill(&self, host: &str) -> Result<()> {
+        self.flair.kill(host).map(drop)
+    }
+
+    fn restart(&self, host: &str) -> Result<()> {
+        self.flair.restart(host).map(drop)
+    }
+
+    /// By turns through the gateway and straight to the switches.
+    fn opener(&self, number: usize) -> Opener {
+        if number % 2 == 0 {
+            return doors::gateway(Arc::clone(&self.gateway));
+        }
+        let hosts = &self.client_hosts;
+        let host = (!hosts.is_empty()).then(|| Arc::clone(&hosts[number / 2 % hosts.len()]));
+        doors::direct(self.flair.config().clone(), host)
+    }
+
+    fn check_serves(&self) -> Result<()> {
+        let status = self.status();
+        check_alive(&status)?;
+        ensure!(is_whole(&status), "not every replica votes: {status:?}");
+        ensure!(status.switch().is_some(), "no session serves: {status:?}");
+        let mut client = Client::connect(status.resp, CLIENT_LIMIT)?;
+        let set = client.call(&["SET", "chaos:serves", "1"])?;
+        ensure!(set == "+OK", "SET answered {set:?}");
+        Ok(())
+    }
+}
+
+/// Does every replica say that all vote?
+fn is_whole(status: &ClusterStatus) -> bool {
+    let mut replicas = status
+        .hosts
+        .iter()
+        .filter(|h| h.name.starts_with("replica"));
+    let count = replicas.clone().count();
+    let says_so = |host: &HostEntry| {
+        let replica = host.status.as_ref().and_then(|said| said.replica.as_ref());
+        replica.is_some_and(|replica| replica.voters.len() == count)
+    };
+    replicas.all(says_so)
+}
+
+/// Nobody may end by himself.
+fn check_alive(status: &ClusterStatus) -> Result<()> {
+    let ended = status.hosts.iter().find(|h| h.process == Process::Ended);
+    let name = ended.map(|host| host.name.as_str());
+    ensure!(
+        name.is_none(),
+        "{} ended by itself; its log says why",
+        name.unwrap_or_default()
+    );
+    Ok(())
+}
+
+fn check_equal(status: &ClusterStatus) -> Result<()> {
+    let said = status.hosts.iter().filter_map(|host| host.status.as_ref());
+    let replicas: Vec<_> = said.filter_map(|said| said.replica.as_ref()).collect();
+    let first = replicas
+        .first()
+        .ok_or_else(|| anyhow!("no replica answers"))?;
+    ensure!(
+        replicas
+            .iter()
+            .all(|r| (r.applied, r.keys) == (first.applied, first.keys)),
+        "replicas have not applied the same: {replicas:?}"
+    );
+    Ok(())
+}
+
+fn tell_counters(status: &ClusterStatus) {
+    let hosts = || status.hosts.iter().filter_map(|host| host.status.as_ref());
+    let sum = |name| hosts().filter_map(|h| h.counters.get(name)).sum::<u64>();
+    let told: Vec<String> = COUNTERS
+        .iter()
+        .map(|name| format!("{} {name}", sum(*name)))
+        .collect();
+    println!("since the last start of each host: {}", told.join(", "));
+}
+
+impl Subject for Cluster {
+    fn describe(&self) -> String {
+        let spec = &self.spec;
+        format!(
+            "FLAIR: {} replicas, {} switches, {} key groups, reads {} ({}), durability {}, dataplane {}",
+            spec.replicas,
+            spec.switches,
+            spec.groups,
+            spec.reads,
+            spec.balance,
+            spec.durability,
+            spec.dataplane
+        )
+    }
+
+    fn put_behind_stale_proxies(&self) -> Result<()> {
+        let mut gateway = self.gateway.write().unwrap_or_else(PoisonError::into_inner);
+        *gateway = stale_proxy::start(*gateway)?;
+        Ok(())
+    }
+
+    fn client(self: &Arc<Self>, number: usize, shared: &Shared, seed: u64) -> Result<AnyClient> {
+        let opener = self.opener(number);
+        let client = FlairClient::new(number, shared.clone(), opener, seed);
+        Ok(Box::new(client))
+    }
+
+    fn with_lab(&self, act: &mut dyn FnMut(&Lab) -> Result<()>) -> Result<()> {
+        self.flair.lab().map_or(Ok(()), act)
+    }
+
+    fn faults(&self) -> MutexGuard<'_, ActiveFaults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn important_hosts(&self) -> Vec<String> {
+        let status = self.status();
+        let leader = status.leader().map(|(host, _)| host.name.clone());
+        let switch = status.switch().map(|host| host.name.clone());
+        leader.into_iter().chain(switch).collect()
+    }
+
+    fn strike(lane: &mut Lane<Self>, kind: FaultKind) -> Result<Option<String>> {
+        lane.strike(kind)
+    }
+
+    fn put_right(&self) -> Result<()> {
+        let status = self.status();
+        check_alive(&status)?;
+        let dead = status.hosts.iter().filter(|h| h.process == Process::Killed);
+        dead.map(|host| &host.name)
+            .try_for_each(|name| self.restart(name))
+    }
+
+    fn heal(&self) -> Result<Duration> {
+        let began = Instant::now();
+        self.put_right()?;
+        retry(SERVING_LIMIT, || self.check_serves())?;
+        Ok(began.elapsed())
+    }
+
+    fn read_everything(self: &Arc<Self>, shared: &Shared, number: usize) -> Result<()> {
+        let keys = keys::all_until(shared.recorder.clock.now_ns());
+        for door in 0..2 {
+            let opener = self.opener(door);
+            let mut reader = FlairClient::new(number + door, shared.clone(), opener, 0);
+            reader.read_all(&keys, LAST_READS)?;
+        }
+        Ok(())
+    }
+
+    fn into_agreed(self) -> Result<()> {
+        tell_counters(&self.status());
+        retry(ENDING_LIMIT, || {
+            let status = self.status();
+            check_alive(&status)?;
+            check_equal(&status)
+        })
+    }
+}

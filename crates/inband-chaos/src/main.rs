@@ -1,0 +1,35 @@
+//! `inband chaos`: real clusters under faults (docs/chaos.md).
+
+// Its `println!` and the like outlive their reader.
+#[macro_use]
+extern crate inband_host;
+
+mod chaos;
+mod checker;
+mod fault_kind;
+mod flair;
+mod history;
+mod links;
+mod nemesis;
+mod paxos;
+mod report;
+mod stale_proxy;
+mod subject;
+mod workload;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use inband_host::program;
+
+/// Inject faults into a real cluster under load, and check that it stays linearizable.
+#[derive(Debug, Parser)]
+#[command(name = "inband chaos", version)]
+struct Cli {
+    #[command(flatten)]
+    args: chaos::ChaosArgs,
+}
+
+fn main() -> ExitCode {
+    program::main("inband chaos", || chaos::chaos(&Cli::parse().args))
+}

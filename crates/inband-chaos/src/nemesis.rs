@@ -1,0 +1,187 @@
+//! What is done to the cluster while clients use it: one thread sees to the hosts, another to the
+//! links. What is done when is drawn from the seed; what comes of it is up to the cluster.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, Result};
+use inband_sim::Rng;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
+use super::fault_kind::FaultKind;
+use super::history::{Fault, Recorder};
+use super::subject::Subject;
+
+/// Pauses between faults of hosts, and of links.
+const HOSTS_PAUSE_MS: (u64, u64) = (100, 2_000);
+const LINKS_PAUSE_MS: (u64, u64) = (50, 2_500);
+/// How long a host is dead or stands still.
+pub const DOWN_MS: (u64, u64) = (100, 3_000);
+/// Faults of links at a time.
+const LINK_FAULTS_MAX: usize = 3;
+/// How often is looked whether something has come about.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The threads.
+pub struct Nemesis {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Result<()>>>,
+}
+
+impl Nemesis {
+    /// Begin with these faults.
+    pub fn start<S: Subject>(
+        cluster: &Arc<S>,
+        recorder: &Recorder,
+        kinds: &[FaultKind],
+        seed: u64,
+    ) -> Nemesis {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        for (purpose, of_links) in [(1, true), (2, false)] {
+            let kinds = kinds.iter().copied();
+            let lane = Lane {
+                cluster: Arc::clone(cluster),
+                recorder: recorder.clone(),
+                kinds: kinds
+                    .filter(|kind| kind.is_of_links() == of_links)
+                    .collect(),
+                rng: Rng::new(seed, purpose),
+                stop: Arc::clone(&stop),
+            };
+            if !lane.kinds.is_empty() {
+                threads.push(thread::spawn(move || lane.run(of_links)));
+            }
+        }
+        Nemesis { stop, threads }
+    }
+
+    /// Whether a thread has ended already: something is broken for good.
+    pub fn has_ended(&self) -> bool {
+        self.threads.iter().any(JoinHandle::is_finished)
+    }
+
+    /// End all faults but those of dead hosts.
+    pub fn stop(self) -> Result<()> {
+        self.stop.store(true, Ordering::Release);
+        for thread in self.threads {
+            let ended = thread.join().map_err(|_| anyhow!("the nemesis panicked"));
+            ended??;
+        }
+        Ok(())
+    }
+}
+
+/// One thread.
+pub struct Lane<S> {
+    pub cluster: Arc<S>,
+    pub rng: Rng,
+    pub recorder: Recorder,
+    kinds: Vec<FaultKind>,
+    stop: Arc<AtomicBool>,
+}
+
+impl<S: Subject> Lane<S> {
+    fn run(self, of_links: bool) -> Result<()> {
+        if of_links {
+            self.inject_link_faults()
+        } else {
+            self.inject_host_faults()
+        }
+    }
+
+    /// The run is at its end.
+    pub fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// A random time; shorter at the end of the run.
+    pub fn pause(&mut self, (min_ms, max_ms): (u64, u64)) {
+        let until = Instant::now() + Duration::from_millis(self.rng.between(min_ms, max_ms));
+        while Instant::now() < until && !self.is_over() {
+            thread::sleep(POLL_INTERVAL.min(until.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    fn inject_link_faults(mut self) -> Result<()> {
+        let clock = self.recorder.clock;
+        let mut begin_ns = 0;
+        while !self.is_over() {
+            thread::sleep(POLL_INTERVAL);
+            let now_ns = clock.now_ns();
+            let mut has_changed = self.cluster.faults().end_due(now_ns, &self.recorder);
+            if now_ns >= begin_ns {
+                has_changed |= self.begin_link_fault(now_ns);
+                let pause_ms = self.rng.between(LINKS_PAUSE_MS.0, LINKS_PAUSE_MS.1);
+                begin_ns = now_ns + pause_ms * 1_000_000;
+            }
+            if has_changed {
+                self.cluster.apply(&self.cluster.faults())?;
+            }
+        }
+        let mut faults = self.cluster.faults();
+        faults.end_all(clock.now_ns(), &self.recorder);
+        self.cluster.apply(&faults)
+    }
+
+    /// If there are not too many, and not everything is off.
+    fn begin_link_fault(&mut self, now_ns: u64) -> bool {
+        let Some(&kind) = self.rng.pick(&self.kinds) else {
+            return false;
+        };
+        let mut hosts = Vec::new();
+        let names = self.cluster.with_lab(&mut |lab| {
+            hosts = lab.hosts().iter().map(|h| h.name().to_owned()).collect();
+            Ok(())
+        });
+        if names.is_err() || hosts.is_empty() {
+            return false;
+        }
+        let important = self.cluster.important_hosts();
+        let mut faults = self.cluster.faults();
+        let has_room = faults.len() < LINK_FAULTS_MAX;
+        if has_room {
+            faults.begin(kind, &hosts, &important, now_ns, &mut self.rng);
+        }
+        has_room
+    }
+
+    fn inject_host_faults(mut self) -> Result<()> {
+        loop {
+            self.pause(HOSTS_PAUSE_MS);
+            if self.is_over() {
+                return Ok(());
+            }
+            let kind = *self.rng.pick(&self.kinds).unwrap_or(&FaultKind::Kill);
+            let from_ns = self.recorder.clock.now_ns();
+            let done = S::strike(&mut self, kind);
+            // That a change is refused in the middle of faults is no fault of the cluster's: it is
+            // noted, and the run goes on.
+            let (what, note) = match done {
+                Ok(Some(what)) => (what, None),
+                Ok(None) => continue,
+                Err(error) => {
+                    self.cluster.put_right()?;
+                    (kind.name().to_owned(), Some(format!("{error:#}")))
+                }
+            };
+            self.recorder.fault(Fault {
+                fault: kind.name(),
+                what,
+                from_ns,
+                to_ns: self.recorder.clock.now_ns(),
+                note,
+            });
+        }
+    }
+}
+
+/// Fails only for a process that has ended by itself, which is found out when it is to serve.
+pub fn signal(pids: &[Pid], signal: Signal) {
+    for pid in pids {
+        let _ = kill(*pid, signal);
+    }
+}

@@ -1,0 +1,359 @@
+//! Replicas of the store on Paxos: the cluster may be gone for a while, and be another one afterwards.
+
+mod client;
+mod keys;
+mod nemesis;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail, ensure, Context, Result};
+use inband_lab::supervisor::{HostEntry, ProcessState};
+use inband_lab::{ClusterSpec, ClusterStatus, Lab, Supervisor};
+use inband_paxos::config::Role;
+
+use self::client::{Addresses, PaxosClient};
+use super::fault_kind::FaultKind;
+use super::history::Recorder;
+use super::links::ActiveFaults;
+use super::nemesis::Lane;
+use super::subject::Subject;
+use super::workload::{Client as AnyClient, Shared};
+use crate::stale_proxy;
+use inband_cluster::client::Client;
+use inband_cluster::scratch::retry;
+
+/// How long a cluster may take to serve: after its start, and after the last fault has ended.
+const SERVING_LIMIT: Duration = Duration::from_secs(60);
+/// How long after the last client its values may be undecided, or not applied everywhere: longer than
+/// their deadline.
+const ENDING_LIMIT: Duration = Duration::from_secs(15);
+const CLIENT_LIMIT: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub struct Cluster {
+    spec: ClusterSpec,
+    /// `None` while everything is off.
+    supervisor: RwLock<Option<Supervisor>>,
+    faults: Mutex<ActiveFaults>,
+    /// Hosts that lost their disk and have not been replaced yet. They must not be started again.
+    wiped: Mutex<Vec<String>>,
+    /// Of the replicas there are.
+    addresses: Addresses,
+}
+
+impl Cluster {
+    /// Start one, and wait until it serves.
+    pub fn start(spec: ClusterSpec) -> Result<Cluster> {
+        let supervisor = Supervisor::start(spec.clone())?;
+        for notice in supervisor.notices() {
+            println!("{notice}");
+        }
+        let cluster = Cluster {
+            spec,
+            supervisor: RwLock::new(Some(supervisor)),
+            faults: Mutex::default(),
+            wiped: Mutex::default(),
+            addresses: Addresses::default(),
+        };
+        cluster.wait_until_it_serves()?;
+        Ok(cluster)
+    }
+
+    /// Do something with the cluster, if it is there.
+    pub fn with<T>(&self, act: impl FnOnce(&Supervisor) -> Result<T>) -> Result<T> {
+        let supervisor = self.supervisor.read();
+        let supervisor = supervisor.unwrap_or_else(PoisonError::into_inner);
+        act(supervisor.as_ref().context("everything is off")?)
+    }
+
+    pub fn status(&self) -> Result<ClusterStatus> {
+        self.with(|supervisor| Ok(supervisor.status()))
+    }
+
+    /// Kill everything at once, and start it again after a while. The links are new then.
+    pub fn power_off_and_on(&self, recorder: &Recorder, off: Duration) -> Result<()> {
+        // In the order in which `apply` takes them.
+        let mut faults = self.faults();
+        let supervisor = self.supervisor.write();
+        let mut supervisor = supervisor.unwrap_or_else(PoisonError::into_inner);
+        drop(supervisor.take());
+        faults.end_all(recorder.clock.now_ns(), recorder);
+        std::thread::sleep(off);
+        *supervisor = Some(Supervisor::start(self.spec.clone())?);
+        drop((supervisor, faults));
+        self.refresh_addresses()
+    }
+
+    /// Let clients know which replicas there are.
+    pub fn refresh_addresses(&self) -> Result<()> {
+        let hosts = self.status()?.hosts;
+        let fresh = hosts.iter().filter_map(|host| host.resp).collect();
+        *self
+            .addresses
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
+    /// The directory of a host.
+    pub fn host_dir(&self, host: &str) -> PathBuf {
+        let hosts = self.spec.data.join("hosts");
+        hosts.join(host.replace('/', "-"))
+    }
+
+    /// Kill a host and remove its disk.
+    pub fn wipe(&self, host: &str) -> Result<()> {
+        self.with(|supervisor| Ok(supervisor.kill(host)?))?;
+        self.wiped().push(host.to_owned());
+        let dir = self.host_dir(host);
+        fs::remove_dir_all(&dir).with_context(|| format!("removing {}", dir.display()))
+    }
+
+    /// Put new hosts into the places of those that were wiped; the names of the new ones.
+    pub fn replace_wiped(&self) -> Result<Vec<String>> {
+        let mut new = Vec::new();
+        loop {
+            // The lock is not kept: replacing a host takes its time.
+            let wiped = self.wiped().last().cloned();
+            let Some(host) = wiped else {
+                return Ok(new);
+            };
+            // A change that was given up waiting for may have been made all the same.
+            if self.status()?.hosts.iter().any(|entry| entry.name == host) {
+                new.push(self.with(|supervisor| Ok(supervisor.replace_member(&host)?))?);
+            }
+            self.wiped().retain(|wiped| *wiped != host);
+        }
+    }
+
+    fn wiped(&self) -> MutexGuard<'_, Vec<String>> {
+        self.wiped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Start what is dead, except what was wiped. A host that does not start is named.
+    pub fn restart_all(&self) -> Result<()> {
+        let wiped = self.wiped().clone();
+        for host in self.status()?.hosts {
+            let runs = matches!(host.process, ProcessState::Running | ProcessState::Paused);
+            if !runs && !wiped.contains(&host.name) {
+                let again = self.with(|supervisor| Ok(supervisor.restart(&host.name)?));
+                again.with_context(|| format!("{} does not start again", host.name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// With no fault left: every log has a leader, every acceptor votes, and every replica writes and
+    /// reads in every partition.
+    pub fn wait_until_it_serves(&self) -> Result<Duration> {
+        let began = Instant::now();
+        retry(SERVING_LIMIT, || {
+            let status = self.status()?;
+            check_healthy(&status)?;
+            for host in &status.hosts {
+                check_serves(host, status.partitions)?;
+            }
+            Ok(())
+        })?;
+        self.refresh_addresses()?;
+        Ok(began.elapsed())
+    }
+}
+
+impl Subject for Cluster {
+    fn describe(&self) -> String {
+        let spec = &self.spec;
+        format!(
+            "{} acceptors, {} replicas, {} partitions, durability {}, dataplane {}",
+            spec.acceptors.0.len(),
+            spec.replicas,
+            spec.partitions,
+            spec.durability,
+            spec.dataplane
+        )
+    }
+
+    fn put_behind_stale_proxies(&self) -> Result<()> {
+        let mut addresses = self
+            .addresses
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        for address in addresses.iter_mut() {
+            *address = stale_proxy::start(*address)?;
+        }
+        Ok(())
+    }
+
+    fn client(self: &Arc<Self>, number: usize, shared: &Shared, seed: u64) -> Result<AnyClient> {
+        let addresses = Arc::clone(&self.addresses);
+        let partitions = self.spec.partitions as usize;
+        let client = PaxosClient::new(number, shared.clone(), addresses, partitions, seed);
+        Ok(Box::new(client))
+    }
+
+    fn with_lab(&self, act: &mut dyn FnMut(&Lab) -> Result<()>) -> Result<()> {
+        let supervisor = self.supervisor.read();
+        let supervisor = supervisor.unwrap_or_else(PoisonError::into_inner);
+        supervisor
+            .as_ref()
+            .and_then(Supervisor::lab)
+            .map_or(Ok(()), act)
+    }
+
+    fn faults(&self) -> MutexGuard<'_, ActiveFaults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replicas: a read is torn where one of them hears some partitions' leaders and not others.
+    fn important_hosts(&self) -> Vec<String> {
+        let hosts = self.status().map(|status| status.hosts).unwrap_or_default();
+        let replicas = hosts
+            .into_iter()
+            .filter(|host| host.roles.contains(&Role::Replica));
+        replicas.map(|host| host.name).collect()
+    }
+
+    fn strike(lane: &mut Lane<Self>, kind: FaultKind) -> Result<Option<String>> {
+        lane.strike(kind)
+    }
+
+    /// Only everything off is for good.
+    fn put_right(&self) -> Result<()> {
+        self.with(|_| Ok(()))?;
+        let _ = self.replace_wiped();
+        let _ = self.restart_all();
+        Ok(())
+    }
+
+    fn heal(&self) -> Result<Duration> {
+        let began = Instant::now();
+        self.replace_wiped()?;
+        self.restart_all()?;
+        self.wait_until_it_serves()?;
+        Ok(began.elapsed())
+    }
+
+    fn read_everything(self: &Arc<Self>, shared: &Shared, number: usize) -> Result<()> {
+        let partitions = self.spec.partitions as usize;
+        let groups = keys::all_until(shared.recorder.clock.now_ns(), partitions);
+        let addresses = self.addresses.read();
+        let addresses = addresses.unwrap_or_else(PoisonError::into_inner).clone();
+        for address in addresses {
+            let mut reader =
+                PaxosClient::new(number, shared.clone(), Addresses::default(), partitions, 0);
+            reader.read_all(address, &groups)?;
+        }
+        Ok(())
+    }
+
+    /// Stop cleanly and compare what all replicas hold. Everything that clients asked for must have ended.
+    /// (Before, replicas are equal by luck only.)
+    fn into_agreed(self) -> Result<()> {
+        retry(ENDING_LIMIT, || {
+            let status = self.status()?;
+            check_all_ended(&status)?;
+            check_equal(&status)
+        })?;
+        let hosts = self.status()?.hosts;
+        let report = self.with(|supervisor| Ok(supervisor.down()))?;
+        if let Some(why) = report.unclean_because {
+            bail!("the cluster could not be stopped cleanly: {why}");
+        }
+        let replicas = hosts
+            .iter()
+            .filter(|host| host.roles.contains(&Role::Replica));
+        let dirs: Vec<PathBuf> = replicas
+            .map(|h| self.host_dir(&h.name).join("data"))
+            .collect();
+        // The stores can be opened once the processes are gone.
+        drop(self.supervisor);
+        let digests = dirs
+            .iter()
+            .map(|dir| inband_cluster::kv::summary(std::slice::from_ref(dir)))
+            .collect::<Result<Vec<_>>>()?;
+        ensure!(
+            digests.windows(2).all(|pair| pair[0] == pair[1]),
+            "replicas hold different data: {digests:?}"
+        );
+        Ok(())
+    }
+}
+
+/// Acceptors that vote in every log, and how many decide.
+fn votes(status: &ClusterStatus) -> (usize, usize) {
+    let acceptors = status
+        .hosts
+        .iter()
+        .filter(|h| h.roles.contains(&Role::Acceptor));
+    let votes = |host: &&HostEntry| {
+        let said = host.status.as_ref();
+        said.is_some_and(|s| !s.acceptors.is_empty() && s.acceptors.iter().all(|a| a.voting))
+    };
+    (
+        acceptors.clone().filter(votes).count(),
+        acceptors.count() / 2 + 1,
+    )
+}
+
+fn check_healthy(status: &ClusterStatus) -> Result<()> {
+    for host in &status.hosts {
+        let said = host.status.as_ref();
+        let said =
+            said.ok_or_else(|| anyhow!("{} does not answer: {:?}", host.name, host.process))?;
+        ensure!(
+            said.acceptors.iter().all(|acceptor| acceptor.voting),
+            "{} does not vote",
+            host.name
+        );
+    }
+    let leaderless = status.leaders.iter().position(Option::is_none);
+    ensure!(leaderless.is_none(), "log {leaderless:?} has no leader");
+    Ok(())
+}
+
+fn check_serves(host: &HostEntry, partitions: u32) -> Result<()> {
+    let Some(address) = host.resp else {
+        return Ok(());
+    };
+    let mut client = Client::connect(address, CLIENT_LIMIT)?;
+    for partition in 0..partitions as usize {
+        let key = keys::in_partition("chaos:serves", partition, partitions as usize);
+        let set = client.call(&["SET", &key, "1"])?;
+        ensure!(set == "+OK", "{}: SET answered {set:?}", host.name);
+        let incr = client.call(&["INCR", &key])?;
+        ensure!(
+            incr.starts_with(':'),
+            "{}: INCR answered {incr:?}",
+            host.name
+        );
+    }
+    Ok(())
+}
+
+fn check_all_ended(status: &ClusterStatus) -> Result<()> {
+    for host in &status.hosts {
+        let replica = host.status.as_ref().and_then(|said| said.replica.as_ref());
+        let outstanding = replica.map_or(0, |replica| replica.outstanding);
+        ensure!(
+            outstanding == 0,
+            "{}: {outstanding} values never end, though no client is left",
+            host.name
+        );
+    }
+    Ok(())
+}
+
+fn check_equal(status: &ClusterStatus) -> Result<()> {
+    let said = status.hosts.iter().filter_map(|host| host.status.as_ref());
+    let applied: Vec<_> = said
+        .filter_map(|s| Some(&s.replica.as_ref()?.applied))
+        .collect();
+    ensure!(
+        applied.windows(2).all(|pair| pair[0] == pair[1]),
+        "replicas have not applied the same: {applied:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! The control run: a proxy between clients and a replica that sometimes answers a GET with what the
+//! key held before. The cluster is sound; a checker that finds nothing then is not.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// One in this many answers is stale, if it can be.
+const ANSWERS_PER_STALE_ONE: u64 = 20;
+
+/// The replies to the GETs of each key, newest last; consecutive ones differ.
+type Replies = Arc<Mutex<HashMap<Vec<u8>, Vec<Vec<u8>>>>>;
+
+/// Listen on a free port and forward everything to a replica, except for stale answers. Ends with the process.
+pub fn start(replica: SocketAddr) -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?;
+    let history = Replies::default();
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let history = Arc::clone(&history);
+            // A connection ends when either side does.
+            thread::spawn(move || drop(pass_on(&client, replica, &history)));
+        }
+    });
+    Ok(address)
+}
+
+fn pass_on(client: &TcpStream, replica: SocketAddr, history: &Replies) -> io::Result<()> {
+    let server = TcpStream::connect(replica)?;
+    server.set_nodelay(true)?;
+    client.set_nodelay(true)?;
+    let (mut requests, mut replies) = (BufReader::new(client), BufReader::new(&server));
+    let (mut to_client, mut to_server) = (client, &server);
+    let mut count = 0;
+    loop {
+        let request = frame(&mut requests)?;
+        to_server.write_all(&request)?;
+        let mut reply = frame(&mut replies)?;
+        if request.starts_with(b"*2\r\n$3\r\nGET\r\n") && reply.starts_with(b"$") {
+            count += 1;
+            reply = remember(history, request, reply, count % ANSWERS_PER_STALE_ONE == 0);
+        }
+        to_client.write_all(&reply)?;
+    }
+}
+
+/// What to answer: the replica's reply, or the one before the last, which is stale by then.
+fn remember(history: &Replies, request: Vec<u8>, reply: Vec<u8>, may_be_stale: bool) -> Vec<u8> {
+    let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
+    let replies = history.entry(request).or_default();
+    if replies.last() != Some(&reply) {
+        replies.push(reply.clone());
+    }
+    match replies.len().checked_sub(3) {
+        Some(old) if may_be_stale => replies[old].clone(),
+        _ => reply,
+    }
+}
+
+/// A whole request or reply.
+fn frame(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut frames = 1u64;
+    while frames > 0 {
+        let begin = bytes.len();
+        if from.read_until(b'\n', &mut bytes)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        frames -= 1;
+        let line = String::from_utf8_lossy(&bytes[begin + 1..]);
+        // -1 is nothing, and no more follows.
+        let length: u64 = line.trim_end().parse().unwrap_or(0);
+        match bytes[begin] {
+            b'*' => frames += length,
+            b'$' if !line.starts_with('-') => {
+                let text = &mut from.take(length + 2);
+                text.read_to_end(&mut bytes)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_whole() {
+        let text =
+            b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n$-1\r\n+OK\r\n*1\r\n*2\r\n:1\r\n$2\r\n\r\n\r\n:5\r\n";
+        let mut from = BufReader::new(&text[..]);
+        let mut all: Vec<String> = Vec::new();
+        while let Ok(bytes) = frame(&mut from) {
+            all.push(String::from_utf8(bytes).expect("text"));
+        }
+        let expected = [
+            "*2\r\n$3\r\nGET\r\n$1\r\na\r\n",
+            "$-1\r\n",
+            "+OK\r\n",
+            "*1\r\n*2\r\n:1\r\n$2\r\n\r\n\r\n",
+            ":5\r\n",
+        ];
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn stale_answers_were_once_right() {
+        let history = Replies::default();
+        let get = |reply: &str, may_be_stale| {
+            let reply = remember(&history, b"GET a".to_vec(), reply.into(), may_be_stale);
+            String::from_utf8(reply).expect("text")
+        };
+        assert_eq!(get("1", true), "1");
+        assert_eq!(get("2", true), "2");
+        assert_eq!(get("3", false), "3");
+        assert_eq!(get("3", true), "1");
+    }
+}

@@ -1,0 +1,85 @@
+//! Short runs of `inband chaos`: a real cluster under a mixture of faults stays linearizable, and the
+//! checker finds stale answers. `make chaos` is the long form.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// One cluster at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn report_dir(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("ib-chaos-{name}-{}", std::process::id()))
+}
+
+/// Its standard output. A run that goes wrong leaves history and report in its directory.
+fn chaos(name: &str, arguments: &[&str]) -> String {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let report = report_dir(name);
+    inband_testing::build("inband");
+    let output = Command::new(env!("CARGO_BIN_EXE_inband-chaos"))
+        .args(arguments)
+        .arg("--report")
+        .arg(&report)
+        .output()
+        .expect("the program runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{said}");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    check_report(&report);
+    let _ = std::fs::remove_dir_all(&report);
+    said
+}
+
+fn check_report(dir: &Path) {
+    let history = std::fs::read_to_string(dir.join("history.jsonl")).expect("a history");
+    let line = history.lines().next().unwrap_or("");
+    assert!(line.contains(r#""kind":"about""#), "{line}");
+    let page = std::fs::read_to_string(dir.join("index.html")).expect("a report");
+    assert!(page.contains(r#""verdict":{"#), "the report has no verdict");
+}
+
+/// The number in front of these words.
+fn number_before(said: &str, words: &str) -> u64 {
+    let (before, _) = said.split_once(words).expect(words);
+    let number = before.rsplit([' ', '\n']).find(|word| !word.is_empty());
+    number.and_then(|n| n.parse().ok()).expect(words)
+}
+
+#[test]
+fn a_cluster_under_a_mixture_of_faults_is_linearizable() {
+    let said = chaos("mixture", &["--minutes", "0.4"]);
+    assert!(said.contains("\nlinearizable:"), "{said}");
+    assert!(number_before(&said, " operations ok") > 300, "{said}");
+    assert!(number_before(&said, " faults\n") > 5, "{said}");
+}
+
+#[test]
+fn stale_answers_of_a_proxy_are_found() {
+    let arguments = ["--minutes", "0.08", "--faults", "", "--control"];
+    let said = chaos("control", &arguments);
+    assert!(
+        said.contains("\nviolation:") && said.contains("GET"),
+        "{said}"
+    );
+}
+
+#[test]
+fn flair_under_a_mixture_of_faults_is_linearizable() {
+    let said = chaos("flair", &["flair", "--minutes", "0.25"]);
+    assert!(said.contains("\nlinearizable:"), "{said}");
+    assert!(number_before(&said, " operations ok") > 300, "{said}");
+    assert!(number_before(&said, " faults\n") > 3, "{said}");
+    assert!(number_before(&said, " flair_reads_follower") > 0, "{said}");
+}
+
+#[test]
+fn stale_answers_of_a_proxy_before_flair_s_gateway_are_found() {
+    let arguments = ["flair", "--minutes", "0.08", "--faults", "", "--control"];
+    let said = chaos("flair-control", &arguments);
+    assert!(said.contains("\nviolation:"), "{said}");
+}

@@ -1,0 +1,204 @@
+//! The hosts of a cluster of `inband flair up`: their configurations, certificates and processes.
+
+use std::fs;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+use inband_flair::config::{
+    ClusterConfig, Config, HostConfig, Part, ReplicaConfig, SwitchConfig, GATEWAY,
+};
+use inband_flair::replica_node::LOG_DIR;
+use inband_lab::certificates;
+use inband_lab::cluster_dir::ClusterDir;
+use inband_lab::lab::HOST_INTERFACE;
+use inband_lab::line_json;
+use inband_lab::Lab;
+use inband_paxos::config::{Dataplane, Durability, TlsConfig};
+
+use super::cluster::FlairSpec;
+use super::status::{HostEntry, HostReply, HostRequest, HostStatus};
+use crate::host_dir;
+use crate::host_process::{HostProcess, Process};
+
+/// Name of every cluster; its directory tells it from others.
+const CLUSTER: &str = "flair";
+/// How long a host may take to answer before it counts as silent.
+const STATUS_LIMIT: Duration = Duration::from_millis(500);
+
+/// One host, and its process.
+pub struct Host {
+    /// As written to its directory.
+    pub config: Config,
+    /// Where its packets go.
+    pub address: SocketAddrV4,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Its process.
+    pub process: HostProcess,
+}
+
+impl Host {
+    /// As in its configuration.
+    pub fn name(&self) -> &str {
+        &self.config.host.name
+    }
+
+    /// A replica's set, and its number there.
+    pub fn member(&self) -> Option<(u16, usize)> {
+        let Some(Part::Replica(place)) = self.config.part() else {
+            return None;
+        };
+        let cluster = &self.config.cluster;
+        let set = cluster.replicas[place].set;
+        let number = cluster.places(set).iter().position(|p| *p == place)?;
+        Some((set, number))
+    }
+
+    fn status(&self) -> Option<HostStatus> {
+        let socket = &self.config.host.socket;
+        match line_json::call(socket, &HostRequest::Status, STATUS_LIMIT) {
+            Ok(HostReply::Status(status)) => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// For the cluster's status.
+    pub fn entry(&self) -> HostEntry {
+        let (process, pid) = self.process.state();
+        let runs = process == Process::Running;
+        HostEntry {
+            name: self.name().into(),
+            set: self.member().map(|(set, _)| set),
+            address: self.address,
+            process,
+            pid,
+            status: runs.then(|| self.status()).flatten(),
+        }
+    }
+}
+
+/// Names of the hosts, in the order of their addresses.
+pub fn names(spec: &FlairSpec) -> Vec<String> {
+    let switches = (0..spec.switches).map(|i| format!("switch/{i}"));
+    let replicas = replicas(spec).into_iter().map(|(_, name)| name);
+    switches
+        .chain(replicas)
+        .chain([GATEWAY.to_owned()])
+        .collect()
+}
+
+/// The replicas: the set of each, and its name. With one set it is not named.
+fn replicas(spec: &FlairSpec) -> Vec<(u16, String)> {
+    let members = |set: usize| {
+        let name = move |number| match spec.sets {
+            1 => format!("replica/{number}"),
+            _ => format!("replica/{set}/{number}"),
+        };
+        (0..spec.replicas).map(move |number| (set as u16, name(number)))
+    };
+    (0..spec.sets).flat_map(members).collect()
+}
+
+/// What all hosts agree on.
+pub fn cluster_config(
+    spec: &FlairSpec,
+    names: &[String],
+    addresses: &[SocketAddrV4],
+) -> ClusterConfig {
+    let of = |kind: &str| -> Vec<(String, SocketAddrV4)> {
+        let all = names.iter().cloned().zip(addresses.iter().copied());
+        all.filter(|(name, _)| name.starts_with(kind)).collect()
+    };
+    ClusterConfig {
+        name: CLUSTER.into(),
+        groups: spec.groups,
+        reads: spec.reads,
+        balance: spec.balance,
+        heartbeat_ms: spec.heartbeat_ms,
+        step_down_ms: spec.step_down_ms,
+        durability: spec.durability,
+        key_file: spec
+            .security
+            .authenticated
+            .then(|| ClusterDir::key_file_in(&spec.data)),
+        replicas: of("replica")
+            .into_iter()
+            .zip(replicas(spec))
+            .map(|((name, address), (set, _))| ReplicaConfig {
+                name,
+                set,
+                address,
+                raft: SocketAddr::V4(address), // the same number, but TCP
+            })
+            .collect(),
+        switches: of("switch")
+            .into_iter()
+            .map(|(name, address)| SwitchConfig { name, address })
+            .collect(),
+    }
+}
+
+/// A replica's log, if there is one.
+pub fn existing_log(spec: &FlairSpec) -> Option<PathBuf> {
+    let logs = names(spec).into_iter();
+    let mut logs = logs.map(|name| host_dir(&spec.data, &name).join(LOG_DIR));
+    logs.find(|log| log.exists())
+}
+
+/// Write a host's configuration, and whatever that names.
+pub fn host(
+    spec: &FlairSpec,
+    cluster: &ClusterConfig,
+    name: &str,
+    address: SocketAddrV4,
+    lab: Option<&Lab>,
+) -> Result<Host> {
+    let dir = host_dir(&spec.data, name);
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let is_durable = spec.durability == Durability::Sync && name.starts_with("replica");
+    let mut config = Config {
+        cluster: cluster.clone(),
+        host: HostConfig {
+            name: name.into(),
+            socket: dir.join("control.sock"),
+            dataplane: lab.map_or(Dataplane::Udp, |_| spec.dataplane),
+            interface: lab.map(|_| HOST_INTERFACE.to_owned()),
+            address: Some(address),
+            resp: Vec::new(),
+            data: is_durable.then(|| dir.clone()),
+            password_file: spec.security.password_file.clone(),
+            tls: None,
+        },
+    };
+    if let Err(message) = config.check() {
+        bail!("{message}");
+    }
+    config.host.tls = tls(spec, &config, &dir)?;
+    let file = dir.join("config.toml");
+    let text = toml::to_string(&config).context("writing a configuration")?;
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    let args = ["flair".into(), "run".into(), "--config".into(), file.into()].to_vec();
+    let network = lab.map(|lab| lab.host(name)).transpose()?;
+    let process = HostProcess::new(name, &spec.program, args, &dir, network);
+    Ok(Host {
+        config,
+        address,
+        dir,
+        process,
+    })
+}
+
+/// The certificate of a host that takes part in connections over TCP, made if there is none.
+fn tls(spec: &FlairSpec, config: &Config, dir: &Path) -> Result<Option<TlsConfig>> {
+    let part = config.part().context("a checked host has a part")?;
+    let takes_part = !matches!(part, Part::Switch(_));
+    if !spec.security.tls || !takes_part {
+        return Ok(None);
+    }
+    let addresses = [spec.resp.ip()];
+    let files = certificates::ensure(&spec.data, CLUSTER, dir, part.node(), &addresses)?;
+    let is_for_clients = part == Part::Gateway && spec.security.resp_tls;
+    Ok(Some(certificates::config(files, is_for_clients)))
+}

@@ -1,0 +1,139 @@
+//! What hosts and clusters of FLAIR say of themselves, over their sockets.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
+
+use inband_flair::replica::Status as ReplicaStatus;
+use inband_lab::control::KeyStatus;
+use inband_paxos::config::Durability;
+use serde::{Deserialize, Serialize};
+
+use crate::host_process::Process;
+
+/// A request to a host's control socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cmd", rename_all = "lowercase")]
+pub enum HostRequest {
+    /// Answered by [`HostReply::Status`].
+    Status,
+    /// Read the key file again. Answered by [`HostReply::Keys`].
+    ReloadKeys,
+}
+
+/// Its answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reply", content = "body", rename_all = "lowercase")]
+pub enum HostReply {
+    /// To [`HostRequest::Status`].
+    Status(Box<HostStatus>),
+    /// To [`HostRequest::ReloadKeys`]: used from now on; `None`: the host has no key file.
+    Keys(Option<KeyStatus>),
+    /// It was not understood, or failed.
+    Error {
+        /// One line.
+        message: String,
+    },
+}
+
+/// A host.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HostStatus {
+    /// `replica/0`, `switch/1`, `gateway`.
+    pub name: String,
+    /// Where a switch's role runs: `xdp`, `xdp-generic` or `udp`.
+    pub backend: String,
+    /// A replica.
+    pub replica: Option<ReplicaStatus>,
+    /// A switch: its session of each set.
+    pub sessions: Vec<SwitchStatus>,
+    /// If packets are authenticated: with which keys.
+    pub keys: Option<KeyStatus>,
+    /// How it talks to other hosts over TCP: `TLS` or `plain`.
+    pub transport: String,
+    /// Everything counted, by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// A switch, to one replica set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SwitchStatus {
+    /// Its session; 0: none.
+    pub session: u64,
+    /// It serves now.
+    pub active: bool,
+    /// Key groups that are being written.
+    pub unstable_groups: u64,
+}
+
+/// One host in a [`ClusterStatus`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostEntry {
+    /// `replica/0`, `switch/1`, `gateway`.
+    pub name: String,
+    /// A replica: its set.
+    pub set: Option<u16>,
+    /// Where its packets go.
+    pub address: SocketAddrV4,
+    /// Its process.
+    pub process: Process,
+    /// Its id, while it runs.
+    pub pid: Option<u32>,
+    /// What it says of itself; `None` if it does not answer.
+    pub status: Option<HostStatus>,
+}
+
+/// The whole cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// Its directory.
+    pub data: PathBuf,
+    /// The process that watches over it.
+    pub supervisor_pid: u32,
+    /// `namespaces` or `loopback`.
+    pub network: String,
+    /// Where Redis clients connect.
+    pub resp: SocketAddr,
+    /// Replica sets.
+    pub sets: usize,
+    /// Key groups of each.
+    pub groups: u32,
+    /// How reads are spread.
+    pub balance: String,
+    /// What survives when all hosts end.
+    pub durability: Durability,
+    /// Its hosts.
+    pub hosts: Vec<HostEntry>,
+}
+
+impl ClusterStatus {
+    /// The replica that leads the first set, as far as is known.
+    pub fn leader(&self) -> Option<(&HostEntry, &ReplicaStatus)> {
+        self.leader_of(0)
+    }
+
+    /// The switch of the session that serves the first set.
+    pub fn switch(&self) -> Option<&HostEntry> {
+        self.switch_of(0)
+    }
+
+    /// The replica that leads a set, as far as is known: of the highest term.
+    pub fn leader_of(&self, set: u16) -> Option<(&HostEntry, &ReplicaStatus)> {
+        let members = self.hosts.iter().filter(|host| host.set == Some(set));
+        let replicas = members.filter_map(|host| {
+            let replica = host.status.as_ref()?.replica.as_ref()?;
+            Some((host, replica))
+        });
+        replicas
+            .filter(|(_, replica)| replica.leads())
+            .max_by_key(|(_, replica)| replica.term)
+    }
+
+    /// The switch of the session that serves a set.
+    pub fn switch_of(&self, set: u16) -> Option<&HostEntry> {
+        let (_, leader) = self.leader_of(set)?;
+        let (_, switch) = leader.serving?;
+        let name = format!("switch/{switch}");
+        self.hosts.iter().find(|host| host.name == name)
+    }
+}

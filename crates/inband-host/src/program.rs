@@ -1,0 +1,71 @@
+//! What `inband` and the programs beside it have in common: logging, how an error is shown, and how they find each
+//! other.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{bail, Context, Error, Result};
+
+use crate::output;
+
+/// The program that runs hosts and clusters. The others are called `inband-NAME`.
+pub const INBAND: &str = "inband";
+
+/// Log to standard error, as much as `INBAND_LOG` says.
+pub fn start_logging() {
+    let level = tracing_subscriber::EnvFilter::try_from_env("INBAND_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(level)
+        .with_target(false)
+        .with_writer(std::io::stderr)
+        // They would be printed to the same place, with a panic.
+        .log_internal_errors(false)
+        .init();
+}
+
+/// The exit status of a command. An error is printed; `status_of` gives its exit status.
+pub fn conclude(
+    program: &str,
+    result: Result<()>,
+    status_of: impl FnOnce(&Error) -> ExitCode,
+) -> ExitCode {
+    match result {
+        Ok(()) if output::is_complete() => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::FAILURE,
+        Err(error) => {
+            output::error(format_args!("{program}: {error:#}\n"));
+            status_of(&error)
+        }
+    }
+}
+
+/// `main` of a program beside `inband`.
+pub fn main(program: &str, run: impl FnOnce() -> Result<()>) -> ExitCode {
+    start_logging();
+    conclude(program, run(), |_| ExitCode::FAILURE)
+}
+
+/// For a command that only prints: it ends quietly when nobody reads its output any more (`inband status | head`).
+/// Not for processes that others depend on.
+pub fn end_with_reader() {
+    sigpipe::reset();
+}
+
+/// Another program of the project: the one beside this program, else the one on `PATH`.
+pub fn find(name: &str) -> Result<PathBuf> {
+    let this = std::env::current_exe().context("finding this program")?;
+    let beside = this.with_file_name(name);
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut candidates = std::env::split_paths(&path).map(|dir| dir.join(name));
+    match candidates.find(|candidate| candidate.is_file()) {
+        Some(found) => Ok(found),
+        None => bail!(
+            "there is no {name} in {} or on PATH; `make build`, or `cargo build --release --locked -p {name}`, builds it",
+            this.parent().unwrap_or(&this).display()
+        ),
+    }
+}

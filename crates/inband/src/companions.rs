@@ -1,0 +1,55 @@
+//! Programs beside `inband`: `inband NAME ...` runs `inband-NAME ...` when NAME is no command of its own.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{bail, Context, Result};
+use inband_host::program;
+
+/// Those of this project, with what `inband --help` says of them.
+const COMPANIONS: [(&str, &str); 2] = [
+    (
+        "bench",
+        "Measure, each figure beside a baseline of the same run",
+    ),
+    (
+        "chaos",
+        "Inject faults into a real cluster under load, and check that it stays linearizable",
+    ),
+];
+/// Former names, understood for one version more.
+const RENAMED: [(&str, &str); 1] = [("torment", "chaos")];
+
+/// For the end of `inband --help`.
+pub fn help() -> String {
+    let mut text = String::from("Programs beside this one (`make build` builds them):\n");
+    for (name, about) in COMPANIONS {
+        text += &format!("  {name:<12} {about}\n");
+    }
+    text
+}
+
+/// Become the program that a command names.
+pub fn run(command: Vec<OsString>) -> Result<()> {
+    let mut words = command.into_iter();
+    let given = words.next().unwrap_or_default();
+    let name = given.to_string_lossy().into_owned();
+    let name = match RENAMED.iter().find(|(old, _)| *old == name) {
+        Some((old, new)) => {
+            eprintln!("note: `inband {old}` is now `inband {new}`; the old name goes away with the next version");
+            (*new).to_owned()
+        }
+        None => name,
+    };
+    let file = format!("inband-{name}");
+    let found = program::find(&file);
+    let is_ours = COMPANIONS.iter().any(|(ours, _)| *ours == name);
+    let path = match found {
+        Ok(path) => path,
+        Err(error) if is_ours => return Err(error),
+        Err(_) => bail!("{name:?} is no command, and there is no program {file} beside `inband` or on PATH; `inband --help` lists the commands"),
+    };
+    let error = Command::new(&path).args(words).exec();
+    Err(error).with_context(|| format!("cannot run {}", path.display()))
+}
