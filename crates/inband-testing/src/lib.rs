@@ -79,14 +79,9 @@ pub fn build(program: &str) {
     let release = test.parent().and_then(Path::parent).expect("two parents");
     let target = release.parent().expect("a target directory");
     let status = Command::new(cargo)
-        .args([
-            "build",
-            "--quiet",
-            "--release",
-            "--locked",
-            "--bin",
-            program,
-        ])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+        .args(["build", "--quiet", "--release", "--locked"])
+        .args(["--package", program, "--bin", program])
         .arg("--target-dir")
         .arg(target)
         .status();
