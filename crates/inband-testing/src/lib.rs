@@ -69,7 +69,7 @@ pub fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Build a program of another crate, as it is now, into the directory of this test's own programs: `cargo test -p CRATE`
-/// builds only those of CRATE. Without Cargo the program must already be there.
+/// builds only those of CRATE. `make test` has built everything and says so by leaving `CARGO` unset.
 pub fn build(program: &str) {
     let Some(cargo) = std::env::var_os("CARGO") else {
         return;
