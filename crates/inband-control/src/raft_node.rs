@@ -1,6 +1,6 @@
 //! The controllers' Raft group: the configuration's state over a log on each controller's disk.
 
-use inband_raft::{StateMachine, Tuning};
+use inband_raft::{OnePart, StateMachine, Tuning};
 use inband_storage::Storage;
 
 use crate::configuration::NodeId;
@@ -30,6 +30,7 @@ pub fn open(storage: Box<dyn Storage>, node: NodeId, random: u64) -> Result<Raft
 impl StateMachine for State {
     type Command<'a> = Command;
     type Output = Done;
+    type Frozen = OnePart;
 
     fn apply(&mut self, _index: u64, command: &[u8]) -> Option<Done> {
         let command: Command = postcard::from_bytes(command).ok()?;
@@ -37,14 +38,12 @@ impl StateMachine for State {
         Some(Done { command, result })
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        postcard::to_stdvec(self).expect("a state can always be written")
+    fn freeze(&self) -> OnePart {
+        OnePart::new(postcard::to_stdvec(self).expect("a state can always be written"))
     }
 
-    fn restore(written: &[u8]) -> Option<State> {
-        match written {
-            [] => Some(State::default()),
-            written => postcard::from_bytes(written).ok(),
-        }
+    fn restore_part(&mut self, part: &[u8]) -> bool {
+        let state = postcard::from_bytes(part).ok();
+        state.map(|state| *self = state).is_some()
     }
 }

@@ -413,6 +413,8 @@ struct Lie {
     entries: Vec<Entry>,
     commit: u64,
     snapshot: Option<Snapshot>,
+    part: u64,
+    is_last_part: bool,
 }
 
 impl Lie {
@@ -420,8 +422,9 @@ impl Lie {
         let from = (to & !0xff) | 99;
         let start = (self.kind, to, from, self.term, self.log_term, self.index);
         let middle = (self.entries, self.commit, 0u64, self.snapshot);
+        let part = (self.part, self.is_last_part);
         let end = (0u64, false, 0u64, Vec::<u8>::new(), 0i64);
-        let bytes = postcard::to_stdvec(&(start, middle, end)).expect("it is written");
+        let bytes = postcard::to_stdvec(&(start, middle, part, end)).expect("it is written");
         postcard::from_bytes(&bytes).expect("it is a message")
     }
 }
@@ -434,6 +437,7 @@ fn a_peer_that_talks_nonsense_ends_nobody() {
     const SNAPSHOT: u8 = 5;
     const HEARTBEAT: u8 = 6;
     const READ_INDEX: u8 = 11;
+    const PARTS_TAKEN: u8 = 15;
     const FAR: u64 = u64::MAX - 1;
     let disk = SimulatedDisk::default();
     let raft = raft_node::open(Box::new(disk), NODES[0], 7 << 8).expect("an empty disk");
@@ -500,6 +504,21 @@ fn a_peer_that_talks_nonsense_ends_nobody() {
             kind: SNAPSHOT,
             term,
             snapshot: snapshot(vec![id, id], vec![]),
+            ..Lie::default()
+        },
+        Lie {
+            kind: SNAPSHOT,
+            term,
+            snapshot: snapshot(vec![id], vec![]),
+            part: FAR,
+            is_last_part: true,
+            ..Lie::default()
+        },
+        Lie {
+            kind: PARTS_TAKEN,
+            term,
+            index: last,
+            part: FAR,
             ..Lie::default()
         },
         Lie {

@@ -18,10 +18,10 @@ use inband_transport::tls::{is_refused, Transport};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
-/// Longest message: a snapshot of a whole store.
-const MESSAGE_LEN_MAX_BYTES: usize = 1 << 30;
+/// Longest message: entries and parts of snapshots are far shorter.
+const MESSAGE_LEN_MAX_BYTES: usize = 64 << 20;
 /// Messages that are being read or wait, together: one such, and what comes beside it.
-const INCOMING_BYTES_MAX: usize = MESSAGE_LEN_MAX_BYTES + (64 << 20);
+const INCOMING_BYTES_MAX: usize = MESSAGE_LEN_MAX_BYTES + (32 << 20);
 /// Messages that wait for the replica's thread; then their senders wait.
 const QUEUE_MESSAGES: usize = 1024;
 /// What is read from a peer at a time, if there is so much.

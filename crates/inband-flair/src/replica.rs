@@ -393,6 +393,11 @@ impl Replica {
         Ok(())
     }
 
+    /// Has [`Replica::advance`] a slice of a snapshot to write at once?
+    pub fn has_work(&self) -> bool {
+        self.raft.has_work()
+    }
+
     /// The replicated state, as far as it is applied here.
     pub fn store(&self) -> &Store {
         self.raft.state()

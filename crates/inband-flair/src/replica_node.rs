@@ -158,7 +158,7 @@ impl ReplicaNode {
         })
     }
 
-    /// Handle what has come, and do what is due. True: there may be more.
+    /// Handle what has come, and do what is due. True: there may be more, or a snapshot is being written.
     pub fn poll(&mut self) -> Result<bool, ReplicaError> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         let mut packets = 0;
@@ -192,7 +192,7 @@ impl ReplicaNode {
             advanced => advanced?,
         }
         self.send();
-        Ok(packets == BATCH_PACKETS)
+        Ok(packets == BATCH_PACKETS || self.replica.has_work())
     }
 
     /// Nothing is acknowledged until there is room again; the next turn tries. Another replica leads meanwhile.

@@ -1,7 +1,10 @@
 //! The replicated state: keys, clients' sessions, the last session of FLAIR. In memory, and pure: every
 //! replica applies the same entries and comes to the same state.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod frozen;
+mod keys;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use inband_paxos::log::{Origin, ValueKind};
 use inband_paxos::session::{SessionTable, Verdict};
@@ -9,6 +12,8 @@ use inband_raft::StateMachine;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Entry, Op};
+use frozen::{FrozenStore, Part};
+use keys::Keys;
 
 /// What came of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +33,7 @@ pub enum Done {
 /// See the module.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Store {
-    keys: HashMap<Box<[u8]>, Box<[u8]>>,
+    keys: Keys,
     clients: SessionTable,
     /// By client: its deletes that found no key. One that is asked for again is told the same.
     missing: BTreeMap<u64, BTreeSet<u64>>,
@@ -47,31 +52,10 @@ pub struct Session {
     pub step_down_max_ns: u64,
 }
 
-/// As written: pieces are those of the snapshot.
-#[derive(Serialize, Deserialize)]
-struct Written<'a> {
-    #[serde(borrow)]
-    keys: Vec<(Piece<'a>, Piece<'a>)>,
-    #[serde(borrow)]
-    clients: Vec<(u64, Piece<'a>)>,
-    missing: Vec<(u64, Vec<u64>)>,
-    session: Session,
-    changes: u64,
-}
-
-#[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
-struct Piece<'a>(#[serde(borrow)] &'a [u8]);
-
-impl Serialize for Piece<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(self.0)
-    }
-}
-
 impl Store {
     /// The data of a key.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
-        self.keys.get(key).map(|data| &data[..])
+        self.keys.get(key)
     }
 
     /// How many keys there are.
@@ -81,7 +65,7 @@ impl Store {
 
     /// No keys?
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.keys.len() == 0
     }
 
     /// The last session of FLAIR.
@@ -115,8 +99,8 @@ impl Store {
         self.changes += 1;
         self.forget_answered(entry);
         match entry.op {
-            Op::Put { key, data } => drop(self.keys.insert(key.into(), data.into())),
-            Op::Delete { key } if self.keys.remove(key).is_none() => {
+            Op::Put { key, data } => self.keys.insert(key, data),
+            Op::Delete { key } if !self.keys.remove(key) => {
                 let missing = self.missing.entry(entry.client_id).or_default();
                 missing.insert(entry.client_seq);
                 return Done::Missing;
@@ -149,6 +133,7 @@ impl Store {
 impl StateMachine for Store {
     type Command<'a> = Entry<'a>;
     type Output = Done;
+    type Frozen = FrozenStore;
 
     fn apply(&mut self, index: u64, command: &[u8]) -> Option<Done> {
         let entry: Entry<'_> = postcard::from_bytes(command).ok()?;
@@ -167,61 +152,31 @@ impl StateMachine for Store {
         Some(self.change(index, &entry))
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        let piece = |bytes| Piece(bytes);
-        let mut keys: Vec<_> = self
-            .keys
-            .iter()
-            .map(|(key, data)| (piece(key), piece(data)))
-            .collect();
-        keys.sort_unstable(); // equal states are written equally
-        let records: Vec<(u64, Vec<u8>)> = self
-            .clients
-            .ids()
-            .filter_map(|id| Some((id, self.clients.encode_session(id)?)))
-            .collect();
-        let written = Written {
-            keys,
-            clients: records.iter().map(|(id, r)| (*id, piece(r))).collect(),
-            missing: self
-                .missing
-                .iter()
-                .map(|(client, seqs)| (*client, seqs.iter().copied().collect()))
-                .collect(),
-            session: self.session,
-            changes: self.changes,
-        };
-        postcard::to_stdvec(&written).expect("a state can always be written")
+    fn freeze(&self) -> FrozenStore {
+        FrozenStore::of(self)
     }
 
-    fn restore(written: &[u8]) -> Option<Store> {
-        if written.is_empty() {
-            return Some(Store::default());
-        }
-        let written: Written<'_> = postcard::from_bytes(written).ok()?;
-        let mut clients = SessionTable::new();
-        let is_whole = written
-            .clients
-            .iter()
-            .all(|(id, record)| clients.decode_session(*id, record.0));
-        let keys = written.keys.iter();
-        is_whole.then(|| Store {
-            keys: keys.map(|(k, d)| (k.0.into(), d.0.into())).collect(),
-            clients,
-            missing: written
-                .missing
-                .into_iter()
-                .map(|(client, seqs)| (client, seqs.into_iter().collect()))
-                .collect(),
-            session: written.session,
-            changes: written.changes,
-        })
+    fn restore_part(&mut self, part: &[u8]) -> bool {
+        let part = postcard::from_bytes(part).ok();
+        part.is_some_and(|part: Part<'_>| self.add(part))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use inband_raft::Frozen;
+
+    fn written(store: &Store, len_bytes: usize) -> Vec<Vec<u8>> {
+        let mut frozen = store.freeze();
+        std::iter::from_fn(|| frozen.next_part(len_bytes)).collect()
+    }
+
+    fn restored(parts: &[Vec<u8>]) -> Option<Store> {
+        let mut store = Store::default();
+        let is_whole = parts.iter().all(|part| store.restore_part(part));
+        is_whole.then_some(store)
+    }
 
     fn apply(store: &mut Store, index: u64, client: (u64, u64, u64), op: Op<'_>) -> Done {
         let (client_id, client_seq, client_low) = client;
@@ -263,7 +218,7 @@ mod tests {
         assert_eq!(apply(&mut store, 6, (5, 1, 1), delete), Done::Missing);
         assert_eq!(apply(&mut store, 7, (5, 2, 1), put), Done::Written);
         assert_eq!(apply(&mut store, 8, (5, 3, 1), delete), Done::Written);
-        let mut store = Store::restore(&store.snapshot()).expect("it was written");
+        let mut store = restored(&written(&store, 1)).expect("it was written");
         assert_eq!(apply(&mut store, 9, (5, 1, 1), delete), Done::Missing);
         assert_eq!(apply(&mut store, 10, (5, 3, 1), delete), Done::Written);
         // What was answered is not kept; nor is what belongs to nobody.
@@ -294,11 +249,18 @@ mod tests {
             };
             apply(&mut store, 3 + seq, (3, seq, 1), op);
         }
-        let written = store.snapshot();
-        assert_eq!(Store::restore(&written), Some(store.clone()));
         assert_eq!(store.session().id, 2);
-        assert_eq!(Store::restore(&written[..written.len() - 1]), None);
-        assert_eq!(Store::restore(&[]), Some(Store::default()));
+        for len_bytes in [1, 5_000, 1 << 20] {
+            let mut parts = written(&store, len_bytes);
+            assert_eq!(restored(&parts), Some(store.clone()));
+            let longest = parts.iter().map(Vec::len).max();
+            assert!(
+                longest < Some(len_bytes + 1_000),
+                "{longest:?} of {len_bytes}"
+            );
+            parts.last_mut().expect("there is one").pop();
+            assert_eq!(restored(&parts), None);
+        }
         assert!(store.apply(99, b"\xff\xff").is_none(), "no entry");
     }
 }

@@ -73,7 +73,7 @@ pub const TUNING: Tuning = Tuning {
     quiet_commits: true,
     caught_up_entries: 256,
     compact_entries: 16_384,
-    rewrite_slice_bytes: 1 << 20,
+    slice_bytes: 256 << 10,
     keep_entries: 16_384,
     snapshot_wait_ticks: 200,
 };

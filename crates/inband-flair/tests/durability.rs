@@ -29,7 +29,7 @@ const STEP_NS: u64 = MS;
 const SHORT: Tuning = Tuning {
     compact_entries: 24,
     // Each by many slices, and power is cut between any two of them.
-    rewrite_slice_bytes: 16,
+    slice_bytes: 16,
     keep_entries: 8,
     ..TUNING
 };

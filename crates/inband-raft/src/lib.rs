@@ -8,9 +8,10 @@ mod log;
 mod machine;
 mod message;
 mod node;
+mod transfer;
 mod tuning;
 
-pub use machine::StateMachine;
+pub use machine::{Frozen, OnePart, StateMachine};
 pub use message::{Proposed, RaftMessage};
 pub use node::{node_of, raft_id, Applied, NodeId, Outcome, RaftError, RaftNode};
 pub use tuning::Tuning;

@@ -1,5 +1,6 @@
 //! The log of a node: in memory, and in a journal on its disk if it has one.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use inband_storage::{Journal, JournalConfig, JournalError, Storage, StorageError};
@@ -8,7 +9,7 @@ use raft::{GetEntriesContext, RaftState};
 use serde::{Deserialize, Serialize};
 
 use super::message::{Entry, Proposed, Snapshot};
-use crate::machine::StateMachine;
+use crate::machine::{Frozen, StateMachine};
 use crate::tuning::Tuning;
 
 /// The log is small; its segments need not be long.
@@ -35,52 +36,101 @@ enum Record {
     Part(Vec<u8>),
     /// It is whole, and replaces what was there up to its entry.
     End,
+    /// Another node's state after this entry follows in parts. What was there before, if anything, counts until
+    /// [`Record::Installed`].
+    Install(Snapshot),
+    /// It is whole, and replaces everything.
+    Installed,
 }
 
+/// Files that count no more are removed so many at a time.
+const FILES_REMOVED_MAX: usize = 8;
+/// Entries are forgotten so many at a time.
+const ENTRIES_FORGOTTEN_MAX: usize = 4096;
+
 /// The journal is being begun anew, a slice at a time.
-struct Rewriting {
+struct Rewriting<F> {
     /// Everything before this segment is dropped in the end.
     segment: u64,
-    /// The state, and how much of it is written.
-    data: Vec<u8>,
-    at: usize,
-    /// Of the entries that were written, those that need not be any more.
-    bytes_before: usize,
+    state: F,
+    /// What is written of it.
+    len_bytes: usize,
+    /// What the journal need not have any more.
+    before: Written,
+}
+
+/// Entries in the journal behind the state that it begins with.
+#[derive(Debug, Clone, Copy, Default)]
+struct Written {
+    entries: usize,
+    bytes: usize,
 }
 
 /// See the module.
-pub(super) struct Log<M> {
+pub(super) struct Log<M: StateMachine> {
     /// `None`: in memory only.
     journal: Option<Journal>,
-    /// Bytes of the snapshot that the journal begins with, and of the entries written behind it.
+    /// Bytes of the snapshot that the journal begins with.
     snapshot_bytes: usize,
-    written_bytes: usize,
-    rewriting: Option<Rewriting>,
+    written: Written,
+    rewriting: Option<Rewriting<M::Frozen>>,
+    /// The state is another node's, and not yet in the journal.
+    is_installing: bool,
+    /// States as the library has asked for them, each for a peer and after an entry: their messages are about to leave.
+    wanted: RefCell<Vec<(u64, u64, M::Frozen)>>,
+    /// States that nobody needs, which are released a slice at a time.
+    released: Vec<M::Frozen>,
     peer: u64,
     hard: pb::HardState,
     /// What `entries` follows, without its data. A journal may begin later: it holds a state, not the entries
     /// that are kept for peers.
     start: Snapshot,
     entries: VecDeque<Entry>,
+    /// Entries up to this one need not be kept.
+    forget_to: u64,
     /// After the entries applied so far, without its data.
     pub applied: Snapshot,
     pub state: M,
 }
 
 #[derive(Default)]
-struct Replayed {
+struct Replayed<M> {
     peer: Option<u64>,
     hard: pb::HardState,
     start: Snapshot,
     entries: VecDeque<Entry>,
+    state: M,
+    state_bytes: usize,
     /// The state that comes in parts.
-    begun: Option<Snapshot>,
+    begun: Option<Begun<M>>,
     /// What was before it is gone: it must become whole.
     lacks_state: bool,
     unreadable: Option<String>,
 }
 
-impl Replayed {
+struct Begun<M> {
+    snapshot: Snapshot,
+    state: M,
+    len_bytes: usize,
+}
+
+impl<M: StateMachine> Begun<M> {
+    fn new(snapshot: Snapshot) -> Begun<M> {
+        Begun {
+            snapshot,
+            state: M::default(),
+            len_bytes: 0,
+        }
+    }
+
+    /// False: this is no part of such a state.
+    fn add(&mut self, part: &[u8]) -> bool {
+        self.len_bytes += part.len();
+        part.is_empty() || self.state.restore_part(part)
+    }
+}
+
+impl<M: StateMachine> Replayed<M> {
     fn take(&mut self, record: &[u8]) {
         match postcard::from_bytes(record) {
             Ok(Record::Peer(peer)) => self.peer = Some(peer),
@@ -90,32 +140,46 @@ impl Replayed {
             // A journal that was being rewritten when its host died repeats entries; what follows them counts.
             Ok(Record::Entry(entry)) if self.has(&entry) => {}
             Ok(Record::Entry(entry)) => replace_from(&mut self.entries, &self.start, entry),
-            Ok(Record::Snapshot(snapshot)) => self.begin_with(snapshot),
+            Ok(Record::Snapshot(mut snapshot)) => {
+                let part = std::mem::take(&mut snapshot.data);
+                self.begun = Some(Begun::new(snapshot));
+                self.add(&part);
+                self.begin_with_begun();
+            }
             Ok(Record::Begin(start)) => {
                 if self.start.index == 0 {
                     self.start = start.clone();
                     self.lacks_state = true;
                 }
-                self.begun = Some(start);
+                self.begun = Some(Begun::new(start));
             }
-            Ok(Record::Part(part)) => {
-                if let Some(begun) = &mut self.begun {
-                    begun.data.extend_from_slice(&part);
-                }
-            }
-            Ok(Record::End) => {
-                if let Some(snapshot) = self.begun.take() {
-                    self.begin_with(snapshot);
-                }
+            Ok(Record::Install(start)) => self.begun = Some(Begun::new(start)),
+            Ok(Record::Part(part)) => self.add(&part),
+            Ok(Record::End) => self.begin_with_begun(),
+            Ok(Record::Installed) => {
+                self.begin_with_begun();
+                self.entries.clear();
             }
             Err(error) => self.unreadable = Some(error.to_string()),
         }
     }
 
-    fn begin_with(&mut self, snapshot: Snapshot) {
-        self.entries.retain(|entry| entry.index > snapshot.index);
-        self.start = snapshot;
-        (self.begun, self.lacks_state) = (None, false);
+    fn add(&mut self, part: &[u8]) {
+        if self.begun.as_mut().is_some_and(|begun| !begun.add(part)) {
+            let what = "its state is damaged, or was written by another version";
+            self.unreadable = Some(what.to_owned());
+        }
+    }
+
+    fn begin_with_begun(&mut self) {
+        let Some(begun) = self.begun.take() else {
+            return;
+        };
+        self.entries
+            .retain(|entry| entry.index > begun.snapshot.index);
+        (self.start, self.state) = (begun.snapshot, begun.state);
+        self.state_bytes = begun.len_bytes;
+        self.lacks_state = false;
     }
 
     /// Of one index and term there is one entry, and one sequence of entries before it.
@@ -123,6 +187,12 @@ impl Replayed {
         let at = entry.index.checked_sub(self.start.index + 1);
         let known = at.and_then(|at| self.entries.get(at as usize));
         known.is_some_and(|known| known.term == entry.term)
+    }
+
+    /// A commit index that was written before the state to which it belongs was whole is found again.
+    fn bound_commit(&mut self) {
+        let last = self.start.index + self.entries.len() as u64;
+        self.hard.commit = self.hard.commit.min(last);
     }
 }
 
@@ -141,7 +211,7 @@ fn encode(record: &Record) -> Vec<u8> {
 impl<M: StateMachine> Log<M> {
     /// Open a log, or begin one under the id given.
     pub fn open(storage: Box<dyn Storage>, new_peer: u64) -> Result<Log<M>, JournalError> {
-        let mut replayed = Replayed::default();
+        let mut replayed = Replayed::<M>::default();
         let mut take = |record: &[u8]| replayed.take(record);
         let mut journal = Journal::open(storage, JOURNAL, &mut take)?;
         let torn = || "the state that it begins with is not whole".to_owned();
@@ -166,20 +236,27 @@ impl<M: StateMachine> Log<M> {
         Self::with(None, peer, Replayed::default())
     }
 
-    fn with(journal: Option<Journal>, peer: u64, mut replayed: Replayed) -> Log<M> {
-        let state = state_of(&replayed.start);
-        let snapshot_bytes = std::mem::take(&mut replayed.start.data).len();
+    fn with(journal: Option<Journal>, peer: u64, mut replayed: Replayed<M>) -> Log<M> {
+        replayed.bound_commit();
+        let written = Written {
+            entries: replayed.entries.len(),
+            bytes: 0,
+        };
         Log {
             journal,
-            snapshot_bytes,
-            written_bytes: 0,
+            snapshot_bytes: replayed.state_bytes,
+            written,
             rewriting: None,
+            is_installing: false,
+            wanted: RefCell::default(),
+            released: Vec::new(),
             peer,
             hard: replayed.hard,
             applied: replayed.start.clone(),
             start: replayed.start,
             entries: replayed.entries,
-            state,
+            forget_to: 0,
+            state: replayed.state,
         }
     }
 
@@ -197,19 +274,30 @@ impl<M: StateMachine> Log<M> {
         self.entries.range(self.done()..).filter_map(Entry::command)
     }
 
+    /// While another node's state is being written, what follows it is written after it.
     fn note(&mut self, record: impl FnOnce() -> Record) {
-        if let Some(journal) = &mut self.journal {
+        if let Some(journal) = self.journal.as_mut().filter(|_| !self.is_installing) {
             journal.append(&encode(&record()));
         }
     }
 
-    /// Set everything to a snapshot. Durable after the next commit.
-    pub fn install(&mut self, mut snapshot: Snapshot) {
+    /// Begin a new group's log with this snapshot of nothing. Durable after the next commit.
+    pub fn begin(&mut self, snapshot: Snapshot) {
         self.note(|| Record::Snapshot(snapshot.clone()));
-        self.state = state_of(&snapshot);
-        self.snapshot_bytes = std::mem::take(&mut snapshot.data).len();
-        self.written_bytes = 0;
-        self.rewriting = None;
+        self.set(snapshot, M::default());
+    }
+
+    /// Set everything to another node's state. Durable once [`Log::commit`] says so.
+    pub fn install(&mut self, snapshot: Snapshot, state: M) {
+        self.stop_rewriting();
+        self.is_installing = self.journal.is_some();
+        self.set(snapshot, state);
+    }
+
+    fn set(&mut self, snapshot: Snapshot, state: M) {
+        let before = std::mem::replace(&mut self.state, state);
+        self.released.push(before.freeze());
+        (self.snapshot_bytes, self.written) = (0, Written::default());
         self.entries.clear();
         self.hard.commit = self.hard.commit.max(snapshot.index);
         self.hard.term = self.hard.term.max(snapshot.term);
@@ -220,7 +308,8 @@ impl<M: StateMachine> Log<M> {
     /// Durable after the next commit.
     pub fn append(&mut self, entry: &pb::Entry) {
         let entry = Entry::of(entry);
-        self.written_bytes += entry.data.len();
+        self.written.entries += 1;
+        self.written.bytes += entry.data.len();
         self.note(|| Record::Entry(entry.clone()));
         replace_from(&mut self.entries, &self.start, entry);
     }
@@ -242,94 +331,176 @@ impl<M: StateMachine> Log<M> {
         self.note(|| Record::Hard(term, vote, commit));
     }
 
-    /// Make everything durable.
-    pub fn commit(&mut self) -> Result<(), StorageError> {
-        self.journal.as_mut().map_or(Ok(()), Journal::commit)
-    }
-
-    /// Shorten the log if it has become long, or do the next slice of that. Only a journal needs the state for that, and so
-    /// only once as much was written as the state is long: what is written in all is twice the entries at most.
-    pub fn compact(&mut self, tuning: &Tuning) -> Result<(), StorageError> {
-        if self.rewriting.is_none() {
-            if self.done() < tuning.compact_entries + tuning.keep_entries {
-                return Ok(());
-            }
-            if self.journal.is_some() {
-                if self.written_bytes < self.snapshot_bytes {
-                    return Ok(());
-                }
+    /// Make everything durable. False: another node's state is written by slices, and this was one of them.
+    pub fn commit(&mut self, slice_bytes: usize) -> Result<bool, StorageError> {
+        if self.is_installing {
+            if self.rewriting.is_none() {
                 self.begin_rewriting()?;
             }
+            if !self.write_slice(slice_bytes)? {
+                return Ok(false);
+            }
+            self.is_installing = false;
         }
-        if self.write_slice(tuning.rewrite_slice_bytes)? {
-            self.forget_entries(tuning.keep_entries);
+        self.journal.as_mut().map_or(Ok(()), Journal::commit)?;
+        Ok(true)
+    }
+
+    /// Do the next slice of what keeps log and journal short. With `holds` the entries stay for a peer.
+    pub fn compact(&mut self, tuning: &Tuning, holds: bool) -> Result<(), StorageError> {
+        self.release(tuning.slice_bytes);
+        self.remove_files()?;
+        let long = tuning.compact_entries + tuning.keep_entries;
+        if self.done() >= long && !holds {
+            self.forget_to = self.applied.index - tuning.keep_entries as u64;
         }
+        self.forget_entries();
+        if self.journal.is_some() && self.rewriting.is_none() {
+            // What is written in all is twice the entries at most.
+            if self.written.entries < long || self.written.bytes < self.snapshot_bytes {
+                return Ok(());
+            }
+            self.begin_rewriting()?;
+        }
+        self.write_slice(tuning.slice_bytes)?;
         Ok(())
     }
 
+    /// Does [`Log::compact`] or [`Log::commit`] have more to do at once?
+    pub fn has_work(&self) -> bool {
+        let has_forgotten = self.journal.as_ref().is_some_and(Journal::has_forgotten);
+        let has_entries = self.start.index < self.forget_to;
+        self.rewriting.is_some() || !self.released.is_empty() || has_forgotten || has_entries
+    }
+
+    /// A state that nobody needs is released as it would be written.
+    fn release(&mut self, slice_bytes: usize) {
+        let wanted = self.wanted.get_mut().drain(..);
+        self.released.extend(wanted.map(|(_, _, state)| state));
+        let Some(state) = self.released.last_mut() else {
+            return;
+        };
+        if state.next_part(slice_bytes).is_none() {
+            self.released.pop();
+        }
+    }
+
+    /// The state after this entry, for a message to this peer which is about to leave.
+    pub fn take_wanted(&mut self, to: u64, index: u64) -> Option<M::Frozen> {
+        let wanted = self.wanted.get_mut();
+        let at = wanted.iter().position(|w| (w.0, w.1) == (to, index))?;
+        Some(wanted.swap_remove(at).2)
+    }
+
+    /// This state is not needed any more.
+    pub fn give_back(&mut self, state: M::Frozen) {
+        self.released.push(state);
+    }
+
+    fn remove_files(&mut self) -> Result<(), StorageError> {
+        let Some(journal) = &mut self.journal else {
+            return Ok(());
+        };
+        (0..FILES_REMOVED_MAX).try_for_each(|_| journal.remove_forgotten())
+    }
+
+    fn stop_rewriting(&mut self) {
+        let rewriting = self.rewriting.take();
+        self.released
+            .extend(rewriting.map(|rewriting| rewriting.state));
+    }
+
     /// Entries that are applied.
-    fn done(&self) -> usize {
+    pub fn done(&self) -> usize {
         (self.applied.index - self.start.index) as usize
     }
 
-    fn forget_entries(&mut self, keep_entries: usize) {
+    fn forget_entries(&mut self) {
+        let count = self.forget_to.saturating_sub(self.start.index) as usize;
+        let count = count.min(ENTRIES_FORGOTTEN_MAX);
+        if count == 0 {
+            return;
+        }
         let mut start = self.applied.clone();
-        start.index -= keep_entries as u64;
+        start.index = self.start.index + count as u64;
         start.term = self.term_of(start.index).expect("it is in the log");
-        self.entries.drain(..self.done() - keep_entries);
+        self.entries.drain(..count);
         self.start = start;
     }
 
     /// Begin the journal anew with the state after the entries that are applied. Until it is whole, what the journal held
-    /// before counts.
+    /// before counts; entries behind another node's state do not follow that.
     fn begin_rewriting(&mut self) -> Result<(), StorageError> {
-        let done = self.done();
+        let written = match self.is_installing {
+            true => self.entries.len(),
+            false => self.done(),
+        };
         let Some(journal) = &mut self.journal else {
             return Ok(());
         };
         let hard = Record::Hard(self.hard.term, self.hard.vote, self.hard.commit);
-        let (peer, start, entries) = (self.peer, self.applied.clone(), &self.entries);
+        let (peer, entries) = (self.peer, &self.entries);
+        let start = match self.is_installing {
+            true => Record::Install(self.applied.clone()),
+            false => Record::Begin(self.applied.clone()),
+        };
         let segment = journal.begin_segment()?;
         journal.append_now(|append| {
             append(&encode(&Record::Peer(peer)));
             append(&encode(&hard));
-            append(&encode(&Record::Begin(start)));
-            for entry in entries.iter().skip(done) {
+            append(&encode(&start));
+            for entry in entries.iter().skip(written) {
                 append(&encode(&Record::Entry(entry.clone())));
             }
         })?;
         self.rewriting = Some(Rewriting {
             segment,
-            data: self.state.snapshot(),
-            at: 0,
-            bytes_before: self.written_bytes,
+            state: self.state.freeze(),
+            len_bytes: 0,
+            before: self.written,
         });
         Ok(())
     }
 
     /// Write the next bytes of the state. Is all written? After an error it is begun again later.
     fn write_slice(&mut self, slice_bytes: usize) -> Result<bool, StorageError> {
-        let (Some(journal), Some(mut rewriting)) = (&mut self.journal, self.rewriting.take())
-        else {
+        let written = self.try_write_slice(slice_bytes);
+        if !matches!(written, Ok(false)) {
+            self.stop_rewriting();
+        }
+        written
+    }
+
+    fn try_write_slice(&mut self, slice_bytes: usize) -> Result<bool, StorageError> {
+        let (Some(journal), Some(rewriting)) = (&mut self.journal, &mut self.rewriting) else {
             return Ok(true);
         };
-        let len_bytes = rewriting.data.len();
-        let end = (rewriting.at + slice_bytes).min(len_bytes);
-        let part = rewriting.data[rewriting.at..end].to_vec();
-        let is_whole = end == len_bytes;
+        let (is_installing, entries) = (self.is_installing, &self.entries);
+        let (mut written, mut is_whole) = (0, false);
         journal.append_now(|append| {
-            append(&encode(&Record::Part(part)));
-            if is_whole {
+            while written < slice_bytes && !is_whole {
+                match rewriting.state.next_part(slice_bytes - written) {
+                    Some(part) => {
+                        written += part.len();
+                        append(&encode(&Record::Part(part)));
+                    }
+                    None => is_whole = true,
+                }
+            }
+            if is_whole && is_installing {
+                append(&encode(&Record::Installed));
+                let entries = entries.iter().cloned();
+                entries.for_each(|entry| append(&encode(&Record::Entry(entry))));
+            } else if is_whole {
                 append(&encode(&Record::End));
             }
         })?;
+        rewriting.len_bytes += written;
         if is_whole {
-            self.snapshot_bytes = len_bytes;
-            self.written_bytes -= rewriting.bytes_before;
-            journal.drop_before(rewriting.segment)?;
-        } else {
-            rewriting.at = end;
-            self.rewriting = Some(rewriting);
+            self.snapshot_bytes = rewriting.len_bytes;
+            self.written.entries -= rewriting.before.entries;
+            self.written.bytes -= rewriting.before.bytes;
+            journal.forget_before(rewriting.segment)?;
         }
         Ok(is_whole)
     }
@@ -345,12 +516,6 @@ impl<M: StateMachine> Log<M> {
         let at = index.checked_sub(self.start.index + 1)?;
         self.entries.get(at as usize).map(|entry| entry.term)
     }
-}
-
-/// # Panics
-/// If a node of another version wrote it, or it is damaged though its checksum holds.
-fn state_of<M: StateMachine>(snapshot: &Snapshot) -> M {
-    M::restore(&snapshot.data).expect("a snapshot of a node of this version")
 }
 
 impl<M: StateMachine> raft::Storage for Log<M> {
@@ -400,14 +565,14 @@ impl<M: StateMachine> raft::Storage for Log<M> {
         Ok(self.last())
     }
 
-    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<pb::Snapshot> {
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<pb::Snapshot> {
         if self.applied.index < request_index {
             let error = raft::StorageError::SnapshotTemporarilyUnavailable;
             return Err(raft::Error::Store(error));
         }
-        let mut snapshot = self.applied.clone();
-        snapshot.data = self.state.snapshot();
-        Ok(snapshot.into_raft())
+        let wanted = (to, self.applied.index, self.state.freeze());
+        self.wanted.borrow_mut().push(wanted);
+        Ok(self.applied.clone().into_raft())
     }
 }
 

@@ -7,8 +7,6 @@ use bytes::Bytes;
 use raft::eraftpb as pb;
 use serde::{Deserialize, Serialize};
 
-use crate::machine::StateMachine;
-
 /// What an entry counts besides its data and its context, about.
 const ENTRY_SIZE_BYTES: u64 = 32;
 
@@ -42,7 +40,8 @@ pub(crate) struct Snapshot {
     pub index: u64,
     pub term: u64,
     pub peers: Peers,
-    pub data: Vec<u8>,
+    /// In a message: a part of the state.
+    pub data: Bytes,
 }
 
 /// A command in a log, or on its way to one.
@@ -71,6 +70,9 @@ pub struct RaftMessage {
     commit: u64,
     commit_term: u64,
     snapshot: Option<Snapshot>,
+    /// Of a part of a snapshot its number; of an acknowledgement that of the part which is next.
+    part: u64,
+    is_last_part: bool,
     request_snapshot: u64,
     reject: bool,
     reject_hint: u64,
@@ -99,6 +101,9 @@ const KINDS: [pb::MessageType; 15] = [
     pb::MessageType::MsgRequestPreVote,
     pb::MessageType::MsgRequestPreVoteResponse,
 ];
+
+/// Parts of the snapshot at `index` were taken. The library knows nothing of parts.
+const PARTS_TAKEN: u8 = KINDS.len() as u8;
 
 impl Entry {
     pub fn of(entry: &pb::Entry) -> Entry {
@@ -160,8 +165,8 @@ impl Peers {
 }
 
 impl Snapshot {
-    /// Can it be installed?
-    pub fn is_sound<M: StateMachine>(&self) -> bool {
+    /// Can it be installed, if its parts can?
+    pub fn is_sound(&self) -> bool {
         let Peers { voters, learners } = &self.peers;
         let mut ids = [&voters[..], &learners[..]].concat();
         ids.sort_unstable();
@@ -172,7 +177,13 @@ impl Snapshot {
             && !voters.is_empty()
             && ids.len() == count
             && ids[0] != 0
-            && M::restore(&self.data).is_some()
+    }
+
+    pub fn without_data(&self) -> Snapshot {
+        Snapshot {
+            data: Bytes::new(),
+            ..self.clone()
+        }
     }
 
     pub fn of(snapshot: &pb::Snapshot) -> Snapshot {
@@ -181,7 +192,7 @@ impl Snapshot {
             index: metadata.index,
             term: metadata.term,
             peers: Peers::of(metadata.get_conf_state()),
-            data: snapshot.data.to_vec(),
+            data: Bytes::new(),
         }
     }
 
@@ -191,7 +202,6 @@ impl Snapshot {
         metadata.index = self.index;
         metadata.term = self.term;
         metadata.set_conf_state(self.peers.into_raft());
-        snapshot.data = self.data.into();
         snapshot
     }
 }
@@ -226,6 +236,8 @@ impl RaftMessage {
             commit: message.commit,
             commit_term: message.commit_term,
             snapshot: has_snapshot.then(|| Snapshot::of(message.get_snapshot())),
+            part: 0,
+            is_last_part: false,
             request_snapshot: message.request_snapshot,
             reject: message.reject,
             reject_hint: message.reject_hint,
@@ -237,7 +249,7 @@ impl RaftMessage {
     /// Can a peer with a sound log have said this to one whose log ends with `last`? The library ends the
     /// process over some of what such a peer cannot say. Kinds that peers do not use here are not sound:
     /// the library would give the data of a forwarded proposal to its own parser.
-    pub(super) fn is_sound<M: StateMachine>(&self, last: u64) -> bool {
+    pub(super) fn is_sound(&self, last: u64) -> bool {
         use pb::MessageType as Type;
         let numbers = [
             self.term,
@@ -250,11 +262,14 @@ impl RaftMessage {
         if numbers.iter().any(|number| *number >= NUMBER_END) || self.request_snapshot != 0 {
             return false;
         }
+        if self.is_part_acknowledgement() {
+            return true;
+        }
         match KINDS.get(usize::from(self.kind)) {
             Some(Type::MsgAppend) => self.continues(),
             Some(Type::MsgAppendResponse) => self.index <= last && self.reject_hint <= self.index,
             Some(Type::MsgHeartbeat) => self.commit <= last,
-            Some(Type::MsgSnapshot) => self.snapshot.as_ref().is_some_and(Snapshot::is_sound::<M>),
+            Some(Type::MsgSnapshot) => self.snapshot.as_ref().is_some_and(Snapshot::is_sound),
             Some(
                 Type::MsgHeartbeatResponse
                 | Type::MsgRequestVote
@@ -277,9 +292,66 @@ impl RaftMessage {
         })
     }
 
-    /// Does it carry a whole state? Then it is long.
+    /// Does it carry a part of a state?
     pub fn has_snapshot(&self) -> bool {
         self.snapshot.is_some()
+    }
+
+    pub(crate) fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// The part of a snapshot that it brings, the part's number, and whether that is the last one.
+    pub(crate) fn part(&self) -> Option<(&Snapshot, u64, bool)> {
+        let snapshot = self.snapshot.as_ref()?;
+        Some((snapshot, self.part, self.is_last_part))
+    }
+
+    pub(crate) fn part_len_bytes(&self) -> usize {
+        self.snapshot.as_ref().map_or(0, |s| s.data.len())
+    }
+
+    /// The same message with a part of its snapshot.
+    pub(crate) fn with_part(&self, number: u64, is_last: bool, data: Bytes) -> RaftMessage {
+        let mut message = self.clone();
+        if let Some(snapshot) = &mut message.snapshot {
+            snapshot.data = data;
+        }
+        (message.part, message.is_last_part) = (number, is_last);
+        message
+    }
+
+    /// The answer to a part: all before this one were taken.
+    pub(crate) fn parts_taken(&self, snapshot_index: u64, next: u64) -> RaftMessage {
+        RaftMessage {
+            kind: PARTS_TAKEN,
+            to: self.from,
+            from: self.to,
+            term: self.term,
+            log_term: 0,
+            index: snapshot_index,
+            entries: Vec::new(),
+            commit: 0,
+            commit_term: 0,
+            snapshot: None,
+            part: next,
+            is_last_part: false,
+            request_snapshot: 0,
+            reject: false,
+            reject_hint: 0,
+            context: Vec::new(),
+            priority: 0,
+        }
+    }
+
+    fn is_part_acknowledgement(&self) -> bool {
+        self.kind == PARTS_TAKEN
+    }
+
+    /// If it acknowledges parts: of the snapshot at which index, and which part is next.
+    pub(crate) fn acknowledged_parts(&self) -> Option<(u64, u64)> {
+        self.is_part_acknowledgement()
+            .then_some((self.index, self.part))
     }
 
     /// `None`: of a kind that peers do not send.
@@ -296,7 +368,7 @@ impl RaftMessage {
         message.commit = self.commit;
         message.commit_term = self.commit_term;
         if let Some(snapshot) = self.snapshot {
-            message.set_snapshot(snapshot.into_raft());
+            message.set_snapshot(snapshot.into_raft()); // without its data
         }
         message.request_snapshot = self.request_snapshot;
         message.reject = self.reject;

@@ -13,7 +13,11 @@ use serde::{Deserialize, Serialize};
 use crate::log::Log;
 use crate::machine::StateMachine;
 use crate::message::{Peers, Proposed, RaftMessage, Snapshot};
+use crate::transfer::{Receiving, Sending};
 use crate::tuning::Tuning;
+use transfers::Behind;
+
+mod transfers;
 
 /// Names a host in its group, for as long as the group lives.
 pub type NodeId = u8;
@@ -101,8 +105,17 @@ pub struct RaftNode<M: StateMachine> {
     tuning: Tuning,
     /// Written but not yet synced; nothing else is done meanwhile.
     unsynced: Option<raft::Ready>,
-    /// Peers that were sent a snapshot, and the ticks until it counts as lost.
+    /// Another node's state is being written, a slice with each call.
+    is_installing: bool,
+    sending: Vec<Sending<M::Frozen>>,
+    receiving: Option<Receiving<M>>,
+    /// The state of the snapshot that the library has.
+    received: Option<(u64, M)>,
+    /// Peers that have got all of a snapshot, and the ticks until the library asks what they lack.
     snapshots: Vec<(u64, usize)>,
+    behind: Vec<Behind>,
+    /// To be sent with the next call of [`RaftNode::advance`].
+    outgoing: Vec<RaftMessage>,
 }
 
 impl<M: StateMachine> RaftNode<M> {
@@ -135,16 +148,16 @@ impl<M: StateMachine> RaftNode<M> {
         let tuning = self.tuning;
         let mut log = self.raw.raft.r.raft_log.store;
         let voters = vec![log.peer()];
-        log.install(Snapshot {
+        log.begin(Snapshot {
             index: FIRST_INDEX,
             term: 1,
             peers: Peers {
                 voters,
                 learners: vec![],
             },
-            data: Vec::new(),
+            ..Snapshot::default()
         });
-        log.commit()?;
+        log.commit(tuning.slice_bytes)?;
         let mut node = Self::with(log, tuning)?;
         node.raw.campaign()?; // nobody else could
         Ok(node)
@@ -169,7 +182,13 @@ impl<M: StateMachine> RaftNode<M> {
             raw: RawNode::new(&config, log, &logger)?,
             tuning,
             unsynced: None,
+            is_installing: false,
+            sending: Vec::new(),
+            receiving: None,
+            received: None,
             snapshots: Vec::new(),
+            behind: Vec::new(),
+            outgoing: Vec::new(),
         };
         node.spread_elections();
         Ok(node)
@@ -288,13 +307,20 @@ impl<M: StateMachine> RaftNode<M> {
         for (_, ticks) in &mut self.snapshots {
             *ticks = ticks.saturating_sub(1);
         }
+        self.tick_transfers();
         self.follow_up_snapshots();
     }
 
     /// A message of a peer. One for another log of this node is of no concern to this one.
     pub fn on_message(&mut self, message: RaftMessage) {
         let last = self.last_index();
-        if self.is_stalled() || message.to != self.id() || !message.is_sound::<M>(last) {
+        if self.is_stalled() || message.to != self.id() || !message.is_sound(last) {
+            return;
+        }
+        if let Some((snapshot, next)) = message.acknowledged_parts() {
+            return self.on_parts_taken(message.from, snapshot, next);
+        }
+        if message.has_snapshot() && !self.is_for_library(&message) {
             return;
         }
         if let Some(message) = message.into_raft() {
@@ -378,24 +404,44 @@ impl<M: StateMachine> RaftNode<M> {
     /// Do what is to be done: sync, send, apply. To be called after every event. If the disk takes
     /// nothing, everything waits, and the next call tries again.
     pub fn advance(&mut self) -> Result<Outcome<M::Output>, RaftError> {
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome {
+            messages: std::mem::take(&mut self.outgoing),
+            ..Outcome::default()
+        };
+        let slice_bytes = self.tuning.slice_bytes;
         loop {
             let ready = match self.unsynced.take() {
                 Some(ready) => ready,
                 None if self.raw.has_ready() => self.write(),
                 None => break,
             };
-            if let Err(error) = self.raw.mut_store().commit() {
-                self.unsynced = Some(ready);
-                return Err(error.into());
+            self.is_installing = false;
+            match self.raw.mut_store().commit(slice_bytes) {
+                Ok(true) => self.finish(ready, &mut outcome)?,
+                Ok(false) => {
+                    (self.unsynced, self.is_installing) = (Some(ready), true);
+                    return Ok(outcome);
+                }
+                Err(error) => {
+                    self.unsynced = Some(ready);
+                    self.outgoing = outcome.messages;
+                    return Err(error.into());
+                }
             }
-            self.finish(ready, &mut outcome)?;
         }
         self.spread_elections();
+        self.drop_received();
+        self.send_part(&mut outcome);
+        let (tuning, holds) = (self.tuning, self.holds_entries());
         // A log that could not be shortened now is shortened after the next command.
-        let tuning = self.tuning;
-        let _ = self.raw.mut_store().compact(&tuning);
+        let _ = self.raw.mut_store().compact(&tuning, holds);
         Ok(outcome)
+    }
+
+    /// Is there a slice of a state to be written, so that [`RaftNode::advance`] has something to do at once?
+    pub fn has_work(&self) -> bool {
+        let may_send = self.sending.iter().any(Sending::has_room);
+        self.is_installing || !self.is_stalled() && (may_send || self.raw.store().has_work())
     }
 
     /// Give what must be durable to the log; it is not synced yet.
@@ -403,7 +449,11 @@ impl<M: StateMachine> RaftNode<M> {
         let ready = self.raw.ready();
         let log = self.raw.mut_store();
         if ready.snapshot().get_metadata().index > 0 {
-            log.install(Snapshot::of(ready.snapshot()));
+            let snapshot = Snapshot::of(ready.snapshot());
+            let received = self.received.take();
+            let state = received.filter(|(index, _)| *index == snapshot.index);
+            let (_, state) = state.expect("the library has the snapshot that came last");
+            log.install(snapshot, state);
         }
         for entry in ready.entries() {
             log.append(entry);
@@ -420,26 +470,30 @@ impl<M: StateMachine> RaftNode<M> {
         mut ready: raft::Ready,
         outcome: &mut Outcome<M::Output>,
     ) -> Result<(), RaftError> {
-        let sent = outcome.messages.len();
         for state in ready.take_read_states() {
             let number = state.request_ctx[..].try_into().map(u64::from_be_bytes);
             outcome.confirmed.extend(number.ok());
         }
-        send(ready.take_messages(), outcome);
-        send(ready.take_persisted_messages(), outcome);
+        self.send(ready.take_messages(), outcome);
+        self.send(ready.take_persisted_messages(), outcome);
         self.apply(ready.take_committed_entries(), outcome)?;
         let mut light = self.raw.advance(ready);
         if let Some(commit) = light.commit_index() {
             self.raw.mut_store().set_commit(commit);
         }
-        send(light.take_messages(), outcome);
+        self.send(light.take_messages(), outcome);
         self.apply(light.take_committed_entries(), outcome)?;
         self.raw.advance_apply();
-        let wait = self.tuning.snapshot_wait_ticks;
-        let snapshots = outcome.messages[sent..].iter().filter(|m| m.has_snapshot());
-        self.snapshots.extend(snapshots.map(|m| (m.to, wait)));
-        self.follow_up_snapshots();
         Ok(())
+    }
+
+    fn send(&mut self, messages: Vec<pb::Message>, outcome: &mut Outcome<M::Output>) {
+        for message in messages.iter().filter_map(RaftMessage::of) {
+            match message.snapshot_index() {
+                None => outcome.messages.push(message),
+                Some(index) => self.begin_sending(message, index),
+            }
+        }
     }
 
     /// The library sends nothing more to a peer until it hears, from the peer or from here, that a snapshot
@@ -500,11 +554,6 @@ impl<M: StateMachine> RaftNode<M> {
         let ticks = least + drawn as usize % least;
         self.raw.raft.set_randomized_election_timeout(ticks);
     }
-}
-
-fn send<O>(messages: Vec<pb::Message>, outcome: &mut Outcome<O>) {
-    let sent = messages.iter().filter_map(RaftMessage::of);
-    outcome.messages.extend(sent);
 }
 
 fn into_raft(change: VoterChange) -> pb::ConfChange {

@@ -19,14 +19,16 @@ pub struct Tuning {
     pub quiet_commits: bool,
     /// A new peer that lacks at most this many entries is given its vote.
     pub caught_up_entries: u64,
-    /// The log is shortened once it has this many applied entries more than it keeps; one in a journal not before
-    /// they are as long as the state that it begins with.
+    /// The log is shortened once it has this many applied entries more than it keeps; a journal, once so many entries are
+    /// behind the state that it begins with, and not before they are as long as that state.
     pub compact_entries: usize,
-    /// The journal is begun anew in slices: of the state so many bytes with each call of [`crate::RaftNode::advance`].
-    pub rewrite_slice_bytes: usize,
+    /// The state is written, to the journal or to a peer, in slices of so many bytes: one with each call of
+    /// [`crate::RaftNode::advance`].
+    pub slice_bytes: usize,
     /// Applied entries kept for peers that are behind, in memory: a journal keeps the state instead.
     pub keep_entries: usize,
-    /// A snapshot is taken to be lost if its receiver has not said that it has it after so many ticks.
+    /// A peer that is silent for so many ticks while it is sent a snapshot, or after it has got all of it, is asked again
+    /// what it lacks.
     pub snapshot_wait_ticks: usize,
 }
 
@@ -42,9 +44,9 @@ impl Default for Tuning {
             quiet_commits: false,
             caught_up_entries: 16,
             compact_entries: 256,
-            rewrite_slice_bytes: 1 << 20,
+            slice_bytes: 1 << 20,
             keep_entries: 0,
-            snapshot_wait_ticks: 0,
+            snapshot_wait_ticks: 20,
         }
     }
 }

@@ -412,16 +412,40 @@ impl Journal {
     /// Commit, then remove all segments before `segment`: what they hold and what still counts has been
     /// appended again.
     pub fn drop_before(&mut self, segment: u64) -> Result<(), StorageError> {
+        self.forget_before(segment)?;
+        while self.has_forgotten() {
+            self.remove_forgotten()?;
+        }
+        Ok(())
+    }
+
+    /// As [`Journal::drop_before`], but the files stay until [`Journal::remove_forgotten`] removes them, or the next
+    /// start.
+    pub fn forget_before(&mut self, segment: u64) -> Result<(), StorageError> {
         self.commit()?;
         assert!(segment <= self.last_commit + 1, "no such segment yet");
         if segment > self.witness.first {
             self.testify(segment)?;
         }
-        while let Some(oldest) = self.segments.front().filter(|s| s.first < segment) {
+        Ok(())
+    }
+
+    /// Are there files that count no more?
+    pub fn has_forgotten(&self) -> bool {
+        let oldest = self.segments.front();
+        oldest.is_some_and(|segment| segment.first < self.witness.first)
+    }
+
+    /// Remove the oldest file that counts no more, if there is one.
+    pub fn remove_forgotten(&mut self) -> Result<(), StorageError> {
+        if !self.has_forgotten() {
+            return Ok(());
+        }
+        if let Some(oldest) = self.segments.front() {
             match self.storage.remove(&segment_name(oldest.first)) {
-                Ok(()) | Err(StorageError::NotFound { .. }) => self.segments.pop_front(),
+                Ok(()) | Err(StorageError::NotFound { .. }) => drop(self.segments.pop_front()),
                 Err(error) => return Err(error),
-            };
+            }
         }
         Ok(())
     }

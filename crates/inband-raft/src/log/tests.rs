@@ -23,7 +23,7 @@ fn snapshot(index: u64) -> Vec<u8> {
 }
 
 fn replay(records: &[Vec<u8>]) -> Vec<(u64, u64)> {
-    let mut replayed = Replayed::default();
+    let mut replayed = Replayed::<Bytes>::default();
     records.iter().for_each(|record| replayed.take(record));
     assert_eq!(replayed.unreadable, None);
     let entries = replayed.entries.iter();
@@ -59,10 +59,10 @@ fn a_state_in_parts_counts_once_it_is_whole() {
     assert_eq!(replay(&broken_off), [(2, 5), (3, 5), (4, 5)]);
     let again = [&broken_off[..], &parts[..2], &parts[2..], &end[..]].concat();
     for whole in [[&parts[..], &end[..]].concat(), again] {
-        let mut replayed = Replayed::default();
+        let mut replayed = Replayed::<Bytes>::default();
         whole.iter().for_each(|record| replayed.take(record));
         assert_eq!(
-            (&replayed.start.data[..], replayed.start.index),
+            (&replayed.state.0[..], replayed.start.index),
             (&b"ab"[..], 2)
         );
         assert_eq!(replay(&whole), [(3, 5), (4, 5), (5, 5)]);
@@ -79,14 +79,14 @@ fn another_peers_snapshot_ends_a_state_in_parts() {
         part("b"),
         encode(&Record::End),
     ];
-    let mut replayed = Replayed::default();
+    let mut replayed = Replayed::<Bytes>::default();
     records.iter().for_each(|record| replayed.take(record));
-    assert_eq!((replayed.start.index, replayed.start.data.len()), (7, 0));
+    assert_eq!((replayed.start.index, replayed.state.0.len()), (7, 0));
 }
 
 #[test]
 fn a_journal_whose_state_is_cut_off_is_damaged() {
-    let mut replayed = Replayed::default();
+    let mut replayed = Replayed::<Bytes>::default();
     let records = [begin(2), entry(3, 5), part("a")];
     records.iter().for_each(|record| replayed.take(record));
     assert!(replayed.lacks_state);
@@ -111,18 +111,30 @@ struct Bytes(Vec<u8>);
 impl StateMachine for Bytes {
     type Command<'a> = u8;
     type Output = ();
+    type Frozen = Rest;
 
     fn apply(&mut self, _index: u64, command: &[u8]) -> Option<()> {
         self.0.extend_from_slice(command);
         Some(())
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        self.0.clone()
+    fn freeze(&self) -> Rest {
+        Rest(self.0.clone())
     }
 
-    fn restore(written: &[u8]) -> Option<Bytes> {
-        Some(Bytes(written.to_vec()))
+    fn restore_part(&mut self, part: &[u8]) -> bool {
+        self.0.extend_from_slice(part);
+        true
+    }
+}
+
+struct Rest(Vec<u8>);
+
+impl Frozen for Rest {
+    fn next_part(&mut self, len_bytes: usize) -> Option<Vec<u8>> {
+        let rest = self.0.split_off(len_bytes.min(self.0.len()));
+        let part = std::mem::replace(&mut self.0, rest);
+        (!part.is_empty()).then_some(part)
     }
 }
 
@@ -135,7 +147,7 @@ const SLICES: Tuning = Tuning {
     quiet_commits: false,
     caught_up_entries: 16,
     compact_entries: 8,
-    rewrite_slice_bytes: 5,
+    slice_bytes: 5,
     keep_entries: 3,
     snapshot_wait_ticks: 0,
 };
@@ -157,12 +169,12 @@ fn content(log: &Log<Bytes>) -> Vec<u8> {
 /// Append, sync and apply entries, as a node does, until its disk fails. How many were synced, and whether the journal was
 /// being begun anew in the end.
 fn fill(log: &mut Log<Bytes>, rewritings: &mut usize) -> Result<(), (u64, bool)> {
-    log.install(Snapshot {
+    log.begin(Snapshot {
         index: 1,
         term: 5,
         ..Snapshot::default()
     });
-    log.commit().map_err(|_| (0, false))?;
+    log.commit(5).map_err(|_| (0, false))?;
     for number in 1..=ENTRIES {
         let was_rewriting = log.rewriting.is_some();
         let entry = pb::Entry {
@@ -172,13 +184,13 @@ fn fill(log: &mut Log<Bytes>, rewritings: &mut usize) -> Result<(), (u64, bool)>
             ..pb::Entry::default()
         };
         log.append(&entry);
-        log.commit().map_err(|_| (number - 1, was_rewriting))?;
+        log.commit(5).map_err(|_| (number - 1, was_rewriting))?;
         // One is decided, but not yet applied.
         if number > 1 {
             log.state.apply(number, &[number as u8 - 1]);
             (log.applied.index, log.applied.term) = (number, 5);
         }
-        let done = log.compact(&SLICES);
+        let done = log.compact(&SLICES, false);
         *rewritings += usize::from(was_rewriting && log.rewriting.is_none());
         done.map_err(|_| (number, true))?;
     }
@@ -215,4 +227,89 @@ fn a_power_cut_in_the_midst_of_rewriting_takes_nothing() {
         }
     }
     assert!(in_the_midst > 100, "{in_the_midst}");
+}
+
+/// A log that has entries of its own, then takes another node's state, and goes on behind it.
+fn fill_and_install(log: &mut Log<Bytes>, is_empty: bool) -> Result<(), &'static str> {
+    let begun = Snapshot {
+        index: 1,
+        term: 5,
+        ..Snapshot::default()
+    };
+    let append = |log: &mut Log<Bytes>, term, index: u64| {
+        log.append(&pb::Entry {
+            term,
+            index,
+            data: vec![index as u8].into(),
+            ..pb::Entry::default()
+        });
+    };
+    if !is_empty {
+        log.begin(begun);
+        (2..30).for_each(|index| append(log, 5, index));
+    }
+    log.commit(5).map_err(|_| "before")?;
+    let snapshot = Snapshot {
+        index: 20,
+        term: 6,
+        ..Snapshot::default()
+    };
+    log.install(snapshot, Bytes(vec![7; 40]));
+    let hard = pb::HardState {
+        term: 6,
+        commit: 20,
+        ..pb::HardState::default()
+    };
+    log.set_hard(&hard);
+    let mut slices = 0;
+    while !log.commit(5).map_err(|_| "meanwhile")? {
+        slices += 1;
+    }
+    assert_eq!(slices, 8, "and one more");
+    append(log, 6, 21);
+    log.commit(5).map_err(|_| "after")?;
+    Ok(())
+}
+
+#[test]
+fn another_nodes_state_replaces_everything_at_once() {
+    cut_power_while_installing(true);
+    cut_power_while_installing(false);
+}
+
+fn cut_power_while_installing(is_empty: bool) {
+    let disk = SimulatedDisk::new();
+    fill_and_install(&mut open(&disk), is_empty).expect("the disk works");
+    let operations = disk.operations();
+    let old: Vec<u8> = (2..30).filter(|_| !is_empty).collect();
+    let new = [[7; 40].as_slice(), &[21]].concat();
+    assert_eq!(content(&open(&disk)), new);
+    let (mut random, mut meanwhile) = (1u64, 0);
+    for operation in 0..operations {
+        for cut in [Cut::Unsynced, Cut::Torn, Cut::Scattered] {
+            let disk = SimulatedDisk::new();
+            disk.power_off_at(operation);
+            let Ok(mut log) = Log::open(Box::new(disk.clone()), 7) else {
+                continue;
+            };
+            let when = fill_and_install(&mut log, is_empty).expect_err("it fails");
+            disk.power_cut(cut, &mut |below| {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                (random >> 33) % below
+            });
+            let log = open(&disk);
+            let (found, commit) = (content(&log), log.hard.commit);
+            assert!(commit <= log.last(), "{operation}: {commit}");
+            let is_sound = match when {
+                "before" => old.starts_with(&found),
+                "meanwhile" => found == old || found == new[..40],
+                _ => new.starts_with(&found) && found.len() >= 40,
+            };
+            meanwhile += usize::from(when == "meanwhile");
+            assert!(is_sound, "{operation}, {cut:?}, {when}: {found:?}");
+        }
+    }
+    assert!(meanwhile > 20, "{meanwhile}");
 }

@@ -38,7 +38,7 @@ impl World {
                 compact_entries: self.system.layout.log_entries,
                 keep_entries: self.system.layout.log_entries,
                 // Power may be cut between any two slices.
-                rewrite_slice_bytes: 64,
+                slice_bytes: 64,
                 ..TUNING
             },
         };

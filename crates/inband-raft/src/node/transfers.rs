@@ -1,0 +1,195 @@
+//! A node's part in sending and receiving snapshots.
+
+use raft::{ProgressState, SnapshotStatus};
+
+use super::{Outcome, RaftNode};
+use crate::machine::StateMachine;
+use crate::message::{RaftMessage, Snapshot};
+use crate::transfer::{Receiving, Sending};
+
+/// The log is shortened even if a peer that was sent a snapshot lacks them once it has this many applied entries.
+const HELD_ENTRIES_MAX: usize = 1 << 20;
+/// Such a peer may make no progress, because it writes the state to its disk, for so many times
+/// [`crate::Tuning::snapshot_wait_ticks`].
+const HELD_WAITS: usize = 10;
+
+/// A peer that was sent a snapshot, and does not have all that followed it: that must stay in the log.
+pub(super) struct Behind {
+    peer: u64,
+    matched: u64,
+    /// Ticks since it had more.
+    silent_ticks: usize,
+}
+
+impl<M: StateMachine> RaftNode<M> {
+    /// The library has begun to send a snapshot.
+    pub(super) fn begin_sending(&mut self, message: RaftMessage, index: u64) {
+        let to = message.to;
+        self.stop_sending(to);
+        let log = self.raw.mut_store();
+        // The library asks for the state with the message.
+        if let Some(state) = log.take_wanted(to, index) {
+            self.sending.push(Sending::new(message, state));
+            self.behind.retain(|behind| behind.peer != to);
+            self.behind.push(Behind {
+                peer: to,
+                matched: 0,
+                silent_ticks: 0,
+            });
+        }
+    }
+
+    fn stop_sending(&mut self, to: u64) {
+        if let Some(at) = self.sending.iter().position(|s| s.to() == to) {
+            let stopped = self.sending.swap_remove(at);
+            self.raw.mut_store().give_back(stopped.into_frozen());
+        }
+    }
+
+    /// Send the next slice, to each peer in turn.
+    pub(super) fn send_part(&mut self, outcome: &mut Outcome<M::Output>) {
+        self.stop_what_is_not_awaited();
+        let mut left = self.tuning.slice_bytes;
+        while let Some(at) = self.sending.iter().position(Sending::has_room) {
+            let mut sending = self.sending.remove(at);
+            let part = sending.next(left);
+            self.sending.push(sending);
+            left = left.saturating_sub(part.part_len_bytes());
+            outcome.messages.push(part);
+            if left == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Once this node does not lead any more, or the library knows that a peer needs no snapshot.
+    fn stop_what_is_not_awaited(&mut self) {
+        let leads = self.is_leader();
+        let raft = &self.raw.raft;
+        let awaits = |peer: u64| {
+            let progress = raft.prs().get(peer);
+            leads && progress.is_some_and(|p| p.state == ProgressState::Snapshot)
+        };
+        let peers = self.sending.iter().map(Sending::to);
+        let stopped: Vec<u64> = peers.filter(|peer| !awaits(*peer)).collect();
+        stopped.into_iter().for_each(|peer| self.stop_sending(peer));
+        if !leads {
+            self.behind.clear();
+        }
+    }
+
+    pub(super) fn on_parts_taken(&mut self, from: u64, snapshot: u64, next: u64) {
+        let Some(at) = self.sending.iter().position(|s| s.to() == from) else {
+            return;
+        };
+        self.sending[at].acknowledged(snapshot, next);
+        if self.sending[at].is_done() {
+            self.stop_sending(from);
+            let wait = self.tuning.snapshot_wait_ticks;
+            self.snapshots.push((from, wait));
+        }
+    }
+
+    pub(super) fn tick_transfers(&mut self) {
+        let wait_ticks = self.tuning.snapshot_wait_ticks;
+        for sending in &mut self.sending {
+            sending.tick(&mut self.outgoing);
+        }
+        let given_up = self.sending.iter().filter(|s| s.is_given_up(wait_ticks));
+        let given_up: Vec<u64> = given_up.map(Sending::to).collect();
+        for peer in given_up {
+            self.stop_sending(peer);
+            self.behind.retain(|behind| behind.peer != peer);
+            self.raw.report_snapshot(peer, SnapshotStatus::Failure);
+        }
+        for behind in &mut self.behind {
+            behind.silent_ticks += 1;
+        }
+        if let Some(receiving) = &mut self.receiving {
+            receiving.silent_ticks += 1;
+            if receiving.silent_ticks > wait_ticks {
+                self.stop_receiving();
+            }
+        }
+    }
+
+    fn stop_receiving(&mut self) {
+        if let Some(stopped) = self.receiving.take() {
+            self.raw.mut_store().give_back(stopped.state.freeze());
+        }
+    }
+
+    /// A part of a snapshot has come. Is the library to be told of the snapshot: is it whole, or not needed?
+    pub(super) fn is_for_library(&mut self, message: &RaftMessage) -> bool {
+        let Some((snapshot, number, is_last)) = message.part() else {
+            return false;
+        };
+        if message.term() < self.term() || self.received.is_some() {
+            return false;
+        }
+        if !self.needs(snapshot) {
+            // The library says what this node has.
+            self.stop_receiving();
+            return true;
+        }
+        let current = self.receiving.as_ref();
+        if current.is_none_or(|current| !current.is_of(message, snapshot)) {
+            if number != 0 {
+                return false;
+            }
+            self.stop_receiving();
+            self.receiving = Some(Receiving::new(message, snapshot));
+        }
+        let Some(receiving) = &mut self.receiving else {
+            return false;
+        };
+        let is_next = number == receiving.next;
+        if is_next {
+            if !snapshot.data.is_empty() && !receiving.state.restore_part(&snapshot.data) {
+                self.stop_receiving();
+                return false;
+            }
+            receiving.next += 1;
+            receiving.silent_ticks = 0;
+        }
+        let answer = message.parts_taken(snapshot.index, receiving.next);
+        self.outgoing.push(answer);
+        if !(is_next && is_last) {
+            return false;
+        }
+        let received = self.receiving.take();
+        self.received = received.map(|received| (snapshot.index, received.state));
+        true
+    }
+
+    /// Would the library install it?
+    fn needs(&self, snapshot: &Snapshot) -> bool {
+        let peers = &snapshot.peers;
+        let mut members = peers.voters.iter().chain(&peers.learners);
+        members.any(|id| *id == self.id())
+            && snapshot.index >= self.raw.raft.raft_log.committed
+            && self.term_at(snapshot.index) != Some(snapshot.term)
+    }
+
+    /// A snapshot that the library did not install.
+    pub(super) fn drop_received(&mut self) {
+        if let Some((_, state)) = self.received.take() {
+            self.raw.mut_store().give_back(state.freeze());
+        }
+    }
+
+    /// Must the log stay as long as it is?
+    pub(super) fn holds_entries(&mut self) -> bool {
+        let (last, keep) = (self.last_index(), self.tuning.keep_entries as u64);
+        let wait_ticks = HELD_WAITS * self.tuning.snapshot_wait_ticks;
+        let prs = self.raw.raft.prs();
+        self.behind.retain_mut(|behind| {
+            let matched = prs.get(behind.peer).map_or(u64::MAX, |p| p.matched);
+            if matched > behind.matched {
+                (behind.matched, behind.silent_ticks) = (matched, 0);
+            }
+            matched.saturating_add(keep) < last && behind.silent_ticks < wait_ticks
+        });
+        !self.behind.is_empty() && self.raw.store().done() < HELD_ENTRIES_MAX
+    }
+}

@@ -1,0 +1,132 @@
+//! Snapshots on their way between two nodes, in numbered parts: a whole state would hold up sender, link and receiver.
+//! The receiver takes parts in their order and acknowledges with the number of the next one. Every part is a message of
+//! the library's kind MsgSnapshot; the library is given the last one only.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::machine::Frozen;
+use crate::message::{RaftMessage, Snapshot};
+
+/// Parts on their way to one peer.
+const WINDOW_PARTS: usize = 4;
+/// Parts that are not acknowledged for so many ticks are sent again; then after twice as many, and so on.
+const RESEND_TICKS: usize = 10;
+
+/// A snapshot that is being sent.
+pub(crate) struct Sending<F> {
+    /// The message without a part's data.
+    message: RaftMessage,
+    frozen: F,
+    /// Parts that are not acknowledged, and the number of the first of them.
+    unacknowledged: VecDeque<Bytes>,
+    first: u64,
+    /// All parts have been written: the last one is empty.
+    is_written: bool,
+    /// Ticks since the peer has acknowledged anything new.
+    silent_ticks: usize,
+}
+
+impl<F: Frozen> Sending<F> {
+    pub fn new(message: RaftMessage, frozen: F) -> Sending<F> {
+        Sending {
+            message,
+            frozen,
+            unacknowledged: VecDeque::new(),
+            first: 0,
+            is_written: false,
+            silent_ticks: 0,
+        }
+    }
+
+    pub fn to(&self) -> u64 {
+        self.message.to
+    }
+
+    pub fn into_frozen(self) -> F {
+        self.frozen
+    }
+
+    /// May the next part leave?
+    pub fn has_room(&self) -> bool {
+        !self.is_written && self.unacknowledged.len() < WINDOW_PARTS
+    }
+
+    /// Write the next part.
+    pub fn next(&mut self, len_bytes: usize) -> RaftMessage {
+        let part = self.frozen.next_part(len_bytes);
+        self.is_written = part.is_none();
+        self.unacknowledged
+            .push_back(part.unwrap_or_default().into());
+        self.message(self.unacknowledged.len() - 1)
+    }
+
+    fn message(&self, at: usize) -> RaftMessage {
+        let is_last = self.is_written && at + 1 == self.unacknowledged.len();
+        let data = self.unacknowledged[at].clone();
+        self.message
+            .with_part(self.first + at as u64, is_last, data)
+    }
+
+    /// The peer waits for the part of this number.
+    pub fn acknowledged(&mut self, snapshot: u64, next: u64) {
+        let is_of_this = self.message.snapshot_index() == Some(snapshot);
+        let end = self.first + self.unacknowledged.len() as u64;
+        if is_of_this && (self.first + 1..=end).contains(&next) {
+            self.unacknowledged.drain(..(next - self.first) as usize);
+            self.first = next;
+            self.silent_ticks = 0;
+        }
+    }
+
+    /// Has the peer got everything?
+    pub fn is_done(&self) -> bool {
+        self.is_written && self.unacknowledged.is_empty()
+    }
+
+    /// A tick of the clock. What is to be sent again goes to `out`.
+    pub fn tick(&mut self, out: &mut Vec<RaftMessage>) {
+        self.silent_ticks += 1;
+        let times = self.silent_ticks / RESEND_TICKS;
+        if self.silent_ticks % RESEND_TICKS == 0 && times.is_power_of_two() {
+            out.extend((0..self.unacknowledged.len()).map(|at| self.message(at)));
+        }
+    }
+
+    /// Has the peer been silent for so long that it is given up?
+    pub fn is_given_up(&self, wait_ticks: usize) -> bool {
+        self.silent_ticks > wait_ticks.max(RESEND_TICKS)
+    }
+}
+
+/// A snapshot that is being received.
+pub(crate) struct Receiving<M> {
+    from: u64,
+    term: u64,
+    snapshot: Snapshot,
+    pub state: M,
+    /// The part that it waits for.
+    pub next: u64,
+    pub silent_ticks: usize,
+}
+
+impl<M: Default> Receiving<M> {
+    /// Begin with the first part of a snapshot.
+    pub fn new(message: &RaftMessage, snapshot: &Snapshot) -> Receiving<M> {
+        Receiving {
+            from: message.from,
+            term: message.term(),
+            snapshot: snapshot.without_data(),
+            state: M::default(),
+            next: 0,
+            silent_ticks: 0,
+        }
+    }
+
+    /// Is it of the same snapshot?
+    pub fn is_of(&self, message: &RaftMessage, snapshot: &Snapshot) -> bool {
+        (self.from, self.term) == (message.from, message.term())
+            && self.snapshot == snapshot.without_data()
+    }
+}
