@@ -4,7 +4,7 @@
 //! one of them crashes.
 //!
 //! Speaks of:
-//! - `crates/inband-kv/src/machine.rs`: `execute_at` `next_entry_at` `execute` `pass_read` `forget` `load_queue`
+//! - `crates/inband-kv/src/machine/entries.rs`: `execute_at` `next_entry_at` `execute` `pass_read` `forget` `load_queue`
 //! - `crates/inband-kv/src/machine/queue.rs`: `may_pass` `next` `done`
 //! - `crates/inband-kv/src/store/local.rs`: `all_written`
 

@@ -2,7 +2,8 @@
 //! that come in any order, twice, or ahead of M, and crashes between two writes.
 //!
 //! Speaks of:
-//! - `crates/inband-kv/src/machine.rs`: `execute_at` `next_entry_at` `execute` `write` `redo` `step`
+//! - `crates/inband-kv/src/machine/entries.rs`: `execute_at` `next_entry_at` `execute` `write` `redo`
+//! - `crates/inband-kv/src/machine.rs`: `step`
 //! - `crates/inband-kv/src/machine/queue.rs`: `may_pass` `next` `done`
 //! - `crates/inband-kv/src/replica/markers.rs`: `submit_markers`
 //!

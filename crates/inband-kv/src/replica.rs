@@ -6,12 +6,16 @@
 //! while if values of its own are undecided.
 
 mod answers;
+mod clients;
+mod cross_partition;
+mod durability;
 mod exports;
 mod guard;
 mod large;
+mod loading;
 mod markers;
 mod reads;
-mod several;
+mod time;
 
 use std::collections::HashSet;
 use std::net::TcpListener;
@@ -24,33 +28,27 @@ use inband_resp::front::{Front, Ready};
 use inband_resp::password::Password;
 use inband_resp::patience::Patience;
 use inband_resp::reply::Reply;
-use inband_resp::request::Args;
 use inband_transport::tls::Transport;
 use rustls::ServerConfig;
 
 use crate::checkpoint_server::CheckpointServer;
 use crate::clock_exchange::{ClockExchange, HostClocks, SharedClock};
-use crate::cluster_clock::ClusterClock;
-use crate::connection::{Connection, Intake, Item, Next};
-use crate::control::{add, lock, set, ReplicaControl};
+use crate::connection::Connection;
+use crate::control::{add, set, ReplicaControl};
 use crate::info::Identity;
 use crate::limit_hits::{LimitHit, LimitHits, Seldom};
 use crate::limits::{
-    CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, READ_BUDGET_BYTES, TICK_BACKLOG_MS,
-    TICK_IDLE_MS, TICK_STAGGER_MS, UNWRITTEN_AGE_MS_MAX, UNWRITTEN_INSTANCES_MAX,
-    VALUES_REPLY_BYTES_MAX,
+    CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, READ_BUDGET_BYTES, UNWRITTEN_AGE_MS_MAX,
 };
 use crate::loader::Loader;
-use crate::local::{self, World};
 use crate::machine::Machine;
 use crate::packer::{Packer, Rejected, Submission};
 use crate::parse::ReadMode;
-use crate::space::{Room, SpaceWatch};
+use crate::space::SpaceWatch;
 use crate::store::{Outcomes, StoreError};
 use crate::syncer::Syncer;
-use crate::table::CommandId;
+use cross_partition::Several;
 use markers::Marker;
-use several::Several;
 
 /// In `sync` mode, the shortest time between the beginnings of two syncs of the stores.
 const SYNC_PERIOD_MIN: Duration = Duration::from_millis(5);
@@ -371,11 +369,6 @@ impl Replica {
         Ok(())
     }
 
-    /// May nothing be written any more?
-    fn is_disk_full(&self) -> bool {
-        self.space.room() == Room::None
-    }
-
     /// One turn of the loop; sleeps at most `timeout`.
     pub fn poll_once(&mut self, timeout: Duration) -> Result<(), ReplicaError> {
         let timeout = self.sleep_time(timeout);
@@ -400,33 +393,6 @@ impl Replica {
         Ok(())
     }
 
-    /// What time is it in the cluster?
-    fn look_at_clock(&mut self) {
-        let applied_ms = self.machine.time_ms();
-        let known = self.clock.time_ms(applied_ms);
-        self.is_timeless = known.is_none();
-        self.clock_ms = known.unwrap_or(applied_ms);
-    }
-
-    /// Is there room for what clients write?
-    fn look_at_disks(&mut self) {
-        if !self.space.look(self.now) {
-            return;
-        }
-        let room = self.space.room();
-        let short = Some(self.space.why()).filter(|_| room != Room::Enough);
-        match short {
-            Some(why) => tracing::warn!(?room, "writes are refused: {why}"),
-            None => tracing::info!("there is room on the disks; writes are taken again"),
-        }
-        *lock(&self.control.write_refusal) = short.map(|why| format!("writes: {why}"));
-        self.write_refusal = short.map(|why| {
-            Reply::error(format!(
-                "MISCONF not applied: {why}; reads are served. Make room, and writes are taken again"
-            ))
-        });
-    }
-
     fn sleep_time(&self, timeout: Duration) -> Duration {
         if !self.attention.is_empty() || self.has_more {
             return Duration::ZERO;
@@ -445,199 +411,6 @@ impl Replica {
             timeout = timeout.min(self.sync_after.saturating_duration_since(self.now));
         }
         timeout
-    }
-
-    /// Is something applied of which a log was not told?
-    fn has_unreported(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.applied != lane.reported)
-    }
-
-    /// One that loads or drains answers LOADING. When the process ends, new clients wait for the one that comes next: a
-    /// supervisor or systemd may hold the socket; if nobody does, they are told by its end.
-    fn accepts(&self) -> bool {
-        !self.control.is_ending()
-    }
-
-    fn accept(&mut self) {
-        if self.accepts() {
-            let partitions = self.identity.partitions;
-            let is_trusted = self.config.password.is_none();
-            let make = |arrival| Connection::new(arrival, partitions, is_trusted);
-            let accepted = self.front.accept(self.now, make);
-            for slot in accepted.slots {
-                self.want_attention(slot);
-            }
-            let hits = &self.control.limit_hits;
-            (0..accepted.refused).for_each(|_| hits.count(LimitHit::Clients));
-            if let Some(error) = accepted.failure {
-                hits.count(LimitHit::Accept);
-                if self.seldom.is_due() {
-                    tracing::warn!(
-                        "accepting a client: {error}; raise the limit of open files (ulimit -n) or lower \
-                         host.limits.max_clients"
-                    );
-                }
-            }
-        }
-    }
-
-    fn want_attention(&mut self, slot: usize) {
-        if let Some(connection) = self.front.connections.get_mut(slot) {
-            if !connection.is_in_attention_list {
-                connection.is_in_attention_list = true;
-                self.attention.push(slot);
-            }
-        }
-    }
-
-    /// Read from and answer all connections that something happened to.
-    fn serve_attention(&mut self) {
-        let slots = std::mem::take(&mut self.attention);
-        for slot in &slots {
-            if let Some(connection) = self.front.connections.get_mut(*slot) {
-                connection.is_in_attention_list = false;
-                self.serve(*slot);
-            }
-        }
-        // Connections that asked again meanwhile come in the next turn.
-        if self.attention.is_empty() {
-            self.attention = slots;
-            self.attention.clear();
-        }
-    }
-
-    /// Take a connection's requests, and answer those that this replica answers by itself.
-    fn serve(&mut self, slot: usize) {
-        if let Some(connection) = self.front.connections.get_mut(slot) {
-            connection.start_turn();
-        }
-        self.finish_alone(slot);
-        let refusal = self.refusal();
-        let write_refusal = self.write_refusal.clone();
-        let mut requests = 0;
-        loop {
-            let intake = Intake {
-                partitions: self.identity.partitions,
-                refusal: refusal.as_ref(),
-                write_refusal: write_refusal.as_ref(),
-                has_room_to_delete: self.space.room() < Room::None,
-                reads: self.config.reads,
-                now: self.now,
-                hits: &self.control.limit_hits,
-            };
-            let Some(connection) = self.front.connections.get_mut(slot) else {
-                return;
-            };
-            let before = connection.requests;
-            let next = connection.next(&intake, &mut self.scratch);
-            requests += connection.requests - before;
-            match next {
-                Ok(Next::Nothing) => break,
-                Ok(Next::Answered) => {}
-                Ok(Next::Command(lane)) => {
-                    self.waiting_commands += 1;
-                    self.lanes[lane].packer.push_ready(slot, connection);
-                }
-                Ok(Next::Local(id, args)) => {
-                    let reply = self.execute_local(slot, id, args.args());
-                    self.answer_local(slot, reply);
-                }
-                Ok(Next::Scan(args)) => self.start_scan(slot, args),
-                Ok(Next::Export) => {
-                    self.start_export(slot);
-                    break;
-                }
-                Ok(Next::LocalTransaction(items)) => {
-                    let reply = self.complete(slot, items, Vec::new());
-                    self.answer_local(slot, reply);
-                }
-                Err(error) => {
-                    tracing::debug!("reading from {}: {error}", connection.peer);
-                    if error.kind() == std::io::ErrorKind::InvalidData {
-                        self.control.limit_hits.count(LimitHit::Tls);
-                    }
-                    self.close(slot);
-                    break;
-                }
-            }
-        }
-        add(&self.control.counters.requests_total, requests);
-        self.dirty.push(slot);
-        let has_more = self.front.connections.get(slot).map(|c| c.has_input_work());
-        if has_more == Some(true) {
-            self.want_attention(slot);
-        }
-    }
-
-    /// What commands for the logs are answered with now, if they are not taken.
-    fn refusal(&self) -> Option<Reply> {
-        if self.is_loading {
-            self.publish();
-            return Some(Reply::error(local::loading_error(&self.control.status())));
-        }
-        if self.control.is_draining() {
-            return Some(Reply::error(DRAINING));
-        }
-        let is_timeless = self.is_timeless;
-        let refusal = is_timeless.then(|| self.clock.look(ClusterClock::refusal));
-        refusal.flatten().map(Reply::error)
-    }
-
-    fn answer_local(&mut self, slot: usize, reply: Reply) {
-        if let Some(connection) = self.front.connections.get_mut(slot) {
-            connection.answer_local(reply);
-        }
-    }
-
-    fn execute_local(&mut self, slot: usize, id: CommandId, args: Args<'_>) -> Reply {
-        self.publish();
-        let control = &self.control;
-        let mut world = World {
-            status: control.status(),
-            expiring_keys: &|| control.expiring_keys(),
-            connections: &mut self.front.connections,
-            slot,
-            password: self.config.password.as_ref(),
-            hits: &self.control.limit_hits,
-            identity: &self.identity,
-            now: self.now,
-        };
-        local::execute(id, args, &mut world)
-    }
-
-    /// Do what is to be done with the reply of a request that went alone.
-    fn finish_alone(&mut self, slot: usize) {
-        let connection = self.front.connections.get_mut(slot);
-        let Some((items, reply)) = connection.and_then(|c| c.take_alone()) else {
-            return;
-        };
-        let reply = match reply {
-            Reply::Array(replies) if !items.is_empty() => self.complete(slot, items, replies),
-            other => other,
-        };
-        if let Some(connection) = self.front.connections.get_mut(slot) {
-            connection.answer_alone(reply);
-        }
-    }
-
-    /// The reply of a transaction, of which `replies` went through the log.
-    fn complete(&mut self, slot: usize, items: Vec<Item>, replies: Vec<Reply>) -> Reply {
-        let mut replies = replies.into_iter();
-        let (mut all, mut len_bytes) = (Vec::with_capacity(items.len()), 0);
-        for item in items {
-            let reply = match item {
-                Item::Replicated => replies.next().unwrap_or(Reply::Nil),
-                Item::Local(..) if len_bytes > VALUES_REPLY_BYTES_MAX => Reply::error(format!(
-                    "ERR the replies of the transaction are over the limit of \
-                     {VALUES_REPLY_BYTES_MAX} bytes; this command was not executed"
-                )),
-                Item::Local(id, args) => self.execute_local(slot, id, args.args()),
-                Item::Answered(reply) => reply,
-            };
-            len_bytes += reply.len_bytes();
-            all.push(reply);
-        }
-        Reply::Array(all)
     }
 
     /// Pack, submit, ask the log, apply and reply until nothing more comes of it, but not for so long
@@ -752,140 +525,6 @@ impl Replica {
         Ok(true)
     }
 
-    /// Take from the bursts what is not a decided value.
-    fn take_reports(&mut self) {
-        let mut failed = Vec::new();
-        let mut needy = Vec::new();
-        for (log, burst) in self.machine.bursts().iter_mut().enumerate() {
-            failed.append(&mut burst.failed);
-            if std::mem::take(&mut burst.checkpoint_needed) {
-                needy.push(log);
-            }
-        }
-        for (ticket, failure) in failed {
-            self.fail(ticket, failure);
-        }
-        self.take_read_reports();
-        if !needy.is_empty() {
-            self.start_loading(needy);
-        }
-    }
-
-    /// Note how far values are applied, and tell the logs how far that survives a crash.
-    fn note_applied(&mut self) {
-        for (lane, applied) in self.lanes.iter_mut().zip(self.machine.applied()) {
-            if lane.applied != applied {
-                lane.applied = applied;
-                lane.last_delivery = self.now;
-            }
-        }
-        self.report_written();
-    }
-
-    /// Write what is applied when it is enough or old enough. Those who wait for replies do not wait for
-    /// that: until it is written, and so told to the logs, acceptors keep it.
-    fn write_if_due(&mut self) -> Result<(), ReplicaError> {
-        if self.is_disk_full() {
-            return Ok(());
-        }
-        let unwritten = self.machine.unwritten();
-        if unwritten == 0 {
-            self.unwritten_since = None;
-            return Ok(());
-        }
-        let since = *self.unwritten_since.get_or_insert(self.now);
-        let is_old = self.now.saturating_duration_since(since) >= UNWRITTEN_AGE_MAX;
-        if is_old || unwritten >= UNWRITTEN_INSTANCES_MAX || self.machine.is_waited_for() {
-            self.machine.flush()?;
-            self.unwritten_since = None;
-            self.report_written();
-        }
-        Ok(())
-    }
-
-    fn report_written(&mut self) {
-        if self.syncer.is_none() {
-            self.report(self.machine.written());
-        }
-    }
-
-    /// Tell the logs: acceptors trim what they are told of.
-    fn report(&mut self, applied: Vec<u64>) {
-        for (log, (lane, applied)) in self.lanes.iter_mut().zip(applied).enumerate() {
-            if lane.reported < applied {
-                lane.reported = applied;
-                self.log.applied(log, applied);
-            }
-        }
-    }
-
-    /// In `sync` mode: let what is applied survive a power cut, then tell the logs.
-    fn sync_if_due(&mut self) -> Result<(), ReplicaError> {
-        let is_disk_full = self.is_disk_full();
-        let Some(syncer) = &mut self.syncer else {
-            return Ok(());
-        };
-        if let Some(result) = syncer.take_result() {
-            result?;
-            self.machine.sync_ends();
-            let synced = std::mem::take(&mut self.syncing);
-            self.report(synced);
-        }
-        let is_due = self.now >= self.sync_after && self.has_unreported() && !is_disk_full;
-        if let Some(syncer) = self.syncer.as_mut().filter(|s| is_due && !s.is_busy()) {
-            self.machine.flush()?;
-            self.machine.sync_begins();
-            self.syncing = self.machine.applied();
-            self.sync_after = self.now + SYNC_PERIOD_MIN;
-            syncer.request();
-        }
-        Ok(())
-    }
-
-    fn write_replies(&mut self) {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        for slot in dirty.drain(..) {
-            let Some(connection) = self.front.connections.get_mut(slot) else {
-                continue;
-            };
-            if connection.is_over_output_limit() {
-                self.close_for(slot, LimitHit::Output);
-                continue;
-            }
-            let was_full = !connection.output.is_empty();
-            if let Err(error) = connection.write_output(self.now) {
-                tracing::debug!("writing to {}: {error}", connection.peer);
-                self.close(slot);
-                continue;
-            }
-            if connection.is_finished() {
-                connection.wire.say_goodbye();
-                self.close(slot);
-                continue;
-            }
-            if was_full {
-                // There was no room for its replies; now there may be.
-                for (log, lane) in self.lanes.iter_mut().enumerate() {
-                    if connection.is_ready_to_pack(log) {
-                        lane.packer.push_ready(slot, connection);
-                    }
-                }
-                if connection.has_input_work() {
-                    self.want_attention(slot);
-                }
-            }
-            self.front.connections.account(slot);
-        }
-        self.dirty = dirty;
-        self.bound_memory();
-    }
-
-    fn close(&mut self, slot: usize) {
-        if let Some(connection) = self.front.close(slot) {
-            self.waiting_commands -= connection.waiting_commands();
-        }
-    }
-
     /// Values of this replica that are undecided or not applied, and commands that wait for others.
     fn in_flight(&self) -> usize {
         let values: usize = self.lanes.iter().map(|l| l.packer.in_flight()).sum();
@@ -906,76 +545,6 @@ impl Replica {
             std::hint::spin_loop();
         }
         self.write_replies();
-        Ok(())
-    }
-
-    /// Let replicated time go on when nobody else does and a key is due to expire.
-    fn tick_if_due(&mut self) {
-        if self.is_loading || self.is_timeless || self.control.is_draining() {
-            return;
-        }
-        for (lane, store) in self.lanes.iter_mut().zip(self.machine.stores()) {
-            if store.earliest_expiry_ms() > self.clock_ms || lane.tick.is_some() {
-                continue;
-            }
-            let has_backlog = store.earliest_expiry_ms() <= store.time_ms();
-            let idle_ms = if has_backlog {
-                TICK_BACKLOG_MS
-            } else {
-                TICK_IDLE_MS
-            };
-            let idle = Duration::from_millis(idle_ms + TICK_STAGGER_MS * self.config.replica_index);
-            if self.now.saturating_duration_since(lane.last_delivery) >= idle {
-                lane.tick = lane.packer.submit_tick(&mut Submission {
-                    connections: &mut self.front.connections,
-                    log: &mut *self.log,
-                    clock_ms: self.clock_ms,
-                    now: self.now,
-                });
-            }
-        }
-    }
-
-    fn start_loading(&mut self, logs: Vec<usize>) {
-        if !self.is_loading {
-            let applied = self.machine.applied();
-            tracing::warn!(?logs, ?applied, "peers no longer hold what is missing");
-        }
-        self.is_loading = true;
-        self.loading_logs = logs;
-        let peers = self.log.checkpoint_peers();
-        let (positions, incoming) = (self.machine.positions(), self.machine.incoming());
-        self.loader.start(self.now, peers, positions, incoming);
-    }
-
-    /// Install a checkpoint that has arrived.
-    fn finish_loading(&mut self) -> Result<(), ReplicaError> {
-        if self.is_disk_full() {
-            return Ok(());
-        }
-        let Some(result) = self.loader.take_result(self.now) else {
-            return Ok(());
-        };
-        match result.map(|()| self.machine.install()) {
-            Ok(Ok(beyond)) => {
-                tracing::info!(applied = ?self.machine.applied(), "installed a checkpoint");
-                add(&self.control.counters.checkpoints_installed_total, 1);
-                for (log, applied) in beyond {
-                    self.log.reset(log, applied);
-                    self.lanes[log].reported = applied;
-                }
-                self.note_applied();
-                self.is_loading = false;
-                self.orphan_values();
-            }
-            // The log went on meanwhile; if it still needs a checkpoint it says so again.
-            Ok(Err(error @ StoreError::CheckpointTooOld { .. })) => {
-                tracing::warn!("installing a checkpoint: {error}");
-                self.is_loading = false;
-            }
-            Ok(Err(error)) => return Err(error.into()),
-            Err(error) => tracing::warn!("fetching a checkpoint: {error}"),
-        }
         Ok(())
     }
 

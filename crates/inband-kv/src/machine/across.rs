@@ -1,0 +1,79 @@
+//! The keys of several partitions, for a command that concerns them all.
+
+use crate::keyspace::{Keys, Record, View};
+use crate::partition::partition_of;
+
+/// The keyspaces of the partitions that a command concerns.
+pub(super) struct Across<'a> {
+    views: Vec<Option<View<'a>>>,
+}
+
+impl<'a> Across<'a> {
+    pub(super) fn new(partitions: usize) -> Self {
+        Self {
+            views: (0..partitions).map(|_| None).collect(),
+        }
+    }
+
+    pub(super) fn put(&mut self, partition: usize, view: View<'a>) {
+        self.views[partition] = Some(view);
+    }
+
+    fn of(&mut self, key: &[u8]) -> &mut View<'a> {
+        let partition = partition_of(key, self.views.len());
+        self.views[partition]
+            .as_mut()
+            .expect("the partition of every key of a command is involved")
+    }
+
+    fn involved(&self) -> impl Iterator<Item = &View<'a>> {
+        self.views.iter().flatten()
+    }
+}
+
+impl Keys for Across<'_> {
+    fn now_ms(&self) -> u64 {
+        self.involved().map(View::now_ms).max().unwrap_or(0)
+    }
+
+    fn get(&mut self, key: &[u8]) -> Result<Option<Record<'_>>, rocksdb::Error> {
+        self.of(key).get(key)
+    }
+
+    fn put(&mut self, key: &[u8], expire_at_ms: u64, value: &[u8]) -> Result<(), rocksdb::Error> {
+        self.of(key).put(key, expire_at_ms, value)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool, rocksdb::Error> {
+        self.of(key).delete(key)
+    }
+
+    fn count(&self) -> u64 {
+        self.involved().map(View::count).sum()
+    }
+
+    fn flush(&mut self) {
+        self.views.iter_mut().flatten().for_each(View::flush);
+    }
+
+    fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error> {
+        let mut goes_on = true;
+        for view in self.views.iter_mut().flatten() {
+            view.each(&mut |key| {
+                goes_on = visit(key);
+                goes_on
+            })?;
+            if !goes_on {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn grown_len_bytes_max(&self) -> usize {
+        self.involved()
+            .map(View::grown_len_bytes_max)
+            .min()
+            .unwrap_or(0)
+    }
+}

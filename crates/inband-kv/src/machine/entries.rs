@@ -1,0 +1,347 @@
+//! Entries of the log of commands over several partitions: queueing and executing them.
+
+use inband_resp::reply::Reply;
+use rocksdb::WriteBatch;
+
+use super::across::Across;
+use super::queue::{Entry, Queue};
+use super::{empty_batches, Machine};
+use crate::command::Command;
+use crate::cut::Cut;
+use crate::engine;
+use crate::store::{execute_stamped, BatchRecords, Outcomes, StoreError, Work};
+
+impl Machine {
+    pub(super) fn take_queued(&mut self, outcomes: &mut Outcomes) {
+        let partitions = self.config.partitions;
+        for queued in self.shards[partitions].store.take_queued() {
+            outcomes.commands += 1;
+            let number = queued.number;
+            let Some(entry) = Entry::new(queued, partitions) else {
+                let reply = Reply::error("ERR malformed command in a value");
+                outcomes.entries.push((number, reply));
+                self.shards[partitions].store.forget_entry(number, &[]);
+                continue;
+            };
+            self.push_entry(number, entry);
+        }
+        self.queue.delivered = self.shards[partitions].store.last_entry();
+    }
+
+    /// Queue an entry for the partitions that have not executed it.
+    pub(super) fn push_entry(&mut self, number: u64, entry: Entry) {
+        let shards = &self.shards;
+        let waiting: Vec<usize> = entry
+            .involved
+            .iter()
+            .copied()
+            .filter(|partition| shards[*partition].store.done_entry() < number)
+            .collect();
+        if waiting.is_empty() {
+            return self.forget(number, &entry);
+        }
+        self.queue.push(number, entry, &waiting);
+    }
+
+    /// An entry was executed everywhere.
+    pub(super) fn forget(&mut self, number: u64, entry: &Entry) {
+        let queue = &mut self.shards[self.config.partitions].store;
+        queue.forget_entry(number, &entry.involved);
+        if !entry.is_free {
+            return self.shards[entry.involved[0]].store.forget_redo(number);
+        }
+        for partition in &entry.involved {
+            self.shards[*partition].store.forget_time(number);
+        }
+    }
+
+    /// Execute what can be executed of what this partition waits for.
+    pub(super) fn execute_at(
+        &mut self,
+        partition: usize,
+        outcomes: &mut Outcomes,
+    ) -> Result<bool, StoreError> {
+        let mut has_progress = false;
+        while let Some(number) = self.next_entry_at(partition) {
+            let entry = &self.queue.entries[&number];
+            let is_done = |p: &usize| self.shards[*p].store.done_entry() >= number;
+            // Before a crash, or by the peer whose checkpoint some of the stores are.
+            let was_executed = match entry.is_free {
+                true => entry.involved.iter().any(is_done),
+                false => is_done(&entry.involved[0]),
+            };
+            if was_executed && entry.is_free {
+                self.pass_read(number, partition)?;
+            } else if was_executed {
+                self.redo(number, partition)?;
+            } else {
+                let is_ready = |p: &usize| self.next_entry_at(*p) == Some(number);
+                if !entry.involved.iter().all(is_ready) {
+                    return Ok(has_progress);
+                }
+                self.execute(number, outcomes)?;
+            }
+            has_progress = true;
+        }
+        Ok(has_progress)
+    }
+
+    /// The entry that this partition is to execute next at the marker where it stands.
+    pub(super) fn next_entry_at(&self, partition: usize) -> Option<u64> {
+        let marker = self.shards[partition].standing?;
+        if marker > self.queue.delivered {
+            return None;
+        }
+        self.queue.next(partition).filter(|entry| *entry <= marker)
+    }
+
+    pub(super) fn done_at(&mut self, number: u64, partition: usize) {
+        if let Some(entry) = self.queue.done(number, partition) {
+            self.forget(number, &entry);
+        }
+    }
+
+    /// Take this partition's part of an entry from the record of its execution.
+    pub(super) fn redo(&mut self, number: u64, partition: usize) -> Result<(), StoreError> {
+        let lowest = self.queue.entries[&number].involved[0];
+        let redo = self.shards[lowest].store.redo(number, partition)?;
+        let batch = redo.ok_or(StoreError::Torn { entry: number })?;
+        tracing::info!(partition, entry = number, "redone after a crash");
+        let shard = &mut self.shards[partition];
+        shard.store.restore(batch)?;
+        self.leave_marker(partition);
+        self.done_at(number, partition);
+        Ok(())
+    }
+
+    /// Pass an entry that only reads and that others of its partitions have passed. There are
+    /// markers for it in all of them, or they could not have done so.
+    pub(super) fn pass_read(&mut self, number: u64, partition: usize) -> Result<(), StoreError> {
+        let entry = &self.queue.entries[&number];
+        let mut now_ms = entry.time_ms;
+        for other in &entry.involved {
+            let noted_ms = self.shards[*other].store.noted_time_ms(number)?;
+            now_ms = now_ms.max(noted_ms.unwrap_or(0));
+        }
+        self.shards[partition].store.entry_done(number, now_ms);
+        self.done_at(number, partition);
+        Ok(())
+    }
+
+    /// The store may have passed the marker where it stood: look again where it is.
+    pub(super) fn leave_marker(&mut self, partition: usize) {
+        let (shard, burst) = (&mut self.shards[partition], &self.bursts[partition]);
+        let next = burst.get(shard.taken).map(|decided| decided.instance);
+        if next == Some(shard.store.applied()) {
+            shard.taken += 1;
+            shard.standing = None;
+        }
+    }
+
+    /// Execute an entry in all its partitions, which all stand at a marker that covers it.
+    pub(super) fn execute(
+        &mut self,
+        number: u64,
+        outcomes: &mut Outcomes,
+    ) -> Result<(), StoreError> {
+        let entry = self.queue.take(number);
+        let is_done = |p: &usize| self.shards[*p].store.done_entry() >= number;
+        if entry.involved.iter().any(is_done) {
+            return Err(StoreError::Torn { entry: number });
+        }
+        let now_ms = self.time_of(&entry);
+        if entry.is_free {
+            self.read(&entry, number, now_ms, outcomes)?;
+        } else {
+            self.change(&entry, number, now_ms, outcomes)?;
+        }
+        for partition in &entry.involved {
+            self.done_at(number, *partition);
+        }
+        Ok(())
+    }
+
+    /// Execute an entry that only reads, if this process waits for its reply.
+    pub(super) fn read(
+        &mut self,
+        entry: &Entry,
+        number: u64,
+        now_ms: u64,
+        outcomes: &mut Outcomes,
+    ) -> Result<(), StoreError> {
+        if entry.is_own() {
+            let mut nothing = empty_batches(entry);
+            let reply = self.execute_in(entry, number, now_ms, &mut nothing)?;
+            outcomes.entries.push((number, reply));
+        }
+        for partition in &entry.involved {
+            let store = &mut self.shards[*partition].store;
+            if now_ms > entry.time_ms {
+                store.note_time(number, now_ms)?;
+            }
+            store.entry_done(number, now_ms);
+        }
+        let cut = entry.ticket.and_then(|ticket| self.cuts.remove(&ticket));
+        cut.map_or(Ok(()), |cut| self.show(cut))
+    }
+
+    /// Let somebody look at the stores as they are.
+    pub(super) fn show(&mut self, cut: Cut) -> Result<(), StoreError> {
+        for shard in &mut self.shards {
+            shard.store.flush()?;
+        }
+        let dbs = self.shards.iter().map(|shard| shard.store.db().clone());
+        cut.show(dbs.collect());
+        Ok(())
+    }
+
+    pub(super) fn change(
+        &mut self,
+        entry: &Entry,
+        number: u64,
+        now_ms: u64,
+        outcomes: &mut Outcomes,
+    ) -> Result<(), StoreError> {
+        for partition in &entry.involved {
+            self.shards[*partition].store.flush()?;
+        }
+        let mut batches = empty_batches(entry);
+        let reply = self.execute_in(entry, number, now_ms, &mut batches)?;
+        if entry.is_own() {
+            outcomes.entries.push((number, reply));
+        }
+        for partition in &entry.involved {
+            self.shards[*partition].store.entry_done(number, now_ms);
+        }
+        self.write(entry, number, batches, outcomes)
+    }
+
+    /// Replicated time of an entry's execution: the latest of all partitions concerned.
+    pub(super) fn time_of(&self, entry: &Entry) -> u64 {
+        let times = entry
+            .involved
+            .iter()
+            .map(|p| self.shards[*p].store.time_ms());
+        times.max().unwrap_or(0).max(entry.time_ms)
+    }
+
+    pub(super) fn execute_in(
+        &mut self,
+        entry: &Entry,
+        number: u64,
+        now_ms: u64,
+        batches: &mut [WriteBatch],
+    ) -> Result<Reply, StoreError> {
+        let Some((command, stamp)) = Command::decode(&entry.command) else {
+            return Ok(Reply::error("ERR malformed command in a value"));
+        };
+        let mut across = Across::new(self.config.partitions);
+        let mut clients = Vec::new();
+        for (partition, shard) in self.shards.iter_mut().enumerate() {
+            if entry.involved.binary_search(&partition).is_ok() {
+                shard.store.start()?;
+                let Work {
+                    view,
+                    clients: c,
+                    meta,
+                } = shard.store.work(now_ms)?;
+                across.put(partition, view);
+                clients.push((c, meta));
+            }
+        }
+        let mut parts = clients.into_iter().zip(batches);
+        let reply = match (&command, stamp) {
+            (Command::SessionNew { owner }, _) => {
+                for ((clients, meta), batch) in parts {
+                    clients.open_as(number, *owner, now_ms, &mut BatchRecords { batch, meta });
+                }
+                Reply::Integer(number as i64)
+            }
+            (command, Some(stamp)) => {
+                let Some(((clients, meta), batch)) = parts.next() else {
+                    return Ok(Reply::Nil);
+                };
+                let mut records = BatchRecords { batch, meta };
+                clients.expire(now_ms, &mut records);
+                execute_stamped(&mut across, clients, &mut records, command, stamp)?
+            }
+            (command, None) => engine::execute(&mut across, command)?,
+        };
+        if entry.is_free {
+            for partition in &entry.involved {
+                self.shards[*partition].store.finish();
+            }
+        }
+        Ok(reply)
+    }
+
+    /// Write the effects of an entry: those on the lowest partition together with a record of the
+    /// others', then the others.
+    pub(super) fn write(
+        &mut self,
+        entry: &Entry,
+        number: u64,
+        mut batches: Vec<WriteBatch>,
+        outcomes: &mut Outcomes,
+    ) -> Result<(), StoreError> {
+        for (partition, batch) in entry.involved.iter().zip(&mut batches) {
+            let is_last = self
+                .queue
+                .is_last_at(*partition, self.shards[*partition].standing);
+            let shard = &mut self.shards[*partition];
+            if let Some(marker) = self.bursts[*partition].get(shard.taken).filter(|_| is_last) {
+                shard.store.pass_marker(&marker, outcomes)?;
+            }
+            shard.store.fill(batch)?;
+        }
+        let (lowest, others) = batches.split_at_mut(1);
+        let logs = entry.involved[1..].iter().copied();
+        let store = &self.shards[entry.involved[0]].store;
+        store.put_redo(number, logs.zip(others.iter()), &mut lowest[0])?;
+        for (at, (partition, batch)) in entry.involved.iter().zip(batches).enumerate() {
+            let sync = self.config.sync && at == 0;
+            let store = &mut self.shards[*partition].store;
+            store.write(batch, sync)?;
+            store.finish();
+            self.leave_marker(*partition);
+        }
+        Ok(())
+    }
+
+    /// Read the queue from its store: at the start and after a checkpoint.
+    pub(super) fn load_queue(&mut self) -> Result<(), StoreError> {
+        let Some(log) = self.queue_log() else {
+            return Ok(());
+        };
+        self.queue = Queue::new(self.config.partitions);
+        let queue = &self.shards[log].store;
+        self.queue.delivered = queue.last_entry();
+        for (shard, removed) in self.shards.iter().zip(queue.last_removed()) {
+            if shard.store.done_entry() < *removed {
+                return Err(StoreError::Torn { entry: *removed });
+            }
+        }
+        for queued in queue.queue()? {
+            let number = queued.number;
+            match Entry::new(queued, self.config.partitions) {
+                Some(entry) => self.push_entry(number, entry),
+                None => self.shards[log].store.forget_entry(number, &[]),
+            }
+        }
+        for partition in 0..self.config.partitions {
+            let store = &mut self.shards[partition].store;
+            // A power cut may have taken entries from the queue whose effects are here: the log
+            // delivers them again.
+            let delivered = self.queue.delivered;
+            let is_over =
+                |number: &u64| *number <= delivered && !self.queue.entries.contains_key(number);
+            for number in store.redo_entries()?.into_iter().filter(is_over) {
+                store.forget_redo(number);
+            }
+            for number in store.noted_times()?.into_iter().filter(is_over) {
+                store.forget_time(number);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,248 @@
+//! Clients: accepting them, taking their requests, writing their replies.
+
+use inband_resp::reply::Reply;
+use inband_resp::request::Args;
+
+use super::{Replica, DRAINING};
+use crate::cluster_clock::ClusterClock;
+use crate::connection::{Connection, Intake, Item, Next};
+use crate::control::add;
+use crate::limit_hits::LimitHit;
+use crate::limits::VALUES_REPLY_BYTES_MAX;
+use crate::local::{self, World};
+use crate::space::Room;
+use crate::table::CommandId;
+
+impl Replica {
+    /// One that loads or drains answers LOADING. When the process ends, new clients wait for the one that comes next: a
+    /// supervisor or systemd may hold the socket; if nobody does, they are told by its end.
+    pub(super) fn accepts(&self) -> bool {
+        !self.control.is_ending()
+    }
+
+    pub(super) fn accept(&mut self) {
+        if self.accepts() {
+            let partitions = self.identity.partitions;
+            let is_trusted = self.config.password.is_none();
+            let make = |arrival| Connection::new(arrival, partitions, is_trusted);
+            let accepted = self.front.accept(self.now, make);
+            for slot in accepted.slots {
+                self.want_attention(slot);
+            }
+            let hits = &self.control.limit_hits;
+            (0..accepted.refused).for_each(|_| hits.count(LimitHit::Clients));
+            if let Some(error) = accepted.failure {
+                hits.count(LimitHit::Accept);
+                if self.seldom.is_due() {
+                    tracing::warn!(
+                        "accepting a client: {error}; raise the limit of open files (ulimit -n) or lower \
+                         host.limits.max_clients"
+                    );
+                }
+            }
+        }
+    }
+
+    pub(super) fn want_attention(&mut self, slot: usize) {
+        if let Some(connection) = self.front.connections.get_mut(slot) {
+            if !connection.is_in_attention_list {
+                connection.is_in_attention_list = true;
+                self.attention.push(slot);
+            }
+        }
+    }
+
+    /// Read from and answer all connections that something happened to.
+    pub(super) fn serve_attention(&mut self) {
+        let slots = std::mem::take(&mut self.attention);
+        for slot in &slots {
+            if let Some(connection) = self.front.connections.get_mut(*slot) {
+                connection.is_in_attention_list = false;
+                self.serve(*slot);
+            }
+        }
+        // Connections that asked again meanwhile come in the next turn.
+        if self.attention.is_empty() {
+            self.attention = slots;
+            self.attention.clear();
+        }
+    }
+
+    /// Take a connection's requests, and answer those that this replica answers by itself.
+    pub(super) fn serve(&mut self, slot: usize) {
+        if let Some(connection) = self.front.connections.get_mut(slot) {
+            connection.start_turn();
+        }
+        self.finish_alone(slot);
+        let refusal = self.refusal();
+        let write_refusal = self.write_refusal.clone();
+        let mut requests = 0;
+        loop {
+            let intake = Intake {
+                partitions: self.identity.partitions,
+                refusal: refusal.as_ref(),
+                write_refusal: write_refusal.as_ref(),
+                has_room_to_delete: self.space.room() < Room::None,
+                reads: self.config.reads,
+                now: self.now,
+                hits: &self.control.limit_hits,
+            };
+            let Some(connection) = self.front.connections.get_mut(slot) else {
+                return;
+            };
+            let before = connection.requests;
+            let next = connection.next(&intake, &mut self.scratch);
+            requests += connection.requests - before;
+            match next {
+                Ok(Next::Nothing) => break,
+                Ok(Next::Answered) => {}
+                Ok(Next::Command(lane)) => {
+                    self.waiting_commands += 1;
+                    self.lanes[lane].packer.push_ready(slot, connection);
+                }
+                Ok(Next::Local(id, args)) => {
+                    let reply = self.execute_local(slot, id, args.args());
+                    self.answer_local(slot, reply);
+                }
+                Ok(Next::Scan(args)) => self.start_scan(slot, args),
+                Ok(Next::Export) => {
+                    self.start_export(slot);
+                    break;
+                }
+                Ok(Next::LocalTransaction(items)) => {
+                    let reply = self.complete(slot, items, Vec::new());
+                    self.answer_local(slot, reply);
+                }
+                Err(error) => {
+                    tracing::debug!("reading from {}: {error}", connection.peer);
+                    if error.kind() == std::io::ErrorKind::InvalidData {
+                        self.control.limit_hits.count(LimitHit::Tls);
+                    }
+                    self.close(slot);
+                    break;
+                }
+            }
+        }
+        add(&self.control.counters.requests_total, requests);
+        self.dirty.push(slot);
+        let has_more = self.front.connections.get(slot).map(|c| c.has_input_work());
+        if has_more == Some(true) {
+            self.want_attention(slot);
+        }
+    }
+
+    /// What commands for the logs are answered with now, if they are not taken.
+    pub(super) fn refusal(&self) -> Option<Reply> {
+        if self.is_loading {
+            self.publish();
+            return Some(Reply::error(local::loading_error(&self.control.status())));
+        }
+        if self.control.is_draining() {
+            return Some(Reply::error(DRAINING));
+        }
+        let is_timeless = self.is_timeless;
+        let refusal = is_timeless.then(|| self.clock.look(ClusterClock::refusal));
+        refusal.flatten().map(Reply::error)
+    }
+
+    pub(super) fn answer_local(&mut self, slot: usize, reply: Reply) {
+        if let Some(connection) = self.front.connections.get_mut(slot) {
+            connection.answer_local(reply);
+        }
+    }
+
+    pub(super) fn execute_local(&mut self, slot: usize, id: CommandId, args: Args<'_>) -> Reply {
+        self.publish();
+        let control = &self.control;
+        let mut world = World {
+            status: control.status(),
+            expiring_keys: &|| control.expiring_keys(),
+            connections: &mut self.front.connections,
+            slot,
+            password: self.config.password.as_ref(),
+            hits: &self.control.limit_hits,
+            identity: &self.identity,
+            now: self.now,
+        };
+        local::execute(id, args, &mut world)
+    }
+
+    /// Do what is to be done with the reply of a request that went alone.
+    pub(super) fn finish_alone(&mut self, slot: usize) {
+        let connection = self.front.connections.get_mut(slot);
+        let Some((items, reply)) = connection.and_then(|c| c.take_alone()) else {
+            return;
+        };
+        let reply = match reply {
+            Reply::Array(replies) if !items.is_empty() => self.complete(slot, items, replies),
+            other => other,
+        };
+        if let Some(connection) = self.front.connections.get_mut(slot) {
+            connection.answer_alone(reply);
+        }
+    }
+
+    /// The reply of a transaction, of which `replies` went through the log.
+    pub(super) fn complete(&mut self, slot: usize, items: Vec<Item>, replies: Vec<Reply>) -> Reply {
+        let mut replies = replies.into_iter();
+        let (mut all, mut len_bytes) = (Vec::with_capacity(items.len()), 0);
+        for item in items {
+            let reply = match item {
+                Item::Replicated => replies.next().unwrap_or(Reply::Nil),
+                Item::Local(..) if len_bytes > VALUES_REPLY_BYTES_MAX => Reply::error(format!(
+                    "ERR the replies of the transaction are over the limit of \
+                     {VALUES_REPLY_BYTES_MAX} bytes; this command was not executed"
+                )),
+                Item::Local(id, args) => self.execute_local(slot, id, args.args()),
+                Item::Answered(reply) => reply,
+            };
+            len_bytes += reply.len_bytes();
+            all.push(reply);
+        }
+        Reply::Array(all)
+    }
+
+    pub(super) fn write_replies(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for slot in dirty.drain(..) {
+            let Some(connection) = self.front.connections.get_mut(slot) else {
+                continue;
+            };
+            if connection.is_over_output_limit() {
+                self.close_for(slot, LimitHit::Output);
+                continue;
+            }
+            let was_full = !connection.output.is_empty();
+            if let Err(error) = connection.write_output(self.now) {
+                tracing::debug!("writing to {}: {error}", connection.peer);
+                self.close(slot);
+                continue;
+            }
+            if connection.is_finished() {
+                connection.wire.say_goodbye();
+                self.close(slot);
+                continue;
+            }
+            if was_full {
+                // There was no room for its replies; now there may be.
+                for (log, lane) in self.lanes.iter_mut().enumerate() {
+                    if connection.is_ready_to_pack(log) {
+                        lane.packer.push_ready(slot, connection);
+                    }
+                }
+                if connection.has_input_work() {
+                    self.want_attention(slot);
+                }
+            }
+            self.front.connections.account(slot);
+        }
+        self.dirty = dirty;
+        self.bound_memory();
+    }
+
+    pub(super) fn close(&mut self, slot: usize) {
+        if let Some(connection) = self.front.close(slot) {
+            self.waiting_commands -= connection.waiting_commands();
+        }
+    }
+}

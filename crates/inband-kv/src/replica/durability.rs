@@ -1,0 +1,129 @@
+//! What is applied is written, synced and reported to the logs; and the room that this takes on the disks.
+
+use inband_resp::reply::Reply;
+
+use super::{Replica, ReplicaError, SYNC_PERIOD_MIN, UNWRITTEN_AGE_MAX};
+use crate::control::lock;
+use crate::limits::UNWRITTEN_INSTANCES_MAX;
+use crate::space::Room;
+
+impl Replica {
+    /// May nothing be written any more?
+    pub(super) fn is_disk_full(&self) -> bool {
+        self.space.room() == Room::None
+    }
+
+    /// Is there room for what clients write?
+    pub(super) fn look_at_disks(&mut self) {
+        if !self.space.look(self.now) {
+            return;
+        }
+        let room = self.space.room();
+        let short = Some(self.space.why()).filter(|_| room != Room::Enough);
+        match short {
+            Some(why) => tracing::warn!(?room, "writes are refused: {why}"),
+            None => tracing::info!("there is room on the disks; writes are taken again"),
+        }
+        *lock(&self.control.write_refusal) = short.map(|why| format!("writes: {why}"));
+        self.write_refusal = short.map(|why| {
+            Reply::error(format!(
+                "MISCONF not applied: {why}; reads are served. Make room, and writes are taken again"
+            ))
+        });
+    }
+
+    /// Is something applied of which a log was not told?
+    pub(super) fn has_unreported(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.applied != lane.reported)
+    }
+
+    /// Take from the bursts what is not a decided value.
+    pub(super) fn take_reports(&mut self) {
+        let mut failed = Vec::new();
+        let mut needy = Vec::new();
+        for (log, burst) in self.machine.bursts().iter_mut().enumerate() {
+            failed.append(&mut burst.failed);
+            if std::mem::take(&mut burst.checkpoint_needed) {
+                needy.push(log);
+            }
+        }
+        for (ticket, failure) in failed {
+            self.fail(ticket, failure);
+        }
+        self.take_read_reports();
+        if !needy.is_empty() {
+            self.start_loading(needy);
+        }
+    }
+
+    /// Note how far values are applied, and tell the logs how far that survives a crash.
+    pub(super) fn note_applied(&mut self) {
+        for (lane, applied) in self.lanes.iter_mut().zip(self.machine.applied()) {
+            if lane.applied != applied {
+                lane.applied = applied;
+                lane.last_delivery = self.now;
+            }
+        }
+        self.report_written();
+    }
+
+    /// Write what is applied when it is enough or old enough. Those who wait for replies do not wait for
+    /// that: until it is written, and so told to the logs, acceptors keep it.
+    pub(super) fn write_if_due(&mut self) -> Result<(), ReplicaError> {
+        if self.is_disk_full() {
+            return Ok(());
+        }
+        let unwritten = self.machine.unwritten();
+        if unwritten == 0 {
+            self.unwritten_since = None;
+            return Ok(());
+        }
+        let since = *self.unwritten_since.get_or_insert(self.now);
+        let is_old = self.now.saturating_duration_since(since) >= UNWRITTEN_AGE_MAX;
+        if is_old || unwritten >= UNWRITTEN_INSTANCES_MAX || self.machine.is_waited_for() {
+            self.machine.flush()?;
+            self.unwritten_since = None;
+            self.report_written();
+        }
+        Ok(())
+    }
+
+    pub(super) fn report_written(&mut self) {
+        if self.syncer.is_none() {
+            self.report(self.machine.written());
+        }
+    }
+
+    /// Tell the logs: acceptors trim what they are told of.
+    pub(super) fn report(&mut self, applied: Vec<u64>) {
+        for (log, (lane, applied)) in self.lanes.iter_mut().zip(applied).enumerate() {
+            if lane.reported < applied {
+                lane.reported = applied;
+                self.log.applied(log, applied);
+            }
+        }
+    }
+
+    /// In `sync` mode: let what is applied survive a power cut, then tell the logs.
+    pub(super) fn sync_if_due(&mut self) -> Result<(), ReplicaError> {
+        let is_disk_full = self.is_disk_full();
+        let Some(syncer) = &mut self.syncer else {
+            return Ok(());
+        };
+        if let Some(result) = syncer.take_result() {
+            result?;
+            self.machine.sync_ends();
+            let synced = std::mem::take(&mut self.syncing);
+            self.report(synced);
+        }
+        let is_due = self.now >= self.sync_after && self.has_unreported() && !is_disk_full;
+        if let Some(syncer) = self.syncer.as_mut().filter(|s| is_due && !s.is_busy()) {
+            self.machine.flush()?;
+            self.machine.sync_begins();
+            self.syncing = self.machine.applied();
+            self.sync_after = self.now + SYNC_PERIOD_MIN;
+            syncer.request();
+        }
+        Ok(())
+    }
+}
