@@ -32,8 +32,8 @@ use crate::state::{Change, Command, Refusal};
 use crate::timing::{Micros, Timing};
 use call::cluster_id;
 use files::FileNotes;
-pub use net::DoorCounters;
-use net::{Announcement, Body, Door, Event, Frame};
+pub use net::ListenerCounters;
+use net::{Announcement, Body, Event, Frame, ListenerState};
 
 /// A tick of Raft.
 const RAFT_TICK_US: Micros = 50_000;
@@ -124,7 +124,7 @@ pub struct Service {
     control: SocketAddr,
     threads: Vec<thread::JoinHandle<()>>,
     identity: Identity,
-    counters: Arc<DoorCounters>,
+    counters: Arc<ListenerCounters>,
 }
 
 impl Service {
@@ -141,13 +141,13 @@ impl Service {
             source,
         })?;
         let cluster = cluster_id(&config.cluster);
-        let counters: Arc<DoorCounters> = Arc::default();
+        let counters: Arc<ListenerCounters> = Arc::default();
         let transport = config.transport.clone();
         let worker = Worker::new(config, acceptor, hooks, counters.clone())?;
         let identity = worker.identity;
         let (events, arriving) = mpsc::sync_channel(EVENTS_MAX);
         let stop = Arc::new(AtomicBool::new(false));
-        let door = Door {
+        let shared = ListenerState {
             cluster,
             events: events.clone(),
             stop: stop.clone(),
@@ -155,7 +155,7 @@ impl Service {
             incoming_bytes: Arc::default(),
             transport,
         };
-        let listening = net::listen(listener, door)?;
+        let listening = net::listen(listener, shared)?;
         let working = thread::Builder::new()
             .name("control".into())
             .spawn(move || worker.run(&arriving))?;
@@ -175,7 +175,7 @@ impl Service {
     }
 
     /// What strangers were refused at its socket.
-    pub fn counters(&self) -> Arc<DoorCounters> {
+    pub fn counters(&self) -> Arc<ListenerCounters> {
         self.counters.clone()
     }
 }
@@ -208,7 +208,7 @@ struct Worker<A> {
     hooks: Box<dyn Hooks>,
     disk: Disk,
     links: Links<Frame>,
-    counters: Arc<DoorCounters>,
+    counters: Arc<ListenerCounters>,
     /// Messages of this host to itself.
     local: Vec<Message>,
     /// If this host keeps the configuration.
@@ -233,7 +233,7 @@ impl<A: AcceptorState> Worker<A> {
         config: ServiceConfig,
         acceptor: Option<A>,
         hooks: Box<dyn Hooks>,
-        counters: Arc<DoorCounters>,
+        counters: Arc<ListenerCounters>,
     ) -> Result<Worker<A>, ServiceError> {
         let mut disk = Disk::open(&config.dir)?;
         let identity = files::identity(&mut disk, rand::random())?;

@@ -24,7 +24,7 @@ use inband_paxos::key_file::KeyFile;
 use inband_resp::front::{Front, Ready};
 use inband_resp::limits::STUCK_CLIENTS_PERIOD_MS;
 use inband_resp::password::Password;
-use inband_resp::patience::Patience;
+use inband_resp::timeouts::ClientTimeouts;
 use rustls::ServerConfig;
 
 use crate::client::{self, Op, Out, SubmitError, Ticket};
@@ -57,7 +57,7 @@ pub struct Doors {
     /// Memory that all of them make the gateway hold.
     pub memory_bytes_max: usize,
     /// How long they may keep it waiting.
-    pub patience: Patience,
+    pub timeouts: ClientTimeouts,
 }
 
 impl Default for Doors {
@@ -67,7 +67,7 @@ impl Default for Doors {
             tls: None,
             clients_max: GATEWAY_CLIENTS_MAX,
             memory_bytes_max: GATEWAY_MEMORY_BYTES_MAX,
-            patience: Patience::default(),
+            timeouts: ClientTimeouts::default(),
         }
     }
 }
@@ -325,9 +325,9 @@ impl Gateway {
             return;
         }
         self.stuck_looked_at = now;
-        let patience = self.doors.patience;
+        let timeouts = self.doors.timeouts;
         let places = self.front.connections.places();
-        let stuck = places.filter_map(|(slot, c)| Some((slot, c.stuck(now, &patience)?)));
+        let stuck = places.filter_map(|(slot, c)| Some((slot, c.timed_out(now, &timeouts)?)));
         for (slot, stuck) in stuck.collect::<Vec<_>>() {
             self.close(slot, stuck.into());
         }

@@ -19,7 +19,7 @@ use inband_flair::config::{
 };
 use inband_flair::gateway::{Doors, Gateway};
 use inband_resp::password::Password;
-use inband_resp::patience::Patience;
+use inband_resp::timeouts::ClientTimeouts;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(400);
@@ -225,8 +225,8 @@ fn wait_for_end(mut stream: TcpStream) {
     while matches!(stream.read(&mut sink), Ok(len) if len > 0) {}
 }
 
-fn short_patience() -> Patience {
-    Patience {
+fn short_patience() -> ClientTimeouts {
+    ClientTimeouts {
         incomplete: SHORT,
         password: SHORT,
         unread: SHORT,
@@ -262,7 +262,7 @@ fn clients_are_as_many_as_may_come_and_a_flood_ends_nothing() {
 #[test]
 fn a_request_that_does_not_end_is_hung_up_on() {
     let served = Served::new(Doors {
-        patience: short_patience(),
+        timeouts: short_patience(),
         ..Doors::default()
     });
     let mut bystander = served.connect();
@@ -283,7 +283,7 @@ fn a_request_that_does_not_end_is_hung_up_on() {
 #[test]
 fn who_reads_no_answers_is_hung_up_on() {
     let served = Served::new(Doors {
-        patience: short_patience(),
+        timeouts: short_patience(),
         ..Doors::default()
     });
     let mut bystander = served.connect();
@@ -374,7 +374,7 @@ fn without_the_password_nobody_is_served() {
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("set");
     let served = Served::new(Doors {
         password: Some(Password::read(&file).expect("a password")),
-        patience: short_patience(),
+        timeouts: short_patience(),
         ..Doors::default()
     });
     let mut one = served.connect();

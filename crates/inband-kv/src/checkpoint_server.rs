@@ -17,7 +17,7 @@ use crate::checkpoint::{
     TransferError, ANSWER_OK, ANSWER_REFUSED, CHUNK_LEN_BYTES, END_MAGIC, MAGIC,
 };
 use crate::clock_exchange::{SharedClock, CLOCK_MAGIC};
-use crate::limit_hits::{LimitHit, LimitHits, Seldom};
+use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
 use crate::limits::{
     CHECKPOINT_IO_TIMEOUT_MS, CHECKPOINT_REQUEST_MS_MAX, CHECKPOINT_TRANSFERS_MAX,
 };
@@ -40,7 +40,7 @@ struct Shared {
     served: Arc<AtomicU64>,
     hits: Arc<LimitHits>,
     /// For what strangers can make happen.
-    seldom: Seldom,
+    log_limit: RateLimit,
     transport: Transport,
     /// Peers may ask for the time.
     clock: Option<SharedClock>,
@@ -58,7 +58,7 @@ impl Shared {
             TransferError::Damaged(_) => self.hits.count(LimitHit::CheckpointProtocol),
             _ => {}
         }
-        if self.seldom.is_due() {
+        if self.log_limit.is_due() {
             tracing::warn!("sending a checkpoint to {peer}: {error}");
         }
     }
@@ -93,7 +93,7 @@ impl CheckpointServer {
             next_number: AtomicU64::new(0),
             served,
             hits,
-            seldom: Seldom::default(),
+            log_limit: RateLimit::default(),
             transport,
             clock,
         });
@@ -144,7 +144,7 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>) {
             Ok(accepted) => accepted,
             Err(error) => {
                 shared.hits.count(LimitHit::Accept);
-                if shared.seldom.is_due() {
+                if shared.log_limit.is_due() {
                     tracing::warn!("accepting a peer for a checkpoint: {error}");
                 }
                 std::thread::sleep(ACCEPT_PAUSE);
@@ -154,7 +154,7 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>) {
         if shared.transfers.fetch_add(1, Ordering::AcqRel) >= CHECKPOINT_TRANSFERS_MAX {
             shared.transfers.fetch_sub(1, Ordering::AcqRel);
             shared.hits.count(LimitHit::CheckpointTransfers);
-            if shared.seldom.is_due() {
+            if shared.log_limit.is_due() {
                 tracing::warn!("{peer} asks for a checkpoint, too many are being sent already");
             }
             continue;

@@ -15,7 +15,7 @@ use nix::time::{clock_gettime, ClockId};
 
 use crate::checkpoint::{read_array, read_u64, write_u64};
 use crate::cluster_clock::{ClusterClock, Heard, Told};
-use crate::limit_hits::Seldom;
+use crate::limit_hits::RateLimit;
 use crate::limits::{
     CLOCK_PERIOD_MS, CLOCK_ROUND_TRIP_MS_MAX, CLOCK_SKEW_MS_MAX, CLOCK_START_PERIOD_MS,
 };
@@ -75,7 +75,7 @@ struct Shared {
     clock: Mutex<ClusterClock>,
     peers: Mutex<Vec<SocketAddr>>,
     host: HostClocks,
-    seldom: Seldom,
+    log_limit: RateLimit,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -95,7 +95,7 @@ impl SharedClock {
             clock: Mutex::new(clock),
             peers: Mutex::new(peers),
             host,
-            seldom: Seldom::default(),
+            log_limit: RateLimit::default(),
         }))
     }
 
@@ -168,9 +168,9 @@ impl SharedClock {
             tracing::info!("the time of the cluster is known; {heard} other replicas told it");
         }
         let is_wrong = skew_ms.unsigned_abs() > CLOCK_SKEW_MS_MAX;
-        if let Some(refusal) = refusal.filter(|_| self.0.seldom.is_due()) {
+        if let Some(refusal) = refusal.filter(|_| self.0.log_limit.is_due()) {
             tracing::warn!("commands are refused: {refusal}");
-        } else if is_wrong && self.0.seldom.is_due() {
+        } else if is_wrong && self.0.log_limit.is_due() {
             tracing::warn!(
                 "this host's wall clock is {skew_ms} ms ahead of the majority of the replicas' (limit \
                  {CLOCK_SKEW_MS_MAX} ms); nothing goes by it, but set it"

@@ -20,9 +20,9 @@ use bytes::Buf;
 use inband_resp::buffer::Buffer;
 use inband_resp::front::{Arrival, ClientConnection, Readiness};
 use inband_resp::limits::REQUEST_LEN_BYTES_MAX;
-use inband_resp::patience::{Patience, Stuck, Waits};
 use inband_resp::reply::{Protocol, Reply};
 use inband_resp::request::{Args, Found, RequestParser};
+use inband_resp::timeouts::{ClientTimeouts, TimedOut, Timers};
 use inband_resp::wire::Wire;
 
 use crate::client_sessions;
@@ -713,7 +713,7 @@ impl Connection {
     }
 
     /// The limit that this client has run into by letting time pass.
-    pub fn stuck(&self, now: Instant, patience: &Patience) -> Option<LimitHit> {
+    pub fn timed_out(&self, now: Instant, timeouts: &ClientTimeouts) -> Option<LimitHit> {
         // What cannot be read for want of room is not the client's fault.
         let incomplete = self.incomplete_since.filter(|_| self.has_room());
         let handshaking = Some(self.accepted).filter(|_| self.wire.is_handshaking());
@@ -721,19 +721,19 @@ impl Connection {
         let idle_since = Some(self.last_request).filter(|_| {
             self.replies.is_empty() && self.output.is_empty() && !self.has_input_work()
         });
-        let waits = Waits {
+        let timers = Timers {
             incomplete,
             handshake: handshaking,
             password: untrusted,
             unread: self.unread_since,
             idle: idle_since,
         };
-        patience.is_over(now, &waits).map(|stuck| match stuck {
-            Stuck::Unread => LimitHit::Unread,
-            Stuck::Handshake => LimitHit::Tls,
-            Stuck::Password => LimitHit::Unauthenticated,
-            Stuck::Incomplete => LimitHit::Incomplete,
-            Stuck::Idle => LimitHit::Idle,
+        timeouts.expired(now, &timers).map(|timer| match timer {
+            TimedOut::Unread => LimitHit::Unread,
+            TimedOut::Handshake => LimitHit::Tls,
+            TimedOut::Password => LimitHit::Unauthenticated,
+            TimedOut::Incomplete => LimitHit::Incomplete,
+            TimedOut::Idle => LimitHit::Idle,
         })
     }
 

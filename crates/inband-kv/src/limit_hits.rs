@@ -120,13 +120,13 @@ impl LimitHits {
 
 /// Lets something into the log now and then only: whoever can make it happen could flood the log.
 #[derive(Debug)]
-pub struct Seldom {
+pub struct RateLimit {
     begun: Instant,
     /// Not before so many milliseconds after that.
     next_ms: AtomicU64,
 }
 
-impl Default for Seldom {
+impl Default for RateLimit {
     fn default() -> Self {
         Self {
             begun: Instant::now(),
@@ -135,7 +135,7 @@ impl Default for Seldom {
     }
 }
 
-impl Seldom {
+impl RateLimit {
     /// Between two lines.
     pub const PERIOD: Duration = Duration::from_secs(10);
 
@@ -168,8 +168,8 @@ mod tests {
 
     #[test]
     fn one_line_in_a_while() {
-        let seldom = Seldom::default();
-        assert!(seldom.is_due());
-        assert!((0..1000).all(|_| !seldom.is_due()));
+        let log_limit = RateLimit::default();
+        assert!(log_limit.is_due());
+        assert!((0..1000).all(|_| !log_limit.is_due()));
     }
 }

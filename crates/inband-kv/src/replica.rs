@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 use inband_paxos::log::{ReplicatedLog, SubmitError, Ticket};
 use inband_resp::front::{Front, Ready};
 use inband_resp::password::Password;
-use inband_resp::patience::Patience;
 use inband_resp::reply::Reply;
+use inband_resp::timeouts::ClientTimeouts;
 use inband_transport::tls::Transport;
 use rustls::ServerConfig;
 
@@ -36,7 +36,7 @@ use crate::clock_exchange::{ClockExchange, HostClocks, SharedClock};
 use crate::connection::Connection;
 use crate::control::{add, set, ReplicaControl};
 use crate::info::Identity;
-use crate::limit_hits::{LimitHit, LimitHits, Seldom};
+use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
 use crate::limits::{
     CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, READ_BUDGET_BYTES, UNWRITTEN_AGE_MS_MAX,
 };
@@ -76,7 +76,7 @@ pub struct ReplicaConfig {
     /// Most memory that all of them make this replica hold.
     pub clients_memory_bytes_max: usize,
     /// How long they may keep it waiting.
-    pub patience: Patience,
+    pub timeouts: ClientTimeouts,
     /// How long to ask the log again and again, while own values are undecided, before sleeping.
     pub spin_us: u64,
     /// How long a command may take; then its outcome is unknown. To be longer than the log's own
@@ -101,7 +101,7 @@ impl Default for ReplicaConfig {
             replica_index: 0,
             clients_max: 10_000,
             clients_memory_bytes_max: CLIENTS_MEMORY_BYTES_MAX,
-            patience: Patience::default(),
+            timeouts: ClientTimeouts::default(),
             spin_us: 50,
             deadline_ms: 7_000,
             reads: ReadMode::default(),
@@ -184,7 +184,7 @@ pub struct Replica {
     orphans: HashSet<Ticket>,
     overdue_looked_at: Instant,
     stuck_looked_at: Instant,
-    seldom: Seldom,
+    log_limit: RateLimit,
     now: Instant,
     /// Cluster time; where it is not known, what was applied.
     clock_ms: u64,
@@ -285,7 +285,7 @@ impl Replica {
             clients_max: config.clients_max,
             reads: config.reads,
             is_sync: machine.is_sync(),
-            idle_s: config.patience.idle.map_or(0, |idle| idle.as_secs()),
+            idle_s: config.timeouts.idle.map_or(0, |idle| idle.as_secs()),
             started: now,
             addresses: front.local_addrs(),
             command_len_bytes_max: COMMAND_LEN_BYTES_MAX,
@@ -316,7 +316,7 @@ impl Replica {
             orphans: HashSet::new(),
             overdue_looked_at: now,
             stuck_looked_at: now,
-            seldom: Seldom::default(),
+            log_limit: RateLimit::default(),
             now,
             clock_ms: 0,
             ready: Ready::default(),

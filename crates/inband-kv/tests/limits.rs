@@ -18,12 +18,12 @@ use inband_kv::limits::{
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
 use inband_resp::limits::{IDLE_BUFFER_BYTES_MAX, REQUEST_LEN_BYTES_MAX};
-use inband_resp::patience::Patience;
+use inband_resp::timeouts::ClientTimeouts;
 
 /// For ever, as far as a test is concerned.
 const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_millis(400);
-const PATIENT: Patience = Patience {
+const PATIENT: ClientTimeouts = ClientTimeouts {
     incomplete: LONG,
     password: LONG,
     unread: LONG,
@@ -39,7 +39,7 @@ struct One {
 impl One {
     fn start(change: impl FnOnce(&mut ReplicaConfig)) -> One {
         let mut config = ReplicaConfig {
-            patience: PATIENT,
+            timeouts: PATIENT,
             ..ReplicaConfig::default()
         };
         change(&mut config);
@@ -121,7 +121,7 @@ fn is_closed(mut stream: &TcpStream) -> bool {
 
 #[test]
 fn a_client_that_reads_nothing_is_not_read_from_and_then_closed() {
-    let one = One::start(|config| config.patience.unread = SHORT);
+    let one = One::start(|config| config.timeouts.unread = SHORT);
     let bystander = Bystander::start(&one);
     let mut slow = one.client();
     slow.send(resp(&format!("SET k {}", "v".repeat(1200))));
@@ -149,7 +149,7 @@ fn a_client_that_reads_nothing_is_not_read_from_and_then_closed() {
 
 #[test]
 fn half_a_request_ends_with_the_patience_for_it() {
-    let one = One::start(|config| config.patience.incomplete = SHORT);
+    let one = One::start(|config| config.timeouts.incomplete = SHORT);
     let bystander = Bystander::start(&one);
     let mut silent = one.client();
     let begun = Instant::now();
@@ -188,7 +188,7 @@ fn half_a_request_ends_with_the_patience_for_it() {
 
 #[test]
 fn idle_clients_are_closed_if_asked_for() {
-    let one = One::start(|config| config.patience.idle = Some(SHORT));
+    let one = One::start(|config| config.timeouts.idle = Some(SHORT));
     let mut idle = one.client();
     let mut asked = one.client();
     assert_eq!(asked.ask("PING"), "+PONG");

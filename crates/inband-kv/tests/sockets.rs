@@ -13,7 +13,7 @@ use inband_kv::limits::{PENDING_COMMANDS_MAX, UNWRITTEN_INSTANCES_MAX};
 use inband_kv::replica::ReplicaConfig;
 use inband_kv::testing::MemoryCluster;
 use inband_resp::password::Password;
-use inband_resp::patience::Patience;
+use inband_resp::timeouts::ClientTimeouts;
 use inband_transport::certificates::{Authority, CertificateFiles};
 use inband_transport::tls::{client_of_server, server_for_clients};
 
@@ -723,9 +723,9 @@ fn only_those_who_say_the_password_are_served() {
     std::fs::set_permissions(&file, owner_only).unwrap();
     let one = one_with(ReplicaConfig {
         password: Some(Password::read(&file).unwrap()),
-        patience: Patience {
+        timeouts: ClientTimeouts {
             password: Duration::from_millis(1500),
-            ..ReplicaConfig::default().patience
+            ..ReplicaConfig::default().timeouts
         },
         ..ReplicaConfig::default()
     });
@@ -836,9 +836,9 @@ fn clients_over_tls() {
     let files = certificate(dir.path());
     let one = one_with(ReplicaConfig {
         tls: Some(server_for_clients(&files).unwrap()),
-        patience: Patience {
+        timeouts: ClientTimeouts {
             password: Duration::from_millis(2500),
-            ..ReplicaConfig::default().patience
+            ..ReplicaConfig::default().timeouts
         },
         ..ReplicaConfig::default()
     });

@@ -40,7 +40,7 @@ pub const KEEPALIVE_INTERVAL_S: u32 = 30;
 /// and gives the client up after so many questions without an answer.
 pub const KEEPALIVE_PROBES: u32 = 3;
 
-/// Between two looks for clients that are stuck.
+/// Between two looks for clients whose time-outs have run out.
 pub const STUCK_CLIENTS_PERIOD_MS: u64 = 250;
 
 /// A client that has not said the password so long after it came is closed.

@@ -13,7 +13,7 @@ use inband_paxos::backend::Choice;
 use inband_paxos::config::{Config, Durability};
 use inband_paxos::node::Node;
 use inband_resp::password::Password;
-use inband_resp::patience::Patience;
+use inband_resp::timeouts::ClientTimeouts;
 use inband_transport::tls::server_for_clients;
 use rustls::ServerConfig;
 
@@ -70,9 +70,9 @@ pub fn run(
         replica_index: index as u64,
         clients_max: descriptors::clients_max(config)?,
         clients_memory_bytes_max: (limits.clients_memory_mib as usize) << 20,
-        patience: Patience {
+        timeouts: ClientTimeouts {
             incomplete: seconds(limits.client_request_s),
-            password: ReplicaConfig::default().patience.password,
+            password: ReplicaConfig::default().timeouts.password,
             unread: seconds(limits.client_unread_s),
             idle: (limits.client_idle_s > 0).then(|| seconds(limits.client_idle_s)),
         },

@@ -7,7 +7,7 @@ use std::sync::{mpsc, Arc};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use inband_control::service::{self, CallError, DoorCounters, Response};
+use inband_control::service::{self, CallError, ListenerCounters, Response};
 use inband_dataplane::registers::{AcceptorView, LeaderView};
 use inband_kv::control::ReplicaControl;
 use inband_kv::limit_hits::LimitHit;
@@ -47,7 +47,7 @@ pub struct HostView {
     /// How it talks to the other hosts.
     pub transport: Transport,
     /// What strangers were refused at the control service, if there is one.
-    pub control_door: Option<Arc<DoorCounters>>,
+    pub control_door: Option<Arc<ListenerCounters>>,
     /// Set to end the process.
     pub stop: Arc<AtomicBool>,
 }

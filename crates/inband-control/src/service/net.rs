@@ -35,7 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How often each limit was hit: what strangers were refused, or hung up on for.
 #[derive(Debug, Default)]
-pub struct DoorCounters {
+pub struct ListenerCounters {
     connections_refused: AtomicU64,
     accepts_failed: AtomicU64,
     closed_protocol: AtomicU64,
@@ -45,7 +45,7 @@ pub struct DoorCounters {
     links_refused: AtomicU64,
 }
 
-impl DoorCounters {
+impl ListenerCounters {
     /// All of them, with their names in `inband status --json` and in the metrics.
     pub fn all(&self) -> [(&'static str, u64); 7] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -64,7 +64,7 @@ impl DoorCounters {
     }
 }
 
-impl DoorCounters {
+impl ListenerCounters {
     /// A frame was not sent: too many links are open.
     pub(super) fn link_refused(&self) {
         count(&self.links_refused);
@@ -136,46 +136,49 @@ pub(super) enum Event {
 }
 
 /// What the threads that serve connections share.
-pub(super) struct Door {
+pub(super) struct ListenerState {
     /// Frames of another cluster are not listened to.
     pub cluster: u64,
     pub events: SyncSender<Event>,
     pub stop: Arc<AtomicBool>,
-    pub counters: Arc<DoorCounters>,
+    pub counters: Arc<ListenerCounters>,
     /// Bytes of frames that are being read or wait.
     pub incoming_bytes: Arc<AtomicUsize>,
     pub transport: Transport,
 }
 
 /// Serve connections until told to stop.
-pub(super) fn listen(listener: TcpListener, door: Door) -> io::Result<thread::JoinHandle<()>> {
-    let (door, open) = (Arc::new(door), Arc::new(()));
+pub(super) fn listen(
+    listener: TcpListener,
+    shared: ListenerState,
+) -> io::Result<thread::JoinHandle<()>> {
+    let (shared, open) = (Arc::new(shared), Arc::new(()));
     let accept = move || {
         for stream in listener.incoming() {
-            if door.stop.load(Ordering::Acquire) {
+            if shared.stop.load(Ordering::Acquire) {
                 return;
             }
             let Ok(stream) = stream else {
                 // Whoever waits is still there: without a pause this would spin.
-                count(&door.counters.accepts_failed);
+                count(&shared.counters.accepts_failed);
                 thread::sleep(ACCEPT_PAUSE);
                 continue;
             };
             if Arc::strong_count(&open) > CONNECTIONS_MAX {
-                count(&door.counters.connections_refused);
+                count(&shared.counters.connections_refused);
                 continue; // hangs up
             }
-            let (door, open) = (door.clone(), open.clone());
+            let (shared, open) = (shared.clone(), open.clone());
             let serve = move || {
                 let _open = open;
                 // However a connection ends, the peer notices and opens another.
-                if let Err(error) = serve(stream, &door) {
+                if let Err(error) = serve(stream, &shared) {
                     match error.kind() {
                         // Counted by the transport.
                         _ if is_refused(&error) => {}
-                        io::ErrorKind::TimedOut => count(&door.counters.closed_slow),
-                        io::ErrorKind::InvalidData => count(&door.counters.closed_protocol),
-                        io::ErrorKind::OutOfMemory => count(&door.counters.closed_memory),
+                        io::ErrorKind::TimedOut => count(&shared.counters.closed_slow),
+                        io::ErrorKind::InvalidData => count(&shared.counters.closed_protocol),
+                        io::ErrorKind::OutOfMemory => count(&shared.counters.closed_memory),
                         _ => {}
                     }
                 }
@@ -197,8 +200,8 @@ const PACE: Pace = Pace {
     bytes_per_s_min: 0,
 };
 
-fn serve(stream: TcpStream, door: &Door) -> io::Result<()> {
-    let mut stream = door.transport.accept(stream, PACE)?;
+fn serve(stream: TcpStream, shared: &ListenerState) -> io::Result<()> {
+    let mut stream = shared.transport.accept(stream, PACE)?;
     stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT))?;
     let mut has_spoken = false;
     // For which node its certificate was found to speak.
@@ -209,10 +212,10 @@ fn serve(stream: TcpStream, door: &Door) -> io::Result<()> {
             len => len?,
         };
         stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT))?;
-        let share = Share::of(len, &door.incoming_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        let share = Share::of(len, &shared.incoming_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         let frame: Frame = read_body(&mut stream, len)?;
-        if frame.cluster != door.cluster {
-            count(&door.counters.closed_foreign);
+        if frame.cluster != shared.cluster {
+            count(&shared.counters.closed_foreign);
             return Ok(());
         }
         let gone = |_| io::Error::from(io::ErrorKind::NotConnected);
@@ -221,17 +224,20 @@ fn serve(stream: TcpStream, door: &Door) -> io::Result<()> {
                 drop(share);
                 let (answer, answered) = mpsc::channel();
                 let call = Event::Call(request, answer);
-                door.events.send(call).map_err(gone)?;
+                shared.events.send(call).map_err(gone)?;
                 let response = answered.recv().unwrap_or(Response::OutcomeUnknown);
                 stream.paced_mut().must_end_in(Some(FRAME_TIMEOUT))?;
-                write_frame(&mut stream, &answer_of(door.cluster, response))?;
+                write_frame(&mut stream, &answer_of(shared.cluster, response))?;
             }
             _ => {
                 if node != Some(frame.from) && !stream.may_be_node(frame.from) {
                     return Ok(());
                 }
                 node = Some(frame.from);
-                door.events.send(Event::Frame(frame, share)).map_err(gone)?;
+                shared
+                    .events
+                    .send(Event::Frame(frame, share))
+                    .map_err(gone)?;
             }
         }
         stream.paced_mut().must_end_in(None)?;

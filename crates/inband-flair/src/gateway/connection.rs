@@ -10,9 +10,9 @@ use inband_resp::buffer::Buffer;
 use inband_resp::front::{Arrival, ClientConnection, Readiness};
 use inband_resp::limits::REQUEST_LEN_BYTES_MAX;
 use inband_resp::password::Password;
-use inband_resp::patience::{Patience, Stuck, Waits};
 use inband_resp::reply::{Protocol, Reply};
 use inband_resp::request::{Found, RequestParser};
+use inband_resp::timeouts::{ClientTimeouts, TimedOut, Timers};
 use inband_resp::wire::Wire;
 
 use super::command::{is_for_everybody, parse, Command, Credentials, Then};
@@ -469,9 +469,9 @@ impl Connection {
     }
 
     /// What this client has taken too long for.
-    pub fn stuck(&self, now: Instant, patience: &Patience) -> Option<Stuck> {
+    pub fn timed_out(&self, now: Instant, timeouts: &ClientTimeouts) -> Option<TimedOut> {
         let is_idle = self.pending.is_empty() && self.has_nothing_unsent();
-        let waits = Waits {
+        let timers = Timers {
             // What cannot be read for want of room is not the client's fault.
             incomplete: self.incomplete_since.filter(|_| self.has_room()),
             handshake: Some(self.came).filter(|_| self.wire.is_handshaking()),
@@ -479,7 +479,7 @@ impl Connection {
             unread: self.unread_since,
             idle: Some(self.last_request).filter(|_| is_idle),
         };
-        patience.is_over(now, &waits)
+        timeouts.expired(now, &timers)
     }
 
     /// Tell it that nothing more comes.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use inband_resp::patience::Stuck;
+use inband_resp::timeouts::TimedOut;
 
 /// Why a connection ended, or a request was refused. Each has a counter, and a row in docs/limits.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,14 +52,14 @@ impl Hit {
     }
 }
 
-impl From<Stuck> for Hit {
-    fn from(stuck: Stuck) -> Hit {
+impl From<TimedOut> for Hit {
+    fn from(stuck: TimedOut) -> Hit {
         match stuck {
-            Stuck::Unread => Hit::Unread,
-            Stuck::Handshake => Hit::Tls,
-            Stuck::Password => Hit::Unauthenticated,
-            Stuck::Incomplete => Hit::Incomplete,
-            Stuck::Idle => Hit::Idle,
+            TimedOut::Unread => Hit::Unread,
+            TimedOut::Handshake => Hit::Tls,
+            TimedOut::Password => Hit::Unauthenticated,
+            TimedOut::Incomplete => Hit::Incomplete,
+            TimedOut::Idle => Hit::Idle,
         }
     }
 }

@@ -33,7 +33,7 @@ impl Replica {
             (0..accepted.refused).for_each(|_| hits.count(LimitHit::Clients));
             if let Some(error) = accepted.failure {
                 hits.count(LimitHit::Accept);
-                if self.seldom.is_due() {
+                if self.log_limit.is_due() {
                     tracing::warn!(
                         "accepting a client: {error}; raise the limit of open files (ulimit -n) or lower \
                          host.limits.max_clients"

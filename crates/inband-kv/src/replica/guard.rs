@@ -14,7 +14,7 @@ impl Replica {
             return;
         };
         self.control.limit_hits.count(hit);
-        if self.seldom.is_due() {
+        if self.log_limit.is_due() {
             let (peer, memory_bytes) = (connection.peer, connection.memory_bytes());
             tracing::warn!(
                 "closed the client at {peer}, which held {memory_bytes} bytes: {}; see docs/limits.md",
@@ -31,9 +31,9 @@ impl Replica {
             return;
         }
         self.stuck_looked_at = self.now;
-        let (now, patience) = (self.now, self.config.patience);
+        let (now, timeouts) = (self.now, self.config.timeouts);
         let places = self.front.connections.places();
-        let stuck = places.filter_map(|(slot, c)| Some((slot, c.stuck(now, &patience)?)));
+        let stuck = places.filter_map(|(slot, c)| Some((slot, c.timed_out(now, &timeouts)?)));
         for (slot, hit) in stuck.collect::<Vec<_>>() {
             self.close_for(slot, hit);
         }

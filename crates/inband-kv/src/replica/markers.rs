@@ -38,7 +38,7 @@ impl Replica {
     /// others after a time in which their own replica should have done it.
     pub(super) fn submit_markers(&mut self) {
         let stagger_ms = MARKER_STAGGER_MS * self.config.replica_index;
-        let patience = Duration::from_millis(MARKER_REPEAT_MS + stagger_ms);
+        let repeat_after = Duration::from_millis(MARKER_REPEAT_MS + stagger_ms);
         for partition in 0..self.machine.partitions() {
             let lane = &mut self.lanes[partition];
             let Some(wanted) = self.machine.wanted_marker(partition) else {
@@ -51,7 +51,7 @@ impl Replica {
                 continue;
             }
             let since = *lane.marker.wanted_since.get_or_insert(self.now);
-            let is_due = self.now.saturating_duration_since(since) >= patience;
+            let is_due = self.now.saturating_duration_since(since) >= repeat_after;
             if !wanted.is_own && !is_due {
                 continue;
             }

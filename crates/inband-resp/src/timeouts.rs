@@ -1,25 +1,25 @@
-//! How long a client may keep its server waiting.
+//! Time-outs of clients.
 
 use std::time::{Duration, Instant};
 
 use crate::limits::{AUTHENTICATION_MS_MAX, INCOMPLETE_REQUEST_MS_MAX, UNREAD_MS_MAX};
 
-/// See the module.
+/// How long each thing that a client does may take.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct ClientTimeouts {
     /// For a request to end that has begun.
     pub incomplete: Duration,
     /// For the password.
     pub password: Duration,
     /// For the client to take some of its replies.
     pub unread: Duration,
-    /// For a further request; `None`: for ever.
+    /// For a further request; `None`: unlimited.
     pub idle: Option<Duration>,
 }
 
 /// Since when a client keeps its server waiting.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Waits {
+pub struct Timers {
     /// For a request to end.
     pub incomplete: Option<Instant>,
     /// For the TLS handshake.
@@ -35,7 +35,7 @@ pub struct Waits {
 /// What a client has taken too long for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Stuck {
+pub enum TimedOut {
     Unread,
     Handshake,
     Password,
@@ -43,9 +43,9 @@ pub enum Stuck {
     Idle,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience {
+impl Default for ClientTimeouts {
+    fn default() -> ClientTimeouts {
+        ClientTimeouts {
             incomplete: Duration::from_millis(INCOMPLETE_REQUEST_MS_MAX),
             password: Duration::from_millis(AUTHENTICATION_MS_MAX),
             unread: Duration::from_millis(UNREAD_MS_MAX),
@@ -54,18 +54,18 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
-    /// What there is no more patience for.
-    pub fn is_over(&self, now: Instant, waits: &Waits) -> Option<Stuck> {
+impl ClientTimeouts {
+    /// The timer that has run out, if one has.
+    pub fn expired(&self, now: Instant, timers: &Timers) -> Option<TimedOut> {
         let is_over = |since: Option<Instant>, limit: Duration| {
             since.is_some_and(|since| now.saturating_duration_since(since) >= limit)
         };
-        match waits {
-            w if is_over(w.unread, self.unread) => Some(Stuck::Unread),
-            w if is_over(w.handshake, self.password) => Some(Stuck::Handshake),
-            w if is_over(w.password, self.password) => Some(Stuck::Password),
-            w if is_over(w.incomplete, self.incomplete) => Some(Stuck::Incomplete),
-            w if self.idle.is_some_and(|idle| is_over(w.idle, idle)) => Some(Stuck::Idle),
+        match timers {
+            w if is_over(w.unread, self.unread) => Some(TimedOut::Unread),
+            w if is_over(w.handshake, self.password) => Some(TimedOut::Handshake),
+            w if is_over(w.password, self.password) => Some(TimedOut::Password),
+            w if is_over(w.incomplete, self.incomplete) => Some(TimedOut::Incomplete),
+            w if self.idle.is_some_and(|idle| is_over(w.idle, idle)) => Some(TimedOut::Idle),
             _ => None,
         }
     }
