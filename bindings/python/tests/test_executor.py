@@ -488,3 +488,49 @@ def test_a_task_waits_for_others(tmp_path):
         with Executor(1) as other:
             with pytest.raises(ValueError, match="no future of this executor"):
                 other.options(after=[first])
+
+
+def test_a_callback_may_wait_for_another_future():
+    with Executor(max_workers=2) as executor:
+        last = executor.submit(time.sleep, 0.5)
+        seen = []
+        executor.submit(add, 1).add_done_callback(lambda _: seen.append(last.exception(20)))
+        others = [executor.submit(add, n) for n in range(20)]
+        assert [other.result(20) for other in others] == [n + 1 for n in range(20)]
+        assert last.exception(20) is None
+    assert seen == [None], "it has returned before the executor's end"
+
+
+def test_shutdown_in_a_callback_does_not_wait_for_itself():
+    executor = Executor(max_workers=1)
+    ended = threading.Event()
+
+    def end(_):
+        executor.shutdown()
+        ended.set()
+
+    executor.submit(add, 1).add_done_callback(end)
+    assert ended.wait(30)
+
+
+def test_what_a_task_prints_comes_with_its_result(executor):
+    def shout(line, times):
+        for _ in range(times):
+            print(line)
+        return times
+
+    future = executor.submit(shout, "heard", 2)
+    assert (future.result(30), future.output) == (2, "heard\nheard\n")
+    silent = executor.submit(add, 1)
+    assert (silent.result(30), silent.output) == (2, "")
+    long = executor.submit(shout, "x" * 1023, 1000)
+    assert (long.result(30), long.output) == (1000, ("x" * 1023 + "\n") * 64)
+
+    def fail():
+        print("before it fails")
+        raise ValueError("so")
+
+    failed = executor.submit(fail)
+    with pytest.raises(ValueError, match="so"):
+        failed.result(30)
+    assert failed.output == "before it fails\n"

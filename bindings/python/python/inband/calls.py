@@ -9,10 +9,15 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 
 import cloudpickle
 
+from .output import KeptOutput, Printed
+
 #: First byte of an answer.
 RESULT, EXCEPTION, TEXT = 0, 1, 2
 #: Added to it: the interpreter ends after this answer.
 LAST = 128
+
+#: Output is not sent with results that are longer: together they could be too long.
+_WITH_OUTPUT_LEN_MAX = 128 << 20
 
 #: Executors that an interpreter remembers. It runs the initializer of one that it has forgotten once more.
 _EXECUTORS_MAX = 256
@@ -86,8 +91,26 @@ def _prepare(key: bytes, pickled: Optional[bytes], tasks_max: Optional[int]) -> 
     return tasks_max is not None and tasks + 1 >= tasks_max
 
 
-def answer(call: bytes) -> bytes:
-    """Make the call. Whatever it raises becomes the answer, as with the executors of `concurrent.futures`."""
+def answer(call: bytes, output: KeptOutput) -> bytes:
+    """Make the call. Whatever it raises becomes the answer, as with the executors of `concurrent.futures`. What it prints is
+    sent with the answer."""
+    output.take()  # of threads that an earlier task has left
+    first, pickled = _result(call)
+    text = output.take()
+    if text and len(pickled) < _WITH_OUTPUT_LEN_MAX:
+        pickled = pickle.dumps(Printed(text, pickled), protocol=pickle.HIGHEST_PROTOCOL)
+    return bytes([first]) + pickled
+
+
+def load_answer(pickled: bytes) -> tuple[Any, str]:
+    """The result or exception of an answer, and what the task printed."""
+    answered = pickle.loads(pickled)
+    if type(answered) is Printed:
+        return pickle.loads(answered.pickled), answered.text
+    return answered, ""
+
+
+def _result(call: bytes) -> tuple[int, bytes]:
     last = 0
     try:
         parts = pickle.loads(call)
@@ -98,9 +121,9 @@ def answer(call: bytes) -> bytes:
             last = LAST if _prepare(*wishes) else 0
             parts = pickle.loads(call)
         function, args, kwargs = parts
-        return bytes([RESULT | last]) + cloudpickle.dumps(function(*args, **kwargs))
+        return RESULT | last, cloudpickle.dumps(function(*args, **kwargs))
     except BaseException as exception:  # SystemExit, too: the interpreter is not the task's to end
-        return bytes([EXCEPTION | last]) + _dump_exception(exception)
+        return EXCEPTION | last, _dump_exception(exception)
 
 
 def _dump_exception(exception: BaseException) -> bytes:

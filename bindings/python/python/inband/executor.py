@@ -8,7 +8,6 @@ import concurrent.futures
 import functools
 import itertools
 import os
-import pickle
 import sys
 import threading
 import time
@@ -17,7 +16,8 @@ from concurrent.futures._base import CANCELLED, PENDING, RUNNING
 from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, TypeVar
 
 from . import _native
-from .calls import EXCEPTION, Preparation, dump_call
+from .callbacks import Callbacks
+from .calls import EXCEPTION, Preparation, dump_call, load_answer
 from .errors import DependencyFailed, ExecutorsLost, InterpreterEnded
 
 T = TypeVar("T")
@@ -32,6 +32,7 @@ _executors: "weakref.WeakSet[Executor]" = weakref.WeakSet()
 #: Executors with tasks: they do them even if everybody else has forgotten them.
 _busy: "set[Executor]" = set()
 _threads: "set[threading.Thread]" = set()
+_all_callbacks: "weakref.WeakSet[Callbacks]" = weakref.WeakSet()
 _is_ending = threading.Event()
 
 
@@ -48,13 +49,22 @@ def _wishes(
 class Future(concurrent.futures.Future):
     """A task's result to be: as `concurrent.futures.Future`, and `kill` ends a task that runs.
 
-    Callbacks run in the thread that receives results: one that waits for another future never returns.
+    Callbacks of an executor's futures run one after another in a thread of their own, so they may wait for other futures, but not
+    for what later callbacks do.
     """
 
     _task: tuple[int, int]
     #: Until it is done: an executor is not forgotten while somebody waits.
     _executor: "Optional[Executor]"
     _client: _native.Client
+    _callbacks: Callbacks
+    _output = ""
+
+    @property
+    def output(self) -> str:
+        """What the task has printed to `sys.stdout`, its last 65,536 characters, once it is done. Empty if it was cancelled, or
+        its interpreter ended, or its result is of 128 MiB or more."""
+        return self._output
 
     def cancel(self) -> bool:
         """Cancel the task if no executor has begun it; then it is never run. False: one has, or it is done."""
@@ -67,7 +77,7 @@ class Future(concurrent.futures.Future):
             self._state = CANCELLED
             self._condition.notify_all()
         # Without the lock: they may take their time.
-        self._invoke_callbacks()
+        super()._invoke_callbacks()
         return True
 
     def kill(self) -> bool:
@@ -78,7 +88,7 @@ class Future(concurrent.futures.Future):
                 return False
             self._state = CANCELLED
             self._condition.notify_all()
-        self._invoke_callbacks()
+        super()._invoke_callbacks()
         return True
 
     def result(self, timeout: Optional[float] = None) -> Any:
@@ -92,6 +102,11 @@ class Future(concurrent.futures.Future):
             # The exception's traceback refers to this frame.
             exception = None
             self = None
+
+    def _invoke_callbacks(self) -> None:
+        # Called by the thread that receives results.
+        if self._done_callbacks:
+            self._callbacks.add(super()._invoke_callbacks)
 
     def _become_running(self) -> None:
         with self._condition:
@@ -155,7 +170,7 @@ class Executor(_Maps, concurrent.futures.Executor):
 
     Calls, arguments and results are pickled with cloudpickle, so functions of `__main__`, lambdas and closures can be
     submitted. What they print, to stdout or stderr, goes to the stderr of the process that runs them: here that of this process, on a
-    cluster that of the worker, and not to the client. A task may run more than once if its executor is lost; its result is taken once. Objects of this class
+    cluster that of the worker. The end of what they print to `sys.stdout` comes with the result, as `Future.output`. A task may run more than once if its executor is lost; its result is taken once. Objects of this class
     may be used by several threads, but not by a forked process, which makes its own.
     """
 
@@ -208,6 +223,8 @@ class Executor(_Maps, concurrent.futures.Executor):
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._futures: dict[tuple[int, int], Future] = {}
+        self._callbacks = Callbacks()
+        _all_callbacks.add(self._callbacks)
         self._is_shut_down = False
         # Dask asks for this.
         self._max_workers = self._client.executors()
@@ -260,7 +277,7 @@ class Executor(_Maps, concurrent.futures.Executor):
         if self._preparation is not None:
             call = self._preparation.around(call)
         future = Future()
-        future._executor, future._client = self, self._client
+        future._executor, future._client, future._callbacks = self, self._client, self._callbacks
         # What is heard of the task waits until the future can be found.
         with self._lock:
             if self._is_shut_down:
@@ -280,11 +297,12 @@ class Executor(_Maps, concurrent.futures.Executor):
         if cancel_futures:
             for future in futures:
                 future.cancel()
-        if not futures and self._end():
-            return
+        has_ended = not futures and self._end()
         if wait:
             concurrent.futures.wait(futures)
-            self._ended.wait()
+            if not has_ended:
+                self._ended.wait()
+            self._callbacks.wait()
 
     def _on_event(self, job: int, task: int, kind: int, said: bytes) -> None:
         with self._lock:
@@ -336,8 +354,13 @@ def _tell(future: Future, kind: int, said: bytes) -> None:
         future.set_running_or_notify_cancel()
         return
     try:
-        exception = _exception_of(kind, said)
-        result = None if exception is not None else pickle.loads(said)
+        result, exception = None, None
+        if kind == _OUTPUT:
+            result, future._output = load_answer(said)
+        elif kind == _ERROR and said[:1] == bytes([EXCEPTION]):
+            exception, future._output = load_answer(said[1:])
+        else:
+            exception = _failure(kind, said)
     except BaseException as broken:  # of unpickling: what this process lacks
         exception, result = broken, None
     if exception is not None:
@@ -346,11 +369,7 @@ def _tell(future: Future, kind: int, said: bytes) -> None:
         future.set_result(result)
 
 
-def _exception_of(kind: int, said: bytes) -> Optional[BaseException]:
-    if kind == _OUTPUT:
-        return None
-    if kind == _ERROR and said[:1] == bytes([EXCEPTION]):
-        return pickle.loads(said[1:])
+def _failure(kind: int, said: bytes) -> BaseException:
     text = said.decode(errors="replace")
     if kind == _ERROR:
         return InterpreterEnded(text.lstrip("\2"))
@@ -414,3 +433,5 @@ def _shut_all_down() -> None:
     _is_ending.set()
     for thread in list(_threads):
         thread.join()
+    for callbacks in list(_all_callbacks):
+        callbacks.wait()

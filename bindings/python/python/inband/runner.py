@@ -12,17 +12,19 @@ from typing import BinaryIO
 
 from ._native import end_with_parent
 from .calls import LAST, answer
+from .output import KeptOutput
 
 
-def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """What tasks print goes where the worker's errors go, and there is nothing for them to read."""
+def _private_pipes() -> tuple[BinaryIO, BinaryIO, KeptOutput]:
+    """What tasks print goes where the worker's errors go, and is kept. There is nothing for them to read."""
     calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False, buffering=1)
-    return calls, answers
+    output = KeptOutput(open(1, "w", closefd=False, buffering=1))
+    sys.stdin, sys.stdout = open(0, closefd=False), output
+    return calls, answers, output
 
 
 def _exists(process: int) -> bool:
@@ -40,13 +42,13 @@ def main() -> None:
     # It has ended before that. Not compared with our parent: that may be a launcher.
     if not _exists(int(sys.argv[1])):
         return
-    calls, answers = _private_pipes()
+    calls, answers, output = _private_pipes()
     while len(head := calls.read(4)) == 4:
         (length,) = struct.unpack("<I", head)
         call = calls.read(length)
         if len(call) < length:
             break
-        answered = answer(call)
+        answered = answer(call, output)
         answers.write(struct.pack("<I", len(answered)) + answered)
         answers.flush()
         if answered[0] & LAST:

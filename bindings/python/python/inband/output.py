@@ -1,0 +1,50 @@
+"""What a task prints, kept for its client."""
+
+from __future__ import annotations
+
+from typing import Any, TextIO
+
+#: Characters of a task's output that are kept: the last ones.
+OUTPUT_LEN_MAX = 64 << 10
+
+
+class Printed:
+    """A pickled result, or exception, and what the task printed."""
+
+    def __init__(self, text: str, pickled: bytes) -> None:
+        self.text, self.pickled = text, pickled
+
+
+class KeptOutput:
+    """Stands for a stream: passes on what is written to it, and keeps the end of that."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._pieces: "list[str]" = []
+        self._len = 0
+
+    def write(self, text: str) -> int:
+        written = self._stream.write(text)
+        self._pieces.append(text[-OUTPUT_LEN_MAX:])
+        self._len += len(self._pieces[-1])
+        # Now and then: a task may print many short lines.
+        if self._len > 2 * OUTPUT_LEN_MAX or len(self._pieces) > OUTPUT_LEN_MAX:
+            self._pieces = [self._end()]
+            self._len = len(self._pieces[0])
+        return written
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def _end(self) -> str:
+        return "".join(self._pieces)[-OUTPUT_LEN_MAX:]
+
+    def take(self) -> str:
+        """What is kept; from now on, of what follows."""
+        end = self._end()
+        self._pieces, self._len = [], 0
+        return end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
