@@ -11,7 +11,7 @@ use inband_falcon::local;
 use inband_falcon::runner::{Interpreter, Tools};
 use inband_falcon::task::{Failure, JobId, TaskId, TaskSpec, Work};
 use inband_falcon::work::Call;
-use inband_paxos::key_file::KeyFile;
+use inband_host::key_file::KeyFile;
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use inband_flair::config::Balance;
 use inband_flair::reads::Reads;
 use inband_host::program;
-use inband_lab::signals::StopSignals;
+use inband_host::signals::StopSignals;
 use inband_lab::{AcceptorChoice, ClusterSpec};
 use inband_paxos::config::{Dataplane, Durability};
 use indicatif::{ProgressBar, ProgressStyle};

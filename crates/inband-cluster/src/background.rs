@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use inband_paxos::durable::StateLock;
+use inband_host::state_dir::StateLock;
 
 /// How long a supervisor may take to remove what it made.
 const END_LIMIT: Duration = Duration::from_secs(10);

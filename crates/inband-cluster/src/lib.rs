@@ -16,9 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
+use inband_host::state_dir::StateLock;
 use inband_lab::{preflight, Lab, LabError, LabSpec};
 use inband_paxos::config::Dataplane;
-use inband_paxos::durable::StateLock;
 
 use host_process::{HostProcess, Process};
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
-use inband_lab::line_json::{self, Server};
+use inband_host::line_json::{self, Server};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 

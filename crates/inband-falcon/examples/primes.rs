@@ -21,7 +21,7 @@ use inband_falcon::task::{TaskSpec, Work};
 use inband_falcon::timing::ExecutorTiming;
 use inband_falcon::work::Call;
 use inband_falcon::worker_node::{self, WorkerNode};
-use inband_paxos::key_file::KeyFile;
+use inband_host::key_file::KeyFile;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

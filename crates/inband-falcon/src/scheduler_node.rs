@@ -17,8 +17,8 @@ use inband_dataplane::falcon::{FalconConfig, FalconRegisters, FalconSwitch, Verd
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_dataplane::xdp::{XdpError, XdpMode};
-use inband_paxos::backend::{self, Place};
-use inband_paxos::config::Dataplane;
+use inband_host::backend::{self, Place};
+use inband_host::config::Dataplane;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
@@ -357,16 +357,14 @@ fn load(
     };
     let place = config.interface.as_deref().map(|interface| Place {
         interface,
-        address: *address.ip(),
+        address,
         peers: Vec::new(),
     });
-    let choice = backend::resolve(config.dataplane, place.as_ref(), |mode| {
+    let choice = backend::resolve(config.dataplane, place.as_ref(), |mode, trial| {
         let interface = config.interface.as_deref().unwrap_or_default();
         // What was asked for by name is loaded below.
         match config.dataplane {
-            Dataplane::Auto => {
-                FalconXdp::load(spec(mode, interface, backend::trial_address(address))).map(drop)
-            }
+            Dataplane::Auto => FalconXdp::load(spec(mode, interface, trial)).map(drop),
             _ => Ok(()),
         }
     })?;

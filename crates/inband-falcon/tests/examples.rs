@@ -6,7 +6,7 @@ mod primes;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use inband_falcon::scheduler_node::{Config, SchedulerNode};
-use inband_paxos::key_file::KeyFile;
+use inband_host::key_file::KeyFile;
 
 const SAID: &str = "78498 primes below 1000000";
 

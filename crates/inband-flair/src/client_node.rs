@@ -9,7 +9,7 @@ use std::time::Duration;
 use inband_dataplane::auth::Gate;
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
-use inband_paxos::key_file::KeyFile;
+use inband_host::key_file::KeyFile;
 
 use crate::client::{self, Op, Out, Outcome, SubmitError, Ticket};
 use crate::clock::boot_time_ns;

@@ -4,7 +4,7 @@
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
-use inband_paxos::config::{Dataplane, Durability, TlsConfig};
+use inband_host::config::{Dataplane, Durability, TlsConfig};
 use serde::{Deserialize, Serialize};
 
 use inband_dataplane::flair::FlairGeometry;
@@ -130,7 +130,7 @@ pub struct ClusterConfig {
     /// What an acknowledged write survives: `memory` the loss of any minority of replicas, `sync` that of all.
     #[serde(default)]
     pub durability: Durability,
-    /// The file with the keys that packets are authenticated with (`inband_paxos::key_file`); without one they
+    /// The file with the keys that packets are authenticated with (`inband_host::key_file`); without one they
     /// are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,

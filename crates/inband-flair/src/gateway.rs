@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use inband_dataplane::auth::{Gate, Keys};
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
-use inband_paxos::key_file::KeyFile;
+use inband_host::key_file::KeyFile;
 use inband_resp::front::{Front, Ready};
 use inband_resp::limits::STUCK_CLIENTS_PERIOD_MS;
 use inband_resp::password::Password;

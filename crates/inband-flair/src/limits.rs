@@ -19,7 +19,7 @@ pub const PENDING_WRITES_MAX: usize = 1 << 16;
 pub const CLIENT_REQUESTS_MAX: usize = 1024;
 /// From the oldest write of a client that has not ended to its last one. Replicas remember as many.
 pub const CLIENT_WINDOW_MAX: usize = 4000;
-const _: () = assert!(CLIENT_WINDOW_MAX < inband_paxos::session::SEQUENCES_ABOVE_LOW_MAX);
+const _: () = assert!(CLIENT_WINDOW_MAX < inband_host::session::SEQUENCES_ABOVE_LOW_MAX);
 /// Reads that wait at a leader; more are dropped, and sent again by their clients.
 pub const WAITING_READS_MAX: usize = 1 << 16;
 /// A replica that lacks no more entries than this is about to have them.

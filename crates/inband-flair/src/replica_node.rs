@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use inband_dataplane::auth::{Gate, Keys};
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
-use inband_paxos::config::Durability;
-use inband_paxos::durable::{DurableError, StateLock};
-use inband_paxos::key_file::KeyFile;
+use inband_host::config::Durability;
+use inband_host::key_file::KeyFile;
+use inband_host::state_dir::{StateError, StateLock};
 use inband_raft::RaftError;
 use inband_storage::{Disk, StorageError};
 use inband_transport::tls::Transport;
@@ -54,7 +54,7 @@ pub enum ReplicaError {
     Io(#[from] io::Error),
     /// Its directory.
     #[error(transparent)]
-    Directory(#[from] DurableError),
+    Directory(#[from] StateError),
     /// Its log. It must not go on: somebody may rely on what it held.
     #[error("the log in {dir}: {source}. If the disk is well again, remove that directory and start this replica anew: a majority of the others gives it all that was acknowledged")]
     Log {
@@ -260,11 +260,11 @@ impl ReplicaNode {
 }
 
 /// The directory, which another process of this replica may be about to leave.
-fn take_lock(dir: &Path) -> Result<StateLock, DurableError> {
+fn take_lock(dir: &Path) -> Result<StateLock, StateError> {
     let begun = Instant::now();
     loop {
         match StateLock::take(dir) {
-            Err(DurableError::InUse { .. }) if begun.elapsed() < LOCK_PATIENCE => {
+            Err(StateError::InUse { .. }) if begun.elapsed() < LOCK_PATIENCE => {
                 thread::sleep(LOCK_POLL_INTERVAL);
             }
             taken => return taken,

@@ -6,8 +6,8 @@ mod keys;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inband_paxos::log::{Origin, ValueKind};
-use inband_paxos::session::{SessionTable, Verdict};
+use inband_host::session::{Origin, ValueKind};
+use inband_host::session::{SessionTable, Verdict};
 use inband_raft::StateMachine;
 use serde::{Deserialize, Serialize};
 
@@ -226,7 +226,7 @@ mod tests {
         apply(&mut store, 11, (5, 4, 4), put);
         assert!(store.missing.is_empty());
         apply(&mut store, 12, (5, 5, 4), Op::Delete { key: b"l" });
-        for client in 0..inband_paxos::session::SESSIONS_MAX as u64 {
+        for client in 0..inband_host::session::SESSIONS_MAX as u64 {
             apply(&mut store, 13 + client, (0, client, 0), Op::Open);
         }
         assert!(!store.clients.is_open(5) && store.missing.is_empty());

@@ -15,9 +15,9 @@ use inband_dataplane::flair::{FlairGeometry, FlairRegisters, FlairSwitch, Verdic
 use inband_dataplane::socket::HostSocket;
 use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_dataplane::xdp::{XdpError, XdpMode};
-use inband_paxos::backend::{self, Place};
-use inband_paxos::config::Dataplane;
-use inband_paxos::key_file::KeyFile;
+use inband_host::backend::{self, Place};
+use inband_host::config::Dataplane;
+use inband_host::key_file::KeyFile;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -121,16 +121,14 @@ impl SwitchNode {
         };
         let place = host.interface.as_deref().map(|interface| Place {
             interface,
-            address: *address.ip(),
+            address,
             peers: replicas.iter().flatten().map(|to| *to.ip()).collect(),
         });
-        let choice = backend::resolve(host.dataplane, place.as_ref(), |mode| {
+        let choice = backend::resolve(host.dataplane, place.as_ref(), |mode, trial| {
             let interface = host.interface.as_deref().unwrap_or_default();
             // What was asked for by name is loaded below.
             match host.dataplane {
-                Dataplane::Auto => {
-                    FlairXdp::load(spec(mode, interface, backend::trial_address(address))).map(drop)
-                }
+                Dataplane::Auto => FlairXdp::load(spec(mode, interface, trial)).map(drop),
                 _ => Ok(()),
             }
         })?;

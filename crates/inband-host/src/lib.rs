@@ -1,6 +1,13 @@
 //! What every host process and every command has, of whichever system.
 
+pub mod backend;
+pub mod config;
+pub mod key_file;
+pub mod line_json;
 pub mod namespace;
 pub mod output;
 pub mod program;
+pub mod session;
+pub mod signals;
+pub mod state_dir;
 pub mod wait;

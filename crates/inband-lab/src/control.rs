@@ -8,10 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use inband_control::service;
+pub use inband_host::key_file::KeyStatus;
 use inband_paxos::config::Role;
 use serde::{Deserialize, Serialize};
 
-use crate::line_json::{self, CallError};
+use inband_host::line_json::{self, CallError};
 
 /// Positions that one line names.
 const POSITIONS_SHOWN_MAX: usize = 9;
@@ -62,15 +63,6 @@ pub enum HostReply {
         /// One line.
         message: String,
     },
-}
-
-/// The keys that a host authenticates packets with.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct KeyStatus {
-    /// Id of the key it sends with.
-    pub active: u16,
-    /// Ids of those it accepts, ascending.
-    pub accepted: Vec<u16>,
 }
 
 /// How far a replica is.

@@ -11,7 +11,6 @@ pub mod faults;
 mod injector;
 pub mod lab;
 pub mod layout;
-pub mod line_json;
 pub mod memory;
 pub mod netns;
 mod owner;
@@ -19,7 +18,6 @@ mod pass;
 pub mod preflight;
 pub mod process;
 pub mod queue;
-pub mod signals;
 pub mod supervisor;
 mod switch;
 

@@ -36,9 +36,9 @@ use crate::control::{self, HostStatus};
 use crate::faults::LinkCounters;
 use crate::lab::Lab;
 use crate::layout::{ClusterSpec, HostPlan};
-use crate::line_json::Server;
 use crate::memory::MemoryNeed;
 use crate::process::SupervisedChild;
+use inband_host::line_json::Server;
 
 /// How long a host may take to answer a status request before it counts as silent.
 const STATUS_LIMIT: Duration = Duration::from_millis(500);

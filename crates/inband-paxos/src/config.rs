@@ -14,6 +14,7 @@ use std::str::FromStr;
 
 use inband_dataplane::soft::{ACCEPTOR_SLOT_LEN_BYTES, COUNT_SLOT_LEN_BYTES};
 use inband_dataplane::wire::HEADER_LEN_BYTES;
+pub use inband_host::config::{Dataplane, Durability, TlsConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::host::spread_leaders;
@@ -170,80 +171,6 @@ impl fmt::Display for Role {
     }
 }
 
-/// Where the packet roles of a host run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Dataplane {
-    /// The best that works here; the program says which and why.
-    #[default]
-    Auto,
-    /// In the kernel, in the interface's driver.
-    Xdp,
-    /// In the kernel, behind the driver: any interface, slower.
-    XdpGeneric,
-    /// In user space, over a UDP socket: no privileges.
-    Udp,
-}
-
-impl FromStr for Dataplane {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "xdp" => Ok(Self::Xdp),
-            "xdp-generic" => Ok(Self::XdpGeneric),
-            "udp" => Ok(Self::Udp),
-            other => Err(format!(
-                "unknown dataplane {other:?}; choose \"auto\", \"xdp\", \"xdp-generic\" or \"udp\""
-            )),
-        }
-    }
-}
-
-impl fmt::Display for Dataplane {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Xdp => "xdp",
-            Self::XdpGeneric => "xdp-generic",
-            Self::Udp => "udp",
-        })
-    }
-}
-
-/// What a vote survives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Durability {
-    /// Any minority of acceptors at any time; see protocol.md, 6.
-    #[default]
-    Memory,
-    /// The loss of power everywhere: it is on a disk before it is told. Acceptors run in user space.
-    Sync,
-}
-
-impl FromStr for Durability {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "memory" => Ok(Self::Memory),
-            "sync" => Ok(Self::Sync),
-            other => Err(format!(
-                "unknown durability {other:?}; choose \"memory\" or \"sync\""
-            )),
-        }
-    }
-}
-
-impl fmt::Display for Durability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Memory => "memory",
-            Self::Sync => "sync",
-        })
-    }
-}
-
 /// `[cluster]`: the same on all hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClusterConfig {
@@ -267,7 +194,7 @@ pub struct ClusterConfig {
     /// The smallest MTU among the interfaces of all hosts: no packet is longer.
     pub mtu: u16,
     /// The file with the keys that packets are authenticated with; `None`: they are not. See
-    /// [`crate::key_file`].
+    /// [`inband_host::key_file`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
 }
@@ -358,22 +285,6 @@ impl Default for Timing {
             spin_us: 50,
         }
     }
-}
-
-/// `[host.tls]`: checkpoints and the control plane go over TLS, and only to and from hosts with a
-/// certificate of the cluster's authority. All hosts of a cluster have it, or none.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TlsConfig {
-    /// The certificate of the cluster's authority.
-    pub ca: PathBuf,
-    /// This host's certificate.
-    pub certificate: PathBuf,
-    /// The key to it.
-    pub key: PathBuf,
-    /// Redis clients, too, must speak TLS. They need no certificate.
-    #[serde(default)]
-    pub resp: bool,
 }
 
 /// `[host]`: this host.

@@ -7,7 +7,6 @@ pub mod decided_log;
 pub mod durable;
 pub mod host;
 pub mod journal;
-pub mod key_file;
 pub mod leadership;
 pub mod learner;
 pub mod library;
@@ -22,6 +21,7 @@ pub mod reader;
 pub mod recovery;
 pub mod rounds;
 pub mod saved_position;
-pub mod session;
 pub mod timing;
 pub mod trim;
+
+pub use inband_host::session;

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 use crate::config::{Config, Dataplane};
-use crate::durable::StateLock;
+use crate::durable::DurableError;
 use crate::host::RecoverError;
 use crate::log::{Burst, Origin, ReplicatedLog, SubmitError, SubmitFailure, Ticket, ValueKind};
 use crate::node::{Node, NodeError};
 use crate::saved_position;
 use crate::session::{SessionTable, Verdict};
+use inband_host::state_dir::StateLock;
 
 pub use crate::saved_position::RestoreError;
 
@@ -167,7 +168,8 @@ impl Library {
         if config.logs() != 1 {
             return Err(LibraryError::Partitions(config.cluster.partitions));
         }
-        let state_lock = StateLock::take(&config.host.state_dir).map_err(NodeError::from)?;
+        let state_lock = StateLock::take(&config.host.state_dir)
+            .map_err(|error| NodeError::from(DurableError::from(error)))?;
         let node = Node::open(config, dataplane, &[applied])?;
         Ok(Library {
             node,

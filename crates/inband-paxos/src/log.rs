@@ -14,6 +14,8 @@
 
 use std::time::Duration;
 
+pub use inband_host::session::{Origin, ValueKind};
+
 /// Bits of a ticket's number; the partition is above them.
 const TICKET_NUMBER_BITS: u32 = 48;
 
@@ -59,30 +61,6 @@ impl ReadTicket {
     pub fn partition(self) -> usize {
         (self.0 >> TICKET_NUMBER_BITS) as usize
     }
-}
-
-/// What a decided value is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ValueKind {
-    /// A command of the application.
-    Command,
-    /// Chosen to fill a hole; carries nothing to apply.
-    Noop,
-    /// Opens a session whose id is the instance it was decided in.
-    OpenSession,
-}
-
-/// Who submitted a value: the triple that makes delivery exactly-once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Origin {
-    /// The session, or the opener's nonce if `kind` is [`ValueKind::OpenSession`].
-    pub client_id: u64,
-    /// Sequence of the value within its session, from 1.
-    pub client_seq: u64,
-    /// Every sequence below this one has been answered to the client and may be forgotten.
-    pub client_low: u64,
-    /// What the value is.
-    pub kind: ValueKind,
 }
 
 /// One decided instance, borrowed from a [`Burst`].

@@ -23,11 +23,11 @@ use crate::host::{EpochConfig, Host, HostConfig, LogStart, RecoverError};
 use crate::journal::{
     AcceptorDisk, AcceptorStart, DiskLimits, Holds, Reconfigured, StartError, Synced,
 };
-use crate::key_file::{KeyFile, KeyFileError};
 use crate::leadership::LeaderEvent;
 use crate::log::{Burst, Origin, ReadTicket, ReplicatedLog, SubmitError, Ticket};
 use crate::outbox::{Dest, Outbox};
 use crate::timing::{Micros, Timing};
+use inband_host::key_file::{KeyFile, KeyFileError};
 
 /// The acceptor's journal, in the state directory.
 pub const JOURNAL_DIR: &str = "acceptor";

@@ -24,8 +24,8 @@ use inband_paxos::journal::{self, Reconfigured};
 use inband_paxos::node::Node;
 use inband_transport::tls::Transport;
 
-use crate::errands::{errands, Errands};
 use crate::exit_status::Unsuitable;
+use crate::node_commands::{node_commands, NodeCommands};
 use crate::published::{self, PublishedNode};
 
 /// Directory of the control plane's files in the state directory.
@@ -70,10 +70,15 @@ pub fn join(
     node: Node,
     transport: &Transport,
     stop: &Stop,
-) -> Result<(Option<Service>, PublishedNode, published::Shared, Errands)> {
+) -> Result<(
+    Option<Service>,
+    PublishedNode,
+    published::Shared,
+    NodeCommands,
+)> {
     let acceptor = acceptor_of(&node);
     let life = node.host().config().incarnation;
-    let (errands, queue) = errands()?;
+    let (node_commands, queue) = node_commands()?;
     let (node, state) = PublishedNode::new(node, queue);
     let service = config
         .is_managed()
@@ -82,14 +87,14 @@ pub fn join(
                 config,
                 acceptor,
                 life,
-                errands.clone(),
+                node_commands.clone(),
                 state.clone(),
                 transport,
                 stop.clone(),
             )
         })
         .transpose()?;
-    Ok((service, node, state, errands))
+    Ok((service, node, state, node_commands))
 }
 
 /// The acceptor of a node that was just opened, if it has one.
@@ -108,7 +113,7 @@ fn start(
     config: &Config,
     acceptor: Option<Acceptor>,
     life: u64,
-    errands: Errands,
+    node_commands: NodeCommands,
     state: published::Shared,
     transport: &Transport,
     stop: Stop,
@@ -130,10 +135,10 @@ fn start(
     };
     let acceptor = acceptor.map(|state| NodeAcceptor {
         state,
-        errands: errands.clone(),
+        node_commands: node_commands.clone(),
     });
     let hooks = NodeHooks {
-        errands,
+        node_commands,
         state,
         latest: None,
         is_entered: Arc::default(),
@@ -245,7 +250,7 @@ fn enter(node: &mut Node, configuration: &Configuration) -> anyhow::Result<()> {
 
 /// What the service tells this host.
 struct NodeHooks {
-    errands: Errands,
+    node_commands: NodeCommands,
     state: published::Shared,
     latest: Option<Configuration>,
     /// Cleared with every configuration, set by the node's thread.
@@ -259,7 +264,7 @@ impl NodeHooks {
             return;
         };
         let is_entered = self.is_entered.clone();
-        self.errands
+        self.node_commands
             .send(move |node| match enter(node, &configuration) {
                 Ok(()) => is_entered.store(true, Ordering::Release),
                 Err(error) => {
@@ -311,7 +316,7 @@ impl Hooks for NodeHooks {
 /// user space never meets a change half done, and the journal has it.
 struct NodeAcceptor {
     state: Acceptor,
-    errands: Errands,
+    node_commands: NodeCommands,
 }
 
 impl NodeAcceptor {
@@ -323,7 +328,7 @@ impl NodeAcceptor {
     ) -> Result<(), AcceptorError> {
         let mut state = self.state.clone();
         let (done, changed) = mpsc::channel();
-        self.errands.send(move |node| {
+        self.node_commands.send(move |node| {
             let result = change(&mut state).and_then(|()| match keep {
                 Some(what) => keep_in(node, what, &state),
                 None => Ok(()),

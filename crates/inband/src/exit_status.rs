@@ -8,11 +8,12 @@ use inband_control::service::{FilesError, ServiceError};
 use inband_dataplane::xdp::XdpError;
 use inband_falcon::scheduler_node::SchedulerError;
 use inband_flair::switch_node::SwitchError;
+use inband_host::key_file::KeyFileError;
+use inband_host::state_dir::StateError;
 use inband_kv::replica::ReplicaError;
 use inband_kv::store::StoreError;
 use inband_paxos::config::ConfigError;
 use inband_paxos::durable::DurableError;
-use inband_paxos::key_file::KeyFileError;
 use inband_paxos::mtu::MtuError;
 use inband_paxos::node::NodeError;
 use inband_transport::certificates::CertificateError;
@@ -57,6 +58,7 @@ fn is_lasting(cause: &(dyn std::error::Error + 'static)) -> bool {
         || cause.is::<CertificateError>()
         || xdp.is_some_and(XdpError::is_lasting)
         || cause.downcast_ref().is_some_and(NodeError::is_lasting)
+        || cause.downcast_ref().is_some_and(StateError::is_lasting)
         || cause.downcast_ref().is_some_and(DurableError::is_lasting)
         || cause.downcast_ref().is_some_and(StoreError::is_lasting)
         || matches!(cause.downcast_ref(), Some(ReplicaError::Store(error)) if error.is_lasting())
@@ -84,10 +86,12 @@ mod tests {
         let io = || std::io::Error::from_raw_os_error(28); // no space left
         assert!(lasts(partitions()));
         assert!(lasts(ReplicaError::from(partitions())));
-        assert!(lasts(NodeError::from(DurableError::Damaged {
-            path: "/state/epoch".into(),
-            found: "x".into(),
-        })));
+        assert!(lasts(NodeError::from(DurableError::from(
+            StateError::Damaged {
+                path: "/state/epoch".into(),
+                found: "x".into(),
+            }
+        ))));
         assert!(lasts(ServiceError::from(FilesError::Damaged {
             file: "raft"
         })));
@@ -95,9 +99,11 @@ mod tests {
             path: "/data".into(),
             source: io(),
         }));
-        assert!(!lasts(NodeError::from(DurableError::Io {
-            path: "/state/epoch".into(),
-            source: io(),
-        })));
+        assert!(!lasts(NodeError::from(DurableError::from(
+            StateError::Io {
+                path: "/state/epoch".into(),
+                source: io(),
+            }
+        ))));
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand};
+use inband_host::key_file::{ChangeError, KeyFile};
 use inband_lab::cluster_dir::ClusterDir;
 use inband_lab::control::{self, KeyStatus};
 use inband_lab::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
 use inband_lab::ClusterStatus;
 use inband_paxos::config::Config;
-use inband_paxos::key_file::{ChangeError, KeyFile};
 
 use crate::up::DEFAULT_DATA;
 use inband_cluster::flair;

@@ -12,8 +12,8 @@ use inband_control::configuration::{Beginning, Configuration, Member, NodeId, Pa
 use inband_control::message::AcceptorReport;
 use inband_control::service::{self, HostStatus, Request, Response, Status};
 use inband_control::state::Refusal;
+use inband_host::signals::StopSignals;
 use inband_lab::change::{self, Goal, Plane, PlaneError};
-use inband_lab::signals::StopSignals;
 use inband_lab::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
 use inband_lab::MemberKind;
 use inband_paxos::config::{Config, Role};

@@ -13,7 +13,7 @@ use inband_paxos::leadership::LeaderEvent;
 use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, SubmitError, Ticket};
 use inband_paxos::node::Node;
 
-use crate::errands::ErrandQueue;
+use crate::node_commands::NodeCommandQueue;
 
 /// Time between two publications.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
@@ -169,7 +169,7 @@ pub fn progress(shared: &Shared) -> Progress {
 /// A [`Node`] that publishes its state as it is polled.
 pub struct PublishedNode {
     node: Node,
-    errands: ErrandQueue,
+    node_commands: NodeCommandQueue,
     shared: Shared,
     publish_at: Instant,
     /// One a log.
@@ -187,13 +187,13 @@ pub struct PublishedNode {
 }
 
 impl PublishedNode {
-    /// Wrap a node. Other threads have it do their errands.
-    pub fn new(node: Node, errands: ErrandQueue) -> (PublishedNode, Shared) {
+    /// Wrap a node. Other threads have it do their node_commands.
+    pub fn new(node: Node, node_commands: NodeCommandQueue) -> (PublishedNode, Shared) {
         let shared = Shared::default();
         let logs = node.partitions();
         let mut published = PublishedNode {
             node,
-            errands,
+            node_commands,
             shared: shared.clone(),
             publish_at: Instant::now(),
             movements: (0..logs).map(|_| Movement::default()).collect(),
@@ -300,7 +300,7 @@ impl ReplicatedLog for PublishedNode {
     }
     fn poll(&mut self, bursts: &mut [Burst]) {
         let started = Instant::now();
-        self.errands.run(&mut self.node);
+        self.node_commands.run(&mut self.node);
         self.delivered.clear();
         self.delivered
             .extend(bursts.iter().map(|burst| burst.decided().len()));
@@ -334,7 +334,7 @@ impl ReplicatedLog for PublishedNode {
     }
     fn wake_fds(&self) -> Vec<RawFd> {
         let mut fds = self.node.wake_fds();
-        fds.push(self.errands.fd());
+        fds.push(self.node_commands.fd());
         fds
     }
     fn poll_timeout(&self) -> Duration {

@@ -58,7 +58,8 @@ pub fn run(
     let transport = transport::of(config)?;
     let node = Node::open(config, choice.dataplane, &applied)?;
     // The service is dropped last, as its first binding.
-    let (service, node, state, errands) = control_plane::join(config, node, &transport, &stop)?;
+    let (service, node, state, node_commands) =
+        control_plane::join(config, node, &transport, &stop)?;
     // Peers fetch checkpoints over TCP at the address that also takes packets.
     let checkpoints = TcpListener::bind(this.address)
         .with_context(|| format!("TCP address {} of node {:?}", this.address, this.name))?;
@@ -96,7 +97,7 @@ pub fn run(
         state,
         transport,
         control_door: service.as_ref().map(Service::counters),
-        errands,
+        node_commands,
         replica: Some(replica.control()),
         stop: stop.flag.clone(),
     };

@@ -10,11 +10,11 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
 use inband_dataplane::xdp::keep_refusals_in;
+use inband_host::state_dir::StateLock;
 use inband_host::wait::wait;
 use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
 use inband_paxos::backend;
 use inband_paxos::config::{unprotected, Config, Role};
-use inband_paxos::durable::StateLock;
 use inband_paxos::log::{Burst, ReplicatedLog};
 use inband_paxos::mtu;
 use inband_paxos::node::Node;
@@ -68,7 +68,7 @@ pub fn run(config_path: &Path) -> Result<()> {
     let transport = transport::of(&config)?;
     let node = Node::open(&config, choice.dataplane, &applied)?;
     // The service is dropped last, as its first binding.
-    let (service, mut node, state, errands) =
+    let (service, mut node, state, node_commands) =
         control_plane::join(&config, node, &transport, &stop)?;
     let view = HostView {
         config: config.clone(),
@@ -76,7 +76,7 @@ pub fn run(config_path: &Path) -> Result<()> {
         state,
         transport,
         control_door: service.as_ref().map(Service::counters),
-        errands,
+        node_commands,
         replica: None,
         stop: stop.flag.clone(),
     };

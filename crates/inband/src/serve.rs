@@ -9,18 +9,18 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use inband_control::service::{self, CallError, ListenerCounters, Response};
 use inband_dataplane::registers::{AcceptorView, LeaderView};
+use inband_host::line_json::Server;
 use inband_kv::control::ReplicaControl;
 use inband_kv::limit_hits::LimitHit;
 use inband_lab::control::{
     AcceptorStatus, HostReply, HostRequest, HostStatus, KeyStatus, LeaderStatus, Position,
     ReplicaStatus,
 };
-use inband_lab::line_json::Server;
 use inband_paxos::backend::Choice;
 use inband_paxos::config::{Config, Dataplane, Durability, Role};
 use inband_transport::tls::Transport;
 
-use crate::errands::Errands;
+use crate::node_commands::NodeCommands;
 use crate::published::{self, Shared};
 use crate::transport;
 
@@ -41,7 +41,7 @@ pub struct HostView {
     /// The node's published state.
     pub state: Shared,
     /// Has the node's thread do something.
-    pub errands: Errands,
+    pub node_commands: NodeCommands,
     /// The store, if this host is a replica.
     pub replica: Option<Arc<ReplicaControl>>,
     /// How it talks to the other hosts.
@@ -181,7 +181,7 @@ impl HostView {
     /// The node's thread reads the key file between two packets.
     fn reload_keys(&self) -> HostReply {
         let (done, reloaded) = mpsc::channel();
-        self.errands.send(move |node| {
+        self.node_commands.send(move |node| {
             let keys = node.reload_keys().map(|keys| {
                 keys.map(|keys| KeyStatus {
                     active: keys.active(),

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
+use inband_host::signals::StopSignals;
 use inband_lab::control::instances;
-use inband_lab::signals::StopSignals;
 use inband_lab::supervisor::remote;
 use inband_lab::{
     AcceptorChoice, ClusterSpec, ClusterStatus, DownReport, LeaderLayout, Supervisor,

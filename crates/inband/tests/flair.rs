@@ -14,7 +14,7 @@ use inband_dataplane::flair::wire::{self, Header, Type};
 use inband_flair::client::{self, Op, Outcome};
 use inband_flair::digests::Digests;
 use inband_flair::timing::ClientTiming;
-use inband_paxos::key_file::KeyFile;
+use inband_host::key_file::KeyFile;
 use serde_json::Value;
 
 fn survives(name: &str, options: &[&str]) {

@@ -12,13 +12,13 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use inband_flair::config::{Balance, ClusterConfig, Part, GATEWAY};
 use inband_flair::reads::Reads;
+use inband_host::line_json::Server;
+use inband_host::state_dir::StateLock;
 use inband_lab::cluster_dir::ClusterDir;
-use inband_lab::line_json::Server;
 use inband_lab::process::{ProcessSpec, SupervisedChild};
 use inband_lab::supervisor::listeners;
 use inband_lab::Lab;
 use inband_paxos::config::{Dataplane, Durability, DEFAULT_PORT};
-use inband_paxos::durable::StateLock;
 
 use super::hosts::{cluster_config, existing_log, host, names, Host};
 use super::keys;

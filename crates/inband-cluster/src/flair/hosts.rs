@@ -10,10 +10,10 @@ use inband_flair::config::{
     ClusterConfig, Config, HostConfig, Part, ReplicaConfig, SwitchConfig, GATEWAY,
 };
 use inband_flair::replica_node::LOG_DIR;
+use inband_host::line_json;
 use inband_lab::certificates;
 use inband_lab::cluster_dir::ClusterDir;
 use inband_lab::lab::HOST_INTERFACE;
-use inband_lab::line_json;
 use inband_lab::Lab;
 use inband_paxos::config::{Dataplane, Durability, TlsConfig};
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use inband_dataplane::auth::Keys;
 use inband_flair::config::Config;
-use inband_lab::control::KeyStatus;
-use inband_lab::line_json;
-use inband_paxos::key_file::{KeyFile, KeyFileError};
+use inband_host::key_file::KeyStatus;
+use inband_host::key_file::{KeyFile, KeyFileError};
+use inband_host::line_json;
 
 use super::status::{HostReply, HostRequest};
 

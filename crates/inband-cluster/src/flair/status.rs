@@ -5,7 +5,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
 use inband_flair::replica::Status as ReplicaStatus;
-use inband_lab::control::KeyStatus;
+use inband_host::key_file::KeyStatus;
 use inband_paxos::config::Durability;
 use serde::{Deserialize, Serialize};
 

@@ -6,7 +6,7 @@ use std::net::SocketAddrV4;
 use inband_dataplane::falcon::registers::ExecutorState;
 use inband_dataplane::falcon::wire::EXECUTORS;
 use inband_dataplane::falcon::FalconConfig;
-use inband_paxos::config::Dataplane;
+use inband_host::config::Dataplane;
 use serde::{Deserialize, Serialize};
 
 use super::{Backend, SchedulerNode};

@@ -3,15 +3,15 @@
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
+use inband_host::key_file::{ChangeError as KeyChangeError, KeyFileError};
 use inband_paxos::config::ConfigError;
-use inband_paxos::key_file::{ChangeError as KeyChangeError, KeyFileError};
 use inband_transport::certificates::CertificateError;
 
 use crate::change::{ChangeError, PlaneError};
 use crate::error::LabError;
-use crate::line_json::CallError;
 use crate::memory::TooLarge;
 use crate::preflight::DiskFull;
+use inband_host::line_json::CallError;
 
 /// Why a cluster did not start or did not do what was asked.
 #[derive(Debug, thiserror::Error)]

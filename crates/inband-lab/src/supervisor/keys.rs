@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inband_paxos::key_file::KeyFile;
+use inband_host::key_file::KeyFile;
 
 use super::{lock, HostRuntime, ProcessState, Shared, SupervisorError};
 use crate::cluster_dir::{ClusterDir, ClusterRecord};

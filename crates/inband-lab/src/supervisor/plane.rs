@@ -8,7 +8,7 @@ use inband_paxos::config::Role;
 use super::Shared;
 use crate::change::{self, PlaneError};
 use crate::control::{self, ControlError};
-use crate::line_json::CallError;
+use inband_host::line_json::CallError;
 
 /// Longer than a host itself waits for the control plane.
 const PLANE_LIMIT: Duration = Duration::from_secs(8);

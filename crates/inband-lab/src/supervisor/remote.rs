@@ -15,7 +15,7 @@ use inband_control::service;
 
 use super::{ClusterStatus, DownReport, MemberKind, Shared, SupervisorError};
 use crate::cluster_dir::ClusterDir;
-use crate::line_json::{self, Server};
+use inband_host::line_json::{self, Server};
 
 /// Longer than anything that a supervisor does in one request.
 const CALL_LIMIT: Duration = Duration::from_secs(120);

@@ -20,15 +20,15 @@ use inband_control::configuration::{Beginning, Configuration, Identity, Member};
 use inband_control::coordinator::Waiting;
 use inband_control::service::{Request, Response, Status};
 use inband_control::state::{Change, Command, Refusal, State as Plane};
+use inband_host::key_file::KeyFile;
+use inband_host::line_json::Server;
 use inband_lab::change::member_of;
 use inband_lab::control::{
     AcceptorStatus, HostReply, HostRequest, HostStatus, KeyStatus, LeaderStatus, Position,
     ReplicaStatus,
 };
-use inband_lab::line_json::Server;
 use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
 use inband_paxos::config::{Config, NodeConfig, Role};
-use inband_paxos::key_file::KeyFile;
 use nix::fcntl::{Flock, FlockArg};
 
 const ARGS_ENV: &str = "FAKE_HOST_ARGS";

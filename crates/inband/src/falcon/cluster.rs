@@ -12,14 +12,14 @@ use anyhow::{bail, ensure, Context, Result};
 use inband_dataplane::falcon::FalconConfig;
 use inband_falcon::limits::{EXECUTORS_MAX, LOCAL_EXECUTORS_MAX};
 use inband_falcon::resources::ResourceNames;
+use inband_host::key_file::KeyFile;
+use inband_host::line_json::{self, Server};
+use inband_host::state_dir::StateLock;
 use inband_lab::cluster_dir::ClusterDir;
 use inband_lab::lab::HOST_INTERFACE;
-use inband_lab::line_json::{self, Server};
 use inband_lab::netns::NETNS_DIR;
 use inband_lab::Lab;
 use inband_paxos::config::Dataplane;
-use inband_paxos::durable::StateLock;
-use inband_paxos::key_file::KeyFile;
 
 use super::remote::{Reply, Request};
 use super::scheduler::SchedulerOptions;

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_dataplane::auth::{Digest, Keys};
+use inband_host::key_file::KeyFile;
 use inband_host::namespace::enter;
-use inband_paxos::key_file::KeyFile;
 
 use super::status::Door;
 use super::{remote, DEFAULT_DATA};

@@ -13,10 +13,10 @@ use clap::Args;
 use inband_dataplane::falcon::{FalconConfig, Policy, SLOTS_DEFAULT};
 use inband_falcon::resources::ResourceNames;
 use inband_falcon::scheduler_node::{self, SchedulerNode};
-use inband_lab::control::KeyStatus;
-use inband_lab::line_json::Server;
+use inband_host::key_file::KeyFile;
+use inband_host::key_file::KeyStatus;
+use inband_host::line_json::Server;
 use inband_paxos::config::Dataplane;
-use inband_paxos::key_file::KeyFile;
 use mio::Waker;
 
 use super::metrics;

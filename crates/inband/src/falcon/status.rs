@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 use std::path::PathBuf;
 
 use inband_falcon::scheduler_node::{Status, WorkerStatus};
-use inband_lab::control::KeyStatus;
+use inband_host::key_file::KeyStatus;
 use inband_paxos::config::Dataplane;
 use serde::{Deserialize, Serialize};
 

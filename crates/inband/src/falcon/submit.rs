@@ -14,7 +14,7 @@ use inband_falcon::limits::{
 use inband_falcon::packets::ClusterSaid;
 use inband_falcon::task::{Failure, JobId, TaskId, TaskSpec, Work};
 use inband_falcon::work::{Call, Command, CommandOutput};
-use inband_lab::signals::StopSignals;
+use inband_host::signals::StopSignals;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::reach::ReachArgs;

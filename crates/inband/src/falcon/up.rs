@@ -9,7 +9,7 @@ use clap::Args;
 use inband_falcon::client_node::{self, ClientNode, Event};
 use inband_falcon::task::{TaskSpec, Work};
 use inband_falcon::work::Call;
-use inband_lab::signals::StopSignals;
+use inband_host::signals::StopSignals;
 use inband_lab::supervisor::remote::{leave_terminal, spawn_until};
 use inband_paxos::config::Dataplane;
 

@@ -12,7 +12,7 @@ use inband_flair::config::{Config, Part};
 use inband_flair::gateway::{Doors, Gateway};
 use inband_flair::replica_node::ReplicaNode;
 use inband_flair::switch_node::SwitchNode;
-use inband_lab::line_json::Server;
+use inband_host::line_json::Server;
 use inband_resp::password::Password;
 use inband_transport::tls::{server_for_clients, Transport};
 

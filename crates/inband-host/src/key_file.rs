@@ -72,6 +72,15 @@ pub enum KeyFileError {
     },
 }
 
+/// The keys that a host authenticates packets with.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct KeyStatus {
+    /// Id of the key it sends with.
+    pub active: u16,
+    /// Ids of those it accepts, ascending.
+    pub accepted: Vec<u16>,
+}
+
 /// Why a change of the keys was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {

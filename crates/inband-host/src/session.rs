@@ -6,13 +6,35 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::log::{Origin, ValueKind};
-
 /// Most sessions kept; opening one more expires the one that has been idle for longest.
 pub const SESSIONS_MAX: usize = 4096;
 
 /// Most sequences a session may have applied above its low-water mark.
 pub const SEQUENCES_ABOVE_LOW_MAX: usize = 4096;
+
+/// What a decided value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueKind {
+    /// A command of the application.
+    Command,
+    /// Chosen to fill a hole; carries nothing to apply.
+    Noop,
+    /// Opens a session whose id is the instance it was decided in.
+    OpenSession,
+}
+
+/// Who submitted a value: the triple that makes delivery exactly-once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// The session, or the opener's nonce if `kind` is [`ValueKind::OpenSession`].
+    pub client_id: u64,
+    /// Sequence of the value within its session, from 1.
+    pub client_seq: u64,
+    /// Every sequence below this one has been answered to the client and may be forgotten.
+    pub client_low: u64,
+    /// What the value is.
+    pub kind: ValueKind,
+}
 
 /// What to do with a decided value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

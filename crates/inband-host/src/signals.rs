@@ -1,14 +1,13 @@
 //! Ctrl-C and the polite signals, taken as events instead of sudden death, so that a lab is
 //! cleaned up.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-
-use crate::error::LabError;
 
 /// SIGINT, SIGTERM and SIGHUP of this process.
 #[derive(Debug)]
@@ -20,16 +19,13 @@ impl StopSignals {
     /// Take the signals from now on. Call before any thread is started: threads that exist
     /// already would still die of them. Children are born with them blocked; `inband run` takes
     /// its own in the same way.
-    pub fn take() -> Result<Self, LabError> {
+    pub fn take() -> io::Result<Self> {
         let mut signals = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
             signals.add(signal);
         }
-        signals
-            .thread_block()
-            .map_err(LabError::system("block signals"))?;
-        let fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-            .map_err(LabError::system("wait for signals"))?;
+        signals.thread_block()?;
+        let fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Self { fd })
     }
 

@@ -1,0 +1,97 @@
+//! What the configurations of all systems' hosts have in common.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Where the packet roles of a host run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dataplane {
+    /// The best that works here; the program says which and why.
+    #[default]
+    Auto,
+    /// In the kernel, in the interface's driver.
+    Xdp,
+    /// In the kernel, behind the driver: any interface, slower.
+    XdpGeneric,
+    /// In user space, over a UDP socket: no privileges.
+    Udp,
+}
+
+impl FromStr for Dataplane {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "xdp" => Ok(Self::Xdp),
+            "xdp-generic" => Ok(Self::XdpGeneric),
+            "udp" => Ok(Self::Udp),
+            other => Err(format!(
+                "unknown dataplane {other:?}; choose \"auto\", \"xdp\", \"xdp-generic\" or \"udp\""
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Dataplane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Xdp => "xdp",
+            Self::XdpGeneric => "xdp-generic",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+/// What survives when hosts lose their memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// Any minority of acceptors at any time; see protocol.md, 6.
+    #[default]
+    Memory,
+    /// It is on a disk before it is acknowledged, and survives the loss of power everywhere. Acceptors run in user space.
+    Sync,
+}
+
+impl FromStr for Durability {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "memory" => Ok(Self::Memory),
+            "sync" => Ok(Self::Sync),
+            other => Err(format!(
+                "unknown durability {other:?}; choose \"memory\" or \"sync\""
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "memory",
+            Self::Sync => "sync",
+        })
+    }
+}
+
+/// `[host.tls]`: checkpoints and the control plane go over TLS, and only to and from hosts with a
+/// certificate of the cluster's authority. All hosts of a cluster have it, or none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// The certificate of the cluster's authority.
+    pub ca: PathBuf,
+    /// This host's certificate.
+    pub certificate: PathBuf,
+    /// The key to it.
+    pub key: PathBuf,
+    /// Redis clients, too, must speak TLS. They need no certificate.
+    #[serde(default)]
+    pub resp: bool,
+}

@@ -1,0 +1,156 @@
+//! A host's state directory: one process has it, and small numbers in it survive a power cut.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+
+const LOCK_FILE: &str = "lock";
+/// No secret: what the umask leaves of it.
+const FILE_MODE: u32 = 0o666;
+
+/// Why a host's state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// Reading or writing failed.
+    #[error(
+        "state directory: {path}: {source}; check host.state_dir, its permissions and free space"
+    )]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file does not hold a number.
+    #[error("state file {path} holds {found:?}, not a number; it is damaged: start this node under a new id with an empty state directory")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Its content.
+        found: String,
+    },
+    /// Another process has it.
+    #[error("state directory {dir} is in use by process {owner}; stop that host, or give this one a host.state_dir of its own")]
+    InUse {
+        /// The directory.
+        dir: PathBuf,
+        /// The process, as it wrote its id.
+        owner: String,
+    },
+}
+
+impl StateError {
+    /// Will it be the same the next time, unless somebody changes this host or its configuration?
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            StateError::Io { .. } | StateError::InUse { .. } => false,
+            StateError::Damaged { .. } => true,
+        }
+    }
+}
+
+/// The number in a file; 0 if there is no file.
+pub fn read_number(path: &Path) -> Result<u64, StateError> {
+    match fs::read_to_string(path) {
+        Ok(text) => text.trim().parse().map_err(|_| StateError::Damaged {
+            path: path.to_owned(),
+            found: text.trim().chars().take(40).collect(),
+        }),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(source) => Err(StateError::Io {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+/// Put a number into a file of this directory; durable when it returns.
+pub fn write_number(dir: &Path, name: &str, value: u64) -> Result<(), StateError> {
+    let path = dir.join(name);
+    inband_storage::replace(&path, format!("{value}\n").as_bytes(), FILE_MODE)
+        .map_err(|source| StateError::Io { path, source })
+}
+
+/// Make the directory, durably, unless there is one.
+pub fn create(dir: &Path) -> Result<(), StateError> {
+    let make = || -> io::Result<()> {
+        if dir.is_dir() {
+            return Ok(());
+        }
+        fs::create_dir_all(dir)?;
+        // A directory survives a power cut when the one that it is in is synced.
+        for parent in dir.canonicalize()?.ancestors().skip(1) {
+            File::open(parent)?.sync_all()?;
+        }
+        Ok(())
+    };
+    make().map_err(|source| StateError::Io {
+        path: dir.to_owned(),
+        source,
+    })
+}
+
+/// A state directory that no other process uses as long as this lives, however the process ends.
+#[derive(Debug)]
+pub struct StateLock {
+    _lock: Flock<File>,
+}
+
+impl StateLock {
+    /// Take it, or say who has it. To be taken before anything in the directory is read.
+    pub fn take(state_dir: &Path) -> Result<StateLock, StateError> {
+        create(state_dir)?;
+        let path = state_dir.join(LOCK_FILE);
+        let at_path = |source| StateError::Io {
+            path: path.clone(),
+            source,
+        };
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(at_path)?;
+        let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
+                let mut owner = String::new();
+                let _ = file.read_to_string(&mut owner);
+                let dir = state_dir.to_owned();
+                return Err(StateError::InUse { dir, owner });
+            }
+            Err((_, errno)) => return Err(at_path(errno.into())),
+        };
+        lock.set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| write!(&mut *lock, "{}", std::process::id()))
+            .map_err(at_path)?;
+        Ok(StateLock { _lock: lock })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("inband-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        dir
+    }
+
+    #[test]
+    fn a_state_directory_has_one_process() {
+        let dir = dir("lock");
+        let lock = StateLock::take(&dir).unwrap();
+        let refused = StateLock::take(&dir).unwrap_err().to_string();
+        let own = format!("in use by process {};", std::process::id());
+        assert!(refused.contains(&own), "{refused}");
+        drop(lock);
+        StateLock::take(&dir).unwrap();
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,77 @@
+//! What other threads want done to a node: the one thread that owns it runs their commands between two packets.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::Arc;
+
+use inband_paxos::node::Node;
+
+type NodeCommand = Box<dyn FnOnce(&mut Node) + Send>;
+
+/// Takes commands from any thread.
+#[derive(Clone)]
+pub struct NodeCommands {
+    queue: Sender<NodeCommand>,
+    waker: Arc<UnixStream>,
+    is_woken: Arc<AtomicBool>,
+}
+
+/// Where the node's thread finds them.
+pub struct NodeCommandQueue {
+    node_commands: Receiver<NodeCommand>,
+    wakeups: UnixStream,
+    is_woken: Arc<AtomicBool>,
+}
+
+/// A queue and its entrance.
+pub fn node_commands() -> io::Result<(NodeCommands, NodeCommandQueue)> {
+    let (queue, node_commands) = mpsc::channel();
+    let (waker, wakeups) = UnixStream::pair()?;
+    waker.set_nonblocking(true)?;
+    wakeups.set_nonblocking(true)?;
+    let is_woken = Arc::new(AtomicBool::new(false));
+    let entrance = NodeCommands {
+        queue,
+        waker: Arc::new(waker),
+        is_woken: is_woken.clone(),
+    };
+    let queue = NodeCommandQueue {
+        node_commands,
+        wakeups,
+        is_woken,
+    };
+    Ok((entrance, queue))
+}
+
+impl NodeCommands {
+    /// Run this soon, in the order of the calls; never, if the node has ended.
+    pub fn send(&self, command: impl FnOnce(&mut Node) + Send + 'static) {
+        if self.queue.send(Box::new(command)).is_err() {
+            return;
+        }
+        // If the pipe is full, the thread is being woken already. The flag comes last: who sees it may drain the pipe.
+        let _ = (&*self.waker).write(&[1]);
+        self.is_woken.store(true, Ordering::Release);
+    }
+}
+
+impl NodeCommandQueue {
+    /// Readable when there is something to do, and from then on once all senders are gone.
+    pub fn fd(&self) -> RawFd {
+        self.wakeups.as_raw_fd()
+    }
+
+    /// Do what is to be done.
+    pub fn run(&mut self, node: &mut Node) {
+        if !self.is_woken.swap(false, Ordering::Acquire) {
+            return;
+        }
+        while matches!(self.wakeups.read(&mut [0; 64]), Ok(n) if n > 0) {}
+        while let Ok(command) = self.node_commands.try_recv() {
+            command(node);
+        }
+    }
+}
