@@ -278,7 +278,7 @@ mod tests {
             waking.woken(&mut task);
             given.push((task, false));
         }
-        assert_eq!(given.len(), EXECUTORS.into());
+        assert_eq!(given.len(), usize::from(EXECUTORS));
         for (number, (mut packet, is_of_client)) in (0..).zip(given) {
             codec.sign(&mut packet);
             let read = codec.read(&packet);

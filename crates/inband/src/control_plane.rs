@@ -30,7 +30,7 @@ use crate::published::{self, PublishedNode};
 
 /// Directory of the control plane's files in the state directory.
 const CONTROL_DIR: &str = "control";
-/// How long the node's thread may take for an errand. It takes over the votes of a log in one.
+/// How long the node's thread may take for a command. It takes over the votes of a log in one.
 const ERRAND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The acceptor as the control plane sees it.
