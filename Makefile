@@ -74,6 +74,7 @@ lint:
 	@scripts/setup --test
 	@scripts/one-build
 	@scripts/mutants-table --check
+	@scripts/lint-layout
 	@cargo fmt --all --check
 	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 	@git ls-files 'dataplane/*.h' 'dataplane/*.c' 'crates/*.bpf.c' 'bindings/*.h' 'bindings/*.c' 'fuzz/*.c' | xargs -r clang-format-19 --dry-run --Werror

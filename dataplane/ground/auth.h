@@ -4,7 +4,7 @@
  * tag. The header holds the value's digest, so whoever consumes a value checks that. Without a key
  * (`keys` is NULL) the tag is a checksum, against damage only.
  *
- * The tag is checked once a packet is known to be whole (ib_paxos_check), before any register is
+ * The tag is checked once a packet is known to be whole (ib_frame_check), before any register is
  * touched, and made anew over the header that leaves.
  */
 #ifndef INBAND_GROUND_AUTH_H

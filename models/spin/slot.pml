@@ -8,7 +8,7 @@
  *   dataplane/paxos/shell.h                   ib_acceptor_snapshot
  *                                              ib_acceptor_unchanged ib_shell_acceptor_slot
  *                                              ib_shell_acceptor_partition
- *   crates/inband-dataplane/src/registers.rs   raise_promise slot
+ *   crates/inband-paxos/src/dataplane/registers.rs   raise_promise slot
  *
  * Whoever has raised a promise reports, for each instance, the vote it found or that there is none.
  * No vote of a lower round may be stored afterwards that the report does not show. Memory is

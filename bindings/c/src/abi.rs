@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_header_has_the_same_numbers() {
-        let limit = inband_dataplane::wire::VALUE_LEN_MAX_BYTES as i64;
+        let limit = inband_paxos::dataplane::wire::VALUE_LEN_MAX_BYTES as i64;
         assert_eq!(in_header("INBAND_VALUE_LEN_MAX_BYTES"), limit);
         let window = inband_paxos::timing::PROPOSER_WINDOW as i64;
         assert_eq!(in_header("INBAND_WINDOW_VALUES"), window);

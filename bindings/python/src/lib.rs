@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use inband_dataplane::auth::{Digest, Keys, Secret};
 use inband_falcon::client_node::{self, ClientNode, Event};
 use inband_falcon::local;
 use inband_falcon::runner::{Interpreter, Tools};
 use inband_falcon::task::{Failure, JobId, TaskId, TaskSpec, Work};
 use inband_falcon::work::Call;
+use inband_ground::auth::{Digest, Keys, Secret};
 use inband_host::key_file::KeyFile;
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -264,7 +264,7 @@ impl LocalCluster {
 /// Have the system end this process with the one that has started it.
 #[pyfunction]
 fn end_with_parent() -> PyResult<()> {
-    Ok(inband_dataplane::child::end_with_parent()?)
+    Ok(inband_ground::child::end_with_parent()?)
 }
 
 /// The module.

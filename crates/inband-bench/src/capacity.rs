@@ -2,10 +2,12 @@
 //! request to the learner's ring buffer, fed by live frames, beside two baselines on the same links.
 
 use anyhow::{Context, Result};
-use inband_dataplane::bench::capacity::{Chain, Variant, LINKS, SITES, VARIANTS, WINDOW_INSTANCES};
-use inband_dataplane::soft::Geometry;
-use inband_dataplane::wire::VALUE_LEN_MAX_BYTES;
 use inband_lab::direct::DirectLinks;
+use inband_paxos::dataplane::bench::capacity::{
+    Chain, Variant, LINKS, SITES, VARIANTS, WINDOW_INSTANCES,
+};
+use inband_paxos::dataplane::soft::Geometry;
+use inband_paxos::dataplane::wire::VALUE_LEN_MAX_BYTES;
 
 use super::row::{machine, median, progress, Baseline, Output, Row};
 

@@ -3,10 +3,10 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
-use inband_dataplane::bench::falcon::falcon_costs;
-use inband_dataplane::bench::flair::flair_costs;
-use inband_dataplane::bench::{passthrough_cost, role_costs};
-use inband_dataplane::falcon::Policy;
+use inband_falcon::dataplane::bench::falcon_costs;
+use inband_falcon::dataplane::Policy;
+use inband_flair::dataplane::bench::flair_costs;
+use inband_paxos::dataplane::bench::{passthrough_cost, role_costs};
 
 use super::row::{machine, Baseline, Output, Row};
 

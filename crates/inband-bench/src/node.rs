@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use hdrhistogram::Histogram;
-use inband_dataplane::socket::BATCH_MAX;
+use inband_ground::socket::BATCH_MAX;
 use inband_paxos::config::Config;
 use inband_paxos::log::{Burst, Decided, ReplicatedLog, ValueKind};
 use inband_paxos::node::Node;
@@ -238,7 +238,7 @@ impl Bench {
             .node
             .wake_fds()
             .into_iter()
-            .filter_map(inband_dataplane::socket::borrow)
+            .filter_map(inband_ground::socket::borrow)
             .collect();
         let mut polled: Vec<PollFd<'_>> = fds
             .iter()

@@ -49,7 +49,7 @@ impl Service {
 
     /// The name of the network of the cluster in a directory: another one for each.
     pub fn network_name(&self, data: &Path) -> String {
-        let digest = inband_dataplane::wire::digest(data.as_os_str().as_encoded_bytes());
+        let digest = inband_paxos::dataplane::wire::digest(data.as_os_str().as_encoded_bytes());
         format!("{}-{:08x}", self.command, digest as u32)
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::auth::Digest;
+use inband_ground::auth::Digest;
 use serde::{Deserialize, Serialize};
 
 use crate::configuration::Epoch;

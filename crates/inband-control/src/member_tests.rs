@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use inband_dataplane::soft::{Geometry, Registers, Roles};
+use inband_paxos::dataplane::soft::{Geometry, Registers, Roles};
 
 use crate::acceptor::{AcceptorState, Merged, Piece, Position, StoredVote};
 use crate::configuration::{Beginning, Configuration, Epoch, Identity, Member as Node, Parts};
@@ -137,7 +137,7 @@ fn vote(instance: u64, vround: u64, value: &[u8]) -> StoredVote {
         instance,
         promise: vround,
         vround,
-        digest: inband_dataplane::wire::digest(value),
+        digest: inband_paxos::dataplane::wire::digest(value),
         client_id: 1,
         client_seq: 2,
         client_low: 3,

@@ -3,9 +3,9 @@
 
 use std::ops::Deref;
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::registers::SlotView;
-use inband_dataplane::soft::{Geometry, Registers};
+use inband_ground::auth::Digest;
+use inband_paxos::dataplane::registers::SlotView;
+use inband_paxos::dataplane::soft::{Geometry, Registers};
 
 use crate::acceptor::{AcceptorError, AcceptorState, Holds, Merged, Piece, Position, StoredVote};
 use crate::configuration::Epoch;

@@ -7,8 +7,8 @@ use std::thread;
 
 use inband_control::acceptor::{AcceptorState, Merged, StoredVote};
 use inband_control::registers::RegisterState;
-use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch};
-use inband_dataplane::wire::{digest, emit, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_paxos::dataplane::soft::{Geometry, Registers, Roles, SoftSwitch};
+use inband_paxos::dataplane::wire::{digest, emit, Header, Type, PACKET_LEN_MAX_BYTES};
 
 const GEOMETRY: Geometry = Geometry {
     partitions: 1,

@@ -18,8 +18,8 @@ use inband_control::service::{
 };
 use inband_control::state::Refusal;
 use inband_control::timing::Timing;
-use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
-use inband_dataplane::wire::{digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_paxos::dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
+use inband_paxos::dataplane::wire::{digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
 use inband_paxos::host::spread_leaders;
 use inband_transport::certificates::{Authority, CertificateFiles};
 use inband_transport::tls::Transport;

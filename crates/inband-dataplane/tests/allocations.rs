@@ -7,13 +7,14 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use inband_dataplane::flair::registers::SessionView;
-use inband_dataplane::flair::{self as flair_switch, wire as flair, FlairGeometry, FlairSwitch};
-use inband_dataplane::registers::LeaderView;
-use inband_dataplane::socket::{HostSocket, BATCH_MAX};
-use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
-use inband_dataplane::wire::{digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
-use inband_dataplane::xdp::{Peer, XdpHost, XdpMode, XdpSpec};
+use inband_flair::dataplane::registers::SessionView;
+use inband_flair::dataplane::{self as flair_switch, wire as flair, FlairGeometry, FlairSwitch};
+use inband_ground::socket::{HostSocket, BATCH_MAX};
+use inband_ground::xdp::XdpMode;
+use inband_paxos::dataplane::registers::LeaderView;
+use inband_paxos::dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
+use inband_paxos::dataplane::wire::{digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_paxos::dataplane::xdp::{Peer, XdpHost, XdpSpec};
 
 /// How often this thread allocates in `f`.
 fn allocations(f: impl FnOnce()) -> u64 {

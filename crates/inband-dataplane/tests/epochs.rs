@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use inband_dataplane::soft::{Geometry, Roles, SoftSwitch, Verdict};
-use inband_dataplane::wire::{digest, emit, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_paxos::dataplane::soft::{Geometry, Roles, SoftSwitch, Verdict};
+use inband_paxos::dataplane::wire::{digest, emit, Header, Type, PACKET_LEN_MAX_BYTES};
 
 const OLD_EPOCH: u64 = 3;
 const OLD_MEMBERS: [u8; 5] = [1, 2, 3, 4, 5];

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::sequence::{self, Sequence, Step, GEOMETRY, NODE, RECORD_LEN_BYTES};
 use common::{seed, Kernel, Outcome, Prng, Registers};
-use inband_dataplane::auth::{Gate, Keys, Secret};
-use inband_dataplane::soft::{Roles, SoftSwitch, Verdict};
-use inband_dataplane::wire::HEADER_LEN_BYTES;
+use inband_ground::auth::{Gate, Keys, Secret};
+use inband_paxos::dataplane::soft::{Roles, SoftSwitch, Verdict};
+use inband_paxos::dataplane::wire::HEADER_LEN_BYTES;
 
 const STEPS: usize = 150_000;
 /// ... of a host with other roles, or with a single one, whose program has no dispatch before it.
@@ -97,7 +97,7 @@ impl Pair {
         let pair = Pair {
             roles,
             native: SoftSwitch::new(NODE, roles, GEOMETRY),
-            gate: Gate::new(keys, GEOMETRY.partitions),
+            gate: Gate::of::<inband_paxos::dataplane::Paxos>(keys, GEOMETRY.partitions),
             kernel: Kernel::load_with_keys(roles, GEOMETRY, keys.as_ref()),
             sequence: Sequence::default(),
             met: BTreeSet::new(),

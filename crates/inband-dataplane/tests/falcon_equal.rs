@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use common::falcon::{native, Arrival, Kernel};
 use common::falcon_sequence::{config, Record, Sequence, INCARNATION, NODE, RECORD_LEN_BYTES};
 use common::{seed, Prng};
-use inband_dataplane::auth::{Gate, Keys, Secret};
-use inband_dataplane::falcon::{FalconSwitch, Policy};
-use inband_dataplane::soft::reasons;
-use inband_dataplane::wire::HEADER_LEN_BYTES;
+use inband_falcon::dataplane::Falcon;
+use inband_falcon::dataplane::{FalconSwitch, Policy};
+use inband_ground::auth::{Gate, Keys, Secret};
+use inband_ground::System as _;
+use inband_paxos::dataplane::wire::HEADER_LEN_BYTES;
 
 /// Of each policy.
 const STEPS: usize = 20_000;
@@ -45,7 +46,7 @@ impl Pair {
         let config = config(policy);
         Pair {
             native: FalconSwitch::new(NODE, config, INCARNATION),
-            gate: Gate::for_falcon(keys, config.sets),
+            gate: Gate::of::<inband_falcon::dataplane::Falcon>(keys, config.sets),
             kernel: Kernel::load(config, keys),
             sequence: Sequence::default(),
             met: BTreeSet::new(),
@@ -125,7 +126,7 @@ fn random_packets_leave_kernel_and_native_equal() {
         eprintln!("{policy:?}: {:?}", pair.compare_counters("at the end"));
         met.append(&mut pair.met);
     }
-    let all = reasons();
+    let all = Falcon::reasons();
     let missing: Vec<_> = all
         .filter(|name| name.starts_with("falcon_") && !NOT_HERE.contains(name))
         .filter(|name| !met.contains(name))

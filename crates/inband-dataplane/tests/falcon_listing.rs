@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 
 use common::falcon::{bytes, pull, task, INCARNATION};
 use common::{seed, Prng, NODE, THERE};
-use inband_dataplane::falcon::wire::{parse, Header, Type};
-use inband_dataplane::falcon::{FalconConfig, FalconSwitch};
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_falcon::dataplane::wire::{parse, Header, Type};
+use inband_falcon::dataplane::{FalconConfig, FalconSwitch};
+use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 const SIZE: usize = 4;
 const STEPS: usize = 20_000;

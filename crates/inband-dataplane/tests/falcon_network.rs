@@ -8,13 +8,13 @@ use std::net::{SocketAddr, UdpSocket};
 
 use common::falcon::{bytes, pull, task, INCARNATION};
 use common::net::{address, Net, PORT};
-use inband_dataplane::falcon::wire::{flag, parse, Header, Task, Type};
-use inband_dataplane::falcon::xdp::{
+use inband_falcon::dataplane::wire::{flag, parse, Header, Task, Type};
+use inband_falcon::dataplane::xdp::{
     allow_forwarding, forward_of, may_look_up_clients, FalconXdp, FalconXdpSpec,
 };
-use inband_dataplane::falcon::FalconConfig;
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
-use inband_dataplane::xdp::{XdpError, XdpMode};
+use inband_falcon::dataplane::FalconConfig;
+use inband_ground::xdp::{XdpError, XdpMode};
+use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 /// Hosts of the network.
 const SCHEDULER: usize = 1;

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use common::falcon::{bytes, pull, task, INCARNATION};
 use common::{seed, Prng, NODE, THERE};
-use inband_dataplane::auth::Digest;
-use inband_dataplane::falcon::wire::{flag, parse, Header, Task, Type, PRIORITIES};
-use inband_dataplane::falcon::{FalconConfig, FalconSwitch, Policy};
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_falcon::dataplane::wire::{flag, parse, Header, Task, Type, PRIORITIES};
+use inband_falcon::dataplane::{FalconConfig, FalconSwitch, Policy};
+use inband_ground::auth::Digest;
+use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 const SLOTS: usize = 1024;
 /// Every 16th task is given in turn.

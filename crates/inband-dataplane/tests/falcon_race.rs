@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use common::falcon::{bytes, pull, spec, task, INCARNATION};
 use common::{Prng, FRAME_LEN_BYTES, HERE, NODE, XDP_DROP, XDP_TX};
-use inband_dataplane::auth::Digest;
-use inband_dataplane::falcon::registers::ExecutorState;
-use inband_dataplane::falcon::rig::FalconRig;
-use inband_dataplane::falcon::wire::{flag, parse, Header, Task, Type, TASKS_MAX};
-use inband_dataplane::falcon::xdp::forward_of;
-use inband_dataplane::falcon::{Build, FalconConfig, FalconRegisters, FalconSwitch, Verdict};
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
-use inband_dataplane::xdp::rig::udp_frame;
+use inband_falcon::dataplane::registers::ExecutorState;
+use inband_falcon::dataplane::rig::FalconRig;
+use inband_falcon::dataplane::wire::{flag, parse, Header, Task, Type, TASKS_MAX};
+use inband_falcon::dataplane::xdp::forward_of;
+use inband_falcon::dataplane::{Build, FalconConfig, FalconRegisters, FalconSwitch, Verdict};
+use inband_ground::auth::Digest;
+use inband_ground::xdp::rig::udp_frame;
+use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 /// A queue that is full and empty all the time.
 const SLOTS: usize = 4;
@@ -404,11 +404,11 @@ macro_rules! builds {
     ($($name:ident),*) => {
         extern "C" {
             $(fn $name(
-                switch: *const inband_dataplane::c::ib_falcon_switch,
+                switch: *const inband_falcon::dataplane::c::ib_falcon_switch,
                 buffer: *mut u8,
                 len_bytes: *mut u32,
-                arrival: *const inband_dataplane::c::ib_falcon_arrival,
-            ) -> inband_dataplane::c::ib_falcon_result;)*
+                arrival: *const inband_falcon::dataplane::c::ib_falcon_arrival,
+            ) -> inband_falcon::dataplane::c::ib_falcon_result;)*
         }
     };
 }

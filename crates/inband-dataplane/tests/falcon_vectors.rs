@@ -10,11 +10,12 @@ use std::net::SocketAddrV4;
 use common::falcon::{bytes, native, Arrival, Kernel, Outcome, INCARNATION};
 use common::vector::{files, keys_of, named, value_of, Damage};
 use common::{NODE, THERE};
-use inband_dataplane::auth::{sign, Digest, Gate};
-use inband_dataplane::falcon::registers::{ExecutorState, QueueView, SlotView};
-use inband_dataplane::falcon::wire::{self, flag, Description, Header, Task, Type};
-use inband_dataplane::falcon::{FalconConfig, FalconRegisters, FalconSwitch, Policy, Verdict};
-use inband_dataplane::soft::reasons;
+use inband_falcon::dataplane::registers::{ExecutorState, QueueView, SlotView};
+use inband_falcon::dataplane::wire::{self, flag, Description, Header, Task, Type};
+use inband_falcon::dataplane::Falcon;
+use inband_falcon::dataplane::{FalconConfig, FalconRegisters, FalconSwitch, Policy, Verdict};
+use inband_ground::auth::{sign, Digest, Gate};
+use inband_ground::System as _;
 use serde::Deserialize;
 
 /// The set that cases are about, unless a packet says otherwise.
@@ -493,7 +494,10 @@ fn every_vector_runs_natively() {
     for case in cases() {
         named(&case.name, || {
             let switch = FalconSwitch::new(NODE, case.config(), INCARNATION);
-            let mut gate = Gate::for_falcon(keys_of(&case.keys), case.config().sets);
+            let mut gate = Gate::of::<inband_falcon::dataplane::Falcon>(
+                keys_of(&case.keys),
+                case.config().sets,
+            );
             run(&case, switch.registers(), &mut |step, packet| {
                 native(&mut gate, &switch, packet, step.arrival())
             });
@@ -531,7 +535,7 @@ fn every_vector_runs_in_the_kernel() {
 fn every_reason_has_a_vector_or_an_exception() {
     let steps = cases().into_iter().flat_map(|case| case.packet);
     let shown: BTreeSet<String> = steps.map(|step| step.reason).collect();
-    let all = reasons().map(str::to_owned);
+    let all = Falcon::reasons().map(str::to_owned);
     let all: BTreeSet<String> = all.filter(|name| name.starts_with("falcon_")).collect();
     let excused: BTreeSet<String> = ELSEWHERE.map(|(name, _)| name.to_owned()).into();
     let missing: Vec<_> = all

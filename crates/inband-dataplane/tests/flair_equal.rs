@@ -10,14 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use common::flair::{native, spec, Arrival, Kernel};
 use common::flair_sequence::{Record, Sequence, GEOMETRY, INCARNATION, NODE, RECORD_LEN_BYTES};
 use common::{seed, Prng, HERE, THERE};
-use inband_dataplane::auth::{Gate, Keys, Secret};
-use inband_dataplane::flair::registers::SessionView;
-use inband_dataplane::flair::rig::FlairRig;
-use inband_dataplane::flair::wire::{emit, parse, Header, Type};
-use inband_dataplane::flair::{FlairRegisters, FlairSwitch};
-use inband_dataplane::soft::reasons;
-use inband_dataplane::wire::HEADER_LEN_BYTES;
-use inband_dataplane::xdp::rig::udp_frame;
+use inband_flair::dataplane::registers::SessionView;
+use inband_flair::dataplane::rig::FlairRig;
+use inband_flair::dataplane::wire::{emit, parse, Header, Type};
+use inband_flair::dataplane::Flair;
+use inband_flair::dataplane::{FlairRegisters, FlairSwitch};
+use inband_ground::auth::{Gate, Keys, Secret};
+use inband_ground::xdp::rig::udp_frame;
+use inband_ground::System as _;
+use inband_paxos::dataplane::wire::HEADER_LEN_BYTES;
 
 const STEPS: usize = 100_000;
 /// ... of switches of a cluster with a key.
@@ -43,7 +44,7 @@ impl Pair {
     fn new(keys: Option<Keys>) -> Pair {
         Pair {
             native: FlairSwitch::new(NODE, GEOMETRY, INCARNATION),
-            gate: Gate::for_flair(keys, GEOMETRY.sets),
+            gate: Gate::of::<inband_flair::dataplane::Flair>(keys, GEOMETRY.sets),
             kernel: Kernel::load(keys),
             sequence: Sequence::default(),
             met: BTreeSet::new(),
@@ -131,7 +132,7 @@ fn random_packets_leave_kernel_and_native_equal() {
     }
     pair.compare_all("at the end");
     eprintln!("{:?}", pair.compare_counters("at the end"));
-    let all = reasons();
+    let all = Flair::reasons();
     let missing: Vec<_> = all
         .filter(|name| name.starts_with("flair_") && *name != "flair_client_by_host")
         .filter(|name| !pair.met.contains(name))

@@ -9,13 +9,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::net::{address, Net, PORT, TIMEOUT};
-use inband_dataplane::flair::wire::{digest, emit, flag, key_hash, parse, Header, Type};
-use inband_dataplane::flair::xdp::{
+use inband_flair::dataplane::wire::{digest, emit, flag, key_hash, parse, Header, Type};
+use inband_flair::dataplane::xdp::{
     allow_forwarding, forward_of, may_look_up_clients, FlairXdp, FlairXdpSpec,
 };
-use inband_dataplane::flair::FlairGeometry;
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
-use inband_dataplane::xdp::{XdpError, XdpMode};
+use inband_flair::dataplane::FlairGeometry;
+use inband_ground::xdp::{XdpError, XdpMode};
+use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 const GEOMETRY: FlairGeometry = FlairGeometry {
     sets: 1,

@@ -2,7 +2,10 @@
 //! 15). The same test run on deliberately wrong builds must fail.
 #![allow(missing_docs)]
 
+#[path = "common/objects.rs"]
+mod by_name;
 mod common;
+use by_name::object;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -11,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use common::flair::{spec, INCARNATION};
 use common::{stay_on_cpu, Prng, FRAME_LEN_BYTES, HERE, NODE, THERE, XDP_DROP};
-use inband_dataplane::flair::rig::{Destination, FlairRig};
-use inband_dataplane::flair::wire::{emit, flag, key_hash, parse, Header, Type};
-use inband_dataplane::flair::{FlairGeometry, FlairRegisters, FlairSwitch, Verdict};
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
-use inband_dataplane::xdp::rig::udp_frame;
+use inband_flair::dataplane::rig::{Destination, FlairRig};
+use inband_flair::dataplane::wire::{emit, flag, key_hash, parse, Header, Type};
+use inband_flair::dataplane::{FlairGeometry, FlairRegisters, FlairSwitch, Verdict};
+use inband_ground::xdp::rig::udp_frame;
+use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 const GEOMETRY: FlairGeometry = FlairGeometry { sets: 1, groups: 2 };
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
@@ -354,7 +357,7 @@ fn race_kernel(object: Option<&[u8]>, time: Duration) -> Result<u64, String> {
 
 macro_rules! variant {
     ($name:literal) => {
-        Some(&include_bytes!(concat!(env!("OUT_DIR"), "/flair_", $name, ".bpf.o"))[..])
+        Some(object(concat!("flair_", $name)))
     };
 }
 

@@ -10,12 +10,13 @@ use std::net::SocketAddrV4;
 use common::flair::{native, Arrival, Kernel, Outcome, GEOMETRY, INCARNATION};
 use common::vector::{files, keys_of, named, value_of, Damage};
 use common::{NODE, THERE};
-use inband_dataplane::auth::{sign, Gate};
-use inband_dataplane::flair::registers::{GroupView, SessionView};
-use inband_dataplane::flair::wire::{self, digest, emit, flag, key_hash, Header, Type};
-use inband_dataplane::flair::{FlairRegisters, FlairSwitch, Verdict};
-use inband_dataplane::soft::reasons;
-use inband_dataplane::wire::HEADER_LEN_BYTES;
+use inband_flair::dataplane::registers::{GroupView, SessionView};
+use inband_flair::dataplane::wire::{self, digest, emit, flag, key_hash, Header, Type};
+use inband_flair::dataplane::Flair;
+use inband_flair::dataplane::{FlairRegisters, FlairSwitch, Verdict};
+use inband_ground::auth::{sign, Gate};
+use inband_ground::System as _;
+use inband_paxos::dataplane::wire::HEADER_LEN_BYTES;
 use serde::Deserialize;
 
 /// The set that cases are about, unless a packet says otherwise.
@@ -364,7 +365,8 @@ fn every_vector_runs_natively() {
     for case in cases() {
         named(&case.name, || {
             let switch = FlairSwitch::new(NODE, GEOMETRY, INCARNATION);
-            let mut gate = Gate::for_flair(keys_of(&case.keys), GEOMETRY.sets);
+            let mut gate =
+                Gate::of::<inband_flair::dataplane::Flair>(keys_of(&case.keys), GEOMETRY.sets);
             run(&case, switch.registers(), false, &mut |step, packet| {
                 native(&mut gate, &switch, packet, step.arrival())
             });
@@ -396,7 +398,7 @@ fn every_vector_runs_in_the_kernel() {
 fn every_reason_has_a_vector_or_an_exception() {
     let steps = cases().into_iter().flat_map(|case| case.packet);
     let shown: BTreeSet<String> = steps.map(|step| step.reason).collect();
-    let all = reasons().map(str::to_owned);
+    let all = Flair::reasons().map(str::to_owned);
     let all: BTreeSet<String> = all.filter(|name| name.starts_with("flair_")).collect();
     let excused: BTreeSet<String> = ELSEWHERE.map(|(name, _)| name.to_owned()).into();
     let missing: Vec<_> = all

@@ -4,7 +4,17 @@
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
-use inband_dataplane::c;
+#[path = "common/objects.rs"]
+mod objects;
+use objects::object;
+
+/// Of all systems.
+mod c {
+    pub use inband_falcon::dataplane::c::*;
+    pub use inband_flair::dataplane::c::*;
+    pub use inband_paxos::dataplane::c::*;
+}
+
 use libbpf_rs::btf::types::{MemberAttr, Struct};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::HasSize as _;
@@ -41,23 +51,17 @@ macro_rules! in_rust {
     }};
 }
 
-macro_rules! object {
-    ($name:literal) => {
-        include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o"))
-    };
-}
-
 #[test]
 fn the_kernel_and_rust_see_the_same_structs() {
-    let acceptor = Btf::from_raw("acceptor", object!("acceptor"))
+    let acceptor = Btf::from_raw("acceptor", object("acceptor"))
         .unwrap()
         .unwrap();
-    let leader = Btf::from_raw("leader", object!("leader")).unwrap().unwrap();
-    let quorum = Btf::from_raw("quorum", object!("quorum")).unwrap().unwrap();
-    let copies = Btf::from_raw("copies", object!("copies")).unwrap().unwrap();
-    let race = Btf::from_raw("race", object!("race")).unwrap().unwrap();
-    let flair = Btf::from_raw("flair", object!("flair")).unwrap().unwrap();
-    let falcon = Btf::from_raw("falcon", object!("falcon")).unwrap().unwrap();
+    let leader = Btf::from_raw("leader", object("leader")).unwrap().unwrap();
+    let quorum = Btf::from_raw("quorum", object("quorum")).unwrap().unwrap();
+    let copies = Btf::from_raw("copies", object("copies")).unwrap().unwrap();
+    let race = Btf::from_raw("race", object("race")).unwrap().unwrap();
+    let flair = Btf::from_raw("flair", object("flair")).unwrap().unwrap();
+    let falcon = Btf::from_raw("falcon", object("falcon")).unwrap().unwrap();
     let structs: [(&Btf<'_>, &str, Layout); 23] = [
         (
             &acceptor,

@@ -9,11 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::net::{address, Net, PORT, TIMEOUT};
-use inband_dataplane::registers::LeaderView;
-use inband_dataplane::round::round;
-use inband_dataplane::soft::{Geometry, Roles};
-use inband_dataplane::wire::{self, digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
-use inband_dataplane::xdp::{Peer, XdpHost, XdpMode, XdpSpec};
+use inband_ground::xdp::XdpMode;
+use inband_paxos::dataplane::registers::LeaderView;
+use inband_paxos::dataplane::round::round;
+use inband_paxos::dataplane::soft::{Geometry, Roles};
+use inband_paxos::dataplane::wire::{self, digest, emit, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_paxos::dataplane::xdp::{Peer, XdpHost, XdpSpec};
 
 const GEOMETRY: Geometry = Geometry {
     partitions: 2,
@@ -564,6 +565,6 @@ fn errors_name_the_cure() {
         assert!(Instant::now() < deadline);
         thread::sleep(Duration::from_millis(5));
     }
-    let probe = net.on(2, || inband_dataplane::xdp::probe("lo")).unwrap();
+    let probe = net.on(2, || inband_ground::xdp::probe("lo")).unwrap();
     assert!(!probe.native.works() && probe.generic.works(), "{probe:?}");
 }

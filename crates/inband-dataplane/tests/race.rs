@@ -2,7 +2,10 @@
 //! from user space. The same test run on deliberately wrong builds must fail.
 #![allow(missing_docs)]
 
+#[path = "common/objects.rs"]
+mod by_name;
 mod common;
+use by_name::object;
 
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -13,13 +16,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{stay_on_cpu, Prng, EPOCH};
-use inband_dataplane::c;
-use inband_dataplane::registers::{LeaderView, SlotView};
-use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch};
-use inband_dataplane::wire::{
+use inband_ground::xdp::rig::udp_frame;
+use inband_paxos::dataplane::registers::{LeaderView, SlotView};
+use inband_paxos::dataplane::soft::{Geometry, Registers, Roles, SoftSwitch};
+use inband_paxos::dataplane::wire::{
     digest, emit, flag, parse, Header, Type, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
 };
-use inband_dataplane::xdp::rig::{udp_frame, Beside, Rig};
+use inband_paxos::dataplane::xdp::rig::{Beside, Rig};
+use inband_paxos::dataplane::{c, objects};
 
 const GEOMETRY: Geometry = Geometry {
     partitions: 1,
@@ -261,9 +265,7 @@ fn here() -> SocketAddrV4 {
 /// The programs of a build of the acceptor, and the driver beside them.
 fn kernel(acceptor: Option<&[u8]>) -> (Rig, Beside) {
     let rig = Rig::load(1, here(), ROLES, GEOMETRY, acceptor).unwrap();
-    let driver = rig
-        .beside(include_bytes!(concat!(env!("OUT_DIR"), "/race.bpf.o")))
-        .unwrap();
+    let driver = rig.beside(objects::RACE).unwrap();
     for (i, packet) in packets().iter().enumerate() {
         // struct ib_race_packet
         let mut element = (packet.len() as u64).to_ne_bytes().to_vec();
@@ -337,7 +339,7 @@ macro_rules! variant {
         variant!("acceptor_", $name)
     };
     ($role:literal, $name:literal) => {
-        Some(&include_bytes!(concat!(env!("OUT_DIR"), "/", $role, $name, ".bpf.o"))[..])
+        Some(object(concat!($role, $name)))
     };
 }
 

@@ -9,9 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Prng, EPOCH, HERE, NODE, THERE};
-use inband_dataplane::soft::{Geometry, Roles};
-use inband_dataplane::wire::{digest, emit, parse, Header, Type};
-use inband_dataplane::xdp::rig::{udp_frame, Rig};
+use inband_ground::xdp::rig::udp_frame;
+use inband_paxos::dataplane::soft::{Geometry, Roles};
+use inband_paxos::dataplane::wire::{digest, emit, parse, Header, Type};
+use inband_paxos::dataplane::xdp::rig::Rig;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 const TIME: Duration = Duration::from_secs(3);

@@ -7,7 +7,10 @@ use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use inband_dataplane::soft::reasons;
+use inband_falcon::dataplane::{wire as falcon, Falcon};
+use inband_flair::dataplane::{wire as flair, Flair};
+use inband_ground::System;
+use inband_paxos::dataplane::{wire as paxos, Paxos};
 
 const PER_SYSTEM: u32 = 64;
 
@@ -51,7 +54,12 @@ fn every_system_has_a_range_of_reasons_of_its_own() {
 
 #[test]
 fn every_reason_has_a_name_of_its_own() {
-    let all: Vec<&str> = reasons().collect();
+    fn own<S: System>() -> impl Iterator<Item = &'static str> {
+        (0..PER_SYSTEM * 16).filter_map(S::own_reason_name)
+    }
+    let ground = (0..PER_SYSTEM).filter_map(Paxos::reason_name);
+    let systems_own = own::<Paxos>().chain(own::<Flair>()).chain(own::<Falcon>());
+    let all: Vec<&str> = ground.chain(systems_own).collect();
     let different: BTreeSet<&str> = all.iter().copied().collect();
     assert_eq!(all.len(), different.len());
     for (system, folder) in systems() {
@@ -86,6 +94,18 @@ fn types(system: &str, folder: &std::path::Path) -> Range<u32> {
     let numbers: Vec<u32> = numbers.collect();
     let (first, last) = (numbers.iter().min().unwrap(), numbers.iter().max().unwrap());
     *first..*last + 1
+}
+
+#[test]
+fn a_packet_of_one_system_is_of_no_type_of_another() {
+    let mut packet = Vec::new();
+    let header = flair::Header::new(flair::Type::Write, 1, 9);
+    flair::emit(&header, b"key", b"data", &mut packet);
+    assert_eq!(paxos::parse(&packet), Err(paxos::ParseError::Type(33)));
+    assert_eq!(
+        falcon::parse(&packet).unwrap_err(),
+        falcon::ParseError::Type(33)
+    );
 }
 
 #[test]

@@ -8,9 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::net::{address, Net, PORT, TIMEOUT};
-use inband_dataplane::soft::{Geometry, Roles};
-use inband_dataplane::wire::{emit, Header, Type};
-use inband_dataplane::xdp::{sends, Peer, Proof, XdpError, XdpHost, XdpMode, XdpSpec};
+use inband_ground::xdp::{sends, Proof, XdpError, XdpMode};
+use inband_paxos::dataplane::soft::{Geometry, Roles};
+use inband_paxos::dataplane::wire::{emit, Header, Type};
+use inband_paxos::dataplane::xdp::{Peer, XdpHost, XdpSpec};
 
 fn on_1(net: &Net, mode: XdpMode, peers: &[Ipv4Addr]) -> Result<Proof, XdpError> {
     net.on(1, || sends("eth0", mode, *address(1).ip(), peers))
@@ -131,8 +132,8 @@ fn what_does_not_leave_is_counted() {
             })
         })
         .unwrap();
-    let view = inband_dataplane::registers::LeaderView {
-        round: inband_dataplane::round::round(1, 1, 1).unwrap(),
+    let view = inband_paxos::dataplane::registers::LeaderView {
+        round: inband_paxos::dataplane::round::round(1, 1, 1).unwrap(),
         next: 1,
         floor: 1,
         epoch: 3,
@@ -142,7 +143,7 @@ fn what_does_not_leave_is_counted() {
         let mut header = Header::new(Type::Request, 99, 3);
         header.client_id = 7;
         header.client_seq = seq;
-        header.digest = inband_dataplane::wire::digest(b"x");
+        header.digest = inband_paxos::dataplane::wire::digest(b"x");
         let mut packet = Vec::new();
         emit(&header, b"x", &mut packet);
         common::tag(&mut packet);

@@ -8,10 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::vector::{files, keys_of, named, value_of, Damage};
 use common::{Kernel, Outcome, Registers as All, EPOCH};
-use inband_dataplane::auth::{sign, Gate};
-use inband_dataplane::registers::{AcceptorView, CountView, LeaderView, SlotView};
-use inband_dataplane::soft::{reasons, Geometry, Roles, SoftSwitch, Verdict};
-use inband_dataplane::wire::{self, digest, emit, flag, Header, Type};
+use inband_ground::auth::{sign, Gate};
+use inband_ground::System as _;
+use inband_paxos::dataplane::registers::{AcceptorView, CountView, LeaderView, SlotView};
+use inband_paxos::dataplane::soft::{Geometry, Roles, SoftSwitch, Verdict};
+use inband_paxos::dataplane::wire::{self, digest, emit, flag, Header, Type};
+use inband_paxos::dataplane::Paxos;
 use serde::Deserialize;
 
 const GEOMETRY: Geometry = Geometry {
@@ -42,9 +44,6 @@ const ELSEWHERE: [(&str, &str); 5] = [
         "tests/network.rs: copies leave by a device",
     ),
 ];
-
-/// Families with tests of their own, `tests/<family>_vectors.rs`: the file of their cases, and how their reasons begin.
-const OTHERS: [&str; 2] = ["flair", "falcon"];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -424,7 +423,10 @@ fn every_vector_runs_natively() {
             let mut switch = SoftSwitch::new(common::NODE, roles_of(&case.roles), GEOMETRY);
             // A case either has such a step or not: the first decides for the switch.
             switch.set_hand_off_fails(case.packet.iter().any(|step| step.hand_off_fails));
-            let mut gate = Gate::new(keys_of(&case.keys), GEOMETRY.partitions);
+            let mut gate = Gate::of::<inband_paxos::dataplane::Paxos>(
+                keys_of(&case.keys),
+                GEOMETRY.partitions,
+            );
             run(&case, switch.registers(), false, &mut |_, packet| {
                 common::native_behind(&mut gate, &switch, packet)
             });
@@ -464,9 +466,8 @@ fn every_reason_has_a_vector_or_an_exception() {
         .flat_map(|(_, case)| case.packet)
         .map(|step| step.reason)
         .collect();
-    let all = reasons().map(str::to_owned);
-    let is_ours = |name: &String| !OTHERS.iter().any(|other| name.starts_with(other));
-    let all: BTreeSet<String> = all.filter(is_ours).collect();
+    let all = Paxos::reasons().map(str::to_owned);
+    let all: BTreeSet<String> = all.collect();
     let excused: BTreeSet<String> = ELSEWHERE
         .iter()
         .map(|(name, _)| (*name).to_owned())

@@ -13,7 +13,6 @@ use std::net::SocketAddrV4;
 use std::path::Path;
 use std::time::Duration;
 
-use inband_dataplane::auth::{Digest, Keys, Secret};
 use inband_falcon::client_node::{self, local_address, ClientNode, Event};
 use inband_falcon::local::{Access, LocalCluster};
 use inband_falcon::runner::{Function, Tools};
@@ -21,6 +20,7 @@ use inband_falcon::task::{TaskSpec, Work};
 use inband_falcon::timing::ExecutorTiming;
 use inband_falcon::work::Call;
 use inband_falcon::worker_node::{self, WorkerNode};
+use inband_ground::auth::{Digest, Keys, Secret};
 use inband_host::key_file::KeyFile;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;

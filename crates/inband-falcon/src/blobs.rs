@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use inband_dataplane::auth::Digest;
+use inband_ground::auth::Digest;
 use inband_transport::accept::Accepting;
 use inband_transport::paced::Pace;
 use inband_transport::tls::{Stream, Transport};
@@ -167,7 +167,7 @@ pub fn fetch(transport: &Transport, digest: &Digest, place: &Place) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inband_dataplane::auth::Secret;
+    use inband_ground::auth::Secret;
     use std::net::SocketAddr;
 
     const DIGEST: Digest = Digest::PLAIN;

@@ -10,9 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use inband_dataplane::auth::{Digest, Gate, Keys};
-use inband_dataplane::socket::HostSocket;
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_ground::auth::{Digest, Gate, Keys};
+use inband_ground::socket::HostSocket;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_transport::tls::Transport;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -143,7 +143,7 @@ impl ClientNode {
             timing: config.timing,
         });
         let (sender, events) = channel();
-        let gate = Gate::for_falcon(config.keys, 1);
+        let gate = Gate::of::<crate::dataplane::Falcon>(config.keys, 1);
         let core = Core {
             client,
             codec: Codec::new(gate, config.digest),

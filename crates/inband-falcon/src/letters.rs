@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 
-use inband_dataplane::socket::HostSocket;
-use inband_dataplane::wire::VALUE_LEN_MAX_BYTES;
+use inband_ground::socket::HostSocket;
+use inband_ground::wire::VALUE_LEN_MAX_BYTES;
 
 use crate::packets::{Codec, HostMessage};
 
@@ -77,8 +77,8 @@ mod tests {
     use crate::message::{Outcome, Payload, ToClient};
     use crate::packets::Incoming;
     use crate::task::{Attempt, TaskId};
-    use inband_dataplane::auth::{Digest, Gate};
-    use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+    use inband_ground::auth::{Digest, Gate};
+    use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 
     fn result(task: u32, len_bytes: usize) -> HostMessage {
         let (user, job) = (1, 2);
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn messages_travel_together_in_order_and_packets_are_filled() {
-        let mut codec = Codec::new(Gate::for_falcon(None, 1), Digest::PLAIN);
+        let mut codec = Codec::new(Gate::of::<crate::dataplane::Falcon>(None, 1), Digest::PLAIN);
         let mut letters = Letters::default();
         let [one, other] = ["10.0.0.1:1", "10.0.0.2:1"].map(|a| a.parse().expect("an address"));
         let mut packets: Vec<(SocketAddrV4, Vec<u8>)> = Vec::new();
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn what_follows_a_message_and_is_none_is_not_read() {
-        let mut codec = Codec::new(Gate::for_falcon(None, 1), Digest::PLAIN);
+        let mut codec = Codec::new(Gate::of::<crate::dataplane::Falcon>(None, 1), Digest::PLAIN);
         let mut messages = Vec::new();
         Codec::append(3, &result(1, 5), &mut messages);
         Codec::append(4, &result(2, 5), &mut messages);

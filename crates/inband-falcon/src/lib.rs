@@ -9,6 +9,7 @@ pub mod blobs;
 pub mod client;
 pub mod client_node;
 pub mod clock;
+pub mod dataplane;
 pub mod executor;
 pub mod letters;
 pub mod limits;

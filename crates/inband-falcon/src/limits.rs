@@ -1,6 +1,6 @@
 //! Limits of the host side, in one place; those of packets are what `falcon/wire.h` says.
 
-use inband_dataplane::falcon::wire;
+use crate::dataplane::wire;
 
 /// What a task's description holds; longer work is asked for at the client.
 pub const DESC_LEN_BYTES_MAX: usize = wire::DESC_LEN_MAX_BYTES;

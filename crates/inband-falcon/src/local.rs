@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use inband_dataplane::auth::{Digest, Keys};
+use inband_ground::auth::{Digest, Keys};
 
 use crate::client_node::{self, ClientError, ClientNode};
 use crate::limits::{EXECUTORS_MAX, LOCAL_EXECUTORS_MAX};

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddrV4;
 
-use inband_dataplane::socket::{HostSocket, BATCH_MAX};
+use inband_ground::socket::{HostSocket, BATCH_MAX};
 
 /// Addresses that packets are gathered for at a time.
 const OPEN_MAX: usize = 8;
@@ -73,7 +73,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+    use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 
     #[test]
     fn packets_arrive_whole_and_in_order() {

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddrV4;
 
-use inband_dataplane::auth::{Digest, Gate};
-use inband_dataplane::falcon::wire::{self, flag, Description, Header, Task, Type};
+use crate::dataplane::wire::{self, flag, Description, Header, Task, Type};
+use inband_ground::auth::{Digest, Gate};
 use serde::{Deserialize, Serialize};
 
 use crate::message::{SubmitReply, ToClient, ToExecutor};

@@ -3,9 +3,9 @@
 
 use std::net::SocketAddrV4;
 
-use inband_dataplane::falcon::wire::{self, flag, Header, Type};
-use inband_dataplane::falcon::{FalconConfig, FalconRegisters, Policy};
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use crate::dataplane::wire::{self, flag, Header, Type};
+use crate::dataplane::{FalconConfig, FalconRegisters, Policy};
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 
 use crate::packets::{ClusterSaid, HostMessage};
 use crate::registry::{self, Change, Registry};
@@ -170,11 +170,11 @@ impl Waking {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataplane::{FalconSwitch, Verdict};
     use crate::packets::{Codec, Incoming};
     use crate::registry::Register;
     use crate::task::{Attempt, Entry, TaskId};
-    use inband_dataplane::auth::{Digest, Gate};
-    use inband_dataplane::falcon::{FalconSwitch, Verdict};
+    use inband_ground::auth::{Digest, Gate};
 
     const EXECUTORS: u8 = 3;
 
@@ -241,7 +241,7 @@ mod tests {
         let falcon = FalconConfig::default();
         let switch = FalconSwitch::new(NODE, falcon, 7);
         scheduler(falcon).on_message(0, address(1), register(), switch.registers());
-        let mut codec = Codec::new(Gate::for_falcon(None, 1), Digest::PLAIN);
+        let mut codec = Codec::new(Gate::of::<crate::dataplane::Falcon>(None, 1), Digest::PLAIN);
         let mut buffer = [0; PACKET_LEN_MAX_BYTES];
         let mut handle = |packet: &[u8], from| {
             buffer[..packet.len()].copy_from_slice(packet);

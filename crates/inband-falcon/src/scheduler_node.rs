@@ -8,15 +8,15 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::Duration;
 
-use inband_dataplane::auth::{Digest, Gate, Keys};
-use inband_dataplane::falcon::wire::{self, Type};
-use inband_dataplane::falcon::xdp::{
+use crate::dataplane::wire::{self, Type};
+use crate::dataplane::xdp::{
     allow_forwarding, forward_of, may_look_up_clients, FalconXdp, FalconXdpSpec,
 };
-use inband_dataplane::falcon::{FalconConfig, FalconRegisters, FalconSwitch, Verdict};
-use inband_dataplane::socket::HostSocket;
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
-use inband_dataplane::xdp::{XdpError, XdpMode};
+use crate::dataplane::{FalconConfig, FalconRegisters, FalconSwitch, Verdict};
+use inband_ground::auth::{Digest, Gate, Keys};
+use inband_ground::socket::HostSocket;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_ground::xdp::{XdpError, XdpMode};
 use inband_host::backend::{self, Place};
 use inband_host::config::Dataplane;
 use mio::unix::SourceFd;
@@ -161,7 +161,10 @@ impl SchedulerNode {
             waker: Arc::new(Waker::new(poll.registry(), WAKE)?),
             poll,
             socket,
-            codec: Codec::new(Gate::for_falcon(config.keys, 1), config.digest),
+            codec: Codec::new(
+                Gate::of::<crate::dataplane::Falcon>(config.keys, 1),
+                config.digest,
+            ),
             backend,
             dataplane,
             scheduler: Scheduler::new(scheduler::Config {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use inband_dataplane::auth::{Digest, Gate, Keys};
-use inband_dataplane::socket::HostSocket;
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_ground::auth::{Digest, Gate, Keys};
+use inband_ground::socket::HostSocket;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_transport::tls::Transport;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -139,7 +139,7 @@ impl WorkerNode {
             .register(&mut SourceFd(&fd), SOCKET, Interest::READABLE)?;
         let bell = Arc::new(Bell::new(Waker::new(poll.registry(), DONE)?));
         let clock = Clock::start();
-        let gate = Gate::for_falcon(config.keys, 1);
+        let gate = Gate::of::<crate::dataplane::Falcon>(config.keys, 1);
         let (sender, done) = channel();
         let tools = Arc::new(std::mem::take(&mut config.tools));
         let runners = (0..usize::from(config.executors))

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use inband_dataplane::auth::{Digest, Keys, Secret};
 use inband_falcon::client_node::{self, ClientError, ClientNode, Event};
 use inband_falcon::local::{Access, LocalCluster, LocalError};
 use inband_falcon::runner::{Function, Tools};
 use inband_falcon::task::{Failure, JobId, TaskId, TaskSpec, Work};
 use inband_falcon::work::Call;
+use inband_ground::auth::{Digest, Keys, Secret};
 
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inband_dataplane::flair::wire::{self, flag, Header, Type};
+use crate::dataplane::wire::{self, flag, Header, Type};
 
 use crate::digests::Digests;
 use crate::limits::{

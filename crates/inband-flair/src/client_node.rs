@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use inband_dataplane::auth::Gate;
-use inband_dataplane::socket::HostSocket;
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_ground::auth::Gate;
+use inband_ground::socket::HostSocket;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::key_file::KeyFile;
 
 use crate::client::{self, Op, Out, Outcome, SubmitError, Ticket};
@@ -56,7 +56,10 @@ impl ClientNode {
         }
         Ok(ClientNode {
             socket: HostSocket::bind(SocketAddrV4::new(address, 0))?,
-            gate: Gate::for_flair(keys.as_ref().map(KeyFile::keys), cluster.sets()),
+            gate: Gate::of::<crate::dataplane::Flair>(
+                keys.as_ref().map(KeyFile::keys),
+                cluster.sets(),
+            ),
             switches,
             clients,
             out: Out::default(),

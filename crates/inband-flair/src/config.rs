@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use inband_host::config::{Dataplane, Durability, TlsConfig};
 use serde::{Deserialize, Serialize};
 
-use inband_dataplane::flair::FlairGeometry;
+use crate::dataplane::FlairGeometry;
 
 use crate::limits::{REPLICAS_MAX, SETS_MAX, SWITCHES_MAX};
 use crate::reads::Reads;

@@ -3,8 +3,8 @@
 //! Without a cluster key both are xxh3, against damage only. With one they are SipHash-2-4 under the digest key,
 //! so that nobody on the path can put other bytes under the same tag.
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::flair::wire::NO_DATA_DIGEST;
+use crate::dataplane::wire::NO_DATA_DIGEST;
+use inband_ground::auth::Digest;
 
 /// See the module. All hosts of a cluster have the same.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,8 +34,8 @@ impl Digests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inband_dataplane::auth::Secret;
-    use inband_dataplane::flair::wire;
+    use crate::dataplane::wire;
+    use inband_ground::auth::Secret;
 
     #[test]
     fn a_key_changes_all_but_the_digest_of_nothing() {

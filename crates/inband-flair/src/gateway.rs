@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inband_dataplane::auth::{Gate, Keys};
-use inband_dataplane::socket::HostSocket;
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_ground::auth::{Gate, Keys};
+use inband_ground::socket::HostSocket;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::key_file::KeyFile;
 use inband_resp::front::{Front, Ready};
 use inband_resp::limits::STUCK_CLIENTS_PERIOD_MS;
@@ -131,7 +131,7 @@ impl Gateway {
             doors,
             scratch: vec![0; GATEWAY_READ_BUDGET_BYTES],
             socket,
-            gate: Gate::for_flair(keys.map(KeyFile::keys), sets),
+            gate: Gate::of::<crate::dataplane::Flair>(keys.map(KeyFile::keys), sets),
             switches,
             clients,
             out: Out::default(),

@@ -6,7 +6,7 @@
 
 mod switch;
 
-use inband_dataplane::flair::wire::{flag, Header, Type};
+use crate::dataplane::wire::{flag, Header, Type};
 
 use crate::limits::CONFIRMATIONS_MAX;
 use crate::peers::Peers;

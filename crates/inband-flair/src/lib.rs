@@ -9,6 +9,7 @@ pub mod client;
 pub mod client_node;
 pub mod clock;
 pub mod config;
+pub mod dataplane;
 pub mod digests;
 pub mod entry;
 pub mod gateway;

@@ -1,7 +1,7 @@
 //! Every limit of this crate in one place, units in the names.
 
-use inband_dataplane::flair;
-use inband_dataplane::wire::VALUE_LEN_MAX_BYTES;
+use crate::dataplane as flair;
+use inband_ground::wire::VALUE_LEN_MAX_BYTES;
 
 /// Longest key.
 pub const KEY_LEN_BYTES_MAX: usize = 1024;

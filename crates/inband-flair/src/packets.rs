@@ -1,7 +1,7 @@
 //! Packets to be sent to switches, in one piece of memory that is used again.
 
-use inband_dataplane::auth::Gate;
-use inband_dataplane::flair::wire::{self, Header};
+use crate::dataplane::wire::{self, Header};
+use inband_ground::auth::Gate;
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -78,7 +78,7 @@ impl std::fmt::Display for Reads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inband_dataplane::flair::wire;
+    use crate::dataplane::wire;
 
     #[test]
     fn reads_by_leases_go_by_groups_that_nobody_writes() {

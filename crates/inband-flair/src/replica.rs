@@ -10,7 +10,7 @@ mod sessions;
 
 use std::collections::HashMap;
 
-use inband_dataplane::flair::wire::{self, flag, Header, Type};
+use crate::dataplane::wire::{self, flag, Header, Type};
 use inband_raft::{node_of, Applied, RaftError, RaftMessage, RaftNode, Tuning};
 use inband_storage::Storage;
 use serde::{Deserialize, Serialize};

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use inband_dataplane::auth::{Gate, Keys};
-use inband_dataplane::socket::HostSocket;
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_ground::auth::{Gate, Keys};
+use inband_ground::socket::HostSocket;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::config::Durability;
 use inband_host::key_file::KeyFile;
 use inband_host::state_dir::{StateError, StateLock};
@@ -146,7 +146,7 @@ impl ReplicaNode {
         Ok(ReplicaNode {
             replica,
             socket,
-            gate: Gate::for_flair(keys.map(KeyFile::keys), cluster.sets()),
+            gate: Gate::of::<crate::dataplane::Flair>(keys.map(KeyFile::keys), cluster.sets()),
             links,
             switches: cluster.switches.iter().map(|s| s.address).collect(),
             peers: members.iter().map(|m| cluster.replicas[*m].raft).collect(),

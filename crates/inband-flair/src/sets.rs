@@ -1,6 +1,6 @@
 //! Keys over several replica sets, and a client of all of them.
 
-use inband_dataplane::flair::wire;
+use crate::dataplane::wire;
 
 use crate::client::{Client, Config, Op, Out, SubmitError, Ticket};
 use crate::digests::Digests;
@@ -79,9 +79,9 @@ impl Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataplane::wire::{Header, Type};
     use crate::reads::Reads;
     use crate::timing::ClientTiming;
-    use inband_dataplane::flair::wire::{Header, Type};
 
     const SETS: u16 = 3;
 

@@ -6,15 +6,15 @@ use std::net::SocketAddrV4;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use inband_dataplane::auth::{Gate, Keys};
-use inband_dataplane::flair::registers::SessionView;
-use inband_dataplane::flair::xdp::{
+use crate::dataplane::registers::SessionView;
+use crate::dataplane::xdp::{
     allow_forwarding, forward_of, may_look_up_clients, FlairXdp, FlairXdpSpec,
 };
-use inband_dataplane::flair::{FlairGeometry, FlairRegisters, FlairSwitch, Verdict};
-use inband_dataplane::socket::HostSocket;
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
-use inband_dataplane::xdp::{XdpError, XdpMode};
+use crate::dataplane::{FlairGeometry, FlairRegisters, FlairSwitch, Verdict};
+use inband_ground::auth::{Gate, Keys};
+use inband_ground::socket::HostSocket;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_ground::xdp::{XdpError, XdpMode};
 use inband_host::backend::{self, Place};
 use inband_host::config::Dataplane;
 use inband_host::key_file::KeyFile;
@@ -152,7 +152,7 @@ impl SwitchNode {
         };
         Ok(SwitchNode {
             socket,
-            gate: Gate::for_flair(keys, geometry.sets),
+            gate: Gate::of::<crate::dataplane::Flair>(keys, geometry.sets),
             backend,
             dataplane,
             node,

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use inband_dataplane::flair::{FlairGeometry, FlairSwitch, Verdict};
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_flair::client::{self, Client, Op, Outcome, Ticket};
+use inband_flair::dataplane::{FlairGeometry, FlairSwitch, Verdict};
 use inband_flair::packets::Packets;
 use inband_flair::reads::Reads;
 use inband_flair::replica::{self, Replica};
 use inband_flair::timing::{ClientTiming, Timing, MS, TUNING};
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_raft::Tuning;
 use inband_storage::{Cut, SimulatedDisk};
 use rand::rngs::SmallRng;

@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use inband_dataplane::auth::Gate;
-use inband_dataplane::flair::wire::{self, flag, Header, Type};
 use inband_flair::config::{
     ClusterConfig, Config, HostConfig, ReplicaConfig, SwitchConfig, GATEWAY,
 };
+use inband_flair::dataplane::wire::{self, flag, Header, Type};
 use inband_flair::gateway::{Doors, Gateway};
+use inband_ground::auth::Gate;
 use inband_resp::password::Password;
 use inband_resp::timeouts::ClientTimeouts;
 
@@ -170,7 +170,7 @@ impl Served {
         }
         let mut packet = Vec::new();
         wire::emit(&header, write.key.as_bytes(), b"", &mut packet);
-        Gate::for_flair(None, 1).sign(&mut packet);
+        Gate::of::<inband_flair::dataplane::Flair>(None, 1).sign(&mut packet);
         self.switch.send_to(&packet, write.from).expect("sent");
     }
 

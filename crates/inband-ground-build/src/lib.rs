@@ -126,6 +126,7 @@ impl Folder {
     fn programs(&self, sources: &[PathBuf], out: &Path) {
         let clang = find_clang();
         let mut constants = String::new();
+        let mut all = String::new();
         for source in sources.iter().filter(|path| is_program(path)) {
             let file = source.file_name().expect("a file").to_string_lossy();
             let name = file.trim_end_matches(".bpf.c").to_owned();
@@ -143,8 +144,14 @@ impl Folder {
                     object.to_uppercase()
                 )
                 .expect("a string grows");
+                write!(all, "(\"{object}\", {}), ", object.to_uppercase()).expect("a string grows");
             }
         }
+        writeln!(
+            constants,
+            "/// Every one of them, by name.\npub const ALL: &[(&str, &[u8])] = &[{all}];"
+        )
+        .expect("a string grows");
         fs::write(out.join(format!("{}_objects.rs", self.name)), constants)
             .expect("OUT_DIR is writable");
     }

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub use inband_dataplane::xdp::KERNEL_MIN_NATIVE;
-use inband_dataplane::xdp::{self, Proof, XdpError, XdpMode};
+pub use inband_ground::xdp::KERNEL_MIN_NATIVE;
+use inband_ground::xdp::{self, Proof, XdpError, XdpMode};
 
 use crate::config::Dataplane;
 

@@ -15,7 +15,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use inband_dataplane::auth::{Digest, Keys, Secret, KEYS_MAX};
+use inband_ground::auth::{Digest, Keys, Secret, KEYS_MAX};
 use inband_storage::replace;
 use serde::{Deserialize, Serialize};
 

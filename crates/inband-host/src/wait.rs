@@ -9,7 +9,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 pub fn wait(fds: &[RawFd], timeout: Duration) {
     let fds: Vec<_> = fds
         .iter()
-        .filter_map(|fd| inband_dataplane::socket::borrow(*fd))
+        .filter_map(|fd| inband_ground::socket::borrow(*fd))
         .collect();
     let mut polled: Vec<PollFd<'_>> = fds
         .iter()

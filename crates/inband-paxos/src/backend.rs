@@ -2,7 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use inband_dataplane::xdp::{XdpError, XdpHost};
+use crate::dataplane::xdp::XdpHost;
+use inband_ground::xdp::XdpError;
 use inband_host::backend::resolve;
 pub use inband_host::backend::{Choice, Place, KERNEL_MIN_NATIVE};
 

@@ -12,8 +12,8 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use inband_dataplane::soft::{ACCEPTOR_SLOT_LEN_BYTES, COUNT_SLOT_LEN_BYTES};
-use inband_dataplane::wire::HEADER_LEN_BYTES;
+use crate::dataplane::soft::{ACCEPTOR_SLOT_LEN_BYTES, COUNT_SLOT_LEN_BYTES};
+use crate::dataplane::wire::HEADER_LEN_BYTES;
 pub use inband_host::config::{Dataplane, Durability, TlsConfig};
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use inband_dataplane::wire::Header;
+use crate::dataplane::wire::Header;
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl DecidedLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inband_dataplane::wire::Type;
+    use crate::dataplane::wire::Type;
 
     #[test]
     fn the_oldest_go_first() {

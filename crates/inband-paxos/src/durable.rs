@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use inband_dataplane::round::INCARNATION_MAX;
+use crate::dataplane::round::INCARNATION_MAX;
 use inband_host::state_dir::{self, StateError};
 
 const INCARNATION_FILE: &str = "incarnation";

@@ -6,11 +6,11 @@
 
 use std::collections::VecDeque;
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::registers::LeaderView;
-use inband_dataplane::round;
-use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
-use inband_dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use crate::dataplane::registers::LeaderView;
+use crate::dataplane::round;
+use crate::dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
+use crate::dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_ground::auth::Digest;
 
 use crate::decided_log::LogLimit;
 use crate::journal::{AcceptorJournal, Restored};
@@ -829,7 +829,7 @@ impl Host {
 mod tests {
     use super::*;
     use crate::partition::process_id;
-    use inband_dataplane::auth::Secret;
+    use inband_ground::auth::Secret;
 
     const DIGEST_KEY: Secret = Secret([9; 16]);
 

@@ -14,9 +14,9 @@
 mod disk;
 mod record;
 
-use inband_dataplane::registers::AcceptorView;
-use inband_dataplane::soft::{Geometry, Registers, SoftSwitch, Verdict};
-use inband_dataplane::wire::{flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use crate::dataplane::registers::AcceptorView;
+use crate::dataplane::soft::{Geometry, Registers, SoftSwitch, Verdict};
+use crate::dataplane::wire::{flag, Header, Type, PACKET_LEN_MAX_BYTES};
 
 pub use disk::{AcceptorDisk, AcceptorStart, DiskLimits, StartError, Synced};
 pub use record::{RestoreError, Restored};

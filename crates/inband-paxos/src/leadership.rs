@@ -14,10 +14,10 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::registers::LeaderView;
-use inband_dataplane::round;
-use inband_dataplane::wire::{flag, Header, Type};
+use crate::dataplane::registers::LeaderView;
+use crate::dataplane::round;
+use crate::dataplane::wire::{flag, Header, Type};
+use inband_ground::auth::Digest;
 
 use crate::outbox::{Dest, Outbox};
 use crate::partition::process_id;

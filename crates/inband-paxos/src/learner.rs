@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::wire::{flag, Header, Type};
+use crate::dataplane::wire::{flag, Header, Type};
+use inband_ground::auth::Digest;
 
 use crate::decided_log::{DecidedLog, LogLimit};
 use crate::log::{Origin, ValueKind};

@@ -3,6 +3,7 @@
 pub mod backend;
 mod by_ticket;
 pub mod config;
+pub mod dataplane;
 pub mod decided_log;
 pub mod durable;
 pub mod host;

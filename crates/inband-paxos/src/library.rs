@@ -297,7 +297,7 @@ impl Library {
         let timeout_ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
         let borrowed = fds
             .iter()
-            .filter_map(|fd| inband_dataplane::socket::borrow(*fd));
+            .filter_map(|fd| inband_ground::socket::borrow(*fd));
         let mut polled: Vec<PollFd<'_>> = wake
             .into_iter()
             .chain(borrowed)

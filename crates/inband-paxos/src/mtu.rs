@@ -62,5 +62,5 @@ pub fn check(config: &Config) -> Result<(), MtuError> {
 
 /// By the kernel's own words for the calling thread's network namespace.
 fn mtu_of(interface: &str) -> io::Result<u32> {
-    inband_dataplane::xdp::mtu_bytes(interface).map_err(|error| io::Error::other(error.to_string()))
+    inband_ground::xdp::mtu_bytes(interface).map_err(|error| io::Error::other(error.to_string()))
 }

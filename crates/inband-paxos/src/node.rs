@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inband_dataplane::auth::{Digest, Gate, Keys};
-use inband_dataplane::registers::{AcceptorView, LeaderView};
-use inband_dataplane::socket::{HostSocket, BATCH_MAX};
-use inband_dataplane::soft::{Geometry, Registers, Roles};
-use inband_dataplane::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
-use inband_dataplane::xdp::{Peer, XdpError, XdpHost, XdpMode, XdpSpec};
+use crate::dataplane::registers::{AcceptorView, LeaderView};
+use crate::dataplane::soft::{Geometry, Registers, Roles};
+use crate::dataplane::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
+use crate::dataplane::xdp::{Peer, XdpHost, XdpSpec};
+use inband_ground::auth::{Digest, Gate, Keys};
+use inband_ground::socket::{HostSocket, BATCH_MAX};
+use inband_ground::xdp::{XdpError, XdpMode};
 use inband_storage::{Disk, Storage, StorageError};
 
 use crate::config::{Config, Dataplane, Durability, NodeConfig, Role};
@@ -346,7 +347,7 @@ impl Node {
         let mut node = Node {
             host,
             socket,
-            gate: Gate::new(keys, geometry.partitions),
+            gate: Gate::of::<crate::dataplane::Paxos>(keys, geometry.partitions),
             key_file: config.cluster.key_file.clone(),
             kernel,
             disk,

@@ -1,7 +1,7 @@
 //! What a state machine wants sent. State machines own no socket: they push packets here, and a
 //! driver, or the simulator, sends them.
 
-use inband_dataplane::wire::{self, Header, PACKET_LEN_MAX_BYTES};
+use crate::dataplane::wire::{self, Header, PACKET_LEN_MAX_BYTES};
 
 /// Where a packet goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inband_dataplane::wire::Type;
+    use crate::dataplane::wire::Type;
 
     #[test]
     fn runs_are_of_one_size_and_destination_and_bounded() {

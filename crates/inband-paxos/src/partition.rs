@@ -1,10 +1,10 @@
 //! The protocol state of one log on one host: proposer, learner, reader, leadership and trim, and
 //! what an event means to each of them.
 
-use inband_dataplane::registers::LeaderView;
-use inband_dataplane::round;
-use inband_dataplane::soft::SoftSwitch;
-use inband_dataplane::wire::{flag, Header, Type};
+use crate::dataplane::registers::LeaderView;
+use crate::dataplane::round;
+use crate::dataplane::soft::SoftSwitch;
+use crate::dataplane::wire::{flag, Header, Type};
 
 use crate::host::{HostConfig, RecoverError};
 use crate::leadership::{LeaderEvent, Leadership, LeadershipConfig};

@@ -5,9 +5,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::round;
-use inband_dataplane::wire::{flag, Header, Type, VALUE_LEN_MAX_BYTES};
+use crate::dataplane::round;
+use crate::dataplane::wire::{flag, Header, Type, VALUE_LEN_MAX_BYTES};
+use inband_ground::auth::Digest;
 
 use crate::by_ticket::ByTicket;
 use crate::log::{Origin, SubmitError, SubmitFailure, Ticket, ValueKind};
@@ -526,7 +526,7 @@ impl Proposer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inband_dataplane::wire;
+    use crate::dataplane::wire;
 
     fn open(p: &mut Proposer) {
         let mut out = Outbox::new();

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use inband_dataplane::wire::{flag, Header, Type};
+use crate::dataplane::wire::{flag, Header, Type};
 
 use crate::log::{Burst, ReadTicket, SubmitFailure};
 use crate::outbox::{Dest, Outbox};
@@ -266,7 +266,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inband_dataplane::wire;
+    use crate::dataplane::wire;
 
     const EPOCH: u32 = 3;
     const INCARNATION: u64 = 8;

@@ -3,8 +3,8 @@
 //!
 //! The promise is for the slot alone, so a recovery never deposes the leader (schedules.md, 10).
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::wire::{flag, Header, Type};
+use crate::dataplane::wire::{flag, Header, Type};
+use inband_ground::auth::Digest;
 
 use crate::outbox::{Dest, Outbox};
 use crate::quorum::{SlotPromises, Vote, Votes};

@@ -1,6 +1,6 @@
 //! The rounds one process may use: each made at most once, ever.
 
-use inband_dataplane::round;
+use crate::dataplane::round;
 
 /// Makes rounds for this process's leadership and recoveries alike, so that the two never meet
 /// (schedules.md, 2). The incarnation comes from stable storage and is never used again.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::wire::{flag, Header, Type};
+use crate::dataplane::wire::{flag, Header, Type};
 
 use crate::outbox::{Dest, Outbox};
 use crate::timing::{next_beat, Micros, Timing};

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::soft::{Geometry, Roles};
-use inband_dataplane::wire;
+use inband_ground::auth::Digest;
+use inband_paxos::dataplane::soft::{Geometry, Roles};
+use inband_paxos::dataplane::wire;
 use inband_paxos::host::{Host, HostConfig, LogStart};
 use inband_paxos::log::{Burst, SubmitError};
 use inband_paxos::outbox::{Dest, Outbox};
@@ -61,7 +61,7 @@ fn host(node: u8) -> Host {
             },
             timing: Timing::default(),
             log_values_max: 1, // no more than a ring
-            packet_len_max_bytes: inband_dataplane::wire::PACKET_LEN_MAX_BYTES,
+            packet_len_max_bytes: inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES,
             incarnation: 1,
             digest: Digest::PLAIN,
             voting: true,

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::registers::{AcceptorView, SlotView};
-use inband_dataplane::soft::{Geometry, Roles, SoftSwitch};
-use inband_dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_paxos::dataplane::registers::{AcceptorView, SlotView};
+use inband_paxos::dataplane::soft::{Geometry, Roles, SoftSwitch};
+use inband_paxos::dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
 use inband_paxos::journal::{
     AcceptorDisk, AcceptorJournal, AcceptorStart, DiskLimits, Holds, Reconfigured, RestoreError,
     Restored, StartError, Synced,

@@ -5,11 +5,11 @@ use std::net::UdpSocket;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use inband_dataplane::auth::{Keys, Secret};
-use inband_dataplane::soft::Registers;
-use inband_dataplane::wire::{emit, Header, Type};
+use inband_ground::auth::{Keys, Secret};
 use inband_host::key_file::KeyFile;
 use inband_paxos::config::{Config, Dataplane, Role};
+use inband_paxos::dataplane::soft::Registers;
+use inband_paxos::dataplane::wire::{emit, Header, Type};
 use inband_paxos::host::spread_leaders;
 use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, Ticket, ValueKind};
 use inband_paxos::node::{Node, NodeError};

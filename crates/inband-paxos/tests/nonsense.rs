@@ -2,9 +2,9 @@
 //! found what is tested here.
 #![allow(missing_docs)]
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::soft::{Geometry, Roles};
-use inband_dataplane::wire::{emit, flag, Header, Type, VALUE_LEN_MAX_BYTES};
+use inband_ground::auth::Digest;
+use inband_paxos::dataplane::soft::{Geometry, Roles};
+use inband_paxos::dataplane::wire::{emit, flag, Header, Type, VALUE_LEN_MAX_BYTES};
 use inband_paxos::host::{Host, HostConfig, LogStart};
 use inband_paxos::journal::Restored;
 use inband_paxos::outbox::Outbox;
@@ -32,7 +32,7 @@ fn replica() -> Host {
         geometry: GEOMETRY,
         timing: Timing::default(),
         log_values_max: 128,
-        packet_len_max_bytes: inband_dataplane::wire::PACKET_LEN_MAX_BYTES,
+        packet_len_max_bytes: inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES,
         incarnation: 1,
         voting: false,
         digest: Digest::PLAIN,

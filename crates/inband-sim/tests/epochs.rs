@@ -3,7 +3,7 @@
 mod common;
 
 use common::{acceptor, active, applied, lose, settle, sound, submit, warm, world, MS};
-use inband_dataplane::wire::Type;
+use inband_paxos::dataplane::wire::Type;
 use inband_sim::paxos::{Invariant, Layout, Members, Mutation, World};
 
 fn members(world: &World) -> Members {

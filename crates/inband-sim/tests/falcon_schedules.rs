@@ -4,8 +4,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use inband_dataplane::falcon::wire::Type;
-use inband_dataplane::falcon::Policy;
+use inband_falcon::dataplane::wire::Type;
+use inband_falcon::dataplane::Policy;
 use inband_falcon::task::{TaskId, TaskSpec, Work};
 use inband_falcon::timing::{Nanos, MS};
 use inband_sim::falcon::{Ends, Host, Layout, Passing, Plan, World};

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use common::{end, filter, gets, put, verdict, wait};
-use inband_dataplane::flair::wire::Type;
+use inband_flair::dataplane::wire::Type;
 use inband_flair::reads::Reads;
 use inband_flair::timing::{Nanos, MS};
 use inband_sim::flair::{Act, Host, Layout, MessageKind, Passing, World};

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use common::{end, filter, gets, is_control, put, verdict, wait};
-use inband_dataplane::flair::wire::{flag, Type};
+use inband_flair::dataplane::wire::{flag, Type};
 use inband_flair::reads::Reads;
 use inband_flair::timing::{Nanos, MS};
 use inband_sim::flair::{counts, Act, Host, Invariant, Layout, MessageKind, Mutation, World};

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{acceptor, active, active_in, applied, filter, lose, settle, sound, submit, warm, MS};
-use inband_dataplane::round;
-use inband_dataplane::wire::{flag, Type};
+use inband_paxos::dataplane::round;
+use inband_paxos::dataplane::wire::{flag, Type};
 use inband_sim::paxos::{counts, Layout};
 use inband_sim::Fate;
 

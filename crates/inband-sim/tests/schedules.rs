@@ -3,7 +3,7 @@
 mod common;
 
 use common::{acceptor, active, applied, filter, lose, settle, sound, submit, warm, MS};
-use inband_dataplane::wire::{flag, Type};
+use inband_paxos::dataplane::wire::{flag, Type};
 use inband_sim::paxos::{counts, Invariant, Layout, Mutation, Passing, World};
 use inband_sim::Fate;
 

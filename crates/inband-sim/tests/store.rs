@@ -6,7 +6,7 @@ mod common;
 mod worlds;
 
 use common::{active_in, applied, lose, settle, sound, submit, world, MS};
-use inband_dataplane::wire::Type;
+use inband_paxos::dataplane::wire::Type;
 use inband_sim::paxos::{counts, run, Layout, Options, Paxos, World};
 
 /// Three partitions, and the log of commands over several of them.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail, Result};
 use clap::Args;
-use inband_dataplane::xdp::{self, keep_refusals_in, Support};
+use inband_ground::xdp::{self, keep_refusals_in, Support};
 use inband_host::key_file::KeyFile;
 use inband_host::state_dir::StateLock;
 use inband_lab::cluster_dir::ClusterDir;

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Error;
 use inband_control::service::{FilesError, ServiceError};
-use inband_dataplane::xdp::XdpError;
 use inband_falcon::scheduler_node::SchedulerError;
 use inband_flair::switch_node::SwitchError;
+use inband_ground::xdp::XdpError;
 use inband_host::key_file::KeyFileError;
 use inband_host::state_dir::StateError;
 use inband_kv::replica::ReplicaError;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use inband_control::configuration::NodeId;
 use inband_control::message::StoppedLog;
-use inband_dataplane::registers::{AcceptorView, LeaderView};
+use inband_paxos::dataplane::registers::{AcceptorView, LeaderView};
 use inband_paxos::leadership::LeaderEvent;
 use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, SubmitError, Ticket};
 use inband_paxos::node::Node;

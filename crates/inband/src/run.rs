@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
-use inband_dataplane::xdp::keep_refusals_in;
+use inband_ground::xdp::keep_refusals_in;
 use inband_host::state_dir::StateLock;
 use inband_host::wait::wait;
 use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
@@ -98,7 +98,7 @@ pub fn run(config_path: &Path) -> Result<()> {
 /// called `metrics` is for Redis clients: unless told otherwise, systemd gives the name of the unit.
 pub fn inherited() -> Result<(Vec<TcpListener>, Vec<TcpListener>)> {
     let (mut metrics, mut resp) = (Vec::new(), Vec::new());
-    for (usage, listener) in inband_dataplane::inherit::listeners(LISTEN_FDS_ENV) {
+    for (usage, listener) in inband_ground::inherit::listeners(LISTEN_FDS_ENV) {
         listener.local_addr().with_context(|| {
             format!("the inherited socket {usage:?} is no TCP socket; write ListenStream=ADDRESS:PORT in its unit")
         })?;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use inband_control::service::{self, CallError, ListenerCounters, Response};
-use inband_dataplane::registers::{AcceptorView, LeaderView};
 use inband_host::line_json::Server;
 use inband_kv::control::ReplicaControl;
 use inband_kv::limit_hits::LimitHit;
@@ -18,6 +17,7 @@ use inband_lab::control::{
 };
 use inband_paxos::backend::Choice;
 use inband_paxos::config::{Config, Dataplane, Durability, Role};
+use inband_paxos::dataplane::registers::{AcceptorView, LeaderView};
 use inband_transport::tls::Transport;
 
 use crate::node_commands::NodeCommands;

@@ -9,11 +9,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::{check, lab_works, progress, Client, Cluster, Load};
-use inband_dataplane::auth::sign;
-use inband_dataplane::wire::{self, Header, Type};
+use inband_ground::auth::sign;
 use inband_lab::supervisor::HostEntry;
 use inband_lab::{ClusterSpec, DropRule, LeaderLayout, LinkFaults};
 use inband_paxos::config::{Dataplane, Durability};
+use inband_paxos::dataplane::wire::{self, Header, Type};
 
 /// Time for a cluster on a busy two-core machine to do what takes it milliseconds on a quiet one.
 const PATIENCE: Duration = Duration::from_secs(30);

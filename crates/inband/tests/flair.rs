@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use common::flair::{addresses, hosts, Flair, PATIENCE};
 use common::{lab_works, Client, PROGRAM};
-use inband_dataplane::auth::{Gate, Keys, Secret};
-use inband_dataplane::flair::wire::{self, Header, Type};
 use inband_flair::client::{self, Op, Outcome};
+use inband_flair::dataplane::wire::{self, Header, Type};
 use inband_flair::digests::Digests;
 use inband_flair::timing::ClientTiming;
+use inband_ground::auth::{Gate, Keys, Secret};
 use inband_host::key_file::KeyFile;
 use serde_json::Value;
 
@@ -91,7 +91,7 @@ fn read_with(keys: &KeyFile, switches: &[SocketAddrV4], key: &str) -> Option<Vec
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     let patience = Duration::from_millis(20);
     socket.set_read_timeout(Some(patience)).expect("set");
-    let mut gate = Gate::for_flair(Some(keys.keys()), 1);
+    let mut gate = Gate::of::<inband_flair::dataplane::Flair>(Some(keys.keys()), 1);
     let mut client = client::Client::new(client::Config {
         reads: Default::default(),
         set: 0,

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::PROGRAM;
-use inband_dataplane::xdp::PassThrough;
+use inband_ground::xdp::PassThrough;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// `EX_CONFIG`: systemd is not to start it again.

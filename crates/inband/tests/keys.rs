@@ -10,10 +10,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{check, lab_works, Client, Cluster, Load, PROGRAM};
-use inband_dataplane::auth::{Keys, Secret};
-use inband_dataplane::wire::{self, Header, Type};
+use inband_ground::auth::{Keys, Secret};
 use inband_host::key_file::KeyFile;
 use inband_paxos::config::Dataplane;
+use inband_paxos::dataplane::wire::{self, Header, Type};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

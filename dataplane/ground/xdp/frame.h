@@ -79,6 +79,24 @@ IB_INLINE ib_u32 ib_bytes_between(const ib_u8 *data, const ib_u8 *end) {
         known;                                                                                     \
     })
 
+/* Four bytes of the frame, in network order. */
+#define IB_FRAME32(data, at_bytes) (*(const ib_wire32 *)((data) + (at_bytes)))
+
+/* Bytes 12 to 15 of the frame: Ethernet's type, IP's version and length (and its type of service).
+ */
+#define IB_IPV4_MASK bpf_htonl(0xffffff00)
+#define IB_IPV4 bpf_htonl(ETH_P_IP << 16 | 0x4500) /* a header of five words: no options */
+/* Bytes 20 to 23: IP's fragment and (time to live and) protocol. Neither a fragment nor its first.
+ */
+#define IB_WHOLE_UDP_MASK bpf_htonl(0x3fff00ff)
+#define IB_WHOLE_UDP bpf_htonl(IPPROTO_UDP)
+
+IB_INLINE int ib_is_ours(const ib_u8 *data) {
+    return (IB_FRAME32(data, 12) & IB_IPV4_MASK) == IB_IPV4 &&
+           (IB_FRAME32(data, 20) & IB_WHOLE_UDP_MASK) == IB_WHOLE_UDP &&
+           IB_UDP(data)->dest == ib_settings.port && IB_IP(data)->daddr == ib_settings.address;
+}
+
 IB_INLINE void ib_count_reason(ib_u32 reason) {
     ib_u64 *counter = bpf_map_lookup_elem(&ib_counters_map, &reason);
     if (counter)

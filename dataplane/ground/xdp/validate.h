@@ -15,24 +15,6 @@
 
 #define IB_VALID (-1) /* no XDP action: the packet is ours and whole */
 
-/* Four bytes of the frame, in network order. */
-#define IB_FRAME32(data, at_bytes) (*(const ib_wire32 *)((data) + (at_bytes)))
-
-/* Bytes 12 to 15 of the frame: Ethernet's type, IP's version and length (and its type of service).
- */
-#define IB_IPV4_MASK bpf_htonl(0xffffff00)
-#define IB_IPV4 bpf_htonl(ETH_P_IP << 16 | 0x4500) /* a header of five words: no options */
-/* Bytes 20 to 23: IP's fragment and (time to live and) protocol. Neither a fragment nor its first.
- */
-#define IB_WHOLE_UDP_MASK bpf_htonl(0x3fff00ff)
-#define IB_WHOLE_UDP bpf_htonl(IPPROTO_UDP)
-
-IB_INLINE int ib_is_ours(const ib_u8 *data) {
-    return (IB_FRAME32(data, 12) & IB_IPV4_MASK) == IB_IPV4 &&
-           (IB_FRAME32(data, 20) & IB_WHOLE_UDP_MASK) == IB_WHOLE_UDP &&
-           IB_UDP(data)->dest == ib_settings.port && IB_IP(data)->daddr == ib_settings.address;
-}
-
 /* The reason to drop the packet, or IB_R_none. Ethernet may have padded a frame, never cut it. */
 IB_INLINE ib_u32 ib_validate_packet(const ib_u8 *data, const ib_u8 *end) {
     ib_u32 ip_len_bytes = bpf_ntohs(IB_IP(data)->tot_len);

@@ -15,7 +15,7 @@ use inband_control::registers::RegisterState;
 use inband_control::service::{Request, Response};
 use inband_control::state::{Command, State};
 use inband_control::timing::{Micros, Timing};
-use inband_dataplane::soft::{Geometry, Registers, Roles};
+use inband_paxos::dataplane::soft::{Geometry, Registers, Roles};
 use inband_paxos::host::spread_leaders;
 use serde::{de::DeserializeOwned, Serialize};
 

@@ -9,9 +9,9 @@ mod falcon_sequence;
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::falcon::wire::{flag, parse, Header, Task, Type};
-use inband_dataplane::falcon::{FalconSwitch, Policy, Verdict};
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_falcon::dataplane::wire::{flag, parse, Header, Task, Type};
+use inband_falcon::dataplane::{FalconSwitch, Policy, Verdict};
+use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 use falcon_sequence::{config, Sequence, Step, INCARNATION, NODE, RECORD_LEN_BYTES};
 

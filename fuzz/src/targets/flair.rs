@@ -6,10 +6,10 @@
 #[path = "../../../crates/inband-dataplane/tests/common/flair_sequence.rs"]
 mod flair_sequence;
 
-use inband_dataplane::flair::registers::{GroupView, SessionView};
-use inband_dataplane::flair::wire::{flag, parse, Header, Type};
-use inband_dataplane::flair::{FlairSwitch, Verdict};
-use inband_dataplane::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
+use inband_flair::dataplane::registers::{GroupView, SessionView};
+use inband_flair::dataplane::wire::{flag, parse, Header, Type};
+use inband_flair::dataplane::{FlairSwitch, Verdict};
+use inband_paxos::dataplane::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
 
 use flair_sequence::{Sequence, Step, GEOMETRY, INCARNATION, NODE, RECORD_LEN_BYTES};
 

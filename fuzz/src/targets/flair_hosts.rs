@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use inband_dataplane::flair::wire::{self, Header};
-use inband_dataplane::flair::{FlairGeometry, FlairSwitch, Verdict};
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
 use inband_flair::client::{self, Client, Op, Outcome};
+use inband_flair::dataplane::wire::{self, Header};
+use inband_flair::dataplane::{FlairGeometry, FlairSwitch, Verdict};
 use inband_flair::reads::Reads;
 use inband_flair::replica::{self, Config, Message, Replica};
 use inband_flair::timing::{ClientTiming, Nanos, Timing, MS, TUNING};
+use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 use crate::input::Input;
 

@@ -4,9 +4,9 @@
 
 use std::collections::HashMap;
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::soft::{Geometry, Roles};
-use inband_dataplane::wire::{digest, emit, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_ground::auth::Digest;
+use inband_paxos::dataplane::soft::{Geometry, Roles};
+use inband_paxos::dataplane::wire::{digest, emit, Header, Type, PACKET_LEN_MAX_BYTES};
 use inband_paxos::host::{spread_leaders, EpochConfig, Host, HostConfig, LogStart};
 use inband_paxos::log::Burst;
 use inband_paxos::outbox::{Dest, Outbox};

@@ -1,6 +1,6 @@
 //! Records of an acceptor's journal: whatever they say, they are refused or fit the registers.
 
-use inband_dataplane::soft::{Geometry, Registers, Roles};
+use inband_paxos::dataplane::soft::{Geometry, Registers, Roles};
 use inband_paxos::journal::Restored;
 
 use crate::input::Input;

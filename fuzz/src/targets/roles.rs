@@ -8,9 +8,9 @@ mod sequence;
 
 use std::collections::{HashMap, HashSet};
 
-use inband_dataplane::registers::{AcceptorView, CountView, LeaderView, SlotView};
-use inband_dataplane::soft::{Registers, Roles, SoftSwitch, Verdict};
-use inband_dataplane::wire::{parse, Header, Type, HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
+use inband_paxos::dataplane::registers::{AcceptorView, CountView, LeaderView, SlotView};
+use inband_paxos::dataplane::soft::{Registers, Roles, SoftSwitch, Verdict};
+use inband_paxos::dataplane::wire::{parse, Header, Type, HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
 
 use sequence::{HostStep, Sequence, Step, GEOMETRY, MEMBERS, NODE, RECORD_LEN_BYTES};
 
@@ -158,7 +158,7 @@ impl Run<'_> {
             }
             Type::Phase1B => {
                 assert_eq!(sent.floor, after.acceptor.floor);
-                if !header.has(inband_dataplane::wire::flag::SLOT) {
+                if !header.has(inband_paxos::dataplane::wire::flag::SLOT) {
                     assert_eq!(sent.instance, after.acceptor.highest);
                     assert_eq!(sent.round, after.acceptor.promise);
                 } else {

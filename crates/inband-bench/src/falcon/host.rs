@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use clap::{Args, Subcommand};
-use inband_dataplane::auth::Digest;
 use inband_falcon::client::Counters;
 use inband_falcon::client_node::{self, local_address, ClientNode, Event};
 use inband_falcon::observer::{Observer, Step};
@@ -21,6 +20,7 @@ use inband_falcon::timing::{ExecutorTiming, MS};
 use inband_falcon::work::Call;
 use inband_falcon::worker_node::{self, WorkerNode};
 use inband_flair::clock::boot_time_ns;
+use inband_ground::auth::Digest;
 use inband_lab::lab::HOST_INTERFACE;
 use inband_paxos::config::Dataplane;
 use serde::{Deserialize, Serialize};

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use inband_dataplane::auth::Keys;
 use inband_flair::config::Config;
+use inband_ground::auth::Keys;
 use inband_host::key_file::KeyStatus;
 use inband_host::key_file::{KeyFile, KeyFileError};
 use inband_host::line_json;

@@ -7,8 +7,8 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Deref;
 use std::rc::Rc;
 
-use inband_dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
-use inband_dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
+use inband_paxos::dataplane::soft::{Geometry, Registers, Roles, SoftSwitch, Verdict};
+use inband_paxos::dataplane::wire::{self, flag, Header, Type, PACKET_LEN_MAX_BYTES};
 
 use super::checker::Checker;
 use super::dice::Dice;

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inband_dataplane::round;
-use inband_dataplane::wire::{self, flag, Header, Type};
+use inband_paxos::dataplane::round;
+use inband_paxos::dataplane::wire::{self, flag, Header, Type};
 
 use crate::configuration::{majority, Configuration, Epoch, NodeId};
 

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 
-use inband_dataplane::auth::{Digest, Gate, Keys};
-use inband_dataplane::falcon::rig::FalconRig;
-use inband_dataplane::falcon::wire::{emit, Description, Header, Task, Type};
-use inband_dataplane::falcon::xdp::{forward_of, FalconXdpSpec};
-use inband_dataplane::falcon::{FalconConfig, FalconRegisters, FalconSwitch, Verdict};
-use inband_dataplane::soft::reason_name;
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
-use inband_dataplane::xdp::rig::udp_frame;
-use inband_dataplane::xdp::XdpMode;
+use inband_falcon::dataplane::rig::FalconRig;
+use inband_falcon::dataplane::wire::{emit, Description, Header, Task, Type};
+use inband_falcon::dataplane::xdp::{forward_of, FalconXdpSpec};
+use inband_falcon::dataplane::Falcon;
+use inband_falcon::dataplane::{FalconConfig, FalconRegisters, FalconSwitch, Verdict};
+use inband_ground::auth::{Digest, Gate, Keys};
+use inband_ground::xdp::rig::udp_frame;
+use inband_ground::xdp::XdpMode;
+use inband_ground::System as _;
+use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 use super::{check_ip, check_sizes, check_turned, refused_for, FRAME_LEN_BYTES, HERE, NODE};
 use super::{XDP_DROP, XDP_PASS, XDP_TX};
@@ -84,7 +85,7 @@ pub fn native(gate: &mut Gate, switch: &FalconSwitch, packet: &[u8], arrival: Ar
     }
     Outcome {
         verdict,
-        reason: reason_name(reason).unwrap(),
+        reason: Falcon::reason_name(reason).unwrap(),
         packet,
     }
 }

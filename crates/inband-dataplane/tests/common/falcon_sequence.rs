@@ -6,10 +6,10 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::falcon::wire::{emit, flag, Description, Header, Task, Type, TASKS_MAX};
-use inband_dataplane::falcon::{FalconConfig, FalconRegisters, Policy};
-use inband_dataplane::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
+use inband_falcon::dataplane::wire::{emit, flag, Description, Header, Task, Type, TASKS_MAX};
+use inband_falcon::dataplane::{FalconConfig, FalconRegisters, Policy};
+use inband_ground::auth::Digest;
+use inband_paxos::dataplane::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
 
 /// Bytes of a step.
 pub const RECORD_LEN_BYTES: usize = 16;

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use inband_dataplane::auth::{Gate, Keys};
-use inband_dataplane::flair::rig::{Destination, FlairRig};
-use inband_dataplane::flair::wire::parse;
-use inband_dataplane::flair::xdp::{forward_of, FlairXdpSpec};
-use inband_dataplane::flair::{FlairRegisters, FlairSwitch, Verdict, REPLICAS_MAX};
-use inband_dataplane::soft::reason_name;
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
-use inband_dataplane::xdp::rig::udp_frame;
-use inband_dataplane::xdp::XdpMode;
+use inband_flair::dataplane::rig::{Destination, FlairRig};
+use inband_flair::dataplane::wire::parse;
+use inband_flair::dataplane::xdp::{forward_of, FlairXdpSpec};
+use inband_flair::dataplane::Flair;
+use inband_flair::dataplane::{FlairRegisters, FlairSwitch, Verdict, REPLICAS_MAX};
+use inband_ground::auth::{Gate, Keys};
+use inband_ground::xdp::rig::udp_frame;
+use inband_ground::xdp::XdpMode;
+use inband_ground::System as _;
+use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 use super::{check_ip, check_sizes, check_turned, refused_for, FRAME_LEN_BYTES, HERE, NODE};
 use super::{XDP_DROP, XDP_PASS, XDP_REDIRECT, XDP_TX};
@@ -61,7 +62,7 @@ pub fn native(gate: &mut Gate, switch: &FlairSwitch, packet: &[u8], arrival: Arr
     }
     Outcome {
         verdict,
-        reason: reason_name(reason).unwrap(),
+        reason: Flair::reason_name(reason).unwrap(),
         packet,
     }
 }

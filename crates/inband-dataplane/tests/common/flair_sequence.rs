@@ -6,9 +6,9 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use inband_dataplane::flair::wire::{digest, emit, flag, key_hash, parse, Header, Type};
-use inband_dataplane::flair::FlairGeometry;
-use inband_dataplane::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES};
+use inband_flair::dataplane::wire::{digest, emit, flag, key_hash, parse, Header, Type};
+use inband_flair::dataplane::FlairGeometry;
+use inband_paxos::dataplane::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES};
 
 /// Bytes of a step.
 pub const RECORD_LEN_BYTES: usize = 16;

@@ -14,21 +14,24 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use inband_dataplane::auth::{sign, Gate, Keys};
-use inband_dataplane::soft::{reason_name, Geometry, Roles, SoftSwitch, Verdict};
-use inband_dataplane::wire::{
+use inband_ground::auth::{sign, Gate, Keys};
+use inband_ground::xdp::rig::udp_frame;
+use inband_ground::System as _;
+use inband_paxos::dataplane::soft::{Geometry, Roles, SoftSwitch, Verdict};
+use inband_paxos::dataplane::wire::{
     digest, emit, Header, Type, HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
 };
-use inband_dataplane::xdp::rig::{udp_frame, Rig};
+use inband_paxos::dataplane::xdp::rig::Rig;
+use inband_paxos::dataplane::Paxos;
 
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
 
-pub use inband_dataplane::soft::Registers;
+pub use inband_paxos::dataplane::soft::Registers;
 
 /// May this process load BPF programs? If not, the test is noted as not run.
 pub fn may_load_bpf() -> bool {
-    match inband_dataplane::xdp::probe("lo") {
+    match inband_ground::xdp::probe("lo") {
         Ok(probe) if probe.privileged => return true,
         Ok(probe) => inband_testing::not_run(probe.generic),
         Err(error) => inband_testing::not_run(error),
@@ -122,7 +125,7 @@ pub fn native(switch: &SoftSwitch, packet: &[u8]) -> Outcome {
     };
     Outcome {
         verdict,
-        reason: reason_name(reason).unwrap(),
+        reason: Paxos::reason_name(reason).unwrap(),
         packet,
     }
 }

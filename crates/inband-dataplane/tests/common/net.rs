@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use inband_dataplane::xdp::PassThrough;
+use inband_ground::xdp::PassThrough;
 
 /// The port of the programs under test.
 pub const PORT: u16 = 7707;

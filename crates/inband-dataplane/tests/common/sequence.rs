@@ -4,9 +4,9 @@
 //! A record of 16 bytes is a step. Numbers in it are mostly small offsets from what the registers hold
 //! at that moment, so that most packets concern something, and a few are far off or damaged.
 
-use inband_dataplane::registers::{AcceptorView, CountView, LeaderView, SlotView};
-use inband_dataplane::soft::{Geometry, Registers};
-use inband_dataplane::wire::{
+use inband_paxos::dataplane::registers::{AcceptorView, CountView, LeaderView, SlotView};
+use inband_paxos::dataplane::soft::{Geometry, Registers};
+use inband_paxos::dataplane::wire::{
     digest, emit, flag, Header, Type, HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
 };
 
@@ -148,8 +148,10 @@ impl Sequence {
                 0 => Step::Packet(packet(record, now)),
                 kept => {
                     let mut packet = self.answers[usize::from(record[1]) % kept].clone();
-                    packet[std::mem::offset_of!(inband_dataplane::c::ib_paxos_header, node) + 1] =
-                        member(record[2]);
+                    packet[std::mem::offset_of!(
+                        inband_paxos::dataplane::c::ib_paxos_header,
+                        node
+                    ) + 1] = member(record[2]);
                     damage(record, &mut packet);
                     Step::Packet(packet)
                 }

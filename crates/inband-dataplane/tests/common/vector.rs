@@ -4,7 +4,7 @@ use std::fs;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 
-use inband_dataplane::auth::{Keys, Secret};
+use inband_ground::auth::{Keys, Secret};
 use serde::Deserialize;
 
 /// To a UDP payload, or to the whole frame around it.

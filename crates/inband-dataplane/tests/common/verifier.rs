@@ -10,9 +10,19 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 
-use inband_dataplane::c;
-use inband_dataplane::falcon::{FalconConfig, Policy, WORKERS_MAX};
-use inband_dataplane::flair;
+#[path = "objects.rs"]
+mod objects;
+use objects::object;
+
+/// Of all systems.
+mod c {
+    pub use inband_falcon::dataplane::c::*;
+    pub use inband_flair::dataplane::c::*;
+    pub use inband_paxos::dataplane::c::*;
+}
+
+use inband_falcon::dataplane::{FalconConfig, Policy, WORKERS_MAX};
+use inband_flair::dataplane as flair;
 use libbpf_rs::{ObjectBuilder, PrintLevel};
 use serde::{Deserialize, Serialize};
 
@@ -31,16 +41,25 @@ const LOG_TRACE: u32 = 1;
 const TRACE_LINES: usize = 12;
 const SETTINGS_MAPS: [&str; 2] = [".rodata.settings", ".rodata.own"];
 
-macro_rules! programs {
-    ($($name:literal)*) => {
-        [$(($name, &include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o"))[..])),*]
-    };
-}
-
 /// Every program that a host may load; not those of benchmarks and of the race test.
 fn programs() -> [(&'static str, &'static [u8]); 14] {
-    programs!("dispatch" "leader" "acceptor" "quorum" "leader_alone" "acceptor_alone" "quorum_alone"
-        "copies" "generic" "flair" "falcon" "bare" "trial" "lost")
+    [
+        "dispatch",
+        "leader",
+        "acceptor",
+        "quorum",
+        "leader_alone",
+        "acceptor_alone",
+        "quorum_alone",
+        "copies",
+        "generic",
+        "flair",
+        "falcon",
+        "bare",
+        "trial",
+        "lost",
+    ]
+    .map(|name| (name, object(name)))
 }
 
 /// Sizes that the verifier folds into the code.

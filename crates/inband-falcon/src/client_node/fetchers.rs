@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use inband_dataplane::auth::Digest;
+use inband_ground::auth::Digest;
 use inband_transport::tls::Transport;
 
 use crate::blobs;

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Stdio};
 use std::thread;
 
-use inband_dataplane::child::end_with_thread;
+use inband_ground::child::end_with_thread;
 
 use super::process::{status_of, Stop};
 use crate::limits::OUTPUT_LEN_BYTES_MAX;

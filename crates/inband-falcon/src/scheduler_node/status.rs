@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 
-use inband_dataplane::falcon::registers::ExecutorState;
-use inband_dataplane::falcon::wire::EXECUTORS;
-use inband_dataplane::falcon::FalconConfig;
+use crate::dataplane::registers::ExecutorState;
+use crate::dataplane::wire::EXECUTORS;
+use crate::dataplane::FalconConfig;
 use inband_host::config::Dataplane;
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! How a worker is known to its scheduler. It says again and again what it is, since either may be forgotten.
 
-use inband_dataplane::falcon::wire::EXECUTORS;
+use crate::dataplane::wire::EXECUTORS;
 
 use super::Pull;
 use crate::timing::{Nanos, DRAIN_MIN_NS, REGISTER_NS};

@@ -1,6 +1,6 @@
 //! What a leader knows of one switch.
 
-use inband_dataplane::flair::wire::Header;
+use crate::dataplane::wire::Header;
 
 use crate::timing::Nanos;
 

@@ -1,6 +1,6 @@
 //! What a replica answers to reads and writes.
 
-use inband_dataplane::flair::wire::{self, flag, Header, Type};
+use crate::dataplane::wire::{self, flag, Header, Type};
 
 use super::{Out, Replica};
 use crate::groups::Refresh;

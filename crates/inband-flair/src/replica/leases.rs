@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use inband_dataplane::flair::wire::{self, Header};
+use crate::dataplane::wire::{self, Header};
 use inband_raft::RaftMessage;
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 //! A switch whose clock stood still (a virtual machine that was suspended, or moved) goes on with a session that is over.
 //! It cannot know; whoever has the entry of a later session does.
 
-use inband_dataplane::flair::wire::Header;
+use crate::dataplane::wire::Header;
 use inband_raft::Proposed;
 
 use super::Replica;

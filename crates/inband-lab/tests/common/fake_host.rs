@@ -329,7 +329,7 @@ fn run(config: &Path) {
         state.set(read_number(&own).max(before).max(copied));
         follow_peers(Arc::clone(&state));
     }
-    let inherited = inband_dataplane::inherit::listeners(LISTEN_FDS_ENV);
+    let inherited = inband_ground::inherit::listeners(LISTEN_FDS_ENV);
     assert_eq!(
         inherited.len(),
         if is_replica { 3 } else { 1 },

@@ -1,6 +1,6 @@
 //! The disk under an acceptor's journal: what it starts with, and one sync for many packets.
 
-use inband_dataplane::soft::{Geometry, Registers};
+use crate::dataplane::soft::{Geometry, Registers};
 use inband_storage::{Journal, JournalConfig, JournalError, Storage, StorageError};
 
 use super::record::{RestoreError, Restored, ABANDON, BEGIN, END, RESET};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::registers::{AcceptorView, SlotView};
-use inband_dataplane::soft::{Geometry, Registers};
-use inband_dataplane::wire::VALUE_LEN_MAX_BYTES;
+use crate::dataplane::registers::{AcceptorView, SlotView};
+use crate::dataplane::soft::{Geometry, Registers};
+use crate::dataplane::wire::VALUE_LEN_MAX_BYTES;
 
 use super::Holds;
 

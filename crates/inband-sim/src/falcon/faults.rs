@@ -1,6 +1,6 @@
 //! What goes wrong.
 
-use inband_dataplane::falcon::wire::Type;
+use inband_falcon::dataplane::wire::Type;
 use inband_falcon::timing::Nanos;
 
 use super::host::Host;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use inband_dataplane::falcon::wire::Type;
+use inband_falcon::dataplane::wire::Type;
 
 use crate::links;
 use crate::system::Packet as _;

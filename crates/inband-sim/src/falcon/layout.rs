@@ -1,6 +1,6 @@
 //! Which hosts a world has, and their settings.
 
-use inband_dataplane::falcon::{FalconConfig, Policy};
+use inband_falcon::dataplane::{FalconConfig, Policy};
 use inband_falcon::limits::SUBMIT_TASKS_MAX;
 use inband_falcon::timing::{ClientTiming, ExecutorTiming, Nanos, MS};
 

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddrV4;
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::falcon::registers::ExecutorState;
-use inband_dataplane::falcon::wire::{self, flag, Header, Task, Type};
-use inband_dataplane::falcon::{FalconConfig, FalconRegisters, Policy, Verdict, EXECUTORS};
+use inband_falcon::dataplane::registers::ExecutorState;
+use inband_falcon::dataplane::wire::{self, flag, Header, Task, Type};
+use inband_falcon::dataplane::{FalconConfig, FalconRegisters, Policy, Verdict, EXECUTORS};
 use inband_falcon::timing::Nanos;
+use inband_ground::auth::Digest;
 
 use super::invariant::{Breach, Invariant};
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use inband_dataplane::auth::{Digest, Gate};
-use inband_dataplane::wire::HEADER_LEN_BYTES;
 use inband_falcon::letters::Letters;
 use inband_falcon::message::Outcome;
 use inband_falcon::packets::{Codec, Peer};
 use inband_falcon::task::Attempt;
 use inband_falcon::timing::{Nanos, MS};
+use inband_ground::auth::{Digest, Gate};
+use inband_paxos::dataplane::wire::HEADER_LEN_BYTES;
 
 use super::faults::Fault;
 use super::host::Host;
@@ -82,7 +82,10 @@ impl Falcon {
             schedulers: Vec::new(),
             workers: Vec::new(),
             clients: Vec::new(),
-            codec: Codec::new(Gate::for_falcon(None, 1), Digest::PLAIN),
+            codec: Codec::new(
+                Gate::of::<inband_falcon::dataplane::Falcon>(None, 1),
+                Digest::PLAIN,
+            ),
             letters: BTreeMap::new(),
             blobs: BTreeMap::new(),
             numbers: 0,

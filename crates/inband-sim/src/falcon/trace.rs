@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::falcon::wire::{self, flag, Type};
+use inband_falcon::dataplane::wire::{self, flag, Type};
 use inband_falcon::packets::{Codec, Incoming};
 use inband_falcon::timing::Nanos;
+use inband_ground::auth::Digest;
 
 use super::host::Host;
 use crate::system::Travel;

@@ -9,9 +9,9 @@ mod workers;
 
 use std::net::SocketAddrV4;
 
-use inband_dataplane::auth::Digest;
 use inband_falcon::message::Place;
 use inband_falcon::packets::HostMessage;
+use inband_ground::auth::Digest;
 
 use super::host::{Filter, Host};
 use super::invariant::Invariant;

@@ -2,10 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::falcon::wire::{self, flag, Description, Header, Task, Type};
-use inband_dataplane::falcon::{FalconConfig, FalconSwitch, Verdict, EXECUTORS, WORKERS_MAX};
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_falcon::dataplane::wire::{self, flag, Description, Header, Task, Type};
+use inband_falcon::dataplane::{FalconConfig, FalconSwitch, Verdict, EXECUTORS, WORKERS_MAX};
+use inband_ground::auth::Digest;
+use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 use super::world::{Job, Scheduler, World};
 use super::{Nanos, Options, MS};

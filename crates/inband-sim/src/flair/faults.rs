@@ -1,6 +1,6 @@
 //! What goes wrong.
 
-use inband_dataplane::flair::wire::Type;
+use inband_flair::dataplane::wire::Type;
 use inband_flair::timing::Nanos;
 
 use super::host::Host;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use inband_dataplane::flair::wire::{self, Header};
+use inband_flair::dataplane::wire::{self, Header};
 use inband_flair::replica::Message;
 
 use crate::links;

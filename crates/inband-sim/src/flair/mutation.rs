@@ -1,9 +1,9 @@
 //! Rules broken on purpose. Production code is not touched: packets are forged at a switch's door so that the
 //! cluster behaves as if a rule were missing. The checks must notice.
 
-use inband_dataplane::flair::registers::{GroupView, SessionView};
-use inband_dataplane::flair::wire::{self, flag, Header, Type};
-use inband_dataplane::flair::FlairSwitch;
+use inband_flair::dataplane::registers::{GroupView, SessionView};
+use inband_flair::dataplane::wire::{self, flag, Header, Type};
+use inband_flair::dataplane::FlairSwitch;
 
 /// A rule to break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

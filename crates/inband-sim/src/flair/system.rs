@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use clap::Args;
-use inband_dataplane::flair::FlairSwitch;
 use inband_flair::client;
+use inband_flair::dataplane::FlairSwitch;
 use inband_flair::reads::Reads;
 use inband_flair::replica;
 use inband_flair::timing::{Nanos, MS};

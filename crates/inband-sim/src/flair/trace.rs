@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use inband_dataplane::flair::wire::{flag, Header};
+use inband_flair::dataplane::wire::{flag, Header};
 use inband_flair::replica::Message;
 
 use super::history::Act;

@@ -7,8 +7,8 @@ mod switches;
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::flair::FlairSwitch;
 use inband_flair::client::{self, Client, Ticket};
+use inband_flair::dataplane::FlairSwitch;
 use inband_flair::replica::{self, Counters, Message, Replica};
 use inband_flair::timing::{ClientTiming, Nanos};
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::auth::Digest;
-use inband_dataplane::wire;
+use inband_ground::auth::Digest;
+use inband_paxos::dataplane::wire;
 use inband_paxos::log::{Decided, ValueKind};
 use inband_paxos::session::{SessionTable, Verdict};
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::wire::Header;
+use inband_paxos::dataplane::wire::Header;
 use inband_paxos::timing::Micros;
 
 use crate::paxos::event::{Event, Packet};

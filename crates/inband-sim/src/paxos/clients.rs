@@ -70,7 +70,7 @@ impl World {
         let command = self.system.ledger.new_command();
         let mut value = command.to_be_bytes().to_vec();
         let long = self.system.rng.load.chance_ppm(10_000);
-        let longest = inband_dataplane::wire::VALUE_LEN_MAX_BYTES;
+        let longest = inband_paxos::dataplane::wire::VALUE_LEN_MAX_BYTES;
         value.resize(if long { longest } else { COMMAND_LEN_BYTES }, 0x5a);
         (command, value, None)
     }

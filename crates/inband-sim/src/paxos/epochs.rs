@@ -9,8 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inband_dataplane::registers::SlotView;
-use inband_dataplane::soft::Registers;
+use inband_paxos::dataplane::registers::SlotView;
+use inband_paxos::dataplane::soft::Registers;
 use inband_paxos::host::{spread_leaders, EpochConfig};
 use inband_paxos::timing::Micros;
 

@@ -1,6 +1,6 @@
 //! What goes wrong, and where.
 
-use inband_dataplane::wire::{flag, Header, Type};
+use inband_paxos::dataplane::wire::{flag, Header, Type};
 use inband_paxos::timing::Micros;
 
 use crate::faults::Strike;

@@ -1,6 +1,6 @@
 //! Forged packets for the mutations.
 
-use inband_dataplane::wire::{self, flag, Header, Type};
+use inband_paxos::dataplane::wire::{self, flag, Header, Type};
 
 use crate::paxos::layout::Layout;
 use crate::paxos::mutation::Mutation;

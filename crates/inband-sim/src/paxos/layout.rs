@@ -1,7 +1,7 @@
 //! Which hosts there are and what runs on each.
 
-use inband_dataplane::auth::{Digest, Secret};
-use inband_dataplane::soft::{Geometry, Roles};
+use inband_ground::auth::{Digest, Secret};
+use inband_paxos::dataplane::soft::{Geometry, Roles};
 use inband_paxos::host::{EpochConfig, HostConfig, LogStart};
 use inband_paxos::timing::{Micros, Timing};
 
@@ -176,7 +176,7 @@ impl Layout {
             geometry: self.geometry(),
             timing: self.timing,
             log_values_max: inband_paxos::timing::DECIDED_LOG_VALUES_MAX,
-            packet_len_max_bytes: inband_dataplane::wire::PACKET_LEN_MAX_BYTES,
+            packet_len_max_bytes: inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES,
             incarnation,
             digest: self.digest(),
             voting,

@@ -1,7 +1,7 @@
 //! What replicas and their clients saw: one history of each log for all replicas, and the end of
 //! every command.
 
-use inband_dataplane::auth::Digest;
+use inband_ground::auth::Digest;
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, RangeInclusive};
 

@@ -37,7 +37,7 @@ mod system;
 mod trace;
 mod world;
 
-use inband_dataplane::wire::{self, Header};
+use inband_paxos::dataplane::wire::{self, Header};
 
 pub use app::{App, State};
 pub use epochs::Members;

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::registers::AcceptorView;
-use inband_dataplane::soft::Registers;
+use inband_paxos::dataplane::registers::AcceptorView;
+use inband_paxos::dataplane::soft::Registers;
 
 use crate::paxos::app::value_key;
 use crate::paxos::invariant::{Broken, Invariant};

@@ -21,7 +21,7 @@ use inband_control::outbox::{Outbox, To};
 use inband_control::registers::RegisterState;
 use inband_control::state::{Change, Command, State};
 use inband_control::timing::Timing;
-use inband_dataplane::soft::Registers;
+use inband_paxos::dataplane::soft::Registers;
 use inband_paxos::host::{spread_leaders, EpochConfig};
 use inband_paxos::timing::Micros;
 

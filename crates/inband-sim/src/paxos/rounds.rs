@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::round;
-use inband_dataplane::wire::{Header, Type};
+use inband_paxos::dataplane::round;
+use inband_paxos::dataplane::wire::{Header, Type};
 
 use crate::paxos::invariant::{Broken, Invariant};
 use crate::paxos::trace::round_name;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
-use inband_dataplane::auth::{Gate, Keys, Secret};
+use inband_ground::auth::{Gate, Keys, Secret};
 use inband_paxos::log::Burst;
 use inband_paxos::outbox::Outbox;
 use inband_paxos::timing::Micros;
@@ -152,7 +152,10 @@ impl Paxos {
             inbound: Inbound::default(),
             aim: (0, 0),
             attacker: Attacker::default(),
-            gate: Gate::new(layout.digest_key.map(keys), layout.partitions),
+            gate: Gate::of::<inband_paxos::dataplane::Paxos>(
+                layout.digest_key.map(keys),
+                layout.partitions,
+            ),
             load_us: 0,
             hidden: BTreeSet::new(),
             members: vec![members],

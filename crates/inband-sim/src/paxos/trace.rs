@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use inband_dataplane::round;
-use inband_dataplane::wire::{flag, Header};
+use inband_paxos::dataplane::round;
+use inband_paxos::dataplane::wire::{flag, Header};
 
 use crate::trace::{word_of, Happening};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use inband_dataplane::wire::{self, Header};
+use inband_paxos::dataplane::wire::{self, Header};
 use inband_paxos::timing::Micros;
 
 use crate::links::Fate;

@@ -1,7 +1,7 @@
 //! Directed schedules of FLAIR: what a test does to a world in which nothing happens by itself.
 #![allow(dead_code, missing_docs)]
 
-use inband_dataplane::flair::wire::Type;
+use inband_flair::dataplane::wire::Type;
 use inband_flair::timing::MS;
 use inband_sim::flair::{Act, Passing, World};
 use inband_sim::Fate;

@@ -3,7 +3,7 @@
 // Each test program uses a part of this.
 #![allow(dead_code)]
 
-use inband_dataplane::registers::AcceptorView;
+use inband_paxos::dataplane::registers::AcceptorView;
 use inband_sim::paxos::{Layout, Mutation, Passing, World};
 use inband_sim::Fate;
 

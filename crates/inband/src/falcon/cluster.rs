@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use inband_dataplane::falcon::FalconConfig;
+use inband_falcon::dataplane::FalconConfig;
 use inband_falcon::limits::{EXECUTORS_MAX, LOCAL_EXECUTORS_MAX};
 use inband_falcon::resources::ResourceNames;
 use inband_host::key_file::KeyFile;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use inband_dataplane::auth::{Digest, Keys};
+use inband_ground::auth::{Digest, Keys};
 use inband_host::key_file::KeyFile;
 use inband_host::namespace::enter;
 

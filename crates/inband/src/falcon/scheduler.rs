@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, ensure, Context, Result};
 use clap::Args;
-use inband_dataplane::falcon::{FalconConfig, Policy, SLOTS_DEFAULT};
+use inband_falcon::dataplane::{FalconConfig, Policy, SLOTS_DEFAULT};
 use inband_falcon::resources::ResourceNames;
 use inband_falcon::scheduler_node::{self, SchedulerNode};
 use inband_host::key_file::KeyFile;

@@ -1,7 +1,7 @@
 //! Clients of the world, in the manner of `client_node`: what they want, and what comes of it.
 
-use inband_dataplane::falcon::wire::{PRIORITIES, RESOURCES};
 use inband_falcon::client::{self, Action, Client};
+use inband_falcon::dataplane::wire::{PRIORITIES, RESOURCES};
 use inband_falcon::limits::DESC_LEN_BYTES_MAX;
 use inband_falcon::message::{Outcome, Payload, ToExecutor};
 use inband_falcon::packets::{HostMessage, Peer};

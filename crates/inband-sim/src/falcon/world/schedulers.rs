@@ -2,12 +2,12 @@
 
 use std::net::SocketAddrV4;
 
-use inband_dataplane::falcon::{FalconSwitch, Verdict};
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_falcon::dataplane::{FalconSwitch, Verdict};
 use inband_falcon::packets::Incoming;
 use inband_falcon::resources::ResourceNames;
 use inband_falcon::scheduler::{self, Scheduler, Waking, NODE, SET};
 use inband_falcon::timing::Nanos;
+use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 use crate::falcon::host::Host;
 use crate::falcon::invariant::Breach;

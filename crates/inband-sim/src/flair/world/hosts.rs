@@ -1,6 +1,6 @@
 //! Hosts start, stop, stand still, and are well again.
 
-use inband_dataplane::flair::{FlairGeometry, FlairSwitch};
+use inband_flair::dataplane::{FlairGeometry, FlairSwitch};
 use inband_flair::replica::{Config, Replica};
 use inband_flair::timing::{Nanos, Timing, TUNING};
 use inband_raft::Tuning;

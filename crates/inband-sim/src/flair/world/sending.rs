@@ -1,6 +1,6 @@
 //! Packets and messages on their way.
 
-use inband_dataplane::flair::wire;
+use inband_flair::dataplane::wire;
 use inband_flair::replica::Message;
 use inband_raft::node_of;
 

@@ -2,10 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use inband_dataplane::flair::registers::SessionView;
-use inband_dataplane::flair::wire;
-use inband_dataplane::flair::{FlairSwitch, Verdict};
-use inband_dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_flair::dataplane::registers::SessionView;
+use inband_flair::dataplane::wire;
+use inband_flair::dataplane::{FlairSwitch, Verdict};
+use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
 
 use crate::flair::host::Host;
 use crate::flair::invariant::Invariant;

@@ -1,0 +1,5 @@
+//! Builds `dataplane/falcon`.
+
+fn main() {
+    inband_ground_build::Folder::new("falcon").build();
+}

@@ -1,0 +1,328 @@
+//! Falcon (docs/falcon.md): the scheduler that keeps tasks in queues and gives them to executors, in
+//! this process or in the kernel.
+
+// Calls into the native role, registers shared with the packet program, BPF maps.
+#![allow(unsafe_code)]
+#![warn(clippy::undocumented_unsafe_blocks)]
+
+/// The C headers of `dataplane/falcon`, as bindgen sees them, and of the ground.
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    non_upper_case_globals,
+    clippy::all
+)]
+pub mod c {
+    pub use inband_ground::c::*;
+    include!(concat!(env!("OUT_DIR"), "/falcon.rs"));
+}
+
+/// The programs of `dataplane/falcon`, compiled.
+pub mod objects {
+    include!(concat!(env!("OUT_DIR"), "/falcon_objects.rs"));
+}
+
+inband_ground::system!(
+    /// Its partitions are the sets.
+    Falcon,
+    c::ib_falcon_keys_check,
+    c::ib_falcon_reason_name
+);
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_ground::Counters;
+
+pub mod bench;
+pub mod registers;
+pub mod rig;
+pub mod wire;
+pub mod xdp;
+
+pub use registers::FalconRegisters;
+
+/// Slots of a scheduler's queues together, unless told otherwise.
+pub const SLOTS_DEFAULT: usize = c::IB_FALCON_SLOTS as usize;
+/// Executors of a worker.
+pub const EXECUTORS: usize = c::IB_FALCON_EXECUTORS as usize;
+/// Workers of a scheduler, at most.
+pub const WORKERS_MAX: usize = c::IB_FALCON_WORKERS_MAX as usize;
+/// Workers of a group.
+const GROUP_WORKERS: usize = c::IB_FALCON_GROUP_WORKERS as usize;
+
+/// Which queue a task goes to, and in which order an executor is given from them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+#[repr(u32)]
+pub enum Policy {
+    /// One queue, first come first served.
+    #[default]
+    Fifo = c::IB_FALCON_FIFO,
+    /// Classes 0 to 7; every 16th task is that of the class on whose turn it is.
+    Priority = c::IB_FALCON_PRIORITY,
+    /// A task goes to a worker that has the resource it needs.
+    Resources = c::IB_FALCON_RESOURCES,
+    /// Users take turns.
+    Fair = c::IB_FALCON_FAIR,
+    /// A task goes to the worker it prefers; after a time, to any.
+    Locality = c::IB_FALCON_LOCALITY,
+}
+
+impl Policy {
+    /// Every policy.
+    pub const ALL: [Policy; 5] = [
+        Policy::Fifo,
+        Policy::Priority,
+        Policy::Resources,
+        Policy::Fair,
+        Policy::Locality,
+    ];
+
+    /// Its queues; the slots are divided among them.
+    pub fn queues(self) -> usize {
+        // SAFETY: a pure function of a number.
+        unsafe { c::ib_falcon_queues_of(self as u32) as usize }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Policy::Fifo => "fifo",
+            Policy::Priority => "priority",
+            Policy::Resources => "resources",
+            Policy::Fair => "fair",
+            Policy::Locality => "locality",
+        })
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Policy, String> {
+        let named = Policy::ALL.into_iter().find(|p| p.to_string() == text);
+        named.ok_or_else(|| {
+            let all = Policy::ALL.map(|policy| policy.to_string());
+            format!("{text:?} is no policy; there are {}", all.join(", "))
+        })
+    }
+}
+
+/// Sizes and rules of a Falcon scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FalconConfig {
+    /// Schedulers, 1..=16: each with queues and workers of its own.
+    pub sets: usize,
+    /// Slots of each one's queues together: a power of two, at least two a queue, up to 4,194,304.
+    pub slots: usize,
+    /// Workers of each, 1..=1024.
+    pub workers: usize,
+    /// Which task goes to whom.
+    pub policy: Policy,
+    /// Tasks that a user may have in the queues: fewer than a queue has slots, or one user fills it for all.
+    pub user_tasks_max: u32,
+    /// [`Policy::Locality`]: how long a task waits for the worker it prefers, in nanoseconds.
+    pub locality_wait_ns: u64,
+}
+
+impl Default for FalconConfig {
+    fn default() -> FalconConfig {
+        FalconConfig::of(Policy::Fifo)
+    }
+}
+
+impl FalconConfig {
+    /// One scheduler for 64 workers; a user may fill half of a queue.
+    pub fn of(policy: Policy) -> FalconConfig {
+        FalconConfig {
+            sets: 1,
+            slots: SLOTS_DEFAULT,
+            workers: GROUP_WORKERS,
+            policy,
+            user_tasks_max: (SLOTS_DEFAULT / policy.queues() / 2) as u32,
+            locality_wait_ns: 5_000_000,
+        }
+    }
+
+    /// Are the sizes within the limits? If not, which one is not.
+    pub fn validate(self) -> Result<(), String> {
+        let limits = [
+            ("schedulers", self.sets, c::IB_FALCON_SETS_MAX as usize),
+            ("workers", self.workers, WORKERS_MAX),
+        ];
+        for (name, count, max) in limits {
+            if !(1..=max).contains(&count) {
+                return Err(format!("{count} {name} are not 1 to {max}"));
+            }
+        }
+        let slots = 2 * self.policy.queues()..=c::IB_FALCON_SLOTS_MAX as usize;
+        if !self.slots.is_power_of_two() || !slots.contains(&self.slots) {
+            let count = self.slots;
+            return Err(format!("{count} slots are not a power of two in {slots:?}"));
+        }
+        if self.user_tasks_max == 0 {
+            return Err("a user who may have 0 tasks in the queues can submit none".into());
+        }
+        Ok(())
+    }
+
+    /// Slots of one queue.
+    pub fn queue_slots(self) -> usize {
+        self.slots / self.policy.queues()
+    }
+
+    /// Groups of workers of a set.
+    pub(crate) fn groups(self) -> usize {
+        self.workers.div_ceil(GROUP_WORKERS)
+    }
+
+    pub(crate) fn raw(self, incarnation: u64) -> c::ib_falcon_config {
+        c::ib_falcon_config {
+            policy: self.policy as u32,
+            slots_log2: self.queue_slots().ilog2(),
+            workers: self.workers as u32,
+            user_tasks_max: self.user_tasks_max,
+            locality_wait_ns: self.locality_wait_ns,
+            incarnation,
+        }
+    }
+}
+
+/// What to do with a packet that was handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Forget it. (A PULL that waits ends so, too.)
+    Drop,
+    /// For the host's own process, unchanged.
+    Pass,
+    /// Rewritten: send to whoever sent it.
+    Back,
+    /// Rewritten: send to this executor, who has waited.
+    ToExecutor(SocketAddrV4),
+}
+
+impl Verdict {
+    fn of(result: &c::ib_falcon_result) -> Verdict {
+        match result.verdict {
+            v if v == c::IB_REPLY => Verdict::Back,
+            v if v == c::IB_TO_EXECUTOR => {
+                let address = Ipv4Addr::from(result.to_address);
+                Verdict::ToExecutor(SocketAddrV4::new(address, result.to_port as u16))
+            }
+            v if v == c::IB_PASS => Verdict::Pass,
+            _ => Verdict::Drop,
+        }
+    }
+}
+
+/// A Falcon scheduler in this process: the role, its registers and counters.
+pub struct FalconSwitch {
+    registers: Arc<FalconRegisters>,
+    counters: Counters,
+    raw: c::ib_falcon_switch,
+}
+
+// SAFETY: `raw` points into `registers` and `counters`, which live as long as it does and are shared
+// memory by design: ib_falcon_switch_handle touches them by the atomic steps of falcon/shell.h only.
+unsafe impl Send for FalconSwitch {}
+// SAFETY: as above; `raw` itself is only read.
+unsafe impl Sync for FalconSwitch {}
+
+/// A build of the role in C.
+pub type Build = unsafe extern "C" fn(
+    *const c::ib_falcon_switch,
+    *mut u8,
+    *mut u32,
+    *const c::ib_falcon_arrival,
+) -> c::ib_falcon_result;
+
+impl FalconSwitch {
+    /// A scheduler that has nothing and knows nobody. `incarnation`: a number drawn at its start, which
+    /// no other start has.
+    pub fn new(node: u8, config: FalconConfig, incarnation: u64) -> FalconSwitch {
+        config.validate().expect("sizes are within the limits");
+        let registers = Arc::new(FalconRegisters::zeroed(config));
+        let counters = Counters::default();
+        let raw = c::ib_falcon_switch {
+            node: u32::from(node),
+            sets: config.sets as u32,
+            config: config.raw(incarnation),
+            regs: registers.sets.as_ptr(),
+            slots: registers.slots.as_ptr(),
+            groups: registers.groups.as_ptr(),
+            executors: registers.executors.as_ptr(),
+            counters: counters.as_ptr(),
+        };
+        FalconSwitch {
+            registers,
+            counters,
+            raw,
+        }
+    }
+
+    /// Handle the UDP payload `buffer[..len_bytes]` that came from `from`. `now_ns`: by a clock that never
+    /// goes back; only [`Policy::Locality`] asks. Returns the verdict, the reason's number and the
+    /// length of the packet now in the buffer.
+    pub fn handle(
+        &self,
+        buffer: &mut [u8; PACKET_LEN_MAX_BYTES],
+        len_bytes: usize,
+        from: SocketAddrV4,
+        now_ns: u64,
+    ) -> (Verdict, u32, usize) {
+        // SAFETY: the build of the role that this crate is made with.
+        unsafe { self.handle_by(c::ib_falcon_switch_handle, buffer, len_bytes, from, now_ns) }
+    }
+
+    /// The same by another build: for the tests that must catch wrong ones.
+    ///
+    /// # Safety
+    /// `build` is one of `native/falcon.c`.
+    pub unsafe fn handle_by(
+        &self,
+        build: Build,
+        buffer: &mut [u8; PACKET_LEN_MAX_BYTES],
+        len_bytes: usize,
+        from: SocketAddrV4,
+        now_ns: u64,
+    ) -> (Verdict, u32, usize) {
+        assert!(len_bytes <= buffer.len());
+        let arrival = c::ib_falcon_arrival {
+            now_ns,
+            from_address: u32::from(*from.ip()),
+            from_port: from.port(),
+        };
+        let mut len = len_bytes as u32;
+        // SAFETY: buffer has the full size the function asks for, len is within it, and the
+        // registers that `raw` points to live as long as self.
+        let result = unsafe {
+            build(
+                &raw const self.raw,
+                buffer.as_mut_ptr(),
+                &mut len,
+                &raw const arrival,
+            )
+        };
+        (Verdict::of(&result), result.reason, len as usize)
+    }
+
+    /// The registers, which may outlive the scheduler.
+    pub fn registers(&self) -> &Arc<FalconRegisters> {
+        &self.registers
+    }
+
+    /// The number drawn at the start.
+    pub fn incarnation(&self) -> u64 {
+        self.raw.config.incarnation
+    }
+
+    /// Counters by name, those that are not zero.
+    pub fn counters(&self) -> BTreeMap<&'static str, u64> {
+        self.counters.by_name::<Falcon>()
+    }
+}

@@ -1,0 +1,236 @@
+//! What the Falcon scheduler's decisions cost, against the same packets forwarded unread.
+
+use std::os::fd::AsRawFd;
+
+use super::c;
+use super::objects;
+use crate::dataplane::rig::FalconRig;
+use crate::dataplane::wire::{emit, Description, Header, Task, Type, TASKS_MAX};
+use crate::dataplane::xdp::FalconXdpSpec;
+use crate::dataplane::{FalconConfig, Policy, EXECUTORS, SLOTS_DEFAULT};
+use inband_ground::auth::Digest;
+use inband_ground::bench::{address, driver_of, in_turns, time};
+use inband_ground::xdp::error::Doing;
+use inband_ground::xdp::maps::update;
+use inband_ground::xdp::programs::{test_run, Loaded};
+use inband_ground::xdp::rig::udp_frame;
+use inband_ground::xdp::{wire_address, wire_port, XdpError, XdpMode};
+
+const INCARNATION: u64 = 1;
+/// Tasks that are there before pulls are measured: more than a batch of them takes.
+const PREFILLED_PACKETS: u32 = inband_ground::bench::REPEAT / TASKS_MAX as u32 + 1;
+
+/// What a decision takes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FalconCost {
+    /// "submit", "submit to a full queue", "pull", "pull from an empty queue".
+    pub packet: &'static str,
+    /// Of the SUBMIT; 1 for a PULL.
+    pub tasks: usize,
+    /// The scheduler's.
+    pub policy: Policy,
+    /// In ns a packet, without the test's own work.
+    pub ns: f64,
+    /// Forwarded unread to one neighbour, in ns a packet, in the same run.
+    pub forward_ns: f64,
+}
+
+impl FalconCost {
+    /// Tasks taken or given (or refused) in a second by a CPU that does nothing else.
+    pub fn decisions_per_s(&self) -> f64 {
+        self.tasks as f64 * 1e9 / self.ns
+    }
+}
+
+struct Case {
+    packet: &'static str,
+    tasks: usize,
+    kind: Type,
+    /// Slots of each queue.
+    slots: usize,
+    /// Tasks are put in before each batch.
+    prefilled: bool,
+    ordinary: &'static [&'static str],
+}
+
+const CASES: [Case; 5] = [
+    Case {
+        packet: "submit",
+        tasks: 1,
+        kind: Type::Submit,
+        slots: SLOTS_DEFAULT,
+        prefilled: false,
+        ordinary: &["falcon_queued"],
+    },
+    Case {
+        packet: "submit",
+        tasks: TASKS_MAX,
+        kind: Type::Submit,
+        slots: SLOTS_DEFAULT,
+        prefilled: false,
+        ordinary: &["falcon_queued"],
+    },
+    Case {
+        packet: "submit to a full queue",
+        tasks: 1,
+        kind: Type::Submit,
+        slots: 2,
+        prefilled: false,
+        ordinary: &["falcon_queued", "falcon_queue_full"],
+    },
+    Case {
+        packet: "pull",
+        tasks: 1,
+        kind: Type::Pull,
+        slots: SLOTS_DEFAULT,
+        prefilled: true,
+        ordinary: &["falcon_queued", "falcon_given"],
+    },
+    Case {
+        packet: "pull from an empty queue",
+        tasks: 1,
+        kind: Type::Pull,
+        slots: SLOTS_DEFAULT,
+        prefilled: false,
+        ordinary: &["falcon_empty"],
+    },
+];
+
+/// The cost of decisions with these policies; with others than FIFO of the ordinary ones.
+pub fn falcon_costs(policies: &[Policy]) -> Result<Vec<FalconCost>, XdpError> {
+    let mut costs = Vec::new();
+    for &policy in policies {
+        for case in &CASES {
+            let one = case.tasks == 1 && case.slots == SLOTS_DEFAULT;
+            if policy == Policy::Fifo || one {
+                costs.push(cost(case, policy)?);
+            }
+        }
+    }
+    Ok(costs)
+}
+
+fn cost(case: &Case, policy: Policy) -> Result<FalconCost, XdpError> {
+    let rig = rig(case, policy)?;
+    let (measured, full) = (frame(case.kind, case.tasks), frame(Type::Submit, TASKS_MAX));
+    let forward = forward(&rig)?;
+    let driving = |frame: &[u8], measured: Option<&Loaded>| {
+        let driver = rig.load_beside("bench_falcon", objects::BENCH_FALCON)?;
+        let driver = driver_of(driver, frame, 1, 3)?;
+        if let Some(measured) = measured {
+            let program = measured.program.as_raw_fd().to_ne_bytes();
+            driver.set_bytes("ib_measured_map", 0, &program)?;
+        }
+        Ok::<Loaded, XdpError>(driver)
+    };
+    let alone = driving(&measured, None)?;
+    let scheduled = driving(&measured, Some(rig.program()))?;
+    let forwarded = driving(&measured, Some(&forward))?;
+    let filling = driving(&full, Some(rig.program()))?;
+    let [driver_ns, scheduled_ns, forwarded_ns] = in_turns([
+        &mut || time(&alone, &measured),
+        &mut || {
+            empty(&rig);
+            if case.prefilled {
+                test_run(&filling.program, &full, PREFILLED_PACKETS).doing("filling the queue")?;
+            }
+            time(&scheduled, &measured)
+        },
+        &mut || time(&forwarded, &measured),
+    ])?;
+    let counters = rig.counters()?;
+    if let Some(other) = counters.keys().find(|name| !case.ordinary.contains(name)) {
+        return Err(XdpError::Spec(format!(
+            "a {} was measured on packets that took another way: {other}",
+            case.packet
+        )));
+    }
+    Ok(FalconCost {
+        packet: case.packet,
+        tasks: case.tasks,
+        policy,
+        ns: scheduled_ns - driver_ns,
+        forward_ns: forwarded_ns - driver_ns,
+    })
+}
+
+fn rig(case: &Case, policy: Policy) -> Result<FalconRig, XdpError> {
+    let config = FalconConfig {
+        slots: case.slots.max(2 * policy.queues()),
+        policy,
+        user_tasks_max: u32::MAX,
+        ..FalconConfig::default()
+    };
+    let rig = FalconRig::load(FalconXdpSpec {
+        node: 2,
+        config,
+        incarnation: INCARNATION,
+        address: address(2),
+        interface: String::new(),
+        mode: XdpMode::Native,
+        keys: None,
+    })?;
+    rig.registers().register(0, 0, 1, 0);
+    Ok(rig)
+}
+
+/// Empty the one queue that is filled here: the first of every policy.
+fn empty(rig: &FalconRig) {
+    rig.registers().start_at(0, 0, 0);
+}
+
+/// The program that forwards to a neighbour.
+fn forward(rig: &FalconRig) -> Result<Loaded, XdpError> {
+    let forward = rig.load_beside("bench_forward", inband_ground::objects::BENCH_FORWARD)?;
+    let member = c::ib_member {
+        known: 1,
+        ifindex: 1, // where test runs come from
+        to_address: wire_address(address(3)),
+        from_address: wire_address(address(2)),
+        to_port: wire_port(address(3)),
+        from_port: wire_port(address(2)),
+        to_mac: [2, 0, 0, 0, 0, 3],
+        from_mac: [2, 0, 0, 0, 0, 2],
+    };
+    let map = forward.map("ib_replicas_map")?;
+    update(&map, &0u32, &member).doing("setting where packets are forwarded to")?;
+    Ok(forward)
+}
+
+fn frame(kind: Type, tasks: usize) -> Vec<u8> {
+    let mut header = Header::new(kind, 0, 0);
+    let mut list = Vec::new();
+    if kind == Type::Pull {
+        (header.incarnation, header.worker_incarnation) = (INCARNATION, 1);
+        header.executor = EXECUTORS as u32 - 1;
+    } else {
+        let desc = Description::new(&[7; 64]).expect("it fits");
+        list = (0..tasks)
+            .map(|n| Task::new(0, 0, n as u32, desc).sealed(&Digest::PLAIN))
+            .collect();
+    }
+    let mut packet = Vec::new();
+    emit(&header, &list, &mut packet);
+    udp_frame(address(9), address(2), &packet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Prints the figures; holds only that they are figures, as machines are noisy.
+    #[test]
+    fn costs_are_measured() {
+        let costs = match falcon_costs(&[Policy::Fifo]) {
+            Err(XdpError::Privilege { what }) => {
+                return eprintln!("cannot be measured: {what} is not allowed");
+            }
+            other => other.unwrap(),
+        };
+        assert!(!costs.is_empty());
+        for cost in costs {
+            eprintln!("{cost:?}");
+            assert!(cost.ns >= 1.0 && cost.ns < 100_000.0);
+        }
+    }
+}

@@ -1,0 +1,500 @@
+//! Packets of Falcon: the header of `falcon/wire.h` in host order, and the tasks behind it.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::c;
+use inband_ground::auth::Digest;
+use inband_ground::wire::{
+    checked, u16_at, u32_at, u64_at, unpadded, Common, HEADER_LEN_BYTES, VALUE_LEN_MAX_BYTES,
+};
+
+pub use inband_ground::wire::ParseError;
+
+/// Bytes of a task on the wire.
+pub const TASK_LEN_BYTES: usize = c::IB_FALCON_TASK_LEN_BYTES as usize;
+/// Longest description of a task.
+pub const DESC_LEN_MAX_BYTES: usize = c::IB_FALCON_DESC_LEN_BYTES as usize;
+/// Tasks of a SUBMIT, at most.
+pub const TASKS_MAX: usize = c::IB_FALCON_TASKS_MAX as usize;
+/// Priorities are below it; 0 goes first.
+pub const PRIORITIES: u8 = c::IB_FALCON_PRIORITIES as u8;
+/// Resources are below it; 0 is none.
+pub const RESOURCES: u8 = c::IB_FALCON_QUEUES_MAX as u8;
+/// Executors of a worker, at most.
+pub const EXECUTORS: u32 = c::IB_FALCON_EXECUTORS;
+
+/// Message types; see `falcon/wire.h` for who sends which to whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Type {
+    Submit = c::IB_FALCON_SUBMIT as u8,
+    SubmitReply = c::IB_FALCON_SUBMIT_REPLY as u8,
+    Pull = c::IB_FALCON_PULL as u8,
+    Task = c::IB_FALCON_TASK as u8,
+    NoTask = c::IB_FALCON_NO_TASK as u8,
+    Nack = c::IB_FALCON_NACK as u8,
+    Host = c::IB_FALCON_HOST as u8,
+}
+
+impl Type {
+    /// Every type, in wire order.
+    pub const ALL: [Type; 7] = [
+        Type::Submit,
+        Type::SubmitReply,
+        Type::Pull,
+        Type::Task,
+        Type::NoTask,
+        Type::Nack,
+        Type::Host,
+    ];
+
+    fn from_wire(byte: u8) -> Option<Type> {
+        Type::ALL.into_iter().find(|t| *t as u8 == byte)
+    }
+
+    /// Has it room for a task, even without one? An answer is the packet rewritten.
+    fn has_room(self) -> bool {
+        matches!(self, Type::Submit | Type::Pull)
+    }
+}
+
+/// Flag bits; see `falcon/wire.h`.
+#[allow(missing_docs)]
+pub mod flag {
+    use super::c;
+    pub const PARK: u16 = c::IB_FALCON_F_PARK as u16;
+    pub const REPEATED: u16 = c::IB_FALCON_F_REPEATED as u16;
+    pub const ORIGIN: u16 = c::IB_FALCON_F_ORIGIN as u16;
+    pub const FULL: u16 = c::IB_FALCON_F_FULL as u16;
+    pub const USER_FULL: u16 = c::IB_FALCON_F_USER_FULL as u16;
+    pub const PARKED: u16 = c::IB_FALCON_F_PARKED as u16;
+}
+
+/// No address: of packets in which the scheduler has noted none.
+pub const NO_CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+
+/// The header in host order. Field meanings are those of `struct ib_falcon_header`; `count` and the
+/// digest are made of the tasks when it is emitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Header {
+    pub kind: Type,
+    pub flags: u16,
+    pub set: u16,
+    pub node: u16,
+    pub incarnation: u64,
+    pub user: u32,
+    pub job: u32,
+    pub client: SocketAddrV4,
+    pub queue: u8,
+    pub executor: u32,
+    pub worker_incarnation: u32,
+    pub pull_seq: u64,
+    pub taken: u64,
+    pub submit_seq: u64,
+    pub tail: u32,
+    pub head: u32,
+}
+
+impl Header {
+    /// A header with everything else zero.
+    pub fn new(kind: Type, set: u16, node: u16) -> Header {
+        Header {
+            kind,
+            flags: 0,
+            set,
+            node,
+            incarnation: 0,
+            user: 0,
+            job: 0,
+            client: NO_CLIENT,
+            queue: 0,
+            executor: 0,
+            worker_incarnation: 0,
+            pull_seq: 0,
+            taken: 0,
+            submit_seq: 0,
+            tail: 0,
+            head: 0,
+        }
+    }
+
+    /// Are all of these flags set?
+    pub fn has(&self, flags: u16) -> bool {
+        self.flags & flags == flags
+    }
+}
+
+/// What a task is: up to 64 bytes that its executor understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Description {
+    len_bytes: u8,
+    bytes: [u8; DESC_LEN_MAX_BYTES],
+}
+
+impl Description {
+    /// `None`: it is too long, and has to go by reference.
+    pub fn new(text: &[u8]) -> Option<Description> {
+        let mut bytes = [0; DESC_LEN_MAX_BYTES];
+        bytes.get_mut(..text.len())?.copy_from_slice(text);
+        Some(Description {
+            len_bytes: text.len() as u8,
+            bytes,
+        })
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len_bytes).min(DESC_LEN_MAX_BYTES)]
+    }
+}
+
+/// A task in host order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Task {
+    pub user: u32,
+    pub job: u32,
+    pub task: u32,
+    /// Whom its executor tells; noted by the scheduler.
+    pub client: SocketAddrV4,
+    pub priority: u8,
+    /// That it needs; 0: none.
+    pub resource: u8,
+    /// That it prefers.
+    pub worker: Option<u16>,
+    pub attempt: u8,
+    pub digest: u64,
+    pub desc: Description,
+}
+
+macro_rules! offset {
+    ($field:ident) => {
+        std::mem::offset_of!(c::ib_falcon_header, $field)
+    };
+}
+
+macro_rules! task_offset {
+    ($field:ident) => {
+        std::mem::offset_of!(c::ib_falcon_task, $field)
+    };
+}
+
+impl Task {
+    /// A task that prefers no worker and needs nothing, without a digest.
+    pub fn new(user: u32, job: u32, task: u32, desc: Description) -> Task {
+        Task {
+            user,
+            job,
+            task,
+            client: NO_CLIENT,
+            priority: 0,
+            resource: 0,
+            worker: None,
+            attempt: 0,
+            digest: 0,
+            desc,
+        }
+    }
+
+    /// The digest that it must have: of all but itself and the client's address.
+    pub fn digest(&self, digest: &Digest) -> u64 {
+        let bare = Task {
+            client: NO_CLIENT,
+            digest: 0,
+            ..*self
+        };
+        digest.of(&bare.to_bytes())
+    }
+
+    /// With the digest that it must have.
+    pub fn sealed(self, digest: &Digest) -> Task {
+        Task {
+            digest: self.digest(digest),
+            ..self
+        }
+    }
+
+    /// Is it as its client made it?
+    pub fn is_whole(&self, digest: &Digest) -> bool {
+        self.digest == self.digest(digest)
+    }
+
+    /// As it lies in a packet.
+    pub fn to_bytes(&self) -> [u8; TASK_LEN_BYTES] {
+        let mut out = [0; TASK_LEN_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        put(task_offset!(user), &self.user.to_be_bytes());
+        put(task_offset!(job), &self.job.to_be_bytes());
+        put(task_offset!(task), &self.task.to_be_bytes());
+        put(task_offset!(client_address), &self.client.ip().octets());
+        put(task_offset!(client_port), &self.client.port().to_be_bytes());
+        put(task_offset!(priority), &[self.priority]);
+        put(task_offset!(resource), &[self.resource]);
+        let worker = self.worker.unwrap_or(c::IB_FALCON_NO_WORKER as u16);
+        put(task_offset!(worker), &worker.to_be_bytes());
+        put(task_offset!(attempt), &[self.attempt]);
+        put(task_offset!(desc_len_bytes), &[self.desc.len_bytes]);
+        put(task_offset!(digest), &self.digest.to_be_bytes());
+        put(task_offset!(desc), &self.desc.bytes);
+        out
+    }
+
+    /// From the bytes of one in a packet.
+    pub fn from_bytes(bytes: &[u8; TASK_LEN_BYTES]) -> Task {
+        let client = Ipv4Addr::from(u32_at(bytes, task_offset!(client_address)));
+        let worker = u16_at(bytes, task_offset!(worker));
+        let mut desc = [0; DESC_LEN_MAX_BYTES];
+        desc.copy_from_slice(&bytes[task_offset!(desc)..]);
+        Task {
+            user: u32_at(bytes, task_offset!(user)),
+            job: u32_at(bytes, task_offset!(job)),
+            task: u32_at(bytes, task_offset!(task)),
+            client: SocketAddrV4::new(client, u16_at(bytes, task_offset!(client_port))),
+            priority: bytes[task_offset!(priority)],
+            resource: bytes[task_offset!(resource)],
+            worker: (u32::from(worker) != c::IB_FALCON_NO_WORKER).then_some(worker),
+            attempt: bytes[task_offset!(attempt)],
+            digest: u64_at(bytes, task_offset!(digest)),
+            desc: Description {
+                len_bytes: bytes[task_offset!(desc_len_bytes)],
+                bytes: desc,
+            },
+        }
+    }
+}
+
+/// The tasks behind a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tasks<'a>(&'a [u8]);
+
+impl<'a> Tasks<'a> {
+    /// How many.
+    pub fn count(&self) -> usize {
+        self.0.len() / TASK_LEN_BYTES
+    }
+
+    /// The first: that of a TASK.
+    pub fn first(&self) -> Option<Task> {
+        let bytes = self.0.first_chunk::<TASK_LEN_BYTES>();
+        bytes.map(Task::from_bytes)
+    }
+
+    /// One after the other.
+    pub fn iter(&self) -> impl Iterator<Item = Task> + 'a {
+        let chunks = self.0.chunks_exact(TASK_LEN_BYTES);
+        chunks.map(|bytes| Task::from_bytes(bytes.try_into().expect("exact")))
+    }
+}
+
+/// Split a UDP payload into header and tasks. The same checks as `ib_falcon_check`, except those of
+/// numbers that depend on the scheduler.
+pub fn parse(packet: &[u8]) -> Result<(Header, Tasks<'_>), ParseError> {
+    let (byte, value) = checked(packet)?;
+    let kind = Type::from_wire(byte).ok_or(ParseError::Type(byte))?;
+    unpadded(packet, value)?;
+    let count = match kind {
+        Type::Pull => 0,
+        _ => usize::from(packet[offset!(count)]),
+    };
+    let room = if kind.has_room() { count.max(1) } else { count };
+    let length = ParseError::Length {
+        claimed: room * TASK_LEN_BYTES,
+        packet: packet.len(),
+    };
+    if count > TASKS_MAX || value.len() != room * TASK_LEN_BYTES {
+        return Err(length);
+    }
+    let client = Ipv4Addr::from(u32_at(packet, offset!(client_address)));
+    let header = Header {
+        kind,
+        flags: u16_at(packet, offset!(flags)),
+        set: u16_at(packet, offset!(set)),
+        node: u16_at(packet, offset!(node)),
+        incarnation: u64_at(packet, offset!(incarnation)),
+        user: u32_at(packet, offset!(user)),
+        job: u32_at(packet, offset!(job)),
+        client: SocketAddrV4::new(client, u16_at(packet, offset!(client_port))),
+        queue: packet[offset!(queue)],
+        executor: u32_at(packet, offset!(executor)),
+        worker_incarnation: u32_at(packet, offset!(worker_incarnation)),
+        pull_seq: u64_at(packet, offset!(pull_seq)),
+        taken: u64_at(packet, offset!(taken)),
+        submit_seq: u64_at(packet, offset!(submit_seq)),
+        tail: u32_at(packet, offset!(tail)),
+        head: u32_at(packet, offset!(head)),
+    };
+    Ok((header, Tasks(&value[..count * TASK_LEN_BYTES])))
+}
+
+/// Split a packet between processes into what it says, and the digest of that. `None`: it is none.
+pub fn parse_host(packet: &[u8]) -> Option<(&[u8], u64)> {
+    let (byte, value) = checked(packet).ok()?;
+    unpadded(packet, value).ok()?;
+    let is_host = Type::from_wire(byte) == Some(Type::Host);
+    is_host.then(|| (value, u64_at(packet, offset!(digest))))
+}
+
+/// Clear these flags of a packet of the role. Returns those that were set.
+pub fn take_flags(packet: &mut [u8], flags: u16) -> u16 {
+    let at = offset!(flags);
+    let set = u16_at(packet, at);
+    packet[at..at + 2].copy_from_slice(&(set & !flags).to_be_bytes());
+    set & flags
+}
+
+/// Append a packet between processes to `out`.
+///
+/// # Panics
+/// If the value is longer than a packet.
+pub fn emit_host(set: u16, node: u16, value: &[u8], digest: u64, out: &mut Vec<u8>) {
+    assert!(value.len() <= VALUE_LEN_MAX_BYTES, "it fits one packet");
+    let start = out.len();
+    out.resize(start + HEADER_LEN_BYTES, 0);
+    let common = Common {
+        kind: Type::Host as u8,
+        flags: 0,
+        partition: set,
+        node,
+        value_len_bytes: value.len() as u16,
+    };
+    common.put(&mut out[start..]);
+    let at = start + offset!(digest);
+    out[at..at + 8].copy_from_slice(&digest.to_be_bytes());
+    out.extend_from_slice(value);
+}
+
+/// Append the packet to `out`.
+///
+/// # Panics
+/// If there are more than [`TASKS_MAX`] tasks.
+pub fn emit(header: &Header, tasks: &[Task], out: &mut Vec<u8>) {
+    assert!(tasks.len() <= TASKS_MAX, "the tasks fit one packet");
+    let room = if header.kind.has_room() { 1 } else { 0 };
+    let value_len_bytes = tasks.len().max(room) * TASK_LEN_BYTES;
+    let start = out.len();
+    out.resize(start + HEADER_LEN_BYTES + value_len_bytes, 0);
+    let (h, value) = out[start..].split_at_mut(HEADER_LEN_BYTES);
+    let common = Common {
+        kind: header.kind as u8,
+        flags: header.flags,
+        partition: header.set,
+        node: header.node,
+        value_len_bytes: value_len_bytes as u16,
+    };
+    common.put(h);
+    let mut put = |at: usize, bytes: &[u8]| h[at..at + bytes.len()].copy_from_slice(bytes);
+    put(offset!(incarnation), &header.incarnation.to_be_bytes());
+    put(offset!(user), &header.user.to_be_bytes());
+    put(offset!(job), &header.job.to_be_bytes());
+    put(offset!(client_address), &header.client.ip().octets());
+    put(offset!(client_port), &header.client.port().to_be_bytes());
+    put(offset!(count), &[tasks.len() as u8]);
+    put(offset!(queue), &[header.queue]);
+    put(offset!(executor), &header.executor.to_be_bytes());
+    let worker_incarnation = header.worker_incarnation.to_be_bytes();
+    put(offset!(worker_incarnation), &worker_incarnation);
+    put(offset!(pull_seq), &header.pull_seq.to_be_bytes());
+    put(offset!(taken), &header.taken.to_be_bytes());
+    put(offset!(submit_seq), &header.submit_seq.to_be_bytes());
+    put(offset!(tail), &header.tail.to_be_bytes());
+    put(offset!(head), &header.head.to_be_bytes());
+    let digest = tasks.iter().fold(0, |digest, task| digest ^ task.digest);
+    put(offset!(digest), &digest.to_be_bytes());
+    for (bytes, task) in value.chunks_exact_mut(TASK_LEN_BYTES).zip(tasks) {
+        bytes.copy_from_slice(&task.to_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inband_ground::auth::Secret;
+
+    fn header(kind: Type) -> Header {
+        Header {
+            kind,
+            flags: flag::PARK | flag::PARKED,
+            set: 3,
+            node: 9,
+            incarnation: u64::MAX - 1,
+            user: 77,
+            job: 78,
+            client: SocketAddrV4::new(Ipv4Addr::new(10, 1, 2, 3), 4567),
+            queue: 63,
+            executor: 65_535,
+            worker_incarnation: 11,
+            pull_seq: 1 << 40,
+            taken: 0b101,
+            submit_seq: 13,
+            tail: u32::MAX,
+            head: 5,
+        }
+    }
+
+    fn task() -> Task {
+        Task {
+            client: SocketAddrV4::new(Ipv4Addr::new(10, 1, 2, 4), 80),
+            priority: 7,
+            resource: 63,
+            worker: Some(513),
+            attempt: 2,
+            ..Task::new(1, 2, 3, Description::new(b"what to do").unwrap())
+        }
+    }
+
+    #[test]
+    fn every_type_survives_the_wire() {
+        for kind in Type::ALL {
+            for count in [0, 1, TASKS_MAX] {
+                let count = if kind == Type::Pull { 0 } else { count };
+                let mut packet = Vec::new();
+                emit(&header(kind), &vec![task(); count], &mut packet);
+                let (parsed, tasks) = parse(&packet).unwrap();
+                assert_eq!(parsed, header(kind));
+                assert!(tasks.iter().eq(vec![task(); count]));
+            }
+        }
+    }
+
+    #[test]
+    fn malformed_packets_are_named() {
+        let mut packet = Vec::new();
+        emit(&header(Type::Submit), &[task(), task()], &mut packet);
+        assert_eq!(parse(&packet[..95]), Err(ParseError::Truncated(95)));
+        for count in [0, 1, 3, 15, 255] {
+            let mut other = packet.clone();
+            other[offset!(count)] = count;
+            assert!(
+                matches!(parse(&other), Err(ParseError::Length { .. })),
+                "{count}"
+            );
+        }
+        let mut flair = packet.clone();
+        flair[5] = 38;
+        assert_eq!(parse(&flair), Err(ParseError::Type(38)));
+        packet.push(0);
+        assert!(matches!(parse(&packet), Err(ParseError::Length { .. })));
+    }
+
+    #[test]
+    fn a_digest_holds_all_but_the_address() {
+        for digest in [Digest::PLAIN, Digest::keyed(Secret([7; 16]))] {
+            let whole = task().sealed(&digest);
+            let moved = Task {
+                client: NO_CLIENT,
+                ..whole
+            };
+            assert!(whole.is_whole(&digest) && moved.is_whole(&digest));
+            for bit in 0..8 * TASK_LEN_BYTES {
+                let mut bytes = whole.to_bytes();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                let address = task_offset!(client_address)..task_offset!(priority);
+                let whole = Task::from_bytes(&bytes).is_whole(&digest);
+                assert_eq!(whole, address.contains(&(bit / 8)), "bit {bit}");
+            }
+        }
+        assert!(Description::new(&[0; 65]).is_none());
+    }
+}

@@ -1,0 +1,211 @@
+//! FLAIR (docs/flair.md): the switch that sends reads to consistent replicas, in this process or in the
+//! kernel.
+
+// Calls into the native role, registers shared with the packet program, BPF maps.
+#![allow(unsafe_code)]
+#![warn(clippy::undocumented_unsafe_blocks)]
+
+/// The C headers of `dataplane/flair`, as bindgen sees them, and of the ground.
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    non_upper_case_globals,
+    clippy::all
+)]
+pub mod c {
+    pub use inband_ground::c::*;
+    include!(concat!(env!("OUT_DIR"), "/flair.rs"));
+}
+
+/// The programs of `dataplane/flair`, compiled.
+pub mod objects {
+    include!(concat!(env!("OUT_DIR"), "/flair_objects.rs"));
+}
+
+inband_ground::system!(
+    /// Its partitions are the sets.
+    Flair,
+    c::ib_flair_keys_check,
+    c::ib_flair_reason_name
+);
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_ground::Counters;
+
+pub mod bench;
+pub mod registers;
+pub mod rig;
+pub mod wire;
+pub mod xdp;
+
+pub use registers::FlairRegisters;
+
+/// Replicas of a set, at most.
+pub const REPLICAS_MAX: usize = c::IB_FLAIR_REPLICAS_MAX as usize;
+/// Key groups of a set, unless told otherwise.
+pub const GROUPS_DEFAULT: usize = c::IB_FLAIR_GROUPS as usize;
+/// Longest time that a session lives without a heartbeat, in nanoseconds.
+pub const STEP_DOWN_MAX_NS: u64 = c::IB_FLAIR_STEP_DOWN_MAX_NS;
+
+/// Sizes of a FLAIR switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlairGeometry {
+    /// Replica sets, 1..=64.
+    pub sets: usize,
+    /// Key groups of each, 1..=65536.
+    pub groups: usize,
+}
+
+impl FlairGeometry {
+    /// Are the sizes within the limits? If not, which one is not.
+    pub fn validate(self) -> Result<(), String> {
+        let limits = [
+            ("replica sets", self.sets, c::IB_FLAIR_SETS_MAX as usize),
+            ("key groups", self.groups, c::IB_FLAIR_GROUPS_MAX as usize),
+        ];
+        for (name, count, max) in limits {
+            if !(1..=max).contains(&count) {
+                return Err(format!("{count} {name} are not 1 to {max}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The group of a key, by its hash.
+    pub fn group_of(self, key_hash: u64) -> usize {
+        wire::group_of(key_hash, self.groups)
+    }
+}
+
+/// What to do with a packet that was handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Forget it.
+    Drop,
+    /// For the host's own process, unchanged. (The role itself passes nothing.)
+    Pass,
+    /// Rewritten: send to whoever sent it.
+    Back,
+    /// Rewritten: send to a replica.
+    ToReplica {
+        /// The replica set.
+        set: usize,
+        /// Its number in the set.
+        replica: usize,
+    },
+    /// Rewritten: send to the client.
+    ToClient(SocketAddrV4),
+}
+
+impl Verdict {
+    /// Of a verdict's number and the packet that the role has left.
+    pub(crate) fn of(verdict: u32, packet: &[u8]) -> Verdict {
+        let header = || wire::parse(packet).ok().map(|(header, ..)| header);
+        match verdict {
+            v if v == c::IB_PASS => Verdict::Pass,
+            v if v == c::IB_REPLY => Verdict::Back,
+            v if v == c::IB_TO_REPLICA => header().map_or(Verdict::Drop, |h| Verdict::ToReplica {
+                set: h.set.into(),
+                replica: h.replica.into(),
+            }),
+            v if v == c::IB_TO_CLIENT => {
+                header().map_or(Verdict::Drop, |h| Verdict::ToClient(h.client))
+            }
+            _ => Verdict::Drop,
+        }
+    }
+}
+
+/// A FLAIR switch in this process: the role, its registers and counters.
+pub struct FlairSwitch {
+    registers: Arc<FlairRegisters>,
+    counters: Counters,
+    raw: c::ib_flair_switch,
+}
+
+// SAFETY: `raw` points into `registers` and `counters`, which live as long as it does and are shared
+// memory by design: ib_flair_switch_handle touches them by the atomic steps of flair/shell.h only.
+unsafe impl Send for FlairSwitch {}
+// SAFETY: as above; `raw` itself is only read.
+unsafe impl Sync for FlairSwitch {}
+
+impl FlairSwitch {
+    /// A switch that knows nothing. `incarnation`: a number drawn at its start, which no other start
+    /// has.
+    pub fn new(node: u8, geometry: FlairGeometry, incarnation: u64) -> FlairSwitch {
+        geometry.validate().expect("sizes are within the limits");
+        let registers = Arc::new(FlairRegisters::zeroed(geometry));
+        let counters = Counters::default();
+        let raw = c::ib_flair_switch {
+            node: u32::from(node),
+            sets: geometry.sets as u32,
+            groups: geometry.groups as u32,
+            reserved: 0,
+            incarnation,
+            sessions: registers.sessions.as_ptr(),
+            table: registers.groups.as_ptr(),
+            counters: counters.as_ptr(),
+        };
+        FlairSwitch {
+            registers,
+            counters,
+            raw,
+        }
+    }
+
+    /// Handle the UDP payload `buffer[..len_bytes]` that came from `from`. `now_ns`: read after the packet
+    /// was received, by a clock that goes on while the machine sleeps (CLOCK_BOOTTIME). Of `random` the lower 32 bits choose among
+    /// replicas. Returns the verdict, the reason's number and the length of the packet now in the
+    /// buffer.
+    pub fn handle(
+        &self,
+        buffer: &mut [u8; PACKET_LEN_MAX_BYTES],
+        len_bytes: usize,
+        from: SocketAddrV4,
+        now_ns: u64,
+        random: u64,
+    ) -> (Verdict, u32, usize) {
+        assert!(len_bytes <= buffer.len());
+        let arrival = c::ib_flair_arrival {
+            now_ns,
+            random: random as u32,
+            from_address: u32::from(*from.ip()),
+            from_port: from.port(),
+        };
+        let mut len = len_bytes as u32;
+        // SAFETY: buffer has the full size the function asks for, len is within it, and the
+        // registers that `raw` points to live as long as self.
+        let result = unsafe {
+            c::ib_flair_switch_handle(
+                &raw const self.raw,
+                buffer.as_mut_ptr(),
+                &mut len,
+                &raw const arrival,
+            )
+        };
+        let verdict = Verdict::of(result.verdict, &buffer[..len as usize]);
+        (verdict, result.reason, len as usize)
+    }
+
+    /// The registers, which may outlive the switch.
+    pub fn registers(&self) -> &Arc<FlairRegisters> {
+        &self.registers
+    }
+
+    /// The number drawn at the start.
+    pub fn incarnation(&self) -> u64 {
+        self.raw.incarnation
+    }
+
+    /// Counters by name, those that are not zero.
+    pub fn counters(&self) -> BTreeMap<&'static str, u64> {
+        self.counters.by_name::<Flair>()
+    }
+}
+
+/// No client: of packets that the switch has not noted one in.
+pub const NO_CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);

@@ -1,0 +1,90 @@
+//! What the ground asks of a system, and what systems count.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_char, CStr};
+
+use crate::auth::Keys;
+use crate::c;
+use crate::registers::Shared;
+
+/// A system in the data plane. Implement it by [`system!`](crate::system!).
+pub trait System {
+    /// The number of the reason to drop a packet (UDP payload), `IB_R_none` if there is none: is it whole, of a partition
+    /// that there is, and tagged with a key of ours, or as a cluster without keys does?
+    fn check(keys: Option<&Keys>, packet: &[u8], partitions: usize) -> u32;
+
+    /// The name of one of the system's own reasons.
+    fn own_reason_name(reason: u32) -> Option<&'static str>;
+
+    /// The name of a reason (the counter's name), of the ground's or the system's; `None` if there is none of this number.
+    fn reason_name(reason: u32) -> Option<&'static str> {
+        // SAFETY: the function takes any number.
+        let raw = unsafe { c::ib_ground_reason_name(reason) };
+        // SAFETY: NULL, or a static string.
+        unsafe { static_name(raw) }.or_else(|| Self::own_reason_name(reason))
+    }
+
+    /// The names of all reasons that it may count.
+    fn reasons() -> impl Iterator<Item = &'static str> {
+        (0..c::IB_REASONS_MAX).filter_map(Self::reason_name)
+    }
+}
+
+/// A name that native code has returned.
+///
+/// # Safety
+/// `raw` is NULL or a static, NUL-terminated string.
+pub unsafe fn static_name(raw: *const c_char) -> Option<&'static str> {
+    if raw.is_null() {
+        return None;
+    }
+    // SAFETY: not NULL, static (see above).
+    unsafe { CStr::from_ptr(raw) }.to_str().ok()
+}
+
+/// `system!(Name, check, reason_name)`: a type that is a [`System`], by the two functions of its native build.
+#[macro_export]
+macro_rules! system {
+    ($(#[$doc:meta])* $name:ident, $check:path, $reason_name:path) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy)]
+        pub enum $name {}
+
+        impl $crate::System for $name {
+            fn check(keys: Option<&$crate::auth::Keys>, packet: &[u8], partitions: usize) -> u32 {
+                let keys = $crate::auth::raw(keys);
+                // SAFETY: the function reads at most the packet's bytes, and the keys if there are any.
+                unsafe { $check(keys, packet.as_ptr(), packet.len() as u32, partitions as u32) }
+            }
+
+            fn own_reason_name(reason: u32) -> Option<&'static str> {
+                // SAFETY: the function takes any number, and returns NULL or a static, NUL-terminated string.
+                unsafe { $crate::static_name($reason_name(reason)) }
+            }
+        }
+    };
+}
+
+/// Counters of a soft switch, by reason.
+pub struct Counters(Shared<u64>);
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters(Shared::zeroed(c::IB_REASONS_MAX as usize))
+    }
+}
+
+impl Counters {
+    /// For the native roles.
+    pub fn as_ptr(&self) -> *mut u64 {
+        self.0.as_ptr()
+    }
+
+    /// By name, those that are not zero.
+    pub fn by_name<S: System>(&self) -> BTreeMap<&'static str, u64> {
+        (0..c::IB_REASONS_MAX)
+            .filter_map(|i| Some((S::reason_name(i)?, self.0.get(i as usize))))
+            .filter(|(_, count)| *count != 0)
+            .collect()
+    }
+}

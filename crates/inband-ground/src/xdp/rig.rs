@@ -1,0 +1,30 @@
+//! Programs without an interface: frames go through them by `BPF_PROG_TEST_RUN`. For tests and measurements.
+
+use std::net::SocketAddrV4;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use super::error::{Doing, XdpError};
+use super::loopback;
+use super::programs::test_run;
+
+/// What a test run left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TestRun {
+    /// The program's return value (`XDP_PASS`, ...).
+    pub action: u32,
+    /// The frame after the program.
+    pub frame: Vec<u8>,
+    /// Mean time of a run.
+    pub time: Duration,
+}
+
+/// Ethernet, IPv4 and UDP around a payload, between two made-up hardware addresses.
+pub fn udp_frame(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
+    loopback::frame([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], from, to, payload)
+}
+
+/// Put a frame through a program.
+pub fn run(program: &OwnedFd, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
+    test_run(program, frame, repeat).doing("running a program on a test frame")
+}
