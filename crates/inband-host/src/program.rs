@@ -34,10 +34,25 @@ pub fn conclude(
         Ok(()) if output::is_complete() => ExitCode::SUCCESS,
         Ok(()) => ExitCode::FAILURE,
         Err(error) => {
-            output::error(format_args!("{program}: {error:#}\n"));
+            output::error(format_args!("{program}: {}\n", in_words(&error)));
             status_of(&error)
         }
     }
+}
+
+/// An error with its causes. Messages of typed errors often contain what their cause says, which is not repeated.
+pub fn in_words(error: &Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.contains(&cause) {
+            continue;
+        }
+        if !text.is_empty() {
+            text += ": ";
+        }
+        text += &cause;
+    }
+    text
 }
 
 /// `main` of a program beside `inband`.
@@ -67,5 +82,30 @@ pub fn find(name: &str) -> Result<PathBuf> {
             "there is no {name} in {} or on PATH; `make build`, or `cargo build --release --locked -p {name}`, builds it",
             this.parent().unwrap_or(&this).display()
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{path}: {source}; check the disk")]
+    struct Unreadable {
+        path: String,
+        source: std::io::Error,
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let unreadable = Unreadable {
+            path: "a".into(),
+            source: std::io::Error::from_raw_os_error(5),
+        };
+        let error = Error::from(unreadable).context("starting one");
+        assert_eq!(
+            in_words(&error),
+            "starting one: a: Input/output error (os error 5); check the disk"
+        );
     }
 }
