@@ -60,6 +60,8 @@ pub struct Status {
     pub values_submitted_total: u64,
     /// Values that this replica submitted and that are undecided.
     pub values_in_flight: u64,
+    /// Bytes that were delivered and are not applied, because a partition waits at a marker.
+    pub delivered_bytes: u64,
     /// Commands answered with "outcome unknown".
     pub outcomes_unknown_total: u64,
     /// A checkpoint is being fetched.
@@ -96,6 +98,7 @@ pub(crate) struct Counters {
     pub reads_total: AtomicU64,
     pub values_submitted_total: AtomicU64,
     pub values_in_flight: AtomicU64,
+    pub delivered_bytes: AtomicU64,
     pub outcomes_unknown_total: AtomicU64,
     pub is_loading: AtomicBool,
     pub checkpoints_installed_total: AtomicU64,
@@ -213,6 +216,7 @@ impl ReplicaControl {
             reads_total: get(&c.reads_total),
             values_submitted_total: get(&c.values_submitted_total),
             values_in_flight: get(&c.values_in_flight),
+            delivered_bytes: get(&c.delivered_bytes),
             outcomes_unknown_total: get(&c.outcomes_unknown_total),
             is_loading: c.is_loading.load(Ordering::Relaxed),
             loading_bytes: get(&self.loading_bytes),

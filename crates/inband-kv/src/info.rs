@@ -185,6 +185,7 @@ fn inband(status: &Status, identity: &Identity) -> String {
         ("reads_by_position", s.reads_total),
         ("values_submitted", s.values_submitted_total),
         ("values_in_flight", s.values_in_flight),
+        ("delivered_bytes", s.delivered_bytes),
         ("outcomes_unknown", s.outcomes_unknown_total),
         ("command_bytes_max", identity.command_len_bytes_max as u64),
         ("loading", u64::from(s.is_loading)),

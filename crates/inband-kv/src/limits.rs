@@ -218,6 +218,10 @@ pub const DISK_FREE_BYTES_MIN: u64 = 128 << 20;
 /// On small disks, it keeps one part in so many free instead.
 pub const DISK_FREE_SHARE_MIN: u64 = 8;
 
+/// What is delivered of a partition that waits at a marker may take this much memory; then its log delivers no more
+/// until it goes on. So may the commands of the log of commands over several partitions.
+pub const DELIVERED_BYTES_MAX: usize = 32 << 20;
+
 /// What was decided and waits for room on a disk may take this much memory; then the replica ends.
 pub const UNAPPLIED_BYTES_MAX: usize = 256 << 20;
 

@@ -376,6 +376,15 @@ impl Machine {
         &mut self.bursts
     }
 
+    /// Bytes that were delivered of a log and are not applied.
+    pub(crate) fn delivered_bytes(&self, log: usize) -> usize {
+        let queued = match self.queue_log() {
+            Some(queue) if queue == log => self.queued_bytes(),
+            _ => 0,
+        };
+        self.bursts[log].len_bytes() + queued
+    }
+
     /// Nothing is applied for now; is what was delivered too much to be kept?
     pub(crate) fn bound_unapplied(&self) -> Result<(), StoreError> {
         let len_bytes: usize = self.bursts.iter().map(Burst::len_bytes).sum();

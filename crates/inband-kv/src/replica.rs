@@ -38,7 +38,8 @@ use crate::control::{add, set, ReplicaControl};
 use crate::info::Identity;
 use crate::limit_hits::{LimitHit, LimitHits, RateLimit};
 use crate::limits::{
-    CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, READ_BUDGET_BYTES, UNWRITTEN_AGE_MS_MAX,
+    CLIENTS_MEMORY_BYTES_MAX, COMMAND_LEN_BYTES_MAX, DELIVERED_BYTES_MAX, READ_BUDGET_BYTES,
+    UNWRITTEN_AGE_MS_MAX,
 };
 use crate::loader::Loader;
 use crate::machine::Machine;
@@ -75,6 +76,8 @@ pub struct ReplicaConfig {
     pub clients_max: usize,
     /// Most memory that all of them make this replica hold.
     pub clients_memory_bytes_max: usize,
+    /// Most memory of what is delivered of a log and waits, see [`DELIVERED_BYTES_MAX`].
+    pub delivered_bytes_max: usize,
     /// How long they may keep it waiting.
     pub timeouts: ClientTimeouts,
     /// How long to ask the log again and again, while own values are undecided, before sleeping.
@@ -101,6 +104,7 @@ impl Default for ReplicaConfig {
             replica_index: 0,
             clients_max: 10_000,
             clients_memory_bytes_max: CLIENTS_MEMORY_BYTES_MAX,
+            delivered_bytes_max: DELIVERED_BYTES_MAX,
             timeouts: ClientTimeouts::default(),
             spin_us: 50,
             deadline_ms: 7_000,
@@ -144,6 +148,8 @@ struct Lane {
     applied: u64,
     /// What the log was told of that.
     reported: u64,
+    /// It delivers nothing, because too much of it waits.
+    is_paused: bool,
 }
 
 /// A replica.
@@ -273,6 +279,7 @@ impl Replica {
             marker: Marker::default(),
             applied: applied[log],
             reported: applied[log],
+            is_paused: false,
         };
         let syncer = match machine.is_sync() {
             true => Some(Syncer::start(machine.shared(), control.clone())?),
@@ -506,8 +513,10 @@ impl Replica {
             self.machine.bound_unapplied()?;
             return self.answer_reads();
         }
-        if !self.machine.run(&mut self.outcomes)? {
-            return self.answer_reads();
+        let has_applied = self.machine.run(&mut self.outcomes)?;
+        let goes_on = self.bound_delivered();
+        if !has_applied {
+            return Ok(self.answer_reads()? || goes_on);
         }
         self.now = Instant::now();
         self.note_applied();
@@ -523,6 +532,26 @@ impl Replica {
         self.outcomes = outcomes;
         self.answer_reads()?;
         Ok(true)
+    }
+
+    /// A partition that waits at a marker may wait for long, and its log goes on meanwhile. True if a log goes on that
+    /// was paused.
+    fn bound_delivered(&mut self) -> bool {
+        let mut goes_on = false;
+        for (log, lane) in self.lanes.iter_mut().enumerate() {
+            let len_bytes = self.machine.delivered_bytes(log);
+            let limit = match lane.is_paused {
+                true => self.config.delivered_bytes_max / 2,
+                false => self.config.delivered_bytes_max,
+            };
+            let is_paused = len_bytes > limit;
+            if is_paused != lane.is_paused {
+                self.log.pause(log, is_paused);
+                lane.is_paused = is_paused;
+                goes_on |= !is_paused;
+            }
+        }
+        goes_on
     }
 
     /// Values of this replica that are undecided or not applied, and commands that wait for others.
@@ -565,6 +594,9 @@ impl Replica {
         set(&c.clients_memory_bytes, memory_bytes as u64);
         let submitted = self.lanes.iter().map(|lane| lane.packer.submitted).sum();
         set(&c.values_submitted_total, submitted);
+        let logs = 0..self.lanes.len();
+        let delivered_bytes: usize = logs.map(|log| self.machine.delivered_bytes(log)).sum();
+        set(&c.delivered_bytes, delivered_bytes as u64);
         set(&c.values_in_flight, self.in_flight() as u64);
         c.is_loading.store(self.is_loading, Ordering::Relaxed);
         let is_idle = self.waiting_commands == 0

@@ -259,6 +259,7 @@ impl MemoryCluster {
         drop(shared);
         let lane = |applied: &u64| Lane {
             next_instance: applied + 1,
+            is_paused: false,
             session: 0,
             next_seq: 1,
             unanswered: BTreeSet::new(),
@@ -408,6 +409,7 @@ impl MemoryCluster {
 /// What a handle knows of one log.
 struct Lane {
     next_instance: u64,
+    is_paused: bool,
     session: u64,
     next_seq: u64,
     unanswered: BTreeSet<u64>,
@@ -557,6 +559,9 @@ impl ReplicatedLog for MemoryLog {
                 burst.checkpoint_needed = true;
                 continue;
             }
+            if lane.is_paused {
+                continue;
+            }
             let mut none = 0;
             let allowed = match allowed {
                 None => &mut BURST_VALUES_MAX.clone(),
@@ -582,6 +587,10 @@ impl ReplicatedLog for MemoryLog {
             }
             !is_delivered
         });
+    }
+
+    fn pause(&mut self, partition: usize, is_paused: bool) {
+        self.lanes[partition].is_paused = is_paused;
     }
 
     fn applied(&mut self, partition: usize, instance: u64) {

@@ -326,3 +326,43 @@ fn a_command_that_waits_for_a_stuck_partition_holds_up_no_others() {
     assert_eq!(clients[0].line(), ":0");
     assert_eq!(clients[2].ask("DBSIZE"), ":0");
 }
+
+/// A replica that one partition's log does not reach keeps a bounded part of the other logs, and has it all in the end.
+#[test]
+fn what_is_delivered_while_a_partition_waits_is_bounded() {
+    const BOUND: usize = 256 * 1024;
+    /// What one poll may add before the log is paused.
+    const BURST: usize = 256 * 1500;
+    let cluster = MemoryCluster::with_partitions(2);
+    let dirs = [common::scratch(), common::scratch()];
+    let ahead = Served::start(&cluster, dirs[0].path(), ReplicaConfig::default());
+    let config = ReplicaConfig {
+        delivered_bytes_max: BOUND,
+        ..ReplicaConfig::default()
+    };
+    let behind = Served::start(&cluster, dirs[1].path(), config);
+    let keys = key_of_each("k", 2);
+    cluster.pace();
+    for (replica, log) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 2)] {
+        cluster.allow(replica, log, usize::MAX / 2);
+    }
+    let mut client = ahead.client();
+    let value = "x".repeat(1000);
+    let over_both = resp(&format!("MSET {} 1 {} {value}", keys[0], keys[1]));
+    let over_one = resp(&format!("SET {} {value}", keys[0]));
+    let mut most = 0;
+    for _ in 0..30 {
+        client.send(over_both.repeat(50) + &over_one.repeat(50));
+        client.expect(&"+OK\r\n".repeat(100));
+        most = most.max(behind.control.status().delivered_bytes as usize);
+    }
+    assert!(most > BOUND, "{most}");
+    assert!(most < 2 * (BOUND + BURST), "{most}");
+    cluster.unpace();
+    wait_for("it has caught up", || {
+        behind.control.digest().unwrap() == ahead.control.digest().unwrap()
+    });
+    wait_for("nothing waits", || {
+        behind.control.status().delivered_bytes == 0
+    });
+}

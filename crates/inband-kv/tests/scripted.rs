@@ -73,6 +73,8 @@ impl ReplicatedLog for ScriptedLog {
             script.next_instance += 1;
         }
     }
+    fn pause(&mut self, _partition: usize, _is_paused: bool) {}
+
     fn applied(&mut self, _partition: usize, instance: u64) {
         self.0
             .borrow_mut()

@@ -442,6 +442,13 @@ impl Host {
         self.due_again(partition);
     }
 
+    /// See [`crate::log::ReplicatedLog::pause`].
+    pub fn pause(&mut self, now: Micros, partition: usize, is_paused: bool, out: &mut Outbox) {
+        self.ask(now, partition, out, |p, _, own| {
+            p.pause(now, is_paused, own);
+        });
+    }
+
     /// See [`crate::log::ReplicatedLog::reset`].
     pub fn reset(&mut self, partition: usize, applied: u64) {
         self.partitions[partition].reset(applied);
@@ -937,6 +944,33 @@ mod tests {
                 .contains("founded once all its controllers are up"),
             "{why}"
         );
+    }
+
+    #[test]
+    fn a_log_that_is_paused_delivers_afterwards_what_came_meanwhile() {
+        let mut host = host();
+        let mut out = Outbox::new();
+        let mut delivered = |host: &mut Host, instance| {
+            let mut header = Header::new(Type::Phase2B, 1, 1);
+            (header.instance, header.round) = (instance, 257);
+            header.digest = Digest::keyed(DIGEST_KEY).of(b"value");
+            let (mut packet, mut bursts) = (Vec::new(), [Burst::default()]);
+            wire::emit(&header, b"value", &mut packet);
+            host.on_decided(1, &packet, &mut out);
+            host.take_bursts(&mut bursts);
+            let count = bursts[0].decided().len();
+            count
+        };
+        assert_eq!(delivered(&mut host, 1), 1);
+        host.pause(1, 0, true, &mut Outbox::new());
+        assert_eq!(delivered(&mut host, 2), 0);
+        assert_eq!(delivered(&mut host, 3), 0);
+        // It waits for nobody: what comes next is there.
+        let learner = host.partition(0).learner().expect("a replica");
+        assert_eq!((learner.due(), learner.next()), (Micros::MAX, 2));
+        assert_eq!(learner.decided(), 3, "its leader need not take over");
+        host.pause(1, 0, false, &mut Outbox::new());
+        assert_eq!(delivered(&mut host, 4), 3);
     }
 
     /// What the operator is told of a log that stands.

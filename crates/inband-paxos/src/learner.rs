@@ -75,6 +75,8 @@ pub struct Learner {
     /// A peer no longer holds `next`, said at this time.
     peer_trimmed_at: Option<Micros>,
     checkpoint_needed: bool,
+    /// Nothing is delivered for now.
+    is_paused: bool,
     /// Acceptors whose vote for `next` has a value that does not match its digest.
     unreadable_at: Vec<u8>,
     stats: LearnerStats,
@@ -148,6 +150,7 @@ impl Learner {
             peer_asked_to: 0,
             peer_trimmed_at: None,
             checkpoint_needed: false,
+            is_paused: false,
             unreadable_at: Vec::new(),
             stats: LearnerStats::default(),
         }
@@ -262,16 +265,40 @@ impl Learner {
             self.stats.digest_mismatch += 1;
             return; // the hole is asked for again
         }
-        if instance == self.next {
+        if instance == self.next && !self.is_paused {
             self.deliver(*header, value, deliver);
-            while let Some((header, value)) = self.ahead.remove(&self.next) {
-                self.deliver(header, &value, deliver);
-            }
+            self.deliver_ahead(deliver);
         } else {
             self.ahead
                 .entry(instance)
                 .or_insert_with(|| (*header, value.to_vec()));
         }
+    }
+
+    fn deliver_ahead(&mut self, deliver: &mut Deliver<'_>) {
+        while let Some((header, value)) = self.ahead.remove(&self.next) {
+            self.deliver(header, &value, deliver);
+        }
+    }
+
+    /// Deliver nothing until told to go on. What is decided meanwhile is kept as far as the acceptors' rings reach; the
+    /// rest is learned afterwards.
+    pub fn set_paused(&mut self, is_paused: bool, deliver: &mut Deliver<'_>) {
+        self.is_paused = is_paused;
+        if !is_paused {
+            self.deliver_ahead(deliver);
+        }
+    }
+
+    /// How far decisions have come: everything up to here was delivered, or is kept while this log is paused.
+    pub fn decided(&self) -> u64 {
+        let kept = self.ahead.last_key_value().filter(|_| !self.has_hole());
+        kept.map_or(self.next - 1, |(instance, _)| *instance)
+    }
+
+    /// Is the next instance missing although it, or a later one, exists?
+    fn has_hole(&self) -> bool {
+        self.known_highest >= self.next && !self.ahead.contains_key(&self.next)
     }
 
     fn deliver(&mut self, header: Header, value: &[u8], deliver: &mut Deliver<'_>) {
@@ -452,7 +479,7 @@ impl Learner {
         for recovery in self.recoveries.values_mut() {
             recovery.on_tick(now, context, rounds, out);
         }
-        if self.known_highest < self.next {
+        if !self.has_hole() {
             self.hole_since = 0;
             return;
         }
@@ -520,7 +547,7 @@ impl Learner {
     /// When `on_tick` has something to do.
     pub fn due(&self) -> Micros {
         let recoveries = self.recoveries.values().map(Recovery::due).min();
-        let hole = if self.known_highest < self.next {
+        let hole = if !self.has_hole() {
             Micros::MAX
         } else if self.hole_since == 0 {
             0 // its age counts from the next tick on

@@ -252,6 +252,9 @@ pub trait ReplicatedLog {
     /// its partition. There are as many bursts as logs.
     fn poll(&mut self, bursts: &mut [Burst]);
 
+    /// Deliver nothing of this log until told to go on: what was delivered of it cannot be applied yet.
+    fn pause(&mut self, partition: usize, is_paused: bool);
+
     /// Everything of this log up to and including `instance` is applied and survives a crash of this
     /// process. Drives trimming of the acceptors' rings.
     fn applied(&mut self, partition: usize, instance: u64);

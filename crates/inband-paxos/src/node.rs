@@ -840,6 +840,12 @@ impl ReplicatedLog for Node {
         self.host.take_bursts(bursts);
     }
 
+    fn pause(&mut self, partition: usize, is_paused: bool) {
+        // What this sends goes out with the next poll.
+        self.host
+            .pause(self.now(), partition, is_paused, &mut self.out);
+    }
+
     fn applied(&mut self, partition: usize, instance: u64) {
         self.host.applied(partition, instance);
     }

@@ -278,6 +278,12 @@ impl Partition {
         }
     }
 
+    pub(crate) fn pause(&mut self, now: Micros, is_paused: bool, own: &mut Outbox) {
+        self.learn(now, own, |learner, deliver| {
+            learner.set_paused(is_paused, deliver)
+        });
+    }
+
     pub(crate) fn reset(&mut self, applied: u64) {
         if let Some(learner) = &mut self.learner {
             learner.reset(applied);
@@ -486,10 +492,7 @@ impl Partition {
             learner.on_tick(now, &mut shared.rounds, own);
         }
         let view = self.leader_view(shared);
-        let learned = self
-            .learner
-            .as_ref()
-            .map_or(0, |learner| learner.next() - 1);
+        let learned = self.learner.as_ref().map_or(0, Learner::decided);
         let decided = self.trim.highest_applied().max(learned);
         let mut round = 0;
         if let Some(leadership) = &mut self.leadership {

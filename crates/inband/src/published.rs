@@ -317,6 +317,9 @@ impl ReplicatedLog for PublishedNode {
             self.publish();
         }
     }
+    fn pause(&mut self, partition: usize, is_paused: bool) {
+        self.node.pause(partition, is_paused);
+    }
     fn applied(&mut self, partition: usize, instance: u64) {
         self.node.applied(partition, instance);
     }
