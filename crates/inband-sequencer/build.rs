@@ -1,0 +1,5 @@
+//! Builds `dataplane/sequencer`.
+
+fn main() {
+    inband_ground_build::Folder::new("sequencer").build();
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* role.h - the sequencer: what becomes of a packet. Pure; the shell takes the numbers. */
+#ifndef INBAND_SEQUENCER_ROLE_H
+#define INBAND_SEQUENCER_ROLE_H
+
+#include "msg.h"
+#include "registers.h"
+
+/* IB_R_none: the packet gets m->count numbers, of which `given` are given already. */
+IB_INLINE unsigned int ib_sequencer_refuses(const struct ib_sequencer_msg *m, ib_u64 given) {
+    if (m->type != IB_SEQUENCER_NEXT)
+        return IB_R_sequencer_not_for_sequencer;
+    if (m->count == 0 || m->count > IB_SEQUENCER_COUNT_MAX)
+        return IB_R_sequencer_bad_count;
+    return given >> IB_SEQUENCER_NUMBER_BITS ? IB_R_sequencer_log_full : IB_R_none;
+}
+
+IB_INLINE struct ib_result ib_sequencer_number(struct ib_sequencer_msg *m, ib_u64 first,
+                                               ib_u64 incarnation) {
+    m->type = IB_SEQUENCER_NUMBER;
+    m->number = first;
+    m->incarnation = incarnation;
+    return ib_verdict(IB_REPLY, IB_R_sequencer_numbered);
+}
+
+#endif
