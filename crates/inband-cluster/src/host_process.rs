@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use inband_lab::process::{ProcessSpec, SupervisedChild};
+use inband_lab::restart::RestartPolicy;
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -42,12 +43,14 @@ pub struct HostProcess {
 struct Slot {
     child: Option<SupervisedChild>,
     process: Process,
+    restart: RestartPolicy,
 }
 
 impl Slot {
     /// False: it does not run.
     fn kill(&mut self) -> bool {
-        let runs = self.child.take().is_some();
+        let runs = self.child.take().is_some() || self.restart.is_pending();
+        self.restart.cancel();
         if runs {
             self.process = Process::Killed;
         }
@@ -73,6 +76,7 @@ impl HostProcess {
             slot: Mutex::new(Slot {
                 child: None,
                 process: Process::Killed,
+                restart: RestartPolicy::default(),
             }),
         }
     }
@@ -84,10 +88,11 @@ impl HostProcess {
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
         let mut slot = lock(&self.slot);
-        let has_ended = |child: &mut SupervisedChild| child.exit_status().is_some();
-        if slot.child.as_mut().is_some_and(has_ended) {
+        let status = slot.child.as_mut().and_then(SupervisedChild::exit_status);
+        if let Some(status) = status {
             slot.child = None;
             slot.process = Process::Ended;
+            slot.restart.ended(Instant::now(), status);
         }
         slot
     }
@@ -98,6 +103,34 @@ impl HostProcess {
         (slot.process, slot.child.as_ref().map(SupervisedChild::pid))
     }
 
+    /// How many times it was started again after it had ended by itself, and how it last did.
+    pub fn restarts(&self) -> (u32, Option<String>) {
+        let slot = self.slot();
+        let last_exit = slot.restart.last_exit().map(str::to_owned);
+        (slot.restart.restarts(), last_exit)
+    }
+
+    /// If it has ended by itself and its time has come, `start` it again.
+    pub fn restart_if_due(&self, start: impl FnOnce() -> Result<()>) {
+        let mut slot = self.slot();
+        if !slot.restart.is_due(Instant::now()) {
+            return;
+        }
+        let (name, restarts) = (&self.name, slot.restart.count());
+        let how = slot.restart.last_exit().unwrap_or("unknown").to_owned();
+        drop(slot);
+        match start() {
+            Ok(()) => tracing::warn!(
+                "{name} ended by itself ({how}) and was started again (restart {restarts}); its log: {}",
+                self.log.display()
+            ),
+            Err(error) => {
+                tracing::warn!("{name} ended by itself ({how}) and could not be started: {error:#}");
+                lock(&self.slot).restart.retry(Instant::now());
+            }
+        }
+    }
+
     /// The program and its arguments, for [`Self::start`].
     pub fn spec(&self) -> ProcessSpec<'static> {
         ProcessSpec::new(&self.program).args(self.args.iter().cloned())
@@ -106,7 +139,8 @@ impl HostProcess {
     /// Start it, in the place of the one that runs.
     pub fn start(&self, mut spec: ProcessSpec<'_>) -> Result<()> {
         let mut slot = self.slot();
-        slot.kill();
+        slot.child = None;
+        slot.process = Process::Killed;
         let log = OpenOptions::new().create(true).append(true).open(&self.log);
         spec.log = Some(log.with_context(|| format!("cannot open {}", self.log.display()))?);
         let child = match &self.network {
@@ -115,6 +149,7 @@ impl HostProcess {
         };
         slot.child = Some(child);
         slot.process = Process::Running;
+        slot.restart.started(Instant::now());
         Ok(())
     }
 
@@ -125,7 +160,9 @@ impl HostProcess {
 
     /// Tell it to end, and what it runs.
     pub fn tell_to_end(&self) {
-        if let Some(child) = &mut self.slot().child {
+        let mut slot = self.slot();
+        slot.restart.cancel();
+        if let Some(child) = &mut slot.child {
             child.signal(Signal::SIGTERM);
         }
     }

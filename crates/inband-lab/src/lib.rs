@@ -18,6 +18,7 @@ mod pass;
 pub mod preflight;
 pub mod process;
 pub mod queue;
+pub mod restart;
 pub mod supervisor;
 mod switch;
 

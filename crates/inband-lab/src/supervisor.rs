@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use inband_paxos::config::{Dataplane, NodeConfig, Role};
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,7 @@ use crate::lab::Lab;
 use crate::layout::{ClusterSpec, HostPlan};
 use crate::memory::MemoryNeed;
 use crate::process::SupervisedChild;
+use crate::restart::{RestartPolicy, Watcher};
 use inband_host::line_json::Server;
 
 /// How long a host may take to answer a status request before it counts as silent.
@@ -78,6 +79,12 @@ pub struct HostEntry {
     /// What that process does.
     #[serde(flatten)]
     pub process: ProcessState,
+    /// How many times it was started again after it had ended by itself.
+    #[serde(default)]
+    pub restarts: u32,
+    /// How it last ended by itself.
+    #[serde(default)]
+    pub last_exit: Option<String>,
     /// RESP address of this replica alone.
     pub resp: Option<SocketAddr>,
     /// Where it serves `/metrics`.
@@ -132,7 +139,8 @@ impl ClusterStatus {
 /// [`down`](Self::down) first, or the next start finds an unclean stop.
 #[derive(Debug)]
 pub struct Supervisor {
-    // Dropped first: no request meets a cluster that is being taken apart.
+    // Dropped first: no request meets a cluster that is being taken apart, and nothing of it is started again.
+    watcher: Option<Watcher>,
     server: Option<Server>,
     shared: Arc<Shared>,
 }
@@ -224,6 +232,7 @@ struct Slot {
     child: Option<SupervisedChild>,
     state: ProcessState,
     metrics: Option<SocketAddr>,
+    restart: RestartPolicy,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -235,7 +244,11 @@ impl Supervisor {
     pub fn start(spec: ClusterSpec) -> Result<Self, SupervisorError> {
         let shared = Arc::new(start::start(spec)?);
         let server = remote::serve(&shared)?;
+        let watched = Arc::clone(&shared);
+        let watcher = Watcher::start(move || watched.restart_ended())
+            .map_err(crate::LabError::system("start a thread"))?;
         Ok(Self {
+            watcher: Some(watcher),
             server: Some(server),
             shared,
         })
@@ -345,6 +358,7 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
+        self.watcher = None;
         self.server = None;
         self.shared.kill_all();
     }
@@ -414,6 +428,8 @@ impl Shared {
                     address: host.address,
                     pid: slot.child.as_ref().map(SupervisedChild::pid),
                     process: slot.state.clone(),
+                    restarts: slot.restart.restarts(),
+                    last_exit: slot.restart.last_exit().map(str::to_owned),
                     resp: host.resp,
                     metrics: slot.metrics,
                     status,
@@ -448,6 +464,7 @@ impl Shared {
     fn kill_all(&self) {
         for host in self.hosts() {
             lock(&host.slot).child = None;
+            lock(&host.slot).restart.cancel();
             let _ = std::fs::remove_file(host.pid_file());
             let _ = std::fs::remove_file(host.socket());
         }
@@ -463,6 +480,7 @@ impl Slot {
                 how: "not started".into(),
             },
             metrics: None,
+            restart: RestartPolicy::default(),
         }
     }
 
@@ -472,6 +490,10 @@ impl Slot {
             return;
         }
         if let Some(status) = self.child.as_mut().and_then(SupervisedChild::exit_status) {
+            // A paused host's link or process is held by somebody who will put it right.
+            if self.state == ProcessState::Running {
+                self.restart.ended(Instant::now(), status);
+            }
             self.state = ProcessState::Ended {
                 how: status.to_string(),
             };

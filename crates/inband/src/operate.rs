@@ -7,6 +7,7 @@ use anyhow::{bail, Context, Result};
 use clap::Args;
 use inband_kv::limits::CLOCK_SKEW_MS_MAX;
 use inband_lab::control::{self, instances, log_label, HostStatus};
+use inband_lab::restart::in_words;
 use inband_lab::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
 use inband_lab::supervisor::ProcessState;
 use inband_lab::ClusterStatus;
@@ -204,6 +205,7 @@ pub fn print_hosts(status: &ClusterStatus) {
             host.dataplane.to_string(),
             host.address
         );
+        line += &in_words(host.restarts, host.last_exit.as_deref());
         if let Some(said) = &host.status {
             line += &parts_played(host.roles.len(), said);
         }

@@ -16,6 +16,7 @@ use inband_host::line_json::Server;
 use inband_host::state_dir::StateLock;
 use inband_lab::cluster_dir::ClusterDir;
 use inband_lab::process::{ProcessSpec, SupervisedChild};
+use inband_lab::restart::Watcher;
 use inband_lab::supervisor::listeners;
 use inband_lab::Lab;
 use inband_paxos::config::{Dataplane, Durability, DEFAULT_PORT};
@@ -78,7 +79,8 @@ pub struct Security {
 
 /// A running cluster. Everything ends and is removed when it is dropped.
 pub struct Cluster {
-    // Dropped first: no request meets a cluster that is being taken apart.
+    // Dropped first: no request meets a cluster that is being taken apart, and nothing of it is started again.
+    watcher: Option<Watcher>,
     server: Option<Server>,
     shared: Arc<Shared>,
 }
@@ -166,7 +168,10 @@ impl Cluster {
         shared.hosts.iter().try_for_each(spawn)?;
         shared.wait_until_serving()?;
         let server = serve(&shared)?;
+        let watched = Arc::clone(&shared);
+        let watcher = Watcher::start(move || watched.restart_ended())?;
         Ok(Cluster {
+            watcher: Some(watcher),
             server: Some(server),
             shared,
         })
@@ -239,6 +244,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        self.watcher = None;
         self.server = None;
         let _operation = lock(&self.shared.operation);
         for host in &self.shared.hosts {
@@ -262,6 +268,16 @@ impl Shared {
             process.listeners = vec![(self.front_door.as_fd(), "resp")];
         }
         host.process.start(process)
+    }
+
+    /// Start again what has ended by itself. Not while somebody kills or starts a host.
+    fn restart_ended(&self) {
+        let Ok(_operation) = self.operation.try_lock() else {
+            return;
+        };
+        for host in &self.hosts {
+            host.process.restart_if_due(|| self.spawn(host, false));
+        }
     }
 
     fn wait_until_serving(&self) -> Result<()> {

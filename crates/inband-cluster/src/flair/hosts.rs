@@ -68,12 +68,15 @@ impl Host {
     pub fn entry(&self) -> HostEntry {
         let (process, pid) = self.process.state();
         let runs = process == Process::Running;
+        let (restarts, last_exit) = self.process.restarts();
         HostEntry {
             name: self.name().into(),
             set: self.member().map(|(set, _)| set),
             address: self.address,
             process,
             pid,
+            restarts,
+            last_exit,
             status: runs.then(|| self.status()).flatten(),
         }
     }

@@ -79,6 +79,12 @@ pub struct HostEntry {
     pub process: Process,
     /// Its id, while it runs.
     pub pid: Option<u32>,
+    /// How many times it was started again after it had ended by itself.
+    #[serde(default)]
+    pub restarts: u32,
+    /// How it last ended by itself.
+    #[serde(default)]
+    pub last_exit: Option<String>,
     /// What it says of itself; `None` if it does not answer.
     pub status: Option<HostStatus>,
 }

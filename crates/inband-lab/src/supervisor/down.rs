@@ -171,6 +171,7 @@ impl Shared {
         let mut children = Vec::new();
         for host in hosts {
             let mut slot = lock(&host.slot);
+            slot.restart.cancel();
             if let Some(child) = slot.child.take() {
                 slot.state = ProcessState::Ended {
                     how: "stopped".into(),

@@ -1,5 +1,6 @@
 //! Kill, restart, roll, pause and resume the host of a role.
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -95,7 +96,13 @@ impl Shared {
         let name = host.name();
         let mut slot = host.slot();
         let was_paused = slot.state == ProcessState::Paused;
+        let was_pending = slot.restart.is_pending();
+        slot.restart.cancel();
         let Some(mut child) = slot.child.take() else {
+            if was_pending {
+                slot.state = ProcessState::Killed;
+                return Ok(());
+            }
             return Err(SupervisorError::WrongState(format!(
                 "{name} is not running; start it with `inband restart {name}`"
             )));
@@ -107,6 +114,35 @@ impl Shared {
             // What was on the wire arrives, if late; the host is dead, not its link.
             Some(lab) if was_paused => Ok(lab.release(name)?),
             _ => Ok(()),
+        }
+    }
+
+    /// Start again what has ended by itself. Not while somebody changes what runs.
+    pub(super) fn restart_ended(&self) {
+        let Ok(_operation) = self.operation.try_lock() else {
+            return;
+        };
+        if self.stopping.load(Ordering::Acquire) || lock(&self.ended).is_some() {
+            return;
+        }
+        for host in self.hosts() {
+            let mut slot = host.slot();
+            if !slot.restart.is_due(Instant::now()) {
+                continue;
+            }
+            let (name, restarts) = (host.name(), slot.restart.count());
+            let how = slot.restart.last_exit().unwrap_or("unknown").to_owned();
+            drop(slot);
+            match self.spawn(&host) {
+                Ok(()) => tracing::warn!(
+                    "{name} ended by itself ({how}) and was started again (restart {restarts}); its log: {}",
+                    host.log().display()
+                ),
+                Err(error) => {
+                    tracing::warn!("{name} ended by itself ({how}) and could not be started: {error}");
+                    lock(&host.slot).restart.retry(Instant::now());
+                }
+            }
         }
     }
 

@@ -440,6 +440,7 @@ impl Shared {
             .map_err(SupervisorError::file("write", &pid_file))?;
         slot.child = Some(child);
         slot.state = ProcessState::Running;
+        slot.restart.started(Instant::now());
         Ok(())
     }
 

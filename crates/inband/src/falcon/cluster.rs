@@ -18,6 +18,7 @@ use inband_host::state_dir::StateLock;
 use inband_lab::cluster_dir::ClusterDir;
 use inband_lab::lab::HOST_INTERFACE;
 use inband_lab::netns::NETNS_DIR;
+use inband_lab::restart::Watcher;
 use inband_lab::Lab;
 use inband_paxos::config::Dataplane;
 
@@ -94,7 +95,8 @@ impl FalconSpec {
 
 /// A running cluster. Everything ends and is removed when it is dropped.
 pub struct Cluster {
-    // Dropped first: no request meets a cluster that is being taken apart.
+    // Dropped first: no request meets a cluster that is being taken apart, and nothing of it is started again.
+    watcher: Option<Watcher>,
     server: Option<Server>,
     shared: Arc<Shared>,
 }
@@ -186,7 +188,10 @@ impl Cluster {
         });
         shared.begin()?;
         let server = serve(&shared)?;
+        let watched = Arc::clone(&shared);
+        let watcher = Watcher::start(move || watched.restart_ended())?;
         Ok(Cluster {
+            watcher: Some(watcher),
             server: Some(server),
             shared,
         })
@@ -205,6 +210,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        self.watcher = None;
         self.server = None;
         let _operation = lock(&self.shared.operation);
         self.shared.end_processes();
@@ -347,6 +353,16 @@ impl Shared {
         Ok(name.to_owned())
     }
 
+    /// Start again what has ended by itself. Not while somebody kills or starts a process.
+    fn restart_ended(&self) {
+        let Ok(_operation) = self.operation.try_lock() else {
+            return;
+        };
+        for host in &self.hosts {
+            host.restart_if_due(|| self.start(host));
+        }
+    }
+
     /// Workers end what they run.
     fn end_processes(&self) {
         self.hosts.iter().for_each(HostProcess::tell_to_end);
@@ -360,10 +376,13 @@ impl Shared {
 /// For the cluster's status.
 fn entry(host: &HostProcess) -> ProcessEntry {
     let (process, pid) = host.state();
+    let (restarts, last_exit) = host.restarts();
     ProcessEntry {
         name: host.name().into(),
         process,
         pid,
+        restarts,
+        last_exit,
     }
 }
 

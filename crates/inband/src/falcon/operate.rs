@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use inband_lab::restart;
 use indicatif::HumanCount;
 
 use super::remote::{self, Reply, Request};
@@ -62,11 +63,13 @@ pub fn in_words(status: &ClusterStatus) -> String {
     };
     for entry in &status.processes {
         let how = match entry.process {
-            Process::Running => continue,
+            Process::Running if entry.restarts == 0 => continue,
+            Process::Running => "runs",
             Process::Killed => "killed",
             Process::Ended => "ended by itself; see its log",
         };
-        text += &format!("  {:<20} {how}\n", entry.name);
+        let restarts = restart::in_words(entry.restarts, entry.last_exit.as_deref());
+        text += &format!("  {:<20} {how}{restarts}\n", entry.name);
     }
     text
 }

@@ -108,6 +108,12 @@ pub struct ProcessEntry {
     pub process: Process,
     /// Its id, while it runs.
     pub pid: Option<u32>,
+    /// How many times it was started again after it had ended by itself.
+    #[serde(default)]
+    pub restarts: u32,
+    /// How it last ended by itself.
+    #[serde(default)]
+    pub last_exit: Option<String>,
 }
 
 /// The whole cluster.

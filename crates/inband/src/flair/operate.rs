@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use inband_lab::restart;
 use inband_paxos::config::Durability;
 
 use crate::key;
@@ -77,10 +78,11 @@ pub fn print(status: &ClusterStatus) {
     println!("packets: {packets}; Raft: {}", transports.join(" and "));
     for host in &status.hosts {
         println!(
-            "  {:<10} {:<21} {}",
+            "  {:<10} {:<21} {}{}",
             host.name,
             host.address.to_string(),
-            in_words(host)
+            in_words(host),
+            restart::in_words(host.restarts, host.last_exit.as_deref())
         );
     }
 }

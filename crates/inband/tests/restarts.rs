@@ -1,0 +1,140 @@
+//! A host's process that ends by itself is started again; one that was killed on request is not.
+
+mod common;
+
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use common::{port, Client, PROGRAM};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// Longer than the supervisor waits before it starts a process again.
+const STAYS_FOR: Duration = Duration::from_secs(3);
+
+/// A cluster in the background, stopped when dropped.
+struct Running {
+    dir: tempfile::TempDir,
+    /// `flair`, `falcon` or nothing.
+    system: Vec<&'static str>,
+    /// Which list of its status has the processes.
+    list: &'static str,
+}
+
+impl Running {
+    fn up(system: &[&'static str], list: &'static str, options: &[&str]) -> Running {
+        let running = Running {
+            dir: tempfile::tempdir().expect("a directory"),
+            system: system.to_vec(),
+            list,
+        };
+        let options = [&["--detach", "--dataplane", "udp"], options].concat();
+        let output = running.run("up", &options);
+        assert!(output.status.success(), "{output:?}");
+        running
+    }
+
+    fn run(&self, command: &str, options: &[&str]) -> Output {
+        let data = self.dir.path().join("data");
+        let mut process = Command::new(PROGRAM);
+        process.args(&self.system).arg(command);
+        process.arg("--data").arg(data).args(options);
+        process.output().expect("it runs")
+    }
+
+    /// What status says of a process.
+    fn entry(&self, name: &str) -> Value {
+        let output = self.run("status", &["--json"]);
+        let status: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+        let list = status[self.list].as_array().expect("a list");
+        let found = list.iter().find(|entry| entry["name"] == name);
+        found
+            .unwrap_or_else(|| panic!("no {name}: {status}"))
+            .clone()
+    }
+
+    fn wait_for(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let entry = self.entry(name);
+            if is_so(&entry) {
+                return entry;
+            }
+            assert!(Instant::now() < deadline, "{name} is not {what}: {entry}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Kill a process behind the supervisor's back, and wait until another one is in its place.
+    fn dies(&self, name: &str) {
+        let before = self.entry(name);
+        let pid = before["pid"].as_i64().expect("it runs");
+        kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("it is killed");
+        let after = self.wait_for(name, "started again", |entry| {
+            entry["pid"].as_i64().is_some_and(|now| now != pid)
+        });
+        assert_eq!(after["restarts"], 1, "{after}");
+        assert_eq!(after["last_exit"], "signal: 9 (SIGKILL)", "{after}");
+        let said = String::from_utf8(self.run("status", &[]).stdout).expect("text");
+        let line = said.lines().find(|line| line.trim().starts_with(name));
+        assert!(line.is_some_and(|l| l.contains("restarts 1")), "{said}");
+    }
+
+    fn stays_killed(&self, name: &str) {
+        assert!(self.run("kill", &[name]).status.success());
+        std::thread::sleep(STAYS_FOR);
+        let entry = self.entry(name);
+        assert!(entry["pid"].is_null(), "{entry}");
+        assert!(self.run("restart", &[name]).status.success());
+        assert!(self.entry(name)["pid"].is_i64());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.run("down", &[]);
+    }
+}
+
+#[test]
+fn a_host_of_the_store_that_dies_serves_again() {
+    let address = format!("127.0.0.1:{}", port(8));
+    let metrics = port(16).to_string();
+    let options = ["--resp", &address, "--metrics-port", &metrics];
+    let cluster = Running::up(&[], "hosts", &options);
+    cluster.dies("replica/0");
+    cluster.dies("acceptor/1");
+    cluster.wait_for("acceptor/1", "voting", |entry| {
+        let acceptors = entry["status"]["acceptors"].as_array();
+        acceptors.is_some_and(|all| all.iter().all(|a| a["voting"] == true) && !all.is_empty())
+    });
+    let mut client = Client::connect(address.parse().expect("an address"));
+    assert_eq!(client.call(&["SET", "a", "1"]), "+OK");
+    cluster.stays_killed("acceptor/2");
+}
+
+#[test]
+fn a_host_of_flair_that_dies_serves_again() {
+    let address = format!("127.0.0.1:{}", port(1));
+    let cluster = Running::up(&["flair"], "hosts", &["--resp", &address]);
+    cluster.dies("gateway");
+    cluster.dies("replica/1");
+    let mut client = Client::connect(address.parse().expect("an address"));
+    assert_eq!(client.call(&["SET", "a", "1"]), "+OK");
+    cluster.stays_killed("replica/2");
+}
+
+#[test]
+fn a_process_of_falcon_that_dies_works_again() {
+    let address = format!("127.0.0.1:{}", port(1));
+    let options = ["--listen", &address, "--executors", "1"];
+    let cluster = Running::up(&["falcon"], "processes", &options);
+    cluster.dies("worker/0");
+    cluster.dies("scheduler");
+    let output = cluster.run("submit", &["--", "echo", "done"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, b"done\n");
+    cluster.stays_killed("worker/0");
+}
