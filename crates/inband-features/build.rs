@@ -1,1 +1,3 @@
+//! Nothing is built: only the features of build dependencies count.
+
 fn main() {}
