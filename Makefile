@@ -1,5 +1,5 @@
 # Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
-.PHONY: build up down test vm-test wheel models mutants bench chaos jepsen checker fuzz verifier-matrix lint format clean setup
+.PHONY: build up down test vm-test wheel models mutants bench soak chaos jepsen checker fuzz verifier-matrix lint format clean setup
 
 ARGS ?=
 export CARGO_TERM_COLOR ?= auto
@@ -41,6 +41,10 @@ models:
 mutants:
 	@scripts/setup --test
 	@scripts/mutants $(ONLY)
+
+# Seeds of every world of the simulator for MINUTES, other ones every day; see scripts/soak: make soak MINUTES=60.
+soak: setup
+	@scripts/soak $(MINUTES)
 
 bench: build
 	@scripts/setup --test

@@ -29,13 +29,13 @@ mod world;
 
 pub use campaign::{Seeds, Summary};
 pub use faults::Strike;
-pub use links::Fate;
+pub use links::{Fate, LinkSettings, Rates};
 pub use listed::Listed;
 pub use queue::Time;
 pub use rng::Rng;
 pub use run::{run, run_with_trace, Report};
 pub use stats::Stats;
-pub use system::System;
+pub use system::{Packet, System};
 pub use violation::{Broken, Violation};
 pub use world::{Streams, World};
 

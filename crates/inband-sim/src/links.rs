@@ -112,6 +112,17 @@ pub struct LinkSettings {
     pub draws: DrawOrder,
 }
 
+impl LinkSettings {
+    /// A network of a data centre, in nanoseconds.
+    pub const LAN: LinkSettings = LinkSettings {
+        delay_min: 20_000,
+        jitter: 100_000,
+        hold_up_max: 120_000_000,
+        flips_from: 0,
+        draws: DrawOrder::ByCopy,
+    };
+}
+
 /// A copy of a packet that will arrive.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {

@@ -6,8 +6,11 @@ use crate::faults::Strike;
 use crate::links::LinkSettings;
 use crate::listed::Listed;
 use crate::queue::Time;
-use crate::trace::word_of;
+use crate::trace::{mix, word_of};
 use crate::world::World;
+
+/// Simulated time with faults, of a seed.
+const FAULTY_US: u64 = 800_000;
 
 /// A packet, or whatever else hosts send each other.
 pub trait Packet: Clone {
@@ -17,6 +20,10 @@ pub trait Packet: Clone {
     fn len_bytes(&self) -> usize;
     /// A bit flips on the way.
     fn flip(&mut self, byte: usize, bit: u8);
+    /// A hash of it, for the trace.
+    fn hash(&self) -> u64;
+    /// It in words, for the trace.
+    fn describe(&self) -> String;
 }
 
 /// Where a packet of any of Inband's systems says its type.
@@ -33,6 +40,14 @@ impl Packet for Vec<u8> {
 
     fn flip(&mut self, byte: usize, bit: u8) {
         self[byte] ^= 1 << bit;
+    }
+
+    fn hash(&self) -> u64 {
+        self.iter().fold(0, |sum, byte| mix(sum, (*byte).into()))
+    }
+
+    fn describe(&self) -> String {
+        format!("{} bytes of type {:?}", self.len(), self.kind())
     }
 }
 
@@ -68,7 +83,7 @@ pub trait System: Sized + 'static {
     /// Units of simulated time in a microsecond: its hosts' own unit.
     const TICKS_PER_US: u64 = 1000;
     /// Its links when nothing is wrong.
-    const LINKS: LinkSettings;
+    const LINKS: LinkSettings = LinkSettings::LAN;
     /// Events of a run; one with more does not end.
     const EVENTS_MAX: u64 = 4_000_000;
     /// A fault lasts from the first to the second, unless [`System::next_fault`] says otherwise.
@@ -94,20 +109,24 @@ pub trait System: Sized + 'static {
     /// The world of a seed: layout, hosts, load, rates and [`World::inject_faults`].
     fn begin(seed: u64, options: &Self::Options) -> World<Self>;
     /// Simulated time with faults.
-    fn faulty(options: &Self::Options) -> Time;
+    fn faulty(_options: &Self::Options) -> Time {
+        FAULTY_US * Self::TICKS_PER_US
+    }
     /// The cluster of this seed, in a few words.
     fn describe(&self) -> String;
 
     /// A packet reaches a host that is not paused.
     fn on_packet(world: &mut World<Self>, from: Self::Host, to: Self::Host, packet: Self::Packet);
     /// A host that [`World::sleep`] was called for wakes.
-    fn on_wake(world: &mut World<Self>, host: Self::Host);
+    fn on_wake(_world: &mut World<Self>, _host: Self::Host) {}
     /// An event of its own happens.
     fn on_event(world: &mut World<Self>, event: Self::Event);
     /// A fault strikes, if it can now.
     fn strike(world: &mut World<Self>, fault: Self::Fault, lasts: Time) -> Option<Strike<Self>>;
-    /// Faults are over: start the hosts that are down. Before, [`World::end_faults`] must have been called.
-    fn heal(world: &mut World<Self>);
+    /// Faults are over. A system whose hosts go down starts them, too.
+    fn heal(world: &mut World<Self>) {
+        world.end_faults();
+    }
     /// Everything must finish now. If not, an invariant is broken.
     fn settle(world: &mut World<Self>);
 
@@ -128,7 +147,13 @@ pub trait System: Sized + 'static {
         from: Self::Host,
         to: Self::Host,
         packet: &Self::Packet,
-    );
+    ) {
+        let arrow = travel.arrow();
+        let way = format!("{from} {arrow} {to}");
+        world.note(&[word_of(&way), packet.hash()], || {
+            format!("{way}  {}", packet.describe())
+        });
+    }
 
     /// After every event.
     fn after_event(_world: &mut World<Self>) {}

@@ -35,6 +35,17 @@ pub struct Streams {
     pub faults: Rng,
 }
 
+impl Streams {
+    /// Those of a seed.
+    pub fn of(seed: u64) -> Streams {
+        Streams {
+            hosts: Rng::new(seed, 1),
+            links: Rng::new(seed, 2),
+            faults: Rng::new(seed, 3),
+        }
+    }
+}
+
 /// What the world knows of a host.
 struct HostState {
     clock: Clock,

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use inband_sim::paxos::{counts, FaultKind, Options, Paxos};
 use inband_sim::{run_with_trace, Seeds};
 
-/// Seeds played by every test run.
-const SEEDS: u64 = 1_000;
+/// Seeds played by every test run; `make soak` plays thousands. Of the mutants that only these notice, the last is
+/// noticed in the 58th.
+const SEEDS: u64 = 300;
 /// Simulated time with faults of each.
 const FAULTY_US: u64 = 250_000;
 
@@ -23,12 +24,12 @@ fn random_schedules_are_survived() {
     assert_eq!(summary.seeds, SEEDS);
     assert!(summary.stats.of(counts::WITH_STORE) >= SEEDS / 40);
     assert!(
-        summary.stats.fault_events() > 1_000_000,
+        summary.stats.fault_events() > 300_000,
         "too little goes wrong"
     );
     let packets = summary.stats.links.faults().map(|(name, _)| name);
-    worlds::must_have_happened(&summary.stats, &packets, 20);
-    worlds::must_have_happened(&summary.stats, &FaultKind::ALL.map(FaultKind::name), 20);
+    worlds::must_have_happened(&summary.stats, &packets, 5);
+    worlds::must_have_happened(&summary.stats, &FaultKind::ALL.map(FaultKind::name), 5);
 }
 
 /// The whole trace, not only its hash; `inband/tests/cli.rs` compares two processes.

@@ -165,15 +165,15 @@ fn a_seed_is_one_schedule() {
     }
 }
 
-/// Longer ones than those among the seeds of seeds.rs.
+/// Longer ones than those among the seeds of seeds.rs. `make soak` plays more.
 #[test]
 fn random_schedules_are_survived() {
     let options = Options {
         faulty_us: 400_000,
         ..options()
     };
-    let summary = worlds::survive::<Paxos>(1_001, 12, &options);
-    assert!(summary.stats.of(counts::SUCCESS) > 800, "{summary:?}");
+    let summary = worlds::survive::<Paxos>(1_001, 6, &options);
+    assert!(summary.stats.of(counts::SUCCESS) > 400, "{summary:?}");
 }
 
 #[test]

@@ -8,12 +8,6 @@ pub const FAULTY_NS: Nanos = 800 * MS;
 pub const SETTLE_NS: Nanos = 20_000 * MS;
 /// A task whose executor waits for it is done so soon after it ran so long, when nothing goes wrong.
 pub const PROMPT_NS: Nanos = 5 * MS;
-/// Shortest time on a link.
-pub const LINK_MIN_NS: Nanos = 20_000;
-/// What is added to it, at most.
-pub const LINK_JITTER_NS: Nanos = 100_000;
-/// What is held up waits up to this long.
-pub const HOLD_UP_NS: Nanos = 120 * MS;
 /// How far a clock jumps ahead, at most: a machine that stood still, and whose clock did not.
 pub const CLOCK_JUMP_NS: Nanos = 400 * MS;
 /// Who could not fetch something tries again after this.

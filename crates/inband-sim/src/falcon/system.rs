@@ -16,7 +16,7 @@ use super::host::Host;
 use super::invariant::Invariant;
 use super::layout::Layout;
 use super::ledger::Ledger;
-use super::limits::{EVENTS_MAX, FAULTY_NS, HOLD_UP_NS, LINK_JITTER_NS, LINK_MIN_NS};
+use super::limits::{EVENTS_MAX, FAULTY_NS};
 use super::world::{ClientHost, SchedulerHost, WorkerHost};
 use super::{trace, World};
 use crate::faults::Strike;
@@ -98,12 +98,10 @@ impl System for Falcon {
     const NAME: &'static str = "falcon";
     const ABOUT: &'static str = "Falcon: schedulers, workers and clients";
     const LINKS: LinkSettings = LinkSettings {
-        delay_min: LINK_MIN_NS,
-        jitter: LINK_JITTER_NS,
-        hold_up_max: HOLD_UP_NS,
         // That is what digests cover.
         flips_from: HEADER_LEN_BYTES,
         draws: DrawOrder::ByPacket,
+        ..LinkSettings::LAN
     };
     const EVENTS_MAX: u64 = EVENTS_MAX;
     const FAULT_LASTS_MS: (u64, u64) = (2, 150);

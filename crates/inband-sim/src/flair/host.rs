@@ -95,6 +95,17 @@ impl system::Packet for Packet {
             bytes[byte] ^= 1 << bit;
         }
     }
+
+    fn hash(&self) -> u64 {
+        match self {
+            Packet::Bytes(bytes) => bytes.hash(),
+            Packet::Message(_) => 0,
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!("{self:?}")
+    }
 }
 
 /// What a test's filter sees.

@@ -8,12 +8,6 @@ pub const FAULTY_NS: Nanos = 900 * MS;
 pub const SETTLE_NS: Nanos = 6_000 * MS;
 /// Requests that every client must then still do.
 pub const REQUESTS_AFTER: u64 = 20;
-/// Shortest time on a link.
-pub const LINK_MIN_NS: Nanos = 20_000;
-/// What is added to it, at most.
-pub const LINK_JITTER_NS: Nanos = 100_000;
-/// What is held up waits up to this long.
-pub const HOLD_UP_NS: Nanos = 120 * MS;
 /// What a slow link adds, at most.
 pub const SLOW_NS: Nanos = 100 * MS;
 /// A client gives a request up after this.

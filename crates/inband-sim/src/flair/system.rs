@@ -15,13 +15,13 @@ use super::history::History;
 use super::host::{Host, Packet};
 use super::invariant::Invariant;
 use super::layout::Layout;
-use super::limits::{EVENTS_MAX, FAULTY_NS, HOLD_UP_NS, LINK_JITTER_NS, LINK_MIN_NS};
+use super::limits::{EVENTS_MAX, FAULTY_NS};
 use super::mutation::Mutation;
 use super::trace::{self, Happened};
 use super::world::{ClientHost, ReplicaHost};
 use super::{counts, World};
 use crate::faults::Strike;
-use crate::links::{DrawOrder, LinkSettings};
+use crate::links::LinkSettings;
 use crate::rng::Rng;
 use crate::system::{System, Travel};
 
@@ -99,13 +99,6 @@ impl Flair {
 impl System for Flair {
     const NAME: &'static str = "flair";
     const ABOUT: &'static str = "FLAIR: switches, replicas and clients";
-    const LINKS: LinkSettings = LinkSettings {
-        delay_min: LINK_MIN_NS,
-        jitter: LINK_JITTER_NS,
-        hold_up_max: HOLD_UP_NS,
-        flips_from: 0,
-        draws: DrawOrder::ByCopy,
-    };
     const EVENTS_MAX: u64 = EVENTS_MAX;
     const FAULT_LASTS_MS: (u64, u64) = (5, 200);
     // Seeds were found with it.
@@ -190,7 +183,7 @@ impl System for Flair {
 
     fn send(world: &mut World, from: Host, to: Host, packet: Packet) {
         match world.forged_answer(to, &packet) {
-            Some(forged) => world.deliver(LINK_MIN_NS, to, from, forged),
+            Some(forged) => world.deliver(LinkSettings::LAN.delay_min, to, from, forged),
             None => world.put_on_link(from, to, packet),
         }
     }

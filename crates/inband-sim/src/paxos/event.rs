@@ -41,6 +41,14 @@ impl system::Packet for Packet {
         self.bytes.flip(byte, bit);
         self.damaged = true;
     }
+
+    fn hash(&self) -> u64 {
+        self.bytes.hash()
+    }
+
+    fn describe(&self) -> String {
+        self.bytes.describe()
+    }
 }
 
 /// Something that will happen.

@@ -41,11 +41,11 @@ pub struct Options {
     /// Simulated time with faults.
     #[arg(skip = FAULTY_PHASE_US)]
     pub faulty_us: Micros,
-    /// Do replicas run the real store? `None`: those of some seeds do.
-    #[arg(skip)]
+    /// Whether replicas run the real store [default: in some seeds]
+    #[arg(long, value_name = "BOOL")]
     pub store: Option<bool>,
-    /// Does the real control plane change the members? `None`: in some seeds it does.
-    #[arg(skip)]
+    /// Whether the real control plane changes the members [default: in some seeds]
+    #[arg(long = "control-plane", value_name = "BOOL")]
     pub plane: Option<bool>,
     /// A rule to break.
     #[arg(skip)]
