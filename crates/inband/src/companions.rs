@@ -8,7 +8,7 @@ use anyhow::{bail, Context, Result};
 use inband_host::program;
 
 /// Those of this project, with what `inband --help` says of them.
-const COMPANIONS: [(&str, &str); 2] = [
+const COMPANIONS: [(&str, &str); 3] = [
     (
         "bench",
         "Measure, each figure beside a baseline of the same run",
@@ -16,6 +16,10 @@ const COMPANIONS: [(&str, &str); 2] = [
     (
         "chaos",
         "Inject faults into a real cluster under load, and check that it stays linearizable",
+    ),
+    (
+        "sim",
+        "Play seeded schedules of faults over the real roles and host code",
     ),
 ];
 /// Former names, understood for one version more.

@@ -24,7 +24,6 @@ mod published;
 mod replica;
 mod run;
 mod serve;
-mod sim;
 mod transport;
 mod up;
 
@@ -80,8 +79,6 @@ enum Command {
     /// Tasks for many executors, through a scheduler in the network (Falcon).
     #[command(subcommand)]
     Falcon(falcon::FalconCommand),
-    /// Play seeded schedules of faults over the real protocol code.
-    Sim(sim::SimArgs),
     /// Write all keys of a cluster, running or stopped, to a file: as a backup, or to move them into a
     /// cluster of another number of partitions.
     Export(export::ExportArgs),
@@ -113,7 +110,6 @@ impl Command {
             self,
             Command::Status(_)
                 | Command::Doctor(_)
-                | Command::Sim(_)
                 | Command::Inspect(_)
                 | Command::Member(member::MemberCommand::List { .. })
         )
@@ -148,7 +144,6 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Flair(command) => flair::flair(command),
         Command::Falcon(command) => falcon::falcon(command),
-        Command::Sim(args) => sim::sim(&args),
         Command::Export(args) => export::export(&args),
         Command::Import(args) => import::import(&args),
         Command::Inspect(args) => inspect::inspect(&args),

@@ -9,16 +9,10 @@ use std::process::{Command, Output, Stdio};
 use common::port;
 use nix::sys::signal::Signal;
 
-fn sim(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_inband"));
-    command.arg("sim").args(args);
-    command
-}
-
 #[test]
 fn a_command_whose_output_nobody_reads_ends_as_other_tools_do() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_inband"))
-        .args(["sim", "--seeds", "1"])
+        .arg("doctor")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -70,7 +64,8 @@ fn a_cluster_starts_and_stops_though_nobody_reads_what_is_said() {
 fn what_cannot_be_printed_on_a_full_disk_is_a_failure() {
     let mut options = std::fs::OpenOptions::new();
     let full = options.write(true).open("/dev/full").expect("it is there");
-    let output = sim(&["--rules"]).stdout(full).output().expect("it runs");
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_inband"));
+    let output = doctor.arg("doctor").stdout(full).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         !said.contains("panicked") && !output.status.success(),
@@ -80,23 +75,6 @@ fn what_cannot_be_printed_on_a_full_disk_is_a_failure() {
         said.contains("writing to standard output: No space left"),
         "{said}"
     );
-}
-
-/// What it does is tested in `inband-sim`.
-#[test]
-fn the_simulator_is_reached_by_both_names() {
-    for args in [
-        &["falcon", "--seeds", "1"][..],
-        &["--falcon", "--seeds", "1"],
-    ] {
-        let output = sim(args).output().expect("it runs");
-        assert!(output.status.success(), "{output:?}");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            said.contains("1 seeds in") && said.contains("tasks run"),
-            "{said}"
-        );
-    }
 }
 
 /// `inband`, alone in a directory, with programs `inband-hello` and `inband-fails` on PATH.
