@@ -22,6 +22,7 @@ pub mod objects {
     include!(concat!(env!("OUT_DIR"), "/sequencer_objects.rs"));
 }
 
+pub mod client;
 pub mod wire;
 pub mod xdp;
 
