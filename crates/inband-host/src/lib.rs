@@ -7,6 +7,7 @@ pub mod line_json;
 pub mod namespace;
 pub mod output;
 pub mod program;
+pub mod role_process;
 pub mod session;
 pub mod signals;
 pub mod state_dir;

@@ -16,11 +16,10 @@ use clap::{Args, Parser};
 use inband_ground::auth::{Gate, Keys};
 use inband_ground::socket::HostSocket;
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
-use inband_ground::xdp::XdpMode;
-use inband_host::backend::{self, Place};
 use inband_host::config::Dataplane;
 use inband_host::key_file::KeyFile;
 use inband_host::line_json::{call, Server};
+use inband_host::role_process::{serve, RoleArgs};
 use inband_host::signals::StopSignals;
 use inband_host::wait::wait;
 use inband_host::{program, state_dir};
@@ -30,7 +29,6 @@ use inband_sequencer::{Logs, Sequencer, SoftSequencer, LOGS};
 use serde::{Deserialize, Serialize};
 
 const DEFAULT_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7900);
-const STOP_POLL: Duration = Duration::from_millis(20);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 const NODE: u8 = 1;
 
@@ -61,18 +59,8 @@ struct UpArgs {
     /// Logs, 1 to 1024
     #[arg(long, default_value_t = 1)]
     logs: usize,
-    /// Where its role runs: udp (in this process), xdp, xdp-generic or auto
-    #[arg(long, default_value_t = Dataplane::Udp)]
-    dataplane: Dataplane,
-    /// The interface that has the address; xdp and xdp-generic attach to it
-    #[arg(long, value_name = "NAME")]
-    interface: Option<String>,
-    /// Answer only clients with this key (`inband key new` makes one)
-    #[arg(long, value_name = "FILE")]
-    key_file: Option<PathBuf>,
-    /// Listen beyond loopback without a key: anybody there can use up numbers
-    #[arg(long, conflicts_with = "key_file")]
-    no_key: bool,
+    #[command(flatten)]
+    role: RoleArgs,
     #[command(flatten)]
     data: DataArgs,
 }
@@ -99,7 +87,7 @@ struct NextArgs {
 #[derive(Debug, Serialize, Deserialize)]
 struct Status {
     listen: SocketAddrV4,
-    dataplane: String,
+    dataplane: Dataplane,
     why: String,
     incarnation: u64,
     given: Vec<u64>,
@@ -139,63 +127,47 @@ fn socket_of(data: &DataArgs) -> PathBuf {
 }
 
 fn up(args: &UpArgs) -> Result<()> {
-    ensure!(
-        LOGS.contains(&args.logs),
-        "--logs {} are not {LOGS:?}",
-        args.logs
-    );
-    let keys = keys(args.key_file.as_deref())?;
-    ensure!(
-        keys.is_some() || args.no_key || args.listen.ip().is_loopback(),
-        "--listen {} is beyond loopback: give --key-file FILE, or --no-key to let anybody use up numbers",
-        args.listen
-    );
+    let (logs, listen) = (args.logs, args.listen);
+    ensure!(LOGS.contains(&logs), "--logs {logs} are not {LOGS:?}");
+    let keys = args.role.keys(listen, "anybody could use up numbers")?;
     let signals = StopSignals::take()?;
     state_dir::create(&args.data.data)?;
     let _lock = state_dir::StateLock::take(&args.data.data)?;
-    let socket = HostSocket::bind(args.listen)
-        .with_context(|| format!("--listen: cannot listen at {}", args.listen))?;
+    let socket =
+        HostSocket::bind(listen).with_context(|| format!("--listen: cannot listen at {listen}"))?;
     let incarnation = rand::random();
-    let spec = |address, mode| Spec {
-        node: NODE,
-        logs: args.logs,
-        incarnation,
-        address,
-        mode,
-        keys,
+    let load = |mode, address| {
+        Program::load(Spec {
+            node: NODE,
+            logs,
+            incarnation,
+            address,
+            mode,
+            keys,
+        })
     };
-    let interface = args.interface.as_deref();
-    let place = interface.map(|interface| Place {
-        interface,
-        address: args.listen,
-        peers: Vec::new(),
-    });
-    let choice = backend::resolve(args.dataplane, place.as_ref(), |mode, address| {
-        Program::load(spec(address, mode))?.attach(place.as_ref().map_or("", |p| p.interface))?;
-        Ok(())
-    })?;
+    let trial = |mode, address, interface: &str| load(mode, address)?.attach(interface).map(drop);
+    let (choice, place) = args.role.choose(listen, trial)?;
     let mut attached = None;
-    let mode = match choice.dataplane {
-        Dataplane::Xdp => Some(XdpMode::Native),
-        Dataplane::XdpGeneric => Some(XdpMode::Generic),
-        Dataplane::Udp | Dataplane::Auto => None,
-    };
-    let role = Arc::new(match (mode, interface) {
-        (Some(mode), Some(interface)) => {
-            let program = Program::load(spec(args.listen, mode))?;
+    let role = Arc::new(match place {
+        Some((mode, interface)) => {
+            let program = load(mode, listen)?;
             attached = Some(program.attach(interface)?);
             Role::Kernel(Box::new(program))
         }
-        _ => Role::Soft(SoftSequencer::new(NODE, args.logs, incarnation)),
+        None => Role::Soft(SoftSequencer::new(NODE, logs, incarnation)),
     });
+    println!(
+        "sequencer: {logs} logs at {listen}, {} ({})",
+        choice.dataplane, choice.why
+    );
     let control = {
-        let (role, listen, logs) = (Arc::clone(&role), args.listen, args.logs);
-        let (dataplane, why) = (choice.dataplane.to_string(), choice.why.clone());
+        let role = Arc::clone(&role);
         let status = move |()| {
             Ok::<Status, String>(Status {
                 listen,
-                dataplane: dataplane.clone(),
-                why: why.clone(),
+                dataplane: choice.dataplane,
+                why: choice.why.clone(),
                 incarnation,
                 given: (0..logs).map(|log| role.logs().given(log)).collect(),
                 counters: role.counters(),
@@ -203,26 +175,16 @@ fn up(args: &UpArgs) -> Result<()> {
         };
         Server::start(&socket_of(&args.data), status, Err)?
     };
-    println!(
-        "sequencer: {} logs at {}, {} ({})",
-        args.logs, args.listen, choice.dataplane, choice.why
-    );
-    let mut gate = Gate::of::<Sequencer>(keys, args.logs);
-    let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
-    while !signals.wait(Duration::ZERO) {
-        wait(&[socket.fd()], STOP_POLL);
-        while let Some((len_bytes, from)) = socket.receive(&mut buffer)? {
-            let Role::Soft(soft) = &*role else { continue };
-            let packet: &mut [u8; PACKET_LEN_MAX_BYTES] =
-                buffer.first_chunk_mut().expect("it is longer");
-            if len_bytes <= packet.len() && gate.admits(&packet[..len_bytes]) {
-                if let (true, _) = soft.handle(packet, len_bytes) {
-                    gate.sign(&mut packet[..len_bytes]);
-                    socket.send(&packet[..len_bytes], from);
-                }
-            }
-        }
-    }
+    let gate = Gate::of::<Sequencer>(keys, logs);
+    serve(
+        &socket,
+        gate,
+        &signals,
+        |packet, len_bytes, _| match &*role {
+            Role::Soft(soft) => soft.handle(packet, len_bytes).0.then_some(len_bytes),
+            Role::Kernel(_) => None,
+        },
+    )?;
     drop((control, attached));
     Ok(())
 }
