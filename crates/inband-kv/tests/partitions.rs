@@ -353,7 +353,7 @@ fn what_is_delivered_while_a_partition_waits_is_bounded() {
     let mut most = 0;
     for _ in 0..30 {
         client.send(over_both.repeat(50) + &over_one.repeat(50));
-        client.expect(&"+OK\r\n".repeat(100));
+        client.expect("+OK\r\n".repeat(100));
         most = most.max(behind.control.status().delivered_bytes as usize);
     }
     assert!(most > BOUND, "{most}");

@@ -577,7 +577,7 @@ fn draining_answers_what_was_taken() {
     client.send("INCR n\r\nPING\r\n");
     one.cluster.release_reversed();
     let refused = "-LOADING this replica takes no more commands because it is to be stopped; use another replica";
-    client.expect(&format!(":1\r\n{refused}\r\n+PONG\r\n"));
+    client.expect(format!(":1\r\n{refused}\r\n+PONG\r\n"));
     assert!(one.served.control.drain_and_wait(Duration::from_secs(5)));
     one.served.control.sync().unwrap();
     // Who comes now is told, and not left waiting.

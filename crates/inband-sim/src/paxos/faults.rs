@@ -169,19 +169,14 @@ impl World {
         let partition = rng.below(self.system.layout.partitions as u64) as usize;
         let replicas = &self.system.layout.replicas;
         let from = *rng.pick(replicas).expect("a cluster has replicas");
-        let Some(leader) = rng.pick(&self.system.layout.leaders).copied() else {
-            return None;
-        };
+        let leader = rng.pick(&self.system.layout.leaders).copied()?;
         let is_acceptor = self.system.layout.acceptors.contains(&node);
         let held = self.held_by_majority(partition);
-        let Some(host) = self
+        let host = self
             .host(from)
             .host
             .as_ref()
-            .filter(|_| is_acceptor && held > 0)
-        else {
-            return None;
-        };
+            .filter(|_| is_acceptor && held > 0)?;
         let mut header = Header::new(Type::Trim, u16::from(from), host.config().epoch);
         header.partition = partition as u16;
         header.floor = held + 1;
