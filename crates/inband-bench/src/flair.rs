@@ -59,7 +59,7 @@ pub struct FlairArgs {
     /// Where the switch's role runs: auto, xdp, xdp-generic or udp.
     #[arg(long, default_value_t = Dataplane::Auto)]
     dataplane: Dataplane,
-    /// Packets carry tags and replicas talk to each other over TLS, as `inband flair up` has it. Without
+    /// Packets carry tags and replicas talk to each other over TLS, as `inband up flair` has it. Without
     /// this neither: then what is measured is the protocol.
     #[arg(long)]
     secure: bool,

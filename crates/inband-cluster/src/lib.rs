@@ -30,7 +30,7 @@ const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub struct Service {
     /// For people.
     pub name: &'static str,
-    /// Its clusters are those of `inband COMMAND up`.
+    /// Its clusters are those of `inband up COMMAND`.
     pub command: &'static str,
 }
 
@@ -42,7 +42,7 @@ impl Service {
         let data = fs::canonicalize(data)?;
         let lock = StateLock::take(&data).with_context(|| {
             let (command, data) = (self.command, data.display());
-            format!("does another `inband {command} up` run in {data}?")
+            format!("does another `inband up {command}` run in {data}?")
         })?;
         Ok((data, lock))
     }

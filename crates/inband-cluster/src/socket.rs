@@ -24,7 +24,7 @@ impl Service {
     pub fn ask<R: DeserializeOwned>(&self, data: &Path, request: &impl Serialize) -> Result<R> {
         match line_json::call(&socket_in(data), request, CALL_LIMIT) {
             Err(error) if error.nobody_listens() => bail!(
-                "no {} cluster runs in {}; start one: inband {} up",
+                "no {} cluster runs in {}; start one: inband up {}",
                 self.name,
                 data.display(),
                 self.command

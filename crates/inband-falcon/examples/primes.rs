@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run --release -p inband-falcon --example primes                            # a cluster in this process
 //!
-//! inband falcon up --executors 0                                                   # or a real one:
+//! inband up falcon --executors 0                                                   # or a real one:
 //! cargo run --release -p inband-falcon --example primes -- worker 127.0.0.1:7480 .inband-falcon/keys.toml
 //! cargo run --release -p inband-falcon --example primes -- map 127.0.0.1:7480 .inband-falcon/keys.toml
 //! ```

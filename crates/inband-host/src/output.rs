@@ -58,3 +58,28 @@ pub fn error(text: Arguments<'_>) {
 pub fn is_complete() -> bool {
     !IS_LOST.load(Ordering::Relaxed)
 }
+
+/// A path as a word of a shell's command line.
+pub fn quoted(path: &std::path::Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn paths_are_one_word_of_a_shell() {
+        assert_eq!(quoted(Path::new("/var/lib/a-1.b")), "/var/lib/a-1.b");
+        assert_eq!(quoted(Path::new("my data")), "'my data'");
+        assert_eq!(quoted(Path::new("it's")), "'it'\\''s'");
+        assert_eq!(quoted(Path::new("$HOME")), "'$HOME'");
+    }
+}

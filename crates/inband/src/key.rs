@@ -65,7 +65,7 @@ pub enum KeyCommand {
 /// Options of `inband key list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Directory of a cluster of `inband up` or `inband flair up`.
+    /// Directory of a cluster of `inband up` or `inband up flair`.
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
     data: PathBuf,
     /// A key file instead.

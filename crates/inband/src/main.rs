@@ -13,6 +13,7 @@ mod exit_status;
 mod export;
 mod falcon;
 mod flair;
+mod grammar;
 mod import;
 mod inspect;
 mod key;
@@ -45,9 +46,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a cluster on this machine: three-way replicated, served to Redis clients.
+    /// Start a cluster on this machine, three-way replicated: `up`, or `up kv`, of the store for Redis clients; `up flair` and
+    /// `up falcon` of the others.
     Up(up::UpArgs),
-    /// Stop the cluster cleanly; its data stay.
+    /// Stop a cluster cleanly; its data stay. This and the next three find out which system --data holds.
     Down(operate::ClusterArgs),
     /// Roles, backends, epoch, leader, instances, counters.
     Status(operate::StatusArgs),
@@ -119,7 +121,15 @@ impl Command {
 fn main() -> ExitCode {
     program::start_logging();
     let cli = Cli::command().after_help(companions::help());
-    let command = Cli::from_arg_matches(&cli.get_matches())
+    let (words, note) = grammar::in_order(
+        std::env::args_os().collect(),
+        grammar::system_in,
+        grammar::system_that_runs,
+    );
+    if let Some(note) = note {
+        eprintln!("{note}");
+    }
+    let command = Cli::from_arg_matches(&cli.get_matches_from(words))
         .unwrap_or_else(|error| error.exit())
         .command;
     if command.only_prints() {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
+use inband_host::output::quoted;
 use inband_host::signals::StopSignals;
 use inband_lab::control::instances;
 use inband_lab::supervisor::remote;
@@ -111,13 +112,21 @@ impl UpArgs {
         })
     }
 
+    /// For commands about this cluster.
+    fn data_option(&self) -> String {
+        match self.directory().to_str() {
+            Some(DEFAULT_DATA) => String::new(),
+            _ => format!(" --data {}", quoted(self.directory())),
+        }
+    }
+
     fn redis_cli_options(&self) -> String {
         let tls = match self.resp_tls {
-            true => format!(" --tls --cacert {}", authority(self.directory()).display()),
+            true => format!(" --tls --cacert {}", quoted(&authority(self.directory()))),
             false => String::new(),
         };
         let password = match &self.password_file {
-            Some(file) => format!(" -a \"$(cat {})\"", file.display()),
+            Some(file) => format!(" -a \"$(cat {})\"", quoted(file)),
             None => String::new(),
         };
         tls + &password
@@ -188,7 +197,10 @@ fn up_detached(args: &UpArgs) -> Result<()> {
         println!("{line}");
     }
     show_start(&status, args)?;
-    println!("It runs in the background; `inband down` stops it cleanly, the data stay.");
+    println!(
+        "It runs in the background; `inband down{}` stops it cleanly, the data stay.",
+        args.data_option()
+    );
     Ok(())
 }
 
@@ -208,9 +220,8 @@ fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
         status.resp.port(),
         args.redis_cli_options()
     );
-    println!(
-        "try:   inband status | inband kill leader | inband kill acceptor/1 | inband bench kv"
-    );
+    let data = args.data_option();
+    println!("try:   inband status{data} | inband kill{data} leader | inband kill{data} acceptor/1 | inband bench kv");
     Ok(())
 }
 

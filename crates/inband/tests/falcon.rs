@@ -352,7 +352,7 @@ fn what_runs_ends_with_its_client_or_worker() {
     job.wait().expect("it ends");
     assert_eq!(processes_with(&falcon.data), Vec::<String>::new());
     let said = falcon.fails(&["status"]);
-    assert!(said.contains("inband falcon up"), "{said}");
+    assert!(said.contains("inband up falcon"), "{said}");
     // The keys stay as they were: others have a copy.
     let keys = std::fs::read(falcon.data.join("keys.toml")).expect("there are keys");
     falcon.up_again(&["--executors", "1"]);

@@ -52,7 +52,7 @@ fn survives(name: &str, options: &[&str]) {
     assert!(said.contains("over the limit of 1376 bytes"), "{said}");
     flair.succeeds(&["down"]);
     let (succeeded, said) = flair.run(&["status"]);
-    assert!(!succeeded && said.contains("inband flair up"), "{said}");
+    assert!(!succeeded && said.contains("inband up flair"), "{said}");
 }
 
 #[test]

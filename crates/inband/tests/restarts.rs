@@ -39,9 +39,20 @@ impl Running {
     fn run(&self, command: &str, options: &[&str]) -> Output {
         let data = self.dir.path().join("data");
         let mut process = Command::new(PROGRAM);
-        process.args(&self.system).arg(command);
+        process.arg(command);
+        match command {
+            "up" => process.args(&self.system),
+            _ => &mut process,
+        };
         process.arg("--data").arg(data).args(options);
         process.output().expect("it runs")
+    }
+
+    fn submit(&self, task: &[&str]) -> Output {
+        let data = self.dir.path().join("data");
+        let mut process = Command::new(PROGRAM);
+        process.args(["falcon", "submit", "--data"]).arg(data);
+        process.arg("--").args(task).output().expect("it runs")
     }
 
     /// What status says of a process.
@@ -133,7 +144,7 @@ fn a_process_of_falcon_that_dies_works_again() {
     let cluster = Running::up(&["falcon"], "processes", &options);
     cluster.dies("worker/0");
     cluster.dies("scheduler");
-    let output = cluster.run("submit", &["--", "echo", "done"]);
+    let output = cluster.submit(&["echo", "done"]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(output.stdout, b"done\n");
     cluster.stays_killed("worker/0");

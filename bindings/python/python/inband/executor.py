@@ -159,7 +159,7 @@ class Executor(_Maps, concurrent.futures.Executor):
     max_workers: executors to start here, by default one a CPU. Not together with an address. A text is an address.
     address: of a scheduler, `host:port`; by default `$INBAND_FALCON`. Without both, a scheduler and executors are started
         on this machine and end with this object.
-    key_file: of the cluster at that address, as `inband falcon up` prints it; by default `$INBAND_FALCON_KEY_FILE`.
+    key_file: of the cluster at that address, as `inband up falcon` prints it; by default `$INBAND_FALCON_KEY_FILE`.
     initializer, initargs: called once in every interpreter before the first of this executor's calls there; if it raises, the
         call fails with `InitializerFailed`. On a cluster, interpreters are shared by all clients.
     max_tasks_per_child: an interpreter ends after so many of this executor's calls.

@@ -12,7 +12,7 @@ use crate::row::{median, number, progress, Output, Quoted};
 
 const DURATION: Duration = Duration::from_secs(3);
 const DURATION_QUICK: Duration = Duration::from_millis(1200);
-/// Those of `inband flair up`.
+/// Those of `inband up flair`.
 const HEARTBEAT_MS: u64 = 10;
 const STEP_DOWN_MS: u64 = 50;
 /// After the failure, until throughput is compared with that of before.

@@ -29,7 +29,7 @@ use inband_cluster::scratch::retry;
 
 /// Key groups: few, so that keys share them.
 pub const GROUPS: u32 = 8;
-/// As `inband flair up` has them.
+/// As `inband up flair` has them.
 pub const HEARTBEAT_MS: u64 = 10;
 pub const STEP_DOWN_MS: u64 = 50;
 /// What can be done to it.

@@ -31,7 +31,7 @@ use super::SERVICE;
 use crate::host_process::Process;
 use crate::{lock, socket, wait_until_ready, End};
 
-/// What `inband flair up` is asked for.
+/// What `inband up flair` is asked for.
 #[derive(Debug, Clone)]
 pub struct FlairSpec {
     /// The `inband` program.
@@ -236,7 +236,7 @@ impl Cluster {
         }
     }
 
-    /// Wait so long for `inband flair down`. Has it come?
+    /// Wait so long for `inband down`. Has it come?
     pub fn wait_for_end(&self, limit: Duration) -> bool {
         self.shared.end.wait(limit)
     }
@@ -356,7 +356,7 @@ impl Shared {
         let host = self.resolve(role)?;
         ensure!(
             host.process.kill(),
-            "{} does not run; start it: inband flair restart {}",
+            "{} does not run; start it: inband restart {}",
             host.name(),
             host.name()
         );

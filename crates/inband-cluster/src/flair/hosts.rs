@@ -1,4 +1,4 @@
-//! The hosts of a cluster of `inband flair up`: their configurations, certificates and processes.
+//! The hosts of a cluster of `inband up flair`: their configurations, certificates and processes.
 
 use std::fs;
 use std::net::{SocketAddr, SocketAddrV4};

@@ -1,4 +1,4 @@
-//! The socket of a running `inband flair up`: what `status`, `kill`, `restart` and `down` of other processes use.
+//! The socket of a running `inband up flair`: what `status`, `kill`, `restart` and `down` of other processes use.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What `inband flair kill` and `restart` may be told.
+//! What `inband kill` and `restart` may be told.
 
 use anyhow::{bail, ensure, Context, Result};
 

@@ -39,7 +39,7 @@ const SCHEDULER: &str = "scheduler";
 /// The host from which clients use a cluster that has a network of its own.
 const CLIENT: &str = "client";
 
-/// What `inband falcon up` is asked for.
+/// What `inband up falcon` is asked for.
 #[derive(Debug, Clone)]
 pub struct FalconSpec {
     /// The `inband` program.
@@ -113,6 +113,11 @@ struct Shared {
     // In the order of removal: processes (in hosts), network, lock.
     _lab: Option<Lab>,
     _lock: StateLock,
+}
+
+/// Is, or was, there a cluster in this directory?
+pub fn is_in(data: &Path) -> bool {
+    host_dir(data, SCHEDULER).is_dir()
 }
 
 fn socket_of_scheduler(data: &Path) -> PathBuf {
@@ -202,7 +207,7 @@ impl Cluster {
         self.shared.status()
     }
 
-    /// Wait so long for `inband falcon down`. Has it come?
+    /// Wait so long for `inband down`. Has it come?
     pub fn wait_for_end(&self, limit: Duration) -> bool {
         self.shared.end.wait(limit)
     }
@@ -342,7 +347,7 @@ impl Shared {
         let _operation = lock(&self.operation);
         let host = self.named(name)?;
         if !host.kill() {
-            bail!("{name} does not run; start it: inband falcon restart {name}");
+            bail!("{name} does not run; start it: inband restart {name}");
         }
         Ok(name.to_owned())
     }

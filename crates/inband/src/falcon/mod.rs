@@ -15,6 +15,8 @@ mod worker;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use std::path::Path;
+
 use anyhow::Result;
 use clap::Subcommand;
 
@@ -59,6 +61,11 @@ impl FalconCommand {
     pub fn only_prints(&self) -> bool {
         matches!(self, FalconCommand::Status(_) | FalconCommand::Top(_))
     }
+}
+
+/// Is, or was, there a cluster of Falcon in this directory?
+pub fn is_in(data: &Path) -> bool {
+    cluster::is_in(data)
 }
 
 /// `inband falcon ...`.

@@ -1,4 +1,4 @@
-//! `inband falcon status`, `kill`, `restart`, `down`: talk to a running `inband falcon up`.
+//! `inband status`, `kill`, `restart`, `down`: talk to a running `inband up falcon`.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub struct ClusterArgs {
     pub data: PathBuf,
 }
 
-/// Options of `inband falcon status`.
+/// Options of `inband status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub struct RoleArgs {
     cluster: ClusterArgs,
 }
 
-/// `inband falcon status`.
+/// `inband status`.
 pub fn status(args: &StatusArgs) -> Result<()> {
     let status = remote::status(&args.cluster.data)?;
     let words = |status: &ClusterStatus| print!("{}", in_words(status));
@@ -114,14 +114,14 @@ fn scheduler_in_words(scheduler: &SchedulerStatus) -> String {
     text
 }
 
-/// `inband falcon kill`.
+/// `inband kill`.
 pub fn kill(args: &RoleArgs) -> Result<()> {
     let role = args.role.clone();
     println!("killed {}", done(args, &Request::Kill { role })?);
     Ok(())
 }
 
-/// `inband falcon restart`.
+/// `inband restart`.
 pub fn restart(args: &RoleArgs) -> Result<()> {
     let role = args.role.clone();
     println!("restarted {}", done(args, &Request::Restart { role })?);
@@ -135,7 +135,7 @@ fn done(args: &RoleArgs, request: &Request) -> Result<String> {
     }
 }
 
-/// `inband falcon down`.
+/// `inband down`.
 pub fn down(args: &ClusterArgs) -> Result<()> {
     remote::ask(&args.data, &Request::Down)?;
     background::wait_for_end(&args.data, &socket_in(&args.data));

@@ -19,10 +19,10 @@ pub struct ReachArgs {
     /// The scheduler. By default that of the cluster in --data.
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     scheduler: Option<SocketAddrV4>,
-    /// The cluster's key file, a copy of the one that `inband falcon up` has made.
+    /// The cluster's key file, a copy of the one that `inband up falcon` has made.
     #[arg(long, value_name = "FILE", requires = "scheduler")]
     key_file: Option<PathBuf>,
-    /// Directory of a cluster of `inband falcon up` on this machine.
+    /// Directory of a cluster of `inband up falcon` on this machine.
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR", conflicts_with = "scheduler")]
     data: PathBuf,
 }
@@ -94,7 +94,7 @@ pub fn must_be_safe(
         ensure!(
             no_key,
             "without a key, whoever can send packets to {address} can run commands on the workers; give --key-file FILE (a copy of the \
-             one that `inband falcon up` has made, or a new one of `inband key new`), or say --no-key to allow it"
+             one that `inband up falcon` has made, or a new one of `inband key new`), or say --no-key to allow it"
         );
     }
     tracing::warn!(

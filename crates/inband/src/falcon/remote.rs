@@ -1,4 +1,4 @@
-//! The socket of a running `inband falcon up`: what `status`, `kill`, `submit` and `down` of other processes use.
+//! The socket of a running `inband up falcon`: what `status`, `kill`, `submit` and `down` of other processes use.
 
 use std::path::Path;
 

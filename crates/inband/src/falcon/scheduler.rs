@@ -136,7 +136,7 @@ pub struct SchedulerArgs {
     /// The interface that has the address; xdp and xdp-generic attach to it.
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// Answer `inband falcon up` at this socket.
+    /// Answer `inband up falcon` at this socket.
     #[arg(long, value_name = "PATH", hide = true)]
     socket: Option<PathBuf>,
     #[command(flatten)]

@@ -99,7 +99,7 @@ impl SchedulerStatus {
     }
 }
 
-/// A process that `inband falcon up` has started.
+/// A process that `inband up falcon` has started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessEntry {
     /// `scheduler`, `worker/0`.

@@ -1,4 +1,4 @@
-//! `inband falcon up`: a whole Falcon cluster on this machine.
+//! `inband up falcon`: a whole Falcon cluster on this machine.
 
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
@@ -21,12 +21,13 @@ use super::worker::default_executors;
 use super::{operate, remote, DEFAULT_ADDRESS, DEFAULT_DATA};
 use inband_cluster::background;
 use inband_host::namespace::enter;
+use inband_host::output::quoted;
 
 const SELF_CHECK_TASKS: usize = 200;
 const SELF_CHECK_LIMIT: Duration = Duration::from_secs(10);
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Options of `inband falcon up`.
+/// Options of `inband up falcon`.
 #[derive(Debug, Args)]
 pub struct UpArgs {
     /// Tasks that this machine runs at a time, up to 1024. By default two a CPU. 0: none here; workers join from
@@ -54,7 +55,7 @@ pub struct UpArgs {
     /// Make no key: whoever can send packets to the scheduler or the workers can run commands there.
     #[arg(long)]
     no_key: bool,
-    /// Run in the background; stop with `inband falcon down`.
+    /// Run in the background; stop with `inband down`.
     #[arg(long)]
     detach: bool,
     /// Set for the background process that --detach starts.
@@ -78,10 +79,7 @@ impl UpArgs {
     }
 
     fn data_option(&self) -> String {
-        match self.data.to_str() {
-            Some(DEFAULT_DATA) => String::new(),
-            _ => format!(" --data {}", self.data.display()),
-        }
+        format!(" --data {}", quoted(&self.data))
     }
 }
 
@@ -112,7 +110,7 @@ fn up_detached(args: &UpArgs) -> Result<()> {
     })?;
     show_start(&status, args)?;
     println!(
-        "It runs in the background; `inband falcon down{}` stops it.",
+        "It runs in the background; `inband down{}` stops it.",
         args.data_option()
     );
     Ok(())
@@ -153,7 +151,7 @@ fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
         door.scheduler.to_string(),
         python_key.unwrap_or_default()
     );
-    println!("try:   inband falcon top{data} | inband falcon kill{data} scheduler");
+    println!("try:   inband falcon top{data} | inband kill{data} scheduler");
     Ok(())
 }
 

@@ -32,7 +32,7 @@ pub struct WorkerArgs {
     /// What it has that tasks may need, by name or number; for schedulers with --policy resources.
     #[arg(long = "resource", value_name = "NAME")]
     resources: Vec<String>,
-    /// What it is called in `inband falcon status`. By default this machine's name.
+    /// What it is called in `inband status`. By default this machine's name.
     #[arg(long)]
     name: Option<String>,
     /// The interpreter for tasks of Python, which finds the package `inband`.

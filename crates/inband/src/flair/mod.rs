@@ -24,7 +24,7 @@ pub enum FlairCommand {
     Restart(operate::RoleArgs),
     /// Run one host, in the foreground.
     Run {
-        /// The host's configuration (TOML; `inband flair up` writes some to look at).
+        /// The host's configuration (TOML; `inband up flair` writes some to look at).
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
         /// A replica: begin a new group, with this host as its only voter; the others join it. Once ever.

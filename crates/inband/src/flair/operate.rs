@@ -1,4 +1,4 @@
-//! `inband flair status`, `kill`, `restart`, `down`: talk to a running `inband flair up`.
+//! `inband status`, `kill`, `restart`, `down`: talk to a running `inband up flair`.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub struct ClusterArgs {
     data: PathBuf,
 }
 
-/// Options of `inband flair status`.
+/// Options of `inband status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub struct RoleArgs {
     cluster: ClusterArgs,
 }
 
-/// `inband flair status`.
+/// `inband status`.
 pub fn status(args: &StatusArgs) -> Result<()> {
     let status = remote::status(&args.cluster.data)?;
     args.form.show(&status, print, print_counters)
@@ -136,14 +136,14 @@ fn sessions_in_words(backend: &str, sessions: &[SwitchStatus]) -> String {
     format!("{part} ({backend}), {session} {ids}, {unstable_groups} groups unstable")
 }
 
-/// `inband flair kill`.
+/// `inband kill`.
 pub fn kill(args: &RoleArgs) -> Result<()> {
     let role = args.role.clone();
     println!("killed {}", done(args, &Request::Kill { role })?);
     Ok(())
 }
 
-/// `inband flair restart`.
+/// `inband restart`.
 pub fn restart(args: &RoleArgs) -> Result<()> {
     let role = args.role.clone();
     println!("restarted {}", done(args, &Request::Restart { role })?);
@@ -157,7 +157,7 @@ fn done(args: &RoleArgs, request: &Request) -> Result<String> {
     }
 }
 
-/// `inband flair down`.
+/// `inband down`.
 pub fn down(args: &ClusterArgs) -> Result<()> {
     let durability = remote::status(&args.data)?.durability;
     remote::ask(&args.data, &Request::Down)?;
@@ -166,7 +166,7 @@ pub fn down(args: &ClusterArgs) -> Result<()> {
         "stopped; {}",
         match durability {
             Durability::Memory => "what it stored was in memory and is gone",
-            Durability::Sync => "its data stay, and the next `inband flair up` goes on with them",
+            Durability::Sync => "its data stay, and the next `inband up flair` goes on with them",
         }
     );
     Ok(())

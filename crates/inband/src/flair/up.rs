@@ -1,4 +1,4 @@
-//! `inband flair up`: a whole FLAIR cluster on this machine.
+//! `inband up flair`: a whole FLAIR cluster on this machine.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,6 +9,7 @@ use clap::Args;
 use inband_flair::config::Balance;
 use inband_flair::limits::SETS_MAX;
 use inband_flair::reads::Reads;
+use inband_host::output::quoted;
 use inband_host::signals::StopSignals;
 use inband_kv::access::Access;
 use inband_lab::certificates::authority;
@@ -31,7 +32,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 const STEP_DOWN_MS: u64 = 50;
 const SYNC_STEP_DOWN_MS: u64 = 250;
 
-/// Options of `inband flair up`.
+/// Options of `inband up flair`.
 #[derive(Debug, Args)]
 pub struct UpArgs {
     /// Replica sets: keys are spread over them, and each has a leader and followers of its own.
@@ -86,7 +87,7 @@ pub struct UpArgs {
     /// Redis clients must speak TLS: redis-cli --tls --cacert DIR/authority/ca.pem
     #[arg(long, conflicts_with = "no_tls")]
     resp_tls: bool,
-    /// Run in the background; stop with `inband flair down`.
+    /// Run in the background; stop with `inband down`.
     #[arg(long)]
     detach: bool,
     /// Set for the background process that --detach starts.
@@ -136,11 +137,11 @@ impl UpArgs {
 
     fn redis_cli_options(&self) -> String {
         let tls = match self.resp_tls {
-            true => format!(" --tls --cacert {}", authority(&self.data).display()),
+            true => format!(" --tls --cacert {}", quoted(&authority(&self.data))),
             false => String::new(),
         };
         let password = match &self.password_file {
-            Some(file) => format!(" -a \"$(cat {})\"", file.display()),
+            Some(file) => format!(" -a \"$(cat {})\"", quoted(file)),
             None => String::new(),
         };
         tls + &password
@@ -180,7 +181,8 @@ fn up_detached(args: &UpArgs) -> Result<()> {
     said.lines().take(1).for_each(|line| println!("{line}"));
     show_start(&status, args)?;
     println!(
-        "It runs in the background; `inband flair down` stops it. {}",
+        "It runs in the background; `inband down --data {}` stops it. {}",
+        quoted(&args.data),
         what_stays(status.durability)
     );
     Ok(())
@@ -201,7 +203,8 @@ fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
         status.resp.port(),
         args.redis_cli_options()
     );
-    println!("try:   inband flair status | inband flair kill switch | inband flair kill leader");
+    let data = quoted(&args.data);
+    println!("try:   inband status --data {data} | inband kill switch --data {data} | inband kill leader --data {data}");
     Ok(())
 }
 
@@ -212,7 +215,7 @@ pub fn what_stays(durability: Durability) -> &'static str {
             "The data are in the replicas' memory: they survive any minority of them, not the end."
         }
         Durability::Sync => {
-            "The data stay in the replicas' logs; the next `inband flair up` goes on with them."
+            "The data stay in the replicas' logs; the next `inband up flair` goes on with them."
         }
     }
 }

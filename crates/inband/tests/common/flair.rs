@@ -50,9 +50,16 @@ impl Flair {
     }
 
     pub fn run(&self, args: &[&str]) -> (bool, String) {
+        let (command, options) = args.split_first().expect("a command");
+        let system = if *command == "up" {
+            &["flair"][..]
+        } else {
+            &[]
+        };
         let output = Command::new(PROGRAM)
-            .arg("flair")
-            .args(args)
+            .arg(command)
+            .args(system)
+            .args(options)
             .arg("--data")
             .arg(&self.data)
             .output()
