@@ -74,12 +74,12 @@ pub enum SubmitError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// A read.
-    #[error("no switch and replica answered in {0} ms; is the cluster up? `inband status` shows it")]
+    #[error(
+        "no switch and replica answered in {0} ms; is the cluster up? `inband status` shows it"
+    )]
     NoAnswer(u64),
     /// A write that was never sent.
-    #[error(
-        "no session could be opened in {0} ms; is the cluster up? `inband status` shows it"
-    )]
+    #[error("no session could be opened in {0} ms; is the cluster up? `inband status` shows it")]
     NoSession(u64),
 }
 
