@@ -422,7 +422,7 @@ impl Lie {
         let from = (to & !0xff) | 99;
         let start = (self.kind, to, from, self.term, self.log_term, self.index);
         let middle = (self.entries, self.commit, 0u64, self.snapshot);
-        let part = (self.part, self.is_last_part);
+        let part = (0u64, self.part, self.is_last_part);
         let end = (0u64, false, 0u64, Vec::<u8>::new(), 0i64);
         let bytes = postcard::to_stdvec(&(start, middle, part, end)).expect("it is written");
         postcard::from_bytes(&bytes).expect("it is a message")

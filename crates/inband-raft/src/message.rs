@@ -70,6 +70,8 @@ pub struct RaftMessage {
     commit: u64,
     commit_term: u64,
     snapshot: Option<Snapshot>,
+    /// Of parts of a snapshot and their answers: which transfer they belong to. A leader uses no number twice in its term.
+    transfer: u64,
     /// Of a part of a snapshot its number; of an acknowledgement that of the part which is next.
     part: u64,
     is_last_part: bool,
@@ -102,7 +104,7 @@ const KINDS: [pb::MessageType; 15] = [
     pb::MessageType::MsgRequestPreVoteResponse,
 ];
 
-/// Parts of the snapshot at `index` were taken. The library knows nothing of parts.
+/// Parts of a snapshot were taken, or refused. The library knows nothing of parts.
 const PARTS_TAKEN: u8 = KINDS.len() as u8;
 
 impl Entry {
@@ -236,6 +238,7 @@ impl RaftMessage {
             commit: message.commit,
             commit_term: message.commit_term,
             snapshot: has_snapshot.then(|| Snapshot::of(message.get_snapshot())),
+            transfer: 0,
             part: 0,
             is_last_part: false,
             request_snapshot: message.request_snapshot,
@@ -307,6 +310,14 @@ impl RaftMessage {
         Some((snapshot, self.part, self.is_last_part))
     }
 
+    pub(crate) fn transfer(&self) -> u64 {
+        self.transfer
+    }
+
+    pub(crate) fn set_transfer(&mut self, transfer: u64) {
+        self.transfer = transfer;
+    }
+
     pub(crate) fn part_len_bytes(&self) -> usize {
         self.snapshot.as_ref().map_or(0, |s| s.data.len())
     }
@@ -322,18 +333,19 @@ impl RaftMessage {
     }
 
     /// The answer to a part: all before this one were taken.
-    pub(crate) fn parts_taken(&self, snapshot_index: u64, next: u64) -> RaftMessage {
+    pub(crate) fn parts_taken(&self, next: u64) -> RaftMessage {
         RaftMessage {
             kind: PARTS_TAKEN,
             to: self.from,
             from: self.to,
             term: self.term,
             log_term: 0,
-            index: snapshot_index,
+            index: 0,
             entries: Vec::new(),
             commit: 0,
             commit_term: 0,
             snapshot: None,
+            transfer: self.transfer,
             part: next,
             is_last_part: false,
             request_snapshot: 0,
@@ -348,10 +360,19 @@ impl RaftMessage {
         self.kind == PARTS_TAKEN
     }
 
-    /// If it acknowledges parts: of the snapshot at which index, and which part is next.
-    pub(crate) fn acknowledged_parts(&self) -> Option<(u64, u64)> {
+    /// The answer to a part that is of no use to its receiver.
+    pub(crate) fn parts_refused(&self) -> RaftMessage {
+        RaftMessage {
+            reject: true,
+            ..self.parts_taken(0)
+        }
+    }
+
+    /// If it answers parts: of which transfer, and which part is next; `None` if they are refused.
+    pub(crate) fn answered_parts(&self) -> Option<(u64, Option<u64>)> {
+        let next = (!self.reject).then_some(self.part);
         self.is_part_acknowledgement()
-            .then_some((self.index, self.part))
+            .then_some((self.transfer, next))
     }
 
     /// `None`: of a kind that peers do not send.

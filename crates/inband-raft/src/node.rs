@@ -108,6 +108,8 @@ pub struct RaftNode<M: StateMachine> {
     /// Another node's state is being written, a slice with each call.
     is_installing: bool,
     sending: Vec<Sending<M::Frozen>>,
+    /// Snapshots that were begun to be sent.
+    transfers: u64,
     receiving: Option<Receiving<M>>,
     /// The state of the snapshot that the library has.
     received: Option<(u64, M)>,
@@ -184,6 +186,7 @@ impl<M: StateMachine> RaftNode<M> {
             unsynced: None,
             is_installing: false,
             sending: Vec::new(),
+            transfers: 0,
             receiving: None,
             received: None,
             snapshots: Vec::new(),
@@ -317,8 +320,8 @@ impl<M: StateMachine> RaftNode<M> {
         if self.is_stalled() || message.to != self.id() || !message.is_sound(last) {
             return;
         }
-        if let Some((snapshot, next)) = message.acknowledged_parts() {
-            return self.on_parts_taken(message.from, snapshot, next);
+        if let Some((transfer, next)) = message.answered_parts() {
+            return self.on_parts_answered(message.from, transfer, next);
         }
         if message.has_snapshot() && !self.is_for_library(&message) {
             return;

@@ -10,8 +10,8 @@ use crate::machine::Frozen;
 use crate::message::{RaftMessage, Snapshot};
 
 /// Parts on their way to one peer.
-const WINDOW_PARTS: usize = 4;
-/// Parts that are not acknowledged for so many ticks are sent again; then after twice as many, and so on.
+pub(crate) const WINDOW_PARTS: usize = 4;
+/// Parts that are not acknowledged for so many ticks are sent again.
 const RESEND_TICKS: usize = 10;
 
 /// A snapshot that is being sent.
@@ -69,11 +69,15 @@ impl<F: Frozen> Sending<F> {
             .with_part(self.first + at as u64, is_last, data)
     }
 
+    /// Which transfer it is.
+    pub fn number(&self) -> u64 {
+        self.message.transfer()
+    }
+
     /// The peer waits for the part of this number.
-    pub fn acknowledged(&mut self, snapshot: u64, next: u64) {
-        let is_of_this = self.message.snapshot_index() == Some(snapshot);
+    pub fn acknowledged(&mut self, next: u64) {
         let end = self.first + self.unacknowledged.len() as u64;
-        if is_of_this && (self.first + 1..=end).contains(&next) {
+        if (self.first + 1..=end).contains(&next) {
             self.unacknowledged.drain(..(next - self.first) as usize);
             self.first = next;
             self.silent_ticks = 0;
@@ -88,8 +92,7 @@ impl<F: Frozen> Sending<F> {
     /// A tick of the clock. What is to be sent again goes to `out`.
     pub fn tick(&mut self, out: &mut Vec<RaftMessage>) {
         self.silent_ticks += 1;
-        let times = self.silent_ticks / RESEND_TICKS;
-        if self.silent_ticks % RESEND_TICKS == 0 && times.is_power_of_two() {
+        if self.silent_ticks % RESEND_TICKS == 0 {
             out.extend((0..self.unacknowledged.len()).map(|at| self.message(at)));
         }
     }
@@ -104,6 +107,7 @@ impl<F: Frozen> Sending<F> {
 pub(crate) struct Receiving<M> {
     from: u64,
     term: u64,
+    transfer: u64,
     snapshot: Snapshot,
     pub state: M,
     /// The part that it waits for.
@@ -117,6 +121,7 @@ impl<M: Default> Receiving<M> {
         Receiving {
             from: message.from,
             term: message.term(),
+            transfer: message.transfer(),
             snapshot: snapshot.without_data(),
             state: M::default(),
             next: 0,
@@ -124,9 +129,9 @@ impl<M: Default> Receiving<M> {
         }
     }
 
-    /// Is it of the same snapshot?
+    /// Is it of the same transfer? Another one of the same snapshot may have other parts.
     pub fn is_of(&self, message: &RaftMessage, snapshot: &Snapshot) -> bool {
-        (self.from, self.term) == (message.from, message.term())
+        (self.from, self.term, self.transfer) == (message.from, message.term(), message.transfer())
             && self.snapshot == snapshot.without_data()
     }
 }

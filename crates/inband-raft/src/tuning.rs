@@ -27,8 +27,7 @@ pub struct Tuning {
     pub slice_bytes: usize,
     /// Applied entries kept for peers that are behind, in memory: a journal keeps the state instead.
     pub keep_entries: usize,
-    /// A peer that is silent for so many ticks while it is sent a snapshot, or after it has got all of it, is asked again
-    /// what it lacks.
+    /// A peer that is silent for so many ticks while it is sent a snapshot is asked again what it lacks.
     pub snapshot_wait_ticks: usize,
 }
 

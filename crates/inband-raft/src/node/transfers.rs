@@ -5,13 +5,17 @@ use raft::{ProgressState, SnapshotStatus};
 use super::{Outcome, RaftNode};
 use crate::machine::StateMachine;
 use crate::message::{RaftMessage, Snapshot};
-use crate::transfer::{Receiving, Sending};
+use crate::transfer::{Receiving, Sending, WINDOW_PARTS};
 
 /// The log is shortened even if a peer that was sent a snapshot lacks them once it has this many applied entries.
 const HELD_ENTRIES_MAX: usize = 1 << 20;
 /// Such a peer may make no progress, because it writes the state to its disk, for so many times
 /// [`crate::Tuning::snapshot_wait_ticks`].
 const HELD_WAITS: usize = 10;
+
+/// A peer that has got all parts has said so after that many ticks, or its answer was lost: then it is asked. One that writes
+/// the state to its disk answers when it has done that.
+const FOLLOW_UP_TICKS: usize = 10;
 
 /// A peer that was sent a snapshot, and does not have all that followed it: that must stay in the log.
 pub(super) struct Behind {
@@ -23,8 +27,10 @@ pub(super) struct Behind {
 
 impl<M: StateMachine> RaftNode<M> {
     /// The library has begun to send a snapshot.
-    pub(super) fn begin_sending(&mut self, message: RaftMessage, index: u64) {
+    pub(super) fn begin_sending(&mut self, mut message: RaftMessage, index: u64) {
         let to = message.to;
+        self.transfers += 1;
+        message.set_transfer(self.transfers);
         self.stop_sending(to);
         let log = self.raw.mut_store();
         // The library asks for the state with the message.
@@ -78,15 +84,18 @@ impl<M: StateMachine> RaftNode<M> {
         }
     }
 
-    pub(super) fn on_parts_taken(&mut self, from: u64, snapshot: u64, next: u64) {
-        let Some(at) = self.sending.iter().position(|s| s.to() == from) else {
+    pub(super) fn on_parts_answered(&mut self, from: u64, transfer: u64, next: Option<u64>) {
+        let is_it = |s: &Sending<M::Frozen>| (s.to(), s.number()) == (from, transfer);
+        let Some(at) = self.sending.iter().position(is_it) else {
             return;
         };
-        self.sending[at].acknowledged(snapshot, next);
+        let Some(next) = next else {
+            return self.give_up_sending(from);
+        };
+        self.sending[at].acknowledged(next);
         if self.sending[at].is_done() {
             self.stop_sending(from);
-            let wait = self.tuning.snapshot_wait_ticks;
-            self.snapshots.push((from, wait));
+            self.snapshots.push((from, FOLLOW_UP_TICKS));
         }
     }
 
@@ -97,11 +106,9 @@ impl<M: StateMachine> RaftNode<M> {
         }
         let given_up = self.sending.iter().filter(|s| s.is_given_up(wait_ticks));
         let given_up: Vec<u64> = given_up.map(Sending::to).collect();
-        for peer in given_up {
-            self.stop_sending(peer);
-            self.behind.retain(|behind| behind.peer != peer);
-            self.raw.report_snapshot(peer, SnapshotStatus::Failure);
-        }
+        given_up
+            .into_iter()
+            .for_each(|peer| self.give_up_sending(peer));
         for behind in &mut self.behind {
             behind.silent_ticks += 1;
         }
@@ -111,6 +118,13 @@ impl<M: StateMachine> RaftNode<M> {
                 self.stop_receiving();
             }
         }
+    }
+
+    /// The library finds out what the peer lacks, and begins again.
+    fn give_up_sending(&mut self, peer: u64) {
+        self.stop_sending(peer);
+        self.behind.retain(|behind| behind.peer != peer);
+        self.raw.report_snapshot(peer, SnapshotStatus::Failure);
     }
 
     fn stop_receiving(&mut self) {
@@ -128,13 +142,18 @@ impl<M: StateMachine> RaftNode<M> {
             return false;
         }
         if !self.needs(snapshot) {
-            // The library says what this node has.
+            // The library says what this node has. The first snapshot for a new peer is of before it was one.
             self.stop_receiving();
+            self.outgoing.push(message.parts_refused());
             return true;
         }
         let current = self.receiving.as_ref();
         if current.is_none_or(|current| !current.is_of(message, snapshot)) {
             if number != 0 {
+                // Others may have been overtaken; but not so many.
+                if number >= WINDOW_PARTS as u64 {
+                    self.outgoing.push(message.parts_refused());
+                }
                 return false;
             }
             self.stop_receiving();
@@ -152,7 +171,7 @@ impl<M: StateMachine> RaftNode<M> {
             receiving.next += 1;
             receiving.silent_ticks = 0;
         }
-        let answer = message.parts_taken(snapshot.index, receiving.next);
+        let answer = message.parts_taken(receiving.next);
         self.outgoing.push(answer);
         if !(is_next && is_last) {
             return false;

@@ -1,0 +1,132 @@
+//! Snapshots in many parts, over a network that delays, reorders, and for some time loses messages.
+#![allow(missing_docs)]
+
+use inband_raft::{Frozen, RaftMessage, RaftNode, StateMachine, Tuning};
+
+const TUNING: Tuning = Tuning {
+    heartbeat_ticks: 2,
+    election_ticks: 10,
+    append_bytes_max: 256 << 10,
+    appends_max: 1,
+    batch_appends: true,
+    quiet_commits: true,
+    caught_up_entries: 256,
+    compact_entries: 16,
+    slice_bytes: 20,
+    keep_entries: 16,
+    snapshot_wait_ticks: 200,
+};
+const NODES: u8 = 5;
+const LOSSY_TICKS: u64 = 100;
+/// Nobody waits for long once nothing is lost any more.
+const TICKS: u64 = 350;
+
+/// Numbers, in the order in which they were applied: of the last ones as many as make several parts.
+#[derive(Debug, Default, Clone, PartialEq)]
+struct Numbers(Vec<u64>);
+
+struct Rest(Vec<u64>);
+
+impl StateMachine for Numbers {
+    type Command<'a> = u64;
+    type Output = u64;
+    type Frozen = Rest;
+
+    fn apply(&mut self, _index: u64, command: &[u8]) -> Option<u64> {
+        let number = postcard::from_bytes(command).ok()?;
+        self.0.push(number);
+        let old = self.0.len().saturating_sub(40);
+        self.0.drain(..old);
+        Some(number)
+    }
+
+    fn freeze(&self) -> Rest {
+        Rest(self.0.clone())
+    }
+
+    fn restore_part(&mut self, part: &[u8]) -> bool {
+        let numbers = part.chunks_exact(8);
+        self.0
+            .extend(numbers.map(|n| u64::from_le_bytes(n.try_into().expect("8 bytes"))));
+        part.len() % 8 == 0
+    }
+}
+
+impl Frozen for Rest {
+    fn next_part(&mut self, len_bytes: usize) -> Option<Vec<u8>> {
+        let count = (len_bytes / 8).max(1).min(self.0.len());
+        let part: Vec<u8> = self.0.drain(..count).flat_map(u64::to_le_bytes).collect();
+        (!part.is_empty()).then_some(part)
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
+
+/// All nodes are taken in, while the leader is written to; the last ones when they come back with other logs, too.
+fn play(seed: u64) {
+    let mut random = Random(seed * 0x9e37_79b9_7f4a_7c15 + 1);
+    let mut network: Vec<(u64, RaftMessage)> = Vec::new();
+    let mut lives = 0;
+    let mut start = |node| {
+        lives += 1;
+        RaftNode::<Numbers>::in_memory(node, lives << 8, TUNING).expect("it begins")
+    };
+    let mut nodes: Vec<_> = (0..NODES).map(&mut start).collect();
+    let founder = nodes.remove(0).found().expect("it is empty");
+    nodes.insert(0, founder);
+    let is_busy = random.below(2) == 0;
+    for now in 0..TICKS * 10 {
+        let is_lossy = now < LOSSY_TICKS * 10;
+        if is_lossy && random.below(300) == 0 {
+            // Only those whose loss the group survives.
+            let node = NODES - 1 - random.below(2) as u8;
+            nodes[usize::from(node)] = start(node);
+        }
+        let wanted: Vec<u64> = nodes.iter().map(RaftNode::id).collect();
+        for node in &mut nodes {
+            if now % 10 == 0 {
+                node.tick();
+                node.steer_voters(&wanted);
+            }
+            if node.is_leader() && (is_busy || now < 500) && random.below(3) == 0 {
+                node.propose(now, &now);
+            }
+        }
+        let due = network.extract_if(.., |(at, _)| *at <= now);
+        let due: Vec<_> = due.collect();
+        for (_, message) in due {
+            let to = usize::from(inband_raft::node_of(message.to));
+            nodes[to].on_message(message);
+        }
+        for node in &mut nodes {
+            for message in node.advance().expect("there is no disk").messages {
+                if !(is_lossy && random.below(10) == 0) {
+                    network.push((now + 1 + random.below(3), message));
+                }
+            }
+        }
+    }
+    for node in &nodes {
+        let (voters, learners) = node.peers();
+        assert!(
+            voters.len() == usize::from(NODES) && learners.is_empty(),
+            "seed {seed}: {voters:?}, {learners:?} as {} sees it at {}",
+            node.id() & 0xff,
+            node.applied()
+        );
+    }
+}
+
+#[test]
+fn all_are_taken_in_over_a_bad_network() {
+    (1..200).for_each(play);
+}
