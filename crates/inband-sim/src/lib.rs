@@ -21,6 +21,7 @@ pub mod paxos;
 mod queue;
 mod rng;
 mod run;
+pub mod sequencer;
 pub mod stats;
 pub mod system;
 pub mod trace;
@@ -44,4 +45,5 @@ pub const SYSTEMS: &[command::Entry] = &[
     command::Entry::of::<paxos::Paxos>(),
     command::Entry::of::<flair::Flair>(),
     command::Entry::of::<falcon::Falcon>(),
+    command::Entry::of::<sequencer::Sequencer>(),
 ];
