@@ -1,12 +1,12 @@
 //! Snapshots on their way between two nodes, in numbered parts: a whole state would hold up sender, link and receiver.
-//! The receiver takes parts in their order and acknowledges with the number of the next one. Every part is a message of
+//! The receiver keeps parts that overtake others, and acknowledges with the number of the next one that it lacks. Every part is a message of
 //! the library's kind MsgSnapshot; the library is given the last one only.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use crate::machine::Frozen;
+use crate::machine::{Frozen, StateMachine};
 use crate::message::{RaftMessage, Snapshot};
 
 /// Parts on their way to one peer.
@@ -112,10 +112,12 @@ pub(crate) struct Receiving<M> {
     pub state: M,
     /// The part that it waits for.
     pub next: u64,
+    /// Parts that have overtaken it, and whether each is the last one.
+    early: BTreeMap<u64, (Bytes, bool)>,
     pub silent_ticks: usize,
 }
 
-impl<M: Default> Receiving<M> {
+impl<M: StateMachine> Receiving<M> {
     /// Begin with the first part of a snapshot.
     pub fn new(message: &RaftMessage, snapshot: &Snapshot) -> Receiving<M> {
         Receiving {
@@ -125,8 +127,33 @@ impl<M: Default> Receiving<M> {
             snapshot: snapshot.without_data(),
             state: M::default(),
             next: 0,
+            early: BTreeMap::new(),
             silent_ticks: 0,
         }
+    }
+
+    /// Was it begun after the transfer of this message?
+    pub fn is_later_than(&self, message: &RaftMessage) -> bool {
+        (self.from, self.term) == (message.from, message.term())
+            && self.transfer > message.transfer()
+    }
+
+    /// Take a part. True: it was the last one that was missing. `None`: it is damaged.
+    pub fn take(&mut self, number: u64, is_last: bool, data: &Bytes) -> Option<bool> {
+        if (self.next..self.next + WINDOW_PARTS as u64).contains(&number) {
+            self.early.insert(number, (data.clone(), is_last));
+        }
+        while let Some((data, is_last)) = self.early.remove(&self.next) {
+            if !data.is_empty() && !self.state.restore_part(&data) {
+                return None;
+            }
+            self.next += 1;
+            self.silent_ticks = 0;
+            if is_last {
+                return Some(true);
+            }
+        }
+        Some(false)
     }
 
     /// Is it of the same transfer? Another one of the same snapshot may have other parts.

@@ -149,11 +149,12 @@ impl<M: StateMachine> RaftNode<M> {
         }
         let current = self.receiving.as_ref();
         if current.is_none_or(|current| !current.is_of(message, snapshot)) {
-            if number != 0 {
-                // Others may have been overtaken; but not so many.
-                if number >= WINDOW_PARTS as u64 {
-                    self.outgoing.push(message.parts_refused());
-                }
+            if current.is_some_and(|current| current.is_later_than(message)) {
+                return false;
+            }
+            // The first ones may have been overtaken, but not so many.
+            if number >= WINDOW_PARTS as u64 {
+                self.outgoing.push(message.parts_refused());
                 return false;
             }
             self.stop_receiving();
@@ -162,18 +163,13 @@ impl<M: StateMachine> RaftNode<M> {
         let Some(receiving) = &mut self.receiving else {
             return false;
         };
-        let is_next = number == receiving.next;
-        if is_next {
-            if !snapshot.data.is_empty() && !receiving.state.restore_part(&snapshot.data) {
-                self.stop_receiving();
-                return false;
-            }
-            receiving.next += 1;
-            receiving.silent_ticks = 0;
-        }
+        let Some(is_whole) = receiving.take(number, is_last, &snapshot.data) else {
+            self.stop_receiving();
+            return false;
+        };
         let answer = message.parts_taken(receiving.next);
         self.outgoing.push(answer);
-        if !(is_next && is_last) {
+        if !is_whole {
             return false;
         }
         let received = self.receiving.take();
