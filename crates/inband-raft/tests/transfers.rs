@@ -101,8 +101,8 @@ fn play(seed: u64) {
                 node.propose(now, &now);
             }
         }
-        let due = network.extract_if(.., |(at, _)| *at <= now);
-        let due: Vec<_> = due.collect();
+        let (due, later): (Vec<_>, Vec<_>) = network.into_iter().partition(|(at, _)| *at <= now);
+        network = later;
         for (_, message) in due {
             let to = usize::from(inband_raft::node_of(message.to));
             nodes[to].on_message(message);
