@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+import inband.executor
+import inband.output
 from inband import DependencyFailed, Executor, InitializerFailed, InterpreterEnded
 
 
@@ -534,3 +536,109 @@ def test_what_a_task_prints_comes_with_its_result(executor):
     with pytest.raises(ValueError, match="so"):
         failed.result(30)
     assert failed.output == "before it fails\n"
+
+
+def run_script(script):
+    """Its standard output. A script that hangs is ended, and the test with it."""
+    ended = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=30, check=True)
+    return ended.stdout.split()
+
+
+def test_a_callback_that_exits_ends_no_other():
+    script = """
+import sys, time, inband
+with inband.Executor(1) as executor:
+    def interrupt(_):
+        raise KeyboardInterrupt
+    first, second = executor.submit(time.sleep, 0.3), executor.submit(time.sleep, 0.3)
+    first.add_done_callback(lambda _: sys.exit(1))
+    first.add_done_callback(lambda _: print("first", flush=True))
+    second.add_done_callback(interrupt)
+    second.add_done_callback(lambda _: print("second", flush=True))
+"""
+    assert run_script(script) == ["first", "second"]
+
+
+def test_a_callback_runs_while_the_interpreter_ends():
+    """Python 3.12 starts no threads then (3.11 and 3.13 do), so the script refuses to start any."""
+    script = """
+import atexit, threading, time, inband
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+executor = inband.Executor(2)
+first, second = executor.submit(time.sleep, 0.5), executor.submit(time.sleep, 1)
+first.add_done_callback(lambda _: print(second.exception(20), flush=True))
+second.add_done_callback(lambda _: print("second", flush=True))
+atexit.register(setattr, threading.Thread, "start", refuse)
+"""
+    assert run_script(script) == ["None", "second"]
+
+
+def test_a_process_forked_while_a_callback_runs_ends():
+    script = """
+import os, signal, sys, threading, time, inband
+begun, go_on = threading.Event(), threading.Event()
+with inband.Executor(1) as executor:
+    executor.submit(time.sleep, 0.5).add_done_callback(lambda _: (begun.set(), go_on.wait()))
+    assert begun.wait(20)
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(0)
+    end_s = time.monotonic() + 5
+    while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.monotonic() < end_s:
+        time.sleep(0.01)
+    if ended == (0, 0):
+        os.kill(pid, signal.SIGKILL)
+    go_on.set()
+print(ended == (pid, 0))
+"""
+    assert run_script(script) == ["True"]
+
+
+def test_an_executors_threads_end_with_it():
+    def threads():
+        return [thread for thread in threading.enumerate() if thread not in before]
+
+    before = threading.enumerate()
+    with Executor(1) as executor:
+        assert executor.submit(add, 1).result(30) == 2
+    with pytest.raises(ConnectionError):
+        Executor("127.0.0.1:1")
+    Executor(1)
+    wait_until(lambda: not threads())
+
+
+def test_shutdown_waits_for_a_result_that_is_being_told(monkeypatch):
+    tell, is_telling = inband.executor._tell, threading.Event()
+
+    def tell_slowly(future, kind, said):
+        if kind != inband.executor._STARTED:
+            is_telling.set()
+            time.sleep(0.5)
+        tell(future, kind, said)
+
+    monkeypatch.setattr(inband.executor, "_tell", tell_slowly)
+    executor, seen = Executor(1), []
+    future = executor.submit(time.sleep, 0.2)
+    future.add_done_callback(seen.append)
+    assert is_telling.wait(30)
+    executor.shutdown()
+    assert future.done() and seen == [future]
+
+
+def test_a_tasks_standard_output_can_be_pickled_and_copied(executor):
+    def keep():
+        stream = sys.stdout
+        return lambda: stream
+
+    assert executor.submit(keep).result(30)() is sys.stdout
+
+    def copies():
+        import copy
+
+        return [copied is sys.stdout for copied in (copy.copy(sys.stdout), copy.deepcopy(sys.stdout))]
+
+    assert executor.submit(copies).result(30) == [True, True]
+    assert not hasattr(inband.output.KeptOutput.__new__(inband.output.KeptOutput), "encoding")

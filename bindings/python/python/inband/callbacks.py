@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 import collections
+import logging
+import os
 import threading
 from typing import Callable
 
-#: A thread without callbacks ends after so long.
-_IDLE_S = 1.0
+# `concurrent.futures` logs there what the callbacks that it calls itself raise.
+_logger = logging.getLogger("concurrent.futures")
 
 
 class Callbacks:
-    """Runs callbacks one after another, in the order in which they were added, in a thread that exists while it is needed."""
+    """Runs callbacks one after another, in the order in which they were added, in a thread of its own, until it is closed."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: "collections.deque[Callable[[], None]]" = collections.deque()
-        self._thread: "threading.Thread | None" = None
+        self._waiting: "collections.deque[Callable[[], object]]" = collections.deque()
         self._is_running = False
+        self._is_closed = False
+        self._process = os.getpid()
+        # Started now: Python 3.12 starts no threads while the interpreter shuts down, and results still arrive then.
+        self._thread = threading.Thread(target=self._run, name="inband-callbacks", daemon=True)
+        self._thread.start()
 
-    def add(self, callback: Callable[[], None]) -> None:
+    def add(self, callback: Callable[[], object]) -> None:
         with self._changed:
             self._waiting.append(callback)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="inband-callbacks", daemon=True)
-                self._thread.start()
             self._changed.notify_all()
 
     def wait(self) -> None:
         """Until all have returned. A callback that calls this does not wait for itself."""
+        # A forked process does not have the thread, and the lock may have been held when it was forked.
+        if self._process != os.getpid() or self._thread is threading.current_thread():
+            return
         with self._changed:
-            if self._thread is not threading.current_thread():
-                self._changed.wait_for(lambda: not self._waiting and not self._is_running)
+            self._changed.wait_for(lambda: not self._waiting and not self._is_running)
+
+    def close(self) -> None:
+        """Nothing more will be added: the thread ends once it has run what was."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 self._is_running = False
                 self._changed.notify_all()
-                if not self._changed.wait_for(lambda: self._waiting, _IDLE_S):
-                    self._thread = None
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
                     return
                 self._is_running = True
                 callback = self._waiting.popleft()
-            callback()
+            try:
+                callback()
+            except BaseException:  # SystemExit, too: this thread is not the callback's to end
+                _logger.exception("exception calling callback %r", callback)
             del callback

@@ -105,8 +105,8 @@ class Future(concurrent.futures.Future):
 
     def _invoke_callbacks(self) -> None:
         # Called by the thread that receives results.
-        if self._done_callbacks:
-            self._callbacks.add(super()._invoke_callbacks)
+        for callback in self._done_callbacks:
+            self._callbacks.add(functools.partial(callback, self))
 
     def _become_running(self) -> None:
         with self._condition:
@@ -223,14 +223,17 @@ class Executor(_Maps, concurrent.futures.Executor):
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._futures: dict[tuple[int, int], Future] = {}
-        self._callbacks = Callbacks()
-        _all_callbacks.add(self._callbacks)
         self._is_shut_down = False
         # Dask asks for this.
         self._max_workers = self._client.executors()
         self._ended = threading.Event()
+        self._callbacks = Callbacks()
+        _all_callbacks.add(self._callbacks)
         thread = threading.Thread(
-            target=_hear, args=(weakref.ref(self), self._client, self._ended), name="inband", daemon=True
+            target=_hear,
+            args=(weakref.ref(self), self._client, self._callbacks, self._ended),
+            name="inband",
+            daemon=True,
         )
         _threads.add(thread)
         thread.start()
@@ -306,13 +309,21 @@ class Executor(_Maps, concurrent.futures.Executor):
 
     def _on_event(self, job: int, task: int, kind: int, said: bytes) -> None:
         with self._lock:
-            future = self._futures.get((job, task)) if kind == _STARTED else self._futures.pop((job, task), None)
-            if not self._futures:
-                _busy.discard(self)
-        if future is not None:
-            if kind != _STARTED:
-                future._executor = None
+            future = self._futures.get((job, task))
+        if future is None:
+            return
+        if kind == _STARTED:
+            future._become_running()
+            return
+        future._executor = None
+        try:
             _tell(future, kind, said)
+        finally:
+            # Not before: `shutdown` waits for those that are left.
+            with self._lock:
+                del self._futures[job, task]
+                if not self._futures:
+                    _busy.discard(self)
 
     def _is_of_this_process(self) -> bool:
         # A forked one has no thread that hears of tasks, and another may have held the lock.
@@ -330,25 +341,29 @@ class Executor(_Maps, concurrent.futures.Executor):
         return True
 
 
-def _hear(executor: "weakref.ref[Executor]", client: _native.Client, ended: threading.Event) -> None:
+def _hear(
+    executor: "weakref.ref[Executor]", client: _native.Client, callbacks: Callbacks, ended: threading.Event
+) -> None:
     """Hear of tasks until the executor is shut down or, without tasks, forgotten."""
-    while not ended.is_set() and not _is_ending.is_set():
-        events = client.wait(_WAIT_MS)
-        hearer = executor()
-        if hearer is None:
-            client.close()
-            break
-        for event in events:
-            hearer._on_event(*event)
-        hearer._end()
-        del hearer
-    _threads.discard(threading.current_thread())
+    try:
+        while not ended.is_set() and not _is_ending.is_set():
+            events = client.wait(_WAIT_MS)
+            hearer = executor()
+            if hearer is None:
+                client.close()
+                break
+            for event in events:
+                hearer._on_event(*event)
+            hearer._end()
+            del hearer
+    finally:
+        # After an error as well: `shutdown` waits for this.
+        ended.set()
+        callbacks.close()
+        _threads.discard(threading.current_thread())
 
 
 def _tell(future: Future, kind: int, said: bytes) -> None:
-    if kind == _STARTED:
-        future._become_running()
-        return
     if kind == _CANCELLED:
         # By who has cancelled it.
         future.set_running_or_notify_cancel()

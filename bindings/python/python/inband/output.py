@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TextIO
+import sys
+from typing import Any, Callable, TextIO
 
 #: Characters of a task's output that are kept: the last ones.
 OUTPUT_LEN_MAX = 64 << 10
@@ -13,6 +14,10 @@ class Printed:
 
     def __init__(self, text: str, pickled: bytes) -> None:
         self.text, self.pickled = text, pickled
+
+
+def _stdout() -> TextIO:
+    return sys.stdout
 
 
 class KeptOutput:
@@ -46,5 +51,12 @@ class KeptOutput:
         self._pieces, self._len = [], 0
         return end
 
+    def __reduce__(self) -> "tuple[Callable[[], TextIO], tuple[()]]":
+        """As cloudpickle pickles `sys.stdout`: where it is unpickled, it is that of the process there."""
+        return _stdout, ()
+
     def __getattr__(self, name: str) -> Any:
+        # `_stream` is looked up here if `__init__` has not run.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._stream, name)
