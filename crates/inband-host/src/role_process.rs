@@ -21,6 +21,9 @@ use crate::wait::wait;
 /// How soon the process notices that it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
 
+/// A mode of XDP, and the interface it is for.
+pub type KernelPlace<'a> = (XdpMode, &'a str);
+
 /// Options of a process with one role.
 #[derive(Debug, Clone, Args)]
 pub struct RoleArgs {
@@ -54,7 +57,7 @@ impl RoleArgs {
         &self,
         listen: SocketAddrV4,
         mut load: impl FnMut(XdpMode, SocketAddrV4, &str) -> Result<(), XdpError>,
-    ) -> Result<(Choice, Option<(XdpMode, &str)>), XdpError> {
+    ) -> Result<(Choice, Option<KernelPlace<'_>>), XdpError> {
         let interface = self.interface.as_deref().unwrap_or_default();
         let place = self.interface.is_some().then(|| Place {
             interface,
