@@ -11,7 +11,7 @@ use crate::command::{
 use crate::float;
 use crate::glob;
 use crate::keyspace::Keys;
-use crate::limits::{KEYS_REPLY_BYTES_MAX, VALUES_REPLY_BYTES_MAX};
+use crate::limits::{KEYS_REPLY_BYTES_MAX, TRANSACTION_WRITTEN_BYTES_MAX, VALUES_REPLY_BYTES_MAX};
 use crate::parse::{strict_integer, NOT_AN_INTEGER};
 
 const MS_PER_S: i64 = 1000;
@@ -130,13 +130,17 @@ pub fn execute(keys: &mut impl Keys, command: &Command<'_>) -> Result<Reply> {
 }
 
 /// Execute the commands of a transaction. A reply for which there is no room is left out, and from
-/// then on nothing is read for a reply.
+/// then on nothing is read for a reply. What was written is kept in memory until the end: once it is too much,
+/// nothing more is written. Every replica decides this alike, for it depends on the commands and the keys alone.
 fn execute_all(keys: &mut impl Keys, commands: &Queue<'_>) -> Result<Reply> {
     let (mut replies, mut len_bytes, mut is_full) = (Vec::new(), 0, false);
+    let put_before = keys.put_bytes();
     for command in commands.iter() {
-        let reply = match is_full && command.only_reads() {
-            true => None,
-            false => Some(execute(keys, &command)?),
+        let put_bytes = keys.put_bytes() - put_before;
+        let reply = match command.only_reads() {
+            true if is_full => None,
+            false if put_bytes >= TRANSACTION_WRITTEN_BYTES_MAX as u64 => Some(too_much_written()),
+            _ => Some(execute(keys, &command)?),
         };
         let has_room = |reply: &Reply| len_bytes + reply.len_bytes() <= VALUES_REPLY_BYTES_MAX;
         let reply = reply.filter(has_room);
@@ -146,6 +150,13 @@ fn execute_all(keys: &mut impl Keys, commands: &Queue<'_>) -> Result<Reply> {
         replies.push(reply);
     }
     Ok(Reply::Array(replies))
+}
+
+fn too_much_written() -> Reply {
+    Reply::error(format!(
+        "ERR transaction has written {TRANSACTION_WRITTEN_BYTES_MAX} bytes, which is the limit; this \
+         command was not executed. Use several transactions"
+    ))
 }
 
 fn reply_left_out() -> Reply {

@@ -160,6 +160,10 @@ pub struct Keyspace {
     pub has_versions: bool,
     /// Records written with a version so far.
     pub writes: u64,
+    /// Bytes of values put since this was opened.
+    put_bytes: u64,
+    /// As many of them are written.
+    written_bytes: u64,
 }
 
 /// A live record.
@@ -191,6 +195,8 @@ pub trait Keys {
     fn each(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), rocksdb::Error>;
     /// Longest value that a command may make a value grow to.
     fn grown_len_bytes_max(&self) -> usize;
+    /// Bytes of values put so far; only the difference of two calls within one command says anything.
+    fn put_bytes(&self) -> u64;
 }
 
 impl Keyspace {
@@ -220,6 +226,8 @@ impl Keyspace {
             stored_key: Vec::new(),
             has_versions: false,
             writes: 0,
+            put_bytes: 0,
+            written_bytes: 0,
         })
     }
 
@@ -267,8 +275,14 @@ impl Keyspace {
         }
     }
 
+    /// Bytes of values that were put and are not written.
+    pub fn unwritten_bytes(&self) -> u64 {
+        self.put_bytes - self.written_bytes
+    }
+
     /// What was changed is written.
     pub fn burst_written(&mut self) {
+        self.written_bytes = self.put_bytes;
         self.dirty.clear();
         self.index_changes.clear();
         self.flushed = false;
@@ -364,6 +378,7 @@ impl Keys for View<'_> {
         self.move_expiry(before_ms, expire_at_ms);
         let keyspace = &mut *self.keyspace;
         keyspace.keys += u64::from(before.is_none());
+        keyspace.put_bytes += value.len() as u64;
         keyspace.cache.young_bytes = (keyspace.cache.young_bytes + len).saturating_sub(before_len);
         keyspace.dirty.push(&keyspace.stored_key);
         Ok(())
@@ -423,6 +438,10 @@ impl Keys for View<'_> {
         } else {
             APPENDED_LEN_BYTES_MAX_V1
         }
+    }
+
+    fn put_bytes(&self) -> u64 {
+        self.keyspace.put_bytes
     }
 }
 

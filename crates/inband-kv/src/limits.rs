@@ -193,6 +193,13 @@ pub const EXPORT_IO_TIMEOUT_MS: u64 = 30_000;
 /// Most commands of one transaction; together they are at most [`COMMAND_LEN_BYTES_MAX`] long.
 pub const TRANSACTION_COMMANDS_MAX: usize = 16 * 1024;
 
+/// Bytes of values that one transaction may write; then its commands that write are answered with an error. Small
+/// commands write long values: `SETRANGE`, and whatever rewrites a value that is there. *Replicated.*
+pub const TRANSACTION_WRITTEN_BYTES_MAX: usize = 32 << 20;
+
+/// What is applied is written to RocksDB when it is so many bytes of values.
+pub const UNWRITTEN_BYTES_MAX: usize = 32 << 20;
+
 /// Most keys that one connection watches.
 pub const WATCHED_KEYS_MAX: usize = 1024;
 
@@ -219,7 +226,8 @@ pub const DISK_FREE_BYTES_MIN: u64 = 128 << 20;
 pub const DISK_FREE_SHARE_MIN: u64 = 8;
 
 /// What is delivered of a partition that waits at a marker may take this much memory; then its log delivers no more
-/// until it goes on. So may the commands of the log of commands over several partitions.
+/// until it goes on. So may the commands of the log of commands over several partitions, and those that a marker covers
+/// at which a partition waits.
 pub const DELIVERED_BYTES_MAX: usize = 32 << 20;
 
 /// What was decided and waits for room on a disk may take this much memory; then the replica ends.

@@ -440,6 +440,13 @@ impl Machine {
         self.queue.len_bytes
     }
 
+    /// Does a partition wait for the log of commands over several partitions to deliver more of them?
+    pub(crate) fn needs_entries(&self) -> bool {
+        let shards = &self.shards[..self.config.partitions];
+        let standing = shards.iter().filter_map(|shard| shard.standing);
+        standing.max() > Some(self.queue.delivered)
+    }
+
     /// Does this partition wait at a marker?
     pub fn is_standing(&self, partition: usize) -> bool {
         self.shards[partition].standing.is_some()

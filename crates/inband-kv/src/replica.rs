@@ -536,15 +536,20 @@ impl Replica {
 
     /// A partition that waits at a marker may wait for long, and its log goes on meanwhile. True if a log goes on that
     /// was paused.
+    ///
+    /// The log of commands over several partitions is not paused short of a marker where a partition stands: nothing
+    /// would be executed there, so what waits would never become less.
     fn bound_delivered(&mut self) -> bool {
         let mut goes_on = false;
+        let needed = self.machine.queue_log();
+        let needed = needed.filter(|_| self.machine.needs_entries());
         for (log, lane) in self.lanes.iter_mut().enumerate() {
             let len_bytes = self.machine.delivered_bytes(log);
             let limit = match lane.is_paused {
                 true => self.config.delivered_bytes_max / 2,
                 false => self.config.delivered_bytes_max,
             };
-            let is_paused = len_bytes > limit;
+            let is_paused = len_bytes > limit && needed != Some(log);
             if is_paused != lane.is_paused {
                 self.log.pause(log, is_paused);
                 lane.is_paused = is_paused;

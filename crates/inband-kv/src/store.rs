@@ -29,7 +29,7 @@ use crate::engine;
 use crate::keyspace::{self, Keys, Keyspace, View};
 use crate::limits::{
     EXPIRED_KEYS_PER_ENTRY_MAX, EXPIRED_KEYS_PER_TICK_MAX, READ_REPLIES_BYTES_MAX,
-    RECORD_CACHE_BYTES_MAX, TTL_LAG_MS_MAX,
+    RECORD_CACHE_BYTES_MAX, TTL_LAG_MS_MAX, UNWRITTEN_BYTES_MAX,
 };
 use crate::value::{self, Chunk, ValueError, ValueReader};
 
@@ -549,6 +549,11 @@ impl Store {
                 }
                 self.apply_one(&mut to, &decided, outcomes)?;
                 self.state.applied = decided.instance;
+                if self.keyspace.unwritten_bytes() >= UNWRITTEN_BYTES_MAX as u64 {
+                    let mut batch = std::mem::take(to.batch);
+                    self.fill(&mut batch)?;
+                    self.write(batch, false)?;
+                }
             } else if let Some(ticket) = decided.ticket {
                 outcomes.values.push(Outcome::skipped(ticket, &decided));
             }

@@ -366,3 +366,50 @@ fn what_is_delivered_while_a_partition_waits_is_bounded() {
         behind.control.status().delivered_bytes == 0
     });
 }
+
+/// The log of commands over several partitions is paused on one replica while another one, which has more of it,
+/// decides a marker beyond that place.
+#[test]
+fn a_marker_beyond_the_place_of_a_pause_stops_nobody() {
+    const BOUND: usize = 256 * 1024;
+    const VALUE_LEN_BYTES: usize = 200_000;
+    let cluster = MemoryCluster::with_partitions(2);
+    let dirs = [common::scratch(), common::scratch()];
+    let ahead = Served::start(&cluster, dirs[0].path(), ReplicaConfig::default());
+    let config = ReplicaConfig {
+        delivered_bytes_max: BOUND,
+        // It submits no markers of its own, which would name a lower place.
+        replica_index: 1_000,
+        ..ReplicaConfig::default()
+    };
+    let behind = Served::start(&cluster, dirs[1].path(), config);
+    let keys = key_of_each("k", 2);
+    let value = "x".repeat(VALUE_LEN_BYTES);
+    let over_both = resp(&format!("MSET {} 1 {} {value}", keys[0], keys[1]));
+    let mut clients: Vec<_> = (0..3).map(|_| ahead.client()).collect();
+    let delivered_bytes = |of: &Served| of.control.status().delivered_bytes as usize;
+    (0..2).for_each(|partition| cluster.hold_log(partition));
+    for (before, client) in clients.iter_mut().enumerate() {
+        client.send(over_both.clone());
+        wait_for("one replica has the command", || {
+            delivered_bytes(&ahead) > (before + 1) * VALUE_LEN_BYTES
+        });
+        // One more than the other replica takes.
+        wait_for("the other one has it, or has paused", || {
+            delivered_bytes(&behind) > BOUND.min((before + 1) * VALUE_LEN_BYTES)
+        });
+    }
+    wait_for("each has its markers", || {
+        cluster.held() >= 2 * clients.len()
+    });
+    assert!(delivered_bytes(&behind) < 3 * VALUE_LEN_BYTES);
+    // The highest marker comes first.
+    (0..2).for_each(|partition| cluster.release_log_reversed(partition));
+    for client in &mut clients {
+        client.expect("+OK\r\n");
+    }
+    wait_for("it has caught up", || {
+        behind.control.digest().unwrap() == ahead.control.digest().unwrap()
+    });
+    assert_eq!(delivered_bytes(&behind), 0);
+}

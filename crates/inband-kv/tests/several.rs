@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use common::world::{encoded, exec, World};
 use common::{encode, key_of_each, scratch, show, words};
 use inband_kv::command::SessionStamp;
+use inband_kv::limits::{STORED_VALUE_LEN_BYTES_MAX, TRANSACTION_WRITTEN_BYTES_MAX};
 use inband_kv::machine::{Machine, MachineConfig};
 use inband_kv::store::{Outcomes, StoreError};
 use inband_paxos::log::Ticket;
@@ -665,4 +666,23 @@ fn a_command_without_an_argument_is_no_entry() {
     world.settle();
     assert!(show(&world.replies[&entry]).starts_with("-ERR malformed"));
     assert_eq!(show(&world.replies[&after]), "0");
+}
+
+/// The limit holds for what a transaction writes in all its partitions together, on every replica alike.
+#[test]
+fn what_a_transaction_writes_in_all_partitions_is_bounded() {
+    let mut world = World::new(3, 2);
+    let limit = TRANSACTION_WRITTEN_BYTES_MAX / STORED_VALUE_LEN_BYTES_MAX;
+    let offset = STORED_VALUE_LEN_BYTES_MAX - 1;
+    let lines: Vec<_> = (0..limit + 5)
+        .map(|key| format!("SETRANGE k{key} {offset} x"))
+        .collect();
+    let entry = world.decide_several(exec(&lines), 0);
+    world.settle();
+    let reply = show(&world.replies[&entry]);
+    assert_eq!(reply.matches("1048576").count(), limit);
+    assert_eq!(reply.matches("-ERR transaction has written").count(), 5);
+    assert_eq!(world.ask("DBSIZE"), limit.to_string());
+    let digests = [0, 1].map(|replica| world.machine(replica).digest().unwrap());
+    assert_eq!(digests[0], digests[1]);
 }

@@ -4,8 +4,10 @@ mod common;
 
 use std::collections::BTreeMap;
 
+use common::world::exec;
 use common::{deliver, encode, open, show, words, Bench, Log, T0_MS};
 use inband_kv::command::SessionStamp;
+use inband_kv::limits::{STORED_VALUE_LEN_BYTES_MAX, TRANSACTION_WRITTEN_BYTES_MAX};
 use inband_kv::store::{Outcomes, StoreError};
 use inband_paxos::log::{Decided, Origin, Ticket, ValueKind};
 use inband_paxos::session::Verdict;
@@ -528,4 +530,63 @@ fn others_see_all_that_is_applied() {
     bench.run("SET b 1");
     drop(bench.machine);
     shared.digest().unwrap();
+}
+
+/// Small commands that make long values: `SETRANGE` far behind the end.
+fn grow(keys: std::ops::Range<usize>) -> Vec<String> {
+    keys.map(|key| format!("SETRANGE k{key} {} x", STORED_VALUE_LEN_BYTES_MAX - 1))
+        .collect()
+}
+
+#[test]
+fn what_a_transaction_writes_is_bounded() {
+    let mut log = Log::default();
+    let limit = TRANSACTION_WRITTEN_BYTES_MAX / STORED_VALUE_LEN_BYTES_MAX;
+    let mut lines = grow(0..limit + 3);
+    lines.push("STRLEN k0".into());
+    log.push(T0_MS, &[exec(&lines)]);
+    // Who rewrites a long value writes it whole.
+    let renew: Vec<_> = (0..limit + 1).map(|_| "PEXPIRE k1 1000".into()).collect();
+    log.push(T0_MS, &[exec(&renew)]);
+    log.push(T0_MS, &[exec(&["SETRANGE k1 0 y".into()])]);
+    let digests = [1, 2].map(|burst_len| {
+        let dir = common::scratch();
+        let mut machine = open(dir.path());
+        let replies: Vec<_> = log
+            .apply(&mut machine, burst_len)
+            .iter()
+            .map(show)
+            .collect();
+        let refused = format!("-ERR transaction has written {TRANSACTION_WRITTEN_BYTES_MAX} bytes");
+        assert_eq!(replies[0].matches("1048576").count(), limit + 1);
+        assert_eq!(replies[0].matches(&refused).count(), 3, "{}", replies[0]);
+        assert_eq!(replies[1].matches(&refused).count(), 1, "{}", replies[1]);
+        assert_eq!(replies[2], "[1048576]");
+        assert_eq!(machine.keys(), limit as u64);
+        machine.digest().unwrap()
+    });
+    assert_eq!(digests[0], digests[1]);
+}
+
+/// A machine that defers its writes keeps no more in memory than it must, however much is delivered at once.
+#[test]
+fn long_values_are_written_early() {
+    let mut log = Log::default();
+    for value in 0..4 {
+        let lines = grow(20 * value..20 * (value + 1));
+        log.push_lines(T0_MS, &lines.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    let dir = common::scratch();
+    let mut machine = open(dir.path());
+    machine.defer_writes();
+    assert_eq!(log.apply(&mut machine, 10).len(), 80);
+    // Every second value makes 40 MiB full.
+    assert_eq!((machine.written()[0], machine.unwritten()), (5, 0));
+    drop(machine);
+    let mut machine = open(dir.path());
+    machine.defer_writes();
+    log.push_lines(T0_MS, &["SET k0 1"]);
+    log.apply(&mut machine, 10);
+    assert_eq!((machine.written()[0], machine.unwritten()), (5, 1));
+    assert_eq!(machine.keys(), 80);
 }

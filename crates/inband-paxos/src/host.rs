@@ -969,6 +969,7 @@ mod tests {
         let learner = host.partition(0).learner().expect("a replica");
         assert_eq!((learner.due(), learner.next()), (Micros::MAX, 2));
         assert_eq!(learner.decided(), 3, "its leader need not take over");
+        assert!(learner.is_paused());
         host.pause(1, 0, false, &mut Outbox::new());
         assert_eq!(delivered(&mut host, 4), 3);
     }

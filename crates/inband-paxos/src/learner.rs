@@ -290,6 +290,11 @@ impl Learner {
         }
     }
 
+    /// Does it deliver nothing for now?
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
     /// How far decisions have come: everything up to here was delivered, or is kept while this log is paused.
     pub fn decided(&self) -> u64 {
         let kept = self.ahead.last_key_value().filter(|_| !self.has_hole());

@@ -111,6 +111,16 @@ impl TakeoverWatch {
     }
 }
 
+/// Why a log delivers nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    ForNothing,
+    /// Something exists, or was submitted, and is not delivered.
+    ForLog,
+    /// Its replica has paused it.
+    ForReplica,
+}
+
 /// Watches whether a log moves, from publication to publication.
 #[derive(Default)]
 struct Movement {
@@ -121,7 +131,11 @@ struct Movement {
 
 impl Movement {
     /// For how long has the log stood still?
-    fn look(&mut self, now: Instant, next: u64, is_waited_for: bool) -> Duration {
+    fn look(&mut self, now: Instant, next: u64, waits: Waits) -> Duration {
+        if waits == Waits::ForReplica {
+            *self = Self::default();
+        }
+        let is_waited_for = waits == Waits::ForLog;
         let is_forgotten = |last: Instant| !is_waited_for && now > last + WAIT_FORGOTTEN_AFTER;
         if self.next != next || self.waited.is_some_and(|(_, last)| is_forgotten(last)) {
             self.waited = None;
@@ -221,8 +235,13 @@ impl PublishedNode {
                 continue;
             };
             let next = learner.next();
-            let is_waited_for = learner.known_highest() >= next || log.proposer().outstanding() > 0;
-            let stands = movement.look(now, next, is_waited_for);
+            let is_missing = learner.known_highest() >= next || log.proposer().outstanding() > 0;
+            let waits = match is_missing {
+                _ if learner.is_paused() => Waits::ForReplica,
+                true => Waits::ForLog,
+                false => Waits::ForNothing,
+            };
+            let stands = movement.look(now, next, waits);
             if stands >= STOPPED_AFTER {
                 stopped.push(StoppedLog {
                     log: number as u32,
@@ -357,7 +376,14 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut movement = Movement::default();
-        let mut look = |seconds, next, waits| movement.look(at(seconds), next, waits).as_secs();
+        let mut look = |seconds, next, waits| {
+            let waits = if waits {
+                Waits::ForLog
+            } else {
+                Waits::ForNothing
+            };
+            movement.look(at(seconds), next, waits).as_secs()
+        };
         assert_eq!(look(0, 7, false), 0);
         assert_eq!(look(10, 7, true), 0);
         assert_eq!(look(12, 7, true), 2);
@@ -367,5 +393,22 @@ mod tests {
         assert_eq!(look(22, 8, true), 0, "it moves");
         assert_eq!(look(25, 8, false), 3);
         assert_eq!(look(60, 8, false), 0, "forgotten");
+    }
+
+    /// Only its own replica holds it up: a new beginning would throw away what is decided.
+    #[test]
+    fn a_paused_log_does_not_stand() {
+        let start = Instant::now();
+        let mut movement = Movement::default();
+        let mut look = |seconds, waits| {
+            let stands = movement.look(start + Duration::from_secs(seconds), 7, waits);
+            stands.as_secs()
+        };
+        assert_eq!(look(0, Waits::ForLog), 0);
+        assert_eq!(look(1, Waits::ForReplica), 0);
+        assert_eq!(look(9, Waits::ForReplica), 0);
+        // It goes on, and waits from now on.
+        assert_eq!(look(10, Waits::ForLog), 0);
+        assert_eq!(look(13, Waits::ForLog), 3);
     }
 }

@@ -76,4 +76,8 @@ impl Keys for Across<'_> {
             .min()
             .unwrap_or(0)
     }
+
+    fn put_bytes(&self) -> u64 {
+        self.involved().map(View::put_bytes).sum()
+    }
 }
