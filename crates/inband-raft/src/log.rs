@@ -76,6 +76,9 @@ pub(super) struct Log<M: StateMachine> {
     rewriting: Option<Rewriting<M::Frozen>>,
     /// The state is another node's, and not yet in the journal.
     is_installing: bool,
+    /// What was committed of the log that counts until that state is whole: its other entries may not be those that the
+    /// state was made of.
+    replaced_commit: u64,
     /// States as the library has asked for them, each for a peer and after an entry: their messages are about to leave.
     wanted: RefCell<Vec<(u64, u64, M::Frozen)>>,
     /// States that nobody needs, which are released a slice at a time.
@@ -86,6 +89,7 @@ pub(super) struct Log<M: StateMachine> {
     /// that are kept for peers.
     start: Snapshot,
     entries: VecDeque<Entry>,
+    entries_bytes: u64,
     /// Entries up to this one need not be kept.
     forget_to: u64,
     /// After the entries applied so far, without its data.
@@ -189,10 +193,11 @@ impl<M: StateMachine> Replayed<M> {
         known.is_some_and(|known| known.term == entry.term)
     }
 
-    /// A commit index that was written before the state to which it belongs was whole is found again.
+    /// The commit index is written apart from state and entries. What the state holds is decided; entries that are not there
+    /// are not.
     fn bound_commit(&mut self) {
         let last = self.start.index + self.entries.len() as u64;
-        self.hard.commit = self.hard.commit.min(last);
+        self.hard.commit = self.hard.commit.clamp(self.start.index, last);
     }
 }
 
@@ -248,12 +253,14 @@ impl<M: StateMachine> Log<M> {
             written,
             rewriting: None,
             is_installing: false,
+            replaced_commit: 0,
             wanted: RefCell::default(),
             released: Vec::new(),
             peer,
             hard: replayed.hard,
             applied: replayed.start.clone(),
             start: replayed.start,
+            entries_bytes: replayed.entries.iter().map(Entry::size_bytes).sum(),
             entries: replayed.entries,
             forget_to: 0,
             state: replayed.state,
@@ -290,6 +297,9 @@ impl<M: StateMachine> Log<M> {
     /// Set everything to another node's state. Durable once [`Log::commit`] says so.
     pub fn install(&mut self, snapshot: Snapshot, state: M) {
         self.stop_rewriting();
+        if !self.is_installing {
+            self.replaced_commit = self.hard.commit;
+        }
         self.is_installing = self.journal.is_some();
         self.set(snapshot, state);
     }
@@ -299,6 +309,7 @@ impl<M: StateMachine> Log<M> {
         self.released.push(before.freeze());
         (self.snapshot_bytes, self.written) = (0, Written::default());
         self.entries.clear();
+        self.entries_bytes = 0;
         self.hard.commit = self.hard.commit.max(snapshot.index);
         self.hard.term = self.hard.term.max(snapshot.term);
         self.applied = snapshot.clone();
@@ -311,6 +322,11 @@ impl<M: StateMachine> Log<M> {
         self.written.entries += 1;
         self.written.bytes += entry.data.len();
         self.note(|| Record::Entry(entry.clone()));
+        let kept = entry.index.saturating_sub(self.start.index + 1) as usize;
+        let kept = kept.min(self.entries.len());
+        let replaced = self.entries.range(kept..).map(Entry::size_bytes);
+        self.entries_bytes -= replaced.sum::<u64>();
+        self.entries_bytes += entry.size_bytes();
         replace_from(&mut self.entries, &self.start, entry);
     }
 
@@ -415,6 +431,11 @@ impl<M: StateMachine> Log<M> {
         (self.applied.index - self.start.index) as usize
     }
 
+    /// Bytes of all entries that are kept.
+    pub fn entries_bytes(&self) -> u64 {
+        self.entries_bytes
+    }
+
     fn forget_entries(&mut self) {
         let count = self.forget_to.saturating_sub(self.start.index) as usize;
         let count = count.min(ENTRIES_FORGOTTEN_MAX);
@@ -424,7 +445,8 @@ impl<M: StateMachine> Log<M> {
         let mut start = self.applied.clone();
         start.index = self.start.index + count as u64;
         start.term = self.term_of(start.index).expect("it is in the log");
-        self.entries.drain(..count);
+        let forgotten = self.entries.drain(..count);
+        self.entries_bytes -= forgotten.map(|entry| entry.size_bytes()).sum::<u64>();
         self.start = start;
     }
 
@@ -438,7 +460,11 @@ impl<M: StateMachine> Log<M> {
         let Some(journal) = &mut self.journal else {
             return Ok(());
         };
-        let hard = Record::Hard(self.hard.term, self.hard.vote, self.hard.commit);
+        let commit = match self.is_installing {
+            true => self.replaced_commit,
+            false => self.hard.commit,
+        };
+        let hard = Record::Hard(self.hard.term, self.hard.vote, commit);
         let (peer, entries) = (self.peer, &self.entries);
         let start = match self.is_installing {
             true => Record::Install(self.applied.clone()),
@@ -476,6 +502,7 @@ impl<M: StateMachine> Log<M> {
             return Ok(true);
         };
         let (is_installing, entries) = (self.is_installing, &self.entries);
+        let hard = Record::Hard(self.hard.term, self.hard.vote, self.hard.commit);
         let (mut written, mut is_whole) = (0, false);
         journal.append_now(|append| {
             while written < slice_bytes && !is_whole {
@@ -489,6 +516,7 @@ impl<M: StateMachine> Log<M> {
             }
             if is_whole && is_installing {
                 append(&encode(&Record::Installed));
+                append(&encode(&hard));
                 let entries = entries.iter().cloned();
                 entries.for_each(|entry| append(&encode(&Record::Entry(entry))));
             } else if is_whole {

@@ -130,3 +130,85 @@ fn play(seed: u64) {
 fn all_are_taken_in_over_a_bad_network() {
     (1..200).for_each(play);
 }
+
+/// Five nodes; those that stand still neither hear nor tick.
+struct Standing {
+    nodes: Vec<RaftNode<Numbers>>,
+    standing: Vec<u8>,
+    network: Vec<RaftMessage>,
+}
+
+impl Standing {
+    /// One round: all that move tick, and take what was sent to them in the round before. `hears` says what arrives.
+    fn round(&mut self, hears: &mut dyn FnMut(&RaftMessage) -> bool) {
+        let wanted: Vec<u64> = self.nodes.iter().map(RaftNode::id).collect();
+        for message in std::mem::take(&mut self.network) {
+            let to = inband_raft::node_of(message.to);
+            if !self.standing.contains(&to) && hears(&message) {
+                self.nodes[usize::from(to)].on_message(message);
+            }
+        }
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            if !self.standing.contains(&(number as u8)) {
+                node.tick();
+                node.steer_voters(&wanted);
+                let outcome = node.advance().expect("there is no disk");
+                self.network.extend(outcome.messages);
+            }
+        }
+    }
+
+    fn rounds(&mut self, count: usize) {
+        (0..count).for_each(|_| self.round(&mut |_| true));
+    }
+}
+
+/// Two peers are sent a snapshot at once. One stands still after some parts, is given up, and is later sent the same
+/// snapshot alone, in parts of other lengths.
+fn stand_still_in_a_transfer(slow: u8) {
+    let start = |node: u8| {
+        let random = u64::from(node + 1) << 8;
+        RaftNode::<Numbers>::in_memory(node, random, TUNING).expect("it begins")
+    };
+    let mut nodes: Vec<_> = (0..NODES).map(start).collect();
+    let founder = nodes.remove(0).found().expect("it is empty");
+    nodes.insert(0, founder);
+    let mut group = Standing {
+        nodes,
+        standing: Vec::new(),
+        network: Vec::new(),
+    };
+    group.rounds(300);
+    assert_eq!(group.nodes[0].peers().0.len(), usize::from(NODES));
+    group.standing = vec![1, 2];
+    for number in 0..100 {
+        assert!(group.nodes[0].propose(number, &number));
+        group.rounds(1);
+    }
+    group.rounds(10);
+    assert_eq!(group.nodes[0].applied(), group.nodes[0].last_index());
+    group.standing.clear();
+    let mut parts = 0;
+    while parts < 3 {
+        group.round(&mut |message| {
+            let is_part = message.has_snapshot() && inband_raft::node_of(message.to) == slow;
+            parts += usize::from(is_part);
+            !is_part || parts <= 3
+        });
+    }
+    group.standing = vec![slow];
+    group.rounds(2 * TUNING.snapshot_wait_ticks);
+    let last = group.nodes[0].last_index();
+    assert_eq!(group.nodes[usize::from(3 - slow)].applied(), last);
+    group.standing.clear();
+    group.rounds(2 * TUNING.snapshot_wait_ticks);
+    let (leader, late) = (&group.nodes[0], &group.nodes[usize::from(slow)]);
+    assert!(leader.is_leader() && leader.last_index() == last, "idle");
+    assert_eq!((late.applied(), late.state()), (last, leader.state()));
+}
+
+#[test]
+fn parts_of_two_transfers_of_one_snapshot_are_not_mixed() {
+    stand_still_in_a_transfer(1);
+    stand_still_in_a_transfer(2);
+}

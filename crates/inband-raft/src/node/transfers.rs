@@ -9,6 +9,8 @@ use crate::transfer::{Receiving, Sending, WINDOW_PARTS};
 
 /// The log is shortened even if a peer that was sent a snapshot lacks them once it has this many applied entries.
 const HELD_ENTRIES_MAX: usize = 1 << 20;
+/// The same, once its entries are so long.
+const HELD_BYTES_MAX: u64 = 256 << 20;
 /// Such a peer may make no progress, because it writes the state to its disk, for so many times
 /// [`crate::Tuning::snapshot_wait_ticks`].
 const HELD_WAITS: usize = 10;
@@ -205,6 +207,8 @@ impl<M: StateMachine> RaftNode<M> {
             }
             matched.saturating_add(keep) < last && behind.silent_ticks < wait_ticks
         });
-        !self.behind.is_empty() && self.raw.store().done() < HELD_ENTRIES_MAX
+        let log = self.raw.store();
+        let is_short = log.done() < HELD_ENTRIES_MAX && log.entries_bytes() < HELD_BYTES_MAX;
+        !self.behind.is_empty() && is_short
     }
 }
