@@ -55,6 +55,8 @@ pub enum Waiting {
 pub struct Coordinator {
     timing: Timing,
     hosts: BTreeMap<NodeId, Heard>,
+    /// When it began to listen without a longer pause, and when it last did: it may not have heard hosts that live.
+    listened: Option<(Micros, Micros)>,
     /// Since when an acceptor that could vote does not.
     idle_since: Option<Micros>,
     backoff: Micros,
@@ -77,6 +79,7 @@ impl Coordinator {
         Coordinator {
             timing,
             hosts: BTreeMap::new(),
+            listened: None,
             idle_since: None,
             backoff: timing.backoff_us,
             repair_not_before: 0,
@@ -110,6 +113,7 @@ impl Coordinator {
         state: &State,
         out: &mut Outbox,
     ) -> Option<Command> {
+        self.listen(now);
         if let Err(refusal) = state.check_identity(report.node, report.identity) {
             let to = To::Node(report.node, report.control);
             out.send(to, Message::Order(Order::Refused(refusal)));
@@ -129,6 +133,7 @@ impl Coordinator {
 
     /// Time passed, or a command was applied.
     pub fn on_tick(&mut self, now: Micros, state: &State, out: &mut Outbox) -> Option<Command> {
+        self.listen(now);
         if now >= self.due {
             self.due = now + self.timing.retry_us;
             let nodes: Vec<NodeId> = self.hosts.keys().copied().collect();
@@ -138,6 +143,19 @@ impl Coordinator {
         }
         self.decide(now, state)
             .and_then(|command| self.propose(now, command))
+    }
+
+    fn listen(&mut self, now: Micros) {
+        let alive_us = self.timing.alive_us;
+        let unbroken = self.listened.filter(|(_, last)| now <= last + alive_us);
+        self.listened = Some((unbroken.map_or(now, |(since, _)| since), now));
+    }
+
+    /// Would it have heard every host that lives?
+    fn has_listened(&self, now: Micros) -> bool {
+        let alive_us = self.timing.alive_us;
+        let heard_all = |(since, last)| now >= since + alive_us && now <= last + alive_us;
+        self.listened.is_some_and(heard_all)
     }
 
     /// The state has changed: orders go out at once.
@@ -181,11 +199,12 @@ impl Coordinator {
 
     /// The command for a restart with empty acceptors, right behind what the most advanced replica has
     /// applied; only if the acceptors cannot go on. `first_instances`: what the caller believes, or nothing.
-    /// A replica that is not heard may have applied more than the others: then the caller must say.
+    /// A replica that is dead may have applied more than the others: then the caller must say. What a live one has
+    /// applied only its own report tells.
     ///
     /// Where a log stands though acceptors vote, others may go on, and replicas would deliver more while this is
     /// decided. Then the first command halts the cluster, and the caller asks again until replicas have said where
-    /// they stopped.
+    /// they stopped, and a majority of them holds everything up to there as it holds what is below the trim floor.
     pub fn restart(
         &self,
         now: Micros,
@@ -203,6 +222,9 @@ impl Coordinator {
         );
         if is_halted || is_lost {
             let first_instances = self.behind_all_applied(now, in_force, first_instances)?;
+            if is_halted {
+                self.check_durable(now, in_force)?;
+            }
             return Ok(Command::Restart {
                 opened,
                 at_least,
@@ -240,11 +262,7 @@ impl Coordinator {
         given: Vec<u64>,
     ) -> Result<Vec<u64>, Refusal> {
         let replicas = in_force.replicas();
-        let applied = |node: &NodeId| {
-            let report = self.alive(now, *node)?;
-            let is_in = report.revision >= in_force.revision;
-            report.applied.as_ref().filter(|_| is_in)
-        };
+        let applied = |node: &NodeId| self.final_report(now, in_force, *node)?.applied.as_ref();
         let silent = replicas.iter().find(|node| applied(node).is_none());
         let mut reported = vec![1; in_force.partitions()];
         for of_replica in replicas.iter().filter_map(applied) {
@@ -263,6 +281,11 @@ impl Coordinator {
         if given.is_empty() {
             return silent.map_or(Ok(reported), |node| Err(Refusal::PositionUnknown(*node)));
         }
+        let may_live = |node: &NodeId| self.alive(now, *node).is_some() || !self.has_listened(now);
+        let mut replicas_to_come = replicas.iter().filter(|node| applied(node).is_none());
+        if let Some(node) = replicas_to_come.find(|node| may_live(node)) {
+            return Err(Refusal::PositionUnknown(*node));
+        }
         for (log, (given, reported)) in given.iter().zip(&reported).enumerate() {
             if given < reported || (silent.is_none() && given > reported) {
                 return Err(Refusal::AppliedOtherwise {
@@ -273,6 +296,40 @@ impl Coordinator {
             }
         }
         Ok(given)
+    }
+
+    /// The report of a live replica that is in this configuration, and has said what it has applied.
+    fn final_report(&self, now: Micros, in_force: &Configuration, node: NodeId) -> Option<&Report> {
+        let report = self.alive(now, node)?;
+        let is_final = report.revision >= in_force.revision && report.applied.is_some();
+        is_final.then_some(report)
+    }
+
+    /// Is the last instance that any live replica has applied held durably by a majority? For dead replicas an
+    /// operator has answered: they are not waited for.
+    fn check_durable(&self, now: Micros, in_force: &Configuration) -> Result<(), Refusal> {
+        let replicas = in_force.replicas();
+        let reports: Vec<&Report> = replicas
+            .iter()
+            .filter_map(|node| self.final_report(now, in_force, *node))
+            .collect();
+        let needed = majority(replicas.len()).min(reports.len());
+        for log in 0..in_force.partitions() {
+            let of_log = |positions: &[u64]| positions.get(log).copied().unwrap_or(0);
+            let applied = |report: &&Report| of_log(report.applied.as_deref().unwrap_or(&[]));
+            let highest = reports.iter().map(applied).max().unwrap_or(0);
+            let holds = |report: &&&Report| of_log(&report.durable) >= highest;
+            let holders = reports.iter().filter(holds).count();
+            if holders < needed {
+                return Err(Refusal::NotDurable {
+                    log,
+                    applied: highest,
+                    holders,
+                    needed,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// The latest report of a host that is not older than what counts as alive.

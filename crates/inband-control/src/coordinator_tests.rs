@@ -6,7 +6,7 @@ use crate::coordinator::Coordinator;
 use crate::message::{AcceptorReport, Report, StoppedLog};
 use crate::outbox::Outbox;
 use crate::state::{Change, Command, Refusal, State};
-use crate::timing::Timing;
+use crate::timing::{Micros, Timing};
 use inband_paxos::host::spread_leaders;
 
 const ALL: Parts = Parts {
@@ -60,6 +60,7 @@ fn report(node: NodeId, epoch: Epoch, holds: Epoch, applied: u64, number: u64) -
             }],
         }),
         applied: Some(vec![applied]),
+        durable: vec![applied],
         stopped: Vec::new(),
         settings: String::new(),
     }
@@ -159,6 +160,16 @@ fn an_old_report_does_not_count() {
     assert_eq!((heard.number, heard.applied), (5, Some(vec![9])));
 }
 
+/// A coordinator that has listened for as long as a host may be silent; and the time.
+fn listening(state: &State) -> (Coordinator, Micros) {
+    let mut coordinator = Coordinator::new(Timing::default());
+    let until = 1000 + Timing::default().alive_us;
+    for now in (1000..=until).step_by(100_000) {
+        coordinator.on_tick(now, state, &mut Outbox::new());
+    }
+    (coordinator, until)
+}
+
 /// Acceptors that have all forgotten, on hosts whose replicas have applied so much: where a restart begins.
 fn restarted(applied: &[(NodeId, u64)], believed: &[u64]) -> Result<Vec<u64>, Refusal> {
     let mut state = State::default();
@@ -171,15 +182,15 @@ fn restarted(applied: &[(NodeId, u64)], believed: &[u64]) -> Result<Vec<u64>, Re
     };
     let found = Command::Found(configuration);
     state.apply(&found).expect("a good configuration");
-    let mut coordinator = Coordinator::new(Timing::default());
+    let (mut coordinator, now) = listening(&state);
     let mut out = Outbox::new();
     for (node, applied) in applied {
         let mut report = report(*node, 1, 1, *applied, 1);
         let acceptor = report.acceptor.as_mut().expect("an acceptor");
         acceptor.holds = None;
-        coordinator.on_report(1000, report, &state, &mut out);
+        coordinator.on_report(now, report, &state, &mut out);
     }
-    let command = coordinator.restart(1000, &state, 0, believed.to_vec())?;
+    let command = coordinator.restart(now, &state, 0, believed.to_vec())?;
     let Command::Restart {
         first_instances, ..
     } = command
@@ -291,6 +302,15 @@ fn a_log_that_stands_begins_anew_behind_what_was_delivered_before_it_was_halted(
             );
         }
     }
+    // Only the third has the last one, until another has fetched it.
+    let short = Refusal::NotDurable {
+        log: 0,
+        applied: 10,
+        holders: 1,
+        needed: 2,
+    };
+    assert_eq!(ask(&coordinator, &state, &[]), Err(short));
+    tell(&mut coordinator, &state, report_of(1, 2, 10, 6, None));
     let restart = ask(&coordinator, &state, &[]).expect("all have said it");
     assert_eq!(
         restart,
@@ -306,4 +326,133 @@ fn a_log_that_stands_begins_anew_behind_what_was_delivered_before_it_was_halted(
         (opened.epoch, opened.beginning),
         (3, Beginning::Fresh(vec![11]))
     );
+}
+
+/// Three hosts with everything, in the epoch in which nobody votes.
+fn halted() -> State {
+    let mut state = State::default();
+    let configuration = Configuration {
+        epoch: 1,
+        revision: 0,
+        members: [1, 2, 3].map(|n| (n, member(n, ALL))).into(),
+        leaders: spread_leaders(&[1, 2, 3], 1),
+        beginning: Beginning::Fresh(vec![1]),
+    };
+    for command in [Command::Found(configuration), Command::Halt { opened: 1 }] {
+        state.apply(&command).expect("it makes sense");
+    }
+    state
+}
+
+/// From a host that has entered this epoch, which is also its revision.
+fn report_from(epoch: Epoch, node: NodeId, applied: u64, durable: u64, number: u64) -> Report {
+    let mut report = report(node, epoch, 1, applied, number);
+    report.revision = u64::from(epoch);
+    report.durable = vec![durable];
+    report
+}
+
+/// Until it enters the halted epoch a replica delivers more, and clients are answered.
+#[test]
+fn given_positions_do_not_stand_for_replicas_that_have_yet_to_say_theirs() {
+    let state = halted();
+    let (mut coordinator, now) = listening(&state);
+    let mut tell = |coordinator: &mut Coordinator, report| {
+        coordinator.on_report(now, report, &state, &mut Outbox::new());
+    };
+    let ask = |coordinator: &Coordinator, first: u64| match coordinator.restart(
+        now,
+        &state,
+        0,
+        vec![first],
+    )? {
+        Command::Restart {
+            first_instances, ..
+        } => Ok(first_instances),
+        other => panic!("{other:?}"),
+    };
+    // The third is dead. The others were at 9 when this was said.
+    for node in [1, 2] {
+        tell(&mut coordinator, report_from(1, node, 9, 9, 1));
+    }
+    assert_eq!(ask(&coordinator, 10), Err(Refusal::PositionUnknown(1)));
+    tell(&mut coordinator, report_from(2, 1, 29, 29, 2));
+    assert_eq!(ask(&coordinator, 30), Err(Refusal::PositionUnknown(2)));
+    let mut not_there_yet = report_from(2, 2, 0, 0, 2);
+    not_there_yet.applied = None;
+    tell(&mut coordinator, not_there_yet);
+    assert_eq!(ask(&coordinator, 30), Err(Refusal::PositionUnknown(2)));
+    tell(&mut coordinator, report_from(2, 2, 29, 29, 3));
+    let otherwise = Refusal::AppliedOtherwise {
+        log: 0,
+        given: 9,
+        applied: 29,
+    };
+    assert_eq!(ask(&coordinator, 10), Err(otherwise));
+    assert_eq!(ask(&coordinator, 30), Ok(vec![30]));
+}
+
+/// One that has just been elected, or that stood still, has not heard those who live.
+#[test]
+fn given_positions_wait_until_the_coordinator_has_listened() {
+    let state = halted();
+    let timing = Timing::default();
+    let mut coordinator = Coordinator::new(timing);
+    let ask = |coordinator: &Coordinator, now| {
+        let restart = coordinator.restart(now, &state, 0, vec![10]);
+        restart.map(|_| ())
+    };
+    let unknown = Err(Refusal::PositionUnknown(1));
+    assert_eq!(ask(&coordinator, 5000), unknown);
+    let mut now = 5000;
+    while now < 5000 + timing.alive_us {
+        coordinator.on_tick(now, &state, &mut Outbox::new());
+        assert_eq!(ask(&coordinator, now), unknown, "at {now}");
+        now += timing.report_us;
+    }
+    coordinator.on_tick(now, &state, &mut Outbox::new());
+    assert_eq!(ask(&coordinator, now), Ok(()), "all are dead");
+    now += timing.alive_us + 1;
+    assert_eq!(ask(&coordinator, now), unknown);
+    coordinator.on_tick(now, &state, &mut Outbox::new());
+    assert_eq!(ask(&coordinator, now), unknown);
+}
+
+/// The acceptors are emptied behind the new beginning, as behind a floor.
+#[test]
+fn a_halted_cluster_begins_anew_behind_what_a_majority_holds() {
+    let state = halted();
+    let (mut coordinator, now) = listening(&state);
+    let mut tell = |coordinator: &mut Coordinator, report| {
+        coordinator.on_report(now, report, &state, &mut Outbox::new());
+    };
+    let ask = |coordinator: &Coordinator, given: &[u64]| {
+        let restart = coordinator.restart(now, &state, 0, given.to_vec());
+        restart.map(|_| ())
+    };
+    let held_by = |holders, needed| {
+        Err(Refusal::NotDurable {
+            log: 0,
+            applied: 10,
+            holders,
+            needed,
+        })
+    };
+    tell(&mut coordinator, report_from(2, 1, 10, 9, 1));
+    // Of a replica that is dead the operator must know. The one that lives holds it alone.
+    assert_eq!(ask(&coordinator, &[]), Err(Refusal::PositionUnknown(2)));
+    assert_eq!(ask(&coordinator, &[11]), held_by(0, 1));
+    tell(&mut coordinator, report_from(2, 1, 10, 10, 2));
+    assert_eq!(ask(&coordinator, &[11]), Ok(()));
+    for node in [2, 3] {
+        tell(&mut coordinator, report_from(2, node, 8, 8, 1));
+    }
+    for given in [&[][..], &[11]] {
+        assert_eq!(ask(&coordinator, given), held_by(1, 2));
+    }
+    // Learned from the first, and not yet synced.
+    tell(&mut coordinator, report_from(2, 3, 10, 8, 2));
+    assert_eq!(ask(&coordinator, &[]), held_by(1, 2));
+    tell(&mut coordinator, report_from(2, 3, 10, 10, 3));
+    assert_eq!(ask(&coordinator, &[]), Ok(()));
 }

@@ -10,7 +10,9 @@ use std::net::SocketAddr;
 
 use crate::acceptor::{AcceptorError, AcceptorState, Conflict, Holds, Merged, Piece};
 use crate::configuration::{Beginning, Configuration, Epoch, Identity, NodeId};
-use crate::message::{AcceptorReport, InstallOrder, Message, Order, Pull, Report, StoppedLog};
+use crate::message::{
+    AcceptorReport, InstallOrder, Message, Order, Pull, ReplicaPositions, Report, StoppedLog,
+};
 use crate::outbox::{Outbox, To};
 use crate::state::Refusal;
 use crate::timing::{Micros, Timing, PIECE_LEN_BYTES};
@@ -121,7 +123,7 @@ pub struct Member<A, N> {
     notes: N,
     configuration: Option<Configuration>,
     entered: bool,
-    applied: Option<Vec<u64>>,
+    positions: Option<ReplicaPositions>,
     stopped: Vec<StoppedLog>,
     installing: Option<Installing>,
     progress: u64,
@@ -143,7 +145,7 @@ impl<A: AcceptorState, N: Notes> Member<A, N> {
             notes,
             configuration: None,
             entered: false,
-            applied: None,
+            positions: None,
             stopped: Vec::new(),
             installing: None,
             progress: 0,
@@ -188,9 +190,9 @@ impl<A: AcceptorState, N: Notes> Member<A, N> {
         self.installing.as_ref().map(|i| i.order.target)
     }
 
-    /// This replica has applied so far; one instance a partition.
-    pub fn set_applied(&mut self, applied: Vec<u64>) {
-        self.applied = Some(applied);
+    /// How far this replica is.
+    pub fn set_positions(&mut self, positions: ReplicaPositions) {
+        self.positions = Some(positions);
     }
 
     /// The logs of this replica that stand still.
@@ -313,7 +315,7 @@ impl<A: AcceptorState, N: Notes> Member<A, N> {
             .map(|node| (*node, configuration.members[node].control))
             .collect();
         if configuration.beginning == Beginning::Halted {
-            self.applied = None; // final once the node has entered, too
+            self.positions = None; // final once the node has entered, too
         }
         self.configuration = Some(configuration);
         self.entered = true;
@@ -585,6 +587,7 @@ impl<A: AcceptorState, N: Notes> Member<A, N> {
         self.told = self.news();
         self.report_at = now + self.config.timing.report_us;
         self.reports += 1;
+        let positions = self.positions.as_ref();
         let report = Report {
             node: self.config.node,
             identity: self.config.identity,
@@ -593,7 +596,8 @@ impl<A: AcceptorState, N: Notes> Member<A, N> {
             control: self.config.control,
             revision: self.configuration.as_ref().map_or(0, |c| c.revision),
             acceptor: self.acceptor.as_ref().map(|a| self.acceptor_report(a)),
-            applied: self.applied.clone(),
+            applied: positions.map(|positions| positions.applied.clone()),
+            durable: positions.map_or_else(Vec::new, |positions| positions.durable.clone()),
             stopped: self.stopped.clone(),
             settings: self.config.settings.clone(),
         };

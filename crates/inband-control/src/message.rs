@@ -29,10 +29,22 @@ pub struct Report {
     /// If it is a replica: the last instance of each partition that it has applied, be it in memory. `None` until it
     /// has entered the configuration of `revision`.
     pub applied: Option<Vec<u64>>,
+    /// Of that, what counts for the trim floor: with durability `sync` synced, otherwise written. Empty without
+    /// `applied`.
+    pub durable: Vec<u64>,
     /// If it is a replica: the logs that stand still.
     pub stopped: Vec<StoppedLog>,
     /// What all hosts must have in common, see [`crate::member::MemberConfig::settings`].
     pub settings: String,
+}
+
+/// How far a replica is: an instance a partition.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReplicaPositions {
+    /// The last one applied, be it in memory.
+    pub applied: Vec<u64>,
+    /// The last one that counts for the trim floor.
+    pub durable: Vec<u64>,
 }
 
 /// A log of which a replica delivers nothing although there is something to deliver.

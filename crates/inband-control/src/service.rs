@@ -25,7 +25,7 @@ use crate::acceptor::AcceptorState;
 use crate::configuration::{Configuration, Epoch, Identity, NodeId};
 use crate::coordinator::Coordinator;
 use crate::member::{Member, MemberConfig};
-use crate::message::{Message, Order, Report, StoppedLog};
+use crate::message::{Message, Order, ReplicaPositions, Report, StoppedLog};
 use crate::outbox::{Outbox, To};
 use crate::raft_node::{self, node_of, RaftError, RaftNode};
 use crate::state::{Change, Command, Refusal};
@@ -84,9 +84,8 @@ pub trait Hooks: Send {
     /// The cluster does not take this host, for this reason.
     fn refused(&mut self, refusal: &Refusal);
 
-    /// The last instance applied of each partition, if the host is a replica and has entered the configuration that
-    /// it was told last.
-    fn applied(&mut self) -> Option<Vec<u64>>;
+    /// How far the host is, if it is a replica and has entered the configuration that it was told last.
+    fn positions(&mut self) -> Option<ReplicaPositions>;
 
     /// The logs that stand still, if the host is a replica.
     fn stopped(&mut self) -> Vec<StoppedLog>;
@@ -194,6 +193,7 @@ impl Drop for Service {
 
 struct Waiting {
     answer: Sender<Response>,
+    is_halt: bool,
     until: Micros,
 }
 
@@ -424,8 +424,8 @@ impl<A: AcceptorState> Worker<A> {
     fn on_tick(&mut self) {
         let now = self.now();
         let mut out = Outbox::new();
-        if let Some(applied) = self.hooks.applied() {
-            self.member.set_applied(applied);
+        if let Some(positions) = self.hooks.positions() {
+            self.member.set_positions(positions);
         }
         self.member.set_stopped(self.hooks.stopped());
         if now >= self.member.due() {
@@ -480,6 +480,7 @@ impl<A: AcceptorState> Worker<A> {
             };
             let epoch = state.highest_epoch;
             let response = match applied.output.result {
+                Ok(()) if call.is_halt => Response::Halted { epoch },
                 Ok(()) => Response::Accepted { epoch },
                 Err(refusal) => Response::Refused(refusal),
             };
@@ -687,7 +688,12 @@ impl<A: AcceptorState> Worker<A> {
             Ok(command) => match self.propose(&command) {
                 Some(ticket) => {
                     let until = now + CALL_US;
-                    self.calls.insert(ticket, Waiting { answer, until });
+                    let waiting = Waiting {
+                        answer,
+                        is_halt: matches!(command, Command::Halt { .. }),
+                        until,
+                    };
+                    self.calls.insert(ticket, waiting);
                     return;
                 }
                 None => Response::Elsewhere(None),

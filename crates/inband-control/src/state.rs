@@ -214,6 +214,13 @@ pub enum Refusal {
     },
     #[error("the replica of node {0} has not reported its last position in this epoch; start its host if it is down, or say what it has applied with --applied")]
     PositionUnknown(NodeId),
+    #[error("log {log}: only {holders} of the {needed} replicas needed hold instance {applied} durably; the others fetch it from their peers: keep their hosts running, with room on their disks, and try again")]
+    NotDurable {
+        log: usize,
+        applied: u64,
+        holders: usize,
+        needed: usize,
+    },
 }
 
 impl State {

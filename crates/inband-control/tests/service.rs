@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use inband_control::configuration::{Beginning, Configuration, Epoch, Member, NodeId, Parts};
 use inband_control::coordinator::Waiting;
-use inband_control::message::StoppedLog;
+use inband_control::message::{ReplicaPositions, StoppedLog};
 use inband_control::registers::RegisterState;
 use inband_control::service::{
     call, CallError, Hooks, Request, Response, Service, ServiceConfig, Status,
@@ -48,6 +48,7 @@ impl Deref for Switch {
 struct Noted {
     entered: Arc<Mutex<Option<Configuration>>>,
     refused: Arc<Mutex<Option<Refusal>>>,
+    stopped: Arc<Mutex<Vec<StoppedLog>>>,
 }
 
 impl Hooks for Noted {
@@ -59,12 +60,16 @@ impl Hooks for Noted {
         *self.refused.lock().expect("not poisoned") = Some(refusal.clone());
     }
 
-    fn applied(&mut self) -> Option<Vec<u64>> {
-        Some(vec![0; PARTITIONS])
+    fn positions(&mut self) -> Option<ReplicaPositions> {
+        let positions = ReplicaPositions {
+            applied: vec![0; PARTITIONS],
+            durable: vec![0; PARTITIONS],
+        };
+        Some(positions)
     }
 
     fn stopped(&mut self) -> Vec<StoppedLog> {
-        Vec::new()
+        self.stopped.lock().expect("not poisoned").clone()
     }
 }
 
@@ -477,6 +482,39 @@ fn everything_stops_and_the_configuration_is_still_there() {
         refused,
         Err(CallError::Refused(Refusal::NothingLost))
     ));
+}
+
+/// Each command of a restart is answered as what it is: the first one only halts the cluster.
+#[test]
+fn a_halt_is_not_answered_as_the_restart() {
+    let cluster = Cluster::new();
+    for host in cluster.hosts.values() {
+        let stopped = StoppedLog {
+            log: 0,
+            instance: 1,
+            for_ms: 7_000,
+            unreadable_at: Vec::new(),
+        };
+        *host.noted.stopped.lock().expect("not poisoned") = vec![stopped];
+    }
+    let restart = Request::Restart {
+        at_least: 0,
+        first_instances: Vec::new(),
+    };
+    let answers = std::cell::RefCell::new(Vec::new());
+    cluster.wait("it begins anew", |c| match c.ask(&restart) {
+        Ok(response) => {
+            let is_done = matches!(response, Response::Accepted { .. });
+            answers.borrow_mut().push(response);
+            is_done
+        }
+        Err(_) => false,
+    });
+    let answers = answers.into_inner();
+    assert!(
+        matches!(answers[..], [Response::Halted { epoch: halted }, Response::Accepted { epoch }] if halted < epoch),
+        "{answers:?}"
+    );
 }
 
 #[test]

@@ -66,6 +66,7 @@ impl PlaneError {
                 refusal,
                 Refusal::NotHeard(_)
                     | Refusal::PositionUnknown(_)
+                    | Refusal::NotDurable { .. }
                     | Refusal::Busy(_)
                     | Refusal::Overtaken { .. }
                     | Refusal::TooFewHealthy { .. }

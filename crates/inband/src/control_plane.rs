@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use inband_control::acceptor::{AcceptorError, AcceptorState, Holds, Merged, Piece, Position};
 use inband_control::configuration::{Beginning, Configuration, Epoch, Member};
-use inband_control::message::StoppedLog;
+use inband_control::message::{ReplicaPositions, StoppedLog};
 use inband_control::registers::RegisterState;
 use inband_control::service::{Hooks, Service, ServiceConfig};
 use inband_control::state::Refusal;
@@ -298,13 +298,13 @@ impl Hooks for NodeHooks {
         }
     }
 
-    fn applied(&mut self) -> Option<Vec<u64>> {
+    fn positions(&mut self) -> Option<ReplicaPositions> {
         if self.latest.is_some() && !self.is_entered.load(Ordering::Acquire) {
             self.enter_latest();
         }
         let progress = published::progress(&self.state);
         let epoch = self.latest.as_ref().map_or(0, |latest| latest.epoch);
-        progress.delivered.filter(|_| progress.epoch >= epoch)
+        progress.positions.filter(|_| progress.epoch >= epoch)
     }
 
     fn stopped(&mut self) -> Vec<StoppedLog> {

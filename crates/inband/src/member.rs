@@ -24,7 +24,7 @@ use crate::up::DEFAULT_DATA;
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// How often what is being done is looked at.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// Replicas of a halted cluster say within this time what they have applied.
+/// Replicas of a halted cluster say within this time what they have applied, and a majority holds it.
 const HALT_LIMIT: Duration = Duration::from_secs(10);
 /// A host that is silent for longer is shown as such; hosts report ten times a second.
 const SILENT_MS: u64 = 1000;
@@ -180,50 +180,75 @@ pub fn leader(command: &LeaderCommand) -> Result<()> {
 }
 
 fn begin_anew(args: &BeginAnewArgs) -> Result<()> {
-    let direct = Direct::open(&args.config)?;
+    let first_instances = args.applied.iter().map(|at| at.saturating_add(1)).collect();
+    begin_anew_on(&Direct::open(&args.config)?, first_instances)
+}
+
+fn begin_anew_on(plane: &dyn Plane, first_instances: Vec<u64>) -> Result<()> {
     let request = Request::Restart {
         at_least: 0,
-        first_instances: args.applied.iter().map(|at| at.saturating_add(1)).collect(),
+        first_instances,
     };
-    let halted = |status: &Status| {
-        let opened = status.opened.as_ref();
-        opened.is_some_and(|opened| opened.beginning == Beginning::Halted)
-    };
-    let before = direct.status()?;
+    let before = plane.status()?;
     print!("{}", stopped_logs(&before));
-    let mut is_halted = halted(&before);
+    let opened = before.opened.as_ref();
+    let mut is_halted = opened.is_some_and(|opened| opened.beginning == Beginning::Halted);
     let deadline = Instant::now() + HALT_LIMIT;
+    let mut waits_for = None;
     loop {
-        match direct.ask(&request) {
-            Ok(Response::Accepted { epoch }) if is_halted => {
+        let passing = match plane.ask(&request) {
+            Ok(Response::Accepted { epoch }) => {
                 println!("epoch {epoch} begins with empty acceptors");
                 return Ok(());
             }
-            Ok(Response::Accepted { epoch }) => {
-                // With acceptors that had lost their votes there was nothing to halt.
-                if !halted(&direct.status()?) {
-                    println!("epoch {epoch} begins with empty acceptors");
-                    return Ok(());
-                }
+            Ok(Response::Halted { epoch }) => {
                 is_halted = true;
                 println!("epoch {epoch}: nobody votes, until all replicas have said what they have applied");
+                None
             }
-            // They say so a moment after they have entered the epoch in which nobody votes.
-            Err(PlaneError::Refused(Refusal::PositionUnknown(_)))
-                if is_halted && Instant::now() < deadline => {}
-            Err(error) if is_halted => {
-                return Err(error).context(
-                    "the cluster is halted: repeat `inband member begin-anew` when this is cured",
-                )
-            }
-            Err(error) => return Err(error.into()),
             Ok(other) => {
-                bail!("the control plane answered {other:?}; is it of the same version?")
+                let error = anyhow::anyhow!(
+                    "the control plane answered {other:?}; is it of the same version?"
+                );
+                return Err(unfinished(is_halted, error));
             }
+            Err(error) if is_halted && is_awaited(&error) && Instant::now() < deadline => {
+                Some(error.to_string())
+            }
+            Err(error @ (PlaneError::Unknown | PlaneError::Silent(_))) if !is_halted => {
+                return Err(anyhow::Error::from(error).context(
+                    "whether the cluster is halted is unknown: repeat `inband member begin-anew` when this is cured",
+                ))
+            }
+            Err(error) => return Err(unfinished(is_halted, error.into())),
+        };
+        if passing.is_some() && passing != waits_for {
+            plane.say(format!(
+                "waiting: {}",
+                passing.as_deref().unwrap_or_default()
+            ));
+            waits_for = passing;
         }
-        if !direct.wait_a_little() {
+        if !plane.wait_a_little() {
             bail!("broken off; `inband member begin-anew` goes on where this one stopped");
         }
+    }
+}
+
+/// Replicas of a halted cluster tell, or reach, their positions a moment after they have entered its epoch.
+fn is_awaited(error: &PlaneError) -> bool {
+    matches!(
+        error,
+        PlaneError::Refused(Refusal::PositionUnknown(_) | Refusal::NotDurable { .. })
+    )
+}
+
+/// Why begin-anew ended; if the cluster is halted, with what to do about that.
+fn unfinished(is_halted: bool, error: anyhow::Error) -> anyhow::Error {
+    match is_halted {
+        true => error
+            .context("the cluster is halted: repeat `inband member begin-anew` when this is cured"),
+        false => error,
     }
 }
 
@@ -556,6 +581,101 @@ mod tests {
     use inband_control::state::{Pending, Phase};
 
     use super::*;
+
+    /// A control plane that answers a restart with these, one after another, and tells its state once.
+    struct Scripted {
+        answers: RefCell<Vec<Result<Response, PlaneError>>>,
+        status: RefCell<Option<Status>>,
+        said: RefCell<Vec<String>>,
+    }
+
+    impl Plane for Scripted {
+        fn ask(&self, request: &Request) -> Result<Response, PlaneError> {
+            if *request == Request::Status {
+                let status = self.status.take();
+                let silent = || PlaneError::Silent("gone".into());
+                return Ok(Response::Status(Box::new(status.ok_or_else(silent)?)));
+            }
+            self.answers.borrow_mut().remove(0)
+        }
+
+        fn say(&self, what: String) {
+            self.said.borrow_mut().push(what);
+        }
+
+        fn wait_a_little(&self) -> bool {
+            true
+        }
+    }
+
+    /// How begin-anew ends, and what it said it waits for.
+    fn begun_anew(answers: Vec<Result<Response, PlaneError>>) -> (Result<()>, Vec<String>) {
+        let status = Status {
+            leader: 1,
+            voters: vec![1],
+            opened: None,
+            pending: None,
+            waiting: Waiting::Nothing,
+            hosts: Vec::new(),
+        };
+        let plane = Scripted {
+            answers: RefCell::new(answers),
+            status: RefCell::new(Some(status)),
+            said: RefCell::default(),
+        };
+        let ended = begin_anew_on(&plane, Vec::new());
+        assert!(plane.answers.borrow().is_empty(), "all were asked for");
+        (ended, plane.said.into_inner())
+    }
+
+    #[test]
+    fn begin_anew_ends_well_only_when_the_restart_is_accepted() {
+        let halted = || Ok(Response::Halted { epoch: 5 });
+        let unknown = || Err(PlaneError::Refused(Refusal::PositionUnknown(3)));
+        let short = || {
+            Err(PlaneError::Refused(Refusal::NotDurable {
+                log: 0,
+                applied: 10,
+                holders: 1,
+                needed: 2,
+            }))
+        };
+        let accepted = || Ok(Response::Accepted { epoch: 6 });
+        let answers = vec![halted(), unknown(), unknown(), short(), accepted()];
+        let (ended, said) = begun_anew(answers);
+        ended.expect("accepted");
+        let [first, second] = &said[..] else {
+            panic!("each reason once: {said:?}");
+        };
+        assert!(first.contains("replica of node 3"), "{first}");
+        assert!(
+            second.contains("1 of the 2 replicas needed hold instance 10"),
+            "{second}"
+        );
+        assert!(begun_anew(vec![accepted()]).0.is_ok(), "nothing to halt");
+        // Two who ask at once: the second halt is not the end either.
+        assert!(begun_anew(vec![halted(), halted(), accepted()]).0.is_ok());
+    }
+
+    #[test]
+    fn begin_anew_that_fails_says_what_to_do_about_the_halted_cluster() {
+        let halted = || Ok(Response::Halted { epoch: 5 });
+        let fails = |answers| format!("{:#}", begun_anew(answers).0.expect_err("it fails"));
+        let gone = || Err(PlaneError::Silent("gone".into()));
+        let hint = "the cluster is halted: repeat `inband member begin-anew`";
+        for last in [
+            gone(),
+            Err(PlaneError::Unknown),
+            Ok(Response::OutcomeUnknown),
+        ] {
+            let said = fails(vec![halted(), last]);
+            assert!(said.contains(hint), "{said}");
+        }
+        let said = fails(vec![Err(PlaneError::Unknown)]);
+        assert!(said.contains("repeat `inband member begin-anew`"), "{said}");
+        let said = fails(vec![Err(PlaneError::Refused(Refusal::NothingLost))]);
+        assert!(!said.contains("halted"), "{said}");
+    }
 
     fn node(id: NodeId, name: &str, parts: Parts) -> (NodeId, Member) {
         let address = format!("10.77.0.{id}:7400").parse().expect("an address");

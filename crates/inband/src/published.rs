@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use inband_control::configuration::NodeId;
-use inband_control::message::StoppedLog;
+use inband_control::message::{ReplicaPositions, StoppedLog};
 use inband_paxos::dataplane::registers::{AcceptorView, LeaderView};
 use inband_paxos::leadership::LeaderEvent;
 use inband_paxos::log::{Burst, ReadTicket, ReplicatedLog, SubmitError, Ticket};
@@ -29,9 +29,8 @@ const EVENTS_MAX: usize = 64;
 pub struct NodeState {
     /// Configuration epoch; 0: outside of all.
     pub epoch: u32,
-    /// If it is a replica: the last instance of every log that it has delivered, be it in memory:
-    /// clients may have been answered up to there.
-    pub delivered: Option<Vec<u64>>,
+    /// If it is a replica: how far. Clients may have been answered up to what is `applied`, which was delivered.
+    pub positions: Option<ReplicaPositions>,
     /// If it is a replica: the logs that stand still.
     pub stopped: Vec<StoppedLog>,
     /// The acceptor's registers of every log, if it has the role.
@@ -164,8 +163,8 @@ pub fn read(shared: &Shared) -> NodeState {
 pub struct Progress {
     /// [`NodeState::epoch`]
     pub epoch: u32,
-    /// [`NodeState::delivered`]
-    pub delivered: Option<Vec<u64>>,
+    /// [`NodeState::positions`]
+    pub positions: Option<ReplicaPositions>,
     /// [`NodeState::stopped`]
     pub stopped: Vec<StoppedLog>,
 }
@@ -175,7 +174,7 @@ pub fn progress(shared: &Shared) -> Progress {
     let state = shared.lock().unwrap_or_else(PoisonError::into_inner);
     Progress {
         epoch: state.epoch,
-        delivered: state.delivered.clone(),
+        positions: state.positions.clone(),
         stopped: state.stopped.clone(),
     }
 }
@@ -269,12 +268,16 @@ impl PublishedNode {
         let learns = logs.iter().all(|log| log.learner().is_some());
         let fresh = NodeState {
             epoch: self.node.host().config().epoch,
-            delivered: learns.then(|| {
-                let held = logs.iter().map(|log| log.trim().held_here());
+            positions: learns.then(|| {
+                let held = || logs.iter().map(|log| log.trim().held_here());
                 let next = learners().map(|learner| learner.next());
-                held.zip(next)
-                    .map(|(held, next)| held.max(next - 1))
-                    .collect()
+                ReplicaPositions {
+                    applied: held()
+                        .zip(next)
+                        .map(|(held, next)| held.max(next - 1))
+                        .collect(),
+                    durable: held().collect(),
+                }
             }),
             stopped,
             acceptors: all().filter_map(|p| self.node.acceptor_view(p)).collect(),

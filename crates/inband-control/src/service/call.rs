@@ -103,6 +103,11 @@ pub enum Response {
     Elsewhere(Option<SocketAddr>),
     /// The leader changed, or too few controllers could be reached: it may happen yet.
     OutcomeUnknown,
+    /// To [`Request::Restart`] while acceptors vote: nobody votes any more. Ask again, until it is accepted.
+    Halted {
+        /// The epoch in which nobody votes.
+        epoch: Epoch,
+    },
 }
 
 /// Why a call came to nothing.

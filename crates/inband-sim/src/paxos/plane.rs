@@ -16,7 +16,7 @@ use inband_control::configuration::{
 };
 use inband_control::coordinator::Coordinator;
 use inband_control::member::{Fences, Member, MemberConfig, NoteError, Notes};
-use inband_control::message::{Message, Order};
+use inband_control::message::{Message, Order, ReplicaPositions};
 use inband_control::outbox::{Outbox, To};
 use inband_control::registers::RegisterState;
 use inband_control::state::{Change, Command, State};
@@ -379,11 +379,13 @@ impl World {
             return;
         }
         let is_replica = self.system.layout.replicas.contains(&node);
-        let applied = sim.apps.iter().map(|app| app.live.applied);
-        let applied: Vec<u64> = applied.collect();
+        let positions = ReplicaPositions {
+            applied: sim.apps.iter().map(|app| app.live.applied).collect(),
+            durable: sim.apps.iter().map(|app| app.durable.applied).collect(),
+        };
         self.with_member(node, node, |member, now, out| {
             if is_replica {
-                member.set_applied(applied);
+                member.set_positions(positions);
             }
             member.on_tick(now, out);
         });
