@@ -357,7 +357,7 @@ fn report_from(epoch: Epoch, node: NodeId, applied: u64, durable: u64, number: u
 fn given_positions_do_not_stand_for_replicas_that_have_yet_to_say_theirs() {
     let state = halted();
     let (mut coordinator, now) = listening(&state);
-    let mut tell = |coordinator: &mut Coordinator, report| {
+    let tell = |coordinator: &mut Coordinator, report| {
         coordinator.on_report(now, report, &state, &mut Outbox::new());
     };
     let ask = |coordinator: &Coordinator, first: u64| match coordinator.restart(
@@ -423,7 +423,7 @@ fn given_positions_wait_until_the_coordinator_has_listened() {
 fn a_halted_cluster_begins_anew_behind_what_a_majority_holds() {
     let state = halted();
     let (mut coordinator, now) = listening(&state);
-    let mut tell = |coordinator: &mut Coordinator, report| {
+    let tell = |coordinator: &mut Coordinator, report| {
         coordinator.on_report(now, report, &state, &mut Outbox::new());
     };
     let ask = |coordinator: &Coordinator, given: &[u64]| {
