@@ -6,7 +6,6 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use inband_control::configuration::NodeId;
 use inband_control::message::{ReplicaPositions, StoppedLog};
 use inband_paxos::dataplane::registers::{AcceptorView, LeaderView};
 use inband_paxos::leadership::LeaderEvent;
@@ -113,11 +112,11 @@ impl TakeoverWatch {
 /// Why a log delivers nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
-    ForNothing,
+    Nothing,
     /// Something exists, or was submitted, and is not delivered.
-    ForLog,
+    Log,
     /// Its replica has paused it.
-    ForReplica,
+    Replica,
 }
 
 /// Watches whether a log moves, from publication to publication.
@@ -131,10 +130,10 @@ struct Movement {
 impl Movement {
     /// For how long has the log stood still?
     fn look(&mut self, now: Instant, next: u64, waits: Waits) -> Duration {
-        if waits == Waits::ForReplica {
+        if waits == Waits::Replica {
             *self = Self::default();
         }
-        let is_waited_for = waits == Waits::ForLog;
+        let is_waited_for = waits == Waits::Log;
         let is_forgotten = |last: Instant| !is_waited_for && now > last + WAIT_FORGOTTEN_AFTER;
         if self.next != next || self.waited.is_some_and(|(_, last)| is_forgotten(last)) {
             self.waited = None;
@@ -236,9 +235,9 @@ impl PublishedNode {
             let next = learner.next();
             let is_missing = learner.known_highest() >= next || log.proposer().outstanding() > 0;
             let waits = match is_missing {
-                _ if learner.is_paused() => Waits::ForReplica,
-                true => Waits::ForLog,
-                false => Waits::ForNothing,
+                _ if learner.is_paused() => Waits::Replica,
+                true => Waits::Log,
+                false => Waits::Nothing,
             };
             let stands = movement.look(now, next, waits);
             if stands >= STOPPED_AFTER {
@@ -246,12 +245,7 @@ impl PublishedNode {
                     log: number as u32,
                     instance: next,
                     for_ms: u64::try_from(stands.as_millis()).unwrap_or(u64::MAX),
-                    unreadable_at: learner
-                        .unreadable_at()
-                        .iter()
-                        .copied()
-                        .map(NodeId::from)
-                        .collect(),
+                    unreadable_at: learner.unreadable_at().to_vec(),
                 });
             }
         }
@@ -380,11 +374,7 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut movement = Movement::default();
         let mut look = |seconds, next, waits| {
-            let waits = if waits {
-                Waits::ForLog
-            } else {
-                Waits::ForNothing
-            };
+            let waits = if waits { Waits::Log } else { Waits::Nothing };
             movement.look(at(seconds), next, waits).as_secs()
         };
         assert_eq!(look(0, 7, false), 0);
@@ -407,11 +397,11 @@ mod tests {
             let stands = movement.look(start + Duration::from_secs(seconds), 7, waits);
             stands.as_secs()
         };
-        assert_eq!(look(0, Waits::ForLog), 0);
-        assert_eq!(look(1, Waits::ForReplica), 0);
-        assert_eq!(look(9, Waits::ForReplica), 0);
+        assert_eq!(look(0, Waits::Log), 0);
+        assert_eq!(look(1, Waits::Replica), 0);
+        assert_eq!(look(9, Waits::Replica), 0);
         // It goes on, and waits from now on.
-        assert_eq!(look(10, Waits::ForLog), 0);
-        assert_eq!(look(13, Waits::ForLog), 3);
+        assert_eq!(look(10, Waits::Log), 0);
+        assert_eq!(look(13, Waits::Log), 3);
     }
 }
