@@ -14,53 +14,20 @@
 #include "../ground/xdp/validate.h"
 #include "../ground/xdp/route.h"
 #include "../ground/xdp/race_wait.h"
+#include "../ground/xdp/given.h"
 
 const volatile struct ib_falcon_config ib_falcon_settings SEC(".rodata.own");
 
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* sets, set by the loader */
-    __type(key, ib_u32);
-    __type(value, struct ib_falcon_set);
-} ib_falcon_sets_map SEC(".maps");
+IB_REGISTERS(ib_falcon_sets_map, struct ib_falcon_set);
 
 /* (set * queues + queue) << slots_log2 | position mod slots */
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* sets * slots, set by the loader */
-    __type(key, ib_u32);
-    __type(value, struct ib_falcon_slot);
-} ib_slots_map SEC(".maps");
+IB_REGISTERS(ib_slots_map, struct ib_falcon_slot);
 
 /* set * groups + group */
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* sets * groups, set by the loader */
-    __type(key, ib_u32);
-    __type(value, struct ib_falcon_group);
-} ib_workers_map SEC(".maps");
+IB_REGISTERS(ib_workers_map, struct ib_falcon_group);
 
 /* set * workers * IB_FALCON_EXECUTORS + executor */
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* set by the loader */
-    __type(key, ib_u32);
-    __type(value, struct ib_falcon_executor);
-} ib_executors_map SEC(".maps");
-
-#ifdef IB_GIVEN_ARRIVAL
-/* For tests: the time that the packet comes at. */
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, 1);
-    __type(key, ib_u32);
-    __type(value, struct ib_given);
-} ib_given_map SEC(".maps");
-#endif
+IB_REGISTERS(ib_executors_map, struct ib_falcon_executor);
 
 /* What a packet is handled on: the frame itself. */
 #define ib_falcon_here xdp_md
@@ -114,8 +81,7 @@ IB_INLINE struct ib_falcon_arrival ib_falcon_arrives(const ib_u8 *data) {
         .from_port = bpf_ntohs(IB_UDP(data)->source),
     };
 #ifdef IB_GIVEN_ARRIVAL
-    ib_u32 zero = 0;
-    const struct ib_given *given = bpf_map_lookup_elem(&ib_given_map, &zero);
+    const struct ib_given *given = ib_given();
     arrival.now_ns = given ? given->now_ns : 0;
 #else
     if (ib_falcon_settings.policy == IB_FALCON_LOCALITY)
@@ -130,28 +96,14 @@ IB_FALCON_PART int ib_falcon_send(struct xdp_md *ctx, struct ib_falcon_msg *m, i
     if (!m)
         return XDP_ABORTED;
     const struct ib_keys *keys = NULL;
-    if (ib_settings.authenticated) {
-        keys = ib_keys();
-        if (!keys)
-            return XDP_ABORTED;
-        m->key_id = (ib_u16)keys->active;
-    }
-    m->node = (ib_u16)ib_settings.node;
-    ib_u8 *data = ib_send_room(ctx, m->value_len_bytes);
-    if (IB_RARE(!data)) {
-        ib_count_reason(IB_R_no_room);
-        return XDP_DROP;
-    }
+    ib_u8 *data = IB_SEND_BEGIN(ctx, m, keys);
     ib_falcon_emit(data + IB_XDP_FRAME_LEN_BYTES, m);
     ib_send_finish(data, keys, m->key_id, m->value_len_bytes);
     ib_count_reason(reason);
-    if (verdict == IB_TO_EXECUTOR) {
-        int action = ib_route_to(ctx, data, m->to_address, m->to_port);
-        return action == IB_NO_ROUTE ? ib_route_by_host(data, IB_R_falcon_executor_by_host)
-                                     : action;
-    }
-    ib_frame_turn(data);
-    return ib_route_out(ctx, ctx->ingress_ifindex);
+    if (verdict == IB_TO_EXECUTOR)
+        return ib_route_or_by_host(ctx, data, m->to_address, m->to_port,
+                                   IB_R_falcon_executor_by_host);
+    return ib_route_back(ctx, data);
 }
 
 /* A function of its own: the stack is short. */

@@ -81,11 +81,7 @@ struct ib_falcon_result ib_falcon_switch_handle(const struct ib_falcon_switch *s
 }
 
 #ifndef IB_RACE_DELAY
-ib_u32 ib_falcon_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,
-                            ib_u32 sets) {
-    ib_u32 reason = ib_falcon_check(packet, packet + len_bytes, len_bytes, sets);
-    return reason == IB_R_none ? ib_verify(packet, keys) : reason;
-}
+IB_KEYS_CHECK(ib_falcon_keys_check, ib_falcon_check)
 
 ib_u32 ib_falcon_queues_of(ib_u32 policy) {
     return ib_falcon_queues(policy);

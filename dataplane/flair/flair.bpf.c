@@ -19,26 +19,15 @@
 #include "../ground/xdp/validate.h"
 #include "../ground/xdp/route.h"
 #include "../ground/xdp/race_wait.h"
+#include "../ground/xdp/given.h"
 #include "shell.h"
 
 const volatile struct ib_flair_settings ib_flair_settings SEC(".rodata.own");
 
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* sets, set by the loader */
-    __type(key, ib_u32);
-    __type(value, struct ib_flair_session);
-} ib_sessions_map SEC(".maps");
+IB_REGISTERS(ib_sessions_map, struct ib_flair_session);
 
 /* set * groups + group */
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* sets * groups, set by the loader */
-    __type(key, ib_u32);
-    __type(value, struct ib_flair_group);
-} ib_flair_groups_map SEC(".maps");
+IB_REGISTERS(ib_flair_groups_map, struct ib_flair_group);
 
 /* set * IB_FLAIR_REPLICAS_MAX + replica */
 struct {
@@ -48,24 +37,13 @@ struct {
     __type(value, struct ib_member);
 } ib_replicas_map SEC(".maps");
 
-#ifdef IB_GIVEN_ARRIVAL
-/* For tests: the time and the random word that the packet comes with. */
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, 1);
-    __type(key, ib_u32);
-    __type(value, struct ib_given);
-} ib_given_map SEC(".maps");
-#endif
-
-IB_INLINE struct ib_flair_arrival ib_flair_arrives(const ib_u8 *data, ib_u8 type) {
-    struct ib_flair_arrival arrival = {
+IB_INLINE struct ib_arrival ib_flair_arrives(const ib_u8 *data, ib_u8 type) {
+    struct ib_arrival arrival = {
         .from_address = bpf_ntohl(IB_IP(data)->saddr),
         .from_port = bpf_ntohs(IB_UDP(data)->source),
     };
 #ifdef IB_GIVEN_ARRIVAL
-    ib_u32 zero = 0;
-    const struct ib_given *given = bpf_map_lookup_elem(&ib_given_map, &zero);
+    const struct ib_given *given = ib_given();
     arrival.now_ns = given ? given->now_ns : 0;
     arrival.random = given ? (ib_u32)given->random : 0;
     (void)type;
@@ -89,38 +67,22 @@ IB_INLINE int ib_flair_to_replica(struct xdp_md *ctx, ib_u8 *data, const struct 
     return ib_route_out(ctx, member->ifindex);
 }
 
-IB_INLINE int ib_flair_to_client(struct xdp_md *ctx, ib_u8 *data, const struct ib_flair_msg *m) {
-    int action = ib_route_to(ctx, data, m->client_address, m->client_port);
-    return action == IB_NO_ROUTE ? ib_route_by_host(data, IB_R_flair_client_by_host) : action;
-}
-
 IB_INLINE int ib_flair_send(struct xdp_md *ctx, struct ib_flair_msg *m, struct ib_result result) {
     if (result.verdict == IB_DROP) {
         ib_count_reason(result.reason);
         return XDP_DROP;
     }
     const struct ib_keys *keys = NULL;
-    if (ib_settings.authenticated) {
-        keys = ib_keys();
-        if (!keys)
-            return XDP_ABORTED;
-        m->key_id = (ib_u16)keys->active;
-    }
-    m->node = (ib_u16)ib_settings.node;
-    ib_u8 *data = ib_send_room(ctx, m->value_len_bytes);
-    if (IB_RARE(!data)) {
-        ib_count_reason(IB_R_no_room);
-        return XDP_DROP;
-    }
+    ib_u8 *data = IB_SEND_BEGIN(ctx, m, keys);
     ib_flair_emit(data + IB_XDP_FRAME_LEN_BYTES, m);
     ib_send_finish(data, keys, m->key_id, m->value_len_bytes);
     ib_count_reason(result.reason);
     if (result.verdict == IB_TO_REPLICA)
         return ib_flair_to_replica(ctx, data, m);
     if (result.verdict == IB_TO_CLIENT)
-        return ib_flair_to_client(ctx, data, m);
-    ib_frame_turn(data);
-    return ib_route_out(ctx, ctx->ingress_ifindex);
+        return ib_route_or_by_host(ctx, data, m->client_address, m->client_port,
+                                   IB_R_flair_client_by_host);
+    return ib_route_back(ctx, data);
 }
 
 SEC("xdp")
@@ -141,7 +103,7 @@ int ib_flair_xdp(struct xdp_md *ctx) {
     struct ib_flair_group *group = bpf_map_lookup_elem(&ib_flair_groups_map, &at);
     if (!session || !group)
         return XDP_ABORTED;
-    struct ib_flair_arrival arrival = ib_flair_arrives(data, m.type);
+    struct ib_arrival arrival = ib_flair_arrives(data, m.type);
     struct ib_result result =
         ib_shell_flair(&m, session, group, ib_flair_settings.incarnation, &arrival);
     return ib_flair_send(ctx, &m, result);

@@ -37,14 +37,6 @@ struct ib_flair_msg {
     ib_u8 replica;
 };
 
-/* What comes with a packet besides its bytes. */
-struct ib_flair_arrival {
-    ib_u64 now_ns; /* by the switch's own clock, which goes on while the machine sleeps */
-    ib_u32 random;
-    ib_u32 from_address; /* of the sender, host order */
-    ib_u16 from_port;
-};
-
 #define IB_FLAIR_GET64(p, field) IB_NET64(*(const ib_wire64 *)IB_AT(64, p, ib_flair_header, field))
 #define IB_FLAIR_PUT64(p, field, v) (*IB_AT(64, p, ib_flair_header, field) = IB_NET64(v))
 

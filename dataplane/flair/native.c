@@ -3,7 +3,7 @@
 #include "shell.h"
 
 struct ib_result ib_flair_switch_handle(const struct ib_flair_switch *sw, ib_u8 *buffer,
-                                        ib_u32 *len_bytes, const struct ib_flair_arrival *arrival) {
+                                        ib_u32 *len_bytes, const struct ib_arrival *arrival) {
     struct ib_flair_msg m = {0};
     struct ib_result result = {IB_DROP, IB_R_none};
     result.reason = ib_flair_check(buffer, buffer + *len_bytes, *len_bytes, sw->sets);
@@ -21,11 +21,7 @@ struct ib_result ib_flair_switch_handle(const struct ib_flair_switch *sw, ib_u8 
     return result;
 }
 
-ib_u32 ib_flair_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,
-                           ib_u32 sets) {
-    ib_u32 reason = ib_flair_check(packet, packet + len_bytes, len_bytes, sets);
-    return reason == IB_R_none ? ib_verify(packet, keys) : reason;
-}
+IB_KEYS_CHECK(ib_flair_keys_check, ib_flair_check)
 
 ib_u32 ib_flair_group_of_hash(ib_u64 key_hash, ib_u32 groups) {
     return ib_flair_group_of(key_hash, groups);

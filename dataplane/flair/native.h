@@ -31,7 +31,7 @@ struct ib_flair_switch {
  * Thread-safe. Allocates nothing, never waits.
  */
 struct ib_result ib_flair_switch_handle(const struct ib_flair_switch *sw, ib_u8 *buffer,
-                                        ib_u32 *len_bytes, const struct ib_flair_arrival *arrival);
+                                        ib_u32 *len_bytes, const struct ib_arrival *arrival);
 
 /* As ib_paxos_keys_check, for packets of FLAIR. */
 ib_u32 ib_flair_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,

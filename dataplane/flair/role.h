@@ -70,7 +70,7 @@ IB_INLINE unsigned int ib_flair_reply_check(const struct ib_flair_msg *m,
 
 /* Fill in what replicas are to know of a request: by whom it was sent, and in which session. */
 IB_INLINE void ib_flair_note(struct ib_flair_msg *m, const struct ib_flair_view *v,
-                             const struct ib_flair_arrival *a) {
+                             const struct ib_arrival *a) {
     m->session = v->session;
     m->term = v->term;
     m->client_address = a->from_address;
@@ -81,7 +81,7 @@ IB_INLINE void ib_flair_note(struct ib_flair_msg *m, const struct ib_flair_view 
 /* The group's slot is taken, and v->seq taken within it (schedules.md, 15). */
 IB_INLINE struct ib_result ib_flair_write(struct ib_flair_msg *m, const struct ib_flair_view *v,
                                           struct ib_flair_group *g, struct ib_flair_io *io,
-                                          const struct ib_flair_arrival *a) {
+                                          const struct ib_arrival *a) {
     if (!ib_flair_is_active(v, a->now_ns))
         return ib_flair_nack(m, v);
     ib_flair_as_found(g, v);
@@ -100,7 +100,7 @@ IB_INLINE struct ib_result ib_flair_write(struct ib_flair_msg *m, const struct i
 IB_INLINE struct ib_result ib_flair_write_reply(struct ib_flair_msg *m,
                                                 const struct ib_flair_view *v,
                                                 struct ib_flair_group *g, struct ib_flair_io *io,
-                                                const struct ib_flair_arrival *a) {
+                                                const struct ib_arrival *a) {
     unsigned int reason = ib_flair_reply_check(m, v, a->now_ns);
     if (reason != IB_R_none)
         return ib_verdict(IB_DROP, reason);
@@ -155,8 +155,7 @@ IB_INLINE ib_u32 ib_flair_readers(const struct ib_flair_view *v, const struct ib
 }
 
 IB_INLINE struct ib_result ib_flair_read(struct ib_flair_msg *m, const struct ib_flair_view *v,
-                                         struct ib_flair_group *g,
-                                         const struct ib_flair_arrival *a) {
+                                         struct ib_flair_group *g, const struct ib_arrival *a) {
     if (!ib_flair_is_active(v, a->now_ns))
         return ib_flair_nack(m, v);
     ib_flair_as_found(g, v);
@@ -193,7 +192,7 @@ IB_INLINE struct ib_result ib_flair_read_again(struct ib_flair_msg *m,
 IB_INLINE struct ib_result ib_flair_read_reply(struct ib_flair_msg *m,
                                                const struct ib_flair_view *v,
                                                struct ib_flair_group *g,
-                                               const struct ib_flair_arrival *a) {
+                                               const struct ib_arrival *a) {
     unsigned int reason = ib_flair_reply_check(m, v, a->now_ns);
     if (reason != IB_R_none)
         return ib_verdict(IB_DROP, reason);

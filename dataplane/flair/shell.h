@@ -116,7 +116,7 @@ IB_INLINE void ib_flair_raise_replied(struct ib_flair_session *s, const struct i
 IB_INLINE struct ib_result ib_shell_flair_read(struct ib_flair_msg *m,
                                                const struct ib_flair_session *session,
                                                const struct ib_flair_group *group,
-                                               const struct ib_flair_arrival *a) {
+                                               const struct ib_arrival *a) {
     struct ib_flair_view v;
     struct ib_flair_group g = {0};
     if (IB_RARE(!ib_flair_copy_both(&v, session, &g, group)))
@@ -134,7 +134,7 @@ IB_INLINE struct ib_result ib_shell_flair_read(struct ib_flair_msg *m,
 IB_INLINE struct ib_result ib_shell_flair_write(struct ib_flair_msg *m,
                                                 struct ib_flair_session *session,
                                                 struct ib_flair_group *group,
-                                                const struct ib_flair_arrival *a) {
+                                                const struct ib_arrival *a) {
     struct ib_flair_view v;
     struct ib_flair_group g = {0};
     struct ib_flair_io io = {0, 0, 0};
@@ -207,7 +207,7 @@ IB_INLINE struct ib_result ib_shell_flair_control(struct ib_flair_msg *m,
 /* Every message. `session` and `group`: of the packet's set and key. */
 IB_INLINE struct ib_result ib_shell_flair(struct ib_flair_msg *m, struct ib_flair_session *session,
                                           struct ib_flair_group *group, ib_u64 incarnation,
-                                          const struct ib_flair_arrival *a) {
+                                          const struct ib_arrival *a) {
     if (m->type == IB_FLAIR_READ || m->type == IB_FLAIR_READ_REPLY)
         return ib_shell_flair_read(m, session, group, a);
     if (m->type == IB_FLAIR_WRITE || m->type == IB_FLAIR_WRITE_REPLY)

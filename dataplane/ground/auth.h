@@ -59,6 +59,17 @@ IB_INLINE unsigned int ib_verify(const ib_u8 *data, const struct ib_keys *keys) 
     return IB_R_none;
 }
 
+/*
+ * Define `function` of a native build: the reason to drop the packet of `len_bytes`, by the system's own `check` and by
+ * its tag; without keys, its checksum.
+ */
+#define IB_KEYS_CHECK(function, check)                                                             \
+    ib_u32 function(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,             \
+                    ib_u32 partitions) {                                                           \
+        ib_u32 reason = check(packet, packet + len_bytes, len_bytes, partitions);                  \
+        return reason == IB_R_none ? ib_verify(packet, keys) : reason;                             \
+    }
+
 /* Tag the header at `data`, whose key_id is `id`; without keys, 0. */
 IB_INLINE void ib_sign(ib_u8 *data, const struct ib_keys *keys, ib_u16 id) {
     ib_u64 tag = keys ? ib_tag(data, &keys->key[id & (IB_KEYS_MAX - 1)]) : ib_header_checksum(data);

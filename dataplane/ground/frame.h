@@ -167,6 +167,14 @@ IB_INLINE void ib_emit_kind(ib_u8 *data, ib_u8 type, ib_u16 flags) {
              (ib_u64)IB_MAGIC << 32 | (ib_u64)IB_VERSION << 24 | (ib_u64)type << 16 | flags);
 }
 
+/* What a role may know besides the packet. */
+struct ib_arrival {
+    ib_u64 now_ns; /* by the role's own clock */
+    ib_u32 random;
+    ib_u32 from_address; /* of the sender, host order */
+    ib_u16 from_port;
+};
+
 IB_INLINE struct ib_result ib_verdict(unsigned int verdict, unsigned int reason) {
     struct ib_result result = {verdict, reason};
     return result;

@@ -18,31 +18,13 @@ IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_paxos_msg *m) 
 #include "shell.h"
 #include "prefetch.h"
 
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* partitions, set by the loader */
-    __type(key, ib_u32);
-    __type(value, struct ib_acceptor_regs);
-} ib_acceptor_map SEC(".maps");
+IB_REGISTERS(ib_acceptor_map, struct ib_acceptor_regs);
 
 /* partition * ring_slots + (instance & (ring_slots - 1)) */
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* partitions * ring_slots, set by the loader */
-    __type(key, ib_u32);
-    __type(value, struct ib_slot);
-} ib_ring_map SEC(".maps");
+IB_REGISTERS(ib_ring_map, struct ib_slot);
 
 /* Indexed like the ring. */
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1);
-    __type(key, ib_u32);
-    __type(value, struct ib_tail);
-} ib_tails_map SEC(".maps");
+IB_REGISTERS(ib_tails_map, struct ib_tail);
 
 IB_DEVMAP(ib_learners_map);
 

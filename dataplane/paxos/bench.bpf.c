@@ -3,13 +3,7 @@
 #include "../ground/xdp/bench.h"
 #include "registers.h"
 
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* shared with the acceptor, if it runs */
-    __type(key, ib_u32);
-    __type(value, struct ib_acceptor_regs);
-} ib_acceptor_map SEC(".maps");
+IB_REGISTERS(ib_acceptor_map, struct ib_acceptor_regs);
 
 SEC("xdp")
 int ib_bench_xdp(struct xdp_md *ctx) {

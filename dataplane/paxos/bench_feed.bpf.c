@@ -11,13 +11,7 @@
 #include "bench.h"
 #include "registers.h"
 
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1);
-    __type(key, ib_u32);
-    __type(value, struct ib_feed);
-} ib_feed_map SEC(".maps");
+IB_REGISTERS(ib_feed_map, struct ib_feed);
 
 #define IB_REGS_OF(role, name)                                                                     \
     struct {                                                                                       \

@@ -1,81 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * copies - the egress program of every devmap entry: addresses one copy of a multicast packet.
- *
- * Copies leave one interface, so which copy this is must be found out. The kernel makes them in the
- * order of the devmap and sends them in that order on one CPU; so they are counted, per CPU, from 0
- * whenever another packet begins, and modulo the number of members in case the same packet is sent
- * twice in a row. If the kernel failed to make a copy, some members miss one: loss is always safe.
- *
- * Members may also have links of their own, on interfaces of their own; then the interface says it.
- *
- * A device's queue remembers a single egress program per flush, so this one serves both groups and
- * picks by message type.
- */
-#include "../ground/xdp/multicast.h"
+/* copies - addresses the copies of what a leader and an acceptor send to their groups. */
 #include "msg.h"
 #include "settings.h"
 
-struct {
-    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-    __uint(max_entries, 1);
-    __type(key, ib_u32);
-    __type(value, struct ib_rotation);
-} ib_rotation_map SEC(".maps");
+#define IB_COPIES_GROUP(payload)                                                                   \
+    ((payload)[__builtin_offsetof(struct ib_paxos_header, type)] == IB_PAXOS_PHASE2A               \
+         ? IB_PAXOS_ACCEPTORS_GROUP                                                                \
+         : IB_PAXOS_LEARNERS_GROUP)
 
-/* The number of this copy among `count`. Fields as they lie in the packet: only equality matters.
- */
-IB_INLINE ib_u32 ib_copy_number(struct ib_rotation *r, const ib_u8 *payload, ib_u32 count) {
-    ib_u64 kind = IB_PAXOS_RAW64(payload, magic);
-    ib_u64 partition = IB_PAXOS_RAW64(payload, partition);
-    ib_u64 instance = IB_PAXOS_RAW64(payload, instance);
-    ib_u64 round = IB_PAXOS_RAW64(payload, round);
-    if (r->instance != instance || r->round != round || r->partition != partition ||
-        r->kind != kind || r->next >= count) {
-        r->instance = instance;
-        r->round = round;
-        r->partition = partition;
-        r->kind = kind;
-        r->next = 0;
-    }
-    return (ib_u32)r->next++;
-}
+/* `partition` is the header's second word, with sender and length; `magic` its first, with type and
+ * flags. */
+#define IB_COPIES_ID(payload)                                                                      \
+    {IB_PAXOS_RAW64(payload, instance), IB_PAXOS_RAW64(payload, round),                            \
+     IB_PAXOS_RAW64(payload, partition), IB_PAXOS_RAW64(payload, magic)}
 
-/* The first member behind an interface, or NULL. */
-IB_INLINE const struct ib_member *ib_member_behind(const struct ib_group *group, ib_u32 ifindex) {
-    for (ib_u32 i = 0; i < IB_XDP_MEMBERS && i < group->count; i++)
-        if (group->member[i].ifindex == ifindex)
-            return &group->member[i];
-    return NULL;
-}
-
-SEC("xdp/devmap")
-int ib_copies(struct xdp_md *ctx) {
-    ib_u8 *data = (ib_u8 *)(long)ctx->data;
-    if (data + IB_XDP_FRAME_LEN_BYTES + IB_HEADER_LEN_BYTES > (ib_u8 *)(long)ctx->data_end)
-        return XDP_DROP;
-    const ib_u8 *payload = data + IB_XDP_FRAME_LEN_BYTES;
-    ib_u32 zero = 0;
-    ib_u32 which = payload[__builtin_offsetof(struct ib_paxos_header, type)] == IB_PAXOS_PHASE2A
-                       ? IB_PAXOS_ACCEPTORS_GROUP
-                       : IB_PAXOS_LEARNERS_GROUP;
-    struct ib_group *group = bpf_map_lookup_elem(&ib_groups_map, &which);
-    struct ib_rotation *rotation = bpf_map_lookup_elem(&ib_rotation_map, &zero);
-    if (!group || !rotation)
-        return XDP_DROP;
-    const struct ib_member *member = &group->local;
-    if (ctx->egress_ifindex != ib_settings.loop_ifindex) {
-        ib_u32 number = ib_copy_number(rotation, payload, group->count);
-        member = &group->member[number & (IB_XDP_MEMBERS - 1)];
-        if (member->ifindex != ctx->egress_ifindex)
-            member = ib_member_behind(group, ctx->egress_ifindex);
-    }
-    if (!member || !member->known) {
-        ib_count_reason(IB_R_copy_unresolved);
-        return XDP_DROP;
-    }
-    ib_frame_address(data, member);
-    return XDP_PASS;
-}
-
-char ib_license[] SEC("license") = "Dual BSD/GPL";
+#include "../ground/xdp/copies.h"

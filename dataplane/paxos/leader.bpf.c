@@ -15,13 +15,7 @@ IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_paxos_msg *m) 
 #include "../ground/xdp/race_wait.h"
 #include "shell.h"
 
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* partitions, set by the loader */
-    __type(key, ib_u32);
-    __type(value, struct ib_leader_regs);
-} ib_leader_map SEC(".maps");
+IB_REGISTERS(ib_leader_map, struct ib_leader_regs);
 
 IB_DEVMAP(ib_acceptors_map);
 

@@ -105,10 +105,6 @@ struct ib_result ib_paxos_switch_handle(struct ib_paxos_switch *sw, ib_u8 *buffe
     return result;
 }
 
-ib_u32 ib_paxos_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,
-                           ib_u32 partitions) {
-    ib_u32 reason = ib_paxos_check(packet, packet + len_bytes, len_bytes, partitions);
-    return reason == IB_R_none ? ib_verify(packet, keys) : reason;
-}
+IB_KEYS_CHECK(ib_paxos_keys_check, ib_paxos_check)
 
 IB_REASON_NAMES(ib_paxos_reason_name, IB_PAXOS_REASONS_FIRST, IB_PAXOS_REASONS)

@@ -12,22 +12,10 @@ IB_INLINE int ib_value_up(struct ib_frame *frame, const struct ib_paxos_msg *m) 
 
 #include "shell.h"
 
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1);
-    __type(key, ib_u32);
-    __type(value, struct ib_quorum_config);
-} ib_config_map SEC(".maps");
+IB_REGISTERS(ib_config_map, struct ib_quorum_config);
 
 /* partition * ring_slots + (instance & (ring_slots - 1)) */
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* partitions * ring_slots, set by the loader */
-    __type(key, ib_u32);
-    __type(value, struct ib_count_slot);
-} ib_counts_map SEC(".maps");
+IB_REGISTERS(ib_counts_map, struct ib_count_slot);
 
 SEC("xdp")
 int ib_quorum_xdp(struct xdp_md *ctx) {

@@ -26,13 +26,7 @@ struct {
     __type(value, struct ib_race_packet);
 } ib_packets_map SEC(".maps");
 
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* shared with the acceptor */
-    __type(key, ib_u32);
-    __type(value, struct ib_acceptor_regs);
-} ib_acceptor_map SEC(".maps");
+IB_REGISTERS(ib_acceptor_map, struct ib_acceptor_regs);
 
 struct {
     __uint(type, BPF_MAP_TYPE_PROG_ARRAY);

@@ -22,13 +22,4 @@ struct ib_paxos_settings {
     ib_u32 reserved;
 };
 
-/* Which copy of which packet the egress program has finished last, per CPU. */
-struct ib_rotation {
-    ib_u64 instance;
-    ib_u64 round;
-    ib_u64 partition; /* and sender and length: the header's second word */
-    ib_u64 kind;      /* type and flags: its first word */
-    ib_u64 next;
-};
-
 #endif

@@ -169,18 +169,7 @@ IB_INLINE int ib_paxos_send(const struct ib_frame *frame, struct ib_paxos_msg *m
         return XDP_PASS;
     }
     const struct ib_keys *keys = NULL;
-    if (ib_settings.authenticated) {
-        keys = ib_keys();
-        if (!keys)
-            return XDP_ABORTED;
-        m->key_id = (ib_u16)keys->active;
-    }
-    m->node = (ib_u16)ib_settings.node;
-    ib_u8 *data = ib_send_room(ctx, m->value_len_bytes);
-    if (IB_RARE(!data)) {
-        ib_count_reason(IB_R_no_room);
-        return XDP_DROP;
-    }
+    ib_u8 *data = IB_SEND_BEGIN(ctx, m, keys);
     if (IB_RARE(frame->new_value))
         ib_paxos_emit(data + IB_XDP_FRAME_LEN_BYTES, m);
     else

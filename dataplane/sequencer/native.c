@@ -3,10 +3,11 @@
 #include "shell.h"
 
 struct ib_result ib_sequencer_handle(const struct ib_sequencer_switch *sw, ib_u8 *buffer,
-                                     ib_u32 len_bytes) {
+                                     ib_u32 *len_bytes, const struct ib_arrival *arrival) {
     struct ib_sequencer_msg m = {0};
     struct ib_result result = {IB_DROP, IB_R_none};
-    result.reason = ib_sequencer_check(buffer, buffer + len_bytes, len_bytes, sw->logs);
+    (void)arrival;
+    result.reason = ib_sequencer_check(buffer, buffer + *len_bytes, *len_bytes, sw->logs);
     if (result.reason == IB_R_none) {
         ib_sequencer_read_header(buffer, &m);
         result = ib_shell_sequencer(&m, &sw->log[m.log], sw->incarnation);
@@ -19,10 +20,6 @@ struct ib_result ib_sequencer_handle(const struct ib_sequencer_switch *sw, ib_u8
     return result;
 }
 
-ib_u32 ib_sequencer_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,
-                               ib_u32 logs) {
-    ib_u32 reason = ib_sequencer_check(packet, packet + len_bytes, len_bytes, logs);
-    return reason == IB_R_none ? ib_verify(packet, keys) : reason;
-}
+IB_KEYS_CHECK(ib_sequencer_keys_check, ib_sequencer_check)
 
 IB_REASON_NAMES(ib_sequencer_reason_name, IB_SEQUENCER_REASONS_FIRST, IB_SEQUENCER_REASONS)

@@ -17,7 +17,7 @@ struct ib_sequencer_switch {
 
 /* Handle one UDP payload. With IB_REPLY the packet to send is in the buffer. Thread-safe. */
 struct ib_result ib_sequencer_handle(const struct ib_sequencer_switch *sw, ib_u8 *buffer,
-                                     ib_u32 len_bytes);
+                                     ib_u32 *len_bytes, const struct ib_arrival *arrival);
 
 /* The reason to drop a packet, or IB_R_none: is it whole, and its tag right? */
 ib_u32 ib_sequencer_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,

@@ -11,32 +11,14 @@
 
 const volatile struct ib_sequencer_settings ib_sequencer_settings SEC(".rodata.own");
 
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1); /* logs, set by the loader */
-    __type(key, ib_u32);
-    __type(value, struct ib_sequencer_log);
-} ib_logs_map SEC(".maps");
+IB_REGISTERS(ib_logs_map, struct ib_sequencer_log);
 
 IB_INLINE int ib_sequencer_send(struct xdp_md *ctx, struct ib_sequencer_msg *m) {
     const struct ib_keys *keys = NULL;
-    if (ib_settings.authenticated) {
-        keys = ib_keys();
-        if (!keys)
-            return XDP_ABORTED;
-        m->key_id = (ib_u16)keys->active;
-    }
-    m->node = (ib_u16)ib_settings.node;
-    ib_u8 *data = ib_send_room(ctx, m->value_len_bytes);
-    if (IB_RARE(!data)) {
-        ib_count_reason(IB_R_no_room);
-        return XDP_DROP;
-    }
+    ib_u8 *data = IB_SEND_BEGIN(ctx, m, keys);
     ib_sequencer_emit(data + IB_XDP_FRAME_LEN_BYTES, m);
     ib_send_finish(data, keys, m->key_id, m->value_len_bytes);
-    ib_frame_turn(data);
-    return ib_route_out(ctx, ctx->ingress_ifindex);
+    return ib_route_back(ctx, data);
 }
 
 SEC("xdp")

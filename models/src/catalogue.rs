@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::check::{explore, Outcome};
 use crate::falcon_queue;
 use crate::leader_change::{self, LeaderChange, With};
+use crate::memory;
 use crate::read_routing;
 use crate::reconfiguration::{self, Reconfiguration};
 use crate::several_reads::{self, SeveralReads};
@@ -191,6 +192,30 @@ fn falcon_queues(checks: &mut Vec<Check>) {
     checks.extend(Mutant::ALL.map(|(mutant, bounds)| check(bounds, Some(mutant))));
 }
 
+fn memories(checks: &mut Vec<Check>) {
+    use memory::*;
+    let check = |bounds: Bounds, mutant: Option<Mutant>| {
+        let named = mutant.map(|mutant| format!("{mutant:?}"));
+        let model = Memory { bounds, mutant };
+        let is_long = [TAKEOVER, RESTART, AMNESIA_RESENT, REPEATED_AND_BACK].contains(&bounds);
+        let is_short =
+            !is_long || [Some(Mutant::InventedEpoch), Some(Mutant::EpochIgnored)].contains(&mutant);
+        in_rust("memory", bounds.to_string(), named, is_short, model)
+    };
+    let whole = [
+        CALM,
+        RESENT,
+        TAKEOVER,
+        RESTART,
+        AMNESIA,
+        AMNESIA_RESENT,
+        REPEATED,
+        REPEATED_AND_BACK,
+    ];
+    checks.extend(whole.map(|bounds| check(bounds, None)));
+    checks.extend(Mutant::ALL.map(|(mutant, bounds)| check(bounds, Some(mutant))));
+}
+
 /// All checks, models first with nothing left out.
 pub fn all() -> Vec<Check> {
     let mut checks = Vec::new();
@@ -202,5 +227,6 @@ pub fn all() -> Vec<Check> {
     reads_of_shards(&mut checks);
     read_routings(&mut checks);
     falcon_queues(&mut checks);
+    memories(&mut checks);
     checks
 }

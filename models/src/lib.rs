@@ -5,6 +5,7 @@ pub mod catalogue;
 pub mod check;
 pub mod falcon_queue;
 pub mod leader_change;
+pub mod memory;
 pub mod read_routing;
 pub mod reconfiguration;
 pub mod several_reads;

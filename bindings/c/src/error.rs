@@ -95,7 +95,12 @@ thread_local! {
 
 /// Keep the text for `inband_last_error` on this thread.
 pub fn remember(error: &Error) {
-    LAST.with(|last| *last.borrow_mut() = c_text(&error.message));
+    remember_text(&error.message);
+}
+
+/// The same, of an error of another kind.
+pub fn remember_text(message: &str) {
+    LAST.with(|last| *last.borrow_mut() = c_text(message));
 }
 
 /// The text kept last; valid until the next [`remember`] on this thread.

@@ -1,4 +1,4 @@
-//! The C library of Inband: `inband.h` over [`inband_paxos::library::Library`].
+//! The C library of Inband: `inband.h` over [`inband_paxos::library::Library`], and `inband_memory.h` in [`memory`].
 //!
 //! This file is the boundary: it checks what C hands over, keeps panics from crossing and turns
 //! errors into codes. What the functions do and promise is documented in `inband.h`, and nowhere
@@ -9,6 +9,7 @@
 mod abi;
 mod context;
 mod error;
+mod memory;
 
 use std::ffi::{c_char, c_int, c_void, CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -26,11 +27,7 @@ use error::Error;
 fn guarded<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Code> {
     // What a panic left half done is behind a lock that it has poisoned.
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
-        let text = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied())
-            .unwrap_or("no message");
+        let text = panic_text(&*panic);
         Err(Error::new(
             Code::Internal,
             format!("fault of the library: {text}"),
@@ -40,6 +37,13 @@ fn guarded<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Code> {
         error::remember(&error);
         error.code
     })
+}
+
+/// What a panic says.
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message")
 }
 
 /// As [`guarded`], for functions that return `INBAND_OK` or a code.

@@ -1,16 +1,21 @@
-//! `inband._native`: Falcon's client, and a cluster in this process. See `python/inband/_native.pyi`.
+//! `inband._native`: Falcon's client, a cluster in this process, and lines of replicated memory. See `python/inband/_native.pyi`.
 
-use std::net::{SocketAddr, SocketAddrV4, ToSocketAddrs};
+mod memory;
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use inband_falcon::client_node::{self, ClientNode, Event};
+use inband_falcon::limits::EXECUTORS_MAX;
 use inband_falcon::local;
 use inband_falcon::runner::{Interpreter, Tools};
 use inband_falcon::task::{Failure, JobId, TaskId, TaskSpec, Work};
+use inband_falcon::timing::ExecutorTiming;
 use inband_falcon::work::Call;
-use inband_ground::auth::{Digest, Keys, Secret};
+use inband_falcon::worker_node::{self, WorkerNode};
+use inband_ground::auth::Digest;
 use inband_host::key_file::KeyFile;
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -39,6 +44,9 @@ fn runtime_error(error: impl ToString) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
+const FORKED: &str =
+    "this process was forked from the one that has made this executor; make another one here";
+
 /// What only the process that has made it can use. A forked one has none of its threads, and would wait for them.
 struct OfThisProcess<T> {
     process: u32,
@@ -60,12 +68,20 @@ impl<T> OfThisProcess<T> {
     /// Use it; it must not be closed.
     fn with<R>(&self, use_it: impl FnOnce(&T) -> R) -> PyResult<R> {
         if !self.is_here() {
-            return Err(runtime_error(
-                "this process was forked from the one that has made this executor; make another one here",
-            ));
+            return Err(runtime_error(FORKED));
         }
         let what = self.what.lock().map_err(runtime_error)?;
         let what = what.as_ref().ok_or_else(|| runtime_error("it is closed"))?;
+        Ok(use_it(what))
+    }
+
+    /// The same, to change it.
+    fn with_mut<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> PyResult<R> {
+        if !self.is_here() {
+            return Err(runtime_error(FORKED));
+        }
+        let mut what = self.what.lock().map_err(runtime_error)?;
+        let what = what.as_mut().ok_or_else(|| runtime_error("it is closed"))?;
         Ok(use_it(what))
     }
 
@@ -222,24 +238,27 @@ struct LocalCluster(OfThisProcess<local::LocalCluster>);
 
 #[pymethods]
 impl LocalCluster {
+    /// The key file is made, for its tasks.
     #[new]
     fn new(
         py: Python<'_>,
         executors: usize,
         python: String,
         python_path: String,
+        key_file: PathBuf,
     ) -> PyResult<LocalCluster> {
-        let keys = Keys::new(1, &[(1, Secret(rand::random()))]).map_err(runtime_error)?;
+        let keys = KeyFile::generate().map_err(runtime_error)?;
+        keys.save(&key_file).map_err(runtime_error)?;
         let access = local::Access {
-            keys: Some(keys),
-            digest: Digest::keyed(Secret(rand::random())),
+            keys: Some(keys.keys()),
+            digest: keys.digest(),
         };
         let interpreter = Interpreter {
             program: python.into(),
             env: vec![("PYTHONPATH".into(), python_path)],
         };
-        let tools = || Tools {
-            python: Some(interpreter.clone()),
+        let tools = |scheduler| Tools {
+            python: Some(interpreter.clone().of_cluster(scheduler, Some(&key_file))),
             ..Tools::default()
         };
         let started = py.detach(|| local::LocalCluster::start(executors, access, tools));
@@ -247,7 +266,7 @@ impl LocalCluster {
         Ok(LocalCluster(OfThisProcess::new(started)))
     }
 
-    /// A client of it; others have no key.
+    /// A client of it; others need the key file.
     fn client(&self) -> PyResult<Client> {
         let client = self.0.with(local::LocalCluster::client)?;
         client.map(Client::of).map_err(runtime_error)
@@ -258,6 +277,102 @@ impl LocalCluster {
         let cluster = self.0.take();
         py.detach(|| drop(cluster));
         Ok(())
+    }
+}
+
+/// A worker: executors of a cluster in this process.
+#[pyclass(frozen)]
+struct Worker(OfThisProcess<WorkerNode>);
+
+#[pymethods]
+impl Worker {
+    /// `key_file`: of the cluster; without one, anyone who can send packets to this process can run commands here, so that is refused
+    /// beyond loopback unless `no_key`.
+    #[new]
+    fn new(
+        scheduler: &str,
+        key_file: Option<PathBuf>,
+        no_key: bool,
+        executors: u8,
+        name: String,
+        python: PathBuf,
+        listen: Option<&str>,
+    ) -> PyResult<Worker> {
+        let scheduler = resolve(scheduler)?;
+        let file = key_file.as_deref().map(KeyFile::load).transpose();
+        let file = file.map_err(value_error)?;
+        let here = match listen {
+            Some(address) => address
+                .parse::<Ipv4Addr>()
+                .map_err(|_| value_error(format!("--listen {address} is no IPv4 address")))?,
+            None => client_node::local_address(scheduler)?,
+        };
+        if let (None, false, Some(outside)) = (
+            &file,
+            no_key,
+            [*scheduler.ip(), here].iter().find(|a| !a.is_loopback()),
+        ) {
+            return Err(value_error(format!(
+                "without a key, anyone who can send packets to {outside} can run commands here; give --key-file, or say --no-key to allow it"
+            )));
+        }
+        if !(1..=EXECUTORS_MAX).contains(&executors) {
+            return Err(value_error(format!(
+                "{executors} executors are not 1 to {EXECUTORS_MAX}; start several workers"
+            )));
+        }
+        let interpreter = Interpreter {
+            program: python,
+            env: Vec::new(),
+        };
+        let key_file = key_file.map(std::path::absolute).transpose()?;
+        let node = WorkerNode::open(worker_node::Config {
+            scheduler,
+            address: SocketAddrV4::new(here, 0),
+            name,
+            executors,
+            resources: 1,
+            tools: Tools {
+                python: Some(interpreter.of_cluster(scheduler, key_file.as_deref())),
+                ..Tools::default()
+            },
+            keys: file.as_ref().map(KeyFile::keys),
+            digest: file.as_ref().map_or(Digest::PLAIN, KeyFile::digest),
+            timing: ExecutorTiming::default(),
+        });
+        let node = node.map_err(runtime_error)?;
+        Ok(Worker(OfThisProcess::new(node)))
+    }
+
+    /// Work so long. Returns whether the scheduler knows it.
+    fn run(&self, py: Python<'_>, for_ms: u64) -> PyResult<bool> {
+        py.detach(|| {
+            self.0.with_mut(|node| {
+                let until = Instant::now() + Duration::from_millis(for_ms);
+                while Instant::now() < until {
+                    node.turn().map_err(runtime_error)?;
+                }
+                Ok(node.is_registered())
+            })
+        })?
+    }
+
+    /// Take no more tasks. Returns whether none runs any more.
+    fn drain(&self) -> PyResult<bool> {
+        self.0.with_mut(|node| {
+            node.drain();
+            node.is_drained()
+        })
+    }
+
+    /// Stop what runs, and tell the scheduler.
+    fn close(&self, py: Python<'_>) {
+        let node = self.0.take();
+        py.detach(|| {
+            if let Some(mut node) = node {
+                node.leave();
+            }
+        });
     }
 }
 
@@ -272,5 +387,7 @@ fn end_with_parent() -> PyResult<()> {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Client>()?;
     module.add_class::<LocalCluster>()?;
+    module.add_class::<Worker>()?;
+    module.add_class::<memory::Lines>()?;
     module.add_function(wrap_pyfunction!(end_with_parent, module)?)
 }

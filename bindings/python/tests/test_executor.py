@@ -47,6 +47,51 @@ def test_names_of_arguments_do_not_clash_with_our_own(executor):
     assert executor.submit(names, self=1, fn=2).result(30) == (1, 2)
 
 
+def square_elsewhere(n):
+    mine = inband.current()
+    assert mine is inband.current()
+    return mine.submit(pow, n, 2).result(30), os.getpid()
+
+
+def test_a_task_submits_others(executor):
+    squares = [executor.submit(square_elsewhere, n) for n in (3, 4)]
+    assert [square.result(30)[0] for square in squares] == [9, 16]
+
+
+def test_a_worker_of_the_package_joins_a_cluster():
+    with Executor(max_workers=1) as executor:
+        address = executor.submit(os.getenv, "INBAND_CURRENT_SCHEDULER").result(30)
+        key_file = os.path.join(executor._key_dir, "key")
+        command = [sys.executable, "-m", "inband.worker", address, "--key-file", key_file, "--executors", "2", "--name", "other"]
+        worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert "2 executors for" in worker.stderr.readline()
+        slow = [executor.submit(time.sleep, 0.5) for _ in range(3)]
+        assert len({executor.submit(os.getppid).result(30) for _ in range(50)} - {os.getpid()}) <= 1
+        assert all(future.result(30) is None for future in slow)
+        worker.terminate()
+        assert worker.wait(30) == 0
+
+
+def test_a_worker_says_what_is_wrong():
+    command = [sys.executable, "-m", "inband.worker"]
+    run = subprocess.run([*command, "192.0.2.1:7900"], capture_output=True, text=True, timeout=30)
+    assert run.returncode == 1 and "without a key" in run.stderr and "--key-file" in run.stderr
+    run = subprocess.run([*command, "127.0.0.1:7900", "--executors", "65"], capture_output=True, text=True, timeout=30)
+    assert run.returncode == 1 and "65 are not 1 to 64" in run.stderr
+
+
+def test_outside_of_a_task_there_is_no_current_executor():
+    with pytest.raises(RuntimeError, match="no task of an executor"):
+        inband.current()
+
+
+def test_the_key_of_executors_here_goes_with_them():
+    executor = Executor(max_workers=1)
+    assert os.stat(os.path.join(executor._key_dir, "key")).st_mode & 0o777 == 0o600
+    executor.shutdown()
+    assert not os.path.exists(executor._key_dir)
+
+
 def test_map_keeps_order_and_chunks(executor):
     assert list(executor.map(pow, range(20), range(20))) == [n**n for n in range(20)]
     assert list(executor.map(pow, range(20), range(20), chunksize=6)) == [n**n for n in range(20)]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use inband_lab::{ClusterSpec, Supervisor};
+use inband_cluster::paxos::{ClusterSpec, Supervisor};
 use inband_paxos::config::Dataplane;
 
 use inband_cluster::client::Client;
@@ -42,7 +42,7 @@ impl BenchCluster {
         spec.replicas = usize::from(REPLICAS);
         // As what it is compared with; `bench agreement --capacity` shows what a key costs.
         spec.authenticated = false;
-        // The front door, and one port a replica behind it.
+        // The client address, and one port a replica behind it.
         spec.resp = loopback(free_ports(1 + REPLICAS)?);
         spec.metrics_port = free_ports(2 * REPLICAS + 1)?;
         differ(&mut spec);

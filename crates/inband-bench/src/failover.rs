@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::Args;
-use inband_lab::ClusterStatus;
+use inband_cluster::paxos::ClusterStatus;
 use inband_paxos::config::{Dataplane, Timing};
 
 use super::cluster::{self, BenchCluster};

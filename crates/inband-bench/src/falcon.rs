@@ -18,7 +18,8 @@ use anyhow::{ensure, Result};
 use clap::{Args, ValueEnum};
 use inband_paxos::config::Dataplane;
 
-use super::row::{machine, progress, Output, Quoted, Row};
+use super::figures::run_each;
+use super::row::{machine, Output, Row};
 use arrivals::Arrivals;
 use testbed::Load;
 
@@ -140,10 +141,6 @@ impl<'a> Run<'a> {
     }
 }
 
-const fn quote(place: &'static str, what: &'static str, value: f64) -> Quoted {
-    Quoted { place, what, value }
-}
-
 fn row(
     metric: &'static str,
     backend: &str,
@@ -170,20 +167,12 @@ pub fn run(args: &FalconArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
         Figure::All => &FIGURES,
         ref one => std::slice::from_ref(one),
     };
-    let mut failed = Vec::new();
-    for figure in figures {
-        let name = figure.to_possible_value().map(|v| v.get_name().to_owned());
-        let name = format!("{BENCH} {}", name.unwrap_or_default());
-        let mut output = output_of();
-        let measured = measure(*figure, &Run::new(args), &mut output);
-        progress("");
-        if let Err(error) = measured.and_then(|()| output.finish(&name)) {
-            eprintln!("inband bench {name}: {error:#}");
-            failed.push(name);
-        }
-    }
-    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
-    Ok(())
+    run_each(
+        figures,
+        |_, name| format!("{BENCH} {name}"),
+        output_of,
+        |figure, output| measure(*figure, &Run::new(args), output),
+    )
 }
 
 fn measure(figure: Figure, run: &Run<'_>, output: &mut Output) -> Result<()> {

@@ -1,7 +1,7 @@
 //! `inband bench flair FIGURE`: the experiments of the FLAIR paper's section 4.5. Each storage node may use so much of
 //! a CPU only, so that a node is what is short, not the machine.
 //!
-//! Systems that are compared run at the same time and are loaded by turns, in short rounds: what the machine does
+//! Systems that are compared run at the same time and are loaded in turn, in short rounds: what the machine does
 //! beside them costs all the same, and a ratio is of one round's figures.
 
 mod balancing;
@@ -22,7 +22,8 @@ use inband_flair::config::Balance;
 use inband_flair::reads::Reads;
 use inband_paxos::config::Dataplane;
 
-use super::row::{machine, median, number, progress, Output, Quoted, Row};
+use super::figures::run_each;
+use super::row::{machine, median, number, progress, Output, Row};
 use load::Workload;
 use testbed::{Sample, Testbed, TestbedSpec};
 
@@ -238,7 +239,7 @@ impl<'a> Run<'a> {
         let of = |pick: fn(&Sample) -> f64| number(series.median(pick));
         format!(
             "{} storage nodes {quota}, {} clients with one request each, {} keys of 24 B, values of {} B, {} % reads, skew \
-             {}; {} rounds of {} ms by turns: {} to {} requests/s, {} us of the nodes' CPU a request, {} % of reads at the \
+             {}; {} alternating rounds of {} ms: {} to {} requests/s, {} us of the nodes' CPU a request, {} % of reads at the \
              leader, {} % refused, {} % of groups being written, {} requests sent again, {} sessions begun; {}; hosts on veth; {}",
             spec.replicas,
             workload.clients,
@@ -333,10 +334,6 @@ fn of_system(measured: &[(System, Samples)], system: System) -> Option<&Samples>
     found.map(|(_, samples)| samples)
 }
 
-const fn quote(place: &'static str, what: &'static str, value: f64) -> Quoted {
-    Quoted { place, what, value }
-}
-
 /// Say so if requests had no answer in time: they are in no latency.
 fn note_errors(output: &Output, what: &str, samples: &Samples) {
     if samples.errors() > 0 {
@@ -364,24 +361,18 @@ pub fn run(args: &FlairArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
         Figure::All => &FIGURES,
         ref one => std::slice::from_ref(one),
     };
-    let mut failed = Vec::new();
-    for figure in figures {
-        let name = figure.to_possible_value().map(|v| v.get_name().to_owned());
-        let name = match figure {
+    run_each(
+        figures,
+        |figure, name| match figure {
             Figure::Workloads => BENCH.to_owned(),
-            _ => format!("{BENCH} {}", name.unwrap_or_default()),
-        };
-        let mut output = output_of();
-        output.note(DIFFERENCE);
-        let measured = measure(*figure, &Run::new(args), &mut output);
-        progress("");
-        if let Err(error) = measured.and_then(|()| output.finish(&name)) {
-            eprintln!("inband bench {name}: {error:#}");
-            failed.push(name);
-        }
-    }
-    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
-    Ok(())
+            _ => format!("{BENCH} {name}"),
+        },
+        output_of,
+        |figure, output| {
+            output.note(DIFFERENCE);
+            measure(*figure, &Run::new(args), output)
+        },
+    )
 }
 
 fn measure(figure: Figure, run: &Run<'_>, output: &mut Output) -> Result<()> {

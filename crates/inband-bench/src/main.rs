@@ -10,6 +10,7 @@ mod cluster;
 mod cpu;
 mod failover;
 mod falcon;
+mod figures;
 mod flair;
 mod kv;
 mod libpaxos;
@@ -19,6 +20,7 @@ mod neighbour;
 mod node;
 mod paper;
 mod plot;
+mod resident;
 mod rocks;
 mod row;
 mod stats;
@@ -34,6 +36,8 @@ use clap::{Args, Parser, Subcommand};
 use falcon::host::{falcon_host, FalconHostArgs};
 use flair::load::{flair_load, FlairLoadArgs};
 use inband_host::program;
+use memory::pages::{memory_pages, MemoryPagesArgs};
+use memory::programs::{memory_join, MemoryJoinArgs};
 use row::Output;
 
 /// Measure, each figure beside a baseline of the same run.
@@ -63,12 +67,14 @@ enum What {
     Neighbour(neighbour::NeighbourArgs),
     /// What `sync` costs against `memory`, and reads through the log against reads by position.
     Sync(sync::SyncArgs),
-    /// A cluster at full rate for minutes: its memory stays flat.
-    Memory(memory::MemoryArgs),
+    /// A cluster at full rate for minutes: what its processes take of memory stays flat.
+    Resident(resident::ResidentArgs),
     /// FLAIR's figures: YCSB's loads and more, beside other ways to read.
     Flair(flair::FlairArgs),
     /// Falcon's figures: scheduling delay over utilisation, other schedulers, large clusters.
     Falcon(falcon::FalconArgs),
+    /// Replicated memory's figures: pages and lines, beside local memory and a single server.
+    Memory(memory::MemoryArgs),
     /// The papers' figures, each beside the papers' own numbers.
     Paper(paper::PaperArgs),
     /// A host of `agreement`, in place of the store.
@@ -80,6 +86,12 @@ enum What {
     /// A process of Falcon's testbed.
     #[command(hide = true)]
     FalconHost(FalconHostArgs),
+    /// A program that times accesses to the pages of its heap.
+    #[command(hide = true)]
+    MemoryPages(MemoryPagesArgs),
+    /// A program that joins two tables.
+    #[command(hide = true)]
+    MemoryJoin(MemoryJoinArgs),
 }
 
 /// `inband-bench node`.
@@ -147,17 +159,23 @@ fn bench(args: Cli) -> Result<()> {
             sync::run(&args, &mut output)?;
             "sync"
         }
-        What::Memory(args) => {
-            memory::run(&args, &mut output)?;
-            "memory"
+        What::Resident(args) => {
+            resident::run(&args, &mut output)?;
+            "resident"
         }
         // A figure, an output.
         What::Flair(args) => return flair::run(&args, &output_of),
         What::Falcon(args) => return falcon::run(&args, &output_of),
+        What::Memory(args) => return memory::run(&args, &output_of),
         What::Paper(args) => return paper::run(args, &output_of),
         What::Node(args) => return bench_node(args),
         What::FlairLoad(args) => return flair_load(&args),
         What::FalconHost(args) => return falcon_host(args),
+        What::MemoryPages(args) => return memory_pages(&args),
+        What::MemoryJoin(args) => {
+            memory_join(&args);
+            return Ok(());
+        }
     };
     output.finish(name)
 }

@@ -1,248 +1,188 @@
-//! `inband bench memory`: a cluster at full rate for minutes, and what memory its hosts take meanwhile.
+//! `inband bench memory FIGURE`: replicated memory by page faults and by lines (docs/memory.md), as the dissertation's
+//! section 7.3 measures it and beyond, beside local memory and a memory that is not replicated.
 
-use std::thread;
-use std::time::{Duration, Instant};
+mod failures;
+mod latency;
+pub mod pages;
+pub mod programs;
+mod swap;
+mod testbed;
+mod throughput;
 
-use anyhow::{anyhow, bail, ensure, Context, Result};
-use clap::Args;
-use inband_kv::limits::ROCKSDB_WRITE_BUFFER_BYTES;
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{ensure, Result};
+use clap::{Args, ValueEnum};
+use inband_host::program;
 use inband_paxos::config::Dataplane;
 
-use super::cluster::{self, BenchCluster};
-use super::load::RespLoad;
-use super::plot::{Chart, Series};
-use super::row::{machine, Baseline, Output, Row};
+use super::cluster;
+use super::figures::run_each;
+use super::row::{machine, number, Output, Row};
 
 /// Options of `inband bench memory`.
 #[derive(Debug, Args)]
 pub struct MemoryArgs {
-    /// How long the cluster is at full rate.
-    #[arg(long, default_value_t = 5.0)]
-    minutes: f64,
-    /// Connections, and commands outstanding on each.
-    #[arg(long, default_value_t = 50)]
-    clients: usize,
-    /// Commands outstanding on each.
-    #[arg(long, default_value_t = 16)]
-    pipeline: usize,
-    /// Different keys: once all are set, nothing that is stored grows.
-    #[arg(long, default_value_t = 100_000)]
-    keys: u64,
-    /// Backend.
-    #[arg(long, default_value_t = Dataplane::Xdp)]
-    backend: Dataplane,
-    /// Fail if a host's memory grows by more than this between the second and the last quarter.
-    #[arg(long, default_value_t = 5.0)]
-    growth_max_percent: f64,
+    /// Which figure.
+    #[arg(value_enum, default_value = "latency")]
+    figure: Figure,
+    /// Rounds of each measurement: slices of `latency`, failures of `failures`.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// `latency`: accesses to different pages, of each kind.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..=pages::ACCESSES_MAX as i64))]
+    accesses: u32,
+    /// Where the roles of switches and servers run: udp (processes on loopback), xdp, xdp-generic (root; network namespaces).
+    #[arg(long, value_delimiter = ',', default_values_t = [Dataplane::Udp, Dataplane::Xdp])]
+    dataplane: Vec<Dataplane>,
+    /// Packets carry tags, as `inband up memory` has it. Without this they do not: then what is measured is the protocol.
+    #[arg(long)]
+    secure: bool,
+    /// Fewer accesses, points and rounds: to see that it works.
+    #[arg(long)]
+    quick: bool,
+    /// The library that `inband memory run` preloads, if it is not beside `inband-memory`.
+    #[arg(long, value_name = "FILE", hide = true)]
+    library: Option<PathBuf>,
 }
 
-/// One that fills and one that is being written out.
-const WRITE_BUFFERS_MIB: f64 = (2 * ROCKSDB_WRITE_BUFFER_BYTES) as f64 / (1 << 20) as f64;
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Memory of one host in MiB over seconds.
-#[derive(Debug, Clone, Default)]
-struct Curve {
-    host: String,
-    points: Vec<[f64; 2]>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Figure {
+    /// Latency distribution of pages by page fault and of lines: local memory, one server, three servers (7.2).
+    Latency,
+    /// Lines and pages a second over requests outstanding and over clients; what a line costs in the kernel.
+    Throughput,
+    /// A server killed, the switch killed: the longest stall of a client.
+    Failures,
+    /// sqlite3, redis-benchmark, sort, Python, a hash join with 75, 50, 25 % of their heap in local memory, beside swap; pages beside
+    /// Redis's values.
+    Programs,
+    /// All of them.
+    All,
 }
 
-impl Curve {
-    /// Highest of the last quarter of the time less highest of the second: the first one fills caches,
-    /// and a saw's teeth do not count.
-    fn growth_percent(&self) -> f64 {
-        let (early, late) = self.highest_mib();
-        (late - early) / early * 100.0
+const FIGURES: [Figure; 4] = [
+    Figure::Latency,
+    Figure::Throughput,
+    Figure::Failures,
+    Figure::Programs,
+];
+
+const BENCH: &str = "memory";
+/// Accesses of a quick run.
+const QUICK_ACCESSES: u32 = 400;
+const DIFFERENCE: &str = "Conditions differ: the paper's machines: a Tofino switch, three FPGAs as servers, a client in the \
+     kernel, 10 Gb/s links; here one machine is all of that, joined by loopback (udp) or veth (xdp)";
+
+/// How a figure is to be measured.
+struct Run<'a> {
+    args: &'a MemoryArgs,
+    rounds: usize,
+    accesses: u32,
+    machine: String,
+}
+
+impl<'a> Run<'a> {
+    fn new(args: &'a MemoryArgs) -> Run<'a> {
+        Run {
+            args,
+            rounds: if args.quick { 1 } else { args.rounds },
+            accesses: match args.quick {
+                true => QUICK_ACCESSES,
+                false => args.accesses,
+            },
+            machine: machine(),
+        }
     }
 
-    /// In the second and in the last quarter of the time.
-    fn highest_mib(&self) -> (f64, f64) {
-        let quarter = self.points.len() / 4;
-        let highest = |from: usize, to: usize| {
-            let points = &self.points[from..to];
-            points.iter().map(|p| p[1]).fold(0.0, f64::max)
+    /// The data planes to measure; of those that do not work here a line says why.
+    fn dataplanes(&self, output: &Output) -> Vec<Dataplane> {
+        cluster::usable(&self.args.dataplane, &mut |what| output.skipped(&what))
+    }
+
+    /// `inband memory run` with these options; the program is still to be named.
+    fn memory_run(&self, options: &[&OsStr]) -> Result<Command> {
+        let mut command = Command::new(program::find("inband-memory")?);
+        command.arg("run").args(options);
+        if let Some(library) = &self.args.library {
+            command.arg("--library").arg(library);
+        }
+        command.arg("--");
+        Ok(command)
+    }
+
+    /// What all conditions end with.
+    fn conditions(&self) -> String {
+        let tags = match self.args.secure {
+            true => "with tags",
+            false => "without tags",
         };
-        (
-            highest(quarter, 2 * quarter),
-            highest(3 * quarter, self.points.len()),
+        format!(
+            "packets {tags}; all in main memory, nothing on disk; {}",
+            self.machine
         )
     }
-
-    /// Whether it grew by more than this, and by more than a store's write buffers, which fill and are
-    /// written out in turn: a short run sees them filling only.
-    fn has_grown(&self, max_percent: f64) -> bool {
-        let (early, late) = self.highest_mib();
-        self.growth_percent() > max_percent && late - early > WRITE_BUFFERS_MIB
-    }
 }
 
-/// Run it and print its rows.
-pub fn run(args: &MemoryArgs, output: &mut Output) -> Result<()> {
-    let machine = machine();
-    let backends = cluster::usable(&[args.backend], &mut |what| output.skipped(&what));
-    let backend = backends.first().copied().unwrap_or(Dataplane::Udp);
-    let duration = Duration::try_from_secs_f64(args.minutes * 60.0).context("--minutes")?;
+fn row(
+    metric: &'static str,
+    backend: &str,
+    variant: impl Into<String>,
+    figure: (f64, &'static str),
+    conditions: impl Into<String>,
+) -> Row {
+    Row::new((BENCH, metric), backend, variant, figure, conditions)
+}
+
+/// Say whether a goal of the project is met.
+fn goal(output: &Output, what: &str, value: f64, unit: &str, is_met: bool, bound: &str) {
+    let verdict = if is_met { "met" } else { "MISSED" };
+    output.note(&format!(
+        "goal {verdict}: {what}: {} {unit}, {bound}",
+        number(value)
+    ));
+}
+
+fn goal_at_most(output: &Output, what: &str, value: f64, limit: f64, unit: &str) {
+    let bound = format!("at most {}", number(limit));
+    goal(output, what, value, unit, value <= limit, &bound);
+}
+
+fn goal_at_least(output: &Output, what: &str, value: f64, limit: f64, unit: &str) {
+    let bound = format!("at least {}", number(limit));
+    goal(output, what, value, unit, value >= limit, &bound);
+}
+
+/// Measure and write one figure or all; the others are still measured when one fails.
+pub fn run(args: &MemoryArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
+    ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     ensure!(
-        duration >= 16 * SAMPLE_INTERVAL,
-        "--minutes {}: too short to see memory grow",
-        args.minutes
+        !args.dataplane.contains(&Dataplane::Auto),
+        "--dataplane auto: say which, for a figure is of one; udp, xdp or xdp-generic"
     );
-    let cluster = BenchCluster::start(backend)?;
-    let load = RespLoad {
-        connections: args.clients,
-        pipeline: args.pipeline,
-        keys: args.keys,
-        ..RespLoad::sets(cluster.supervisor.resp())
+    let figures: &[Figure] = match args.figure {
+        Figure::All => &FIGURES,
+        ref one => std::slice::from_ref(one),
     };
-    let (report, curves) = thread::scope(|scope| {
-        let loading = scope.spawn(|| load.run(Duration::ZERO, duration));
-        let curves = sample(&cluster, duration);
-        let report = loading.join().map_err(|_| anyhow!("the load panicked"))?;
-        anyhow::Ok((report?, curves))
-    })?;
-    let rates = report.buckets.rates(duration);
-    let mean = |part: &[[f64; 2]]| part.iter().map(|r| r[1]).sum::<f64>() / part.len() as f64;
-    let quarter = rates.len() / 4;
-    let conditions = format!(
-        "resident memory of each host's process, SET {} x {} outstanding, 64 B values, {} keys, 3 replicas, 3 acceptors, full rate for {:.1} \
-         minutes, {} commands failed; {machine}",
-        args.clients, args.pipeline, args.keys, args.minutes, report.errors
-    );
-    let row = |metric, variant: &str, value, unit| {
-        let backend = backend.to_string();
-        Row::new(
-            ("memory", metric),
-            backend,
-            variant,
-            (value, unit),
-            &*conditions,
-        )
-    };
-    for curve in &curves {
-        let last = curve.points.last().map_or(f64::NAN, |p| p[1]);
-        let early = Baseline {
-            name: "at a quarter of the time".into(),
-            value: curve
-                .points
-                .get(curve.points.len() / 4)
-                .map_or(f64::NAN, |p| p[1]),
-        };
-        output.row(&row("memory_mib", &curve.host, last, "MiB").beside(Some(early)))?;
-    }
-    let worst = curves
-        .iter()
-        .max_by(|a, b| a.growth_percent().total_cmp(&b.growth_percent()))
-        .context("no host told its memory")?;
-    output.row(&row(
-        "memory_growth_percent",
-        &worst.host,
-        worst.growth_percent(),
-        "percent",
-    ))?;
-    let first = Baseline {
-        name: "in the first quarter".into(),
-        value: mean(&rates[..quarter]),
-    };
-    let last = mean(&rates[rates.len() - quarter..]);
-    output.row(&row("set_per_s", "last quarter", last, "commands/s").beside(Some(first)))?;
-    charts(&curves, rates, output);
-    let grown = curves.iter().find(|c| c.has_grown(args.growth_max_percent));
-    if let Some(grown) = grown {
-        bail!(
-            "{} took {:.1}% more memory in the last quarter of the time than in the second; {}% and \
-             {WRITE_BUFFERS_MIB:.0} MiB of write buffers are allowed",
-            grown.host,
-            grown.growth_percent(),
-            args.growth_max_percent
-        );
-    }
-    Ok(())
+    run_each(
+        figures,
+        |_, name| format!("{BENCH} {name}"),
+        output_of,
+        |figure, output| {
+            output.note(DIFFERENCE);
+            measure(*figure, &Run::new(args), output)
+        },
+    )
 }
 
-fn sample(cluster: &BenchCluster, duration: Duration) -> Vec<Curve> {
-    let started = Instant::now();
-    let mut curves: Vec<Curve> = Vec::new();
-    while started.elapsed() + SAMPLE_INTERVAL < duration {
-        thread::sleep(SAMPLE_INTERVAL);
-        let at_s = started.elapsed().as_secs_f64();
-        for host in cluster.supervisor.status().hosts {
-            // Packet programs' maps are the kernel's, and of one size from the start.
-            let Some(resident_kib) = host.pid.and_then(resident_kib) else {
-                continue;
-            };
-            let mib = resident_kib as f64 / 1024.0;
-            match curves.iter_mut().find(|curve| curve.host == host.name) {
-                Some(curve) => curve.points.push([at_s, mib]),
-                None => curves.push(Curve {
-                    host: host.name,
-                    points: vec![[at_s, mib]],
-                }),
-            }
-        }
-    }
-    curves
-}
-
-fn resident_kib(pid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix(" kB")?.parse().ok()
-}
-
-fn charts(curves: &[Curve], rates: Vec<[f64; 2]>, output: &mut Output) {
-    let line = |name: &str, points: Vec<[f64; 2]>| Series {
-        name: name.to_owned(),
-        points,
-        is_quoted: false,
-    };
-    output.chart(Chart::Lines {
-        title: "memory of each host at full rate".into(),
-        x: "seconds".into(),
-        y: "MiB".into(),
-        series: curves
-            .iter()
-            .map(|curve| line(&curve.host, curve.points.clone()))
-            .collect(),
-        events: Vec::new(),
-    });
-    output.chart(Chart::Lines {
-        title: "throughput in buckets of 50 ms".into(),
-        x: "seconds".into(),
-        y: "commands/s".into(),
-        series: vec![line("SET", rates)],
-        events: Vec::new(),
-    });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn curve(mib: impl Fn(usize) -> f64) -> Curve {
-        Curve {
-            host: "replica/0".into(),
-            points: (0..400).map(|at| [at as f64, mib(at)]).collect(),
-        }
-    }
-
-    #[test]
-    fn growth_is_told_from_warming_up_and_from_a_saw() {
-        assert_eq!(curve(|_| 100.0).growth_percent(), 0.0);
-        let warming = curve(|at| if at < 90 { at as f64 } else { 100.0 });
-        assert_eq!(warming.growth_percent(), 0.0);
-        let saw = curve(|at| 100.0 + (at % 7) as f64);
-        assert_eq!(saw.growth_percent(), 0.0);
-        let leak = curve(|at| 100.0 + at as f64);
-        assert!(leak.growth_percent() > 50.0 && leak.has_grown(5.0));
-        let filling = curve(|at| 10.0 + at as f64 * WRITE_BUFFERS_MIB / 400.0);
-        assert!(filling.growth_percent() > 50.0 && !filling.has_grown(5.0));
-    }
-
-    #[test]
-    fn memory_of_a_process_is_read() {
-        assert!(resident_kib(std::process::id()).is_some_and(|kib| kib > 100));
-        assert_eq!(resident_kib(u32::MAX), None);
+fn measure(figure: Figure, run: &Run<'_>, output: &mut Output) -> Result<()> {
+    match figure {
+        Figure::Latency => latency::measure(run, output),
+        Figure::Throughput => throughput::measure(run, output),
+        Figure::Failures => failures::measure(run, output),
+        Figure::Programs => programs::measure(run, output),
+        Figure::All => Ok(()),
     }
 }

@@ -6,6 +6,7 @@ use clap::Args;
 use inband_falcon::dataplane::bench::falcon_costs;
 use inband_falcon::dataplane::Policy;
 use inband_flair::dataplane::bench::flair_costs;
+use inband_memory::bench::memory_costs;
 use inband_paxos::dataplane::bench::{passthrough_cost, role_costs};
 
 use super::row::{machine, Baseline, Output, Row};
@@ -96,6 +97,7 @@ pub fn run(args: &NeighbourArgs, output: &mut Output) -> Result<()> {
     }
     flair_rows(output, &machine)?;
     falcon_rows(output, &machine)?;
+    memory_rows(output, &machine)?;
     let packets: f64 = PACKETS_PER_INSTANCE.iter().map(|p| p.1).sum();
     let row = Row {
         bench: BENCH,
@@ -144,6 +146,42 @@ fn falcon_rows(output: &mut Output, machine: &str) -> Result<()> {
         };
         output.row(&row.beside(Some(Baseline {
             name: "forwarded unread to one neighbour".into(),
+            value: cost.forward_ns,
+        })))?;
+    }
+    Ok(())
+}
+
+/// What reading and writing replicated memory costs its switch and a server, beside forwarding the packets unread.
+fn memory_rows(output: &mut Output, machine: &str) -> Result<()> {
+    for cost in memory_costs().context("loading the packet programs")? {
+        let key = if cost.authenticated { ", key" } else { "" };
+        let lines = match cost.lines {
+            1 => "1 line".to_owned(),
+            lines => format!("{lines} lines"),
+        };
+        let memory = match cost.role {
+            "switch" => String::new(),
+            _ => format!(" of {} KiB", cost.chunks),
+        };
+        let row = Row {
+            bench: BENCH,
+            metric: "memory_cost_ns",
+            backend: XDP.into(),
+            variant: format!("{} {} {lines}{memory}{key}", cost.role, cost.operation),
+            value: cost.ns,
+            unit: "ns/request",
+            baseline: None,
+            ratio: None,
+            paper: None,
+            conditions: format!(
+                "{} packets a request, of 3 servers; {:.2} million lines a second on one CPU, without links and copies; {machine}",
+                cost.packets,
+                f64::from(cost.lines) * 1e3 / cost.ns
+            ),
+        };
+        output.row(&row.beside(Some(Baseline {
+            name: "the same packets forwarded unread".into(),
             value: cost.forward_ns,
         })))?;
     }

@@ -233,19 +233,8 @@ impl Bench {
     }
 
     fn wait(&self) {
-        use nix::poll::{ppoll, PollFd, PollFlags};
-        let fds: Vec<_> = self
-            .node
-            .wake_fds()
-            .into_iter()
-            .filter_map(inband_ground::socket::borrow)
-            .collect();
-        let mut polled: Vec<PollFd<'_>> = fds
-            .iter()
-            .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
-            .collect();
         let timeout = self.node.poll_timeout().min(IDLE_MAX);
-        let _ = ppoll(&mut polled, Some(timeout.into()), None);
+        inband_ground::socket::wait_readable(self.node.wake_fds(), timeout);
     }
 
     /// Begin and end of the time that counts.

@@ -17,6 +17,11 @@ pub struct Baseline {
     pub value: f64,
 }
 
+/// The figure that stands in a place of a paper.
+pub const fn quote(place: &'static str, what: &'static str, value: f64) -> Quoted {
+    Quoted { place, what, value }
+}
+
 /// A figure that a paper gives, of its own machines.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Quoted {

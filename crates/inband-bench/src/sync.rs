@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Result};
 use clap::Args;
-use inband_lab::{AcceptorChoice, ClusterSpec};
+use inband_cluster::paxos::{AcceptorChoice, ClusterSpec};
 use inband_paxos::config::{Dataplane, Durability};
 
 use super::cluster::{self, BenchCluster};

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
+use inband_cluster::paxos::{AcceptorChoice, ClusterSpec};
 use inband_flair::config::Balance;
 use inband_flair::reads::Reads;
 use inband_host::program;
 use inband_host::signals::StopSignals;
-use inband_lab::{AcceptorChoice, ClusterSpec};
 use inband_paxos::config::{Dataplane, Durability};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -22,9 +22,12 @@ use crate::history::{About, Clock, Outcome, Summary, Writer};
 use crate::nemesis::Nemesis;
 use crate::subject::Subject;
 use crate::workload::{Shared, Workload};
-use crate::{flair, paxos, report};
+use crate::{flair, memory, paxos, report};
+use inband_cluster::command::SystemCommand;
 use inband_cluster::flair::cluster::{FlairSpec, Security};
+use inband_cluster::memory::{Memory, Options as MemoryOptions, Spec as MemorySpec};
 use inband_cluster::scratch::{free_ports, loopback, ScratchDir};
+use inband_flair::timing;
 
 /// How often the progress is shown, and Ctrl-C looked for.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -66,10 +69,10 @@ pub struct ChaosArgs {
     /// Acceptors: a number, or backends with numbers, as xdp:2,udp:1.
     #[arg(long, default_value = "3", value_name = "N|BACKEND:N,...")]
     acceptors: AcceptorChoice,
-    /// Replicas of the store.
+    /// Replicas of the store, or servers of memory.
     #[arg(long, default_value_t = 3)]
     replicas: usize,
-    /// Switches of FLAIR.
+    /// Switches of FLAIR or memory.
     #[arg(long, default_value_t = 2)]
     switches: usize,
     /// How FLAIR answers reads: flair, leader, majority or follower-leases.
@@ -87,7 +90,7 @@ pub struct ChaosArgs {
     /// Operations a second of all clients together, at most.
     #[arg(long, default_value_t = 1500, value_name = "N")]
     rate: u64,
-    /// Have a proxy answer some GETs with an older value. The run succeeds if the checker finds that.
+    /// Answer some reads with an older value. The run succeeds if the checker finds that.
     #[arg(long)]
     control: bool,
     /// The program that is run on the hosts: another version, or one that was broken on purpose.
@@ -108,6 +111,27 @@ enum System {
     Kv,
     /// Replicas, switches and a gateway of FLAIR: `inband up flair`.
     Flair,
+    /// Servers and switches of replicated memory: `inband up memory`.
+    Memory,
+}
+
+impl System {
+    /// What can be done to it.
+    fn faults(self) -> &'static [FaultKind] {
+        match self {
+            System::Kv => FaultKind::value_variants(),
+            System::Flair => &flair::FAULTS,
+            System::Memory => &memory::FAULTS,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            System::Kv => "the store",
+            System::Flair => "FLAIR",
+            System::Memory => "replicated memory",
+        }
+    }
 }
 
 /// What a run found.
@@ -147,7 +171,7 @@ pub fn chaos(args: &ChaosArgs) -> Result<()> {
     if args.control {
         ensure!(
             findings.verdict.is_violation(),
-            "a proxy answered with stale values and the checker did not notice"
+            "there were stale answers and the checker did not notice"
         );
         println!("control: the stale answers were found");
         return Ok(());
@@ -161,15 +185,17 @@ fn seed_of_now() -> u64 {
 }
 
 impl ChaosArgs {
-    fn is_flair(&self) -> bool {
-        self.flair || self.system == System::Flair
+    fn system(&self) -> System {
+        match self.flair {
+            true => System::Flair,
+            false => self.system,
+        }
     }
 
     /// The faults to throw. Says which of those asked for are not possible.
     fn kinds(&self) -> Result<Vec<FaultKind>> {
         let mut kinds = match &self.faults {
-            None if self.is_flair() => flair::FAULTS.to_vec(),
-            None => FaultKind::value_variants().to_vec(),
+            None => self.system().faults().to_vec(),
             Some(names) => names
                 .iter()
                 .filter(|name| !name.is_empty())
@@ -185,12 +211,11 @@ impl ChaosArgs {
                 println!("without {}: {why}", names.join(", "));
             }
         };
-        if self.is_flair() {
-            leave_out(
-                &|kind| !flair::FAULTS.contains(&kind),
-                "FLAIR has no such thing",
-            );
-        }
+        let system = self.system();
+        leave_out(
+            &|kind| !system.faults().contains(&kind),
+            &format!("{} has no such thing", system.name()),
+        );
         if self.durability == Durability::Memory {
             leave_out(
                 &|kind| kind == FaultKind::Power,
@@ -199,6 +224,11 @@ impl ChaosArgs {
         }
         if let Err(error) = inband_lab::preflight::check_lab() {
             leave_out(&FaultKind::is_of_links, &format!("{error}"));
+        } else if system == System::Memory && self.dataplane == Dataplane::Udp {
+            leave_out(
+                &FaultKind::is_of_links,
+                "with --dataplane udp it is on loopback",
+            );
         }
         Ok(kinds)
     }
@@ -216,7 +246,7 @@ impl ChaosArgs {
         if inband_lab::preflight::check_lab().is_err() {
             spec.dataplane = Dataplane::Udp;
         } else {
-            spec.network = inband_lab::NetworkChoice::Namespaces;
+            spec.network = inband_cluster::paxos::NetworkChoice::Namespaces;
         }
         spec.acceptors = self.acceptors.clone();
         spec.replicas = self.replicas;
@@ -240,8 +270,8 @@ impl ChaosArgs {
             groups: flair::GROUPS,
             reads: self.reads,
             balance: self.balance,
-            heartbeat_ms: flair::HEARTBEAT_MS,
-            step_down_ms: flair::STEP_DOWN_MS,
+            heartbeat_ms: timing::HEARTBEAT_MS,
+            step_down_ms: timing::STEP_DOWN_MS,
             durability: self.durability,
             dataplane: self.dataplane,
             resp: loopback(0),
@@ -253,9 +283,27 @@ impl ChaosArgs {
         })
     }
 
+    fn memory_spec(&self, dir: &Path) -> Result<MemorySpec> {
+        let few = |what: &str, count: usize| {
+            u8::try_from(count).map_err(|_| anyhow!("{what} {count}: that is too many"))
+        };
+        let options = MemoryOptions {
+            servers: few("--replicas", self.replicas)?,
+            switches: few("--switches", self.switches)?,
+            space: memory::SPACE_BYTES,
+            block: memory::BLOCK_LINES,
+            dataplane: self.dataplane,
+            no_key: false,
+            accept_loss: false,
+        };
+        let mut spec = Memory::spec(&options, dir)?;
+        spec.program.clone_from(&self.program);
+        Ok(spec)
+    }
+
     fn about(&self, seed: u64, kinds: &[FaultKind], cluster: String) -> About {
         let behind = if self.control {
-            ", behind a proxy that answers with stale values"
+            ", with stale answers now and then"
         } else {
             ""
         };
@@ -287,9 +335,11 @@ impl ChaosArgs {
             checker,
             history,
         };
-        let findings = match self.is_flair() {
-            true => run.on(flair::Cluster::start(self.flair_spec(dir.path())?)?),
-            false => run.on(paxos::Cluster::start(self.paxos_spec(dir.path())?)?),
+        let dir_path = dir.path();
+        let findings = match self.system() {
+            System::Kv => run.on(paxos::Cluster::start(self.paxos_spec(dir_path)?)?),
+            System::Flair => run.on(flair::Cluster::start(self.flair_spec(dir_path)?)?),
+            System::Memory => run.on(memory::Cluster::start(self.memory_spec(dir_path)?)?),
         };
         let is_well = |found: &Findings| found.served_after.is_ok() && found.agreed.is_ok();
         if self.keep || !findings.as_ref().is_ok_and(is_well) {
@@ -315,7 +365,7 @@ impl Run<'_> {
         let Run { args, seed, .. } = *self;
         let cluster = Arc::new(cluster);
         if args.control {
-            cluster.put_behind_stale_proxies()?;
+            cluster.answer_with_stale_values()?;
         }
         let about = args.about(seed, self.kinds, cluster.describe());
         let (writer, recorder) = Writer::start(self.history, Clock::start(), about.clone())?;

@@ -62,6 +62,27 @@ impl ActiveFaults {
         });
     }
 
+    /// Cut a host off from all others, until [`end_isolations`](Self::end_isolations) or the end of the run.
+    pub fn isolate(&mut self, host: &str, hosts: &[String], now_ns: u64) {
+        let others = hosts.iter().filter(|other| *other != host);
+        let pairs = others.flat_map(|other| {
+            let (host, other) = (host.to_owned(), other.clone());
+            [(host.clone(), other.clone()), (other, host)]
+        });
+        self.0.push(Active {
+            kind: FaultKind::Partition,
+            what: format!("{host} is cut off from all others"),
+            damage: Damage::Cuts(pairs.collect()),
+            from_ns: now_ns,
+            until_ns: u64::MAX,
+        });
+    }
+
+    /// See [`isolate`](Self::isolate).
+    pub fn end_isolations(&mut self, now_ns: u64, recorder: &Recorder) {
+        self.end_if(now_ns, recorder, |active| active.until_ns == u64::MAX);
+    }
+
     /// End those whose time has come; were there any?
     pub fn end_due(&mut self, now_ns: u64, recorder: &Recorder) -> bool {
         let before = self.len();
@@ -321,6 +342,33 @@ mod tests {
             (over.len(), faults.link_of("leader").loss_to_host_ppm),
             (1, 0)
         );
+    }
+
+    #[test]
+    fn an_isolated_host_hears_nobody_until_it_ends() {
+        let path = std::env::temp_dir().join(format!("ib-chaos-links-{}", std::process::id()));
+        let about = crate::history::About {
+            seed: 1,
+            version: "",
+            minutes: 0.0,
+            faults: Vec::new(),
+            cluster: String::new(),
+            clients: 0,
+            operations_per_s: 0,
+        };
+        let clock = crate::history::Clock::start();
+        let (writer, recorder) =
+            crate::history::Writer::start(&path, clock, about).expect("a file");
+        let mut faults = ActiveFaults::default();
+        faults.isolate("leader", &hosts(), 1);
+        assert!(faults.cuts("leader", "replica/0") && faults.cuts("acceptor/1", "leader"));
+        assert!(!faults.cuts("acceptor/0", "acceptor/1"));
+        assert!(!faults.end_due(1_000_000, &recorder), "it ends when told");
+        faults.end_isolations(3, &recorder);
+        assert_eq!(faults.len(), 0);
+        drop(recorder);
+        assert_eq!(writer.finish().expect("written").faults.len(), 1);
+        let _ = std::fs::remove_file(path);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod fault_kind;
 mod flair;
 mod history;
 mod links;
+mod memory;
 mod nemesis;
 mod paxos;
 mod report;

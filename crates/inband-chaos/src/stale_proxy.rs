@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -12,6 +13,25 @@ const ANSWERS_PER_STALE_ONE: u64 = 20;
 
 /// The replies to the GETs of each key, newest last; consecutive ones differ.
 type Replies = Arc<Mutex<HashMap<Vec<u8>, Vec<Vec<u8>>>>>;
+
+/// The same in a client, for clusters that no proxy can stand in front of.
+#[derive(Debug, Default)]
+pub struct StaleReplies {
+    replies: Replies,
+    answers: AtomicU64,
+}
+
+impl StaleReplies {
+    /// What to take for the value of a key: what was read, or now and then an older one. `None` is no value.
+    pub fn of(&self, key: &str, read: Option<String>) -> Option<String> {
+        let count = self.answers.fetch_add(1, Ordering::Relaxed);
+        let is_stale = count % ANSWERS_PER_STALE_ONE == 0;
+        let read = read.unwrap_or_default().into_bytes();
+        let taken = remember(&self.replies, key.into(), read, is_stale);
+        let taken = String::from_utf8_lossy(&taken).into_owned();
+        Some(taken).filter(|text| !text.is_empty())
+    }
+}
 
 /// Listen on a free port and forward everything to a replica, except for stale answers. Ends with the process.
 pub fn start(replica: SocketAddr) -> io::Result<SocketAddr> {
@@ -106,6 +126,19 @@ mod tests {
             ":5\r\n",
         ];
         assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn no_value_is_remembered_like_a_value() {
+        let stale = StaleReplies::default();
+        let mut taken = Vec::new();
+        for n in 0..ANSWERS_PER_STALE_ONE {
+            let value = (n > 0).then(|| n.to_string());
+            assert_eq!(stale.of("line1", value.clone()), value);
+            taken.push(value);
+        }
+        let old = stale.of("line1", Some("new".into()));
+        assert!(old.is_some() && taken.contains(&old), "{old:?}");
     }
 
     #[test]

@@ -16,8 +16,9 @@ pub trait Subject: Sized + Send + Sync + 'static {
     /// What it is, in a line.
     fn describe(&self) -> String;
 
-    /// Put a proxy that sometimes answers with stale values in front of each of its listeners for Redis clients.
-    fn put_behind_stale_proxies(&self) -> Result<()>;
+    /// From now on let clients get a stale value now and then: by a proxy in front of each of its listeners for Redis
+    /// clients, or in the client where there is no such listener.
+    fn answer_with_stale_values(&self) -> Result<()>;
 
     /// A client, by its number.
     fn client(self: &Arc<Self>, number: usize, shared: &Shared, seed: u64) -> Result<Client>;

@@ -16,7 +16,10 @@ fn report_dir(name: &str) -> PathBuf {
 fn chaos(name: &str, arguments: &[&str]) -> String {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let report = report_dir(name);
-    inband_testing::build("inband");
+    inband_testing::build(match arguments.first() {
+        Some(&"memory") => "inband-memory",
+        _ => "inband",
+    });
     let output = Command::new(env!("CARGO_BIN_EXE_inband-chaos"))
         .args(arguments)
         .arg("--report")
@@ -81,5 +84,34 @@ fn flair_under_a_mixture_of_faults_is_linearizable() {
 fn stale_answers_of_a_proxy_before_flair_s_gateway_are_found() {
     let arguments = ["flair", "--minutes", "0.08", "--faults", "", "--control"];
     let said = chaos("flair-control", &arguments);
+    assert!(said.contains("\nviolation:"), "{said}");
+}
+
+fn memory_is_linearizable(name: &str, arguments: &[&str]) -> String {
+    let arguments = [&["memory", "--minutes", "0.25"], arguments].concat();
+    let said = chaos(name, &arguments);
+    assert!(said.contains("\nlinearizable:"), "{said}");
+    assert!(number_before(&said, " operations ok") > 1_000, "{said}");
+    assert!(number_before(&said, " faults\n") > 3, "{said}");
+    assert!(number_before(&said, " memory_read,") > 0, "{said}");
+    said
+}
+
+#[test]
+fn memory_under_a_mixture_of_faults_is_linearizable() {
+    memory_is_linearizable("memory", &[]);
+}
+
+/// In user space a switch that stands still goes on with what has gathered in its socket.
+#[test]
+fn memory_in_user_space_under_a_mixture_of_faults_is_linearizable() {
+    let arguments = ["--dataplane", "udp", "--faults", "kill,freeze"];
+    memory_is_linearizable("memory-udp", &arguments);
+}
+
+#[test]
+fn stale_answers_of_memory_are_found() {
+    let arguments = ["memory", "--minutes", "0.08", "--faults", "", "--control"];
+    let said = chaos("memory-control", &arguments);
     assert!(said.contains("\nviolation:"), "{said}");
 }

@@ -1,18 +1,20 @@
 //! The process of a host.
 
-use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use crate::restart::{self, RestartPolicy};
 use anyhow::{Context, Result};
 use inband_lab::process::{ProcessSpec, SupervisedChild};
-use inband_lab::restart::RestartPolicy;
+use inband_lab::{Host, LabError};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::lock;
+use crate::supervisor::lock;
+use crate::system::HostPlan;
 
 /// Lines of a log that an error message quotes.
 const LOG_TAIL_LINES: usize = 4;
@@ -23,158 +25,316 @@ const LOG_TAIL_LINES: usize = 4;
 pub enum Process {
     /// It runs.
     Running,
+    /// Its packets are held, or it is stopped.
+    Paused,
     /// Killed on request.
     Killed,
     /// It ended by itself; its log says why.
     Ended,
 }
 
-/// One process, and how it is started.
-pub struct HostProcess {
-    name: String,
-    program: PathBuf,
-    args: Vec<OsString>,
-    log: PathBuf,
-    /// `None`: the network of this process.
-    network: Option<Arc<inband_lab::Host>>,
-    slot: Mutex<Slot>,
-}
+/// A process that may run: it is started, paused, killed, and started again if it ends by itself. Thread-safe.
+#[derive(Debug)]
+pub(crate) struct ProcessSlot(Mutex<Slot>);
 
+#[derive(Debug)]
 struct Slot {
     child: Option<SupervisedChild>,
     process: Process,
+    /// Its link is held.
+    is_held: bool,
     restart: RestartPolicy,
 }
 
-impl Slot {
-    /// False: it does not run.
-    fn kill(&mut self) -> bool {
-        let runs = self.child.take().is_some() || self.restart.is_pending();
-        self.restart.cancel();
-        if runs {
-            self.process = Process::Killed;
-        }
-        runs
+impl Default for ProcessSlot {
+    fn default() -> ProcessSlot {
+        ProcessSlot(Mutex::new(Slot {
+            child: None,
+            process: Process::Killed,
+            is_held: false,
+            restart: RestartPolicy::default(),
+        }))
     }
 }
 
-impl HostProcess {
-    /// A process that was not started yet. It is to log in this directory.
-    pub fn new(
-        name: &str,
-        program: &Path,
-        args: Vec<OsString>,
-        dir: &Path,
-        network: Option<Arc<inband_lab::Host>>,
-    ) -> HostProcess {
-        HostProcess {
-            name: name.into(),
-            program: program.into(),
-            args,
-            log: dir.join("log"),
-            network,
-            slot: Mutex::new(Slot {
-                child: None,
-                process: Process::Killed,
-                restart: RestartPolicy::default(),
-            }),
-        }
-    }
-
-    /// `scheduler`, `replica/0`.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        let mut slot = lock(&self.slot);
+impl ProcessSlot {
+    /// A process that has ended by itself is noticed.
+    fn lock(&self) -> MutexGuard<'_, Slot> {
+        let mut slot = lock(&self.0);
         let status = slot.child.as_mut().and_then(SupervisedChild::exit_status);
         if let Some(status) = status {
             slot.child = None;
-            slot.process = Process::Ended;
             slot.restart.ended(Instant::now(), status);
+            // The user has paused it, and will resume or restart it.
+            if slot.process == Process::Paused {
+                slot.restart.cancel();
+            }
+            slot.process = Process::Ended;
         }
         slot
     }
 
     /// What it does now, and its id while it runs.
-    pub fn state(&self) -> (Process, Option<u32>) {
-        let slot = self.slot();
+    pub(crate) fn state(&self) -> (Process, Option<u32>) {
+        let slot = self.lock();
         (slot.process, slot.child.as_ref().map(SupervisedChild::pid))
     }
 
     /// How many times it was started again after it had ended by itself, and how it last did.
-    pub fn restarts(&self) -> (u32, Option<String>) {
-        let slot = self.slot();
+    pub(crate) fn restarts(&self) -> (u32, Option<String>) {
+        let slot = self.lock();
         let last_exit = slot.restart.last_exit().map(str::to_owned);
         (slot.restart.restarts(), last_exit)
     }
 
-    /// If it has ended by itself and its time has come, `start` it again.
-    pub fn restart_if_due(&self, start: impl FnOnce() -> Result<()>) {
-        let mut slot = self.slot();
+    /// Start it, in the place of the one that runs. Its id.
+    pub(crate) fn start(
+        &self,
+        spec: &ProcessSpec<'_>,
+        namespace: Option<&Host>,
+    ) -> Result<u32, LabError> {
+        let mut slot = self.lock();
+        slot.child = None;
+        slot.process = Process::Killed;
+        slot.is_held = false;
+        let child = match namespace {
+            Some(host) => host.spawn(spec)?,
+            None => SupervisedChild::spawn(spec, None)?,
+        };
+        let pid = child.pid();
+        slot.child = Some(child);
+        slot.process = Process::Running;
+        slot.restart.started(Instant::now());
+        Ok(pid)
+    }
+
+    /// Calls `start` if it ended by itself and its back-off is over.
+    pub(crate) fn restart_if_due<E: std::fmt::Display>(
+        &self,
+        name: &str,
+        log: &Path,
+        start: impl FnOnce() -> Result<(), E>,
+    ) {
+        let mut slot = self.lock();
         if !slot.restart.is_due(Instant::now()) {
             return;
         }
-        let (name, restarts) = (&self.name, slot.restart.count());
+        let restarts = slot.restart.count();
         let how = slot.restart.last_exit().unwrap_or("unknown").to_owned();
         drop(slot);
         match start() {
             Ok(()) => tracing::warn!(
                 "{name} ended by itself ({how}) and was started again (restart {restarts}); its log: {}",
-                self.log.display()
+                log.display()
             ),
             Err(error) => {
                 tracing::warn!("{name} ended by itself ({how}) and could not be started: {error:#}");
-                lock(&self.slot).restart.retry(Instant::now());
+                self.lock().restart.retry(Instant::now());
             }
         }
     }
 
-    /// The program and its arguments, for [`Self::start`].
-    pub fn spec(&self) -> ProcessSpec<'static> {
-        ProcessSpec::new(&self.program).args(self.args.iter().cloned())
+    /// Whether its link was left held by a pause.
+    pub(crate) fn is_held(&self) -> bool {
+        lock(&self.0).is_held
     }
 
-    /// Start it, in the place of the one that runs.
-    pub fn start(&self, mut spec: ProcessSpec<'_>) -> Result<()> {
-        let mut slot = self.slot();
-        slot.child = None;
-        slot.process = Process::Killed;
-        let log = OpenOptions::new().create(true).append(true).open(&self.log);
-        spec.log = Some(log.with_context(|| format!("cannot open {}", self.log.display()))?);
-        let child = match &self.network {
-            Some(host) => host.spawn(&spec)?,
-            None => SupervisedChild::spawn(&spec, None)?,
-        };
-        slot.child = Some(child);
-        slot.process = Process::Running;
-        slot.restart.started(Instant::now());
-        Ok(())
+    /// It is paused: its link is held, or it is stopped, or both.
+    pub(crate) fn pause(&self, is_held: bool, is_stopped: bool) {
+        let mut slot = self.lock();
+        let Some(child) = &mut slot.child else { return };
+        if is_stopped {
+            child.signal(Signal::SIGSTOP);
+        }
+        slot.is_held = is_held;
+        slot.process = Process::Paused;
     }
 
-    /// Kill it at once. False: it does not run.
-    pub fn kill(&self) -> bool {
-        self.slot().kill()
+    /// It is not paused any more. One that was not stopped does not notice.
+    pub(crate) fn resume(&self) {
+        let mut slot = self.lock();
+        slot.is_held = false;
+        if let Some(child) = &mut slot.child {
+            child.signal(Signal::SIGCONT);
+            slot.process = Process::Running;
+        }
+    }
+
+    /// Kill it at once. False: it does not run, and was not to be started again either.
+    pub(crate) fn kill(&self) -> bool {
+        let mut slot = self.lock();
+        slot.is_held = false;
+        let runs = slot.child.take().is_some() || slot.restart.is_pending();
+        slot.restart.cancel();
+        if runs {
+            slot.process = Process::Killed;
+        }
+        runs
+    }
+
+    /// Its process, to be ended by the caller. It is not started again.
+    pub(crate) fn take(&self) -> Option<SupervisedChild> {
+        let mut slot = self.lock();
+        slot.restart.cancel();
+        let child = slot.child.take()?;
+        slot.process = Process::Ended;
+        Some(child)
     }
 
     /// Tell it to end, and what it runs.
-    pub fn tell_to_end(&self) {
-        let mut slot = self.slot();
+    pub(crate) fn tell_to_end(&self) {
+        let mut slot = self.lock();
         slot.restart.cancel();
         if let Some(child) = &mut slot.child {
             child.signal(Signal::SIGTERM);
+            // One that is stopped would not see it.
+            child.signal(Signal::SIGCONT);
         }
     }
 
     /// Wait so long for it to end; then it is killed.
-    pub fn wait_for_end(&self, limit: Duration) {
-        let mut slot = self.slot();
-        if let Some(child) = &mut slot.child {
+    pub(crate) fn wait_for_end(&self, limit: Duration) {
+        if let Some(mut child) = self.take() {
             child.wait_for_exit(limit);
-            slot.child = None;
-            slot.process = Process::Ended;
         }
+    }
+}
+
+/// A process in a cluster's status.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// The host's name: `scheduler`, `replica/0`.
+    pub name: String,
+    pub process: Process,
+    /// Its id, while it runs.
+    pub pid: Option<u32>,
+    /// How many times it was started again after it had ended by itself.
+    #[serde(default)]
+    pub restarts: u32,
+    /// How it last ended by itself.
+    #[serde(default)]
+    pub last_exit: Option<String>,
+}
+
+impl ProcessStatus {
+    /// What is wrong with a process: `killed`, `ended by itself; see its log`. Empty: it runs.
+    pub fn in_words(&self) -> &'static str {
+        match self.process {
+            Process::Running => "",
+            Process::Paused => "paused",
+            Process::Killed => "killed",
+            Process::Ended => "ended by itself; see its log",
+        }
+    }
+
+    /// A process and its restarts; of one that runs, what its node says of itself (`None`: it does not answer).
+    pub fn in_words_with(&self, node: Option<String>) -> String {
+        let how = match self.process {
+            Process::Running => node.unwrap_or_else(|| "does not answer".to_owned()),
+            _ => self.in_words().to_owned(),
+        };
+        how + &self.restarts_in_words()
+    }
+
+    /// `  restarts 2 (last exit: ...)`; empty without a restart.
+    pub fn restarts_in_words(&self) -> String {
+        restart::in_words(self.restarts, self.last_exit.as_deref())
+    }
+}
+
+/// One process, and how it is started.
+pub struct HostProcess {
+    plan: HostPlan,
+    log: PathBuf,
+    /// `None`: the network of this process.
+    namespace: Option<Arc<Host>>,
+    slot: ProcessSlot,
+}
+
+impl HostProcess {
+    /// A process that was not started yet. It is to log in this directory.
+    pub(crate) fn new(plan: HostPlan, dir: &Path, namespace: Option<Arc<Host>>) -> HostProcess {
+        HostProcess {
+            plan,
+            log: dir.join("log"),
+            namespace,
+            slot: ProcessSlot::default(),
+        }
+    }
+
+    /// `scheduler`, `replica/0`.
+    pub fn name(&self) -> &str {
+        &self.plan.name
+    }
+
+    /// What it does now, and its id while it runs.
+    pub fn state(&self) -> (Process, Option<u32>) {
+        self.slot.state()
+    }
+
+    /// For the cluster's status.
+    pub fn status(&self) -> ProcessStatus {
+        let ((process, pid), (restarts, last_exit)) = (self.slot.state(), self.slot.restarts());
+        ProcessStatus {
+            name: self.name().to_owned(),
+            process,
+            pid,
+            restarts,
+            last_exit,
+        }
+    }
+
+    /// Calls `start` if the process ended by itself and its back-off is over.
+    pub(crate) fn restart_if_due(&self, start: impl FnOnce() -> Result<()>) {
+        self.slot.restart_if_due(self.name(), &self.log, start);
+    }
+
+    /// Start it, in the place of the one that runs. `is_first`: the whole cluster is being started.
+    pub(crate) fn start(&self, is_first: bool) -> Result<()> {
+        if let Some(socket) = &self.plan.socket {
+            let _ = fs::remove_file(socket);
+        }
+        let log = OpenOptions::new().create(true).append(true).open(&self.log);
+        let mut spec = ProcessSpec::new(&self.plan.program).args(self.plan.args.iter().cloned());
+        if is_first {
+            spec = spec.args(self.plan.first_args.iter().cloned());
+        }
+        spec.log = Some(log.with_context(|| format!("cannot open {}", self.log.display()))?);
+        let listeners = self.plan.listeners.iter();
+        spec.listeners = listeners.map(|(fd, what)| (fd.as_fd(), *what)).collect();
+        self.slot.start(&spec, self.namespace.as_deref())?;
+        Ok(())
+    }
+
+    /// Whether its link was left held by a pause.
+    pub(crate) fn is_held(&self) -> bool {
+        self.slot.is_held()
+    }
+
+    /// It is paused. Without a link of its own, it is stopped.
+    pub(crate) fn pause(&self) {
+        let has_link = self.namespace.is_some();
+        self.slot.pause(has_link, !has_link);
+    }
+
+    /// It is not paused any more.
+    pub(crate) fn resume(&self) {
+        self.slot.resume();
+    }
+
+    /// Kill it at once. False: it does not run.
+    pub(crate) fn kill(&self) -> bool {
+        self.slot.kill()
+    }
+
+    /// Tell it to end, and what it runs.
+    pub(crate) fn tell_to_end(&self) {
+        self.slot.tell_to_end();
+    }
+
+    /// Wait so long for it to end; then it is killed.
+    pub(crate) fn wait_for_end(&self, limit: Duration) {
+        self.slot.wait_for_end(limit);
     }
 
     /// The end of its log, for an error message.
@@ -189,28 +349,59 @@ impl HostProcess {
 mod tests {
     use super::*;
 
+    fn sleeper(program: &str, dir: &Path) -> HostProcess {
+        HostProcess::new(HostPlan::new("sleeper", program).args(["600"]), dir, None)
+    }
+
     #[test]
     fn what_cannot_be_started_again_does_not_run() {
         let dir = tempfile::tempdir().expect("a directory");
-        let sleep = HostProcess::new(
-            "sleeper",
-            Path::new("sleep"),
-            vec!["600".into()],
-            dir.path(),
-            None,
-        );
+        let sleep = sleeper("sleep", dir.path());
         assert_eq!(sleep.state(), (Process::Killed, None));
-        sleep.start(sleep.spec()).expect("it starts");
+        sleep.start(false).expect("it starts");
         assert!(matches!(sleep.state(), (Process::Running, Some(_))));
-        let error = sleep.start(ProcessSpec::new("/no/such/program"));
-        assert!(error.is_err());
-        assert_eq!(sleep.state(), (Process::Killed, None));
-        assert!(!sleep.kill());
-        sleep.start(sleep.spec()).expect("it starts");
         assert!(sleep.kill());
-        sleep.start(sleep.spec()).expect("it starts");
+        assert!(!sleep.kill());
+        sleep.start(false).expect("it starts");
         sleep.tell_to_end();
         sleep.wait_for_end(Duration::from_secs(20));
         assert_eq!(sleep.state(), (Process::Ended, None));
+        let missing = sleeper("/no/such/program", dir.path());
+        assert!(missing.start(false).is_err());
+        assert_eq!(missing.state(), (Process::Killed, None));
+    }
+
+    #[test]
+    fn a_paused_process_is_stopped_until_it_is_resumed_and_ends_when_told() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let sleep = sleeper("sleep", dir.path());
+        sleep.start(false).expect("it starts");
+        let state_letter = || {
+            let (_, pid) = sleep.state();
+            let stat = fs::read_to_string(format!("/proc/{}/stat", pid.expect("a process")));
+            let stat = stat.expect("it is there");
+            stat.rsplit(')')
+                .next()
+                .and_then(|rest| rest.trim().chars().next())
+        };
+        let becomes = |letter| {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while state_letter() != Some(letter) {
+                assert!(Instant::now() < deadline, "it is {:?}", state_letter());
+            }
+        };
+        sleep.pause();
+        assert_eq!(sleep.state().0, Process::Paused);
+        becomes('T');
+        sleep.resume();
+        assert_eq!(sleep.state().0, Process::Running);
+        becomes('S');
+        sleep.pause();
+        becomes('T');
+        let began = Instant::now();
+        sleep.tell_to_end();
+        sleep.wait_for_end(Duration::from_secs(20));
+        assert_eq!(sleep.state(), (Process::Ended, None));
+        assert!(began.elapsed() < Duration::from_secs(10));
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Broken {
 
 /// What a host last reported, and when.
 #[derive(Debug, Clone)]
-pub struct Heard {
+pub struct LastReport {
     /// Its words.
     pub report: Report,
     /// When they came.
@@ -54,7 +54,7 @@ pub enum Waiting {
 /// See the module.
 pub struct Coordinator {
     timing: Timing,
-    hosts: BTreeMap<NodeId, Heard>,
+    hosts: BTreeMap<NodeId, LastReport>,
     /// When it began to listen without a longer pause, and when it last did: it may not have heard hosts that live.
     listened: Option<(Micros, Micros)>,
     /// Since when an acceptor that could vote does not.
@@ -96,7 +96,7 @@ impl Coordinator {
     }
 
     /// What hosts reported.
-    pub fn hosts(&self) -> &BTreeMap<NodeId, Heard> {
+    pub fn hosts(&self) -> &BTreeMap<NodeId, LastReport> {
         &self.hosts
     }
 
@@ -123,7 +123,7 @@ impl Coordinator {
         let node = report.node;
         match self.hosts.get(&node) {
             Some(heard) if age(&heard.report) >= age(&report) => return None,
-            _ => self.hosts.insert(node, Heard { report, at: now }),
+            _ => self.hosts.insert(node, LastReport { report, at: now }),
         };
         self.instruct(node, state, out);
         self.register(state)

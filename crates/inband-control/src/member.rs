@@ -117,7 +117,7 @@ struct News {
 }
 
 /// See the module.
-pub struct Member<A, N> {
+pub struct MemberAgent<A, N> {
     config: MemberConfig,
     acceptor: Option<A>,
     notes: N,
@@ -136,10 +136,10 @@ pub struct Member<A, N> {
     pub(crate) broken: Broken,
 }
 
-impl<A: AcceptorState, N: Notes> Member<A, N> {
+impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
     /// A host that has just started. Its acceptor, if it has one, does not vote.
-    pub fn new(config: MemberConfig, acceptor: Option<A>, notes: N) -> Member<A, N> {
-        Member {
+    pub fn new(config: MemberConfig, acceptor: Option<A>, notes: N) -> MemberAgent<A, N> {
+        MemberAgent {
             config,
             acceptor,
             notes,

@@ -8,7 +8,7 @@ use inband_paxos::dataplane::soft::{Geometry, Registers, Roles};
 
 use crate::acceptor::{AcceptorState, Merged, Piece, Position, StoredVote};
 use crate::configuration::{Beginning, Configuration, Epoch, Identity, Member as Node, Parts};
-use crate::member::{Broken, Fences, Member, MemberConfig, NoteError, Notes};
+use crate::member::{Broken, Fences, MemberAgent, MemberConfig, NoteError, Notes};
 use crate::message::{InstallOrder, Message, Order, Pull};
 use crate::outbox::Outbox;
 use crate::registers::RegisterState;
@@ -39,7 +39,7 @@ impl Notes for Paper {
     }
 }
 
-type TestMember = Member<RegisterState<Rc<Registers>>, Paper>;
+type TestMember = MemberAgent<RegisterState<Rc<Registers>>, Paper>;
 
 fn address(node: u8) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, node], 7500))
@@ -61,7 +61,7 @@ fn start(node: u8, life: u64, notes: &Paper) -> TestMember {
         timing: Timing::default(),
     };
     let acceptor = RegisterState::new(registers, GEOMETRY);
-    Member::new(config, Some(acceptor), notes.clone())
+    MemberAgent::new(config, Some(acceptor), notes.clone())
 }
 
 fn configuration(epoch: Epoch, beginning: Beginning) -> Configuration {

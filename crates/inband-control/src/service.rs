@@ -24,7 +24,7 @@ pub use files::FilesError;
 use crate::acceptor::AcceptorState;
 use crate::configuration::{Configuration, Epoch, Identity, NodeId};
 use crate::coordinator::Coordinator;
-use crate::member::{Member, MemberConfig};
+use crate::member::{MemberAgent, MemberConfig};
 use crate::message::{Message, Order, ReplicaPositions, Report, StoppedLog};
 use crate::outbox::{Outbox, To};
 use crate::raft_node::{self, node_of, RaftError, RaftNode};
@@ -204,7 +204,7 @@ struct Worker<A> {
     started: Instant,
     /// What was in force when the host was last told, until it is in it again.
     cached: Option<Configuration>,
-    member: Member<A, FileNotes>,
+    member: MemberAgent<A, FileNotes>,
     hooks: Box<dyn Hooks>,
     disk: Disk,
     links: Links<Frame>,
@@ -251,7 +251,7 @@ impl<A: AcceptorState> Worker<A> {
             settings: config.settings.clone(),
             timing: config.timing,
         };
-        let member = Member::new(member, acceptor, notes);
+        let member = MemberAgent::new(member, acceptor, notes);
         let is_controller = cached.as_ref().unwrap_or(&config.first).controllers();
         let raft = if is_controller.contains(&config.node) {
             let storage = Disk::open(&config.dir.join(RAFT_DIR))?;
@@ -732,7 +732,7 @@ impl<A: AcceptorState> Worker<A> {
     fn status(&self, now: Micros, raft: &RaftNode) -> Status {
         let state = raft.state();
         let coordinator = self.coordinator.as_ref();
-        let host = |heard: &crate::coordinator::Heard| HostStatus {
+        let host = |heard: &crate::coordinator::LastReport| HostStatus {
             node: heard.report.node,
             identity: heard.report.identity,
             silent_ms: now.saturating_sub(heard.at) / 1000,

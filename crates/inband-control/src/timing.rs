@@ -1,6 +1,8 @@
 //! Times and limits of the control plane, in one place. It is slow on purpose: nothing waits for it
 //! but repair.
 
+use serde::Serialize;
+
 /// Microseconds of a monotonic clock; in the simulator, simulated ones.
 pub type Micros = u64;
 
@@ -8,7 +10,7 @@ pub type Micros = u64;
 pub const PIECE_LEN_BYTES: usize = 256 << 10;
 
 /// The times that drive the state machines. All in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Timing {
     /// Between two reports of a host that has nothing new to say.
     pub report_us: Micros,

@@ -32,7 +32,7 @@ const GEOMETRY: Geometry = Geometry {
     ring_slots: 64,
 };
 const FIRST: [NodeId; 3] = [1, 2, 3];
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Clone)]
 struct Switch(Arc<SoftSwitch>);
@@ -225,7 +225,7 @@ impl Cluster {
     }
 
     fn wait(&self, what: &str, done: impl Fn(&Cluster) -> bool) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while !done(self) {
             assert!(Instant::now() < until, "{what}: {:?}", self.status());
             thread::sleep(Duration::from_millis(10));
@@ -245,7 +245,7 @@ impl Cluster {
 
     /// Ask again while another reconfiguration is under way.
     fn change(&self, request: &Request) -> Epoch {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             match self.ask(request) {
                 Ok(Response::Accepted { epoch }) => return epoch,
@@ -549,7 +549,7 @@ fn strangers_are_hung_up_on() {
 }
 
 #[test]
-fn strangers_cannot_fill_the_door() {
+fn strangers_cannot_fill_the_control_listener() {
     use std::io::{Read, Write};
     use std::net::TcpStream;
     let cluster = Cluster::new();
@@ -560,7 +560,7 @@ fn strangers_cannot_fill_the_door() {
         of_name.expect("a counter of this name").1
     };
     let wait = |what: &str, name: &str, at_least: u64| {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while counter(name) < at_least {
             assert!(Instant::now() < deadline, "{what}: {}", counter(name));
             thread::sleep(Duration::from_millis(10));
@@ -587,17 +587,11 @@ fn strangers_cannot_fill_the_door() {
     // Nobody stays without saying anything, nor within a frame.
     wait("the silent", "control_closed_slow", 200);
     for stream in &mut silent {
-        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("set");
         assert!(!matches!(stream.read(&mut [0]), Ok(1)));
     }
     drop((silent, begun, long));
-    let answer = call(
-        CLUSTER,
-        &[to],
-        &Request::Status,
-        PATIENCE,
-        &cluster.client(),
-    );
+    let answer = call(CLUSTER, &[to], &Request::Status, TIMEOUT, &cluster.client());
     assert!(matches!(answer, Ok(Response::Status(_))), "{answer:?}");
     cluster.wait("all vote", |c| c.all_vote());
 }

@@ -21,6 +21,7 @@ use inband_falcon::dataplane::{Build, FalconConfig, FalconRegisters, FalconSwitc
 use inband_ground::auth::Digest;
 use inband_ground::xdp::rig::udp_frame;
 use inband_paxos::dataplane::wire::PACKET_LEN_MAX_BYTES;
+use inband_testing::race::rounds;
 
 /// A queue that is full and empty all the time.
 const SLOTS: usize = 4;
@@ -28,11 +29,13 @@ const SUBMITTERS: u32 = 2;
 const EXECUTORS: u32 = 3;
 /// Tasks of a submitter in a round, at most.
 const TASKS_OF_A_ROUND_MAX: u64 = 12;
-/// A right build is watched for so long; a wrong one must be caught within `CATCH_WITHIN`.
+/// A right build is watched for so long, and for more than `ROUNDS_MIN` rounds if the machine is busy; a wrong one must be
+/// caught within `CATCH_WITHIN`.
 const WATCH: Duration = Duration::from_secs(2);
+const ROUNDS_MIN: u64 = 20;
 const CATCH_WITHIN: Duration = Duration::from_secs(60);
 /// Longest time that a thread waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Put a packet through the scheduler; whether it goes to an executor who waits, and what leaves.
@@ -150,11 +153,11 @@ impl<'a> World<'a> {
             }
             while reply.has(flag::PARKED) && !self.failed() {
                 reply = self.submit(user, &[])?;
-                if start.elapsed() > PATIENCE {
+                if start.elapsed() > TIMEOUT {
                     return Err("somebody waits for ever beside a task, and is not woken".into());
                 }
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 return Err(format!("{} tasks of {user} are never taken", left.len()));
             }
         }
@@ -192,7 +195,7 @@ impl<'a> World<'a> {
         }
         let start = Instant::now();
         while !self.failed() {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 return Err(format!("executor {executor} gets nowhere"));
             }
             self.pulls[executor as usize].store(seq, Ordering::SeqCst);
@@ -357,17 +360,15 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Rounds until `time` is over, or somebody sees what must not be.
-    fn race(&self, time: Duration, seed: u64) -> Result<usize, Failure> {
+    /// Rounds until `time` is over and there were more than `ROUNDS_MIN`, or somebody sees what must not be.
+    fn race(&self, time: Duration, seed: u64) -> Result<u64, Failure> {
         let start = Instant::now();
         let (mut prng, mut next) = (Prng(seed), 0);
         let mut seen = vec![vec![-1; SUBMITTERS as usize]; EXECUTORS as usize];
-        let mut rounds = 0;
-        while start.elapsed() < time {
+        let rounds = rounds(time, ROUNDS_MIN, |_| {
             let done = self.round(&mut prng, &mut next, &mut seen);
-            done.map_err(|what| format!("after {:?}: {what}", start.elapsed()))?;
-            rounds += 1;
-        }
+            done.map_err(|what| format!("after {:?}: {what}", start.elapsed()))
+        })?;
         self.all_were_given(next).map(|()| rounds)
     }
 }
@@ -380,7 +381,7 @@ fn config() -> FalconConfig {
     }
 }
 
-fn race_native(build: Option<Build>, time: Duration) -> Result<usize, Failure> {
+fn race_native(build: Option<Build>, time: Duration) -> Result<u64, Failure> {
     let seed = common::seed();
     let switch = FalconSwitch::new(NODE, config(), INCARNATION);
     switch.registers().start_at(0, 0, u32::MAX - 1000);
@@ -434,7 +435,7 @@ fn nothing_is_lost_or_given_twice_and_the_mutants_are_caught() {
     for (name, build) in right {
         eprint!("{name}: ");
         let rounds = race_native(build, WATCH).unwrap();
-        assert!(rounds > 20, "{rounds} rounds show little");
+        assert!(rounds > ROUNDS_MIN, "{rounds} rounds show little");
     }
     let wrong: [(&str, Build); 6] = [
         ("pop before filled", ib_falcon_handle_pop_before_filled),

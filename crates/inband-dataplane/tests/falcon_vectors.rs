@@ -4,18 +4,18 @@
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 
-use common::falcon::{bytes, native, Arrival, Kernel, Outcome, INCARNATION};
-use common::vector::{files, keys_of, named, value_of, Damage};
+use common::falcon::{bytes, rig, FalconUnderTest, INCARNATION};
 use common::{NODE, THERE};
 use inband_falcon::dataplane::registers::{ExecutorState, QueueView, SlotView};
+use inband_falcon::dataplane::rig::FalconRig;
 use inband_falcon::dataplane::wire::{self, flag, Description, Header, Task, Type};
-use inband_falcon::dataplane::Falcon;
 use inband_falcon::dataplane::{FalconConfig, FalconRegisters, FalconSwitch, Policy, Verdict};
-use inband_ground::auth::{sign, Digest, Gate};
-use inband_ground::System as _;
+use inband_ground::auth::{sign, Digest, Keys};
+use inband_ground::soft::Arrival;
+use inband_testing::vector::{self, flags_of, keys_of, type_of, value_of, Damage};
 use serde::Deserialize;
 
 /// The set that cases are about, unless a packet says otherwise.
@@ -40,12 +40,6 @@ const ELSEWHERE: [(&str, &str); 2] = [
         "needs another CPU; tests/falcon_race.rs",
     ),
 ];
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    case: Vec<Case>,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -179,34 +173,6 @@ struct TaskFields {
     worker: Option<u16>,
 }
 
-fn flags_of(names: &[String]) -> u16 {
-    names.iter().fold(0, |flags, name| {
-        flags
-            | match name.as_str() {
-                "PARK" => flag::PARK,
-                "REPEATED" => flag::REPEATED,
-                "ORIGIN" => flag::ORIGIN,
-                "FULL" => flag::FULL,
-                "USER_FULL" => flag::USER_FULL,
-                "PARKED" => flag::PARKED,
-                other => panic!("there is no flag {other}"),
-            }
-    })
-}
-
-fn type_of(name: &str) -> Type {
-    match name {
-        "SUBMIT" => Type::Submit,
-        "SUBMIT_REPLY" => Type::SubmitReply,
-        "PULL" => Type::Pull,
-        "TASK" => Type::Task,
-        "NO_TASK" => Type::NoTask,
-        "NACK" => Type::Nack,
-        "HOST" => Type::Host,
-        other => panic!("there is no type {other}"),
-    }
-}
-
 impl TaskFields {
     fn task(&self, place: usize, header: &Header) -> Task {
         let desc = Description::new(&value_of(&self.d)).unwrap();
@@ -230,7 +196,7 @@ impl TaskFields {
 impl Fields {
     /// The packet that a step sends, before any damage.
     fn packet(&self) -> (Header, Vec<Task>) {
-        let kind = type_of(self.r#type.as_deref().expect("a type"));
+        let kind = type_of(&Type::ALL, self.r#type.as_deref().expect("a type"));
         let mut header = Header::new(kind, SET as u16, 0);
         (header.user, header.job) = (USER, JOB);
         if kind == Type::Pull {
@@ -262,10 +228,10 @@ impl Fields {
         );
         set!(pull_seq, taken, submit_seq, tail, head);
         if let Some(name) = &self.r#type {
-            h.kind = type_of(name);
+            h.kind = type_of(&Type::ALL, name);
         }
         if let Some(names) = &self.flags {
-            h.flags = flags_of(names);
+            h.flags = flags_of(flag::ALL, names);
         }
     }
 }
@@ -290,7 +256,8 @@ impl Case {
         }
     }
 
-    fn prepare(&self, registers: &FalconRegisters) {
+    /// Set the registers as they are before the first packet.
+    fn set(&self, registers: &FalconRegisters) {
         let before = &self.before;
         for (worker, resources) in &before.worker {
             registers.register(SET, *worker, WORKER_INCARNATION, *resources);
@@ -384,16 +351,6 @@ impl After {
     }
 }
 
-fn cases() -> Vec<Case> {
-    files("falcon")
-        .iter()
-        .flat_map(|(stem, text)| {
-            let file: File = toml::from_str(text).unwrap_or_else(|e| panic!("{stem}: {e}"));
-            file.case
-        })
-        .collect()
-}
-
 impl Step {
     /// The UDP payload that comes.
     fn packet(&self) -> Vec<u8> {
@@ -407,11 +364,12 @@ impl Step {
         Arrival {
             from: self.from.unwrap_or(THERE),
             now_ns: self.now_ns.unwrap_or(NOW_NS),
+            random: 0,
         }
     }
 
     /// What leaves, and where to.
-    fn expected(&self, case: &Case) -> (Verdict, Vec<u8>) {
+    fn expected(&self, keys: Option<&Keys>) -> (Verdict, Vec<u8>) {
         let (mut header, _) = self.input.packet();
         let submitted = header.kind == Type::Submit;
         header.node = NODE.into();
@@ -442,106 +400,104 @@ impl Step {
         });
         let tasks: Vec<Task> = tasks.collect();
         let mut packet = bytes(&header, &tasks);
-        sign(keys_of(&case.keys).as_ref(), &mut packet);
+        sign(keys, &mut packet);
         (verdict, packet)
     }
 }
 
-/// Hold an outcome against what the step expects.
-fn check(case: &Case, step: &Step, got: &Outcome) {
-    let (verdict, packet) = step.expected(case);
-    let (got_parsed, parsed) = (wire::parse(&got.packet), wire::parse(&packet));
-    assert_eq!(
-        (got.verdict, got.reason),
-        (verdict, step.reason.as_str()),
-        "verdict and reason: {got_parsed:?}"
-    );
-    if verdict != Verdict::Drop {
-        assert_eq!(got_parsed, parsed);
-    }
-    assert_eq!(got.packet, packet, "byte for byte");
-}
+impl vector::Case for Case {
+    type System = FalconUnderTest;
+    type Expected = BTreeMap<String, String>;
 
-/// Run a case; `handle` puts a step through the backend whose registers these are.
-fn run(case: &Case, registers: &FalconRegisters, handle: &mut dyn FnMut(&Step, &[u8]) -> Outcome) {
-    case.prepare(registers);
-    let mut expected = snapshot(registers);
-    for (i, step) in case.packet.iter().enumerate() {
-        println!("packet {i} of \"{}\": {}", case.name, case.why);
-        if let Some((worker, incarnation, resources)) = step.register {
-            if incarnation == 0 {
-                registers.unregister(SET, worker);
-            } else {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn why(&self) -> &str {
+        &self.why
+    }
+
+    fn keys(&self) -> &[u16] {
+        &self.keys
+    }
+
+    fn packets(&self) -> usize {
+        self.packet.len()
+    }
+
+    fn reason(&self, at: usize) -> &str {
+        &self.packet[at].reason
+    }
+
+    fn step(&self, at: usize, keys: Option<&Keys>) -> vector::Step<Verdict> {
+        let step = &self.packet[at];
+        let (verdict, out) = step.expected(keys);
+        vector::Step {
+            packet: step.packet(),
+            frame: None,
+            arrival: step.arrival(),
+            verdict,
+            reason: step.reason.clone(),
+            out,
+        }
+    }
+
+    fn native(&self) -> (FalconSwitch, usize) {
+        let config = self.config();
+        let scheduler = FalconSwitch::new(NODE, config, INCARNATION);
+        (scheduler, config.sets)
+    }
+
+    fn rig(&self, keys: Option<Keys>) -> FalconRig {
+        rig(self.config(), keys)
+    }
+
+    fn shares_rig(&self, other: &Case) -> bool {
+        self.config() == other.config()
+    }
+
+    fn prepare(&self, registers: &FalconRegisters) -> BTreeMap<String, String> {
+        registers.clear();
+        self.set(registers);
+        snapshot(registers)
+    }
+
+    fn before(&self, at: usize, registers: &FalconRegisters) {
+        match self.packet[at].register {
+            Some((worker, 0, _)) => registers.unregister(SET, worker),
+            Some((worker, incarnation, resources)) => {
                 registers.register(SET, worker, incarnation, resources);
             }
+            None => {}
         }
-        let outcome = handle(step, &step.packet());
-        check(case, step, &outcome);
-        step.after.apply(&mut expected);
+    }
+
+    fn check(
+        &self,
+        at: usize,
+        registers: &FalconRegisters,
+        expected: &mut BTreeMap<String, String>,
+    ) {
+        self.packet[at].after.apply(expected);
         let seen = snapshot(registers);
         let other = seen.iter().find(|(name, value)| expected[*name] != **value);
-        assert_eq!(
-            other,
-            None,
-            "what is expected: {:?}",
-            other.map(|(n, _)| &expected[n])
-        );
+        let what = other.map(|(name, _)| &expected[name]);
+        assert_eq!(other, None, "what is expected: {what:?}");
     }
 }
 
 #[test]
 fn every_vector_runs_natively() {
-    for case in cases() {
-        named(&case.name, || {
-            let switch = FalconSwitch::new(NODE, case.config(), INCARNATION);
-            let mut gate = Gate::of::<inband_falcon::dataplane::Falcon>(
-                keys_of(&case.keys),
-                case.config().sets,
-            );
-            run(&case, switch.registers(), &mut |step, packet| {
-                native(&mut gate, &switch, packet, step.arrival())
-            });
-        });
-    }
+    vector::run_natively::<Case>("falcon");
 }
 
 #[test]
 fn every_vector_runs_in_the_kernel() {
-    if !common::may_load_bpf() {
-        return;
-    }
-    // Loading takes longer than a case.
-    let mut last: Option<(FalconConfig, Vec<u16>, Kernel)> = None;
-    for case in cases() {
-        let same = last.take();
-        let same = same.filter(|(config, keys, _)| (config, keys) == (&case.config(), &case.keys));
-        let (config, keys, kernel) = same.unwrap_or_else(|| {
-            let kernel = Kernel::load(case.config(), keys_of(&case.keys));
-            (case.config(), case.keys.clone(), kernel)
-        });
-        kernel.registers().clear();
-        named(&case.name, || {
-            run(&case, kernel.registers(), &mut |step, packet| {
-                let arrival = step.arrival();
-                let frame = Kernel::frame(packet, arrival);
-                kernel.handle(&frame, packet, arrival)
-            });
-        });
-        last = Some((config, keys, kernel));
-    }
+    vector::run_in_kernel::<Case>("falcon", None);
 }
 
 #[test]
 fn every_reason_has_a_vector_or_an_exception() {
-    let steps = cases().into_iter().flat_map(|case| case.packet);
-    let shown: BTreeSet<String> = steps.map(|step| step.reason).collect();
-    let all = Falcon::reasons().map(str::to_owned);
-    let all: BTreeSet<String> = all.filter(|name| name.starts_with("falcon_")).collect();
-    let excused: BTreeSet<String> = ELSEWHERE.map(|(name, _)| name.to_owned()).into();
-    let missing: Vec<_> = all
-        .iter()
-        .filter(|r| !shown.contains(*r) && !excused.contains(*r))
-        .collect();
-    assert!(missing.is_empty(), "no vector shows {missing:?}");
-    assert!(excused.is_subset(&all) && excused.is_disjoint(&shown));
+    let elsewhere = ELSEWHERE.map(|(name, _)| name);
+    vector::every_reason_has_a_vector::<Case>("falcon", "falcon_", &elsewhere);
 }

@@ -5,110 +5,58 @@
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use common::flair::{native, spec, Arrival, Kernel};
-use common::flair_sequence::{Record, Sequence, GEOMETRY, INCARNATION, NODE, RECORD_LEN_BYTES};
+use common::flair::{rig, spec, FlairUnderTest};
+use common::flair_sequence::{Sequence, GEOMETRY, INCARNATION, NODE};
 use common::{seed, Prng, HERE, THERE};
 use inband_flair::dataplane::registers::SessionView;
 use inband_flair::dataplane::rig::FlairRig;
 use inband_flair::dataplane::wire::{emit, parse, Header, Type};
-use inband_flair::dataplane::Flair;
-use inband_flair::dataplane::{FlairRegisters, FlairSwitch};
-use inband_ground::auth::{Gate, Keys, Secret};
+use inband_flair::dataplane::{Flair, FlairRegisters, FlairSwitch};
+use inband_ground::auth::Keys;
+use inband_ground::soft::Arrival;
 use inband_ground::xdp::rig::udp_frame;
-use inband_ground::System as _;
-use inband_paxos::dataplane::wire::HEADER_LEN_BYTES;
+use inband_testing::role::{self, missing, sign_at_random, two_keys, Equal, Pair};
 
 const STEPS: usize = 100_000;
 /// ... of switches of a cluster with a key.
 const STEPS_WITH_KEYS: usize = 20_000;
-/// Steps between two comparisons of all registers.
-const COMPARE_EVERY: usize = 2_000;
 /// Steps between two switches: one that has forgotten everything takes the place of the other.
 const RESTART_EVERY: usize = 10_000;
 /// Reads that the program itself sends by chance.
 const READS: usize = 4_000;
 
-/// Kernel and native build of one switch, side by side.
-struct Pair {
-    native: FlairSwitch,
-    /// Before the native build, as in a host.
-    gate: Gate,
-    kernel: Kernel,
-    sequence: Sequence,
-    met: BTreeSet<&'static str>,
-}
+impl role::Sequence for Sequence {
+    type System = FlairUnderTest;
 
-impl Pair {
-    fn new(keys: Option<Keys>) -> Pair {
-        Pair {
-            native: FlairSwitch::new(NODE, GEOMETRY, INCARNATION),
-            gate: Gate::of::<inband_flair::dataplane::Flair>(keys, GEOMETRY.sets),
-            kernel: Kernel::load(keys),
-            sequence: Sequence::default(),
-            met: BTreeSet::new(),
-        }
-    }
-
-    fn step(&mut self, record: &Record, at: &str, sign: &mut dyn FnMut(&mut Vec<u8>)) {
-        let mut step = self.sequence.step(record);
-        sign(&mut step.packet);
-        let packet = &step.packet;
+    fn packet(&mut self, record: &[u8; 16], _: [&FlairRegisters; 2]) -> (Vec<u8>, Arrival) {
+        let step = self.step(record);
         let arrival = Arrival {
             from: step.from,
             now_ns: step.now_ns,
             random: step.random,
         };
-        let expected = native(&mut self.gate, &self.native, packet, arrival);
-        let frame = Kernel::frame(packet, arrival);
-        let (verdict, out) = self.kernel.run(&frame, packet, arrival);
-        let equal = (expected.verdict, &expected.packet) == (verdict, &out);
-        assert!(
-            equal,
-            "{expected:?} is not {verdict:?} {out:?}: {step:?} {at}"
-        );
-        self.met.insert(expected.reason);
-        self.sequence.answered(&out);
+        (step.packet, arrival)
     }
 
-    fn registers(&self) -> [&FlairRegisters; 2] {
-        [self.native.registers(), self.kernel.registers()]
+    fn answered(&mut self, packet: &[u8]) {
+        Sequence::answered(self, packet);
     }
 
-    fn compare_all(&self, at: &str) {
-        let [native, kernel] = self.registers();
-        for set in 0..GEOMETRY.sets {
-            let words = |all: &FlairRegisters| all.sessions.words(set);
-            assert_eq!(words(native), words(kernel), "set {set} {at}");
-        }
-        for i in 0..GEOMETRY.sets * GEOMETRY.groups {
-            let words = |all: &FlairRegisters| all.groups.words(i);
-            assert_eq!(words(native), words(kernel), "group {i} {at}");
-        }
+    fn words(registers: &FlairRegisters) -> Vec<(String, Vec<u64>)> {
+        let (sessions, groups) = (&registers.sessions, &registers.groups);
+        let sessions = (0..sessions.count()).map(|n| (format!("set {n}"), sessions.words(n)));
+        let groups = (0..groups.count()).map(|n| (format!("group {n}"), groups.words(n)));
+        sessions.chain(groups).collect()
     }
 
-    /// Both as after a start.
-    fn restart(&mut self) {
-        self.sequence = Sequence::default();
-        for registers in self.registers() {
-            registers.clear();
-        }
-    }
-
-    fn compare_counters(&self, at: &str) -> BTreeMap<&'static str, u64> {
-        let mut counters = self.native.counters();
-        counters.extend(self.gate.counters());
-        let mut in_kernel = self.kernel.counters();
-        in_kernel.remove("flair_client_by_host");
-        assert_eq!(counters, in_kernel, "{at}");
-        counters
+    fn clear(registers: &FlairRegisters) {
+        registers.clear();
     }
 }
 
-fn record(prng: &mut Prng) -> Record {
-    let words = [prng.next(), prng.next()].map(u64::to_le_bytes);
-    words.concat().try_into().unwrap()
+fn equal(keys: Option<Keys>) -> Equal<Sequence> {
+    let switch = FlairSwitch::new(NODE, GEOMETRY, INCARNATION);
+    Equal::new(Pair::new(switch, rig(keys), keys, GEOMETRY.sets))
 }
 
 #[test]
@@ -117,26 +65,19 @@ fn random_packets_leave_kernel_and_native_equal() {
         return;
     }
     let seed = seed();
-    eprintln!("INBAND_SEED={seed}");
-    let mut prng = Prng(seed);
-    let mut pair = Pair::new(None);
-    for i in 0..STEPS {
-        let at = format!("in step {i}, INBAND_SEED={seed}");
-        pair.step(&record(&mut prng), &at, &mut |packet| common::tag(packet));
-        if i % COMPARE_EVERY == 0 {
-            pair.compare_all(&at);
-        }
-        if i % RESTART_EVERY == 0 {
-            pair.restart();
-        }
-    }
-    pair.compare_all("at the end");
-    eprintln!("{:?}", pair.compare_counters("at the end"));
-    let all = Flair::reasons();
-    let missing: Vec<_> = all
-        .filter(|name| name.starts_with("flair_") && *name != "flair_client_by_host")
-        .filter(|name| !pair.met.contains(name))
-        .collect();
+    let what = format!("INBAND_SEED={seed}");
+    let mut equal = equal(None);
+    equal.random(
+        &mut Prng(seed),
+        STEPS,
+        RESTART_EVERY,
+        &what,
+        &mut |packet| {
+            common::tag(packet);
+        },
+    );
+    eprintln!("{what} {:?}", equal.pair.compare_counters(&what));
+    let missing = missing::<Flair>("flair_", &["flair_client_by_host"], &equal.pair.met);
     assert!(missing.is_empty(), "never met: {missing:?}");
 }
 
@@ -146,30 +87,13 @@ fn switches_with_keys_are_equal_too() {
         return;
     }
     let seed = seed();
-    eprintln!("INBAND_SEED={seed}");
+    let what = format!("INBAND_SEED={seed}");
     let mut prng = Prng(seed);
     let mut signers = Prng(prng.next());
-    let secret = |id: u16| (id, Secret([id as u8; 16]));
-    let mut pair = Pair::new(Some(Keys::new(2, &[secret(1), secret(2)]).unwrap()));
-    for i in 0..STEPS_WITH_KEYS {
-        let at = format!("in step {i}, INBAND_SEED={seed}");
-        pair.step(&record(&mut prng), &at, &mut |packet| {
-            if packet.len() >= HEADER_LEN_BYTES {
-                // A key that is not accepted now and then, and a bit that changes on the way.
-                let id = [1, 2, 2, 2, 2, 2, 2, 3][signers.below(8) as usize];
-                Keys::new(id, &[secret(id)]).unwrap().sign(packet);
-                if signers.below(20) == 0 {
-                    let at = signers.below(HEADER_LEN_BYTES as u64) as usize;
-                    packet[at] ^= 1 << signers.below(8);
-                }
-            }
-        });
-        if i % COMPARE_EVERY == 0 {
-            pair.compare_all(&at);
-        }
-    }
-    pair.compare_all("at the end");
-    let counters = pair.compare_counters("at the end");
+    let mut equal = equal(Some(two_keys()));
+    let sign = &mut |packet: &mut Vec<u8>| sign_at_random(&mut signers, packet);
+    equal.random(&mut prng, STEPS_WITH_KEYS, usize::MAX, &what, sign);
+    let counters = equal.pair.compare_counters(&what);
     for reason in ["bad_key", "bad_tag", "flair_write_stable", "flair_renewed"] {
         assert!(counters.contains_key(reason), "{reason}: {counters:?}");
     }
@@ -180,17 +104,11 @@ fn what_the_fuzzer_has_kept_leaves_kernel_and_native_equal() {
     if !common::may_load_bpf() {
         return;
     }
-    let mut pair = Pair::new(None);
+    let mut equal = equal(None);
     for (at, bytes) in inband_testing::corpus("flair") {
-        pair.restart();
-        for record in bytes.chunks_exact(RECORD_LEN_BYTES) {
-            pair.step(record.try_into().unwrap(), &at, &mut |packet| {
-                common::tag(packet)
-            });
-        }
-        pair.compare_all(&at);
+        equal.records(&bytes, &at);
     }
-    pair.compare_counters("at the end");
+    equal.pair.compare_counters("at the end");
 }
 
 /// The program as it is deployed takes time and chance from the kernel.

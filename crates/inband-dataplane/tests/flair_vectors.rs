@@ -7,16 +7,15 @@ mod common;
 use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
 
-use common::flair::{native, Arrival, Kernel, Outcome, GEOMETRY, INCARNATION};
-use common::vector::{files, keys_of, named, value_of, Damage};
+use common::flair::{rig, FlairUnderTest, GEOMETRY, INCARNATION};
 use common::{NODE, THERE};
 use inband_flair::dataplane::registers::{GroupView, SessionView};
-use inband_flair::dataplane::wire::{self, digest, emit, flag, key_hash, Header, Type};
-use inband_flair::dataplane::Flair;
+use inband_flair::dataplane::rig::FlairRig;
+use inband_flair::dataplane::wire::{digest, emit, flag, key_hash, Header, Type};
 use inband_flair::dataplane::{FlairRegisters, FlairSwitch, Verdict};
-use inband_ground::auth::{sign, Gate};
-use inband_ground::System as _;
-use inband_paxos::dataplane::wire::HEADER_LEN_BYTES;
+use inband_ground::auth::{sign, Keys};
+use inband_ground::soft::Arrival;
+use inband_testing::vector::{self, flags_of, keys_of, type_of, value_of, Damage};
 use serde::Deserialize;
 
 /// The set that cases are about, unless a packet says otherwise.
@@ -32,12 +31,6 @@ const ELSEWHERE: [(&str, &str); 1] = [(
     "flair_client_by_host",
     "counted besides another reason; tests/flair_network.rs",
 )];
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    case: Vec<Case>,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -136,37 +129,6 @@ struct Fields {
     data: Option<String>,
 }
 
-fn flags_of(names: &[String]) -> u16 {
-    names.iter().fold(0, |flags, name| {
-        flags
-            | match name.as_str() {
-                "DELETE" => flag::DELETE,
-                "OPEN" => flag::OPEN,
-                "LEADER_AVOIDANCE" => flag::LEADER_AVOIDANCE,
-                "STABLE" => flag::STABLE,
-                "REFUSED" => flag::REFUSED,
-                "MISSING" => flag::MISSING,
-                "REFRESH" => flag::REFRESH,
-                "NEUTRALISE" => flag::NEUTRALISE,
-                "ANSWER" => flag::ANSWER,
-                other => panic!("there is no flag {other}"),
-            }
-    })
-}
-
-fn type_of(name: &str) -> Type {
-    match name {
-        "READ" => Type::Read,
-        "WRITE" => Type::Write,
-        "READ_REPLY" => Type::ReadReply,
-        "WRITE_REPLY" => Type::WriteReply,
-        "HEARTBEAT" => Type::Heartbeat,
-        "INSTALL" => Type::Install,
-        "NACK" => Type::Nack,
-        other => panic!("there is no type {other}"),
-    }
-}
-
 /// A packet in parts.
 #[derive(Debug, PartialEq)]
 struct Parts {
@@ -186,7 +148,7 @@ impl Parts {
 impl Fields {
     /// The packet that a step sends, before any damage.
     fn packet(&self) -> Parts {
-        let kind = type_of(self.r#type.as_deref().expect("a type"));
+        let kind = type_of(&Type::ALL, self.r#type.as_deref().expect("a type"));
         let of_client = matches!(kind, Type::Read | Type::Write);
         let of_leader = matches!(kind, Type::Heartbeat | Type::Install);
         let node = if of_client { 0 } else { REPLICA };
@@ -211,10 +173,10 @@ impl Fields {
         set!(set, node, term, client, session, seq, log_index, client_id, client_seq, followers);
         set!(replica, window);
         if let Some(name) = &self.r#type {
-            h.kind = type_of(name);
+            h.kind = type_of(&Type::ALL, name);
         }
         if let Some(names) = &self.flags {
-            h.flags = flags_of(names);
+            h.flags = flags_of(flag::ALL, names);
         }
         if let Some(weights) = self.weights {
             h.set_weights(weights);
@@ -274,16 +236,6 @@ fn snapshot(registers: &FlairRegisters) -> (Vec<SessionView>, Vec<GroupView>) {
     )
 }
 
-fn cases() -> Vec<Case> {
-    files("flair")
-        .iter()
-        .flat_map(|(stem, text)| {
-            let file: File = toml::from_str(text).unwrap_or_else(|e| panic!("{stem}: {e}"));
-            file.case
-        })
-        .collect()
-}
-
 impl Step {
     /// The UDP payload that comes.
     fn packet(&self) -> Vec<u8> {
@@ -292,16 +244,8 @@ impl Step {
         self.damage.of(packet)
     }
 
-    fn arrival(&self) -> Arrival {
-        Arrival {
-            from: THERE,
-            now_ns: self.now_ns.unwrap_or(NOW_NS),
-            random: self.random,
-        }
-    }
-
     /// What leaves, and where to.
-    fn expected(&self, case: &Case) -> (Verdict, Vec<u8>) {
+    fn expected(&self, keys: Option<&Keys>) -> (Verdict, Vec<u8>) {
         let mut parts = self.input.packet();
         parts.header.node = NODE.into();
         self.out.apply(&mut parts);
@@ -317,94 +261,89 @@ impl Step {
             other => panic!("there is no verdict {other}"),
         };
         let mut packet = parts.emit();
-        sign(keys_of(&case.keys).as_ref(), &mut packet);
+        sign(keys, &mut packet);
         (verdict, packet)
     }
 }
 
-/// Hold an outcome against what the step expects.
-fn check(case: &Case, step: &Step, got: &Outcome) {
-    let (verdict, packet) = step.expected(case);
-    assert_eq!(
-        (got.verdict, got.reason),
-        (verdict, step.reason.as_str()),
-        "verdict and reason"
-    );
-    if !matches!(verdict, Verdict::Drop | Verdict::Pass) {
-        assert_eq!(wire::parse(&got.packet), wire::parse(&packet));
-        assert!(packet.len() >= HEADER_LEN_BYTES);
-    }
-    assert_eq!(got.packet, packet, "byte for byte");
-}
+impl vector::Case for Case {
+    type System = FlairUnderTest;
+    /// Registers of the native kind.
+    type Expected = FlairRegisters;
 
-/// Run a case; `handle` puts a step through the backend whose registers these are.
-fn run(
-    case: &Case,
-    registers: &FlairRegisters,
-    in_kernel: bool,
-    handle: &mut dyn FnMut(&Step, &[u8]) -> Outcome,
-) {
-    let expected = FlairRegisters::zeroed(GEOMETRY);
-    for registers in [registers, &expected] {
-        case.before.apply(registers);
+    fn name(&self) -> &str {
+        &self.name
     }
-    for (i, step) in case.packet.iter().enumerate() {
-        if step.frame.is_some() && !in_kernel {
-            continue;
+
+    fn why(&self) -> &str {
+        &self.why
+    }
+
+    fn keys(&self) -> &[u16] {
+        &self.keys
+    }
+
+    fn packets(&self) -> usize {
+        self.packet.len()
+    }
+
+    fn reason(&self, at: usize) -> &str {
+        &self.packet[at].reason
+    }
+
+    fn step(&self, at: usize, keys: Option<&Keys>) -> vector::Step<Verdict> {
+        let step = &self.packet[at];
+        let (verdict, out) = step.expected(keys);
+        vector::Step {
+            packet: step.packet(),
+            frame: step.frame.clone(),
+            arrival: Arrival {
+                from: THERE,
+                now_ns: step.now_ns.unwrap_or(NOW_NS),
+                random: step.random,
+            },
+            verdict,
+            reason: step.reason.clone(),
+            out,
         }
-        println!("packet {i} of \"{}\": {}", case.name, case.why);
-        let outcome = handle(step, &step.packet());
-        check(case, step, &outcome);
-        step.after.apply(&expected);
-        assert_eq!(snapshot(registers), snapshot(&expected));
+    }
+
+    fn native(&self) -> (FlairSwitch, usize) {
+        let switch = FlairSwitch::new(NODE, GEOMETRY, INCARNATION);
+        (switch, GEOMETRY.sets)
+    }
+
+    fn rig(&self, keys: Option<Keys>) -> FlairRig {
+        rig(keys)
+    }
+
+    fn prepare(&self, registers: &FlairRegisters) -> FlairRegisters {
+        registers.clear();
+        let expected = FlairRegisters::zeroed(GEOMETRY);
+        for registers in [registers, &expected] {
+            self.before.apply(registers);
+        }
+        expected
+    }
+
+    fn check(&self, at: usize, registers: &FlairRegisters, expected: &mut FlairRegisters) {
+        self.packet[at].after.apply(expected);
+        assert_eq!(snapshot(registers), snapshot(expected));
     }
 }
 
 #[test]
 fn every_vector_runs_natively() {
-    for case in cases() {
-        named(&case.name, || {
-            let switch = FlairSwitch::new(NODE, GEOMETRY, INCARNATION);
-            let mut gate =
-                Gate::of::<inband_flair::dataplane::Flair>(keys_of(&case.keys), GEOMETRY.sets);
-            run(&case, switch.registers(), false, &mut |step, packet| {
-                native(&mut gate, &switch, packet, step.arrival())
-            });
-        });
-    }
+    vector::run_natively::<Case>("flair");
 }
 
 #[test]
 fn every_vector_runs_in_the_kernel() {
-    if !common::may_load_bpf() {
-        return;
-    }
-    for case in cases() {
-        named(&case.name, || {
-            let kernel = Kernel::load(keys_of(&case.keys));
-            run(&case, kernel.registers(), true, &mut |step, packet| {
-                let arrival = step.arrival();
-                let mut frame = Kernel::frame(packet, arrival);
-                if let Some(damage) = &step.frame {
-                    frame = damage.of(frame);
-                }
-                kernel.handle(&frame, packet, arrival)
-            });
-        });
-    }
+    vector::run_in_kernel::<Case>("flair", None);
 }
 
 #[test]
 fn every_reason_has_a_vector_or_an_exception() {
-    let steps = cases().into_iter().flat_map(|case| case.packet);
-    let shown: BTreeSet<String> = steps.map(|step| step.reason).collect();
-    let all = Flair::reasons().map(str::to_owned);
-    let all: BTreeSet<String> = all.filter(|name| name.starts_with("flair_")).collect();
-    let excused: BTreeSet<String> = ELSEWHERE.map(|(name, _)| name.to_owned()).into();
-    let missing: Vec<_> = all
-        .iter()
-        .filter(|r| !shown.contains(*r) && !excused.contains(*r))
-        .collect();
-    assert!(missing.is_empty(), "no vector shows {missing:?}");
-    assert!(excused.is_subset(&all) && excused.is_disjoint(&shown));
+    let elsewhere = ELSEWHERE.map(|(name, _)| name);
+    vector::every_reason_has_a_vector::<Case>("flair", "flair_", &elsewhere);
 }

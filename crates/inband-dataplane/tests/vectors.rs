@@ -6,7 +6,6 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::vector::{files, keys_of, named, value_of, Damage};
 use common::{Kernel, Outcome, Registers as All, EPOCH};
 use inband_ground::auth::{sign, Gate};
 use inband_ground::System as _;
@@ -14,6 +13,7 @@ use inband_paxos::dataplane::registers::{AcceptorView, CountView, LeaderView, Sl
 use inband_paxos::dataplane::soft::{Geometry, Roles, SoftSwitch, Verdict};
 use inband_paxos::dataplane::wire::{self, digest, emit, flag, Header, Type};
 use inband_paxos::dataplane::Paxos;
+use inband_testing::vector::{files, flags_of, keys_of, named, type_of, value_of, Damage};
 use serde::Deserialize;
 
 const GEOMETRY: Geometry = Geometry {
@@ -147,34 +147,6 @@ struct Fields {
     value: Option<String>,
 }
 
-fn flags_of(names: &[String]) -> u16 {
-    names.iter().fold(0, |flags, name| {
-        flags
-            | match name.as_str() {
-                "NOOP" => flag::NOOP,
-                "OPEN" => flag::OPEN,
-                "SLOT" => flag::SLOT,
-                "VOTE" => flag::VOTE,
-                "REPEAT" => flag::REPEAT,
-                "RECOVERY" => flag::RECOVERY,
-                "ANSWER" => flag::ANSWER,
-                "LEADER" | "PEER" => flag::LEADER,
-                "RECOVERING" => flag::RECOVERING,
-                "BELOW_FLOOR" => flag::BELOW_FLOOR,
-                other => panic!("there is no flag {other}"),
-            }
-    })
-}
-
-fn type_of(name: &str) -> Type {
-    let names = [
-        "REQUEST", "PHASE1A", "PHASE1B", "PHASE2A", "PHASE2B", "NACK", "BUSY", "LEARN", "POSITION",
-        "TRIM", "REPLY", "ALIVE",
-    ];
-    let at = names.iter().position(|n| *n == name);
-    Type::ALL[at.unwrap_or_else(|| panic!("there is no type {name}"))]
-}
-
 impl Fields {
     fn apply(&self, header: &mut Header, value: &mut Vec<u8>) {
         let h = header;
@@ -184,10 +156,10 @@ impl Fields {
         set!(partition, node, epoch, instance, floor, round, vround, client_id, client_seq);
         set!(client_low);
         if let Some(name) = &self.r#type {
-            h.kind = type_of(name);
+            h.kind = type_of(&Type::ALL, name);
         }
         if let Some(names) = &self.flags {
-            h.flags = flags_of(names);
+            h.flags = flags_of(flag::ALL, names);
         }
         if let Some(text) = &self.value {
             *value = value_of(text);
@@ -236,7 +208,7 @@ impl State {
                 client_id: slot.client_id,
                 client_seq: slot.client_seq,
                 client_low: slot.client_low,
-                flags: flags_of(&slot.flags),
+                flags: flags_of(flag::ALL, &slot.flags),
                 value,
             };
             registers.ring.restore(index(slot.instance), &view);

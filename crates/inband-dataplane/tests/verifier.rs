@@ -68,3 +68,10 @@ fn a_jump_is_noticed() {
     assert_eq!(recorded.jumps("6.18", "clang 19", &large).len(), 2);
     assert_eq!(recorded.jumps("7.3", "clang 19", &large).len(), 1);
 }
+
+/// No program that a host may load is left out.
+#[test]
+fn the_programs_are_those_of_the_folders() {
+    let listed = figures::objects::LOADED.map(|(folder, name)| (folder.into(), name.into()));
+    assert_eq!(Vec::from(listed), figures::objects::in_folders());
+}

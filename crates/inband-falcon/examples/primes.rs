@@ -78,7 +78,7 @@ fn cluster_in_this_process() -> Result<u64> {
         keys: Some(Keys::new(1, &[(1, Secret(rand::random()))])?),
         digest: Digest::keyed(Secret(rand::random())),
     };
-    let cluster = LocalCluster::start(EXECUTORS.into(), access, tools)?;
+    let cluster = LocalCluster::start(EXECUTORS.into(), access, |_| tools())?;
     map(&cluster.client()?)
 }
 

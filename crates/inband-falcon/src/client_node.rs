@@ -20,10 +20,10 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use crate::blobs::Blobs;
 use crate::client::{self, Action, Client, Counters};
 use crate::clock::Clock;
-use crate::letters::Letters;
+use crate::coalescer::Coalescer;
 use crate::message::{Outcome, Payload};
 use crate::outbox::Outbox;
-use crate::packets::{ClusterSaid, Codec, HostMessage, Incoming, Peer};
+use crate::packets::{ClusterInfo, Codec, HostMessage, Incoming, Peer};
 use crate::task::{Attempt, Failure, JobId, SubmitError, TaskId, TaskSpec};
 use crate::timing::{ClientTiming, Nanos, MS};
 use fetchers::{Fetch, Fetchers};
@@ -97,13 +97,13 @@ struct Core {
     codec: Codec,
     socket: HostSocket,
     submits: Outbox,
-    letters: Letters,
+    coalescer: Coalescer,
     /// Long work, for executors to fetch.
     blobs: Blobs,
     events: Sender<Event>,
     fetchers: Fetchers,
     /// The last answer to the question what there is.
-    said: Option<ClusterSaid>,
+    said: Option<ClusterInfo>,
 }
 
 struct Shared {
@@ -149,7 +149,7 @@ impl ClientNode {
             codec: Codec::new(gate, config.digest),
             socket,
             submits: Outbox::default(),
-            letters: Letters::default(),
+            coalescer: Coalescer::default(),
             blobs: Blobs::serve(listener, Transport::plain(), config.digest)?,
             events: sender,
             fetchers: Fetchers::new(config.digest),
@@ -185,7 +185,7 @@ impl ClientNode {
     }
 
     /// What there is, by the scheduler's word.
-    pub fn ask(&self, limit: Duration) -> Result<ClusterSaid, ClientError> {
+    pub fn ask(&self, limit: Duration) -> Result<ClusterInfo, ClientError> {
         let until = Instant::now() + limit;
         let mut core = self.shared.lock();
         core.said = None;
@@ -391,13 +391,13 @@ impl Core {
     }
 
     fn send_host(&mut self, to: SocketAddrV4, executor: u32, message: &HostMessage) {
-        self.letters
+        self.coalescer
             .send(&mut self.codec, &self.socket, to, executor, message);
     }
 
     /// What was to be sent has been.
     fn flush(&mut self) {
         self.submits.flush(&self.socket);
-        self.letters.flush(&mut self.codec, &self.socket);
+        self.coalescer.flush(&mut self.codec, &self.socket);
     }
 }

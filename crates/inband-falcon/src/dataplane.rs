@@ -5,22 +5,7 @@
 #![allow(unsafe_code)]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
-/// The C headers of `dataplane/falcon`, as bindgen sees them, and of the ground.
-#[allow(
-    missing_docs,
-    non_camel_case_types,
-    non_upper_case_globals,
-    clippy::all
-)]
-pub mod c {
-    pub use inband_ground::c::*;
-    include!(concat!(env!("OUT_DIR"), "/falcon.rs"));
-}
-
-/// The programs of `dataplane/falcon`, compiled.
-pub mod objects {
-    include!(concat!(env!("OUT_DIR"), "/falcon_objects.rs"));
-}
+inband_ground::bindings!("falcon");
 
 inband_ground::system!(
     /// Its partitions are the sets.
@@ -29,14 +14,13 @@ inband_ground::system!(
     c::ib_falcon_reason_name
 );
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Deref;
 use std::str::FromStr;
-use std::sync::Arc;
 
+use inband_ground::soft::{Arrival, Handle, Native, Soft};
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
-use inband_ground::Counters;
 
 pub mod bench;
 pub mod registers;
@@ -220,35 +204,37 @@ impl Verdict {
     }
 }
 
-/// A Falcon scheduler in this process: the role, its registers and counters.
-pub struct FalconSwitch {
-    registers: Arc<FalconRegisters>,
-    counters: Counters,
-    raw: c::ib_falcon_switch,
+inband_ground::native!(
+    Falcon,
+    c::ib_falcon_switch,
+    FalconRegisters,
+    c::ib_falcon_arrival,
+    c::ib_falcon_result,
+    c::ib_falcon_switch_handle
+);
+
+impl From<Arrival> for c::ib_falcon_arrival {
+    fn from(arrival: Arrival) -> c::ib_falcon_arrival {
+        c::ib_falcon_arrival {
+            now_ns: arrival.now_ns,
+            from_address: u32::from(*arrival.from.ip()),
+            from_port: arrival.from.port(),
+        }
+    }
 }
 
-// SAFETY: `raw` points into `registers` and `counters`, which live as long as it does and are shared
-// memory by design: ib_falcon_switch_handle touches them by the atomic steps of falcon/shell.h only.
-unsafe impl Send for FalconSwitch {}
-// SAFETY: as above; `raw` itself is only read.
-unsafe impl Sync for FalconSwitch {}
+/// A Falcon scheduler in this process: the role, its registers and counters.
+pub struct FalconSwitch(Soft<Falcon>);
 
 /// A build of the role in C.
-pub type Build = unsafe extern "C" fn(
-    *const c::ib_falcon_switch,
-    *mut u8,
-    *mut u32,
-    *const c::ib_falcon_arrival,
-) -> c::ib_falcon_result;
+pub type Build = Handle<c::ib_falcon_switch, c::ib_falcon_arrival, c::ib_falcon_result>;
 
 impl FalconSwitch {
     /// A scheduler that has nothing and knows nobody. `incarnation`: a number drawn at its start, which
     /// no other start has.
     pub fn new(node: u8, config: FalconConfig, incarnation: u64) -> FalconSwitch {
         config.validate().expect("sizes are within the limits");
-        let registers = Arc::new(FalconRegisters::zeroed(config));
-        let counters = Counters::default();
-        let raw = c::ib_falcon_switch {
+        let switch = |registers: &FalconRegisters, counters| c::ib_falcon_switch {
             node: u32::from(node),
             sets: config.sets as u32,
             config: config.raw(incarnation),
@@ -256,13 +242,10 @@ impl FalconSwitch {
             slots: registers.slots.as_ptr(),
             groups: registers.groups.as_ptr(),
             executors: registers.executors.as_ptr(),
-            counters: counters.as_ptr(),
-        };
-        FalconSwitch {
-            registers,
             counters,
-            raw,
-        }
+        };
+        // SAFETY: the registers have the sizes of the configuration.
+        FalconSwitch(unsafe { Soft::new(FalconRegisters::zeroed(config), switch) })
     }
 
     /// Handle the UDP payload `buffer[..len_bytes]` that came from `from`. `now_ns`: by a clock that never
@@ -276,13 +259,13 @@ impl FalconSwitch {
         now_ns: u64,
     ) -> (Verdict, u32, usize) {
         // SAFETY: the build of the role that this crate is made with.
-        unsafe { self.handle_by(c::ib_falcon_switch_handle, buffer, len_bytes, from, now_ns) }
+        unsafe { self.handle_by(Falcon::HANDLE, buffer, len_bytes, from, now_ns) }
     }
 
     /// The same by another build: for the tests that must catch wrong ones.
     ///
     /// # Safety
-    /// `build` is one of `native/falcon.c`.
+    /// `build` is one of `falcon/native.c`.
     pub unsafe fn handle_by(
         &self,
         build: Build,
@@ -291,38 +274,26 @@ impl FalconSwitch {
         from: SocketAddrV4,
         now_ns: u64,
     ) -> (Verdict, u32, usize) {
-        assert!(len_bytes <= buffer.len());
-        let arrival = c::ib_falcon_arrival {
+        let arrival = Arrival {
+            from,
             now_ns,
-            from_address: u32::from(*from.ip()),
-            from_port: from.port(),
+            random: 0,
         };
-        let mut len = len_bytes as u32;
-        // SAFETY: buffer has the full size the function asks for, len is within it, and the
-        // registers that `raw` points to live as long as self.
-        let result = unsafe {
-            build(
-                &raw const self.raw,
-                buffer.as_mut_ptr(),
-                &mut len,
-                &raw const arrival,
-            )
-        };
-        (Verdict::of(&result), result.reason, len as usize)
-    }
-
-    /// The registers, which may outlive the scheduler.
-    pub fn registers(&self) -> &Arc<FalconRegisters> {
-        &self.registers
+        // SAFETY: the caller's.
+        let (result, len_bytes) = unsafe { self.0.handle_by(build, buffer, len_bytes, arrival) };
+        (Verdict::of(&result), result.reason, len_bytes)
     }
 
     /// The number drawn at the start.
     pub fn incarnation(&self) -> u64 {
-        self.raw.config.incarnation
+        self.0.switch().config.incarnation
     }
+}
 
-    /// Counters by name, those that are not zero.
-    pub fn counters(&self) -> BTreeMap<&'static str, u64> {
-        self.counters.by_name::<Falcon>()
+impl Deref for FalconSwitch {
+    type Target = Soft<Falcon>;
+
+    fn deref(&self) -> &Soft<Falcon> {
+        &self.0
     }
 }

@@ -25,7 +25,7 @@ pub enum Action<A> {
 }
 
 /// A client that asks to be waited for is, for so many times as long as a silent one.
-const PATIENCE_MAX: u64 = 10;
+const CLIENT_TIMEOUTS_MAX: u64 = 10;
 
 #[derive(Debug)]
 enum State<A> {
@@ -36,7 +36,7 @@ enum State<A> {
         client: A,
         attempt: Attempt,
         since: Nanos,
-        patience_ns: Nanos,
+        client_timeout_ns: Nanos,
         /// It has asked to be waited for.
         is_heard: bool,
     },
@@ -148,13 +148,13 @@ impl<A: Clone + PartialEq> Executor<A> {
         pull_seq: u64,
         client: A,
         entry: Entry,
-        patience_ns: Nanos,
+        client_timeout_ns: Nanos,
     ) {
         // Given twice, since the PULL was sent twice.
         if pull_seq != self.pull_seq || !self.is_idle() {
             return;
         }
-        if entry.desc.is_empty() && patience_ns == 0 {
+        if entry.desc.is_empty() && client_timeout_ns == 0 {
             self.counters.clients_skipped += 1;
             return self.pull_next(now);
         }
@@ -165,10 +165,10 @@ impl<A: Clone + PartialEq> Executor<A> {
                 client,
                 attempt,
                 since: now,
-                patience_ns,
+                client_timeout_ns,
                 is_heard: false,
             };
-            self.due = now + self.timing.ask_ns.min(patience_ns);
+            self.due = now + self.timing.ask_ns.min(client_timeout_ns);
         } else {
             // First, since nobody waits for what is told.
             self.run(now, client, attempt, Payload::Inline(entry.desc));
@@ -228,12 +228,13 @@ impl<A: Clone + PartialEq> Executor<A> {
                 client,
                 attempt,
                 since,
-                patience_ns,
+                client_timeout_ns,
                 is_heard,
             } if (&*client, *attempt) == (from, of) => {
                 let silent_ns = self.timing.client_silent_ns;
                 // What is in the way may be this task itself, in the queue once more.
-                *patience_ns = (now - *since + silent_ns).min(PATIENCE_MAX * silent_ns);
+                *client_timeout_ns =
+                    (now - *since + silent_ns).min(CLIENT_TIMEOUTS_MAX * silent_ns);
                 *is_heard = true;
             }
             _ => {}
@@ -343,10 +344,10 @@ impl<A: Clone + PartialEq> Executor<A> {
             State::Asking {
                 client,
                 since,
-                patience_ns,
+                client_timeout_ns,
                 is_heard,
                 ..
-            } if now >= *since + *patience_ns => {
+            } if now >= *since + *client_timeout_ns => {
                 let silent = (!*is_heard).then(|| Action::Silent(client.clone()));
                 match silent {
                     Some(_) => self.counters.clients_silent += 1,
@@ -359,11 +360,11 @@ impl<A: Clone + PartialEq> Executor<A> {
                 client,
                 attempt,
                 since,
-                patience_ns,
+                client_timeout_ns,
                 ..
             } => {
                 let started = ToClient::Started(*attempt);
-                let give_up_at = *since + *patience_ns;
+                let give_up_at = *since + *client_timeout_ns;
                 self.actions.push(Action::Tell(client.clone(), started));
                 self.due = give_up_at.min(now + self.timing.ask_ns);
             }

@@ -56,12 +56,12 @@ pub struct LocalCluster {
 }
 
 impl LocalCluster {
-    /// Start a scheduler on loopback and so many executors, and wait until they are known. `tools`: of each worker,
-    /// which has up to 64 of them.
+    /// Start a scheduler on loopback and so many executors, and wait until they are known. `tools`: of each worker, which has
+    /// up to 64 of them; it is given the scheduler's address.
     pub fn start(
         executors: usize,
         access: Access,
-        tools: impl Fn() -> Tools,
+        tools: impl Fn(SocketAddrV4) -> Tools,
     ) -> Result<LocalCluster, LocalError> {
         if !(1..=LOCAL_EXECUTORS_MAX).contains(&executors) {
             return Err(LocalError::Executors(executors));
@@ -88,7 +88,7 @@ impl LocalCluster {
                 name: format!("local-{}", first / of_worker),
                 executors: (executors - first).min(of_worker) as u8,
                 resources: 1,
-                tools: tools(),
+                tools: tools(cluster.scheduler),
                 keys: cluster.access.keys,
                 digest: cluster.access.digest,
                 timing: ExecutorTiming::default(),

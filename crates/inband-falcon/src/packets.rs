@@ -33,7 +33,7 @@ pub enum HostMessage {
     /// A client asks the scheduler's process what there is.
     AskStatus,
     /// The answer.
-    Status(ClusterSaid),
+    Status(ClusterInfo),
     /// An executor to a client.
     ToClient(ToClient),
     /// A client to an executor.
@@ -42,7 +42,7 @@ pub enum HostMessage {
 
 /// What a scheduler's process tells clients of its cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClusterSaid {
+pub struct ClusterInfo {
     /// Of all workers.
     pub executors: u32,
     /// Which task goes to whom, by the policy's name.

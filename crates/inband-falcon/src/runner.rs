@@ -6,7 +6,8 @@ mod python;
 
 use std::collections::HashMap;
 use std::io;
-use std::path::PathBuf;
+use std::net::SocketAddrV4;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -37,6 +38,11 @@ pub struct Tools {
     pub python: Option<Interpreter>,
 }
 
+/// Where the package `inband` finds the cluster that runs it: `inband.current()`. Of the environment.
+pub const CURRENT_SCHEDULER: &str = "INBAND_CURRENT_SCHEDULER";
+/// The cluster's key file, if it has keys.
+pub const CURRENT_KEY_FILE: &str = "INBAND_CURRENT_KEY_FILE";
+
 /// How Python is run.
 #[derive(Debug, Clone)]
 pub struct Interpreter {
@@ -44,6 +50,18 @@ pub struct Interpreter {
     pub program: PathBuf,
     /// Added to its environment.
     pub env: Vec<(String, String)>,
+}
+
+impl Interpreter {
+    /// Tasks may submit more to this cluster.
+    pub fn of_cluster(mut self, scheduler: SocketAddrV4, key_file: Option<&Path>) -> Interpreter {
+        let key_file = key_file.map(|path| path.display().to_string());
+        self.env
+            .push((CURRENT_SCHEDULER.into(), scheduler.to_string()));
+        self.env
+            .push((CURRENT_KEY_FILE.into(), key_file.unwrap_or_default()));
+        self
+    }
 }
 
 /// See the module. Dropped, it stops what runs, and waits for that.

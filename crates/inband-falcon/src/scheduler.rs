@@ -7,7 +7,7 @@ use crate::dataplane::wire::{self, flag, Header, Type};
 use crate::dataplane::{FalconConfig, FalconRegisters, Policy};
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 
-use crate::packets::{ClusterSaid, HostMessage};
+use crate::packets::{ClusterInfo, HostMessage};
 use crate::registry::{self, Change, Registry};
 use crate::resources::ResourceNames;
 use crate::timing::{Nanos, MS};
@@ -98,7 +98,7 @@ impl Scheduler {
             }
             HostMessage::AskStatus => {
                 let executors = self.workers().map(|(_, w)| u32::from(w.said.executors));
-                Some(HostMessage::Status(ClusterSaid {
+                Some(HostMessage::Status(ClusterInfo {
                     executors: executors.sum(),
                     policy: self.config.falcon.policy.to_string(),
                     resource_names: self.config.resource_names.clone(),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn answer_of() -> HostMessage {
-        HostMessage::Status(ClusterSaid {
+        HostMessage::Status(ClusterInfo {
             executors: 1,
             policy: "fifo".into(),
             resource_names: ResourceNames::default(),

@@ -1,5 +1,7 @@
 //! Times of the host side, in one place. Nanoseconds of a monotonic clock; in the simulator, simulated ones.
 
+use serde::Serialize;
+
 /// Nanoseconds.
 pub type Nanos = u64;
 
@@ -13,7 +15,7 @@ pub const REGISTER_NS: Nanos = 50 * MS;
 pub const DRAIN_MIN_NS: Nanos = 3 * REGISTER_NS;
 
 /// Times of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ClientTiming {
     /// A SUBMIT that nothing was heard of is sent again after this; doubles up to `retry_max_ns`. A full queue
     /// is tried again after this, too.
@@ -40,7 +42,7 @@ impl Default for ClientTiming {
 
 /// Times of an executor. Those of all clients and executors of a scheduler fit: a lease is renewed several
 /// times before a client gives it up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ExecutorTiming {
     /// A PULL that nothing was heard of is sent again after this; doubles up to `pull_max_ns`.
     pub pull_ns: Nanos,

@@ -315,9 +315,15 @@ impl Worker {
             self.tell(client, given.executor, ToClient::Reply(reply));
         }
         let attempt = given.entry.attempt;
-        let patience_ns = self.silent.patience_ns(now, &given.client, attempt);
+        let client_timeout_ns = self.silent.client_timeout_ns(now, &given.client, attempt);
         self.at_named(now, given.executor, |executor| {
-            executor.on_task(now, given.pull_seq, given.client, given.entry, patience_ns);
+            executor.on_task(
+                now,
+                given.pull_seq,
+                given.client,
+                given.entry,
+                client_timeout_ns,
+            );
         });
     }
 

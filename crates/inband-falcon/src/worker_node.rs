@@ -17,7 +17,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::blobs::{self, Blobs};
 use crate::clock::Clock;
-use crate::letters::Letters;
+use crate::coalescer::Coalescer;
 use crate::limits::BLOBS_LEN_BYTES_MAX;
 use crate::message::{Outcome, Payload};
 use crate::observer::{Observer, Step};
@@ -124,7 +124,7 @@ pub struct WorkerNode {
     done: Receiver<(usize, Outcome)>,
     bell: Arc<Bell>,
     /// What clients are to be told, once nobody waits for a task.
-    letters: Letters,
+    coalescer: Coalescer,
     pulls: Outbox,
     observer: Option<Observer>,
 }
@@ -162,7 +162,7 @@ impl WorkerNode {
             blobs: Blobs::serve(listener, Transport::plain(), config.digest)?,
             done,
             bell,
-            letters: Letters::default(),
+            coalescer: Coalescer::default(),
             pulls: Outbox::default(),
             observer: None,
             config,
@@ -205,7 +205,7 @@ impl WorkerNode {
         let mut may_be_more = true;
         for _ in 0..BATCHES {
             may_be_more = self.take_done()? | self.receive()?;
-            if !may_be_more && !self.letters.is_empty() {
+            if !may_be_more && !self.coalescer.is_empty() {
                 // Executors that have a task, or wait for one, go first; what they bring goes together with this.
                 thread::yield_now();
                 may_be_more = self.take_done()? | self.receive()?;
@@ -218,7 +218,7 @@ impl WorkerNode {
         self.worker.tick(now);
         self.act(now)?;
         self.pulls.flush(&self.socket);
-        self.letters.flush(&mut self.codec, &self.socket);
+        self.coalescer.flush(&mut self.codec, &self.socket);
         let due_ns = self.worker.due().saturating_sub(self.clock.now());
         self.bell.sleeps();
         let wait_ns = if may_be_more | self.take_done()? {
@@ -301,7 +301,7 @@ impl WorkerNode {
                     message,
                 } => {
                     let message = HostMessage::ToClient(message);
-                    self.letters
+                    self.coalescer
                         .send(&mut self.codec, &self.socket, client, executor, &message);
                 }
                 Action::Run { executor, work, .. } => self.run(executor, work),

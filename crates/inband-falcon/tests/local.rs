@@ -1,6 +1,7 @@
 //! A scheduler, workers and clients on real packets, in one process.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
 use inband_falcon::client_node::{self, ClientError, ClientNode, Event};
@@ -20,7 +21,7 @@ fn access() -> Access {
     }
 }
 
-fn tools() -> Tools {
+fn tools(_: SocketAddrV4) -> Tools {
     let mut tools = Tools::default();
     let reverse: Function = Box::new(|bytes| Ok(bytes.iter().rev().copied().collect()));
     let fail: Function = Box::new(|_| Err("it is Monday".into()));

@@ -5,22 +5,7 @@
 #![allow(unsafe_code)]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
-/// The C headers of `dataplane/flair`, as bindgen sees them, and of the ground.
-#[allow(
-    missing_docs,
-    non_camel_case_types,
-    non_upper_case_globals,
-    clippy::all
-)]
-pub mod c {
-    pub use inband_ground::c::*;
-    include!(concat!(env!("OUT_DIR"), "/flair.rs"));
-}
-
-/// The programs of `dataplane/flair`, compiled.
-pub mod objects {
-    include!(concat!(env!("OUT_DIR"), "/flair_objects.rs"));
-}
+inband_ground::bindings!("flair");
 
 inband_ground::system!(
     /// Its partitions are the sets.
@@ -29,12 +14,11 @@ inband_ground::system!(
     c::ib_flair_reason_name
 );
 
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::Arc;
+use std::ops::Deref;
 
+use inband_ground::soft::{Arrival, Soft};
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
-use inband_ground::Counters;
 
 pub mod bench;
 pub mod registers;
@@ -120,27 +104,24 @@ impl Verdict {
     }
 }
 
-/// A FLAIR switch in this process: the role, its registers and counters.
-pub struct FlairSwitch {
-    registers: Arc<FlairRegisters>,
-    counters: Counters,
-    raw: c::ib_flair_switch,
-}
+inband_ground::native!(
+    Flair,
+    c::ib_flair_switch,
+    FlairRegisters,
+    c::ib_arrival,
+    c::ib_result,
+    c::ib_flair_switch_handle
+);
 
-// SAFETY: `raw` points into `registers` and `counters`, which live as long as it does and are shared
-// memory by design: ib_flair_switch_handle touches them by the atomic steps of flair/shell.h only.
-unsafe impl Send for FlairSwitch {}
-// SAFETY: as above; `raw` itself is only read.
-unsafe impl Sync for FlairSwitch {}
+/// A FLAIR switch in this process: the role, its registers and counters.
+pub struct FlairSwitch(Soft<Flair>);
 
 impl FlairSwitch {
     /// A switch that knows nothing. `incarnation`: a number drawn at its start, which no other start
     /// has.
     pub fn new(node: u8, geometry: FlairGeometry, incarnation: u64) -> FlairSwitch {
         geometry.validate().expect("sizes are within the limits");
-        let registers = Arc::new(FlairRegisters::zeroed(geometry));
-        let counters = Counters::default();
-        let raw = c::ib_flair_switch {
+        let switch = |registers: &FlairRegisters, counters| c::ib_flair_switch {
             node: u32::from(node),
             sets: geometry.sets as u32,
             groups: geometry.groups as u32,
@@ -148,13 +129,10 @@ impl FlairSwitch {
             incarnation,
             sessions: registers.sessions.as_ptr(),
             table: registers.groups.as_ptr(),
-            counters: counters.as_ptr(),
-        };
-        FlairSwitch {
-            registers,
             counters,
-            raw,
-        }
+        };
+        // SAFETY: the registers have the sizes of the geometry.
+        FlairSwitch(unsafe { Soft::new(FlairRegisters::zeroed(geometry), switch) })
     }
 
     /// Handle the UDP payload `buffer[..len_bytes]` that came from `from`. `now_ns`: read after the packet
@@ -169,41 +147,27 @@ impl FlairSwitch {
         now_ns: u64,
         random: u64,
     ) -> (Verdict, u32, usize) {
-        assert!(len_bytes <= buffer.len());
-        let arrival = c::ib_flair_arrival {
+        let arrival = Arrival {
+            from,
             now_ns,
             random: random as u32,
-            from_address: u32::from(*from.ip()),
-            from_port: from.port(),
         };
-        let mut len = len_bytes as u32;
-        // SAFETY: buffer has the full size the function asks for, len is within it, and the
-        // registers that `raw` points to live as long as self.
-        let result = unsafe {
-            c::ib_flair_switch_handle(
-                &raw const self.raw,
-                buffer.as_mut_ptr(),
-                &mut len,
-                &raw const arrival,
-            )
-        };
-        let verdict = Verdict::of(result.verdict, &buffer[..len as usize]);
-        (verdict, result.reason, len as usize)
-    }
-
-    /// The registers, which may outlive the switch.
-    pub fn registers(&self) -> &Arc<FlairRegisters> {
-        &self.registers
+        let (result, len_bytes) = self.0.handle(buffer, len_bytes, arrival);
+        let verdict = Verdict::of(result.verdict, &buffer[..len_bytes]);
+        (verdict, result.reason, len_bytes)
     }
 
     /// The number drawn at the start.
     pub fn incarnation(&self) -> u64 {
-        self.raw.incarnation
+        self.0.switch().incarnation
     }
+}
 
-    /// Counters by name, those that are not zero.
-    pub fn counters(&self) -> BTreeMap<&'static str, u64> {
-        self.counters.by_name::<Flair>()
+impl Deref for FlairSwitch {
+    type Target = Soft<Flair>;
+
+    fn deref(&self) -> &Soft<Flair> {
+        &self.0
     }
 }
 

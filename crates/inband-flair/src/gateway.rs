@@ -47,7 +47,7 @@ const LOG_PERIOD: Duration = Duration::from_secs(10);
 
 /// What Redis clients must do to be let in, and how much is kept of them.
 #[derive(Debug, Clone)]
-pub struct Doors {
+pub struct ClientSettings {
     /// The password to say.
     pub password: Option<Password>,
     /// Speak TLS.
@@ -60,9 +60,9 @@ pub struct Doors {
     pub timeouts: ClientTimeouts,
 }
 
-impl Default for Doors {
-    fn default() -> Doors {
-        Doors {
+impl Default for ClientSettings {
+    fn default() -> ClientSettings {
+        ClientSettings {
             password: None,
             tls: None,
             clients_max: GATEWAY_CLIENTS_MAX,
@@ -78,7 +78,7 @@ pub struct Gateway {
     ready: Ready,
     /// Connections to be looked at in the next turn.
     attention: Vec<usize>,
-    doors: Doors,
+    settings: ClientSettings,
     scratch: Vec<u8>,
     socket: HostSocket,
     gate: Gate,
@@ -105,7 +105,7 @@ impl Gateway {
         config: &Config,
         keys: Option<&KeyFile>,
         listeners: Vec<TcpListener>,
-        doors: Doors,
+        settings: ClientSettings,
     ) -> io::Result<Gateway> {
         let switches: Vec<_> = config.cluster.switches.iter().map(|s| s.address).collect();
         let sets = config.cluster.sets();
@@ -123,12 +123,12 @@ impl Gateway {
         let address = config.host.address.expect("a checked gateway has one");
         let socket = HostSocket::bind(address)?;
         let fds = [socket.fd()];
-        let front = Front::new(listeners, &fds, doors.clients_max, doors.tls.clone())?;
+        let front = Front::new(listeners, &fds, settings.clients_max, settings.tls.clone())?;
         Ok(Gateway {
             front,
             ready: Ready::default(),
             attention: Vec::new(),
-            doors,
+            settings,
             scratch: vec![0; GATEWAY_READ_BUDGET_BYTES],
             socket,
             gate: Gate::of::<crate::dataplane::Flair>(keys.map(KeyFile::keys), sets),
@@ -235,7 +235,7 @@ impl Gateway {
     }
 
     fn accept(&mut self) {
-        let is_trusted = self.doors.password.is_none();
+        let is_trusted = self.settings.password.is_none();
         let make = |arrival| Connection::new(arrival, is_trusted);
         let accepted = self.front.accept(Instant::now(), make);
         self.attention.extend(accepted.slots);
@@ -279,7 +279,7 @@ impl Gateway {
                     Err(error) => Err(Refusal::Never(error)),
                 }
             },
-            password: self.doors.password.as_ref(),
+            password: self.settings.password.as_ref(),
             hit: &mut |hit| hits.count(hit),
             scratch: &mut self.scratch,
             now: Instant::now(),
@@ -325,7 +325,7 @@ impl Gateway {
             return;
         }
         self.stuck_looked_at = now;
-        let timeouts = self.doors.timeouts;
+        let timeouts = self.settings.timeouts;
         let places = self.front.connections.places();
         let stuck = places.filter_map(|(slot, c)| Some((slot, c.timed_out(now, &timeouts)?)));
         for (slot, stuck) in stuck.collect::<Vec<_>>() {
@@ -335,7 +335,7 @@ impl Gateway {
 
     /// Close the clients that hold most until all together hold no more than they may.
     fn bound_memory(&mut self) {
-        while self.front.connections.memory_bytes() > self.doors.memory_bytes_max {
+        while self.front.connections.memory_bytes() > self.settings.memory_bytes_max {
             let Some(slot) = self.front.connections.largest() else {
                 return;
             };

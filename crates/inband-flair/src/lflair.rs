@@ -11,7 +11,7 @@ use crate::dataplane::wire::{flag, Header, Type};
 use crate::limits::CONFIRMATIONS_MAX;
 use crate::peers::Peers;
 use crate::timing::{with_drift, Nanos, Timing};
-use switch::{Switch, Told};
+use switch::{Switch, SwitchTime};
 
 /// While a session is being installed nobody is served, so what is lost is repeated faster.
 const INSTALLS_PER_HEARTBEAT: Nanos = 8;
@@ -85,7 +85,7 @@ enum Phase {
 struct Asked {
     number: u64,
     incarnation: u64,
-    told: Told,
+    told: SwitchTime,
 }
 
 /// See the module.

@@ -48,13 +48,13 @@ pub struct PeerLinks<M> {
     links: Links<(u8, M)>,
     messages: Receiver<Incoming<M>>,
     wake: UnixStream,
-    door: Arc<Door<M>>,
+    shared: Arc<PeerListener<M>>,
 }
 
 /// A message, who sent it, and its bytes.
 type Incoming<M> = (u8, M, usize);
 
-struct Door<M> {
+struct PeerListener<M> {
     messages: SyncSender<Incoming<M>>,
     /// Bytes of messages that are being read or wait.
     incoming_bytes: AtomicUsize,
@@ -88,7 +88,7 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
         wake.set_nonblocking(true)?;
         waker.set_nonblocking(true)?;
         let (sender, messages) = mpsc::sync_channel(QUEUE_MESSAGES);
-        let door = Arc::new(Door {
+        let shared = Arc::new(PeerListener {
             messages: sender,
             incoming_bytes: AtomicUsize::new(0),
             waker,
@@ -101,7 +101,7 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
             transport: transport.clone(),
             nodes,
         });
-        let for_thread = door.clone();
+        let for_thread = shared.clone();
         thread::Builder::new()
             .name("peer-listen".into())
             .spawn(move || accept(&listener, &for_thread))?;
@@ -111,7 +111,7 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
             links: Links::new(transport, "peer-link"),
             messages,
             wake,
-            door,
+            shared,
         })
     }
 
@@ -126,7 +126,7 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
             Ok(incoming) => incoming,
             Err(TryRecvError::Disconnected) => return None,
             Err(TryRecvError::Empty) => {
-                if !self.door.is_awake.swap(false, Ordering::AcqRel) {
+                if !self.shared.is_awake.swap(false, Ordering::AcqRel) {
                     return None;
                 }
                 // Nothing or one byte is in it.
@@ -135,7 +135,7 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
                 self.messages.try_recv().ok()?
             }
         };
-        self.door.release(len_bytes);
+        self.shared.release(len_bytes);
         Some((from, message))
     }
 
@@ -146,29 +146,29 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> PeerLinks<M> {
 
     /// What connections were refused or hung up on for, by name.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
-        let door = &self.door;
+        let shared = &self.shared;
         let own = [
-            ("flair_peers_refused", &door.refused),
-            ("flair_peers_closed_slow", &door.closed_slow),
-            ("flair_peers_closed_memory", &door.closed_memory),
-            ("flair_peers_closed_protocol", &door.closed_protocol),
+            ("flair_peers_refused", &shared.refused),
+            ("flair_peers_closed_slow", &shared.closed_slow),
+            ("flair_peers_closed_memory", &shared.closed_memory),
+            ("flair_peers_closed_protocol", &shared.closed_protocol),
         ];
         let own = own.map(|(name, counter)| (name, counter.load(Ordering::Relaxed)));
         own.into_iter()
-            .chain(door.transport.counters().all())
+            .chain(shared.transport.counters().all())
             .collect()
     }
 }
 
 impl<M> Drop for PeerLinks<M> {
     fn drop(&mut self) {
-        self.door.stop.store(true, Ordering::Release);
+        self.shared.stop.store(true, Ordering::Release);
         // Wakes the accepting thread, so that the port is free again.
         let _ = TcpStream::connect_timeout(&self.address, ACCEPT_PAUSE);
     }
 }
 
-impl<M> Door<M> {
+impl<M> PeerListener<M> {
     fn release(&self, len_bytes: usize) {
         self.incoming_bytes.fetch_sub(len_bytes, Ordering::AcqRel);
     }
@@ -176,15 +176,15 @@ impl<M> Door<M> {
 
 /// Bytes of a message that is being read.
 struct Held<'a, M> {
-    door: &'a Door<M>,
+    shared: &'a PeerListener<M>,
     len_bytes: usize,
 }
 
 impl<'a, M> Held<'a, M> {
     /// [`ErrorKind::OutOfMemory`]: with it, it would be too much.
-    fn new(door: &'a Door<M>, len_bytes: usize) -> io::Result<Held<'a, M>> {
-        let before = door.incoming_bytes.fetch_add(len_bytes, Ordering::AcqRel);
-        let held = Held { door, len_bytes };
+    fn new(shared: &'a PeerListener<M>, len_bytes: usize) -> io::Result<Held<'a, M>> {
+        let before = shared.incoming_bytes.fetch_add(len_bytes, Ordering::AcqRel);
+        let held = Held { shared, len_bytes };
         match before + len_bytes <= INCOMING_BYTES_MAX {
             true => Ok(held),
             false => Err(ErrorKind::OutOfMemory.into()),
@@ -199,14 +199,17 @@ impl<'a, M> Held<'a, M> {
 
 impl<M> Drop for Held<'_, M> {
     fn drop(&mut self) {
-        self.door.release(self.len_bytes);
+        self.shared.release(self.len_bytes);
     }
 }
 
-fn accept<M: DeserializeOwned + Send + 'static>(listener: &TcpListener, door: &Arc<Door<M>>) {
+fn accept<M: DeserializeOwned + Send + 'static>(
+    listener: &TcpListener,
+    shared: &Arc<PeerListener<M>>,
+) {
     let open = Arc::new(());
     for stream in listener.incoming() {
-        if door.stop.load(Ordering::Acquire) {
+        if shared.stop.load(Ordering::Acquire) {
             return;
         }
         let Ok(stream) = stream else {
@@ -214,20 +217,20 @@ fn accept<M: DeserializeOwned + Send + 'static>(listener: &TcpListener, door: &A
             continue;
         };
         if Arc::strong_count(&open) > CONNECTIONS_MAX {
-            count(&door.refused);
+            count(&shared.refused);
             continue; // hangs up
         }
-        let (door, open) = (door.clone(), open.clone());
+        let (shared, open) = (shared.clone(), open.clone());
         let serve = move || {
             let _open = open;
             // However a connection ends, the peer opens another.
-            if let Err(error) = serve(stream, &door) {
+            if let Err(error) = serve(stream, &shared) {
                 match error.kind() {
                     // Counted by the transport.
                     _ if is_refused(&error) => {}
-                    ErrorKind::TimedOut => count(&door.closed_slow),
-                    ErrorKind::OutOfMemory => count(&door.closed_memory),
-                    ErrorKind::InvalidData => count(&door.closed_protocol),
+                    ErrorKind::TimedOut => count(&shared.closed_slow),
+                    ErrorKind::OutOfMemory => count(&shared.closed_memory),
+                    ErrorKind::InvalidData => count(&shared.closed_protocol),
                     _ => {}
                 }
             }
@@ -236,9 +239,9 @@ fn accept<M: DeserializeOwned + Send + 'static>(listener: &TcpListener, door: &A
     }
 }
 
-fn serve<M: DeserializeOwned>(stream: TcpStream, door: &Door<M>) -> io::Result<()> {
+fn serve<M: DeserializeOwned>(stream: TcpStream, shared: &PeerListener<M>) -> io::Result<()> {
     // A message and its length in one call of the system.
-    let stream = door.transport.accept(stream, PACE)?;
+    let stream = shared.transport.accept(stream, PACE)?;
     let mut stream = BufReader::with_capacity(BUFFER_BYTES, stream);
     // For which replica its certificate was found to speak.
     let mut known = None;
@@ -251,9 +254,9 @@ fn serve<M: DeserializeOwned>(stream: TcpStream, door: &Door<M>) -> io::Result<(
         let seconds = len_bytes as u64 / MESSAGE_BYTES_PER_S_MIN;
         let limit = MESSAGE_TIMEOUT + Duration::from_secs(seconds);
         stream.get_mut().paced_mut().must_end_in(Some(limit))?;
-        let held = Held::new(door, len_bytes)?;
+        let held = Held::new(shared, len_bytes)?;
         let (from, message): (u8, M) = read_body(&mut stream, len_bytes)?;
-        let node = door.nodes.get(usize::from(from));
+        let node = shared.nodes.get(usize::from(from));
         let node = *node.ok_or(ErrorKind::InvalidData)?;
         if known != Some(from) && !stream.get_ref().may_be_node(node) {
             return Ok(()); // counted by the transport
@@ -262,10 +265,10 @@ fn serve<M: DeserializeOwned>(stream: TcpStream, door: &Door<M>) -> io::Result<(
         stream.get_mut().paced_mut().must_end_in(None)?;
         let gone = |_| io::Error::from(ErrorKind::NotConnected);
         let incoming = (from, message, held.hand_over());
-        door.messages.send(incoming).map_err(gone)?;
-        if !door.is_awake.swap(true, Ordering::AcqRel) {
+        shared.messages.send(incoming).map_err(gone)?;
+        if !shared.is_awake.swap(true, Ordering::AcqRel) {
             // A full pipe is awake already.
-            let _ = (&door.waker).write(&[1]);
+            let _ = (&shared.waker).write(&[1]);
         }
     }
 }
@@ -278,7 +281,7 @@ mod tests {
     use std::path::Path;
     use std::time::Instant;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     fn peers(number: u8, transport: Transport) -> PeerLinks<u64> {
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -304,7 +307,7 @@ mod tests {
     }
 
     fn wait_for(links: &PeerLinks<u64>, counter: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while links.counters()[counter] == 0 {
             assert!(Instant::now() < deadline, "{:?}", links.counters());
             thread::sleep(Duration::from_millis(2));
@@ -322,7 +325,7 @@ mod tests {
             assert_eq!(next(&mut other), (1, number));
         }
         assert_eq!(other.receive(), None);
-        assert_eq!(other.door.incoming_bytes.load(Ordering::Acquire), 0);
+        assert_eq!(other.shared.incoming_bytes.load(Ordering::Acquire), 0);
     }
 
     #[test]
@@ -357,8 +360,8 @@ mod tests {
         };
         let first = connect();
         announce(&first, MESSAGE_LEN_MAX_BYTES);
-        let deadline = Instant::now() + PATIENCE;
-        let held = || one.door.incoming_bytes.load(Ordering::Acquire);
+        let deadline = Instant::now() + TIMEOUT;
+        let held = || one.shared.incoming_bytes.load(Ordering::Acquire);
         while held() < MESSAGE_LEN_MAX_BYTES {
             assert!(Instant::now() < deadline);
             thread::sleep(Duration::from_millis(2));

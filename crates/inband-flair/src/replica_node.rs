@@ -32,7 +32,7 @@ const IDLE_MAX: Duration = Duration::from_millis(100);
 /// Its log, in its directory.
 pub const LOG_DIR: &str = "raft";
 /// A process of this replica that was killed a moment ago may still hold the directory.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Why a storage node cannot run on.
@@ -158,7 +158,8 @@ impl ReplicaNode {
         })
     }
 
-    /// Handle what has come, and do what is due. True: there may be more, or a snapshot is being written.
+    /// Handles packets that have arrived and runs timers that are due. True: call it again at once, because there may be more
+    /// packets or a snapshot is being written.
     pub fn poll(&mut self) -> Result<bool, ReplicaError> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         let mut packets = 0;
@@ -264,7 +265,7 @@ fn take_lock(dir: &Path) -> Result<StateLock, StateError> {
     let begun = Instant::now();
     loop {
         match StateLock::take(dir) {
-            Err(StateError::InUse { .. }) if begun.elapsed() < LOCK_PATIENCE => {
+            Err(StateError::InUse { .. }) if begun.elapsed() < LOCK_TIMEOUT => {
                 thread::sleep(LOCK_POLL_INTERVAL);
             }
             taken => return taken,

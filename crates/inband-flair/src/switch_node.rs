@@ -226,7 +226,7 @@ impl SwitchNode {
     pub fn set_keys(&mut self, keys: Keys) -> Result<(), SwitchError> {
         self.gate.set_keys(keys);
         if let Backend::Kernel(xdp) = &mut self.backend {
-            xdp.set_keys(keys)?;
+            xdp.set_keys(&keys)?;
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! Times of the host side, in one place. Nanoseconds of a monotonic clock; in the simulator,
 //! simulated ones.
 
+use inband_host::config::Durability;
 use inband_raft::Tuning;
+use serde::Serialize;
 
 use crate::limits::CLOCK_DRIFT_PPM_MAX;
 
@@ -11,8 +13,23 @@ pub type Nanos = u64;
 /// Nanoseconds of a millisecond.
 pub const MS: Nanos = 1_000_000;
 
+/// `heartbeat_ms`, unless the user says otherwise.
+pub const HEARTBEAT_MS: u64 = 10;
+/// `step_down_ms`, unless the user says otherwise: three heartbeats may be lost, and a host may pause for a while.
+pub const STEP_DOWN_MS: u64 = 50;
+/// The same with `durability = "sync"`: a leader's disk may take its time.
+pub const STEP_DOWN_SYNC_MS: u64 = 250;
+
+/// The default of `step_down_ms`.
+pub fn default_step_down_ms(durability: Durability) -> u64 {
+    match durability {
+        Durability::Memory => STEP_DOWN_MS,
+        Durability::Sync => STEP_DOWN_SYNC_MS,
+    }
+}
+
 /// The times that drive a replica. All replicas of a set have the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Timing {
     /// A tick of Raft.
     pub tick_ns: Nanos,
@@ -47,8 +64,8 @@ impl Default for Timing {
     fn default() -> Timing {
         Timing {
             tick_ns: 10 * MS,
-            heartbeat_ns: 10 * MS,
-            step_down_ns: 40 * MS,
+            heartbeat_ns: HEARTBEAT_MS * MS,
+            step_down_ns: STEP_DOWN_MS * MS,
             switch_silent_ns: 30 * MS,
             follower_silent_ns: 100 * MS,
             followers_wait_ns: 5 * MS,
@@ -79,7 +96,7 @@ pub const TUNING: Tuning = Tuning {
 };
 
 /// Times of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ClientTiming {
     /// A request is sent again after this; doubles up to `retry_max_ns`.
     pub retry_ns: Nanos,

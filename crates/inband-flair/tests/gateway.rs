@@ -1,4 +1,4 @@
-//! The gateway's doors, driven to their bounds, with nobody behind them: operations wait, the gateway's own
+//! The gateway's clients, driven to their bounds, with nobody behind them: operations wait, the gateway's own
 //! answers come. A bystander is served all the while.
 
 #![allow(missing_docs)]
@@ -16,12 +16,12 @@ use inband_flair::config::{
     ClusterConfig, Config, HostConfig, ReplicaConfig, SwitchConfig, GATEWAY,
 };
 use inband_flair::dataplane::wire::{self, flag, Header, Type};
-use inband_flair::gateway::{Doors, Gateway};
+use inband_flair::gateway::{ClientSettings, Gateway};
 use inband_ground::auth::Gate;
 use inband_resp::password::Password;
 use inband_resp::timeouts::ClientTimeouts;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(400);
 
 /// Nothing more is to come after this; longer than a write takes to be sent again.
@@ -92,13 +92,13 @@ fn config(switch: std::net::SocketAddrV4) -> Config {
 }
 
 impl Served {
-    fn new(doors: Doors) -> Served {
+    fn new(settings: ClientSettings) -> Served {
         let switch = UdpSocket::bind("127.0.0.1:0").expect("a port");
         let SocketAddr::V4(to) = switch.local_addr().expect("bound") else {
             unreachable!("asked for IPv4")
         };
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let gateway = Gateway::open(&config(to), None, vec![listener], doors);
+        let gateway = Gateway::open(&config(to), None, vec![listener], settings);
         let mut gateway = gateway.expect("it opens");
         let address = gateway.addresses()[0];
         let stop = Arc::new(AtomicBool::new(false));
@@ -119,8 +119,8 @@ impl Served {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("connects");
-        stream.set_read_timeout(Some(PATIENCE)).expect("set");
-        stream.set_write_timeout(Some(PATIENCE)).expect("set");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("set");
+        stream.set_write_timeout(Some(TIMEOUT)).expect("set");
         stream
     }
 
@@ -180,7 +180,7 @@ impl Served {
     }
 
     fn wait_for(&self, name: &str, count: u64) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.count(name) < count {
             assert!(Instant::now() < deadline, "{name}: {:?}", self.counters);
             std::thread::sleep(Duration::from_millis(5));
@@ -236,9 +236,9 @@ fn short_patience() -> ClientTimeouts {
 
 #[test]
 fn clients_are_as_many_as_may_come_and_a_flood_ends_nothing() {
-    let served = Served::new(Doors {
+    let served = Served::new(ClientSettings {
         clients_max: 16,
-        ..Doors::default()
+        ..ClientSettings::default()
     });
     let mut bystander = served.connect();
     assert_eq!(call(&mut bystander, &["PING"]), "+PONG");
@@ -251,7 +251,7 @@ fn clients_are_as_many_as_may_come_and_a_flood_ends_nothing() {
     assert_eq!(call(&mut bystander, &["PING"]), "+PONG");
     assert_eq!(served.count("gateway_connections_refused"), 200);
     drop(others);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while served.count("gateway_clients") > 1 {
         assert!(Instant::now() < deadline, "places become free");
         std::thread::sleep(Duration::from_millis(5));
@@ -261,9 +261,9 @@ fn clients_are_as_many_as_may_come_and_a_flood_ends_nothing() {
 
 #[test]
 fn a_request_that_does_not_end_is_hung_up_on() {
-    let served = Served::new(Doors {
+    let served = Served::new(ClientSettings {
         timeouts: short_patience(),
-        ..Doors::default()
+        ..ClientSettings::default()
     });
     let mut bystander = served.connect();
     let mut half = served.connect();
@@ -282,9 +282,9 @@ fn a_request_that_does_not_end_is_hung_up_on() {
 
 #[test]
 fn who_reads_no_answers_is_hung_up_on() {
-    let served = Served::new(Doors {
+    let served = Served::new(ClientSettings {
         timeouts: short_patience(),
-        ..Doors::default()
+        ..ClientSettings::default()
     });
     let mut bystander = served.connect();
     let mut greedy = served.connect();
@@ -304,9 +304,9 @@ fn who_reads_no_answers_is_hung_up_on() {
 #[test]
 fn memory_of_all_clients_is_bounded_and_who_holds_most_goes() {
     const MAX: usize = 4 << 20;
-    let served = Served::new(Doors {
+    let served = Served::new(ClientSettings {
         memory_bytes_max: MAX,
-        ..Doors::default()
+        ..ClientSettings::default()
     });
     let mut bystander = served.connect();
     let mut others: Vec<_> = (0..16).map(|_| served.connect()).collect();
@@ -323,7 +323,7 @@ fn memory_of_all_clients_is_bounded_and_who_holds_most_goes() {
 
 #[test]
 fn requests_of_one_client_that_wait_are_bounded() {
-    let served = Served::new(Doors::default());
+    let served = Served::new(ClientSettings::default());
     let mut bystander = served.connect();
     let mut one = served.connect();
     one.set_write_timeout(Some(SHORT)).expect("set");
@@ -337,7 +337,7 @@ fn requests_of_one_client_that_wait_are_bounded() {
 
 #[test]
 fn too_much_is_said_with_size_and_limit() {
-    let served = Served::new(Doors::default());
+    let served = Served::new(ClientSettings::default());
     let mut one = served.connect();
     let key = "k".repeat(1025);
     let said = call(&mut one, &["GET", &key]);
@@ -372,10 +372,10 @@ fn without_the_password_nobody_is_served() {
     let file = dir.path().join("password");
     std::fs::write(&file, "secret\n").expect("written");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("set");
-    let served = Served::new(Doors {
+    let served = Served::new(ClientSettings {
         password: Some(Password::read(&file).expect("a password")),
         timeouts: short_patience(),
-        ..Doors::default()
+        ..ClientSettings::default()
     });
     let mut one = served.connect();
     for words in [&["PING"][..], &["GET", "a"], &["HELLO", "3"]] {
@@ -406,7 +406,7 @@ fn without_the_password_nobody_is_served() {
 
 #[test]
 fn a_write_that_was_given_up_is_not_done_after_what_comes_later() {
-    let served = Served::new(Doors::default());
+    let served = Served::new(ClientSettings::default());
     let mut first = served.connect();
     first
         .write_all(&request(&["SET", "key", "first"]))
@@ -438,7 +438,7 @@ fn a_write_that_was_given_up_is_not_done_after_what_comes_later() {
 
 #[test]
 fn pipelined_commands_take_effect_in_their_order() {
-    let served = Served::new(Doors::default());
+    let served = Served::new(ClientSettings::default());
     let mut one = served.connect();
     let commands = [
         &["SET", "a", "1"][..],
@@ -490,7 +490,7 @@ fn pipelined_commands_take_effect_in_their_order() {
 
 #[test]
 fn a_command_of_several_keys_says_what_was_done() {
-    let served = Served::new(Doors::default());
+    let served = Served::new(ClientSettings::default());
     let mut one = served.connect();
     let long = "k".repeat(1025);
     let said = call(&mut one, &["MSET", "a", "1", &long, "2"]);

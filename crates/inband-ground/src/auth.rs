@@ -144,9 +144,9 @@ pub fn sign(keys: Option<&Keys>, packet: &mut [u8]) {
 pub struct Gate {
     keys: Option<Keys>,
     check: fn(Option<&Keys>, &[u8], usize) -> u32,
+    reason_name: fn(u32) -> Option<&'static str>,
     partitions: usize,
-    bad_key: u64,
-    bad_tag: u64,
+    dropped: BTreeMap<&'static str, u64>,
 }
 
 impl Gate {
@@ -155,9 +155,9 @@ impl Gate {
         Gate {
             keys,
             check: S::check,
+            reason_name: S::reason_name,
             partitions,
-            bad_key: 0,
-            bad_tag: 0,
+            dropped: BTreeMap::new(),
         }
     }
 
@@ -173,14 +173,15 @@ impl Gate {
         }
     }
 
-    /// May a packet that was received be handled? What is no whole packet may: it is dropped, and
-    /// counted under a name of its own, before it touches anything.
+    /// May a packet that was received be handled? Only if it is whole and its tag is right; any other is counted under the
+    /// reason's name. The tag is checked last, so a packet with any other reason was not authenticated.
     pub fn admits(&mut self, packet: &[u8]) -> bool {
-        match (self.check)(self.keys.as_ref(), packet, self.partitions) {
-            reason if reason == c::IB_R_bad_key => self.bad_key += 1,
-            reason if reason == c::IB_R_bad_tag => self.bad_tag += 1,
-            _ => return true,
+        let reason = (self.check)(self.keys.as_ref(), packet, self.partitions);
+        if reason == c::IB_R_none {
+            return true;
         }
+        let name = (self.reason_name)(reason).unwrap_or("bad_packet");
+        *self.dropped.entry(name).or_default() += 1;
         false
     }
 
@@ -191,10 +192,7 @@ impl Gate {
 
     /// Packets dropped, by the name of the reason; those that are not zero.
     pub fn counters(&self) -> BTreeMap<&'static str, u64> {
-        [("bad_key", self.bad_key), ("bad_tag", self.bad_tag)]
-            .into_iter()
-            .filter(|(_, count)| *count != 0)
-            .collect()
+        self.dropped.clone()
     }
 }
 

@@ -1,10 +1,18 @@
 //! Measuring programs by test runs: what systems' measurements have in common.
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsRawFd, RawFd};
 
 use crate::auth::{Keys, Secret};
+use crate::c;
+use crate::objects::BENCH_FORWARD;
+use crate::xdp::error::Doing;
+use crate::xdp::maps::update;
 use crate::xdp::programs::{test_run, Loaded};
-use crate::xdp::XdpError;
+use crate::xdp::rig::run;
+use crate::xdp::{wire_address, wire_port, XdpError};
 
 /// Runs in one system call; few enough that a burst of decided values fits the ring buffer, and that a
 /// leader's window is not full before the end.
@@ -13,8 +21,13 @@ pub const REPEAT: u32 = 1_000;
 pub const BATCHES: usize = 21;
 /// Batches before measuring, to warm caches and fill rings.
 pub const WARM_UP_BATCHES: usize = 4;
-/// Room for a frame in `struct ib_bench`.
-pub const BENCH_FRAME_LEN_BYTES: usize = 1520;
+/// Room for a frame in `struct ib_bench` and `struct ib_step`.
+const FRAME_LEN_BYTES: usize = 1520;
+/// Steps of a round that `struct ib_steps` has room for.
+pub const STEPS_MAX: usize = 8;
+/// What a program returns that has sent a packet back out.
+const XDP_TX: u32 = 3;
+
 pub const fn address(last: u8) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, last), 7707)
 }
@@ -75,7 +88,112 @@ pub fn driver_of(
     }
     let header_len_bytes = bench.len();
     bench.extend_from_slice(frame);
-    bench.resize(header_len_bytes + BENCH_FRAME_LEN_BYTES, 0);
+    bench.resize(header_len_bytes + FRAME_LEN_BYTES, 0);
     driver.set_bytes("ib_bench_map", 0, &bench)?;
     Ok(driver)
+}
+
+/// The loaded baseline, set to forward to a neighbour behind the interface that test runs come from.
+pub fn forwarding(forward: Loaded) -> Result<Loaded, XdpError> {
+    let member = c::ib_member {
+        known: 1,
+        ifindex: 1, // where test runs come from
+        to_address: wire_address(address(3)),
+        from_address: wire_address(address(2)),
+        to_port: wire_port(address(3)),
+        from_port: wire_port(address(2)),
+        to_mac: [2, 0, 0, 0, 0, 3],
+        from_mac: [2, 0, 0, 0, 0, 2],
+    };
+    let map = forward.map("ib_replicas_map")?;
+    update(&map, &0u32, &member).doing("setting where packets are forwarded to")?;
+    Ok(forward)
+}
+
+/// A packet of a round: its frame, and the system's own number of it (`ground/xdp/steps.h`).
+pub type Step = (Vec<u8>, u32);
+
+/// The packets of a round, sent again and again by a driver that includes `ground/xdp/steps.h`.
+#[derive(Debug)]
+pub struct Steps<'a> {
+    /// Name and object of the driver.
+    pub driver: (&'static str, &'a [u8]),
+    /// The packets; [`STEPS_MAX`] at most.
+    pub steps: &'a [Step],
+    /// The system's own numbers.
+    pub own: [u64; 4],
+}
+
+impl Steps<'_> {
+    /// `struct ib_steps`.
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for word in [0, self.steps.len() as u64].into_iter().chain(self.own) {
+            bytes.extend_from_slice(&word.to_ne_bytes());
+        }
+        for at in 0..STEPS_MAX {
+            let (frame, own) = self.steps.get(at).cloned().unwrap_or_default();
+            bytes.extend_from_slice(&(frame.len() as u32).to_ne_bytes());
+            bytes.extend_from_slice(&own.to_ne_bytes());
+            let end = bytes.len() + FRAME_LEN_BYTES;
+            bytes.extend_from_slice(&frame);
+            bytes.resize(end, 0);
+        }
+        bytes
+    }
+
+    /// What all packets of a round take together, in ns, without what the driver itself takes: in the program
+    /// `measured`, and forwarded unread to one neighbour. `load_beside` loads a program that shares the measured one's
+    /// settings and keys.
+    ///
+    /// # Panics
+    /// If there are more steps than [`STEPS_MAX`].
+    pub fn round_ns(
+        &self,
+        load_beside: impl Fn(&'static str, &[u8]) -> Result<Loaded, XdpError>,
+        measured: RawFd,
+    ) -> Result<[f64; 2], XdpError> {
+        let count = self.steps.len();
+        assert!(count <= STEPS_MAX, "{count} steps");
+        let frame = &self.steps[0].0;
+        let forward = forwarding(load_beside("bench_forward", BENCH_FORWARD)?)?;
+        if run(&forward.program, frame, 1)?.action != XDP_TX {
+            return Err(XdpError::Spec(
+                "the baseline did not forward: rebuild inband".into(),
+            ));
+        }
+        let driving = |measured: Option<RawFd>| {
+            let (name, object) = self.driver;
+            let driver = load_beside(name, object)?;
+            driver.set_bytes("ib_bench_map", 0, &self.bytes())?;
+            if let Some(measured) = measured {
+                driver.set_bytes("ib_measured_map", 0, &measured.to_ne_bytes())?;
+            }
+            Ok::<Loaded, XdpError>(driver)
+        };
+        let alone = driving(None)?;
+        let handled = driving(Some(measured))?;
+        let forwarded = driving(Some(forward.program.as_raw_fd()))?;
+        let [driver_ns, handled_ns, forwarded_ns] = in_turns([
+            &mut || time(&alone, frame),
+            &mut || time(&handled, frame),
+            &mut || time(&forwarded, frame),
+        ])?;
+        Ok([handled_ns, forwarded_ns].map(|ns| (ns - driver_ns) * count as f64))
+    }
+}
+
+/// Did packets take the way that was to be measured: was each of these counted, and nothing else?
+pub fn check_counted(
+    counters: &BTreeMap<&'static str, u64>,
+    counted: &[&str],
+    what: impl Display,
+) -> Result<(), XdpError> {
+    let is_all = counted.iter().all(|name| counters.contains_key(name));
+    if is_all && counters.len() == counted.len() {
+        return Ok(());
+    }
+    Err(XdpError::Spec(format!(
+        "{what} was measured on packets that took another way: {counters:?}"
+    )))
 }

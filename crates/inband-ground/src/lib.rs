@@ -24,6 +24,7 @@ pub mod child;
 pub mod inherit;
 pub mod registers;
 pub mod socket;
+pub mod soft;
 mod system;
 pub mod wire;
 pub mod xdp;

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddrV4, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
 
 use crate::wire::PACKET_LEN_MAX_BYTES;
 
@@ -205,12 +206,29 @@ impl HostSocket {
     }
 }
 
-/// Borrow a descriptor for a poll; `None` for -1.
-pub fn borrow<'a>(fd: RawFd) -> Option<std::os::fd::BorrowedFd<'a>> {
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: not -1. The descriptors come from `wake_fds` of a node that the caller owns and keeps
-    // for as long as it polls.
-    Some(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) })
+/// Sleep until one of the descriptors has something to read, or for so long; an interrupted wait is a short one. Returns
+/// which of them have something; a negative one never has.
+pub fn wait_readable(fds: impl IntoIterator<Item = RawFd>, timeout: Duration) -> Vec<bool> {
+    let polled = fds.into_iter().map(|fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    let mut polled: Vec<libc::pollfd> = polled.collect();
+    let timeout = libc::timespec {
+        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    // SAFETY: the array has the length that is given and lives through the call, as the time-out does. Of a descriptor
+    // that is closed, or another's by now, the kernel only says whether it has something to read.
+    let ready = unsafe {
+        libc::ppoll(
+            polled.as_mut_ptr(),
+            polled.len() as libc::nfds_t,
+            &raw const timeout,
+            std::ptr::null(),
+        )
+    };
+    let any = ready > 0;
+    polled.iter().map(|fd| any && fd.revents != 0).collect()
 }

@@ -9,8 +9,8 @@ use crate::registers::Shared;
 
 /// A system in the data plane. Implement it by [`system!`](crate::system!).
 pub trait System {
-    /// The number of the reason to drop a packet (UDP payload), `IB_R_none` if there is none: is it whole, of a partition
-    /// that there is, and tagged with a key of ours, or as a cluster without keys does?
+    /// Checks a packet (UDP payload): complete, a partition below `partitions`, and a tag made with one of the keys (without
+    /// keys, the checksum). Returns `IB_R_none`, or the number of the reason to drop it.
     fn check(keys: Option<&Keys>, packet: &[u8], partitions: usize) -> u32;
 
     /// The name of one of the system's own reasons.
@@ -61,6 +61,29 @@ macro_rules! system {
                 // SAFETY: the function takes any number, and returns NULL or a static, NUL-terminated string.
                 unsafe { $crate::static_name($reason_name(reason)) }
             }
+        }
+    };
+}
+
+/// `bindings!("NAME")`: the modules `c`, the C headers of `dataplane/NAME` and of the ground as bindgen sees them, and
+/// `objects`, the programs of that folder, compiled. For a crate whose build script builds the folder.
+#[macro_export]
+macro_rules! bindings {
+    ($name:literal) => {
+        #[allow(
+            missing_docs,
+            non_camel_case_types,
+            non_upper_case_globals,
+            clippy::all
+        )]
+        pub mod c {
+            pub use $crate::c::*;
+            include!(concat!(env!("OUT_DIR"), "/", $name, ".rs"));
+        }
+
+        #[allow(missing_docs)]
+        pub mod objects {
+            include!(concat!(env!("OUT_DIR"), "/", $name, "_objects.rs"));
         }
     };
 }

@@ -2,6 +2,8 @@
 
 use crate::c;
 
+pub mod header;
+
 /// Bytes of the header.
 pub const HEADER_LEN_BYTES: usize = c::IB_HEADER_LEN_BYTES as usize;
 /// Longest value of one packet in bytes.

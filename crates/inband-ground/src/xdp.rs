@@ -1,6 +1,7 @@
-//! XDP programs on network interfaces of this host: loaded, attached, tried out, measured. Which programs there are, and
-//! what they are told, is a system's.
+//! XDP programs on network interfaces of this host: loaded, attached, tried out, measured. The systems
+//! bring the programs and their settings.
 
+pub mod alone;
 pub mod attach;
 pub mod error;
 pub mod forwarding;
@@ -8,6 +9,7 @@ pub mod live;
 pub mod loopback;
 pub mod lost;
 pub mod maps;
+pub mod multicast;
 pub mod netlink;
 pub mod probe;
 pub mod programs;

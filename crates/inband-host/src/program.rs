@@ -8,6 +8,10 @@ use anyhow::{bail, Context, Error, Result};
 
 use crate::output;
 
+/// Exit status of a host that the next start would end in the same way (`EX_CONFIG` of sysexits.h): neither systemd
+/// (`RestartPreventExitStatus=78` in docs/deploy.md) nor a supervisor starts it again.
+pub const EXIT_CONFIGURATION: u8 = 78;
+
 /// The program that runs hosts and clusters. The others are called `inband-NAME`.
 pub const INBAND: &str = "inband";
 

@@ -1,13 +1,99 @@
-//! Ctrl-C and the polite signals, taken as events instead of sudden death, so that a lab is
-//! cleaned up.
+//! How a process learns that it is to end: from signals, or because its supervisor is gone.
 
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{raise, SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// Set to `1` for a process that must end at the end of its standard input, a pipe from its supervisor.
+pub const SUPERVISED_ENV: &str = "INBAND_SUPERVISED";
+/// How long a process may take to end when its supervisor is gone; a store is synced at its end.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+/// The exit status of shells after SIGINT.
+const EXIT_INTERRUPTED: i32 = 130;
+
+/// What a host process was told, by signals or by the end of its supervisor.
+#[derive(Debug, Clone, Default)]
+pub struct StopRequest {
+    drain: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+}
+
+/// What the first SIGINT means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interrupt {
+    /// End now, as SIGTERM does.
+    Stops,
+    /// Begin nothing, and end when everything begun has ended. A second one ends it now.
+    Drains,
+}
+
+impl StopRequest {
+    /// Listen. Call before any thread is started. SIGTERM and the end of the supervisor set `stop`; one more signal after
+    /// that ends the process as it is.
+    pub fn listen(stop: Arc<AtomicBool>, interrupt: Interrupt) -> io::Result<StopRequest> {
+        let request = StopRequest {
+            drain: Arc::default(),
+            stop,
+        };
+        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
+        signals.thread_block()?;
+        let for_thread = request.clone();
+        std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || for_thread.wait_for_signals(&signals, interrupt))?;
+        if std::env::var_os(SUPERVISED_ENV).is_some() {
+            // What this process starts is not supervised so.
+            std::env::remove_var(SUPERVISED_ENV);
+            let for_thread = request.clone();
+            std::thread::Builder::new()
+                .name("supervisor".into())
+                .spawn(move || for_thread.end_with_supervisor())?;
+        }
+        Ok(request)
+    }
+
+    fn wait_for_signals(&self, signals: &SigSet, interrupt: Interrupt) {
+        let mut signalled = false;
+        loop {
+            match signals.wait() {
+                // It was told to stop by a signal before, and has not ended.
+                Ok(_) if signalled => std::process::exit(EXIT_INTERRUPTED),
+                Ok(Signal::SIGINT) if interrupt == Interrupt::Drains && !self.drains() => {
+                    self.drain.store(true, Ordering::Release);
+                }
+                Ok(_) => {
+                    signalled = true;
+                    self.stop.store(true, Ordering::Release);
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn end_with_supervisor(&self) {
+        let mut sink = [0; 64];
+        while matches!(io::stdin().read(&mut sink), Ok(n) if n > 0) {}
+        self.stop.store(true, Ordering::Release);
+        std::thread::sleep(END_TIMEOUT);
+        let _ = raise(Signal::SIGKILL);
+    }
+
+    /// End what was begun, and begin nothing?
+    pub fn drains(&self) -> bool {
+        self.drain.load(Ordering::Acquire)
+    }
+
+    /// End now?
+    pub fn stops(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
 
 /// SIGINT, SIGTERM and SIGHUP of this process.
 #[derive(Debug)]

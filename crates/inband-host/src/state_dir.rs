@@ -1,10 +1,10 @@
 //! A host's state directory: one process has it, and small numbers in it survive a power cut.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
+use crate::file_lock::{FileLock, LockError};
 
 const LOCK_FILE: &str = "lock";
 /// No secret: what the umask leaves of it.
@@ -95,39 +95,21 @@ pub fn create(dir: &Path) -> Result<(), StateError> {
 /// A state directory that no other process uses as long as this lives, however the process ends.
 #[derive(Debug)]
 pub struct StateLock {
-    _lock: Flock<File>,
+    _lock: FileLock,
 }
 
 impl StateLock {
-    /// Take it, or say who has it. To be taken before anything in the directory is read.
+    /// Take it, or say who has it, as [`FileLock::take`]. To be taken before anything in the directory is read.
     pub fn take(state_dir: &Path) -> Result<StateLock, StateError> {
         create(state_dir)?;
         let path = state_dir.join(LOCK_FILE);
-        let at_path = |source| StateError::Io {
-            path: path.clone(),
-            source,
-        };
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(at_path)?;
-        let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => lock,
-            Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
-                let mut owner = String::new();
-                let _ = file.read_to_string(&mut owner);
-                let dir = state_dir.to_owned();
-                return Err(StateError::InUse { dir, owner });
-            }
-            Err((_, errno)) => return Err(at_path(errno.into())),
-        };
-        lock.set_len(0)
-            .and_then(|()| lock.rewind())
-            .and_then(|()| write!(&mut *lock, "{}", std::process::id()))
-            .map_err(at_path)?;
+        let lock = FileLock::take(&path).map_err(|error| match error {
+            LockError::InUse { owner } => StateError::InUse {
+                dir: state_dir.to_owned(),
+                owner,
+            },
+            LockError::Io(source) => StateError::Io { path, source },
+        })?;
         Ok(StateLock { _lock: lock })
     }
 }

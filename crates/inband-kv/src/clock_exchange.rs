@@ -14,7 +14,7 @@ use inband_transport::tls::Transport;
 use nix::time::{clock_gettime, ClockId};
 
 use crate::checkpoint::{read_array, read_u64, write_u64};
-use crate::cluster_clock::{ClusterClock, Heard, Told};
+use crate::cluster_clock::{ClockAnswer, ClockReading, ClusterClock};
 use crate::limit_hits::RateLimit;
 use crate::limits::{
     CLOCK_PERIOD_MS, CLOCK_ROUND_TRIP_MS_MAX, CLOCK_SKEW_MS_MAX, CLOCK_START_PERIOD_MS,
@@ -130,15 +130,15 @@ impl SharedClock {
         to.flush()
     }
 
-    fn ask(&self, peer: SocketAddr, transport: &Transport) -> io::Result<Heard> {
+    fn ask(&self, peer: SocketAddr, transport: &Transport) -> io::Result<ClockAnswer> {
         let timeout = Duration::from_millis(CLOCK_ROUND_TRIP_MS_MAX);
         let mut stream = transport.connect(peer, timeout, PACE)?;
         let asked_us = (self.0.host.steady_us)();
         stream.write_all(&CLOCK_MAGIC)?;
         stream.flush()?;
-        let told = read_told(&mut stream)?;
+        let told = read_reading(&mut stream)?;
         let answered_us = (self.0.host.steady_us)();
-        Ok(Heard {
+        Ok(ClockAnswer {
             told,
             asked_us,
             answered_us,
@@ -180,14 +180,14 @@ impl SharedClock {
     }
 }
 
-fn read_told(from: &mut impl Read) -> io::Result<Told> {
+fn read_reading(from: &mut impl Read) -> io::Result<ClockReading> {
     if read_array(from)? != CLOCK_MAGIC {
         let text = "it does not tell the time; an older version?";
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     let is_known = read_u64(from)? == 1;
     let time_ms = read_u64(from)?;
-    Ok(Told {
+    Ok(ClockReading {
         time_ms: is_known.then_some(time_ms),
         wall_ms: read_u64(from)?,
     })

@@ -23,7 +23,7 @@ use crate::limits::{
 
 /// What a replica says of its clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct ClockReading {
     /// Cluster time, if it has it.
     pub time_ms: Option<u64>,
     /// Its wall clock.
@@ -32,16 +32,16 @@ pub struct Told {
 
 /// What another replica said, and when by the own monotonic clock it was asked and had answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heard {
+pub struct ClockAnswer {
     /// What it said.
-    pub told: Told,
+    pub told: ClockReading,
     /// When it was asked.
     pub asked_us: u64,
     /// When it had answered.
     pub answered_us: u64,
 }
 
-impl Heard {
+impl ClockAnswer {
     fn is_prompt(&self) -> bool {
         self.answered_us - self.asked_us <= CLOCK_ROUND_TRIP_MS_MAX * 1000
     }
@@ -150,8 +150,8 @@ impl ClusterClock {
     }
 
     /// What to tell others.
-    pub fn tell(&self, now_us: u64, wall_ms: u64) -> Told {
-        Told {
+    pub fn tell(&self, now_us: u64, wall_ms: u64) -> ClockReading {
+        ClockReading {
             time_ms: self.time_ms(now_us),
             wall_ms,
         }
@@ -192,8 +192,8 @@ impl ClusterClock {
     }
 
     /// A round of questions to all others has ended; the own wall clock shows `wall_ms`.
-    pub fn heard(&mut self, now_us: u64, wall_ms: u64, answers: &[Heard]) {
-        let prompt: Vec<&Heard> = answers.iter().filter(|heard| heard.is_prompt()).collect();
+    pub fn heard(&mut self, now_us: u64, wall_ms: u64, answers: &[ClockAnswer]) {
+        let prompt: Vec<&ClockAnswer> = answers.iter().filter(|heard| heard.is_prompt()).collect();
         self.heard = prompt.len();
         let others = prompt.iter().map(|h| h.now_us(h.told.wall_ms, now_us));
         self.walls = self.agreed(others.chain([micros(wall_ms)]).collect());
@@ -201,7 +201,7 @@ impl ClusterClock {
             Walls::Agree(at_us) => Some(micros(wall_ms) - at_us),
             _ => None,
         };
-        let told = |h: &&Heard| h.told.time_ms.map(|ms| h.now_us(ms, now_us));
+        let told = |h: &&ClockAnswer| h.told.time_ms.map(|ms| h.now_us(ms, now_us));
         let times: Vec<i64> = prompt.iter().filter_map(told).collect();
         match self.running {
             None => self.try_start(now_us, wall_ms, times),
@@ -268,9 +268,9 @@ mod tests {
     /// 2040.
     const FAR_MS: u64 = 2_208_988_800_000;
 
-    fn heard(at_us: u64, time_ms: Option<u64>, wall_ms: u64) -> Heard {
-        Heard {
-            told: Told { time_ms, wall_ms },
+    fn heard(at_us: u64, time_ms: Option<u64>, wall_ms: u64) -> ClockAnswer {
+        ClockAnswer {
+            told: ClockReading { time_ms, wall_ms },
             asked_us: at_us,
             answered_us: at_us,
         }

@@ -68,7 +68,7 @@ impl MachineConfig {
 
 /// One partition: its store, and how far it has come in what its log has delivered. Shares nothing
 /// with other partitions.
-struct Shard {
+struct LogState {
     store: Store,
     /// Marker at which it waits for commands over several partitions.
     standing: Option<u64>,
@@ -80,7 +80,7 @@ struct Shard {
     taken: usize,
 }
 
-impl Shard {
+impl LogState {
     fn new(store: Store) -> Self {
         Self {
             store,
@@ -158,7 +158,7 @@ pub struct Machine {
     cache: Cache,
     shared: SharedDbs,
     /// One a log, the queue's included.
-    shards: Vec<Shard>,
+    log_states: Vec<LogState>,
     /// What was delivered and is not applied, one a log.
     bursts: Vec<Burst>,
     queue: Queue,
@@ -196,14 +196,14 @@ impl Machine {
             active,
             cache,
             shared,
-            shards: Vec::new(),
+            log_states: Vec::new(),
             cuts: BTreeMap::new(),
             is_deferring: false,
         };
         for log in 0..machine.logs() {
             let store = machine.open_store(log, found.is_none())?;
             machine.shared.dbs().push(store.db().clone());
-            machine.shards.push(Shard::new(store));
+            machine.log_states.push(LogState::new(store));
         }
         if found.is_none() {
             machine.layout.set_active(&machine.active)?;
@@ -253,28 +253,30 @@ impl Machine {
 
     /// The store of a log.
     pub fn store(&self, log: usize) -> &Store {
-        &self.shards[log].store
+        &self.log_states[log].store
     }
 
     /// Read in a partition beside its log, at `clock_ms` by cluster time.
     pub fn reader(&mut self, partition: usize, clock_ms: u64) -> Result<Reader<'_>, StoreError> {
-        self.shards[partition].store.reader(clock_ms)
+        self.log_states[partition].store.reader(clock_ms)
     }
 
     /// The stores of all partitions.
     pub fn stores(&self) -> impl Iterator<Item = &Store> {
         let partitions = self.config.partitions;
-        self.shards[..partitions].iter().map(|shard| &shard.store)
+        self.log_states[..partitions]
+            .iter()
+            .map(|log_state| &log_state.store)
     }
 
     /// Last instances applied, one a log.
     pub fn applied(&self) -> Vec<u64> {
-        self.shards.iter().map(|s| s.store.applied()).collect()
+        self.log_states.iter().map(|s| s.store.applied()).collect()
     }
 
     /// How far each log's store has come.
     pub fn positions(&self) -> Vec<Position> {
-        self.shards.iter().map(|s| s.store.position()).collect()
+        self.log_states.iter().map(|s| s.store.position()).collect()
     }
 
     /// Replicated time, the latest of all partitions.
@@ -302,20 +304,20 @@ impl Machine {
     /// before them; so whatever a crash takes, the stores fit each other.
     pub fn defer_writes(&mut self) {
         self.is_deferring = true;
-        for shard in &mut self.shards[..self.config.partitions] {
-            shard.store.set_deferring(true);
+        for log_state in &mut self.log_states[..self.config.partitions] {
+            log_state.store.set_deferring(true);
         }
     }
 
     /// Last instances written, one a log. The log may be told that these are applied.
     pub fn written(&self) -> Vec<u64> {
-        self.shards.iter().map(|s| s.store.written()).collect()
+        self.log_states.iter().map(|s| s.store.written()).collect()
     }
 
     /// Instances that are applied and not written, of the log with the most. One that is applied in
     /// part counts.
     pub fn unwritten(&self) -> u64 {
-        let unwritten = self.shards.iter().map(|s| s.store.unwritten());
+        let unwritten = self.log_states.iter().map(|s| s.store.unwritten());
         unwritten.max().unwrap_or(0)
     }
 
@@ -332,10 +334,12 @@ impl Machine {
     }
 
     fn flush_in(&mut self, turn: &mut Turn) -> Result<(), StoreError> {
-        for shard in &mut self.shards {
-            shard.store.flush()?;
+        for log_state in &mut self.log_states {
+            log_state.store.flush()?;
         }
-        self.shards.iter_mut().for_each(|s| s.store.all_written());
+        self.log_states
+            .iter_mut()
+            .for_each(|s| s.store.all_written());
         turn.has_unwritten = false;
         Ok(())
     }
@@ -356,12 +360,14 @@ impl Machine {
 
     /// A sync through [`shared`](Self::shared) begins.
     pub fn sync_begins(&mut self) {
-        self.shards.iter_mut().for_each(|s| s.store.sync_begins());
+        self.log_states
+            .iter_mut()
+            .for_each(|s| s.store.sync_begins());
     }
 
     /// It has succeeded.
     pub fn sync_ends(&mut self) {
-        self.shards.iter_mut().for_each(|s| s.store.sync_ends());
+        self.log_states.iter_mut().for_each(|s| s.store.sync_ends());
     }
 
     /// Let writes fail.
@@ -412,16 +418,16 @@ impl Machine {
     fn step(&mut self, outcomes: &mut Outcomes) -> Result<bool, StoreError> {
         let mut has_progress = false;
         if let Some(log) = self.queue_log() {
-            let (shard, burst) = (&mut self.shards[log], &mut self.bursts[log]);
-            has_progress |= shard.advance(burst, &|_| true, outcomes)?;
+            let (log_state, burst) = (&mut self.log_states[log], &mut self.bursts[log]);
+            has_progress |= log_state.advance(burst, &|_| true, outcomes)?;
             self.take_queued(outcomes);
         }
         for partition in 0..self.config.partitions {
-            let (shard, burst) = (&mut self.shards[partition], &mut self.bursts[partition]);
-            shard.scan(burst);
+            let (log_state, burst) = (&mut self.log_states[partition], &mut self.bursts[partition]);
+            log_state.scan(burst);
             let queue = &self.queue;
             let may_pass = |entry| queue.may_pass(partition, entry);
-            has_progress |= shard.advance(burst, &may_pass, outcomes)?;
+            has_progress |= log_state.advance(burst, &may_pass, outcomes)?;
         }
         for partition in 0..self.config.partitions {
             has_progress |= self.execute_at(partition, outcomes)?;
@@ -431,7 +437,7 @@ impl Machine {
 
     /// The marker that this partition waits for, if there is none on its way here.
     pub fn wanted_marker(&self, partition: usize) -> Option<WantedMarker> {
-        let seen = self.shards[partition].seen;
+        let seen = self.log_states[partition].seen;
         self.queue.wanted_marker(partition, seen)
     }
 
@@ -442,14 +448,14 @@ impl Machine {
 
     /// Does a partition wait for the log of commands over several partitions to deliver more of them?
     pub(crate) fn needs_entries(&self) -> bool {
-        let shards = &self.shards[..self.config.partitions];
-        let standing = shards.iter().filter_map(|shard| shard.standing);
+        let log_states = &self.log_states[..self.config.partitions];
+        let standing = log_states.iter().filter_map(|log_state| log_state.standing);
         standing.max() > Some(self.queue.delivered)
     }
 
     /// Does this partition wait at a marker?
     pub fn is_standing(&self, partition: usize) -> bool {
-        self.shards[partition].standing.is_some()
+        self.log_states[partition].standing.is_some()
     }
 
     /// A command that reads all partitions.
@@ -497,7 +503,7 @@ impl Machine {
         for log in 0..self.logs() {
             let incoming = self.layout.incoming(log);
             let is_there = incoming.exists();
-            if is_there && Store::position_in(&incoming)? > self.shards[log].store.position() {
+            if is_there && Store::position_in(&incoming)? > self.log_states[log].store.position() {
                 behind.push(log);
             }
         }
@@ -515,7 +521,7 @@ impl Machine {
         for log in &behind {
             let store = self.open_store(*log, false)?;
             in_use[*log] = store.db().clone();
-            self.shards[*log].store = store;
+            self.log_states[*log].store = store;
         }
         drop(in_use);
         for (log, number) in before.iter().enumerate() {
@@ -525,10 +531,12 @@ impl Machine {
             remove_dir(&self.layout.incoming(log))?;
         }
         let mut reset = Vec::new();
-        for (log, (shard, burst)) in self.shards.iter_mut().zip(&mut self.bursts).enumerate() {
-            let is_beyond = behind.contains(&log) && shard.skip_delivered(burst);
+        for (log, (log_state, burst)) in
+            self.log_states.iter_mut().zip(&mut self.bursts).enumerate()
+        {
+            let is_beyond = behind.contains(&log) && log_state.skip_delivered(burst);
             if is_beyond {
-                reset.push((log, shard.store.applied()));
+                reset.push((log, log_state.store.applied()));
             }
         }
         self.load_queue()?;
@@ -540,7 +548,7 @@ impl Machine {
     pub fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, StoreError> {
         let place_bits = self.place_bits();
         let partition = self.cursor_partition(cursor);
-        let Some(shard) = self.shards[..self.config.partitions].get(partition) else {
+        let Some(log_state) = self.log_states[..self.config.partitions].get(partition) else {
             return Ok(ScanPage {
                 cursor: 0,
                 keys: Vec::new(),
@@ -548,7 +556,9 @@ impl Machine {
         };
         // What of a hash has no room in a cursor: such keys come together.
         let fine_bits = u64::BITS - place_bits;
-        let mut page = shard.store.scan(cursor << fine_bits, count, fine_bits)?;
+        let mut page = log_state
+            .store
+            .scan(cursor << fine_bits, count, fine_bits)?;
         page.cursor = match page.cursor >> fine_bits {
             0 if partition + 1 < self.config.partitions => (partition as u64 + 1) << place_bits,
             0 => 0,

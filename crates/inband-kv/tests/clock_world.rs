@@ -2,7 +2,7 @@
 //! all of them too, slow answers, slow replicas, silence. What is checked is what a client has: a lock
 //! lives as long, by true time, as it was set for.
 
-use inband_kv::cluster_clock::{ClusterClock, Heard};
+use inband_kv::cluster_clock::{ClockAnswer, ClusterClock};
 use inband_kv::limits::{CLOCK_PERIOD_MS, CLOCK_SLEW, CLOCK_START_PERIOD_MS};
 
 const MS: u64 = 1000;
@@ -42,7 +42,7 @@ struct Replica {
     delay_us: u64,
     next_round_us: u64,
     /// Answers on their way, and when the last is there.
-    round: Option<(u64, Vec<Heard>)>,
+    round: Option<(u64, Vec<ClockAnswer>)>,
     has_tick: bool,
 }
 
@@ -173,7 +173,7 @@ impl World {
             };
             let (out_us, back_us) = (self.rng.below(slow), self.rng.below(slow));
             let own = &self.replicas[at];
-            answers.push(Heard {
+            answers.push(ClockAnswer {
                 told,
                 asked_us: own.steady_us(self.now_us - out_us),
                 answered_us: own.steady_us(self.now_us + back_us),

@@ -45,20 +45,20 @@ impl Replicas {
 
     fn start_all(&mut self) {
         let port = |_: &_| TcpListener::bind("127.0.0.1:0").unwrap();
-        let doors: Vec<TcpListener> = self.dirs.iter().map(port).collect();
-        let address = |door: &TcpListener| door.local_addr().unwrap();
-        for at in 0..doors.len() {
-            let others = (0..doors.len()).filter(|other| *other != at);
-            let peers = others.map(|other| address(&doors[other])).collect();
+        let listeners: Vec<TcpListener> = self.dirs.iter().map(port).collect();
+        let address = |listener: &TcpListener| listener.local_addr().unwrap();
+        for at in 0..listeners.len() {
+            let others = (0..listeners.len()).filter(|other| *other != at);
+            let peers = others.map(|other| address(&listeners[other])).collect();
             self.cluster.set_peers_of_next(at, peers);
         }
-        for (at, door) in doors.into_iter().enumerate() {
+        for (at, listener) in listeners.into_iter().enumerate() {
             self.served.push(Served::start_at(
                 &self.cluster,
                 MachineConfig::single(self.dirs[at].path()),
                 ReplicaConfig::default(),
                 TcpListener::bind("127.0.0.1:0").unwrap(),
-                door,
+                listener,
                 self.clocks[at].clone(),
             ));
         }

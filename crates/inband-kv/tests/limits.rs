@@ -1,4 +1,4 @@
-//! Every limit of the doors of a replica, at the limit, over real sockets. See docs/limits.md.
+//! Every limit of the listeners of a replica, at the limit, over real sockets. See docs/limits.md.
 
 mod common;
 
@@ -534,7 +534,7 @@ fn a_flood_of_clients_leaves_the_others_alone() {
 }
 
 #[test]
-fn strangers_at_the_door_for_checkpoints() {
+fn strangers_at_the_checkpoint_listener() {
     let one = One::start(|_| {});
     let mut client = one.client();
     assert_eq!(client.ask("SET a 1"), "+OK");

@@ -411,5 +411,6 @@ fn a_marker_beyond_the_place_of_a_pause_stops_nobody() {
     wait_for("it has caught up", || {
         behind.control.digest().unwrap() == ahead.control.digest().unwrap()
     });
-    assert_eq!(delivered_bytes(&behind), 0);
+    // What is published may be older than the digest.
+    wait_for("nothing waits", || delivered_bytes(&behind) == 0);
 }

@@ -792,7 +792,7 @@ fn only_those_who_say_the_password_are_served() {
     }
     client.send(resp(&format!("SET long {}", "v".repeat(100_000))));
     client.expect("+OK\r\n");
-    // And nobody waits at the door for ever.
+    // And nobody waits at the listener forever.
     assert_eq!(silent.rest(), "");
     assert_eq!(hits(LimitHit::Unauthenticated), 1);
     assert_eq!(client.ask("STRLEN long"), ":100000");

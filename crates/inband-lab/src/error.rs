@@ -103,9 +103,7 @@ pub enum LabError {
 
 impl LabError {
     /// For `map_err` on system calls.
-    pub(crate) fn system<E: Into<std::io::Error>>(
-        what: impl Into<String>,
-    ) -> impl FnOnce(E) -> Self {
+    pub fn system<E: Into<std::io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         let what = what.into();
         move |source| {
             let source = source.into();
@@ -118,7 +116,7 @@ impl LabError {
     }
 
     /// For `map_err` on file operations.
-    pub(crate) fn file(
+    pub fn file(
         what: &'static str,
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(std::io::Error) -> Self {

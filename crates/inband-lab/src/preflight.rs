@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use inband_paxos::backend::KERNEL_MIN_NATIVE;
+use inband_host::backend::KERNEL_MIN_NATIVE;
 use nix::sys::statvfs::statvfs;
 
 use crate::error::LabError;

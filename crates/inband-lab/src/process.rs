@@ -17,11 +17,11 @@ use nix::fcntl::{fcntl, FcntlArg, FdFlag};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
+pub use inband_host::signals::SUPERVISED_ENV;
+
 use crate::error::LabError;
 use crate::netns::Netns;
 
-/// Set to `1` for a child that must end at the end of file of its standard input.
-pub const SUPERVISED_ENV: &str = "INBAND_SUPERVISED";
 /// Inherited listening sockets: comma-separated `NUMBER:USE`, `USE` being `resp` or `metrics`.
 ///
 /// systemd's own `LISTEN_FDS` names the receiving process, whose id is not known before it runs.

@@ -36,7 +36,7 @@ fn tcp_works(lab: &Lab) {
         client.write_all(&block).expect("write");
     });
     let mut got = Vec::new();
-    server.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    server.set_read_timeout(Some(TIMEOUT)).expect("timeout");
     server.read_to_end(&mut got).expect("everything arrives");
     sender.join().expect("sender");
     assert_eq!(got.len(), BYTES);

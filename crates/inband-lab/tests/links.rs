@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{in_host, lab, privileged, PATIENCE, PORT};
+use common::{in_host, lab, privileged, PORT, TIMEOUT};
 use inband_lab::LinkFaults;
 use inband_transport::frames::{read_frame, Links};
 use inband_transport::tls::Transport;
@@ -33,7 +33,7 @@ fn silence_after(cut: Duration, test: &str) -> Duration {
             let came = came.clone();
             thread::spawn(move || {
                 let pace = inband_transport::paced::Pace {
-                    silence_max: PATIENCE,
+                    silence_max: TIMEOUT,
                     grace: Duration::ZERO,
                     bytes_per_s_min: 0,
                 };
@@ -61,13 +61,13 @@ fn silence_after(cut: Duration, test: &str) -> Duration {
             })
         }
     });
-    comes.recv_timeout(PATIENCE).expect("the link is open");
+    comes.recv_timeout(TIMEOUT).expect("the link is open");
     lab.set_link("b", LinkFaults::cut()).expect("cut");
     thread::sleep(cut);
     while comes.try_recv().is_ok() {}
     lab.set_link("b", LinkFaults::default()).expect("healed");
     let healed = Instant::now();
-    let (at, _) = comes.recv_timeout(PATIENCE).expect("it speaks again");
+    let (at, _) = comes.recv_timeout(TIMEOUT).expect("it speaks again");
     stop.store(true, Ordering::Release);
     sending.join().expect("it ends");
     at - healed

@@ -65,7 +65,7 @@ pub mod bounds {
     /// `host.limits.clients_memory_mib`; a client's longest answer alone takes 32.
     pub const CLIENTS_MEMORY_MIB: RangeInclusive<u64> = 64..=1_048_576;
     /// `host.limits.client_request_s` and `client_unread_s`
-    pub const CLIENT_PATIENCE_S: RangeInclusive<u64> = 1..=86_400;
+    pub const CLIENT_TIMEOUT_S: RangeInclusive<u64> = 1..=86_400;
     /// `host.limits.client_idle_s`; 0: for ever.
     pub const CLIENT_IDLE_S: RangeInclusive<u64> = 0..=31_536_000;
     /// `host.limits.ring_memory_mib`

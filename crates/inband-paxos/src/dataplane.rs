@@ -5,22 +5,7 @@
 #![allow(unsafe_code)]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
-/// The C headers of `dataplane/paxos`, as bindgen sees them, and of the ground.
-#[allow(
-    missing_docs,
-    non_camel_case_types,
-    non_upper_case_globals,
-    clippy::all
-)]
-pub mod c {
-    pub use inband_ground::c::*;
-    include!(concat!(env!("OUT_DIR"), "/paxos.rs"));
-}
-
-/// The programs of `dataplane/paxos`, compiled.
-pub mod objects {
-    include!(concat!(env!("OUT_DIR"), "/paxos_objects.rs"));
-}
+inband_ground::bindings!("paxos");
 
 pub mod bench;
 pub mod registers;
@@ -72,7 +57,7 @@ mod tests {
         Keys::new(3, &[(3, KEY)]).unwrap().sign(&mut unknown);
         assert!(!gate.admits(&unknown));
         assert_eq!(gate.counters(), BTreeMap::from([("bad_key", 2)]));
-        // A bit anywhere in the header; damage that makes it no packet of ours is counted elsewhere.
+        // A bit anywhere in the header. Damage that makes it no packet of ours is found before the tag is looked at.
         let mut dropped = 0;
         for bit in 0..8 * HEADER_LEN_BYTES {
             let mut forged = signed.clone();
@@ -80,10 +65,7 @@ mod tests {
             let reason = Paxos::check(Some(&keys), &forged, 4);
             assert_ne!(reason, c::IB_R_none, "bit {bit}");
             dropped += u64::from(reason == c::IB_R_bad_tag);
-            assert_eq!(
-                gate.admits(&forged),
-                reason != c::IB_R_bad_tag && reason != c::IB_R_bad_key
-            );
+            assert!(!gate.admits(&forged), "bit {bit}");
         }
         assert_eq!(gate.counters()["bad_tag"], dropped);
         assert!(dropped > 500, "{dropped}");

@@ -31,10 +31,10 @@ const PHASE_RETRY_US: Micros = 10_000;
 const PHASE_TRIES_MAX: u32 = 10;
 /// How often a time-out doubles at most: a round trip between slow hosts may take longer than a suspicion.
 const BACKOFF_DOUBLINGS_MAX: u32 = 4;
-/// After this long without another futile election the patience with a leader is halved again.
-const PATIENCE_KEPT_US: Micros = 10_000_000;
-/// Patience adds at most this to a suspicion, however long that is configured to be.
-const PATIENCE_MAX_US: Micros = 1_500_000;
+/// After this long without another futile election the back-off of suspicion is halved again.
+const BACKOFF_KEPT_US: Micros = 10_000_000;
+/// The back-off adds at most this to a suspicion, however long that is configured to be.
+const BACKOFF_MAX_US: Micros = 1_500_000;
 /// Repetitions of PHASE1A to which nobody answers: then this node may be cut off, and looks around again.
 const UNANSWERED_TRIES_MAX: u32 = 4;
 /// Instances asked for at once; more would overflow the acceptors' receive buffers.
@@ -126,8 +126,8 @@ pub struct Leadership {
     futile_soundings: u32,
     /// How often the suspicion's time-out is doubled, because elections before were futile: the leader lived, or
     /// another candidate was faster. Hosts that are slow must not depose each other again and again.
-    patience: u32,
-    patience_until: Micros,
+    backoff: u32,
+    backoff_until: Micros,
     /// Of the leader's present silence: see `forgive_own_lateness`.
     forgiven_us: Micros,
     /// Acceptors that have promised the partition to a higher round.
@@ -146,7 +146,9 @@ pub struct Leadership {
 
 /// The first in order need not wait at the start: its probe tells whether somebody leads.
 fn head_start_us(timing: &Timing) -> Micros {
-    timing.suspect_us.saturating_sub(3 * timing.probe_us)
+    timing
+        .suspect_after_us
+        .saturating_sub(3 * timing.probe_interval_us)
 }
 
 fn rank_in(leaders: &[u8], node: u8) -> u64 {
@@ -176,15 +178,15 @@ impl Leadership {
             retry_at: 0,
             tries: 0,
             futile_soundings: 0,
-            patience: 0,
-            patience_until: 0,
+            backoff: 0,
+            backoff_until: 0,
             forgiven_us: 0,
             refused: Votes::default(),
             outbid: false,
             wanted_tries: 0,
             decided: 0,
             decided_at: now,
-            stall_after: config.timing.stall_us,
+            stall_after: config.timing.suspect_after_us,
             suspected_at: None,
             takeovers: 0,
             config,
@@ -271,7 +273,7 @@ impl Leadership {
             self.decided = decided;
             self.decided_at = now;
             // Not at once what it was: if every decision takes long, a take-over after each makes it worse.
-            self.stall_after = (self.stall_after / 2).max(self.config.timing.stall_us);
+            self.stall_after = (self.stall_after / 2).max(self.config.timing.suspect_after_us);
         }
     }
 
@@ -311,7 +313,7 @@ impl Leadership {
         let probe = self.number_of(header)?;
         // Counted, not timed: a process that was stopped for a while has asked nothing meanwhile.
         let timing = &self.config.timing;
-        let probes_max = self.suspect_us() / timing.probe_us.max(1);
+        let probes_max = self.suspect_after_us() / timing.probe_interval_us.max(1);
         let is_of_now = probe.saturating_add(probes_max) >= self.probes;
         is_of_now.then(|| self.on_leader_heard(now, header.round))?
     }
@@ -554,35 +556,37 @@ impl Leadership {
     /// time. If it does not, several probes fit in before the leader is suspected.
     fn quiet_us(&self) -> Micros {
         let timing = &self.config.timing;
-        let latest_us = timing.suspect_us.saturating_sub(3 * timing.probe_us);
-        (timing.alive_us + timing.probe_us).min(latest_us)
+        let latest_us = timing
+            .suspect_after_us
+            .saturating_sub(3 * timing.probe_interval_us);
+        (timing.alive_us + timing.probe_interval_us).min(latest_us)
     }
 
-    fn suspect_us(&self) -> Micros {
-        let suspect_us = self.config.timing.suspect_us;
-        (suspect_us << self.patience).min(suspect_us + PATIENCE_MAX_US)
+    fn suspect_after_us(&self) -> Micros {
+        let suspect_after_us = self.config.timing.suspect_after_us;
+        (suspect_after_us << self.backoff).min(suspect_after_us + BACKOFF_MAX_US)
     }
 
     /// How long to wait for the leader: the next in order behind the one last heard goes first, the
     /// others follow at half the time each, so that seldom two try at once.
-    fn suspect_after_us(&self) -> Micros {
-        let suspect_us = self.suspect_us();
+    fn take_over_after_us(&self) -> Micros {
+        let suspect_after_us = self.suspect_after_us();
         let leaders = &self.config.leaders;
         let last = round::owner(self.heard_round);
         let count = leaders.len() as u64;
         match leaders.iter().position(|l| *l == last) {
             Some(place) if last != self.config.node => {
                 let behind = (self.rank + count - place as u64) % count;
-                suspect_us + (behind - 1) * suspect_us / 2
+                suspect_after_us + (behind - 1) * suspect_after_us / 2
             }
-            _ => suspect_us * (1 + self.rank),
+            _ => suspect_after_us * (1 + self.rank),
         }
     }
 
     /// An election was futile. The next suspicion takes twice as long.
     fn be_more_patient(&mut self, now: Micros) {
-        self.patience = (self.patience + 1).min(BACKOFF_DOUBLINGS_MAX);
-        self.patience_until = now + PATIENCE_KEPT_US;
+        self.backoff = (self.backoff + 1).min(BACKOFF_DOUBLINGS_MAX);
+        self.backoff_until = now + BACKOFF_KEPT_US;
     }
 
     /// The first in order may take over from a leader that is well; that is no futile election.
@@ -596,8 +600,8 @@ impl Leadership {
     /// process that is late again and again must not wait without a bound: one time-out a silence is forgiven.
     fn forgive_own_lateness(&mut self, now: Micros) {
         let late_us = now.saturating_sub(self.probe_at);
-        if late_us > self.config.timing.probe_us {
-            let left_us = self.config.timing.suspect_us - self.forgiven_us;
+        if late_us > self.config.timing.probe_interval_us {
+            let left_us = self.config.timing.suspect_after_us - self.forgiven_us;
             let forgiven_us = late_us.min(left_us);
             self.forgiven_us += forgiven_us;
             self.heard_at = (self.heard_at + forgiven_us).min(now);
@@ -605,9 +609,9 @@ impl Leadership {
     }
 
     fn forget_futile_elections(&mut self, now: Micros) {
-        while self.patience > 0 && now >= self.patience_until {
-            self.patience -= 1;
-            self.patience_until += PATIENCE_KEPT_US;
+        while self.backoff > 0 && now >= self.backoff_until {
+            self.backoff -= 1;
+            self.backoff_until += BACKOFF_KEPT_US;
         }
     }
 
@@ -619,7 +623,7 @@ impl Leadership {
         self.heard_at = now;
         if self.wanted_tries > 0 {
             self.wanted_tries -= 1;
-            self.retry_at = now + self.config.timing.suspect_us;
+            self.retry_at = now + self.config.timing.suspect_after_us;
         }
     }
 
@@ -637,7 +641,7 @@ impl Leadership {
                 self.forgive_own_lateness(now);
                 self.probe_leaders(now, out);
                 let is_wanted = self.wanted_tries > 0 && now >= self.retry_at;
-                if is_wanted || now >= self.heard_at + self.suspect_after_us() {
+                if is_wanted || now >= self.heard_at + self.take_over_after_us() {
                     self.sound_anew(now, out);
                 }
                 None
@@ -693,7 +697,7 @@ impl Leadership {
         rounds: &mut RoundSource,
         out: &mut Outbox,
     ) -> Option<LeaderEvent> {
-        self.watch_at = next_beat(now, self.config.timing.probe_us);
+        self.watch_at = next_beat(now, self.config.timing.probe_interval_us);
         if view.round != self.round {
             // The role deposed itself on an acceptor's NACK.
             self.give_way(now);
@@ -742,7 +746,7 @@ impl Leadership {
         if now < self.probe_at {
             return;
         }
-        self.probe_at = now + self.config.timing.probe_us;
+        self.probe_at = now + self.config.timing.probe_interval_us;
         self.probes += 1;
         let mut header = self.question(self.probes);
         header.flags = flag::LEADER;

@@ -8,10 +8,8 @@
 //! ([`Library::next_event`]). Between two events it may do anything: submit, recover, save, restore.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
-
-use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 use crate::config::{Config, Dataplane};
 use crate::durable::DurableError;
@@ -20,6 +18,7 @@ use crate::log::{Burst, Origin, ReplicatedLog, SubmitError, SubmitFailure, Ticke
 use crate::node::{Node, NodeError};
 use crate::saved_position;
 use crate::session::{SessionTable, Verdict};
+use inband_ground::socket::wait_readable;
 use inband_host::state_dir::StateLock;
 
 pub use crate::saved_position::RestoreError;
@@ -292,20 +291,9 @@ impl Library {
 
     /// Sleep until something arrives; `true` if `wake` did.
     fn sleep(&self, timeout: Duration, wake: Option<BorrowedFd<'_>>) -> bool {
-        let fds = self.node.wake_fds();
-        // Rounded up: a wait of zero while something is due in half a millisecond would spin.
-        let timeout_ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
-        let borrowed = fds
-            .iter()
-            .filter_map(|fd| inband_ground::socket::borrow(*fd));
-        let mut polled: Vec<PollFd<'_>> = wake
-            .into_iter()
-            .chain(borrowed)
-            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-            .collect();
-        // An interrupted wait is a short one.
-        let arrived = poll(&mut polled, PollTimeout::from(timeout_ms)).is_ok_and(|count| count > 0);
-        arrived && wake.is_some() && polled.first().is_some_and(|fd| fd.any() == Some(true))
+        let wake_fd = wake.map_or(-1, |fd| fd.as_raw_fd());
+        let fds = [wake_fd].into_iter().chain(self.node.wake_fds());
+        wait_readable(fds, timeout)[0]
     }
 
     /// The next event, if there is one. A delivery counts as applied from here on: if the application

@@ -189,9 +189,8 @@ fn timing_of(config: &Config) -> Timing {
     let from = &config.host.timing;
     Timing {
         submit_deadline_us: from.submit_deadline_ms * 1000,
-        probe_us: from.probe_interval_ms * 1000,
-        suspect_us: from.suspect_after_ms * 1000,
-        stall_us: from.suspect_after_ms * 1000,
+        probe_interval_us: from.probe_interval_ms * 1000,
+        suspect_after_us: from.suspect_after_ms * 1000,
         ..Timing::default()
     }
 }

@@ -1,5 +1,9 @@
 //! Times and limits of the host side, in one place.
 
+use serde::Serialize;
+
+use crate::config;
+
 /// Microseconds of a monotonic clock; in the simulator, simulated ones.
 pub type Micros = u64;
 
@@ -29,7 +33,7 @@ pub fn next_beat(now: Micros, period: Micros) -> Micros {
 }
 
 /// The times that drive the state machines. All in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Timing {
     /// A submitted value ends in "outcome unknown" after this.
     pub submit_deadline_us: Micros,
@@ -44,11 +48,10 @@ pub struct Timing {
     /// A hole older than this is recovered by phase 1.
     pub recover_us: Micros,
     /// Time between probes of the leader.
-    pub probe_us: Micros,
-    /// A leader that has not answered for this long is suspected (plus the same again for each rank).
-    pub suspect_us: Micros,
-    /// Decisions stopped for this long with instances outstanding: the leader takes over from itself.
-    pub stall_us: Micros,
+    pub probe_interval_us: Micros,
+    /// A leader that has not answered for this long is suspected (plus half of it again for each rank). A leader whose
+    /// decisions have stopped for this long, with instances outstanding, takes over from itself.
+    pub suspect_after_us: Micros,
     /// Time between ALIVE messages of a host with nothing new to say.
     pub alive_us: Micros,
     /// Time after which an unchanged floor is repeated to acceptors and leaders; doubles up to 16
@@ -58,16 +61,17 @@ pub struct Timing {
 
 impl Default for Timing {
     fn default() -> Timing {
+        // The defaults of what the configuration has are there.
+        let host = config::Timing::default();
         Timing {
-            submit_deadline_us: 5_000_000,
+            submit_deadline_us: host.submit_deadline_ms * 1000,
             resend_us: 20_000,
             resend_max_us: 200_000,
             busy_us: 1_000,
             gap_us: 3_000,
             recover_us: 30_000,
-            probe_us: 10_000,
-            suspect_us: 100_000,
-            stall_us: 100_000,
+            probe_interval_us: host.probe_interval_ms * 1000,
+            suspect_after_us: host.suspect_after_ms * 1000,
             alive_us: 20_000,
             trim_repeat_us: 200_000,
         }

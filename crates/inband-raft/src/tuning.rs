@@ -1,7 +1,9 @@
 //! Times and limits of a group, chosen by who uses it.
 
+use serde::Serialize;
+
 /// See the module. A tick is as long as its caller's clock makes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Tuning {
     /// Ticks between two heartbeats of a leader.
     pub heartbeat_ticks: usize,

@@ -2,7 +2,7 @@
 
 use inband_ground::auth::Gate;
 
-use crate::wire::{emit, parse, Header, NEXT, NUMBER};
+use crate::wire::{emit, parse, Header, Type};
 
 /// How long an answer may take before the client asks again, in nanoseconds.
 pub const RETRY_NS: u64 = 20_000_000;
@@ -17,9 +17,8 @@ impl Client {
     /// `first_request`: drawn at its start, so that answers to an earlier client at this address are not taken for its own.
     pub fn new(gate: Gate, first_request: u64) -> Client {
         let asked = Header {
-            kind: NEXT,
             request: first_request,
-            ..Header::default()
+            ..Header::of(Type::Next)
         };
         Client { gate, asked }
     }
@@ -45,6 +44,6 @@ impl Client {
     /// A packet has arrived. The answer, if it is that to the present request.
     pub fn on_packet(&mut self, packet: &[u8]) -> Option<Header> {
         let answer = self.gate.admits(packet).then(|| parse(packet).ok())??;
-        (answer.kind == NUMBER && answer.request == self.asked.request).then_some(answer)
+        (answer.kind == Type::Number && answer.request == self.asked.request).then_some(answer)
     }
 }

@@ -1,33 +1,46 @@
-//! The packet vectors of the sequencer, through the native role and, as real frames, through the kernel's program.
+//! The packet vectors of the sequencer, through the native role and, as real frames, through the kernel's program; random
+//! packets, which both handle alike; and threads.
 #![allow(missing_docs)]
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::collections::BTreeSet;
 
-use inband_ground::auth::{Gate, Keys, Secret};
-use inband_ground::wire::PACKET_LEN_MAX_BYTES;
-use inband_ground::xdp::rig::udp_frame;
-use inband_ground::xdp::{probe, XdpMode};
-use inband_ground::System as _;
-use inband_sequencer::wire::{emit, parse, Header, NUMBER};
-use inband_sequencer::xdp::{Program, Spec};
-use inband_sequencer::{Logs, Sequencer, SoftSequencer};
+use inband_ground::auth::{Gate, Keys};
+use inband_ground::c::{IB_DROP, IB_REPLY};
+use inband_ground::soft::{Arrival, Soft};
+use inband_ground::xdp::alone::HostSpec;
+use inband_ground::xdp::XdpMode;
+use inband_sequencer::wire::{emit, parse, Header, Type};
+use inband_sequencer::{program, soft, Logs, Program, Sequencer};
+use inband_testing::frame::{may_load_bpf, HERE, NODE, THERE};
+use inband_testing::random::{seed, Prng};
+use inband_testing::role::{sign_at_random, two_keys, Answering, Pair};
+use inband_testing::vector::{self, Step};
 use serde::Deserialize;
 
-const NODE: u8 = 2;
 const INCARNATION: u64 = 77;
 const LOGS: usize = 2;
 const LOG: usize = 1;
-const HERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 7707);
-const THERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 9), 1234);
-const FRAME_LEN_BYTES: usize = 42;
-const XDP_DROP: u32 = 1;
-const XDP_TX: u32 = 3;
+const TYPE_AT: usize = 5;
+const ARRIVAL: Arrival = Arrival {
+    from: THERE,
+    now_ns: 0,
+    random: 0,
+};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    case: Vec<Case>,
+type Tested = Answering<Sequencer>;
+
+fn rig(keys: Option<Keys>) -> Box<Program> {
+    let host = HostSpec {
+        node: NODE,
+        address: HERE,
+        mode: XdpMode::Native,
+        keys,
+    };
+    Box::new(program(&host, LOGS, INCARNATION).unwrap())
+}
+
+fn role() -> Box<Soft<Sequencer>> {
+    Box::new(soft(NODE, LOGS, INCARNATION))
 }
 
 #[derive(Deserialize)]
@@ -35,155 +48,145 @@ struct File {
 struct Case {
     name: String,
     given: [u64; 2],
-    packet: Vec<Step>,
+    packet: Vec<Packet>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Step {
+struct Packet {
     r#in: (u8, u16, u64),
     reason: String,
     number: Option<u64>,
 }
 
-fn cases() -> Vec<Case> {
-    let text = include_str!("../../../dataplane/sequencer/vectors/sequencer.toml");
-    toml::from_str::<File>(text).unwrap().case
-}
+impl vector::Case for Case {
+    type System = Tested;
+    type Expected = ();
 
-/// The answer, if there is one, and how often each reason was counted.
-type Handle<'a> = &'a mut dyn FnMut(&[u8]) -> Option<Vec<u8>>;
-type Counters<'a> = &'a dyn Fn() -> BTreeMap<&'static str, u64>;
+    fn name(&self) -> &str {
+        &self.name
+    }
 
-fn run(case: &Case, keys: Option<Keys>, logs: &Logs, handle: Handle<'_>, counters: Counters<'_>) {
-    let mut gate = Gate::of::<Sequencer>(keys, LOGS);
-    logs.restore(LOG, case.given[0]);
-    for (i, step) in case.packet.iter().enumerate() {
-        let what = format!("{}, packet {i}", case.name);
-        let (kind, node, count) = step.r#in;
-        let request = i as u64 + 100;
+    fn packets(&self) -> usize {
+        self.packet.len()
+    }
+
+    fn reason(&self, at: usize) -> &str {
+        &self.packet[at].reason
+    }
+
+    fn step(&self, at: usize, keys: Option<&Keys>) -> Step<u32> {
+        let packet = &self.packet[at];
+        let (kind, node, count) = packet.r#in;
         let asked = Header {
-            kind,
             log: LOG as u16,
             node,
             count,
-            request,
-            ..Header::default()
+            request: at as u64 + 100,
+            ..Header::of(Type::Next)
         };
-        let mut packet = emit(&asked);
-        gate.sign(&mut packet);
-        let before = counters();
-        let answer = handle(&packet);
-        let mut expected = before;
-        let name = Sequencer::reasons().find(|name| *name == step.reason);
-        *expected.entry(name.expect("a reason")).or_default() += 1;
-        assert_eq!(counters(), expected, "{what}");
-        let answer = answer.map(|answer| {
-            assert!(gate.admits(&answer), "{what}: its tag");
-            parse(&answer).unwrap()
-        });
-        let number = |number| Header {
-            kind: NUMBER,
+        let gate = Gate::of::<Sequencer>(keys.copied(), LOGS);
+        let signed = |header: &Header, kind: u8| {
+            let mut packet = emit(header).to_vec();
+            packet[TYPE_AT] = kind;
+            gate.sign(&mut packet);
+            packet
+        };
+        let answer = packet.number.map(|number| Header {
             node: NODE.into(),
             number,
             incarnation: INCARNATION,
             ..asked
-        };
-        assert_eq!(answer, step.number.map(number), "{what}");
-    }
-    assert_eq!(logs.given(LOG), case.given[1], "{}", case.name);
-    assert_eq!(logs.given(0), 0, "{}: another log", case.name);
-}
-
-#[test]
-fn every_vector_runs_natively() {
-    for case in cases() {
-        let switch = SoftSequencer::new(NODE, LOGS, INCARNATION);
-        let gate = Gate::of::<Sequencer>(None, LOGS);
-        let mut handle = |packet: &[u8]| {
-            let mut buffer = [0; PACKET_LEN_MAX_BYTES];
-            buffer[..packet.len()].copy_from_slice(packet);
-            switch.handle(&mut buffer, packet.len()).0.then(|| {
-                let mut answer = buffer[..packet.len()].to_vec();
-                gate.sign(&mut answer);
-                answer
-            })
-        };
-        run(&case, None, switch.logs(), &mut handle, &|| {
-            switch.counters()
         });
+        let out = answer.map(|answer| signed(&answer, Type::Number as u8));
+        Step {
+            packet: signed(&asked, kind),
+            frame: None,
+            arrival: ARRIVAL,
+            verdict: if out.is_some() { IB_REPLY } else { IB_DROP },
+            reason: packet.reason.clone(),
+            out: out.unwrap_or_default(),
+        }
     }
-}
 
-#[test]
-fn every_vector_runs_in_the_kernel() {
-    match probe("lo") {
-        Ok(probe) if probe.privileged => {}
-        Ok(probe) => return inband_testing::not_run(probe.generic),
-        Err(error) => return inband_testing::not_run(error),
+    fn native(&self) -> (Box<Soft<Sequencer>>, usize) {
+        (role(), LOGS)
     }
-    let key = Keys::new(1, &[(1, Secret([7; 16]))]).unwrap();
-    for keys in [None, Some(key)] {
-        for case in cases() {
-            let spec = Spec {
-                node: NODE,
-                logs: LOGS,
-                incarnation: INCARNATION,
-                address: HERE,
-                mode: XdpMode::Native,
-                keys,
-            };
-            let program = Program::load(spec).unwrap();
-            let mut handle = |packet: &[u8]| {
-                let run = program.run(&udp_frame(THERE, HERE, packet)).unwrap();
-                assert!([XDP_DROP, XDP_TX].contains(&run.action), "{}", run.action);
-                let there = udp_frame(HERE, THERE, packet);
-                (run.action == XDP_TX).then(|| {
-                    // Addresses and ports are turned round.
-                    assert_eq!(run.frame[26..38], there[26..38], "{}", case.name);
-                    run.frame[FRAME_LEN_BYTES..].to_vec()
-                })
-            };
-            run(&case, keys, program.logs(), &mut handle, &|| {
-                program.counters().unwrap()
-            });
+
+    fn rig(&self, keys: Option<Keys>) -> Box<Program> {
+        rig(keys)
+    }
+
+    fn prepare(&self, registers: &Logs) {
+        registers.clear();
+        registers.restore(LOG, self.given[0]);
+    }
+
+    fn check(&self, at: usize, registers: &Logs, (): &mut ()) {
+        if at + 1 == self.packet.len() {
+            let given = [0, LOG].map(|log| registers.given(log));
+            assert_eq!(given, [0, self.given[1]]);
         }
     }
 }
 
 #[test]
+fn every_vector_runs_natively() {
+    vector::run_natively::<Case>("sequencer");
+}
+
+#[test]
+fn every_vector_runs_in_the_kernel() {
+    vector::run_in_kernel::<Case>("sequencer", None);
+    vector::run_in_kernel::<Case>("sequencer", Some(1));
+}
+
+#[test]
 fn every_reason_has_a_vector() {
-    let shown: BTreeSet<String> = cases()
-        .into_iter()
-        .flat_map(|case| case.packet)
-        .map(|step| step.reason)
-        .collect();
-    let own = Sequencer::reasons().filter(|name| name.starts_with("sequencer_"));
-    let missing: Vec<_> = own.filter(|name| !shown.contains(*name)).collect();
-    assert!(missing.is_empty(), "no vector shows {missing:?}");
+    vector::every_reason_has_a_vector::<Case>("sequencer", "sequencer_", &[]);
+}
+
+#[test]
+fn random_packets_leave_kernel_and_native_equal() {
+    if !may_load_bpf() {
+        return;
+    }
+    let what = seed();
+    let mut random = Prng(what);
+    let keys = Some(two_keys());
+    let mut pair = Pair::<Tested>::new(role(), rig(keys), keys, LOGS);
+    for _ in 0..20_000 {
+        let asked = Header {
+            log: random.below(3) as u16,
+            count: random.below(5000),
+            ..Header::of(Type::ALL[random.below(2) as usize])
+        };
+        let mut packet = emit(&asked);
+        sign_at_random(&mut random, &mut packet);
+        pair.step(&packet, ARRIVAL, &format_args!("INBAND_SEED={what}"));
+    }
+    let [native, kernel] = pair.registers().map(|logs| [logs.given(0), logs.given(1)]);
+    assert_eq!(native, kernel, "INBAND_SEED={what}");
+    pair.compare_counters("at the end");
 }
 
 /// No number is given twice, whoever asks.
 #[test]
 fn threads_get_different_numbers() {
     const EACH: usize = 20_000;
-    let switch = SoftSequencer::new(NODE, 1, INCARNATION);
-    let gate = Gate::of::<Sequencer>(None, 1);
+    let switch = soft(NODE, 1, INCARNATION);
     let count = 3;
+    let asked = emit(&Header {
+        count,
+        ..Header::of(Type::Next)
+    });
     let ask = || {
-        let asked = Header {
-            kind: 16,
-            node: 9,
-            count,
-            ..Header::default()
-        };
-        let mut packet = emit(&asked);
+        let mut gate = Gate::of::<Sequencer>(None, 1);
+        let mut packet = asked;
         gate.sign(&mut packet);
-        let mut buffer = [0; PACKET_LEN_MAX_BYTES];
         let numbers = (0..EACH).map(|_| {
-            buffer[..packet.len()].copy_from_slice(&packet);
-            assert!(switch.handle(&mut buffer, packet.len()).0);
-            parse(&buffer[..packet.len()]).unwrap().number
+            let answer = switch.answer(&mut gate, &packet, ARRIVAL).unwrap();
+            parse(&answer).unwrap().number
         });
         numbers.collect::<Vec<u64>>()
     };

@@ -6,6 +6,7 @@
 //!
 //! [`falcon_scale`] is for figures of large clusters.
 
+pub mod asking;
 mod campaign;
 pub mod command;
 mod cuts;
@@ -14,8 +15,10 @@ pub mod falcon;
 pub mod falcon_scale;
 pub mod faults;
 pub mod flair;
+mod linearizable;
 pub mod links;
 mod listed;
+pub mod memory;
 mod panics;
 pub mod paxos;
 mod queue;
@@ -27,6 +30,7 @@ pub mod system;
 pub mod trace;
 mod violation;
 mod world;
+pub mod zab;
 
 pub use campaign::{Seeds, Summary};
 pub use faults::Strike;
@@ -46,4 +50,6 @@ pub const SYSTEMS: &[command::Entry] = &[
     command::Entry::of::<flair::Flair>(),
     command::Entry::of::<falcon::Falcon>(),
     command::Entry::of::<sequencer::Sequencer>(),
+    command::Entry::of::<memory::Memory>(),
+    command::Entry::of::<zab::Zab>(),
 ];

@@ -58,6 +58,17 @@ pub struct Rates {
 }
 
 impl Rates {
+    /// What a seed's links lose, repeat and hold up all the time: from nothing to a tenth. No bit flips.
+    pub fn draw(rng: &mut Rng) -> Rates {
+        let mut pick = |ppm: &[u64]| ppm[rng.below(ppm.len() as u64) as usize];
+        Rates {
+            loss_ppm: pick(&[0, 1_000, 20_000, 100_000]),
+            duplicate_ppm: pick(&[0, 10_000, 100_000]),
+            hold_up_ppm: pick(&[0, 1_000, 30_000]),
+            bit_flip_ppm: 0,
+        }
+    }
+
     fn combine(&mut self, other: Rates, with: impl Fn(u64, u64) -> u64) {
         self.loss_ppm = with(self.loss_ppm, other.loss_ppm);
         self.duplicate_ppm = with(self.duplicate_ppm, other.duplicate_ppm);

@@ -1,7 +1,8 @@
 //! The smallest world: it is played, a deliberate fault in it is noticed, and a line registers it.
 #![allow(missing_docs)]
 
-use inband_sim::sequencer::{Fault, Invariant, Options, Sequencer};
+use inband_sim::asking::Fault;
+use inband_sim::sequencer::{Invariant, Options, Sequencer};
 use inband_sim::{command, run, run_with_trace, Seeds, SYSTEMS};
 
 const FAULTY: Options = Options {
@@ -30,7 +31,7 @@ fn numbers_are_given_once_and_a_forgotten_incarnation_is_noticed() {
 fn a_seed_is_one_schedule_with_a_trace() {
     let first = run_with_trace::<Sequencer>(3, &FAULTY, 1000);
     assert_eq!(first, run_with_trace::<Sequencer>(3, &FAULTY, 1000));
-    let kinds = ["Client(0) -> Sequencer", "Sequencer => Client(1)", "FAULT "];
+    let kinds = ["Client(0) -> Role", "Role => Client(1)", "FAULT "];
     for kind in kinds {
         assert!(first.trace.iter().any(|line| line.contains(kind)), "{kind}");
     }

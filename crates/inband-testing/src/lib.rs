@@ -1,8 +1,15 @@
-//! For tests only: how a test reports that it could not run, the corpora of the fuzzer, and programs of other crates.
+//! For tests only: how a test reports that it could not run, the corpora of the fuzzer, programs of other crates, and roles
+//! under test ([`role`], [`vector`]).
 //!
 //! Rust's test harness knows no "skipped": a test that returns has passed. A test that cannot run calls
 //! [`not_run`] and returns. `make test` lists all of these at its end, by name and with the reason. With
 //! `INBAND_REQUIRE_ALL=1` they fail instead.
+
+pub mod frame;
+pub mod race;
+pub mod random;
+pub mod role;
+pub mod vector;
 
 use std::fmt::Display;
 use std::fs::OpenOptions;

@@ -65,7 +65,7 @@ impl Paced {
     }
 
     /// How long the next call may take.
-    fn patience(&self) -> io::Result<Option<Duration>> {
+    fn timeout(&self) -> io::Result<Option<Duration>> {
         let elapsed = self.begun.elapsed();
         let due = elapsed.as_secs_f64() * self.pace.bytes_per_s_min as f64;
         if elapsed > self.pace.grace && (self.bytes as f64) < due {
@@ -100,8 +100,8 @@ fn too_slow() -> io::Error {
 
 impl Read for Paced {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if let Some(patience) = self.patience()? {
-            self.stream.set_read_timeout(Some(patience))?;
+        if let Some(timeout) = self.timeout()? {
+            self.stream.set_read_timeout(Some(timeout))?;
         }
         let done = self.stream.read(into);
         self.count(done)
@@ -110,8 +110,8 @@ impl Read for Paced {
 
 impl Write for Paced {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(patience) = self.patience()? {
-            self.stream.set_write_timeout(Some(patience))?;
+        if let Some(timeout) = self.timeout()? {
+            self.stream.set_write_timeout(Some(timeout))?;
         }
         let done = self.stream.write(bytes);
         self.count(done)

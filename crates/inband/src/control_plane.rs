@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use inband_cluster::paxos::change::member_of;
 use inband_control::acceptor::{AcceptorError, AcceptorState, Holds, Merged, Piece, Position};
 use inband_control::configuration::{Beginning, Configuration, Epoch, Member};
 use inband_control::message::{ReplicaPositions, StoppedLog};
@@ -16,7 +17,6 @@ use inband_control::service::{Hooks, Service, ServiceConfig};
 use inband_control::state::Refusal;
 use inband_control::timing::Timing;
 use inband_ground::auth::Digest;
-use inband_lab::change::member_of;
 use inband_paxos::config::{Config, NodeConfig, Role};
 use inband_paxos::dataplane::soft::Registers;
 use inband_paxos::durable;

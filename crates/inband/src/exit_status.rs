@@ -9,6 +9,7 @@ use inband_falcon::scheduler_node::SchedulerError;
 use inband_flair::switch_node::SwitchError;
 use inband_ground::xdp::XdpError;
 use inband_host::key_file::KeyFileError;
+use inband_host::program::EXIT_CONFIGURATION;
 use inband_host::state_dir::StateError;
 use inband_kv::replica::ReplicaError;
 use inband_kv::store::StoreError;
@@ -17,10 +18,6 @@ use inband_paxos::durable::DurableError;
 use inband_paxos::mtu::MtuError;
 use inband_paxos::node::NodeError;
 use inband_transport::certificates::CertificateError;
-
-/// `EX_CONFIG` of sysexits.h: the same would happen at the next start, so systemd need not try it
-/// (`RestartPreventExitStatus=78` in docs/deploy.md).
-const CONFIGURATION: u8 = 78;
 
 /// A host cannot start as it is configured.
 #[derive(Debug)]
@@ -37,7 +34,7 @@ impl std::error::Error for Unsuitable {}
 /// Of a command that failed.
 pub fn of(error: &Error) -> ExitCode {
     if error.chain().any(is_lasting) {
-        ExitCode::from(CONFIGURATION)
+        ExitCode::from(EXIT_CONFIGURATION)
     } else {
         ExitCode::FAILURE
     }

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::Args;
+use inband_cluster::paxos::cluster_dir::ClusterDir;
+use inband_cluster::paxos::supervisor::{remote, SupervisorError};
 use inband_host::signals::StopSignals;
 use inband_kv::export::{ExportError, Summary};
 use inband_kv::import::{self, ImportError};
 use inband_kv::machine::{Machine, MachineConfig};
-use inband_lab::cluster_dir::ClusterDir;
-use inband_lab::supervisor::{remote, SupervisorError};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use tempfile::NamedTempFile;
 

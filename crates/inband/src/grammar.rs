@@ -5,98 +5,97 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use inband_cluster::box_cluster::BoxCluster;
+use inband_cluster::command::{ClusterCommand, Entry, Registered};
+use inband_cluster::memory::Memory;
 use inband_cluster::socket::socket_in;
+use inband_host::program;
 
-use crate::{falcon, up};
+use crate::falcon::FalconCommand;
+use crate::flair::FlairCommand;
+use crate::up;
 
+/// The systems beside the store. A new one enters here, by its commands; one without commands of its own as
+/// `&Entry::<ClusterCommand<NAME>>::new()`.
+pub const SYSTEMS: &[&dyn Registered] = &[
+    &Entry::<FlairCommand>::new(),
+    &Entry::<FalconCommand>::new(),
+    // Before memory, which takes the directory of one node of either for its own.
+    &Entry::<ClusterCommand<BoxCluster>>::new(),
+    &Entry::<ClusterCommand<Memory>>::new(),
+];
+
+/// The store: its commands are the words of the first level.
+const STORE: &str = inband_cluster::paxos::COMMAND;
 /// Commands about a cluster that runs.
-const ABOUT_CLUSTERS: [&str; 4] = ["status", "kill", "restart", "down"];
+const ABOUT_CLUSTERS: [&str; 6] = ["status", "kill", "restart", "pause", "resume", "down"];
 
-/// A kind of cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum System {
-    Kv,
-    Flair,
-    Falcon,
-}
-
-impl System {
-    const ALL: [System; 3] = [System::Kv, System::Flair, System::Falcon];
-
-    fn name(self) -> &'static str {
-        match self {
-            System::Kv => "kv",
-            System::Flair => "flair",
-            System::Falcon => "falcon",
-        }
-    }
-
-    fn named(name: &OsStr) -> Option<System> {
-        System::ALL.into_iter().find(|system| system.name() == name)
-    }
-
-    fn default_data(self) -> &'static Path {
-        Path::new(match self {
-            System::Kv => up::DEFAULT_DATA,
-            System::Flair => inband_cluster::flair::DEFAULT_DATA,
-            System::Falcon => falcon::DEFAULT_DATA,
-        })
-    }
+/// The system of this name, except the store.
+pub fn named(name: &str) -> Option<&'static dyn Registered> {
+    let found = SYSTEMS.iter().find(|system| system.name() == name);
+    found.copied()
 }
 
 /// Which system's cluster a directory holds, as far as its files tell.
-pub fn system_in(data: &Path) -> System {
-    if inband_cluster::flair::record::is_in(data) {
-        System::Flair
-    } else if falcon::is_in(data) {
-        System::Falcon
-    } else {
-        System::Kv
-    }
+pub fn system_in(data: &Path) -> &'static str {
+    let found = SYSTEMS.iter().find(|system| system.is_in(data));
+    found.map_or(STORE, |system| system.name())
 }
 
 /// The system whose cluster runs in its default directory; of several, the store's.
-pub fn system_that_runs() -> System {
-    let runs = |system: &System| socket_in(system.default_data()).exists();
-    System::ALL.into_iter().find(runs).unwrap_or(System::Kv)
+pub fn system_that_runs() -> &'static str {
+    let runs = |data: &Path| socket_in(data).exists();
+    if runs(Path::new(up::DEFAULT_DATA)) {
+        return STORE;
+    }
+    let found = SYSTEMS.iter().find(|system| runs(system.default_data()));
+    found.map_or(STORE, |system| system.name())
+}
+
+/// The program beside `inband` that a command is for, if the system that it names has none like it: `inband NAME WORD` is
+/// `inband-NAME WORD`.
+pub fn program_of(words: &[OsString]) -> Option<Vec<OsString>> {
+    let word = |at: usize| words.get(at).and_then(|word| word.to_str());
+    let (name, command) = (word(1)?, word(2)?);
+    let system = named(name)?;
+    let is_known = command.starts_with('-')
+        || command == "help"
+        || system.command().find_subcommand(command).is_some();
+    let is_there = || program::find(&format!("{}-{name}", program::INBAND)).is_ok();
+    (!is_known && is_there()).then(|| words[1..].to_vec())
 }
 
 /// A command line in the order that the parser knows, and what to tell who has used a former name.
 pub fn in_order(
     words: Vec<OsString>,
-    system_in: fn(&Path) -> System,
-    system_that_runs: fn() -> System,
+    system_in: fn(&Path) -> &'static str,
+    system_that_runs: fn() -> &'static str,
 ) -> (Vec<OsString>, Option<String>) {
     let word = |at: usize| words.get(at).and_then(|word| word.to_str()).unwrap_or("");
-    let moved = |from: usize, system: System| {
-        let mut rest = words.clone();
-        rest.drain(1..from);
-        match system {
-            System::Kv => {}
-            _ => rest.insert(1, system.name().into()),
+    let is_system = |word: &str| word == STORE || named(word).is_some();
+    // A command and what follows it, after the system's name unless that is the store.
+    let of_system = |system: &str, command: &str, from: usize| {
+        let mut ordered: Vec<OsString> = words[..1].to_vec();
+        if system != STORE {
+            ordered.push(system.into());
         }
-        rest
+        ordered.push(command.into());
+        ordered.extend_from_slice(&words[from..]);
+        ordered
     };
     match (word(1), word(2)) {
-        ("up", system) => match System::named(OsStr::new(system)) {
-            Some(system) => {
-                let mut rest = moved(2, system);
-                let at = if system == System::Kv { 1 } else { 2 };
-                rest[at] = "up".into();
-                (rest, None)
-            }
-            None => (words, None),
-        },
+        ("up", system) if is_system(system) => (of_system(system, "up", 3), None),
         (command, _) if ABOUT_CLUSTERS.contains(&command) => {
             let system = match data_of(&words) {
                 Some(data) => system_in(&data),
-                None if words.iter().any(|word| is_option(word, "--config")) => System::Kv,
+                None if words.iter().any(|word| is_option(word, "--config")) => STORE,
                 None => system_that_runs(),
             };
-            (moved(1, system), None)
+            (of_system(system, command, 2), None)
         }
-        (system @ ("flair" | "falcon"), command)
-            if command == "up" || ABOUT_CLUSTERS.contains(&command) =>
+        (system, command)
+            if named(system).is_some()
+                && (command == "up" || ABOUT_CLUSTERS.contains(&command)) =>
         {
             let now = match command {
                 "up" => format!("inband up {system}"),
@@ -135,12 +134,12 @@ fn data_of(words: &[OsString]) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn ordered(line: &str, running: fn() -> System) -> (String, bool) {
+    fn ordered(line: &str, running: fn() -> &'static str) -> (String, bool) {
         let words = line.split(' ').map(OsString::from).collect();
         let there = |data: &Path| match data.to_str() {
-            Some("f") => System::Flair,
-            Some("q") => System::Falcon,
-            _ => System::Kv,
+            Some("f") => "flair",
+            Some("q") => "falcon",
+            _ => "kv",
         };
         let (words, note) = in_order(words, there, running);
         (
@@ -167,18 +166,26 @@ mod tests {
                 "inband kill leader --data f",
                 "inband flair kill leader --data f",
             ),
+            (
+                "inband pause leader --data f",
+                "inband flair pause leader --data f",
+            ),
+            (
+                "inband resume leader --data x",
+                "inband resume leader --data x",
+            ),
             ("inband status --config c", "inband status --config c"),
             ("inband down", "inband flair down"),
             ("inband member list", "inband member list"),
             ("inband", "inband"),
         ] {
             assert_eq!(
-                ordered(line, || System::Flair),
+                ordered(line, || "flair"),
                 (expected.into(), false),
                 "{line}"
             );
         }
-        assert_eq!(ordered("inband down", || System::Kv).0, "inband down");
+        assert_eq!(ordered("inband down", || "kv").0, "inband down");
     }
 
     #[test]
@@ -188,7 +195,7 @@ mod tests {
             "inband flair kill leader",
             "inband falcon down --data q",
         ] {
-            assert_eq!(ordered(line, || System::Kv), (line.into(), true));
+            assert_eq!(ordered(line, || "kv"), (line.into(), true));
         }
         for line in [
             "inband flair status --json",
@@ -196,7 +203,7 @@ mod tests {
             "inband flair run --config c",
             "inband falcon submit -- ls",
         ] {
-            assert_eq!(ordered(line, || System::Kv), (line.into(), false));
+            assert_eq!(ordered(line, || "kv"), (line.into(), false));
         }
     }
 }

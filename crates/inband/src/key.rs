@@ -6,21 +6,22 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand};
+use inband_cluster::paxos::cluster_dir::ClusterDir;
+use inband_cluster::paxos::control::{self, KeyStatus};
+use inband_cluster::paxos::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
+use inband_cluster::paxos::ClusterStatus;
 use inband_host::key_file::{ChangeError, KeyFile};
-use inband_lab::cluster_dir::ClusterDir;
-use inband_lab::control::{self, KeyStatus};
-use inband_lab::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
-use inband_lab::ClusterStatus;
 use inband_paxos::config::Config;
 
 use crate::up::DEFAULT_DATA;
-use inband_cluster::flair;
+use inband_cluster::flair::cluster::{Reply, Request};
+use inband_cluster::flair::status::ClusterStatus as FlairStatus;
+use inband_cluster::flair::Flair;
+use inband_cluster::keys::{self, dropped};
+use inband_cluster::{socket, supervisor};
 
 /// How long a host may take to answer.
 const RELOAD_LIMIT: Duration = Duration::from_secs(10);
-/// Counters of packets that were dropped for want of a right tag.
-const DROPPED: [&str; 2] = ["bad_key", "bad_tag"];
-
 /// The commands of `inband key`.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
@@ -142,12 +143,16 @@ fn reload(config: &Path) -> Result<()> {
 }
 
 fn rotate(data: &Path) -> Result<()> {
-    match remote::ask(data, &SupervisorRequest::RotateKey)? {
-        SupervisorReply::Done { host } => {
-            println!("all hosts send with {host} and accept no other")
+    let key = if supervisor::is_in::<Flair>(data) {
+        let Reply::KeyRotated { id } = socket::request::<Flair>(data, Request::RotateKey)?;
+        format!("key {id}")
+    } else {
+        match remote::ask(data, &SupervisorRequest::RotateKey)? {
+            SupervisorReply::Done { host } => host,
+            other => socket::unexpected(&other)?,
         }
-        other => bail!("an unexpected answer ({other:?}); do both sides run the same version?"),
-    }
+    };
+    println!("all hosts send with {key} and accept no other");
     Ok(())
 }
 
@@ -156,9 +161,9 @@ fn list(args: &ListArgs) -> Result<()> {
         println!("{}: {}", file.display(), in_words(&KeyFile::load(file)?));
         return Ok(());
     }
-    let hosts = match flair::status_in(&args.data) {
-        Some(status) => said_by_flair(status?),
-        None => said_by(remote::status(&args.data)?),
+    let hosts = match supervisor::is_in::<Flair>(&args.data) {
+        true => said_by_flair(socket::status::<Flair>(&args.data)?),
+        false => said_by(remote::status(&args.data)?),
     };
     let mut answers = hosts.iter().filter_map(|host| host.said.as_ref());
     if answers.all(|(keys, _)| keys.is_none()) {
@@ -200,7 +205,7 @@ fn said_by(status: ClusterStatus) -> Vec<HostKeys> {
     hosts.collect()
 }
 
-fn said_by_flair(status: flair::status::ClusterStatus) -> Vec<HostKeys> {
+fn said_by_flair(status: FlairStatus) -> Vec<HostKeys> {
     let hosts = status.hosts.into_iter().map(|host| HostKeys {
         name: host.name,
         said: host.status.map(|said| (said.keys, said.counters)),
@@ -208,43 +213,8 @@ fn said_by_flair(status: flair::status::ClusterStatus) -> Vec<HostKeys> {
     hosts.collect()
 }
 
-/// Packets that a host has dropped for want of a right tag; nothing if there are none.
-fn dropped(counters: &BTreeMap<String, u64>) -> String {
-    let counts = DROPPED
-        .iter()
-        .filter_map(|name| Some((name, counters.get(*name)?)));
-    counts
-        .map(|(name, count)| format!("  {name} {count}"))
-        .collect()
-}
-
 /// For `inband status`: the keys that the hosts send with, and what was dropped.
 pub fn summary(status: &ClusterStatus) -> String {
     let said = status.hosts.iter().filter_map(|host| host.status.as_ref());
-    summary_of(said.map(|s| (s.keys.as_ref(), &s.counters)))
-}
-
-/// The same, of what each host says.
-pub fn summary_of<'a>(
-    said: impl Iterator<Item = (Option<&'a KeyStatus>, &'a BTreeMap<String, u64>)> + Clone,
-) -> String {
-    let mut active: Vec<u16> = said
-        .clone()
-        .filter_map(|(keys, _)| Some(keys?.active))
-        .collect();
-    active.sort_unstable();
-    active.dedup();
-    if active.is_empty() {
-        return "not authenticated".into();
-    }
-    let mut sum: BTreeMap<String, u64> = BTreeMap::new();
-    for (_, counters) in said {
-        for name in DROPPED {
-            if let Some(count) = counters.get(name) {
-                *sum.entry(name.into()).or_default() += count;
-            }
-        }
-    }
-    let active: Vec<String> = active.iter().map(u16::to_string).collect();
-    format!("key {}{}", active.join(" and "), dropped(&sum))
+    keys::summary(said.map(|s| (s.keys.as_ref(), &s.counters)))
 }

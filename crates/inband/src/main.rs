@@ -6,6 +6,7 @@ extern crate inband_host;
 
 mod access;
 mod companions;
+mod config;
 mod control_plane;
 mod descriptors;
 mod doctor;
@@ -46,10 +47,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a cluster on this machine, three-way replicated: `up`, or `up kv`, of the store for Redis clients; `up flair` and
-    /// `up falcon` of the others.
+    /// Start a cluster on this machine, three-way replicated: `up`, or `up kv`, of the store for Redis clients; `up NAME` of
+    /// another system.
     Up(up::UpArgs),
-    /// Stop a cluster cleanly; its data stay. This and the next three find out which system --data holds.
+    /// Stop a cluster cleanly; its data stay. This and the next five find out which system --data holds.
     Down(operate::ClusterArgs),
     /// Roles, backends, epoch, leader, instances, counters.
     Status(operate::StatusArgs),
@@ -70,17 +71,14 @@ enum Command {
     /// The keys that packets are authenticated with.
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// Time-outs and limits in force.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// What works on this machine, and the cure for what does not.
     Doctor(doctor::DoctorArgs),
     /// Certificates of hosts, for TLS between them.
     #[command(subcommand)]
     Certificate(transport::CertificateCommand),
-    /// A store whose reads a switch spreads over all replicas that hold the last value (FLAIR).
-    #[command(subcommand)]
-    Flair(flair::FlairCommand),
-    /// Tasks for many executors, through a scheduler in the network (Falcon).
-    #[command(subcommand)]
-    Falcon(falcon::FalconCommand),
     /// Write all keys of a cluster, running or stopped, to a file: as a backup, or to move them into a
     /// cluster of another number of partitions.
     Export(export::ExportArgs),
@@ -103,14 +101,10 @@ impl Command {
     /// May it end, as other tools do, when nobody reads its output any more (`inband status | head`)?
     /// Not what others depend on.
     fn only_prints(&self) -> bool {
-        match self {
-            Command::Flair(command) => return command.only_prints(),
-            Command::Falcon(command) => return command.only_prints(),
-            _ => {}
-        }
         matches!(
             self,
             Command::Status(_)
+                | Command::Config(_)
                 | Command::Doctor(_)
                 | Command::Inspect(_)
                 | Command::Member(member::MemberCommand::List { .. })
@@ -120,22 +114,35 @@ impl Command {
 
 fn main() -> ExitCode {
     program::start_logging();
-    let cli = Cli::command().after_help(companions::help());
-    let (words, note) = grammar::in_order(
-        std::env::args_os().collect(),
-        grammar::system_in,
-        grammar::system_that_runs,
-    );
+    let words = std::env::args_os().collect::<Vec<_>>();
+    if let Some(command) = grammar::program_of(&words) {
+        return conclude(companions::run(command));
+    }
+    let (words, note) = grammar::in_order(words, grammar::system_in, grammar::system_that_runs);
     if let Some(note) = note {
         eprintln!("{note}");
     }
-    let command = Cli::from_arg_matches(&cli.get_matches_from(words))
+    let systems = grammar::SYSTEMS.iter().map(|system| system.command());
+    let cli = Cli::command()
+        .subcommands(systems)
+        .after_help(companions::help());
+    let matches = cli.get_matches_from(words);
+    if let Some((name, matches)) = matches.subcommand() {
+        if let Some(system) = grammar::named(name) {
+            return conclude(system.run(matches));
+        }
+    }
+    let command = Cli::from_arg_matches(&matches)
         .unwrap_or_else(|error| error.exit())
         .command;
     if command.only_prints() {
         program::end_with_reader();
     }
-    program::conclude(program::INBAND, dispatch(command), exit_status::of)
+    conclude(dispatch(command))
+}
+
+fn conclude(result: Result<()>) -> ExitCode {
+    program::conclude(program::INBAND, result, exit_status::of)
 }
 
 fn dispatch(command: Command) -> Result<()> {
@@ -151,9 +158,8 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Leader(command) => member::leader(&command),
         Command::Key(command) => key::key(&command),
         Command::Certificate(command) => transport::certificate(&command),
+        Command::Config(command) => config::config(&command),
         Command::Doctor(args) => doctor::doctor(&args),
-        Command::Flair(command) => flair::flair(command),
-        Command::Falcon(command) => falcon::falcon(command),
         Command::Export(args) => export::export(&args),
         Command::Import(args) => import::import(&args),
         Command::Inspect(args) => inspect::inspect(&args),

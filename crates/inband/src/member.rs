@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use clap::{Args, Subcommand};
+use inband_cluster::paxos::change::{self, Goal, Plane, PlaneError};
+use inband_cluster::paxos::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
+use inband_cluster::paxos::MemberKind;
 use inband_control::configuration::{Beginning, Configuration, Member, NodeId, Parts};
 use inband_control::message::AcceptorReport;
 use inband_control::service::{self, HostStatus, Request, Response, Status};
 use inband_control::state::Refusal;
 use inband_host::signals::StopSignals;
-use inband_lab::change::{self, Goal, Plane, PlaneError};
-use inband_lab::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
-use inband_lab::MemberKind;
 use inband_paxos::config::{Config, Role};
 
 use crate::up::DEFAULT_DATA;
@@ -285,7 +285,8 @@ fn stopped_logs(status: &Status) -> String {
         .filter(|host| host.silent_ms <= SILENT_MS)
     {
         for stopped in &host.stopped {
-            let log = inband_lab::control::log_name(stopped.log as usize, opened.partitions());
+            let log =
+                inband_cluster::paxos::control::log_name(stopped.log as usize, opened.partitions());
             text += &format!(
                 "{}: {log} has stood at instance {} for {} s",
                 name(&host.node),
@@ -525,7 +526,7 @@ fn in_words(status: &Status) -> String {
     text += &stopped_logs(status);
     for (log, order) in opened.leaders.iter().enumerate() {
         let order: Vec<String> = order.iter().map(|node| name(*node)).collect();
-        let log = inband_lab::control::log_name(log, opened.partitions());
+        let log = inband_cluster::paxos::control::log_name(log, opened.partitions());
         text += &format!("{log} is led by the first of: {}\n", order.join(", "));
     }
     if status.waiting != inband_control::coordinator::Waiting::Nothing {

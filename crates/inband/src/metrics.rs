@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 
 use anyhow::{anyhow, Context, Result};
-use inband_lab::control::{log_label, AcceptorStatus, LeaderStatus};
+use inband_cluster::paxos::control::{log_label, AcceptorStatus, LeaderStatus};
 use prometheus::{Encoder, IntGaugeVec, Opts, Registry, TextEncoder};
 use tiny_http::{Header, Response, Server};
 

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
+use inband_cluster::command::StatusForm;
+use inband_cluster::paxos::control::{self, instances, log_label, HostStatus};
+use inband_cluster::paxos::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
+use inband_cluster::paxos::supervisor::ProcessState;
+use inband_cluster::paxos::ClusterStatus;
+use inband_cluster::restart::in_words;
 use inband_kv::limits::CLOCK_SKEW_MS_MAX;
-use inband_lab::control::{self, instances, log_label, HostStatus};
-use inband_lab::restart::in_words;
-use inband_lab::supervisor::remote::{self, SupervisorReply, SupervisorRequest};
-use inband_lab::supervisor::ProcessState;
-use inband_lab::ClusterStatus;
 use inband_paxos::config::{Config, Role};
-use serde::Serialize;
 
 use crate::key;
 use crate::member;
@@ -30,32 +30,6 @@ pub struct ClusterArgs {
     /// Directory of the cluster.
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
     data: PathBuf,
-}
-
-/// How a status is shown.
-#[derive(Debug, Args)]
-pub struct StatusForm {
-    /// Everything, as one JSON object.
-    #[arg(long)]
-    json: bool,
-    /// Also every counter.
-    #[arg(long, conflicts_with = "json")]
-    counters: bool,
-}
-
-impl StatusForm {
-    /// As JSON; or in words, and then the counters, if they are asked for.
-    pub fn show<S: Serialize>(&self, status: &S, words: fn(&S), counters: fn(&S)) -> Result<()> {
-        if self.json {
-            println!("{}", serde_json::to_string_pretty(status)?);
-            return Ok(());
-        }
-        words(status);
-        if self.counters {
-            counters(status);
-        }
-        Ok(())
-    }
 }
 
 /// Options of `inband status`.

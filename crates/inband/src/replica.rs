@@ -96,7 +96,7 @@ pub fn run(
         choice,
         state,
         transport,
-        control_door: service.as_ref().map(Service::counters),
+        control_listener: service.as_ref().map(Service::counters),
         node_commands,
         replica: Some(replica.control()),
         stop: stop.flag.clone(),

@@ -1,24 +1,23 @@
 //! `inband run`: the roles of one host.
 
-use std::io::Read;
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use inband_control::service::Service;
 use inband_ground::xdp::keep_refusals_in;
+use inband_host::signals::{Interrupt, StopRequest};
 use inband_host::state_dir::StateLock;
 use inband_host::wait::wait;
-use inband_lab::process::{LISTEN_FDS_ENV, SUPERVISED_ENV};
+use inband_lab::process::LISTEN_FDS_ENV;
 use inband_paxos::backend;
 use inband_paxos::config::{unprotected, Config, Role};
 use inband_paxos::log::{Burst, ReplicatedLog};
 use inband_paxos::mtu;
 use inband_paxos::node::Node;
-use nix::sys::signal::{self, SigSet, Signal};
 
 use crate::control_plane::{self, Stop};
 use crate::exit_status::Unsuitable;
@@ -34,7 +33,7 @@ pub fn run(config_path: &Path) -> Result<()> {
     let config = Arc::new(Config::load(config_path)?);
     let _state_lock = StateLock::take(&config.host.state_dir)?;
     let stop = Stop::new(Arc::default());
-    stop_on_signals(&stop.flag)?;
+    StopRequest::listen(stop.flag.clone(), Interrupt::Stops)?;
     mtu::check(&config)?;
     // What no further start will cure, before interfaces are touched.
     transport::check_holder(&config)?;
@@ -75,7 +74,7 @@ pub fn run(config_path: &Path) -> Result<()> {
         choice,
         state,
         transport,
-        control_door: service.as_ref().map(Service::counters),
+        control_listener: service.as_ref().map(Service::counters),
         node_commands,
         replica: None,
         stop: stop.flag.clone(),
@@ -138,37 +137,4 @@ fn listeners(
         inherited.push(listener);
     }
     Ok(inherited)
-}
-
-/// SIGINT and SIGTERM set the flag; so does the end of the supervisor, seen as the end of standard
-/// input.
-pub fn stop_on_signals(stop: &Arc<AtomicBool>) -> Result<()> {
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGINT);
-    signals.add(Signal::SIGTERM);
-    signals.thread_block().context("blocking signals")?;
-    let flag = stop.clone();
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            let _ = signals.wait();
-            flag.store(true, Ordering::Release);
-            // A second one ends the process at once.
-            let _ = signals.wait();
-            std::process::exit(130);
-        })?;
-    if std::env::var_os(SUPERVISED_ENV).is_some() {
-        let flag = stop.clone();
-        std::thread::Builder::new()
-            .name("supervisor".into())
-            .spawn(move || {
-                let mut sink = [0; 64];
-                while matches!(std::io::stdin().read(&mut sink), Ok(n) if n > 0) {}
-                flag.store(true, Ordering::Release);
-                // The store is synced at the end of its loop; give it that time, then go in any case.
-                std::thread::sleep(Duration::from_secs(2));
-                let _ = signal::raise(Signal::SIGKILL);
-            })?;
-    }
-    Ok(())
 }

@@ -7,14 +7,14 @@ use std::sync::{mpsc, Arc};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use inband_cluster::paxos::control::{
+    AcceptorStatus, HostReply, HostRequest, HostStatus, KeyStatus, LeaderStatus, Position,
+    ReplicaStatus,
+};
 use inband_control::service::{self, CallError, ListenerCounters, Response};
 use inband_host::line_json::Server;
 use inband_kv::control::ReplicaControl;
 use inband_kv::limit_hits::LimitHit;
-use inband_lab::control::{
-    AcceptorStatus, HostReply, HostRequest, HostStatus, KeyStatus, LeaderStatus, Position,
-    ReplicaStatus,
-};
 use inband_paxos::backend::Choice;
 use inband_paxos::config::{Config, Dataplane, Durability, Role};
 use inband_paxos::dataplane::registers::{AcceptorView, LeaderView};
@@ -47,7 +47,7 @@ pub struct HostView {
     /// How it talks to the other hosts.
     pub transport: Transport,
     /// What strangers were refused at the control service, if there is one.
-    pub control_door: Option<Arc<ListenerCounters>>,
+    pub control_listener: Option<Arc<ListenerCounters>>,
     /// Set to end the process.
     pub stop: Arc<AtomicBool>,
 }
@@ -85,7 +85,11 @@ impl HostView {
             "leader_first_decision_us",
             state.last_takeover.decided_after,
         );
-        for (name, value) in self.control_door.iter().flat_map(|door| door.all()) {
+        for (name, value) in self
+            .control_listener
+            .iter()
+            .flat_map(|listener| listener.all())
+        {
             counters.insert(name.into(), value);
         }
         if let Some(tls) = &self.config.host.tls {

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
-use inband_host::output::quoted;
-use inband_host::signals::StopSignals;
-use inband_lab::control::instances;
-use inband_lab::supervisor::remote;
-use inband_lab::{
+use inband_cluster::paxos::control::instances;
+use inband_cluster::paxos::supervisor::remote;
+use inband_cluster::paxos::{
     AcceptorChoice, ClusterSpec, ClusterStatus, DownReport, LeaderLayout, Supervisor,
 };
+use inband_host::output::quoted;
+use inband_host::signals::StopSignals;
 use inband_paxos::config::{Dataplane, Durability, DEFAULT_RING_SLOTS};
 
+use inband_cluster::certificates::authority;
 use inband_kv::access::Access;
-use inband_lab::certificates::authority;
 use inband_resp::password::Password;
 
 use crate::operate;
@@ -173,7 +173,7 @@ pub fn up(args: &UpArgs) -> Result<()> {
         return up_detached(args);
     }
     if args.detached {
-        remote::leave_terminal();
+        inband_cluster::background::leave_terminal();
     }
     let signals = StopSignals::take()?;
     let supervisor = Supervisor::start(args.spec()?)?;

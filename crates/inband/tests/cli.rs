@@ -125,3 +125,130 @@ fn a_program_that_is_missing_is_named_with_what_builds_it() {
     let typo = said("staus");
     assert!(typo.contains("\"staus\" is no command"), "{typo}");
 }
+
+fn said(args: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_inband"));
+    let output = command.args(args).output().expect("it runs");
+    assert!(output.status.success(), "{args:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The words of a setting's line: name, value, default, from.
+fn setting(table: &str, name: &str) -> [String; 4] {
+    let lines: Vec<&str> = table.lines().collect();
+    let found = lines
+        .iter()
+        .find(|line| line.split(' ').next() == Some(name));
+    let words = found
+        .unwrap_or_else(|| panic!("no {name} in {table}"))
+        .split("  ");
+    let words = words.map(str::trim).filter(|word| !word.is_empty());
+    let words: Vec<String> = words.map(str::to_owned).collect();
+    words.try_into().expect("four words")
+}
+
+#[test]
+fn what_a_file_sets_is_shown_with_its_line_and_what_it_does_not_set_with_the_default() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("host.toml");
+    let text = r#"
+[cluster]
+name = "c"
+epoch = 1
+first_instance = 1
+durability = "memory"
+
+[host]
+node = 1
+state_dir = "/var/lib/inband"
+
+[host.timing]
+suspect_after_ms = 300
+
+[[node]]
+id = 1
+name = "a"
+address = "127.0.0.1:7400"
+roles = ["leader", "acceptor", "replica"]
+"#;
+    std::fs::write(&file, text).expect("written");
+    let file = file.to_str().expect("text");
+    let table = said(&["config", "show", "--config", file]);
+    let from = format!("{file} line 13");
+    assert_eq!(
+        setting(&table, "host.timing.suspect_after_ms"),
+        ["host.timing.suspect_after_ms", "300", "100", &from]
+    );
+    for (name, value) in [
+        ("host.timing.probe_interval_ms", "10"),
+        ("host.timing.submit_deadline_ms", "5000"),
+        ("host.limits.client_request_s", "60"),
+        ("cluster.ring_slots", "4096"),
+    ] {
+        assert_eq!(setting(&table, name)[1..], [value, value, "default"]);
+    }
+    // Each idea once: what the file has is not repeated in another unit.
+    assert!(!table.contains("suspect_after_us"), "{table}");
+    assert_eq!(setting(&table, "paxos.resend_us")[3], "built in");
+    let json = said(&["config", "show", "--json", "--config", file]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let settings = json.as_array().expect("a list");
+    assert_eq!(settings.len(), table.lines().count() - 1);
+}
+
+#[test]
+fn the_settings_of_a_cluster_are_shown_whatever_its_system() {
+    type Expected = (&'static str, [&'static str; 3]);
+    let systems: [(&str, &[&str], &[Expected]); 3] = [
+        (
+            "kv",
+            &[],
+            &[("host.timing.suspect_after_ms", ["100", "100", "default"])],
+        ),
+        (
+            "flair",
+            &["--step-down-ms", "80"],
+            &[
+                ("cluster.step_down_ms", ["80", "50", "inband up"]),
+                ("cluster.heartbeat_ms", ["10", "10", "default"]),
+            ],
+        ),
+        (
+            "falcon",
+            &["--executors", "1", "--locality-wait-ms", "9"],
+            &[("--locality-wait-ms", ["9", "5", "inband up"])],
+        ),
+    ];
+    for (system, options, expected) in systems {
+        let dir = tempfile::tempdir().expect("a directory");
+        let data = dir.path().join("data");
+        let data = data.to_str().expect("text");
+        let address = format!("127.0.0.1:{}", port(8));
+        let metrics = port(16).to_string();
+        let mut up = vec![
+            "up",
+            system,
+            "--detach",
+            "--dataplane",
+            "udp",
+            "--data",
+            data,
+        ];
+        match system {
+            "falcon" => up.extend(["--listen", &address]),
+            "flair" => up.extend(["--resp", &address]),
+            _ => up.extend(["--resp", &address, "--metrics-port", &metrics]),
+        }
+        up.extend(options);
+        said(&up);
+        let table = said(&["config", "show", "--data", data]);
+        said(&["down", "--data", data]);
+        for (name, [value, default, from]) in expected {
+            assert_eq!(
+                setting(&table, name)[1..],
+                [*value, default, from],
+                "{table}"
+            );
+        }
+    }
+}

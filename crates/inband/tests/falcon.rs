@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// How long something may take that takes a moment, or the few seconds until somebody is given up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 struct Falcon {
@@ -97,7 +97,7 @@ impl Falcon {
 
     /// Wait until this is so of what the scheduler says.
     fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let status = self.status();
             if is_so(&status["scheduler"]) {
@@ -135,7 +135,7 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "not {what}");
         std::thread::sleep(POLL_INTERVAL);
@@ -468,14 +468,14 @@ fn who_waits_is_told_of_a_silent_scheduler() {
 
 #[test]
 fn metrics_say_what_the_scheduler_says() {
-    let door = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port(1));
-    let at = door.to_string();
+    let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port(1));
+    let at = address.to_string();
     let falcon = Falcon::up("metrics", &["--executors", "3", "--metrics", &at]);
     falcon.wait_for("three that wait", |scheduler| {
         scheduler["workers"][0]["waiting"] == 3
     });
     let ask = |path: &str| {
-        let mut stream = TcpStream::connect(door).expect("it listens");
+        let mut stream = TcpStream::connect(address).expect("it listens");
         let request = format!("GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("it is sent");
         let mut said = String::new();

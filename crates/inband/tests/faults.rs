@@ -9,14 +9,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::{check, lab_works, progress, Client, Cluster, Load};
+use inband_cluster::paxos::supervisor::HostEntry;
+use inband_cluster::paxos::{ClusterSpec, LeaderLayout};
 use inband_ground::auth::sign;
-use inband_lab::supervisor::HostEntry;
-use inband_lab::{ClusterSpec, DropRule, LeaderLayout, LinkFaults};
+use inband_lab::{DropRule, LinkFaults};
 use inband_paxos::config::{Dataplane, Durability};
 use inband_paxos::dataplane::wire::{self, Header, Type};
 
 /// Time for a cluster on a busy two-core machine to do what takes it milliseconds on a quiet one.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn run_for(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
@@ -50,13 +51,13 @@ fn an_acceptor_is_killed_and_no_request_fails() {
     // Restarted with empty memory it votes again only in a later epoch.
     let epoch = cluster.status().epoch;
     cluster.supervisor.restart("acceptor/1").unwrap();
-    cluster.wait_until_all_vote(PATIENCE);
+    cluster.wait_until_all_vote(TIMEOUT);
     assert!(cluster.status().epoch > epoch);
     assert_eq!(
         Client::connect(cluster.resp()).call(&["SET", "after", "restart"]),
         "+OK"
     );
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -73,7 +74,7 @@ fn the_leader_is_killed_and_a_backup_takes_over() {
     run_for(500);
     cluster.supervisor.kill("leader").unwrap();
     let killed = Instant::now();
-    cluster.wait_for("a backup leads", PATIENCE, |status| {
+    cluster.wait_for("a backup leads", TIMEOUT, |status| {
         status.leader(0).is_some_and(|l| l.starts_with("replica"))
     });
     println!(
@@ -95,7 +96,7 @@ fn the_leader_is_killed_and_a_backup_takes_over() {
     cluster.supervisor.restart("leader").unwrap();
     run_for(500);
     load.stop();
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -122,7 +123,7 @@ fn all_2as_of_a_full_window_are_lost() {
     lab.remove_drop_rule(rule).unwrap();
     let healed = Instant::now();
     let before = cluster.progress();
-    cluster.wait_for("decisions go on", PATIENCE, |status| {
+    cluster.wait_for("decisions go on", TIMEOUT, |status| {
         progress(status) > before + 100
     });
     println!(
@@ -132,7 +133,7 @@ fn all_2as_of_a_full_window_are_lost() {
     run_for(300);
     let records = load.stop();
     check(cluster.resp(), &records);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -145,13 +146,13 @@ fn a_killed_replica_catches_up_after_more_than_a_ring() {
     cluster.supervisor.kill("replica/2").unwrap();
     let before = cluster.progress();
     let load = Load::start(&[cluster.replica(0), cluster.replica(1)], 8);
-    cluster.wait_for("more than a ring of instances", PATIENCE, |status| {
+    cluster.wait_for("more than a ring of instances", TIMEOUT, |status| {
         progress(status) > before + 1000
     });
     cluster.supervisor.restart("replica/2").unwrap();
     run_for(500);
     let records = load.stop();
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     // It serves what was written while it was dead.
     check(cluster.replica(2), &records);
     cluster.down_and_compare();
@@ -169,12 +170,12 @@ fn a_replica_further_behind_than_its_peers_logs_copies_a_checkpoint() {
     cluster.supervisor.kill("replica/2").unwrap();
     let before = cluster.progress();
     let load = Load::start(&[cluster.replica(0), cluster.replica(1)], 8);
-    cluster.wait_for("more than a peer's log of instances", PATIENCE, |status| {
+    cluster.wait_for("more than a peer's log of instances", TIMEOUT, |status| {
         progress(status) > before + 1500
     });
     let records = load.stop();
     cluster.supervisor.restart("replica/2").unwrap();
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     assert_eq!(cluster.counter("replica/2", "kv_checkpoints_installed"), 1);
     check(cluster.replica(2), &records);
     cluster.down_and_compare();
@@ -247,7 +248,7 @@ fn of_four_partitions_an_acceptor_is_killed_and_no_request_fails() {
         );
     }
     check(cluster.resp(), &records);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -278,7 +279,7 @@ fn of_four_partitions_each_leader_is_killed_in_turn() {
         };
         let killed = Instant::now();
         cluster.supervisor.kill(&role).unwrap();
-        cluster.wait_for("every log has a living leader", PATIENCE, |status| {
+        cluster.wait_for("every log has a living leader", TIMEOUT, |status| {
             (0..LOGS).all(|log| status.leader(log).is_some_and(|l| l != old))
         });
         println!(
@@ -290,7 +291,7 @@ fn of_four_partitions_each_leader_is_killed_in_turn() {
     let records = load.stop();
     pairs.stop_and_check(cluster.resp());
     check(cluster.resp(), &records);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -309,14 +310,14 @@ fn of_four_partitions_a_killed_replica_catches_up() {
     cluster.supervisor.kill("replica/2").unwrap();
     let before = cluster.progress();
     // More than peers keep: some of the partitions need a checkpoint, others the log.
-    cluster.wait_for("the others go on", PATIENCE, |status| {
+    cluster.wait_for("the others go on", TIMEOUT, |status| {
         progress(status) > before + 3000
     });
     cluster.supervisor.restart("replica/2").unwrap();
     run_for(300);
     let records = load.stop();
     pairs.stop_and_check(cluster.replica(1));
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     check(cluster.replica(2), &records);
     cluster.down_and_compare();
 }
@@ -333,7 +334,7 @@ fn rolled(name: &str, durability: Durability) {
     let hosts = cluster.status().hosts;
     for host in &hosts {
         let began = Instant::now();
-        cluster.supervisor.roll(&host.name, PATIENCE).unwrap();
+        cluster.supervisor.roll(&host.name, TIMEOUT).unwrap();
         println!(
             "{} is back after {} ms",
             host.name,
@@ -344,7 +345,7 @@ fn rolled(name: &str, durability: Durability) {
     let pause = records.iter().map(|r| r.longest_pause).max().unwrap();
     println!("longest pause of a client: {} ms", pause.as_millis());
     check(cluster.resp(), &records);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -385,7 +386,7 @@ fn loss(name: &str, percent: u32) {
     }
     let checked = check(cluster.resp(), &records);
     println!("{percent}% loss on every link: all of {checked} SETs finished");
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -415,7 +416,7 @@ fn two_leaders_at_once() {
     );
     run_for(400);
     let old = cluster.supervisor.pause("leader").unwrap();
-    cluster.wait_for("a backup leads", PATIENCE, |status| {
+    cluster.wait_for("a backup leads", TIMEOUT, |status| {
         let leads = |h: &&HostEntry| {
             h.name != old
                 && h.status
@@ -431,7 +432,7 @@ fn two_leaders_at_once() {
     run_for(800);
     let records = load.stop();
     check(cluster.resp(), &records);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -478,7 +479,7 @@ fn malformed_packets_of_every_kind_are_counted_and_harmless() {
         }
     }
     println!("{sent} malformed packets thrown at {} hosts", targets.len());
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::flair::{addresses, hosts, Flair, PATIENCE};
+use common::flair::{addresses, hosts, Flair, TIMEOUT};
 use common::{lab_works, Client, PROGRAM};
 use inband_flair::client::{self, Op, Outcome};
 use inband_flair::dataplane::wire::{self, Header, Type};
@@ -237,7 +237,7 @@ fn survives_the_end_of_all(name: &str, options: &[&str]) {
             std::thread::spawn(move || set_until_it_breaks(resp, &prefix))
         };
         let mut client = Client::connect(flair.resp);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while client.call(&["GET", &format!("{prefix}50")]) == "(nil)" {
             assert!(Instant::now() < deadline, "nothing is written");
         }

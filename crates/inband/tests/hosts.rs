@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use common::PROGRAM;
 use inband_ground::xdp::PassThrough;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// `EX_CONFIG`: systemd is not to start it again.
 const CONFIGURATION: i32 = 78;
 const HOSTS: usize = 3;
@@ -150,7 +150,7 @@ impl Hosts {
         while !holds() {
             let logs: Vec<String> = (1..=HOSTS).map(|id| self.log(id)).collect();
             assert!(
-                begun.elapsed() < PATIENCE,
+                begun.elapsed() < TIMEOUT,
                 "{what}: {}",
                 logs.join("\n---\n")
             );

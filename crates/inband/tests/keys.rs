@@ -15,7 +15,7 @@ use inband_host::key_file::KeyFile;
 use inband_paxos::config::Dataplane;
 use inband_paxos::dataplane::wire::{self, Header, Type};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn inband(args: &[&str]) -> (bool, String) {
     let output = Command::new(PROGRAM).args(args).output().expect("it runs");
@@ -65,7 +65,7 @@ fn strangers_are_not_heard_and_keys_are_rotated(dataplane: Dataplane) {
         }
         None => throw(&targets),
     }
-    cluster.wait_for("every host counts them", PATIENCE, |status| {
+    cluster.wait_for("every host counts them", TIMEOUT, |status| {
         let counts = |counters: &std::collections::BTreeMap<String, u64>, name: &str| {
             counters.get(name).is_some_and(|count| *count > 0)
         };
@@ -78,7 +78,7 @@ fn strangers_are_not_heard_and_keys_are_rotated(dataplane: Dataplane) {
     for id in [2, 3] {
         let (good, said) = inband(&["key", "rotate", "--data", &data]);
         assert!(good && said.contains(&format!("key {id}")), "{said}");
-        cluster.wait_for("every host says so", PATIENCE, |status| {
+        cluster.wait_for("every host says so", TIMEOUT, |status| {
             status.hosts.iter().all(|host| {
                 let keys = host.status.as_ref().and_then(|s| s.keys.as_ref());
                 keys.is_some_and(|keys| keys.active == id && keys.accepted == [id])
@@ -97,7 +97,7 @@ fn strangers_are_not_heard_and_keys_are_rotated(dataplane: Dataplane) {
     let (good, said) = inband(&["key", "rotate", "--data", &data]);
     assert!(good && said.contains("key 4"), "{said}");
     cluster.supervisor.restart("acceptor/2").expect("it starts");
-    cluster.wait_until_all_vote(PATIENCE);
+    cluster.wait_until_all_vote(TIMEOUT);
     let (good, said) = inband(&["status", "--data", &data]);
     assert!(good && said.contains("  key 4"), "{said}");
     let (good, said) = inband(&["doctor", "--data", &data]);
@@ -109,7 +109,7 @@ fn strangers_are_not_heard_and_keys_are_rotated(dataplane: Dataplane) {
     let sets: usize = records.iter().map(|record| record.acknowledged.len()).sum();
     assert!(sets > 0, "it served all the time");
     check(cluster.resp(), &records);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 

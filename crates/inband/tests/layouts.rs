@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{check, lab_works, Client, Cluster, Load, PROGRAM};
-use inband_lab::{LeaderLayout, Supervisor};
+use inband_cluster::paxos::{LeaderLayout, Supervisor};
 use inband_paxos::config::Dataplane;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Load it, kill its leader, and find everything again.
 fn survives_a_leader_change(cluster: Cluster) {
@@ -20,7 +20,7 @@ fn survives_a_leader_change(cluster: Cluster) {
     );
     std::thread::sleep(Duration::from_millis(300));
     let old = cluster.supervisor.kill("leader").unwrap();
-    cluster.wait_for("another host leads", PATIENCE, |status| {
+    cluster.wait_for("another host leads", TIMEOUT, |status| {
         status.leader(0).is_some_and(|l| l != old)
     });
     std::thread::sleep(Duration::from_millis(300));
@@ -69,10 +69,10 @@ fn leader_and_acceptor_on_one_host() {
     }
     cluster.wait_for(
         "the leader's own acceptor has voted for all",
-        PATIENCE,
+        TIMEOUT,
         |_| cluster.counter("acceptor/0", "acceptor_voted") >= 200,
     );
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -98,7 +98,7 @@ fn leaders_in_software_and_in_xdp_take_over_from_each_other() {
     for turn in 0..15 {
         let old = cluster.supervisor.kill("leader").unwrap();
         let mut new = None;
-        cluster.wait_for("another host leads", PATIENCE, |status| {
+        cluster.wait_for("another host leads", TIMEOUT, |status| {
             new = status.leader(0).filter(|l| *l != old).map(str::to_owned);
             new.is_some()
         });
@@ -120,7 +120,7 @@ fn leaders_in_software_and_in_xdp_take_over_from_each_other() {
         seen.iter().any(|l| l != "leader/1"),
         "XDP never took over: {seen:?}"
     );
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -139,7 +139,7 @@ fn data_survive_down_and_up_and_an_unclean_stop_is_refused() {
     let mut client = Client::connect(cluster.resp());
     assert_eq!(client.call(&["GET", "key299"]), "299");
     assert_eq!(client.call(&["SET", "key0", "new"]), "+OK");
-    cluster.wait_until_stored(PATIENCE);
+    cluster.wait_until_stored(TIMEOUT);
 
     // Dropped without `down`: a majority of acceptors has lost its memory.
     let cluster = cluster.crash();
@@ -148,7 +148,7 @@ fn data_survive_down_and_up_and_an_unclean_stop_is_refused() {
     let (cluster, _) = cluster.up_again(|spec| spec.accept_loss = true);
     let mut client = Client::connect(cluster.resp());
     assert_eq!(client.call(&["GET", "key0"]), "new");
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -194,7 +194,7 @@ fn four_partitions(name: &str, dataplane: Dataplane) {
         assert_eq!(client.call(&["GET", &format!("key{i}")]), i.to_string());
     }
     assert_eq!(client.call(&["MGET", "a", "b", "c"]), "(nil) 2 3");
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     let report = cluster.supervisor.down();
     assert_eq!(report.unclean_because, None);
     let stopped = cluster.crash();
@@ -204,7 +204,7 @@ fn four_partitions(name: &str, dataplane: Dataplane) {
     let says = "has 4 partitions and --partitions 2";
     assert!(refused.to_string().contains(says), "{refused}");
     let (cluster, _) = stopped.up_again(|_| {});
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -232,8 +232,8 @@ fn what_does_not_fit_is_refused_before_anything_starts() {
         "{text}"
     );
     const TAKES_BYTES: u64 = 80 << 30;
-    if inband_lab::memory::available_bytes() > TAKES_BYTES {
-        // Nothing to refuse here. The unit tests of `inband_lab::memory` decide for machines of any size.
+    if inband_cluster::paxos::memory::available_bytes() > TAKES_BYTES {
+        // Nothing to refuse here. The unit tests of `inband_cluster::paxos::memory` decide for machines of any size.
         return;
     }
     let data = tempfile::tempdir().unwrap();

@@ -7,12 +7,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{check, lab_works, Client, Cluster, Load, Record, PROGRAM};
+use inband_cluster::paxos::{ClusterSpec, MemberKind, Supervisor};
 use inband_control::coordinator::Waiting;
-use inband_lab::{ClusterSpec, MemberKind, Supervisor};
 use inband_paxos::config::{Dataplane, Durability};
 
 /// Time for a cluster on a busy two-core machine to do what takes it a second on a quiet one.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn run_for(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
@@ -53,7 +53,7 @@ fn acceptors_fail_in_turn(name: &str, dataplane: Dataplane, partitions: u32) {
     run_for(300);
     // The first is the one that leads the control plane.
     let leader = cluster.plane().leader;
-    let mut acceptors = cluster.wait_until_all_vote(PATIENCE);
+    let mut acceptors = cluster.wait_until_all_vote(TIMEOUT);
     let status = cluster.status();
     let leading = status.hosts.iter().find(|h| h.id == leader).unwrap();
     acceptors.sort_by_key(|name| *name != leading.name);
@@ -62,14 +62,14 @@ fn acceptors_fail_in_turn(name: &str, dataplane: Dataplane, partitions: u32) {
         run_for(300);
         cluster.supervisor.restart(acceptor).unwrap();
         timed(&format!("{acceptor} votes again"), || {
-            cluster.wait_until_all_vote(PATIENCE);
+            cluster.wait_until_all_vote(TIMEOUT);
         });
     }
     assert!(cluster.status().epoch >= before + 3);
     run_for(300);
     let records = load.stop();
     check_all_succeeded(&cluster, &records);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -108,7 +108,7 @@ fn an_acceptor_is_replaced_under_load_and_another_may_be_lost() {
         || cluster.supervisor.replace_member(&leading.name).unwrap(),
     );
     assert_eq!(new, "acceptor/4");
-    let names = cluster.wait_until_all_vote(PATIENCE);
+    let names = cluster.wait_until_all_vote(TIMEOUT);
     assert!(names.len() == 3 && names.contains(&new), "{names:?}");
     assert!(!names.contains(&leading.name), "{names:?}");
     // Those that came can do without those that stayed.
@@ -117,7 +117,7 @@ fn an_acceptor_is_replaced_under_load_and_another_may_be_lost() {
     run_for(700);
     let records = load.stop();
     check_all_succeeded(&cluster, &records);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -136,13 +136,13 @@ fn grow_and_shrink(name: &str, dataplane: Dataplane) {
     assert_eq!(add(MemberKind::Acceptor), "acceptor/4");
     remove("acceptor/0");
     remove("replica/1");
-    let names = cluster.wait_until_all_vote(PATIENCE);
+    let names = cluster.wait_until_all_vote(TIMEOUT);
     let left = ["acceptor/1", "acceptor/2", "acceptor/3", "acceptor/4"];
     assert_eq!(names, left);
     run_for(300);
     let records = load.stop();
     check_all_succeeded(&cluster, &records);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     check(cluster.replica(3), &records);
 
     // The members of now are those after a clean stop.
@@ -157,7 +157,7 @@ fn grow_and_shrink(name: &str, dataplane: Dataplane) {
     assert!(cluster.status().epoch > epoch);
     check(cluster.replica(3), &records);
     remove_last(&cluster);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -202,7 +202,7 @@ fn a_replica_whose_disk_was_wiped_returns_under_a_new_id() {
     run_for(300);
     let records = load.stop();
     check_all_succeeded(&cluster, &records);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     check(cluster.replica(3), &records);
     assert!(cluster.status().hosts.iter().all(|h| h.name != "replica/1"));
     cluster.down_and_compare();
@@ -239,11 +239,11 @@ fn the_cluster_decides_while_the_control_plane_is_down() {
     cluster.supervisor.restart(second).unwrap();
     cluster.supervisor.restart("acceptor/1").unwrap();
     timed("the acceptor votes again", || {
-        cluster.wait_until_all_vote(PATIENCE);
+        cluster.wait_until_all_vote(TIMEOUT);
     });
     let records = load.stop();
     check_all_succeeded(&cluster, &records);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -276,7 +276,7 @@ fn leaders_are_moved_under_load() {
     assert!(error.contains("no leader part"), "{error}");
     let records = load.stop();
     check_all_succeeded(&cluster, &records);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -295,9 +295,9 @@ fn a_majority_of_acceptors_lost_in_memory_mode_is_refused() {
     let cluster = Cluster::start("lost", Dataplane::Udp, |_| {});
     let mut client = Client::connect(cluster.resp());
     assert_eq!(client.call(&["SET", "before", "1"]), "+OK");
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     lose_a_majority(&cluster);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let waiting = cluster.plane().waiting;
         if matches!(&waiting, Waiting::MajorityLost(nodes) if nodes.len() == 2) {
@@ -335,7 +335,7 @@ fn a_majority_of_acceptors_lost_in_memory_mode_is_refused() {
     let refused = Supervisor::start(again).expect_err("an unclean stop is refused");
     assert!(refused.to_string().contains("--accept-loss"), "{refused}");
     let (cluster, _) = stopped.up_again(|_| {});
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -349,18 +349,18 @@ fn a_majority_of_acceptors_lost_in_sync_mode_comes_back_whole() {
     for _ in 0..3 {
         run_for(300);
         lose_a_majority(&cluster);
-        cluster.wait_until_all_vote(PATIENCE);
+        cluster.wait_until_all_vote(TIMEOUT);
     }
     run_for(300);
     let records = load.stop();
     check(cluster.resp(), &records);
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     // A journal that is gone is a memory that is lost: the others have it.
     cluster.supervisor.kill("acceptor/2").unwrap();
     let journal = inband_paxos::node::JOURNAL_DIR;
     fs::remove_dir_all(cluster.dir.join("hosts/acceptor-2").join(journal)).unwrap();
     cluster.supervisor.restart("acceptor/2").unwrap();
-    cluster.wait_until_all_vote(PATIENCE);
+    cluster.wait_until_all_vote(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -463,7 +463,7 @@ fn the_command_line_changes_members() {
         !said.contains("replica/0") && !said.contains("acceptor/1"),
         "{said}"
     );
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{Client, Cluster};
 use inband_paxos::config::{Dataplane, Durability};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long clients write before it happens.
 const LOAD: Duration = Duration::from_millis(1_000);
 const CLIENTS: usize = 3;
@@ -47,7 +47,7 @@ fn write_keys(address: SocketAddr, round: usize) -> Vec<JoinHandle<u64>> {
 
 /// A replica that lost more than the others loads a checkpoint first, and answers with an error.
 fn read(reader: &mut Client, key: &str) -> String {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let got = reader.call(&["GET", key]);
         if !got.starts_with('-') || Instant::now() > deadline {
@@ -96,7 +96,7 @@ fn killed(name: &str, dataplane: Dataplane) {
         let mut client = Client::connect(cluster.resp());
         assert_eq!(client.call(&["SET", acceptor, "killed"]), "+OK");
     }
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }
 
@@ -157,7 +157,7 @@ impl Disk {
 
     /// The power comes back: all that is there is the copy.
     fn put_back(&self, copy: &Path) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !run("umount", &[&self.at]) {
             assert!(Instant::now() < deadline, "{} is busy", self.at.display());
             thread::sleep(Duration::from_millis(50));
@@ -212,6 +212,6 @@ fn a_power_cut_of_everything_loses_nothing_acknowledged() {
         let total = read_keys(cluster.resp(), round, clients);
         println!("{total} acknowledged SETs read back");
     }
-    cluster.wait_until_equal(PATIENCE);
+    cluster.wait_until_equal(TIMEOUT);
     cluster.down_and_compare();
 }

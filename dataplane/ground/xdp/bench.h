@@ -7,7 +7,7 @@
 #ifndef INBAND_GROUND_XDP_BENCH_H
 #define INBAND_GROUND_XDP_BENCH_H
 
-#include "frame.h"
+#include "drive.h"
 
 struct ib_bench {
     ib_u64 packets;    /* sent so far */
@@ -15,33 +15,14 @@ struct ib_bench {
     ib_u32 first_node; /* the first sender's id */
     ib_u32 len_bytes;  /* of the frame */
     ib_u32 reserved;
-    ib_u8 frame[1520]; /* the longest, rounded up */
+    ib_u8 frame[IB_DRIVE_FRAME_LEN_BYTES];
 };
 
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, 1);
-    __type(key, ib_u32);
-    __type(value, struct ib_bench);
-} ib_bench_map SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-    __uint(max_entries, 1);
-    __type(key, ib_u32);
-    __type(value, ib_u32);
-} ib_measured_map SEC(".maps");
+IB_DRIVE_MAP(struct ib_bench);
 
 /* The number of the next packet, which has the driver's frame; 0: the driver is set wrongly. */
 IB_INLINE ib_u64 ib_bench_next(struct xdp_md *ctx, struct ib_bench *bench) {
-    ib_u32 len_bytes = bench->len_bytes;
-    if (bench->per_number == 0 || len_bytes < IB_XDP_FRAME_LEN_BYTES + IB_HEADER_LEN_BYTES ||
-        len_bytes > sizeof(bench->frame))
-        return 0;
-    int grow = (int)len_bytes - (int)bpf_xdp_get_buff_len(ctx);
-    if (grow && bpf_xdp_adjust_tail(ctx, grow))
-        return 0;
-    if (bpf_xdp_store_bytes(ctx, 0, bench->frame, len_bytes))
+    if (bench->per_number == 0 || ib_drive_write(ctx, bench->frame, bench->len_bytes))
         return 0;
     return bench->packets / bench->per_number + 1;
 }
@@ -56,18 +37,7 @@ IB_INLINE int ib_bench_send(struct xdp_md *ctx, struct ib_bench *bench, ib_u64 n
     bench->packets++;
     *(ib_wire64 *)(payload + at_bytes) = IB_NET64(number);
     IB_PUT16(payload, node, (ib_u16)node);
-    const struct ib_keys *keys = NULL;
-    ib_u16 id = 0;
-    if (ib_settings.authenticated) {
-        keys = ib_keys();
-        if (!keys)
-            return XDP_ABORTED;
-        id = (ib_u16)keys->active;
-    }
-    IB_PUT16(payload, key_id, id);
-    ib_sign(payload, keys, id);
-    bpf_tail_call(ctx, &ib_measured_map, 0);
-    return XDP_DROP;
+    return ib_drive_send(ctx, payload);
 }
 
 #endif

@@ -33,6 +33,16 @@ _Static_assert(__builtin_offsetof(struct ib_member, from_mac) ==
 /* In a section of its own: the map holds this struct and nothing else. */
 const volatile struct ib_settings ib_settings SEC(".rodata.settings");
 
+/* Registers: an array that user space maps. The loader sets how many there are. */
+#define IB_REGISTERS(name, of)                                                                     \
+    struct {                                                                                       \
+        __uint(type, BPF_MAP_TYPE_ARRAY);                                                          \
+        __uint(map_flags, BPF_F_MMAPABLE);                                                         \
+        __uint(max_entries, 1);                                                                    \
+        __type(key, ib_u32);                                                                       \
+        __type(value, of);                                                                         \
+    } name SEC(".maps")
+
 /* Counters by reason. */
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

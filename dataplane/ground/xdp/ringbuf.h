@@ -12,13 +12,7 @@ struct {
 } ib_ringbuf_map SEC(".maps");
 
 /* Not 0: the host is polling the ring buffer and needs no waking. */
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1);
-    __type(key, ib_u32);
-    __type(value, ib_u64);
-} ib_polling_map SEC(".maps");
+IB_REGISTERS(ib_polling_map, ib_u64);
 
 #define IB_WAKE_ROOM_BYTES 8
 

@@ -14,6 +14,12 @@ IB_INLINE int ib_route_out(struct xdp_md *ctx, ib_u32 ifindex) {
     return ifindex == ctx->ingress_ifindex ? XDP_TX : (int)bpf_redirect(ifindex, 0);
 }
 
+/* Back to whoever sent it. */
+IB_INLINE int ib_route_back(struct xdp_md *ctx, ib_u8 *data) {
+    ib_frame_turn(data);
+    return ib_route_out(ctx, ctx->ingress_ifindex);
+}
+
 /* To an address (host order), by the interface that the kernel's own tables name; or IB_NO_ROUTE.
  */
 IB_INLINE int ib_route_to(struct xdp_md *ctx, ib_u8 *data, ib_u32 address, ib_u16 port) {
@@ -45,6 +51,13 @@ IB_INLINE int ib_route_by_host(ib_u8 *data, ib_u32 reason) {
     ib_ip_address(IB_IP(data), IB_IP(data)->saddr, IB_IP(data)->daddr);
     ib_count_reason(reason);
     return XDP_PASS;
+}
+
+/* To an address; by the host's process if the kernel does not know the way, which is counted. */
+IB_INLINE int ib_route_or_by_host(struct xdp_md *ctx, ib_u8 *data, ib_u32 address, ib_u16 port,
+                                  ib_u32 by_host_reason) {
+    int action = ib_route_to(ctx, data, address, port);
+    return action == IB_NO_ROUTE ? ib_route_by_host(data, by_host_reason) : action;
 }
 
 #endif

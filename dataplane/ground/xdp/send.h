@@ -23,6 +23,28 @@ IB_INLINE ib_u8 *ib_send_room(struct xdp_md *ctx, ib_u32 value_len_bytes) {
     return data + IB_VALUE_AT_BYTES > (ib_u8 *)(long)ctx->data_end ? NULL : data;
 }
 
+/*
+ * Before the header of the message `m` is written: set its sender and key, `keys` (to sign with) and
+ * make room as ib_send_room. Returns from the function around it if the packet cannot leave. A macro,
+ * because a function would have two results.
+ */
+#define IB_SEND_BEGIN(ctx, m, keys)                                                                \
+    ({                                                                                             \
+        if (ib_settings.authenticated) {                                                           \
+            (keys) = ib_keys();                                                                    \
+            if (!(keys))                                                                           \
+                return XDP_ABORTED;                                                                \
+            (m)->key_id = (ib_u16)(keys)->active;                                                  \
+        }                                                                                          \
+        (m)->node = (ib_u16)ib_settings.node;                                                      \
+        ib_u8 *room = ib_send_room(ctx, (m)->value_len_bytes);                                     \
+        if (IB_RARE(!room)) {                                                                      \
+            ib_count_reason(IB_R_no_room);                                                         \
+            return XDP_DROP;                                                                       \
+        }                                                                                          \
+        room;                                                                                      \
+    })
+
 /* Once the header is written: its tag, and the lengths around it. */
 IB_INLINE void ib_send_finish(ib_u8 *data, const struct ib_keys *keys, ib_u16 key_id,
                               ib_u32 value_len_bytes) {

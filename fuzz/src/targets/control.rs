@@ -8,7 +8,7 @@ use inband_control::configuration::{
     Beginning, Configuration, Identity, Member as Node, NodeId, Parts,
 };
 use inband_control::coordinator::Coordinator;
-use inband_control::member::{Fences, Member, MemberConfig, NoteError, Notes};
+use inband_control::member::{Fences, MemberAgent, MemberConfig, NoteError, Notes};
 use inband_control::message::{Message, Order};
 use inband_control::outbox::Outbox;
 use inband_control::registers::RegisterState;
@@ -45,7 +45,7 @@ struct Bench {
     now: Micros,
     state: State,
     coordinator: Coordinator,
-    members: Vec<Member<RegisterState<Rc<Registers>>, Paper>>,
+    members: Vec<MemberAgent<RegisterState<Rc<Registers>>, Paper>>,
     out: Outbox,
     under_way: Vec<(NodeId, Message)>,
 }
@@ -94,7 +94,7 @@ fn configuration() -> Configuration {
     }
 }
 
-fn member(node: NodeId) -> Member<RegisterState<Rc<Registers>>, Paper> {
+fn member(node: NodeId) -> MemberAgent<RegisterState<Rc<Registers>>, Paper> {
     let roles = Roles {
         acceptor: true,
         ..Roles::default()
@@ -110,7 +110,7 @@ fn member(node: NodeId) -> Member<RegisterState<Rc<Registers>>, Paper> {
     };
     let registers = Rc::new(Registers::new(GEOMETRY, roles));
     let acceptor = RegisterState::new(registers, GEOMETRY);
-    Member::new(config, Some(acceptor), Paper::default())
+    MemberAgent::new(config, Some(acceptor), Paper::default())
 }
 
 /// Read something; what is understood is written back as something that reads the same.

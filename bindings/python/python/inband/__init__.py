@@ -10,6 +10,6 @@ uses those of that scheduler.
 """
 
 from .errors import DependencyFailed, ExecutorsLost, InitializerFailed, InterpreterEnded
-from .executor import Executor, Future
+from .executor import Executor, Future, current
 
-__all__ = ["DependencyFailed", "Executor", "ExecutorsLost", "Future", "InitializerFailed", "InterpreterEnded"]
+__all__ = ["DependencyFailed", "Executor", "ExecutorsLost", "Future", "InitializerFailed", "InterpreterEnded", "current"]

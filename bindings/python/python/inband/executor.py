@@ -8,7 +8,9 @@ import concurrent.futures
 import functools
 import itertools
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -217,7 +219,13 @@ class Executor(_Maps, concurrent.futures.Executor):
         else:
             # What can be imported here can be there.
             path = os.pathsep.join(sys.path)
-            self._cluster = _native.LocalCluster(max_workers or os.cpu_count() or 1, sys.executable, path)
+            self._key_dir = tempfile.mkdtemp(prefix="inband-")
+            key_file = os.path.join(self._key_dir, "key")
+            try:
+                self._cluster = _native.LocalCluster(max_workers or os.cpu_count() or 1, sys.executable, path, key_file)
+            except BaseException:
+                shutil.rmtree(self._key_dir, ignore_errors=True)
+                raise
             self._client = self._cluster.client()
         self._wishes = _wishes(priority, resource, worker, timeout)
         self._process = os.getpid()
@@ -337,8 +345,31 @@ class Executor(_Maps, concurrent.futures.Executor):
         self._client.close()
         if self._cluster is not None:
             self._cluster.close()
+            shutil.rmtree(self._key_dir, ignore_errors=True)
         self._ended.set()
         return True
+
+
+_current_lock = threading.Lock()
+_current: Optional[Executor] = None
+
+
+def current() -> Executor:
+    """The executor of the cluster that runs this task, for tasks that submit others. It is the same object for all tasks of an
+    interpreter; do not shut it down.
+
+    A task that waits for others keeps its executor meanwhile: with as many such tasks as executors, none of them ends. Give the
+    wait a `timeout`, or return the futures' inputs and let the caller submit.
+    """
+    global _current
+    address = os.environ.get("INBAND_CURRENT_SCHEDULER")
+    if not address:
+        raise RuntimeError("this is no task of an executor; make an Executor instead")
+    with _current_lock:
+        if _current is None or _current._is_shut_down:
+            key_file = os.environ.get("INBAND_CURRENT_KEY_FILE")
+            _current = Executor(address=address, key_file=key_file or None)
+        return _current
 
 
 def _hear(

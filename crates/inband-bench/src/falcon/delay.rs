@@ -6,9 +6,9 @@ use inband_paxos::config::Dataplane;
 use super::arrivals::Arrivals;
 use super::pool;
 use super::testbed::{self, quantile_us, Delays, Load, Measured};
-use super::{quote, row, Run, DIFFERENCE};
+use super::{row, Run, DIFFERENCE};
 use crate::plot::{Chart, Series};
-use crate::row::{median, number, progress, Baseline, Output, Quoted};
+use crate::row::{median, number, progress, quote, Baseline, Output, Quoted};
 
 const UTILISATIONS_PERCENT: [f64; 6] = [50.0, 60.0, 70.0, 80.0, 90.0, 95.0];
 /// Where the paper takes the delay apart, and where its numbers are.

@@ -6,8 +6,8 @@ use anyhow::Result;
 use inband_flair::config::Balance;
 
 use super::load::Workload;
-use super::{note_errors, quote, row, Run, System, TestbedSpec, YCSB_B, YCSB_C};
-use crate::row::{Baseline, Output, Quoted};
+use super::{note_errors, row, Run, System, TestbedSpec, YCSB_B, YCSB_C};
+use crate::row::{quote, Baseline, Output, Quoted};
 
 const BALANCES: [Balance; 3] = [Balance::Random, Balance::LeaderAvoidance, Balance::Load];
 /// Weights are renewed every second.

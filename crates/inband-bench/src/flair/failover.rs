@@ -4,17 +4,16 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use inband_flair::timing::{HEARTBEAT_MS, STEP_DOWN_MS};
 
 use super::load::{LoadReport, Workload, BUCKET};
-use super::{quote, row, Run, System, TestbedSpec, YCSB_B, YCSB_C};
+use super::{row, Run, System, TestbedSpec, YCSB_B, YCSB_C};
 use crate::plot::{Chart, Series};
-use crate::row::{median, number, progress, Output, Quoted};
+use crate::row::{median, number, progress, quote, Output, Quoted};
 
 const DURATION: Duration = Duration::from_secs(3);
 const DURATION_QUICK: Duration = Duration::from_millis(1200);
 /// Those of `inband up flair`.
-const HEARTBEAT_MS: u64 = 10;
-const STEP_DOWN_MS: u64 = 50;
 /// After the failure, until throughput is compared with that of before.
 const SETTLING_S: f64 = 0.5;
 

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use super::{note_errors, of_system, quote, row, Run, Sample, Samples, System, YCSB_B};
+use super::{note_errors, of_system, row, Run, Sample, Samples, System, YCSB_B};
 use crate::plot::{Chart, Series};
-use crate::row::{Baseline, Output, Quoted};
+use crate::row::{quote, Baseline, Output, Quoted};
 
 const SYSTEMS: [System; 4] = [
     System::Majority,

@@ -3,9 +3,9 @@
 use anyhow::Result;
 
 use super::load::Workload;
-use super::{note_errors, quote, row, Run, System, TestbedSpec, YCSB_C};
+use super::{note_errors, row, Run, System, TestbedSpec, YCSB_C};
 use crate::plot::{Chart, Series};
-use crate::row::{Output, Quoted};
+use crate::row::{quote, Output, Quoted};
 
 const REPLICAS: [usize; 4] = [1, 3, 5, 7];
 /// Small, so that nodes are what is short even if there are seven of them on two cores.

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use super::{note_errors, of_system, quote, row, Run, Samples, System, YCSB_A, YCSB_B, YCSB_C};
+use super::{note_errors, of_system, row, Run, Samples, System, YCSB_A, YCSB_B, YCSB_C};
 use crate::plot::{Bar, Chart};
-use crate::row::{Baseline, Output, Quoted};
+use crate::row::{quote, Baseline, Output, Quoted};
 
 const WORKLOADS: [(&str, f64); 3] = [("A", YCSB_A), ("B", YCSB_B), ("C", YCSB_C)];
 

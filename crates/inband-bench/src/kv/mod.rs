@@ -41,7 +41,7 @@ pub struct KvArgs {
     /// Backends of the store; xdp is what `inband up` picks where it works.
     #[arg(long, value_delimiter = ',', default_values_t = [Dataplane::Xdp, Dataplane::Udp])]
     backends: Vec<Dataplane>,
-    /// Connect to this replica alone, not to the front door, where it is open which replica accepts
+    /// Connect to this replica alone, not to the client address, where it is open which replica accepts
     /// a connection.
     #[arg(long, value_name = "NUMBER")]
     replica: Option<u16>,
@@ -100,12 +100,12 @@ impl System {
         Ok(match self {
             System::Inband(dataplane) => {
                 let cluster = BenchCluster::start(*dataplane)?;
-                let mut door = cluster.supervisor.resp();
-                // Replica i also listens at the front door's port plus 1 plus i.
-                door.set_port(door.port() + replica.map_or(0, |replica| 1 + replica));
+                let mut address = cluster.supervisor.resp();
+                // Replica i also listens at the client address's port plus 1 plus i.
+                address.set_port(address.port() + replica.map_or(0, |replica| 1 + replica));
                 Box::new(InbandStore {
                     cluster,
-                    load: RedisBenchmark::new(door),
+                    load: RedisBenchmark::new(address),
                 })
             }
             System::Etcd { .. } => Box::new(etcd::Cluster::start()?),

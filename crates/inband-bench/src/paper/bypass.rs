@@ -4,11 +4,9 @@
 use anyhow::{ensure, Result};
 use inband_paxos::config::Dataplane;
 
-use super::{
-    backends, line, lines, p50_us, p99_us, quote, quoted, testbed, App, Run, OUTSTANDING_EACH,
-};
+use super::{backends, line, lines, p50_us, p99_us, quoted, testbed, App, Run, OUTSTANDING_EACH};
 use crate::node::Load;
-use crate::row::{progress, Baseline, Output, Quoted};
+use crate::row::{progress, quote, Baseline, Output, Quoted};
 use crate::testbed::Outcome;
 
 const PLACE: &str = "section 5.3, figure 10";

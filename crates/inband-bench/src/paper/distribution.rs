@@ -4,9 +4,9 @@
 use anyhow::Result;
 use inband_paxos::config::Dataplane;
 
-use super::{line, lines, quote, testbed, App, Run, PEAK_WINDOW};
+use super::{line, lines, testbed, App, Run, PEAK_WINDOW};
 use crate::node::Load;
-use crate::row::{median, progress, Output, Quoted};
+use crate::row::{median, progress, quote, Output, Quoted};
 use crate::stats::Distribution;
 use crate::testbed::{Outcome, Testbed};
 

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, Result};
 use inband_paxos::config::{Dataplane, Timing};
 
-use super::{line, quote, Run};
+use super::{line, Run};
 use crate::cluster::BenchCluster;
 use crate::load::{LoadReport, RespLoad};
 use crate::plot::Chart;
-use crate::row::{median, progress, Baseline, Output, Quoted};
+use crate::row::{median, progress, quote, Baseline, Output, Quoted};
 
 const CONNECTIONS: usize = 50;
 const PIPELINE: usize = 16;

@@ -22,10 +22,11 @@ use clap::{Args, ValueEnum};
 use inband_paxos::config::Dataplane;
 
 use super::cluster;
+use super::figures::run_each;
 use super::libpaxos::Peer;
 use super::node::Load;
 use super::plot::{Chart, Series};
-use super::row::{machine, median, progress, Output, Quoted, Row};
+use super::row::{machine, median, progress, Output, Row};
 use super::testbed::{Job, Outcome, Testbed, TestbedSpec};
 use inband_cluster::scratch::ScratchDir;
 
@@ -244,29 +245,24 @@ pub fn run(args: PaperArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
         Figure::All => &FIGURES,
         ref one => std::slice::from_ref(one),
     };
-    let mut failed = Vec::new();
-    for figure in figures {
-        let run = Run {
-            duration: if args.quick { QUICK } else { duration },
-            rounds: if args.quick { 1 } else { args.rounds },
-            quick: args.quick,
-            disk: args.disk.clone(),
-            peer: args.peer.clone(),
-            machine: machine(),
-            failed: Rc::default(),
-        };
-        let name = figure.to_possible_value().map(|v| v.get_name().to_owned());
-        let name = format!("paper {}", name.unwrap_or_default());
-        let mut output = output_of();
-        output.note(DIFFERENCE);
-        let measured = measure(*figure, &run, &mut output).and_then(|()| output.finish(&name));
-        if let Err(error) = measured {
-            eprintln!("inband bench {name}: {error:#}");
-            failed.push(name);
-        }
-    }
-    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
-    Ok(())
+    run_each(
+        figures,
+        |_, name| format!("paper {name}"),
+        output_of,
+        |figure, output| {
+            let run = Run {
+                duration: if args.quick { QUICK } else { duration },
+                rounds: if args.quick { 1 } else { args.rounds },
+                quick: args.quick,
+                disk: args.disk.clone(),
+                peer: args.peer.clone(),
+                machine: machine(),
+                failed: Rc::default(),
+            };
+            output.note(DIFFERENCE);
+            measure(*figure, &run, output)
+        },
+    )
 }
 
 fn measure(figure: Figure, run: &Run, output: &mut Output) -> Result<()> {
@@ -335,8 +331,4 @@ fn testbed(learners: usize) -> Result<Testbed> {
         learners,
         ..TestbedSpec::default()
     })
-}
-
-const fn quote(place: &'static str, what: &'static str, value: f64) -> Quoted {
-    Quoted { place, what, value }
 }

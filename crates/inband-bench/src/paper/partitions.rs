@@ -6,11 +6,11 @@ use std::path::Path;
 use anyhow::Result;
 use inband_paxos::config::Dataplane;
 
-use super::{line, lines, quote, quoted, testbed, tmpfs, App, Run, PEAK_WINDOW};
+use super::{line, lines, quoted, testbed, tmpfs, App, Run, PEAK_WINDOW};
 use crate::cluster::BenchCluster;
 use crate::load::RespLoad;
 use crate::node::Load;
-use crate::row::{median, progress, Baseline, Output, Quoted};
+use crate::row::{median, progress, quote, Baseline, Output, Quoted};
 use crate::testbed::{Outcome, Testbed};
 
 const PARTITIONS: [u32; 4] = [1, 2, 4, 8];

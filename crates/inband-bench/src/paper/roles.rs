@@ -4,11 +4,11 @@
 use anyhow::Result;
 use inband_paxos::config::Dataplane;
 
-use super::{backends, line, lines, quote, testbed, App, Run, PEAK_WINDOW};
+use super::{backends, line, lines, testbed, App, Run, PEAK_WINDOW};
 use crate::cpu::ProgramTimes;
 use crate::node::Load;
 use crate::plot::{Bar, Chart};
-use crate::row::{median, progress, Output, Quoted};
+use crate::row::{median, progress, quote, Output, Quoted};
 use crate::testbed::{Outcome, Testbed};
 
 const LEARNERS: [usize; 5] = [1, 2, 3, 4, 6];

@@ -4,12 +4,12 @@
 use anyhow::Result;
 use inband_paxos::config::Dataplane;
 
-use super::{line, lines, p99_us, quote, quoted, testbed, App, Run, OUTSTANDING_EACH, PEAK_WINDOW};
+use super::{line, lines, p99_us, quoted, testbed, App, Run, OUTSTANDING_EACH, PEAK_WINDOW};
 use crate::cluster::BenchCluster;
 use crate::libpaxos;
 use crate::load::RespLoad;
 use crate::node::Load;
-use crate::row::{median, progress, Baseline, Output, Quoted};
+use crate::row::{median, progress, quote, Baseline, Output, Quoted};
 use crate::testbed::{Outcome, Testbed};
 
 const CLIENTS: [usize; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];

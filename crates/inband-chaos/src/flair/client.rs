@@ -1,15 +1,15 @@
-//! A client of FLAIR: GET, SET and DEL of single keys, one at a time, through either door.
+//! A client of FLAIR: GET, SET and DEL of single keys, one at a time, through the gateway or to the switches.
 
 use anyhow::{bail, Result};
 use inband_sim::Rng;
 
-use super::doors::{Door, Opener};
+use super::connections::{Connection, Opener};
 use super::keys;
 use crate::history::{Command, Outcome, Verb};
 use crate::workload::{Asked, End, Operate, Scribe, Shared, CLIENTS_MAX};
 
-/// A door is closed after so many operations, and another one opened, with a session of its own.
-const OPERATIONS_PER_DOOR: u64 = 200;
+/// A connection is closed after so many operations, and another one opened, with a session of its own.
+const OPERATIONS_PER_CONNECTION: u64 = 200;
 
 /// See the module.
 pub struct FlairClient {
@@ -17,7 +17,7 @@ pub struct FlairClient {
     rng: Rng,
     scribe: Scribe,
     opener: Opener,
-    door: Option<Box<dyn Door>>,
+    connection: Option<Box<dyn Connection>>,
     operations: u64,
     values: u64,
 }
@@ -41,7 +41,7 @@ impl FlairClient {
             rng: Rng::new(seed, 1000 + number as u64),
             scribe: Scribe::new(number, shared),
             opener,
-            door: None,
+            connection: None,
             operations: 0,
             values: 0,
         }
@@ -55,14 +55,14 @@ impl FlairClient {
 
     /// `None`: nobody is there.
     fn perform(&mut self, verb: Verb, key: String) -> Option<End> {
-        if self.operations >= OPERATIONS_PER_DOOR {
-            (self.door, self.operations) = (None, 0);
+        if self.operations >= OPERATIONS_PER_CONNECTION {
+            (self.connection, self.operations) = (None, 0);
         }
-        if self.door.is_none() {
-            self.door = (self.opener)().ok();
+        if self.connection.is_none() {
+            self.connection = (self.opener)().ok();
         }
         let value = (verb == Verb::Set).then(|| self.value());
-        let door = self.door.as_mut()?;
+        let connection = self.connection.as_mut()?;
         self.operations += 1;
         let command = Command {
             verb,
@@ -70,18 +70,18 @@ impl FlairClient {
             value,
         };
         let call_ns = self.scribe.now_ns();
-        let end = door.perform(&command);
+        let end = connection.perform(&command);
         let asked = Asked {
             group: key,
             call_ns,
             commands: vec![command],
-            replica: door.address(),
-            reads: door.kind(),
+            replica: connection.address(),
+            reads: connection.kind(),
         };
-        let is_redis = door.kind() == "gateway";
+        let is_redis = connection.kind() == "gateway";
         if self.scribe.write_down(asked, &end) != Outcome::Ok && is_redis {
             // An answer may still come. (The Rust client knows its answers.)
-            self.door = None;
+            self.connection = None;
         }
         Some(end)
     }

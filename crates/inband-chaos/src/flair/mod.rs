@@ -1,7 +1,7 @@
 //! A cluster of FLAIR: replicas, switches, a gateway, and hosts for clients that go straight to the switches.
 
 mod client;
-mod doors;
+mod connections;
 mod keys;
 mod nemesis;
 
@@ -14,7 +14,7 @@ use inband_lab::lab::FIRST_ADDRESS;
 use inband_lab::{Host, Lab};
 
 use self::client::FlairClient;
-use self::doors::Opener;
+use self::connections::Opener;
 use super::fault_kind::FaultKind;
 use super::links::ActiveFaults;
 use super::nemesis::Lane;
@@ -29,9 +29,6 @@ use inband_cluster::scratch::retry;
 
 /// Key groups: few, so that keys share them.
 pub const GROUPS: u32 = 8;
-/// As `inband up flair` has them.
-pub const HEARTBEAT_MS: u64 = 10;
-pub const STEP_DOWN_MS: u64 = 50;
 /// What can be done to it.
 pub const FAULTS: [FaultKind; 8] = [
     FaultKind::Kill,
@@ -50,7 +47,7 @@ const SERVING_LIMIT: Duration = Duration::from_secs(60);
 /// How long after the last client replicas may differ.
 const ENDING_LIMIT: Duration = Duration::from_secs(15);
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
-/// Each key is read so often at each door in the end: reads are spread over the replicas.
+/// Each key is read so often on each way in the end: reads are spread over the replicas.
 const LAST_READS: usize = 4;
 /// What is told of in the end, of all hosts together and since they were started.
 const COUNTERS: [&str; 4] = [
@@ -108,11 +105,11 @@ impl Cluster {
     /// By turns through the gateway and straight to the switches.
     fn opener(&self, number: usize) -> Opener {
         if number % 2 == 0 {
-            return doors::gateway(Arc::clone(&self.gateway));
+            return connections::gateway(Arc::clone(&self.gateway));
         }
         let hosts = &self.client_hosts;
         let host = (!hosts.is_empty()).then(|| Arc::clone(&hosts[number / 2 % hosts.len()]));
-        doors::direct(self.flair.config().clone(), host)
+        connections::direct(self.flair.config().clone(), host)
     }
 
     fn check_serves(&self) -> Result<()> {
@@ -193,7 +190,7 @@ impl Subject for Cluster {
         )
     }
 
-    fn put_behind_stale_proxies(&self) -> Result<()> {
+    fn answer_with_stale_values(&self) -> Result<()> {
         let mut gateway = self.gateway.write().unwrap_or_else(PoisonError::into_inner);
         *gateway = stale_proxy::start(*gateway)?;
         Ok(())
@@ -241,9 +238,9 @@ impl Subject for Cluster {
 
     fn read_everything(self: &Arc<Self>, shared: &Shared, number: usize) -> Result<()> {
         let keys = keys::all_until(shared.recorder.clock.now_ns());
-        for door in 0..2 {
-            let opener = self.opener(door);
-            let mut reader = FlairClient::new(number + door, shared.clone(), opener, 0);
+        for way in 0..2 {
+            let opener = self.opener(way);
+            let mut reader = FlairClient::new(number + way, shared.clone(), opener, 0);
             reader.read_all(&keys, LAST_READS)?;
         }
         Ok(())

@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
-use inband_lab::supervisor::{HostEntry, ProcessState};
-use inband_lab::{ClusterSpec, ClusterStatus, Lab, Supervisor};
+use inband_cluster::paxos::supervisor::{HostEntry, ProcessState};
+use inband_cluster::paxos::{ClusterSpec, ClusterStatus, Supervisor};
+use inband_lab::Lab;
 use inband_paxos::config::Role;
 
 use self::client::{Addresses, PaxosClient};
@@ -176,7 +177,7 @@ impl Subject for Cluster {
         )
     }
 
-    fn put_behind_stale_proxies(&self) -> Result<()> {
+    fn answer_with_stale_values(&self) -> Result<()> {
         let mut addresses = self
             .addresses
             .write()

@@ -4,8 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
-use inband_lab::supervisor::HostEntry;
-use inband_lab::{ClusterStatus, MemberKind};
+use inband_cluster::paxos::supervisor::HostEntry;
+use inband_cluster::paxos::{ClusterStatus, MemberKind};
 use inband_paxos::config::{Durability, Role};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;

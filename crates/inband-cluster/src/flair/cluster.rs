@@ -1,35 +1,29 @@
 //! All hosts of FLAIR on this machine: a namespace each if that is possible, else processes on loopback.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
-use std::net::{SocketAddr, SocketAddrV4, TcpListener};
-use std::os::fd::AsFd;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::listeners;
+use crate::paxos::cluster_dir::ClusterDir;
 use anyhow::{bail, ensure, Context, Result};
-use inband_flair::config::{Balance, ClusterConfig, Part, GATEWAY};
+use inband_flair::config::{Balance, ClusterConfig, GATEWAY};
 use inband_flair::reads::Reads;
-use inband_host::line_json::Server;
-use inband_host::state_dir::StateLock;
-use inband_lab::cluster_dir::ClusterDir;
+use inband_host::config::{Dataplane, Durability};
 use inband_lab::process::{ProcessSpec, SupervisedChild};
-use inband_lab::restart::Watcher;
-use inband_lab::supervisor::listeners;
 use inband_lab::Lab;
-use inband_paxos::config::{Dataplane, Durability, DEFAULT_PORT};
+use serde::{Deserialize, Serialize};
 
 use super::hosts::{cluster_config, existing_log, host, names, Host};
 use super::keys;
-use super::record::Record;
-use super::remote::{Reply, Request};
+use super::record::{self, Record};
 use super::role::{self, Role};
 use super::status::ClusterStatus;
-use super::SERVICE;
-use crate::host_process::Process;
-use crate::{lock, socket, wait_until_ready, End};
+use crate::network::Network;
+use crate::supervisor::{host_dir, Hosts, Supervisor};
+use crate::system::{HostPlan, Plan, System};
 
 /// What `inband up flair` is asked for.
 #[derive(Debug, Clone)]
@@ -77,46 +71,53 @@ pub struct Security {
     pub password_file: Option<PathBuf>,
 }
 
-/// A running cluster. Everything ends and is removed when it is dropped.
-pub struct Cluster {
-    // Dropped first: no request meets a cluster that is being taken apart, and nothing of it is started again.
-    watcher: Option<Watcher>,
-    server: Option<Server>,
-    shared: Arc<Shared>,
-}
+/// A running cluster of FLAIR.
+pub type Cluster = Supervisor<Flair>;
 
-struct Shared {
+/// FLAIR, as the supervisor sees it.
+pub struct Flair {
     spec: FlairSpec,
+    /// The cluster is made now, and does not go on with data of an earlier start.
+    begins: bool,
+    /// Where Redis clients connect; the gateway inherits it.
+    client_listener: Arc<TcpListener>,
     notice: String,
-    config: ClusterConfig,
+    /// Set once the hosts have addresses.
+    config: Option<ClusterConfig>,
     hosts: Vec<Host>,
-    /// One kill or restart at a time.
-    operation: Mutex<()>,
-    /// Which host `leader`, `switch` or `follower/N` meant when it was killed.
-    last: Mutex<BTreeMap<String, String>>,
-    end: End,
-    front_door: TcpListener,
-    // In the order of removal: processes (in hosts), network, lock.
-    lab: Option<Lab>,
-    _lock: StateLock,
 }
 
-/// The network: a lab where that works, unless told otherwise. The line says which, and why.
-fn network(spec: &FlairSpec, names: &[String]) -> Result<(Option<Lab>, String)> {
-    if spec.dataplane == Dataplane::Udp {
-        return Ok((None, "switch udp: as asked for".into()));
+/// FLAIR's own requests to its supervisor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Replace the key that packets are authenticated with.
+    RotateKey,
+}
+
+/// The answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// To [`Request::RotateKey`]: the id of the new key, which all hosts use.
+    KeyRotated { id: u16 },
+}
+
+impl System for Flair {
+    const NAME: &'static str = "FLAIR";
+    const COMMAND: &'static str = "flair";
+    const DEFAULT_DATA: &'static str = ".inband-flair";
+
+    type Spec = FlairSpec;
+    type Status = ClusterStatus;
+    type Request = Request;
+    type Reply = Reply;
+
+    fn data(spec: &mut FlairSpec) -> &mut PathBuf {
+        &mut spec.data
     }
-    Ok(match SERVICE.network(&spec.data, spec.dataplane, names)? {
-        Ok(lab) => (Some(lab), "switch in the kernel: XDP works here".into()),
-        Err(why) => (None, format!("switch udp: {why}")),
-    })
-}
 
-impl Cluster {
-    /// Start all hosts and wait until a session serves.
-    pub fn start(mut spec: FlairSpec) -> Result<Cluster> {
-        let (data, state_lock) = SERVICE.take_directory(&spec.data)?;
-        spec.data = data;
+    fn plan(spec: FlairSpec) -> Result<(Flair, Plan)> {
         let begins = Record::check(Record::read(&spec.data)?, &spec)?;
         if let Some(log) = existing_log(&spec).filter(|_| begins) {
             bail!(
@@ -124,93 +125,147 @@ impl Cluster {
                 log.display()
             );
         }
-        let front_door = listeners::bind(spec.resp, "--resp")?;
-        let names = names(&spec);
-        let (lab, notice) = network(&spec, &names)?;
-        let addresses = match &lab {
-            Some(lab) => {
-                let hosts = lab.hosts();
-                let address =
-                    |h: &Arc<inband_lab::Host>| SocketAddrV4::new(h.address(), DEFAULT_PORT);
-                hosts.iter().map(address).collect()
+        let client_listener = Arc::new(listeners::bind(spec.resp, "--resp")?);
+        let plan = Plan {
+            hosts: names(&spec),
+            dataplane: spec.dataplane,
+            listener_ports: vec![spec.resp.port()],
+        };
+        let flair = Flair {
+            spec,
+            begins,
+            client_listener,
+            notice: String::new(),
+            config: None,
+            hosts: Vec::new(),
+        };
+        Ok((flair, plan))
+    }
+
+    fn configure(&mut self, network: &Network) -> Result<Vec<HostPlan>> {
+        let (spec, names) = (&self.spec, names(&self.spec));
+        let place = if network.lab().is_some() {
+            "in the kernel"
+        } else {
+            "udp"
+        };
+        self.notice = format!("switch {place}: {}", network.why());
+        let config = cluster_config(spec, &names, network.addresses());
+        if let Some(path) = &config.key_file {
+            keys::prepare(path, self.begins)?;
+        }
+        if self.begins {
+            Record::of(spec).write(&spec.data)?;
+        }
+        let mut plans = Vec::new();
+        for name in &names {
+            let (host, mut plan) = host(spec, &config, name, network)?;
+            if name == GATEWAY {
+                plan.listeners = vec![(Arc::clone(&self.client_listener), "resp")];
             }
-            None => {
-                let doors = [spec.resp.port()];
-                let network = SERVICE.network_name(&spec.data);
-                listeners::free_loopback_ports(&network, names.len(), &[], &doors)?
+            self.hosts.push(host);
+            plans.push(plan);
+        }
+        self.config = Some(config);
+        Ok(plans)
+    }
+
+    fn ready(&self, hosts: &Hosts) -> Result<(), String> {
+        let status = self.status(hosts);
+        let answer = status.hosts.iter().all(|host| host.status.is_some());
+        let serves = |set| status.switch_of(set).is_some();
+        match answer && (0..status.sets as u16).all(serves) {
+            true => Ok(()),
+            false => Err("no session serves".into()),
+        }
+    }
+
+    fn status(&self, hosts: &Hosts) -> ClusterStatus {
+        let entries = self.hosts.iter().zip(hosts.iter());
+        ClusterStatus {
+            data: self.spec.data.clone(),
+            supervisor_pid: std::process::id(),
+            notice: self.notice.clone(),
+            network: hosts.network().kind().into(),
+            // With port 0 it is any.
+            resp: self.client_listener.local_addr().unwrap_or(self.spec.resp),
+            sets: self.spec.sets,
+            groups: self.spec.groups,
+            balance: self.spec.balance.to_string(),
+            durability: self.spec.durability,
+            hosts: entries.map(|(host, process)| host.entry(process)).collect(),
+        }
+    }
+
+    fn host_of(&self, role: &str, hosts: &Hosts) -> Result<Option<String>> {
+        let found = match Role::parse(role, self.spec.sets)? {
+            Role::Host => return Ok(None),
+            Role::Leader(set) => {
+                let status = self.status(hosts);
+                let (leader, _) = status.leader_of(set).context("no replica leads now")?;
+                leader.name.clone()
+            }
+            Role::Switch => {
+                let status = self.status(hosts);
+                let switch = status.switch().context("no session serves now")?;
+                switch.name.clone()
+            }
+            Role::Follower(set, number) => {
+                let status = self.status(hosts);
+                let leader = status.leader_of(set).map(|(host, _)| &host.name);
+                let members = status.hosts.iter().filter(|host| host.set == Some(set));
+                let mut followers = members.filter(|host| Some(&host.name) != leader);
+                let follower = followers.nth(number);
+                let follower = follower.with_context(|| format!("there is no {role}"))?;
+                follower.name.clone()
             }
         };
-        let config = cluster_config(&spec, &names, &addresses);
-        if let Some(path) = &config.key_file {
-            keys::prepare(path, begins)?;
-        }
-        if begins {
-            Record::of(&spec).write(&spec.data)?;
-        }
-        let hosts = names
-            .iter()
-            .zip(&addresses)
-            .map(|(name, address)| host(&spec, &config, name, *address, lab.as_ref()))
-            .collect::<Result<_>>()?;
-        let shared = Arc::new(Shared {
-            spec,
-            notice,
-            config,
-            hosts,
-            operation: Mutex::default(),
-            last: Mutex::default(),
-            end: End::default(),
-            front_door,
-            lab,
-            _lock: state_lock,
-        });
-        let spawn = |host: &Host| shared.spawn(host, true);
-        shared.hosts.iter().try_for_each(spawn)?;
-        shared.wait_until_serving()?;
-        let server = serve(&shared)?;
-        let watched = Arc::clone(&shared);
-        let watcher = Watcher::start(move || watched.restart_ended())?;
-        Ok(Cluster {
-            watcher: Some(watcher),
-            server: Some(server),
-            shared,
-        })
+        Ok(Some(found))
     }
 
+    fn roles(&self) -> &'static str {
+        role::names(self.spec.sets)
+    }
+
+    fn request(&self, Request::RotateKey: Request, hosts: &Hosts) -> Result<Reply> {
+        let _operation = hosts.exclusive();
+        ensure!(
+            self.spec.security.authenticated,
+            "this cluster was started without a key"
+        );
+        let running = self.hosts.iter().filter(|h| hosts.is_running(h.name()));
+        let sockets: Vec<_> = running
+            .map(|host| (host.name().to_owned(), host.config.host.socket.clone()))
+            .collect();
+        let id = keys::rotate(&ClusterDir::key_file_in(&self.spec.data), &sockets)?;
+        Ok(Reply::KeyRotated { id })
+    }
+
+    fn is_in_unmarked(data: &Path) -> bool {
+        record::is_in(data)
+    }
+}
+
+impl Supervisor<Flair> {
     /// Where the switches' role runs, and why.
     pub fn notice(&self) -> &str {
-        &self.shared.notice
-    }
-
-    /// Every host.
-    pub fn status(&self) -> ClusterStatus {
-        self.shared.status()
+        &self.system().notice
     }
 
     /// The network of its hosts, if they have one of their own.
     pub fn lab(&self) -> Option<&Lab> {
-        self.shared.lab.as_ref()
+        self.hosts().network().lab()
     }
 
     /// What all hosts agree on.
     pub fn config(&self) -> &ClusterConfig {
-        &self.shared.config
-    }
-
-    /// Kill the process of a role or host. Which host that was.
-    pub fn kill(&self, role: &str) -> Result<String> {
-        self.shared.kill(role)
-    }
-
-    /// Start it again.
-    pub fn restart(&self, role: &str) -> Result<String> {
-        self.shared.restart(role)
+        let config = self.system().config.as_ref();
+        config.expect("a started cluster is configured")
     }
 
     /// The gateway's configuration, for others who are clients from its host.
     pub fn gateway_config(&self) -> PathBuf {
-        let gateway = self.shared.hosts.last().expect("a cluster has a gateway");
-        gateway.dir.join("config.toml")
+        host_dir(self.hosts().data(), GATEWAY).join("config.toml")
     }
 
     /// Run a program on the gateway's host, to its end.
@@ -218,195 +273,21 @@ impl Cluster {
         &self,
         program: &Path,
         arguments: Vec<OsString>,
-        limit: Duration,
+        timeout: Duration,
     ) -> Result<()> {
         let process = ProcessSpec::new(program).args(arguments);
-        let mut child = match &self.shared.lab {
+        let mut child = match self.lab() {
             Some(lab) => lab.host(GATEWAY)?.spawn(&process)?,
             None => SupervisedChild::spawn(&process, None)?,
         };
         ensure!(
-            child.wait_for_exit(limit),
+            child.wait_for_exit(timeout),
             "it did not end in {} s",
-            limit.as_secs()
+            timeout.as_secs()
         );
         match child.exit_status() {
             Some(status) if status.success() => Ok(()),
             how => bail!("it failed ({how:?})"),
         }
     }
-
-    /// Wait so long for `inband down`. Has it come?
-    pub fn wait_for_end(&self, limit: Duration) -> bool {
-        self.shared.end.wait(limit)
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.watcher = None;
-        self.server = None;
-        let _operation = lock(&self.shared.operation);
-        for host in &self.shared.hosts {
-            host.process.kill();
-        }
-    }
-}
-
-impl Shared {
-    /// Start a host's process. `is_first`: all hosts are started, and one of the replicas of each set founds the group
-    /// if none is in one.
-    fn spawn(&self, host: &Host, is_first: bool) -> Result<()> {
-        // A stale socket would be asked instead of the new one.
-        let _ = fs::remove_file(&host.config.host.socket);
-        let mut process = host.process.spec();
-        let is_founder = host.member().is_some_and(|(_, number)| number == 0);
-        if is_first && is_founder {
-            process = process.args(["--found"]);
-        }
-        if host.config.part() == Some(Part::Gateway) {
-            process.listeners = vec![(self.front_door.as_fd(), "resp")];
-        }
-        host.process.start(process)
-    }
-
-    /// Start again what has ended by itself. Not while somebody kills or starts a host.
-    fn restart_ended(&self) {
-        let Ok(_operation) = self.operation.try_lock() else {
-            return;
-        };
-        for host in &self.hosts {
-            host.process.restart_if_due(|| self.spawn(host, false));
-        }
-    }
-
-    fn wait_until_serving(&self) -> Result<()> {
-        let processes = self.hosts.iter().map(|host| &host.process);
-        wait_until_ready(&self.spec.data, processes, "no session serves", || {
-            let status = self.status();
-            let answer = status.hosts.iter().all(|host| host.status.is_some());
-            let serves = |set| status.switch_of(set).is_some();
-            answer && (0..status.sets as u16).all(serves)
-        })
-    }
-
-    fn status(&self) -> ClusterStatus {
-        ClusterStatus {
-            data: self.spec.data.clone(),
-            supervisor_pid: std::process::id(),
-            network: match self.lab {
-                Some(_) => "namespaces".into(),
-                None => "loopback".into(),
-            },
-            // With port 0 it is any.
-            resp: self.front_door.local_addr().unwrap_or(self.spec.resp),
-            sets: self.spec.sets,
-            groups: self.config.groups,
-            balance: self.config.balance.to_string(),
-            durability: self.spec.durability,
-            hosts: self.hosts.iter().map(Host::entry).collect(),
-        }
-    }
-
-    /// The host that a role means now.
-    fn resolve(&self, role: &str) -> Result<&Host> {
-        match Role::parse(role, self.spec.sets)? {
-            Role::Host => self.named(role),
-            Role::Leader(set) => {
-                let status = self.status();
-                let (leader, _) = status.leader_of(set).context("no replica leads now")?;
-                self.named(&leader.name)
-            }
-            Role::Switch => {
-                let status = self.status();
-                let switch = status.switch().context("no session serves now")?;
-                self.named(&switch.name)
-            }
-            Role::Follower(set, number) => {
-                let status = self.status();
-                let leader = status.leader_of(set).map(|(host, _)| &host.name);
-                let members = status.hosts.iter().filter(|host| host.set == Some(set));
-                let mut followers = members.filter(|host| Some(&host.name) != leader);
-                let follower = followers.nth(number);
-                let follower = follower.with_context(|| format!("there is no {role}"))?;
-                self.named(&follower.name)
-            }
-        }
-    }
-
-    fn named(&self, name: &str) -> Result<&Host> {
-        let names = || {
-            let names: Vec<&str> = self.hosts.iter().map(Host::name).collect();
-            names.join(", ")
-        };
-        self.hosts
-            .iter()
-            .find(|host| host.name() == name)
-            .with_context(|| {
-                format!(
-                    "no host is {name:?}; there are {}, {}",
-                    role::names(self.spec.sets),
-                    names()
-                )
-            })
-    }
-
-    fn kill(&self, role: &str) -> Result<String> {
-        let _operation = lock(&self.operation);
-        let host = self.resolve(role)?;
-        ensure!(
-            host.process.kill(),
-            "{} does not run; start it: inband restart {}",
-            host.name(),
-            host.name()
-        );
-        lock(&self.last).insert(role.to_owned(), host.name().to_owned());
-        Ok(host.name().to_owned())
-    }
-
-    fn restart(&self, role: &str) -> Result<String> {
-        let _operation = lock(&self.operation);
-        let last = lock(&self.last).get(role).cloned();
-        let host = match last {
-            Some(name) => self.named(&name)?,
-            None => self.resolve(role)?,
-        };
-        self.spawn(host, false)?;
-        lock(&self.last).remove(role);
-        Ok(host.name().to_owned())
-    }
-
-    fn rotate_key(&self) -> Result<String> {
-        let _operation = lock(&self.operation);
-        ensure!(
-            self.spec.security.authenticated,
-            "this cluster was started without a key"
-        );
-        let runs = |host: &&Host| host.process.state().0 == Process::Running;
-        let running = self.hosts.iter().filter(runs);
-        let sockets: Vec<_> = running
-            .map(|host| (host.name().to_owned(), host.config.host.socket.clone()))
-            .collect();
-        let id = keys::rotate(&ClusterDir::key_file_in(&self.spec.data), &sockets)?;
-        Ok(format!("key {id}"))
-    }
-}
-
-fn serve(shared: &Arc<Shared>) -> Result<Server> {
-    let data = shared.spec.data.clone();
-    let shared = Arc::clone(shared);
-    let answer = move |request| {
-        let host = match request {
-            Request::Status => return Ok(Reply::Status(Box::new(shared.status()))),
-            Request::Kill { role } => shared.kill(&role)?,
-            Request::Restart { role } => shared.restart(&role)?,
-            Request::RotateKey => shared.rotate_key()?,
-            Request::Down => {
-                shared.end.come();
-                "all".into()
-            }
-        };
-        Ok(Reply::Done { host })
-    };
-    socket::serve(&data, answer, |message| Reply::Error { message })
 }

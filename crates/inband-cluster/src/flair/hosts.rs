@@ -5,22 +5,23 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::certificates;
+use crate::paxos::cluster_dir::ClusterDir;
 use anyhow::{bail, Context, Result};
 use inband_flair::config::{
     ClusterConfig, Config, HostConfig, Part, ReplicaConfig, SwitchConfig, GATEWAY,
 };
 use inband_flair::replica_node::LOG_DIR;
+use inband_host::config::{Dataplane, Durability, TlsConfig};
 use inband_host::line_json;
-use inband_lab::certificates;
-use inband_lab::cluster_dir::ClusterDir;
 use inband_lab::lab::HOST_INTERFACE;
-use inband_lab::Lab;
-use inband_paxos::config::{Dataplane, Durability, TlsConfig};
 
 use super::cluster::FlairSpec;
 use super::status::{HostEntry, HostReply, HostRequest, HostStatus};
-use crate::host_dir;
 use crate::host_process::{HostProcess, Process};
+use crate::network::Network;
+use crate::supervisor::host_dir;
+use crate::system::HostPlan;
 
 /// Name of every cluster; its directory tells it from others.
 const CLUSTER: &str = "flair";
@@ -33,10 +34,6 @@ pub struct Host {
     pub config: Config,
     /// Where its packets go.
     pub address: SocketAddrV4,
-    /// Its directory.
-    pub dir: PathBuf,
-    /// Its process.
-    pub process: HostProcess,
 }
 
 impl Host {
@@ -65,18 +62,17 @@ impl Host {
     }
 
     /// For the cluster's status.
-    pub fn entry(&self) -> HostEntry {
-        let (process, pid) = self.process.state();
-        let runs = process == Process::Running;
-        let (restarts, last_exit) = self.process.restarts();
+    pub fn entry(&self, process: &HostProcess) -> HostEntry {
+        let process = process.status();
+        let runs = process.process == Process::Running;
         HostEntry {
-            name: self.name().into(),
+            name: process.name,
             set: self.member().map(|(set, _)| set),
             address: self.address,
-            process,
-            pid,
-            restarts,
-            last_exit,
+            process: process.process,
+            pid: process.pid,
+            restarts: process.restarts,
+            last_exit: process.last_exit,
             status: runs.then(|| self.status()).flatten(),
         }
     }
@@ -150,14 +146,14 @@ pub fn existing_log(spec: &FlairSpec) -> Option<PathBuf> {
     logs.find(|log| log.exists())
 }
 
-/// Write a host's configuration, and whatever that names.
+/// Write a host's configuration, and whatever that names. How its process is started.
 pub fn host(
     spec: &FlairSpec,
     cluster: &ClusterConfig,
     name: &str,
-    address: SocketAddrV4,
-    lab: Option<&Lab>,
-) -> Result<Host> {
+    network: &Network,
+) -> Result<(Host, HostPlan)> {
+    let (address, lab) = (network.address(name)?, network.lab());
     let dir = host_dir(&spec.data, name);
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let is_durable = spec.durability == Durability::Sync && name.starts_with("replica");
@@ -182,15 +178,15 @@ pub fn host(
     let file = dir.join("config.toml");
     let text = toml::to_string(&config).context("writing a configuration")?;
     fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-    let args = ["flair".into(), "run".into(), "--config".into(), file.into()].to_vec();
-    let network = lab.map(|lab| lab.host(name)).transpose()?;
-    let process = HostProcess::new(name, &spec.program, args, &dir, network);
-    Ok(Host {
-        config,
-        address,
-        dir,
-        process,
-    })
+    let mut plan = HostPlan::new(name, &spec.program).args(["flair", "run", "--config"]);
+    plan.args.push(file.into());
+    plan.socket = Some(config.host.socket.clone());
+    let host = Host { config, address };
+    if host.member().is_some_and(|(_, number)| number == 0) {
+        // It founds the group of its set, if none of the replicas is in one.
+        plan.first_args.push("--found".into());
+    }
+    Ok((host, plan))
 }
 
 /// The certificate of a host that takes part in connections over TCP, made if there is none.

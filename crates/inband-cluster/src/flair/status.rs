@@ -96,6 +96,9 @@ pub struct ClusterStatus {
     pub data: PathBuf,
     /// The process that watches over it.
     pub supervisor_pid: u32,
+    /// Where the switches' role runs, and why.
+    #[serde(default)]
+    pub notice: String,
     /// `namespaces` or `loopback`.
     pub network: String,
     /// Where Redis clients connect.

@@ -18,7 +18,7 @@ use crate::configuration::{
     majority, Beginning, Configuration, Epoch, Identity, Member as Node, NodeId, Parts,
 };
 use crate::coordinator::{Coordinator, Waiting};
-use crate::member::{Fences, Member, MemberConfig, NoteError, Notes};
+use crate::member::{Fences, MemberAgent, MemberConfig, NoteError, Notes};
 use crate::message::Message;
 use crate::outbox::{Outbox, To};
 use crate::registers::RegisterState;
@@ -69,7 +69,7 @@ impl Notes for Durable {
     }
 }
 
-pub(super) type SimMember = Member<RegisterState<Shared>, Durable>;
+pub(super) type SimMember = MemberAgent<RegisterState<Shared>, Durable>;
 
 pub(super) struct Host {
     switch: Rc<SoftSwitch>,
@@ -537,7 +537,7 @@ impl Cluster {
             acceptor.installed(holds).expect("memory");
         }
         let notes = Durable(host.fences.clone());
-        let mut member = Member::new(config, Some(acceptor), notes);
+        let mut member = MemberAgent::new(config, Some(acceptor), notes);
         member.broken = broken;
         host.member = Some(member);
         if host.life == 1 {

@@ -1,5 +1,5 @@
 //! What the tests that need root share.
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code, missing_docs, unused_imports)]
 
 pub mod falcon;
 pub mod falcon_sequence;
@@ -7,19 +7,16 @@ pub mod flair;
 pub mod flair_sequence;
 pub mod net;
 pub mod sequence;
-pub mod vector;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use inband_ground::auth::{sign, Gate, Keys};
+use inband_ground::auth::{Gate, Keys};
 use inband_ground::xdp::rig::udp_frame;
 use inband_ground::System as _;
 use inband_paxos::dataplane::soft::{Geometry, Roles, SoftSwitch, Verdict};
 use inband_paxos::dataplane::wire::{
-    digest, emit, Header, Type, HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
+    digest, emit, Header, Type, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
 };
 use inband_paxos::dataplane::xdp::rig::Rig;
 use inband_paxos::dataplane::Paxos;
@@ -28,16 +25,12 @@ use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
 
 pub use inband_paxos::dataplane::soft::Registers;
-
-/// May this process load BPF programs? If not, the test is noted as not run.
-pub fn may_load_bpf() -> bool {
-    match inband_ground::xdp::probe("lo") {
-        Ok(probe) if probe.privileged => return true,
-        Ok(probe) => inband_testing::not_run(probe.generic),
-        Err(error) => inband_testing::not_run(error),
-    }
-    false
-}
+pub use inband_testing::frame::{
+    check_sizes, check_turned, may_load_bpf, tag, FRAME_LEN_BYTES, HERE, NODE, THERE, XDP_DROP,
+    XDP_PASS, XDP_REDIRECT, XDP_TX,
+};
+pub use inband_testing::random::{seed, Prng};
+pub use inband_testing::role::refused_for;
 
 /// Keep the calling thread on one CPU: the `index`-th of those it may use, counted round. In a race whose
 /// threads never sleep the kernel has no reason to move them: two whose steps must interleave can stay on
@@ -56,62 +49,8 @@ pub fn stay_on_cpu(index: usize) {
 /// The epoch of every test.
 pub const EPOCH: u32 = 3;
 
-/// Of a random test: `INBAND_SEED`, or another each time.
-pub fn seed() -> u64 {
-    if let Ok(seed) = std::env::var("INBAND_SEED") {
-        return seed.parse().expect("INBAND_SEED is a number");
-    }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    now.as_nanos() as u64 | 1
-}
-
-/// A small generator of pseudo-random numbers (xorshift*), so that a printed seed says everything.
-pub struct Prng(pub u64);
-
-impl Prng {
-    /// The next number.
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// A number below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 11) % bound
-    }
-}
-
-/// The node id of the host under test.
-pub const NODE: u8 = 2;
-/// Its address, and a sender's.
-pub const HERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 2), 7707);
-/// See above.
-pub const THERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 8, 9), 1234);
-
-pub const FRAME_LEN_BYTES: usize = 42;
-pub const XDP_DROP: u32 = 1;
-pub const XDP_PASS: u32 = 2;
-pub const XDP_TX: u32 = 3;
-pub const XDP_REDIRECT: u32 = 4;
-
 /// What became of a packet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    pub verdict: Verdict,
-    /// The name of the reason; "" if nothing was counted.
-    pub reason: &'static str,
-    /// The UDP payload that leaves; nothing for a dropped packet.
-    pub packet: Vec<u8>,
-}
-
-/// What a sender without a key does last to a packet. What is shorter than a header stays as it is.
-pub fn tag(packet: &mut [u8]) {
-    if packet.len() >= HEADER_LEN_BYTES {
-        sign(None, packet);
-    }
-}
+pub type Outcome = inband_testing::role::Outcome<Verdict>;
 
 /// Put a packet through the native roles.
 pub fn native(switch: &SoftSwitch, packet: &[u8]) -> Outcome {
@@ -128,17 +67,6 @@ pub fn native(switch: &SoftSwitch, packet: &[u8]) -> Outcome {
         reason: Paxos::reason_name(reason).unwrap(),
         packet,
     }
-}
-
-/// Why a gate does not admit a packet, if it does not.
-pub fn refused_for(gate: &mut Gate, packet: &[u8]) -> Option<&'static str> {
-    let before = gate.counters();
-    if gate.admits(packet) {
-        return None;
-    }
-    let mut counted = gate.counters().into_iter();
-    let counted = counted.find(|(name, n)| before.get(name).copied().unwrap_or(0) != *n);
-    Some(counted.expect("a reason").0)
 }
 
 /// The same behind a gate, as a host has one.
@@ -276,38 +204,4 @@ impl Kernel {
             }
         }
     }
-}
-
-/// A half word of a frame.
-pub fn half(frame: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([frame[at], frame[at + 1]])
-}
-
-/// Lengths say exactly what is there; time to live is fresh; no UDP checksum.
-pub fn check_sizes(frame: &[u8]) {
-    assert!(frame.len() >= FRAME_LEN_BYTES + HEADER_LEN_BYTES);
-    assert_eq!(usize::from(half(frame, 16)), frame.len() - 14, "IP length");
-    assert_eq!(usize::from(half(frame, 38)), frame.len() - 34, "UDP length");
-    assert_eq!((frame[22], half(frame, 40)), (64, 0), "TTL, UDP checksum");
-}
-
-/// Addresses are swapped and the IP checksum is right.
-pub fn check_turned(before: &[u8], after: &[u8]) {
-    for (a, b, len) in [(0, 6, 6), (26, 30, 4), (34, 36, 2)] {
-        assert_eq!(before[a..a + len], after[b..b + len]);
-        assert_eq!(before[b..b + len], after[a..a + len]);
-    }
-    check_ip(after);
-}
-
-/// The IP checksum is right.
-pub fn check_ip(after: &[u8]) {
-    let mut sum: u32 = (14..34)
-        .step_by(2)
-        .map(|at| u32::from(half(after, at)))
-        .sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    assert_eq!(sum, 0xffff, "IP checksum");
 }

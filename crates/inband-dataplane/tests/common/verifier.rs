@@ -11,14 +11,17 @@ use std::process::Command;
 use std::sync::Mutex;
 
 #[path = "objects.rs"]
-mod objects;
-use objects::object;
+pub mod objects;
+use objects::{object_in, LOADED};
 
 /// Of all systems.
 mod c {
+    pub use inband_box::c::*;
     pub use inband_falcon::dataplane::c::*;
     pub use inband_flair::dataplane::c::*;
+    pub use inband_memory::c::*;
     pub use inband_paxos::dataplane::c::*;
+    pub use inband_sequencer::c::*;
 }
 
 use inband_falcon::dataplane::{FalconConfig, Policy, WORKERS_MAX};
@@ -41,25 +44,22 @@ const LOG_TRACE: u32 = 1;
 const TRACE_LINES: usize = 12;
 const SETTINGS_MAPS: [&str; 2] = [".rodata.settings", ".rodata.own"];
 
-/// Every program that a host may load; not those of benchmarks and of the race test.
-fn programs() -> [(&'static str, &'static [u8]); 14] {
-    [
-        "dispatch",
-        "leader",
-        "acceptor",
-        "quorum",
-        "leader_alone",
-        "acceptor_alone",
-        "quorum_alone",
-        "copies",
-        "generic",
-        "flair",
-        "falcon",
-        "bare",
-        "trial",
-        "lost",
-    ]
-    .map(|name| (name, object(name)))
+/// A program that a host may load.
+#[derive(Clone, Copy)]
+struct Program {
+    folder: &'static str,
+    name: &'static str,
+    object: &'static [u8],
+}
+
+/// Every program that a host may load.
+fn programs() -> Vec<Program> {
+    let program = |(folder, name)| Program {
+        folder,
+        name,
+        object: object_in(folder, name),
+    };
+    LOADED.map(program).into()
 }
 
 /// Sizes that the verifier folds into the code.
@@ -103,12 +103,19 @@ impl Case {
 /// Every program in every mode.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (name, object) in programs() {
-        for mode in modes_of(name) {
+    let programs = programs();
+    for program in &programs {
+        let alike = programs.iter().filter(|other| other.name == program.name);
+        // Two systems may have a program of one name.
+        let name = match alike.count() {
+            1 => program.name.to_owned(),
+            _ => format!("{}_{}", program.folder, program.name),
+        };
+        for mode in modes_of(program.name) {
             cases.push(Case {
-                name: name_of(name, mode),
-                object: Cow::Borrowed(object),
-                settings: settings(name, mode),
+                name: name_of(&name, mode),
+                object: Cow::Borrowed(program.object),
+                settings: settings(program.folder, mode),
             });
         }
     }
@@ -191,10 +198,11 @@ fn name_of(program: &str, mode: Mode) -> String {
 const RING_SLOTS_DEFAULT: usize = 4096;
 
 /// What a host would load the program with: the common settings, and its system's own.
-fn settings(program: &str, mode: Mode) -> [Vec<u8>; 2] {
-    let partitions_max = match program {
+fn settings(folder: &str, mode: Mode) -> [Vec<u8>; 2] {
+    let partitions_max = match folder {
         "flair" => c::IB_FLAIR_SETS_MAX,
         "falcon" => c::IB_FALCON_SETS_MAX,
+        "sequencer" => c::IB_SEQUENCER_LOGS_MAX,
         _ => c::IB_PARTITIONS_MAX,
     };
     let mut falcon = FalconConfig::of(mode.policy);
@@ -222,7 +230,7 @@ fn settings(program: &str, mode: Mode) -> [Vec<u8>; 2] {
         authenticated: u16::from(mode.keys),
     };
     let incarnation = 1 << 40 | 12345;
-    let own = match program {
+    let own = match folder {
         "falcon" => bytes_of(&c::ib_falcon_config {
             policy: mode.policy as u32,
             slots_log2: falcon.queue_slots().ilog2(),
@@ -236,12 +244,38 @@ fn settings(program: &str, mode: Mode) -> [Vec<u8>; 2] {
             groups,
             reserved: 0,
         }),
+        "sequencer" => bytes_of(&c::ib_sequencer_settings { incarnation }),
+        "memory" => bytes_of(&memory_settings(mode.size)),
+        "box" => bytes_of(&box_settings(mode.size)),
         _ => bytes_of(&c::ib_paxos_settings {
             ring_slots,
             reserved: 0,
         }),
     };
     [bytes_of(&common), own]
+}
+
+/// A switch of a few servers, and chunks that are a block each or share blocks.
+fn memory_settings(size: Size) -> c::ib_memory_settings {
+    let (chunks, servers, block_shift) = match size {
+        Size::Smallest => (1, 3, 0),
+        Size::Default | Size::Ring(_) => (1 << 16, 3, 5),
+        Size::Largest => (1 << 32, 7, 16),
+    };
+    c::ib_memory_settings {
+        chunks,
+        servers,
+        block_shift,
+    }
+}
+
+fn box_settings(size: Size) -> c::ib_box_settings {
+    let capacity = match size {
+        Size::Smallest => 1,
+        Size::Default | Size::Ring(_) => 8192,
+        Size::Largest => 1 << 31,
+    };
+    c::ib_box_settings { capacity }
 }
 
 fn bytes_of<T: Copy>(settings: &T) -> Vec<u8> {

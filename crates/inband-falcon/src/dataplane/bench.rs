@@ -2,19 +2,17 @@
 
 use std::os::fd::AsRawFd;
 
-use super::c;
 use super::objects;
 use crate::dataplane::rig::FalconRig;
 use crate::dataplane::wire::{emit, Description, Header, Task, Type, TASKS_MAX};
 use crate::dataplane::xdp::FalconXdpSpec;
 use crate::dataplane::{FalconConfig, Policy, EXECUTORS, SLOTS_DEFAULT};
 use inband_ground::auth::Digest;
-use inband_ground::bench::{address, driver_of, in_turns, time};
+use inband_ground::bench::{address, driver_of, forwarding, in_turns, time};
 use inband_ground::xdp::error::Doing;
-use inband_ground::xdp::maps::update;
 use inband_ground::xdp::programs::{test_run, Loaded};
 use inband_ground::xdp::rig::udp_frame;
-use inband_ground::xdp::{wire_address, wire_port, XdpError, XdpMode};
+use inband_ground::xdp::{XdpError, XdpMode};
 
 const INCARNATION: u64 = 1;
 /// Tasks that are there before pulls are measured: more than a batch of them takes.
@@ -113,7 +111,8 @@ pub fn falcon_costs(policies: &[Policy]) -> Result<Vec<FalconCost>, XdpError> {
 fn cost(case: &Case, policy: Policy) -> Result<FalconCost, XdpError> {
     let rig = rig(case, policy)?;
     let (measured, full) = (frame(case.kind, case.tasks), frame(Type::Submit, TASKS_MAX));
-    let forward = forward(&rig)?;
+    let forward = rig.load_beside("bench_forward", inband_ground::objects::BENCH_FORWARD)?;
+    let forward = forwarding(forward)?;
     let driving = |frame: &[u8], measured: Option<&Loaded>| {
         let driver = rig.load_beside("bench_falcon", objects::BENCH_FALCON)?;
         let driver = driver_of(driver, frame, 1, 3)?;
@@ -124,9 +123,9 @@ fn cost(case: &Case, policy: Policy) -> Result<FalconCost, XdpError> {
         Ok::<Loaded, XdpError>(driver)
     };
     let alone = driving(&measured, None)?;
-    let scheduled = driving(&measured, Some(rig.program()))?;
+    let scheduled = driving(&measured, Some(rig.loaded()))?;
     let forwarded = driving(&measured, Some(&forward))?;
-    let filling = driving(&full, Some(rig.program()))?;
+    let filling = driving(&full, Some(rig.loaded()))?;
     let [driver_ns, scheduled_ns, forwarded_ns] = in_turns([
         &mut || time(&alone, &measured),
         &mut || {
@@ -177,24 +176,6 @@ fn rig(case: &Case, policy: Policy) -> Result<FalconRig, XdpError> {
 /// Empty the one queue that is filled here: the first of every policy.
 fn empty(rig: &FalconRig) {
     rig.registers().start_at(0, 0, 0);
-}
-
-/// The program that forwards to a neighbour.
-fn forward(rig: &FalconRig) -> Result<Loaded, XdpError> {
-    let forward = rig.load_beside("bench_forward", inband_ground::objects::BENCH_FORWARD)?;
-    let member = c::ib_member {
-        known: 1,
-        ifindex: 1, // where test runs come from
-        to_address: wire_address(address(3)),
-        from_address: wire_address(address(2)),
-        to_port: wire_port(address(3)),
-        from_port: wire_port(address(2)),
-        to_mac: [2, 0, 0, 0, 0, 3],
-        from_mac: [2, 0, 0, 0, 0, 2],
-    };
-    let map = forward.map("ib_replicas_map")?;
-    update(&map, &0u32, &member).doing("setting where packets are forwarded to")?;
-    Ok(forward)
 }
 
 fn frame(kind: Type, tasks: usize) -> Vec<u8> {

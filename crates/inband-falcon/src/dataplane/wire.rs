@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use super::c;
 use inband_ground::auth::Digest;
 use inband_ground::wire::{
-    checked, u16_at, u32_at, u64_at, unpadded, Common, HEADER_LEN_BYTES, VALUE_LEN_MAX_BYTES,
+    checked, u16_at, u32_at, u64_at, unpadded, HEADER_LEN_BYTES, VALUE_LEN_MAX_BYTES,
 };
 
 pub use inband_ground::wire::ParseError;
@@ -23,106 +23,68 @@ pub const RESOURCES: u8 = c::IB_FALCON_QUEUES_MAX as u8;
 /// Executors of a worker, at most.
 pub const EXECUTORS: u32 = c::IB_FALCON_EXECUTORS;
 
-/// Message types; see `falcon/wire.h` for who sends which to whom.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-#[allow(missing_docs)]
-pub enum Type {
-    Submit = c::IB_FALCON_SUBMIT as u8,
-    SubmitReply = c::IB_FALCON_SUBMIT_REPLY as u8,
-    Pull = c::IB_FALCON_PULL as u8,
-    Task = c::IB_FALCON_TASK as u8,
-    NoTask = c::IB_FALCON_NO_TASK as u8,
-    Nack = c::IB_FALCON_NACK as u8,
-    Host = c::IB_FALCON_HOST as u8,
-}
+inband_ground::message_types!(
+    /// Message types; see `falcon/wire.h` for who sends which to whom.
+    Type {
+        Submit = c::IB_FALCON_SUBMIT,
+        SubmitReply = c::IB_FALCON_SUBMIT_REPLY,
+        Pull = c::IB_FALCON_PULL,
+        Task = c::IB_FALCON_TASK,
+        NoTask = c::IB_FALCON_NO_TASK,
+        Nack = c::IB_FALCON_NACK,
+        Host = c::IB_FALCON_HOST,
+    }
+);
 
 impl Type {
-    /// Every type, in wire order.
-    pub const ALL: [Type; 7] = [
-        Type::Submit,
-        Type::SubmitReply,
-        Type::Pull,
-        Type::Task,
-        Type::NoTask,
-        Type::Nack,
-        Type::Host,
-    ];
-
-    fn from_wire(byte: u8) -> Option<Type> {
-        Type::ALL.into_iter().find(|t| *t as u8 == byte)
-    }
-
     /// Has it room for a task, even without one? An answer is the packet rewritten.
     fn has_room(self) -> bool {
         matches!(self, Type::Submit | Type::Pull)
     }
 }
 
-/// Flag bits; see `falcon/wire.h`.
-#[allow(missing_docs)]
-pub mod flag {
-    use super::c;
-    pub const PARK: u16 = c::IB_FALCON_F_PARK as u16;
-    pub const REPEATED: u16 = c::IB_FALCON_F_REPEATED as u16;
-    pub const ORIGIN: u16 = c::IB_FALCON_F_ORIGIN as u16;
-    pub const FULL: u16 = c::IB_FALCON_F_FULL as u16;
-    pub const USER_FULL: u16 = c::IB_FALCON_F_USER_FULL as u16;
-    pub const PARKED: u16 = c::IB_FALCON_F_PARKED as u16;
-}
+inband_ground::flag_bits!(
+    /// Flag bits; see `falcon/wire.h`.
+    flag {
+        PARK = c::IB_FALCON_F_PARK,
+        REPEATED = c::IB_FALCON_F_REPEATED,
+        ORIGIN = c::IB_FALCON_F_ORIGIN,
+        FULL = c::IB_FALCON_F_FULL,
+        USER_FULL = c::IB_FALCON_F_USER_FULL,
+        PARKED = c::IB_FALCON_F_PARKED,
+    }
+);
 
 /// No address: of packets in which the scheduler has noted none.
 pub const NO_CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
 
-/// The header in host order. Field meanings are those of `struct ib_falcon_header`; `count` and the
-/// digest are made of the tasks when it is emitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Header {
-    pub kind: Type,
-    pub flags: u16,
-    pub set: u16,
-    pub node: u16,
-    pub incarnation: u64,
-    pub user: u32,
-    pub job: u32,
-    pub client: SocketAddrV4,
-    pub queue: u8,
-    pub executor: u32,
-    pub worker_incarnation: u32,
-    pub pull_seq: u64,
-    pub taken: u64,
-    pub submit_seq: u64,
-    pub tail: u32,
-    pub head: u32,
-}
+inband_ground::header!(
+    /// The header in host order. Field meanings are those of `struct ib_falcon_header`; `count` and the
+    /// digest are made of the tasks when it is emitted.
+    Header of c::ib_falcon_header, Type, set {
+        incarnation: u64,
+        user: u32,
+        job: u32,
+        client: SocketAddrV4 = client_address client_port,
+        queue: u8,
+        executor: u32,
+        worker_incarnation: u32,
+        pull_seq: u64,
+        taken: u64,
+        submit_seq: u64,
+        tail: u32,
+        head: u32,
+    }
+);
 
 impl Header {
     /// A header with everything else zero.
     pub fn new(kind: Type, set: u16, node: u16) -> Header {
         Header {
-            kind,
-            flags: 0,
             set,
             node,
-            incarnation: 0,
-            user: 0,
-            job: 0,
-            client: NO_CLIENT,
-            queue: 0,
-            executor: 0,
-            worker_incarnation: 0,
-            pull_seq: 0,
-            taken: 0,
-            submit_seq: 0,
-            tail: 0,
-            head: 0,
+            ..Header::of(kind)
         }
-    }
-
-    /// Are all of these flags set?
-    pub fn has(&self, flags: u16) -> bool {
-        self.flags & flags == flags
     }
 }
 
@@ -292,7 +254,7 @@ impl<'a> Tasks<'a> {
 /// numbers that depend on the scheduler.
 pub fn parse(packet: &[u8]) -> Result<(Header, Tasks<'_>), ParseError> {
     let (byte, value) = checked(packet)?;
-    let kind = Type::from_wire(byte).ok_or(ParseError::Type(byte))?;
+    let kind = Type::from_wire(byte)?;
     unpadded(packet, value)?;
     let count = match kind {
         Type::Pull => 0,
@@ -306,33 +268,15 @@ pub fn parse(packet: &[u8]) -> Result<(Header, Tasks<'_>), ParseError> {
     if count > TASKS_MAX || value.len() != room * TASK_LEN_BYTES {
         return Err(length);
     }
-    let client = Ipv4Addr::from(u32_at(packet, offset!(client_address)));
-    let header = Header {
-        kind,
-        flags: u16_at(packet, offset!(flags)),
-        set: u16_at(packet, offset!(set)),
-        node: u16_at(packet, offset!(node)),
-        incarnation: u64_at(packet, offset!(incarnation)),
-        user: u32_at(packet, offset!(user)),
-        job: u32_at(packet, offset!(job)),
-        client: SocketAddrV4::new(client, u16_at(packet, offset!(client_port))),
-        queue: packet[offset!(queue)],
-        executor: u32_at(packet, offset!(executor)),
-        worker_incarnation: u32_at(packet, offset!(worker_incarnation)),
-        pull_seq: u64_at(packet, offset!(pull_seq)),
-        taken: u64_at(packet, offset!(taken)),
-        submit_seq: u64_at(packet, offset!(submit_seq)),
-        tail: u32_at(packet, offset!(tail)),
-        head: u32_at(packet, offset!(head)),
-    };
-    Ok((header, Tasks(&value[..count * TASK_LEN_BYTES])))
+    let tasks = Tasks(&value[..count * TASK_LEN_BYTES]);
+    Ok((Header::read(kind, packet), tasks))
 }
 
 /// Split a packet between processes into what it says, and the digest of that. `None`: it is none.
 pub fn parse_host(packet: &[u8]) -> Option<(&[u8], u64)> {
     let (byte, value) = checked(packet).ok()?;
     unpadded(packet, value).ok()?;
-    let is_host = Type::from_wire(byte) == Some(Type::Host);
+    let is_host = Type::from_wire(byte) == Ok(Type::Host);
     is_host.then(|| (value, u64_at(packet, offset!(digest))))
 }
 
@@ -352,14 +296,7 @@ pub fn emit_host(set: u16, node: u16, value: &[u8], digest: u64, out: &mut Vec<u
     assert!(value.len() <= VALUE_LEN_MAX_BYTES, "it fits one packet");
     let start = out.len();
     out.resize(start + HEADER_LEN_BYTES, 0);
-    let common = Common {
-        kind: Type::Host as u8,
-        flags: 0,
-        partition: set,
-        node,
-        value_len_bytes: value.len() as u16,
-    };
-    common.put(&mut out[start..]);
+    Header::new(Type::Host, set, node).write(&mut out[start..], value.len());
     let at = start + offset!(digest);
     out[at..at + 8].copy_from_slice(&digest.to_be_bytes());
     out.extend_from_slice(value);
@@ -376,32 +313,10 @@ pub fn emit(header: &Header, tasks: &[Task], out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + HEADER_LEN_BYTES + value_len_bytes, 0);
     let (h, value) = out[start..].split_at_mut(HEADER_LEN_BYTES);
-    let common = Common {
-        kind: header.kind as u8,
-        flags: header.flags,
-        partition: header.set,
-        node: header.node,
-        value_len_bytes: value_len_bytes as u16,
-    };
-    common.put(h);
-    let mut put = |at: usize, bytes: &[u8]| h[at..at + bytes.len()].copy_from_slice(bytes);
-    put(offset!(incarnation), &header.incarnation.to_be_bytes());
-    put(offset!(user), &header.user.to_be_bytes());
-    put(offset!(job), &header.job.to_be_bytes());
-    put(offset!(client_address), &header.client.ip().octets());
-    put(offset!(client_port), &header.client.port().to_be_bytes());
-    put(offset!(count), &[tasks.len() as u8]);
-    put(offset!(queue), &[header.queue]);
-    put(offset!(executor), &header.executor.to_be_bytes());
-    let worker_incarnation = header.worker_incarnation.to_be_bytes();
-    put(offset!(worker_incarnation), &worker_incarnation);
-    put(offset!(pull_seq), &header.pull_seq.to_be_bytes());
-    put(offset!(taken), &header.taken.to_be_bytes());
-    put(offset!(submit_seq), &header.submit_seq.to_be_bytes());
-    put(offset!(tail), &header.tail.to_be_bytes());
-    put(offset!(head), &header.head.to_be_bytes());
+    header.write(h, value_len_bytes);
+    h[offset!(count)] = tasks.len() as u8;
     let digest = tasks.iter().fold(0, |digest, task| digest ^ task.digest);
-    put(offset!(digest), &digest.to_be_bytes());
+    h[offset!(digest)..][..8].copy_from_slice(&digest.to_be_bytes());
     for (bytes, task) in value.chunks_exact_mut(TASK_LEN_BYTES).zip(tasks) {
         bytes.copy_from_slice(&task.to_bytes());
     }

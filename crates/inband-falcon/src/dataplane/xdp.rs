@@ -6,23 +6,16 @@
 //! ([`FalconRegisters::register`]), and it sends on a task for an executor whose hardware address the
 //! kernel does not know ([`forward_of`]).
 
-use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::ops::Deref;
 
-use super::c;
 use super::objects;
 use super::{wire, Falcon, FalconConfig, FalconRegisters, EXECUTORS};
 use inband_ground::auth::Keys;
-use inband_ground::xdp::attach::{check_address, find_link, Alone};
-use inband_ground::xdp::error::{Doing, XdpError};
-use inband_ground::xdp::lost;
-use inband_ground::xdp::maps::{map_array, update};
-use inband_ground::xdp::netlink::Netlink;
-use inband_ground::xdp::probe::check_kernel;
-use inband_ground::xdp::programs::{counters_of, load_object, Loaded, Settings};
-use inband_ground::xdp::{wire_address, wire_port, XdpMode};
+use inband_ground::xdp::alone::{Attached, HostSpec, Program};
+use inband_ground::xdp::attach::open_link;
+use inband_ground::xdp::error::XdpError;
+use inband_ground::xdp::XdpMode;
 
 pub use inband_ground::xdp::forwarding::{allow_forwarding, may_look_up_clients};
 
@@ -45,137 +38,62 @@ pub struct FalconXdpSpec {
     pub keys: Option<Keys>,
 }
 
-impl FalconXdpSpec {
-    fn check(&self) -> Result<(), XdpError> {
-        if self.node == 0 || self.node == u8::MAX {
-            let node = self.node;
-            return Err(XdpError::Spec(format!("node {node} is not one of 1..=254")));
-        }
-        self.config.validate().map_err(XdpError::Spec)
-    }
-
-    pub(crate) fn settings(&self) -> Settings {
-        let common = c::ib_settings {
-            node: u32::from(self.node),
-            partitions: self.config.sets as u32,
-            address: wire_address(self.address),
-            loop_ifindex: 0,
-            generic: u32::from(self.mode == XdpMode::Generic),
-            port: wire_port(self.address),
-            authenticated: u16::from(self.keys.is_some()),
-        };
-        Settings::new(common, &self.config.raw(self.incarnation))
-    }
-}
-
 /// The program without an interface.
-pub(crate) struct FalconProgram {
-    pub loaded: Loaded,
-    pub registers: Arc<FalconRegisters>,
-    counters: OwnedFd,
-}
+pub type FalconProgram = Program<Falcon, FalconRegisters>;
 
-impl FalconProgram {
-    /// Load a build of it.
-    pub fn load(object: &[u8], spec: &FalconXdpSpec) -> Result<FalconProgram, XdpError> {
-        spec.check()?;
-        let config = spec.config;
+impl FalconXdpSpec {
+    /// Load a build of the program, without an interface.
+    pub fn program(&self, object: &[u8]) -> Result<FalconProgram, XdpError> {
+        let config = self.config;
+        config.validate().map_err(XdpError::Spec)?;
+        let host = HostSpec {
+            node: self.node,
+            address: self.address,
+            mode: self.mode,
+            keys: self.keys,
+        };
         let sizes = [
             ("ib_falcon_sets_map", config.sets),
             ("ib_slots_map", config.sets * config.slots),
             ("ib_workers_map", config.sets * config.groups()),
             ("ib_executors_map", config.sets * config.workers * EXECUTORS),
         ];
-        let loaded = load_object("falcon", object, Some(&spec.settings()), &sizes, &[])?;
-        let [(_, sets), (_, slots), (_, groups), (_, executors)] = sizes;
-        let registers = FalconRegisters {
-            sets: map_array(loaded.map("ib_falcon_sets_map")?.as_fd(), sets)?,
-            slots: map_array(loaded.map("ib_slots_map")?.as_fd(), slots)?,
-            groups: map_array(loaded.map("ib_workers_map")?.as_fd(), groups)?,
-            executors: map_array(loaded.map("ib_executors_map")?.as_fd(), executors)?,
-            config,
-        };
-        let program = FalconProgram {
-            counters: loaded.map("ib_counters_map")?,
-            registers: Arc::new(registers),
-            loaded,
-        };
-        if let Some(keys) = &spec.keys {
-            program.set_keys(keys)?;
-        }
-        Ok(program)
-    }
-
-    pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
-        update(&self.loaded.map("ib_keys_map")?, &0u32, keys.raw()).doing("setting the keys")
-    }
-
-    pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
-        counters_of::<Falcon>(&self.counters)
+        let settings = host.settings(config.sets, &config.raw(self.incarnation))?;
+        Program::load("falcon", object, &host, settings, &sizes, |loaded| {
+            Ok(FalconRegisters {
+                sets: loaded.registers("ib_falcon_sets_map")?,
+                slots: loaded.registers("ib_slots_map")?,
+                groups: loaded.registers("ib_workers_map")?,
+                executors: loaded.registers("ib_executors_map")?,
+                config,
+            })
+        })
     }
 }
 
 /// A Falcon scheduler in the kernel. Dropping it detaches it.
-pub struct FalconXdp {
-    // The attachment goes before the program.
-    attached: Alone,
-    program: FalconProgram,
-    spec: FalconXdpSpec,
-}
+pub struct FalconXdp(Attached<Falcon, FalconRegisters>);
 
 impl FalconXdp {
     /// Load the program and attach it.
     pub fn load(spec: FalconXdpSpec) -> Result<FalconXdp, XdpError> {
-        spec.check()?;
-        check_kernel(spec.mode)?;
-        let netlink = Netlink::open().doing("opening a netlink socket")?;
-        let link = find_link(&netlink, &spec.interface)?;
-        check_address(&spec.interface, *spec.address.ip())?;
-        let program = FalconProgram::load(objects::FALCON, &spec)?;
-        let settings = spec.settings();
-        let attached = Alone::attach(
-            &program.loaded,
-            &settings,
-            &link,
-            &spec.interface,
-            spec.mode,
-        )?;
-        Ok(FalconXdp {
-            attached,
-            program,
-            spec,
-        })
-    }
-
-    /// The registers, shared with the program; whoever holds them may outlive it.
-    pub fn registers(&self) -> &Arc<FalconRegisters> {
-        &self.program.registers
-    }
-
-    /// Counters by name, summed over the CPUs, those that are not zero.
-    pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
-        let mut counters = self.program.counters()?;
-        lost::add(&self.attached.lost, &mut counters)?;
-        Ok(counters)
-    }
-
-    /// Other keys from now on. Without keys at the start there are none.
-    pub fn set_keys(&mut self, keys: Keys) -> Result<(), XdpError> {
-        if self.spec.keys.is_some() {
-            self.program.set_keys(&keys)?;
-            self.spec.keys = Some(keys);
-        }
-        Ok(())
+        spec.config.validate().map_err(XdpError::Spec)?;
+        let (_, link) = open_link(&spec.interface, *spec.address.ip(), spec.mode)?;
+        let program = spec.program(objects::FALCON)?;
+        program.attach_to(&link, &spec.interface).map(FalconXdp)
     }
 
     /// Bytes of memory that the registers take.
     pub fn memory_bytes(&self) -> usize {
-        self.program.registers.memory_bytes()
+        self.registers().memory_bytes()
     }
+}
 
-    /// What was loaded.
-    pub fn spec(&self) -> &FalconXdpSpec {
-        &self.spec
+impl Deref for FalconXdp {
+    type Target = Attached<Falcon, FalconRegisters>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }
 

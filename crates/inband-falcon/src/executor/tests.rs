@@ -3,7 +3,7 @@ use crate::task::TaskId;
 use crate::timing::MS;
 
 /// How long clients have to answer.
-const PATIENCE_NS: Nanos = 300 * MS;
+const CLIENT_TIMEOUT_NS: Nanos = 300 * MS;
 
 fn attempt(task: u32) -> Attempt {
     let (user, job) = (1, 1);
@@ -25,7 +25,7 @@ fn entry(task: u32, desc: &[u8]) -> Entry {
 
 fn new() -> Executor<&'static str> {
     let timing = ExecutorTiming {
-        client_silent_ns: PATIENCE_NS,
+        client_silent_ns: CLIENT_TIMEOUT_NS,
         lease_ns: 100 * MS,
         ..ExecutorTiming::default()
     };
@@ -41,12 +41,12 @@ fn output() -> Outcome {
 #[test]
 fn a_task_that_brings_its_work_runs_at_once_and_the_next_is_pulled() {
     let mut executor = new();
-    executor.on_task(MS, 1, "client", entry(0, b"work"), PATIENCE_NS);
+    executor.on_task(MS, 1, "client", entry(0, b"work"), CLIENT_TIMEOUT_NS);
     let run = Action::Run(attempt(0), Payload::Inline(b"work".to_vec()));
     let started = Action::Tell("client", ToClient::Started(attempt(0)));
     assert_eq!(executor.actions(), [run, started]);
     // The answer to the PULL that was sent twice.
-    executor.on_task(MS, 1, "client", entry(0, b"work"), PATIENCE_NS);
+    executor.on_task(MS, 1, "client", entry(0, b"work"), CLIENT_TIMEOUT_NS);
     assert_eq!(executor.actions(), []);
     executor.tick(101 * MS);
     let lease = Action::Tell("client", ToClient::Lease(attempt(0)));
@@ -54,14 +54,14 @@ fn a_task_that_brings_its_work_runs_at_once_and_the_next_is_pulled() {
     executor.finished(150 * MS, output(), true);
     let keep = Action::Keep("client", attempt(0), output());
     assert_eq!(executor.actions(), [Action::Pull { pull_seq: 2 }, keep]);
-    executor.on_task(151 * MS, 1, "client", entry(0, b"work"), PATIENCE_NS);
+    executor.on_task(151 * MS, 1, "client", entry(0, b"work"), CLIENT_TIMEOUT_NS);
     assert_eq!(executor.actions(), [], "that one was of the last PULL");
 }
 
 #[test]
 fn kept_work_is_asked_for_until_it_comes() {
     let mut executor = new();
-    executor.on_task(0, 1, "client", entry(0, b""), PATIENCE_NS);
+    executor.on_task(0, 1, "client", entry(0, b""), CLIENT_TIMEOUT_NS);
     let started = Action::Tell("client", ToClient::Started(attempt(0)));
     assert_eq!(executor.actions(), std::slice::from_ref(&started));
     executor.tick(10 * MS);
@@ -80,7 +80,7 @@ fn kept_work_is_asked_for_until_it_comes() {
 #[test]
 fn a_silent_client_gets_nothing_done() {
     let mut executor = new();
-    executor.on_task(0, 1, "client", entry(0, b""), PATIENCE_NS);
+    executor.on_task(0, 1, "client", entry(0, b""), CLIENT_TIMEOUT_NS);
     let mut now = 0;
     while executor.counters().clients_silent == 0 {
         now = executor.due();
@@ -100,14 +100,14 @@ fn a_silent_client_gets_nothing_done() {
 #[test]
 fn a_client_that_asks_to_be_waited_for_is_for_a_while() {
     let mut executor = new();
-    executor.on_task(0, 1, "client", entry(0, b""), PATIENCE_NS);
+    executor.on_task(0, 1, "client", entry(0, b""), CLIENT_TIMEOUT_NS);
     let mut now = 0;
     while executor.asks().is_some() {
         now = executor.due();
         executor.tick(now);
         executor.on_client(now, &"client", ToExecutor::NotYet(attempt(0)));
     }
-    assert_eq!(now, PATIENCE_MAX * PATIENCE_NS);
+    assert_eq!(now, CLIENT_TIMEOUTS_MAX * CLIENT_TIMEOUT_NS);
     let counters = executor.counters();
     assert_eq!((counters.clients_silent, counters.clients_busy), (0, 1));
     assert!(!executor.actions().contains(&Action::Silent("client")));
@@ -116,13 +116,13 @@ fn a_client_that_asks_to_be_waited_for_is_for_a_while() {
 #[test]
 fn what_is_revoked_is_not_begun_or_stopped() {
     let mut executor = new();
-    executor.on_task(0, 1, "client", entry(0, b""), PATIENCE_NS);
+    executor.on_task(0, 1, "client", entry(0, b""), CLIENT_TIMEOUT_NS);
     executor.actions();
     let revoked = |task| ToExecutor::Revoked(attempt(task));
     executor.on_client(1, &"client", revoked(0));
     assert_eq!(executor.actions(), [Action::Pull { pull_seq: 2 }]);
 
-    executor.on_task(2, 2, "client", entry(1, b"work"), PATIENCE_NS);
+    executor.on_task(2, 2, "client", entry(1, b"work"), CLIENT_TIMEOUT_NS);
     executor.actions();
     executor.on_client(3, &"client", revoked(0));
     assert_eq!(executor.actions(), [], "that is another one");

@@ -40,7 +40,7 @@ impl Silent {
     }
 
     /// How long an executor waits for the client's answer about this task; 0: it does not ask.
-    pub fn patience_ns(&self, now: Nanos, client: &SocketAddrV4, of: Attempt) -> Nanos {
+    pub fn client_timeout_ns(&self, now: Nanos, client: &SocketAddrV4, of: Attempt) -> Nanos {
         match self.skip_until.get(client) {
             // A client that submits a task again lives, even if it cannot be reached from here. This worker must not take
             // such tasks faster than those that can reach it.

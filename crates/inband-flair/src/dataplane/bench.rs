@@ -101,7 +101,7 @@ fn cost(case: &Case, authenticated: bool) -> Result<FlairCost, XdpError> {
         Ok::<Loaded, XdpError>(driver)
     };
     let alone = driving(None)?;
-    let (routed, forwarded) = (driving(Some(rig.program()))?, driving(Some(&forward))?);
+    let (routed, forwarded) = (driving(Some(rig.loaded()))?, driving(Some(&forward))?);
     let [driver_ns, routed_ns, forwarded_ns] = in_turns([
         &mut || time(&alone, &frame),
         &mut || {

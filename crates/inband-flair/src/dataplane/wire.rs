@@ -1,114 +1,72 @@
 //! Packets of FLAIR: the header of `flair/wire.h` in host order, the key and the data behind it.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 
 use super::c;
-use crate::dataplane::NO_CLIENT;
-use inband_ground::wire::{
-    checked, u16_at, u32_at, u64_at, unpadded, Common, HEADER_LEN_BYTES, VALUE_LEN_MAX_BYTES,
-};
+use inband_ground::wire::{checked, u16_at, unpadded, HEADER_LEN_BYTES, VALUE_LEN_MAX_BYTES};
 
 pub use inband_ground::wire::{digest, ParseError};
 
 /// Digest of a packet without data.
 pub const NO_DATA_DIGEST: u64 = c::IB_FLAIR_NO_DATA_DIGEST;
 
-/// Message types; see `flair/wire.h` for who sends which to whom.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-#[allow(missing_docs)]
-pub enum Type {
-    Read = c::IB_FLAIR_READ as u8,
-    Write = c::IB_FLAIR_WRITE as u8,
-    ReadReply = c::IB_FLAIR_READ_REPLY as u8,
-    WriteReply = c::IB_FLAIR_WRITE_REPLY as u8,
-    Heartbeat = c::IB_FLAIR_HEARTBEAT as u8,
-    Install = c::IB_FLAIR_INSTALL as u8,
-    Nack = c::IB_FLAIR_NACK as u8,
-}
-
-impl Type {
-    /// Every type, in wire order.
-    pub const ALL: [Type; 7] = [
-        Type::Read,
-        Type::Write,
-        Type::ReadReply,
-        Type::WriteReply,
-        Type::Heartbeat,
-        Type::Install,
-        Type::Nack,
-    ];
-
-    fn from_wire(byte: u8) -> Option<Type> {
-        Type::ALL.into_iter().find(|t| *t as u8 == byte)
+inband_ground::message_types!(
+    /// Message types; see `flair/wire.h` for who sends which to whom.
+    Type {
+        Read = c::IB_FLAIR_READ,
+        Write = c::IB_FLAIR_WRITE,
+        ReadReply = c::IB_FLAIR_READ_REPLY,
+        WriteReply = c::IB_FLAIR_WRITE_REPLY,
+        Heartbeat = c::IB_FLAIR_HEARTBEAT,
+        Install = c::IB_FLAIR_INSTALL,
+        Nack = c::IB_FLAIR_NACK,
     }
-}
+);
 
-/// Flag bits; see `flair/wire.h`.
-#[allow(missing_docs)]
-pub mod flag {
-    use super::c;
-    pub const DELETE: u16 = c::IB_FLAIR_F_DELETE as u16;
-    pub const OPEN: u16 = c::IB_FLAIR_F_OPEN as u16;
-    pub const LEADER_AVOIDANCE: u16 = c::IB_FLAIR_F_LEADER_AVOIDANCE as u16;
-    pub const STABLE: u16 = c::IB_FLAIR_F_STABLE as u16;
-    pub const REFUSED: u16 = c::IB_FLAIR_F_REFUSED as u16;
-    pub const MISSING: u16 = c::IB_FLAIR_F_MISSING as u16;
-    pub const REFRESH: u16 = c::IB_FLAIR_F_REFRESH as u16;
-    pub const NEUTRALISE: u16 = c::IB_FLAIR_F_NEUTRALISE as u16;
-    pub const ANSWER: u16 = c::IB_FLAIR_F_ANSWER as u16;
-}
+inband_ground::flag_bits!(
+    /// Flag bits; see `flair/wire.h`.
+    flag {
+        DELETE = c::IB_FLAIR_F_DELETE,
+        OPEN = c::IB_FLAIR_F_OPEN,
+        LEADER_AVOIDANCE = c::IB_FLAIR_F_LEADER_AVOIDANCE,
+        STABLE = c::IB_FLAIR_F_STABLE,
+        REFUSED = c::IB_FLAIR_F_REFUSED,
+        MISSING = c::IB_FLAIR_F_MISSING,
+        REFRESH = c::IB_FLAIR_F_REFRESH,
+        NEUTRALISE = c::IB_FLAIR_F_NEUTRALISE,
+        ANSWER = c::IB_FLAIR_F_ANSWER,
+    }
+);
 
-/// The header in host order. Field meanings and units are those of `struct ib_flair_header`; in
-/// HEARTBEAT and INSTALL some have another, for which there are functions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Header {
-    pub kind: Type,
-    pub flags: u16,
-    pub set: u16,
-    pub node: u16,
-    pub term: u32,
-    /// Noted by the switch, which gets it from the packet's source address.
-    pub client: SocketAddrV4,
-    pub session: u64,
-    pub seq: u64,
-    pub log_index: u64,
-    pub key_hash: u64,
-    pub client_id: u64,
-    pub client_seq: u64,
-    pub followers: u8,
-    pub replica: u8,
-    pub window: u16,
-    pub digest: u64,
-}
+inband_ground::header!(
+    /// The header in host order. Field meanings and units are those of `struct ib_flair_header`; in
+    /// HEARTBEAT and INSTALL some have another, for which there are functions.
+    Header of c::ib_flair_header, Type, set {
+        term: u32,
+        /// Noted by the switch, which gets it from the packet's source address.
+        client: SocketAddrV4 = client_address client_port,
+        session: u64,
+        seq: u64,
+        log_index: u64,
+        key_hash: u64,
+        client_id: u64,
+        client_seq: u64,
+        followers: u8,
+        replica: u8,
+        window: u16,
+        digest: u64,
+    }
+);
 
 impl Header {
     /// A header with everything else zero, and the digest of no data.
     pub fn new(kind: Type, set: u16, node: u16) -> Header {
         Header {
-            kind,
-            flags: 0,
             set,
             node,
-            term: 0,
-            client: NO_CLIENT,
-            session: 0,
-            seq: 0,
-            log_index: 0,
-            key_hash: 0,
-            client_id: 0,
-            client_seq: 0,
-            followers: 0,
-            replica: 0,
-            window: 0,
             digest: NO_DATA_DIGEST,
+            ..Header::of(kind)
         }
-    }
-
-    /// Are all of these flags set?
-    pub fn has(&self, flags: u16) -> bool {
-        self.flags & flags == flags
     }
 
     /// HEARTBEAT, INSTALL: the switch's incarnation.
@@ -153,7 +111,7 @@ macro_rules! offset {
 /// of numbers that depend on the switch.
 pub fn parse(packet: &[u8]) -> Result<(Header, &[u8], &[u8]), ParseError> {
     let (byte, value) = checked(packet)?;
-    let kind = Type::from_wire(byte).ok_or(ParseError::Type(byte))?;
+    let kind = Type::from_wire(byte)?;
     unpadded(packet, value)?;
     let key_len_bytes = usize::from(u16_at(packet, offset!(key_len_bytes)));
     let (key, data) = value
@@ -162,26 +120,7 @@ pub fn parse(packet: &[u8]) -> Result<(Header, &[u8], &[u8]), ParseError> {
             claimed: key_len_bytes,
             packet: packet.len(),
         })?;
-    let client = Ipv4Addr::from(u32_at(packet, offset!(client_address)));
-    let header = Header {
-        kind,
-        flags: u16_at(packet, offset!(flags)),
-        set: u16_at(packet, offset!(set)),
-        node: u16_at(packet, offset!(node)),
-        term: u32_at(packet, offset!(term)),
-        client: SocketAddrV4::new(client, u16_at(packet, offset!(client_port))),
-        session: u64_at(packet, offset!(session)),
-        seq: u64_at(packet, offset!(seq)),
-        log_index: u64_at(packet, offset!(log_index)),
-        key_hash: u64_at(packet, offset!(key_hash)),
-        client_id: u64_at(packet, offset!(client_id)),
-        client_seq: u64_at(packet, offset!(client_seq)),
-        followers: packet[offset!(followers)],
-        replica: packet[offset!(replica)],
-        window: u16_at(packet, offset!(window)),
-        digest: u64_at(packet, offset!(digest)),
-    };
-    Ok((header, key, data))
+    Ok((Header::read(kind, packet), key, data))
 }
 
 /// Append the packet to `out`.
@@ -197,30 +136,10 @@ pub fn emit(header: &Header, key: &[u8], data: &[u8], out: &mut Vec<u8>) {
     );
     let start = out.len();
     out.resize(start + HEADER_LEN_BYTES, 0);
-    let h = &mut out[start..];
-    let common = Common {
-        kind: header.kind as u8,
-        flags: header.flags,
-        partition: header.set,
-        node: header.node,
-        value_len_bytes: value_len_bytes as u16,
-    };
-    common.put(h);
-    let mut put = |at: usize, bytes: &[u8]| h[at..at + bytes.len()].copy_from_slice(bytes);
-    put(offset!(term), &header.term.to_be_bytes());
-    put(offset!(client_address), &header.client.ip().octets());
-    put(offset!(session), &header.session.to_be_bytes());
-    put(offset!(seq), &header.seq.to_be_bytes());
-    put(offset!(log_index), &header.log_index.to_be_bytes());
-    put(offset!(key_hash), &header.key_hash.to_be_bytes());
-    put(offset!(client_id), &header.client_id.to_be_bytes());
-    put(offset!(client_seq), &header.client_seq.to_be_bytes());
-    put(offset!(client_port), &header.client.port().to_be_bytes());
-    put(offset!(followers), &[header.followers]);
-    put(offset!(replica), &[header.replica]);
-    put(offset!(key_len_bytes), &(key.len() as u16).to_be_bytes());
-    put(offset!(window), &header.window.to_be_bytes());
-    put(offset!(digest), &header.digest.to_be_bytes());
+    let packet = &mut out[start..];
+    header.write(packet, value_len_bytes);
+    let key_len_bytes = (key.len() as u16).to_be_bytes();
+    packet[offset!(key_len_bytes)..][..2].copy_from_slice(&key_len_bytes);
     out.extend_from_slice(key);
     out.extend_from_slice(data);
 }
@@ -240,6 +159,7 @@ pub fn group_of(key_hash: u64, groups: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     fn sample(kind: Type) -> Header {
         Header {

@@ -6,7 +6,7 @@ use crate::timing::Nanos;
 
 /// A time that a switch has told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct SwitchTime {
     /// By the switch's clock.
     pub time_ns: u64,
     /// When it was heard here: later than it was told.
@@ -20,7 +20,7 @@ pub(super) struct Switch {
     /// The highest session that this incarnation is known to have.
     session: u64,
     heard_at: Option<Nanos>,
-    told: Option<Told>,
+    told: Option<SwitchTime>,
     /// By this host's clock: it may serve a session of before, of whichever leader, until then.
     may_serve_until: Nanos,
 }
@@ -46,7 +46,7 @@ impl Switch {
         self.session = self.session.max(header.session);
         let time_ns = header.switch_time_ns();
         if self.told.is_none_or(|told| time_ns > told.time_ns) {
-            self.told = Some(Told { time_ns, at: now });
+            self.told = Some(SwitchTime { time_ns, at: now });
         }
         is_first
     }
@@ -59,7 +59,7 @@ impl Switch {
         self.heard_at
     }
 
-    pub fn told(&self) -> Option<Told> {
+    pub fn told(&self) -> Option<SwitchTime> {
         self.told
     }
 

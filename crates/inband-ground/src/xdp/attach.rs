@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use super::error::{Doing, XdpError};
 use super::lost::Lost;
 use super::netlink::{LinkInfo, Netlink};
+use super::probe::check_kernel;
 use super::programs::{load_object, Loaded, Settings};
 use super::XdpMode;
 use crate::objects;
@@ -132,7 +133,7 @@ pub fn find_link(netlink: &Netlink, name: &str) -> Result<LinkInfo, XdpError> {
 }
 
 /// Peers send to `address`, and only packets to it are taken: the interface must have it.
-pub fn check_address(interface: &str, address: Ipv4Addr) -> Result<(), XdpError> {
+fn check_address(interface: &str, address: Ipv4Addr) -> Result<(), XdpError> {
     let all = nix::ifaddrs::getifaddrs()
         .map_err(io::Error::from)
         .doing("reading the interfaces' addresses")?;
@@ -149,6 +150,20 @@ pub fn check_address(interface: &str, address: Ipv4Addr) -> Result<(), XdpError>
         address,
         there: there.join(", "),
     })
+}
+
+/// The interface that programs are to be attached to in this mode, and a socket to ask about it: the kernel is new enough,
+/// and the interface is there and has the address.
+pub fn open_link(
+    interface: &str,
+    address: Ipv4Addr,
+    mode: XdpMode,
+) -> Result<(Netlink, LinkInfo), XdpError> {
+    check_kernel(mode)?;
+    let netlink = Netlink::open().doing("opening a netlink socket")?;
+    let link = find_link(&netlink, interface)?;
+    check_address(interface, address)?;
+    Ok((netlink, link))
 }
 
 /// A program that is alone on its interface, and in generic mode the one of tc that sends for it.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
 use super::error::{Doing, XdpError};
+use crate::c;
 use crate::registers::Shared;
 use crate::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
 
@@ -58,14 +59,22 @@ impl Drop for Mapping {
     }
 }
 
-/// Map an MMAPABLE array of `count` values.
-pub fn map_array<T>(fd: BorrowedFd<'_>, count: usize) -> Result<Shared<T>, XdpError> {
+/// Map an MMAPABLE array.
+pub(super) fn map_array<T>(fd: BorrowedFd<'_>) -> Result<Shared<T>, XdpError> {
     const {
         assert!(
             size_of::<T>() % 8 == 0,
             "the kernel rounds values up to 8 bytes"
         )
     };
+    let info = info(fd).doing("asking for the size of registers")?;
+    let (count, value_bytes) = (info.max_entries as usize, info.value_size as usize);
+    if value_bytes != size_of::<T>() {
+        let expected = size_of::<T>();
+        return Err(XdpError::Spec(format!(
+            "a register has {value_bytes} bytes instead of {expected}: rebuild inband"
+        )));
+    }
     let len_bytes = (count * size_of::<T>()).next_multiple_of(page_bytes());
     let mapping = Mapping::new(fd, len_bytes, 0, true).doing("mapping registers")?;
     let base = mapping.base.cast::<T>();
@@ -73,54 +82,36 @@ pub fn map_array<T>(fd: BorrowedFd<'_>, count: usize) -> Result<Shared<T>, XdpEr
     Ok(unsafe { Shared::from_raw(base, count, Box::new(mapping)) })
 }
 
-/// Set an element of a map.
-pub fn update<K, V>(map: &OwnedFd, key: &K, value: &V) -> io::Result<()> {
-    // SAFETY: K and V are the map's key and value types: plain structs of the size it was made with.
-    let result = unsafe {
-        libbpf_sys::bpf_map_update_elem(
-            map.as_raw_fd(),
-            (&raw const *key).cast(),
-            (&raw const *value).cast(),
-            0,
-        )
+/// Keys and values of maps as they lie in memory.
+///
+/// # Safety
+/// The type has no padding, and every bit pattern is a value of it.
+pub unsafe trait Plain: Copy {}
+
+/// `plain!(TYPE, ...)`: these are [`Plain`]. For bindgen's structs of integers whose C headers pad by fields.
+#[macro_export]
+macro_rules! plain {
+    ($($type:ty),+ $(,)?) => {
+        // SAFETY: integers and arrays of them, and padding is by fields (checked by `tests/layout.rs`).
+        $(unsafe impl $crate::xdp::maps::Plain for $type {})+
     };
-    if result < 0 {
-        return Err(io::Error::from_raw_os_error(-result));
-    }
-    Ok(())
 }
+pub use crate::plain;
 
-/// An element of a map that has one for every key.
-pub fn lookup<K, V>(map: &OwnedFd, key: &K) -> io::Result<V> {
-    let mut value = std::mem::MaybeUninit::<V>::uninit();
-    // SAFETY: K and V are the map's key and value types: plain structs of the size it was made with.
-    let result = unsafe {
-        libbpf_sys::bpf_map_lookup_elem(
-            map.as_raw_fd(),
-            (&raw const *key).cast(),
-            value.as_mut_ptr().cast(),
-        )
-    };
-    if result < 0 {
-        return Err(io::Error::from_raw_os_error(-result));
-    }
-    // SAFETY: the kernel has written the whole value.
-    Ok(unsafe { value.assume_init() })
-}
+plain!(
+    u32,
+    u64,
+    i32,
+    [u32; 2],
+    c::ib_keys,
+    c::ib_given,
+    c::ib_member,
+    c::ib_group,
+    c::ib_trial
+);
 
-/// Empty an element of a map that may be empty already.
-pub fn delete<K>(map: &OwnedFd, key: &K) -> io::Result<()> {
-    // SAFETY: K is the map's key type: a plain struct of the size it was made with.
-    let result =
-        unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), (&raw const *key).cast()) };
-    if result < 0 && -result != libc::ENOENT {
-        return Err(io::Error::from_raw_os_error(-result));
-    }
-    Ok(())
-}
-
-/// Set an element of an array whose value size is checked.
-pub fn update_bytes(map: &OwnedFd, index: u32, value: &[u8]) -> io::Result<()> {
+/// What the kernel says of a map.
+fn info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_info> {
     // SAFETY: all zero is a valid value of this plain C struct.
     let mut info: libbpf_sys::bpf_map_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libbpf_sys::bpf_map_info>() as u32;
@@ -130,22 +121,90 @@ pub fn update_bytes(map: &OwnedFd, index: u32, value: &[u8]) -> io::Result<()> {
     if result < 0 {
         return Err(io::Error::from_raw_os_error(-result));
     }
-    if info.value_size as usize != value.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
+    Ok(info)
+}
+
+/// Has the map keys and values of these sizes? Those of a per-CPU map are larger than it says.
+fn check_sizes(map: &OwnedFd, key_bytes: usize, value_bytes: usize) -> io::Result<()> {
+    let info = info(map.as_fd())?;
+    let per_cpu = [
+        libbpf_sys::BPF_MAP_TYPE_PERCPU_HASH,
+        libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY,
+        libbpf_sys::BPF_MAP_TYPE_LRU_PERCPU_HASH,
+        libbpf_sys::BPF_MAP_TYPE_PERCPU_CGROUP_STORAGE,
+    ];
+    let sizes = (info.key_size as usize, info.value_size as usize);
+    if sizes == (key_bytes, value_bytes) && !per_cpu.contains(&info.type_) {
+        return Ok(());
     }
-    // SAFETY: an index is the key of an array, and the value has the size that the kernel reads.
-    let result = unsafe {
+    let what = format!(
+        "a map of type {} with keys of {} and values of {} bytes is used with {key_bytes} and {value_bytes}",
+        info.type_, sizes.0, sizes.1
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+}
+
+fn done(result: i32) -> io::Result<()> {
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    Ok(())
+}
+
+/// Set an element of a map.
+pub fn update<K: Plain, V: Plain>(map: &OwnedFd, key: &K, value: &V) -> io::Result<()> {
+    check_sizes(map, size_of::<K>(), size_of::<V>())?;
+    // SAFETY: the kernel reads a key and a value of the sizes that were just checked.
+    done(unsafe {
+        libbpf_sys::bpf_map_update_elem(
+            map.as_raw_fd(),
+            (&raw const *key).cast(),
+            (&raw const *value).cast(),
+            0,
+        )
+    })
+}
+
+/// An element of a map that has one for every key.
+pub fn lookup<K: Plain, V: Plain>(map: &OwnedFd, key: &K) -> io::Result<V> {
+    check_sizes(map, size_of::<K>(), size_of::<V>())?;
+    let mut value = std::mem::MaybeUninit::<V>::uninit();
+    // SAFETY: the kernel reads a key and writes a value of the sizes that were just checked.
+    done(unsafe {
+        libbpf_sys::bpf_map_lookup_elem(
+            map.as_raw_fd(),
+            (&raw const *key).cast(),
+            value.as_mut_ptr().cast(),
+        )
+    })?;
+    // SAFETY: the kernel has written the whole value, and every bit pattern is one.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Empty an element of a map that may be empty already.
+pub fn delete<K: Plain>(map: &OwnedFd, key: &K) -> io::Result<()> {
+    check_sizes(map, size_of::<K>(), info(map.as_fd())?.value_size as usize)?;
+    // SAFETY: the kernel reads a key of the size that was just checked.
+    let result =
+        unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), (&raw const *key).cast()) };
+    if -result == libc::ENOENT {
+        return Ok(());
+    }
+    done(result)
+}
+
+/// Set an element of an array to these bytes.
+pub fn update_bytes(map: &OwnedFd, index: u32, value: &[u8]) -> io::Result<()> {
+    check_sizes(map, size_of::<u32>(), value.len())?;
+    // SAFETY: the kernel reads a key and a value of the sizes that were just checked.
+    done(unsafe {
         libbpf_sys::bpf_map_update_elem(
             map.as_raw_fd(),
             (&raw const index).cast(),
             value.as_ptr().cast(),
             0,
         )
-    };
-    if result < 0 {
-        return Err(io::Error::from_raw_os_error(-result));
-    }
-    Ok(())
+    })
 }
 
 /// A per-CPU counter summed over the CPUs.
@@ -155,18 +214,23 @@ pub fn sum_per_cpu(map: &OwnedFd, key: u32) -> io::Result<u64> {
     if cpus < 0 {
         return Err(io::Error::from_raw_os_error(-cpus));
     }
+    let info = info(map.as_fd())?;
+    let expected = (
+        libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY,
+        size_of::<u64>() as u32,
+    );
+    if (info.type_, info.value_size) != expected {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     let mut values = vec![0u64; cpus as usize];
-    // SAFETY: the kernel writes one u64 per possible CPU.
-    let result = unsafe {
+    // SAFETY: the map is an array with a word per CPU (just checked), and the kernel writes that of each possible CPU.
+    done(unsafe {
         libbpf_sys::bpf_map_lookup_elem(
             map.as_raw_fd(),
             (&raw const key).cast(),
             values.as_mut_ptr().cast(),
         )
-    };
-    if result < 0 {
-        return Err(io::Error::from_raw_os_error(-result));
-    }
+    })?;
     Ok(values.iter().sum())
 }
 
@@ -271,4 +335,40 @@ fn packet_in(room: &[u8]) -> &[u8] {
     let value_len_bytes = usize::from(u16::from_be_bytes([room[at], room[at + 1]]));
     let len_bytes = HEADER_LEN_BYTES + value_len_bytes;
     &room[..len_bytes.min(room.len()).min(PACKET_LEN_MAX_BYTES)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::xdp::programs::load_object;
+
+    /// The kernel reads and writes as many bytes as the map says, whatever the caller has.
+    #[test]
+    fn a_map_takes_only_keys_and_values_of_its_size() {
+        let trial = match load_object("trial", crate::objects::TRIAL, None, &[], &[]) {
+            Err(error @ XdpError::Privilege { .. }) => return inband_testing::not_run(error),
+            other => other.unwrap(),
+        };
+        let state = trial.map("ib_trial_map").unwrap();
+        let generic = load_object("generic", crate::objects::GENERIC, None, &[], &[]).unwrap();
+        let counters = generic.map("ib_counters_map").unwrap();
+        let known: c::ib_trial = lookup(&state, &0u32).unwrap();
+        update(&state, &0u32, &known).unwrap();
+        let refused = [
+            update(&state, &0u32, &7u32),
+            update(&state, &0u64, &known),
+            lookup::<u32, u64>(&state, &0).map(drop),
+            delete(&state, &0u64),
+            update_bytes(&state, 0, &[0; 7]),
+            // It has a word for every CPU.
+            lookup::<u32, u64>(&counters, &0).map(drop),
+            sum_per_cpu(&state, 0).map(drop),
+        ];
+        for (at, result) in refused.into_iter().enumerate() {
+            let kind = result.map_err(|error| error.kind());
+            assert_eq!(kind, Err(io::ErrorKind::InvalidInput), "use {at}");
+        }
+        let few: Result<Shared<u64>, _> = map_array(state.as_fd());
+        assert!(few.is_err());
+    }
 }

@@ -8,10 +8,12 @@ use std::time::Duration;
 use libbpf_rs::{MapCore, ObjectBuilder};
 
 use super::error::{Doing, XdpError};
-use super::maps::{sum_per_cpu, update_bytes};
+use super::maps::{map_array, sum_per_cpu, update, update_bytes};
 use super::refusal;
 use super::rig::TestRun;
+use crate::auth::Keys;
 use crate::c;
+use crate::registers::Shared;
 use crate::System;
 
 const SETTINGS_MAP: &str = ".rodata.settings";
@@ -67,6 +69,11 @@ impl Loaded {
         fd.try_clone().doing("duplicating a descriptor")
     }
 
+    /// The registers in one of its maps (`IB_REGISTERS`), shared with the program.
+    pub fn registers<T, R: From<Shared<T>>>(&self, map: &str) -> Result<R, XdpError> {
+        Ok(map_array(self.map(map)?.as_fd())?.into())
+    }
+
     /// The same program with one of its maps only, under another name: for a program that shares maps
     /// of several others that are called alike.
     pub fn renamed(&self, map: &str, name: &str) -> Result<Loaded, XdpError> {
@@ -75,6 +82,11 @@ impl Loaded {
             program,
             maps: HashMap::from([(name.to_owned(), self.map(map)?)]),
         })
+    }
+
+    /// The keys that packets are checked and signed with, of a program that was built for that.
+    pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
+        update(&self.map("ib_keys_map")?, &0u32, keys.raw()).doing("setting the keys")
     }
 
     /// Set an element of an array.

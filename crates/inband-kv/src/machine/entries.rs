@@ -14,28 +14,28 @@ use crate::store::{execute_stamped, BatchRecords, Outcomes, StoreError, Work};
 impl Machine {
     pub(super) fn take_queued(&mut self, outcomes: &mut Outcomes) {
         let partitions = self.config.partitions;
-        for queued in self.shards[partitions].store.take_queued() {
+        for queued in self.log_states[partitions].store.take_queued() {
             outcomes.commands += 1;
             let number = queued.number;
             let Some(entry) = Entry::new(queued, partitions) else {
                 let reply = Reply::error("ERR malformed command in a value");
                 outcomes.entries.push((number, reply));
-                self.shards[partitions].store.forget_entry(number, &[]);
+                self.log_states[partitions].store.forget_entry(number, &[]);
                 continue;
             };
             self.push_entry(number, entry);
         }
-        self.queue.delivered = self.shards[partitions].store.last_entry();
+        self.queue.delivered = self.log_states[partitions].store.last_entry();
     }
 
     /// Queue an entry for the partitions that have not executed it.
     pub(super) fn push_entry(&mut self, number: u64, entry: Entry) {
-        let shards = &self.shards;
+        let log_states = &self.log_states;
         let waiting: Vec<usize> = entry
             .involved
             .iter()
             .copied()
-            .filter(|partition| shards[*partition].store.done_entry() < number)
+            .filter(|partition| log_states[*partition].store.done_entry() < number)
             .collect();
         if waiting.is_empty() {
             return self.forget(number, &entry);
@@ -45,13 +45,13 @@ impl Machine {
 
     /// An entry was executed everywhere.
     pub(super) fn forget(&mut self, number: u64, entry: &Entry) {
-        let queue = &mut self.shards[self.config.partitions].store;
+        let queue = &mut self.log_states[self.config.partitions].store;
         queue.forget_entry(number, &entry.involved);
         if !entry.is_free {
-            return self.shards[entry.involved[0]].store.forget_redo(number);
+            return self.log_states[entry.involved[0]].store.forget_redo(number);
         }
         for partition in &entry.involved {
-            self.shards[*partition].store.forget_time(number);
+            self.log_states[*partition].store.forget_time(number);
         }
     }
 
@@ -64,7 +64,7 @@ impl Machine {
         let mut has_progress = false;
         while let Some(number) = self.next_entry_at(partition) {
             let entry = &self.queue.entries[&number];
-            let is_done = |p: &usize| self.shards[*p].store.done_entry() >= number;
+            let is_done = |p: &usize| self.log_states[*p].store.done_entry() >= number;
             // Before a crash, or by the peer whose checkpoint some of the stores are.
             let was_executed = match entry.is_free {
                 true => entry.involved.iter().any(is_done),
@@ -88,7 +88,7 @@ impl Machine {
 
     /// The entry that this partition is to execute next at the marker where it stands.
     pub(super) fn next_entry_at(&self, partition: usize) -> Option<u64> {
-        let marker = self.shards[partition].standing?;
+        let marker = self.log_states[partition].standing?;
         if marker > self.queue.delivered {
             return None;
         }
@@ -104,11 +104,11 @@ impl Machine {
     /// Take this partition's part of an entry from the record of its execution.
     pub(super) fn redo(&mut self, number: u64, partition: usize) -> Result<(), StoreError> {
         let lowest = self.queue.entries[&number].involved[0];
-        let redo = self.shards[lowest].store.redo(number, partition)?;
+        let redo = self.log_states[lowest].store.redo(number, partition)?;
         let batch = redo.ok_or(StoreError::Torn { entry: number })?;
         tracing::info!(partition, entry = number, "redone after a crash");
-        let shard = &mut self.shards[partition];
-        shard.store.restore(batch)?;
+        let log_state = &mut self.log_states[partition];
+        log_state.store.restore(batch)?;
         self.leave_marker(partition);
         self.done_at(number, partition);
         Ok(())
@@ -120,21 +120,21 @@ impl Machine {
         let entry = &self.queue.entries[&number];
         let mut now_ms = entry.time_ms;
         for other in &entry.involved {
-            let noted_ms = self.shards[*other].store.noted_time_ms(number)?;
+            let noted_ms = self.log_states[*other].store.noted_time_ms(number)?;
             now_ms = now_ms.max(noted_ms.unwrap_or(0));
         }
-        self.shards[partition].store.entry_done(number, now_ms);
+        self.log_states[partition].store.entry_done(number, now_ms);
         self.done_at(number, partition);
         Ok(())
     }
 
     /// The store may have passed the marker where it stood: look again where it is.
     pub(super) fn leave_marker(&mut self, partition: usize) {
-        let (shard, burst) = (&mut self.shards[partition], &self.bursts[partition]);
-        let next = burst.get(shard.taken).map(|decided| decided.instance);
-        if next == Some(shard.store.applied()) {
-            shard.taken += 1;
-            shard.standing = None;
+        let (log_state, burst) = (&mut self.log_states[partition], &self.bursts[partition]);
+        let next = burst.get(log_state.taken).map(|decided| decided.instance);
+        if next == Some(log_state.store.applied()) {
+            log_state.taken += 1;
+            log_state.standing = None;
         }
     }
 
@@ -145,7 +145,7 @@ impl Machine {
         outcomes: &mut Outcomes,
     ) -> Result<(), StoreError> {
         let entry = self.queue.take(number);
-        let is_done = |p: &usize| self.shards[*p].store.done_entry() >= number;
+        let is_done = |p: &usize| self.log_states[*p].store.done_entry() >= number;
         if entry.involved.iter().any(is_done) {
             return Err(StoreError::Torn { entry: number });
         }
@@ -175,7 +175,7 @@ impl Machine {
             outcomes.entries.push((number, reply));
         }
         for partition in &entry.involved {
-            let store = &mut self.shards[*partition].store;
+            let store = &mut self.log_states[*partition].store;
             if now_ms > entry.time_ms {
                 store.note_time(number, now_ms)?;
             }
@@ -187,10 +187,13 @@ impl Machine {
 
     /// Let somebody look at the stores as they are.
     pub(super) fn show(&mut self, cut: Cut) -> Result<(), StoreError> {
-        for shard in &mut self.shards {
-            shard.store.flush()?;
+        for log_state in &mut self.log_states {
+            log_state.store.flush()?;
         }
-        let dbs = self.shards.iter().map(|shard| shard.store.db().clone());
+        let dbs = self
+            .log_states
+            .iter()
+            .map(|log_state| log_state.store.db().clone());
         cut.show(dbs.collect());
         Ok(())
     }
@@ -203,7 +206,7 @@ impl Machine {
         outcomes: &mut Outcomes,
     ) -> Result<(), StoreError> {
         for partition in &entry.involved {
-            self.shards[*partition].store.flush()?;
+            self.log_states[*partition].store.flush()?;
         }
         let mut batches = empty_batches(entry);
         let reply = self.execute_in(entry, number, now_ms, &mut batches)?;
@@ -211,7 +214,7 @@ impl Machine {
             outcomes.entries.push((number, reply));
         }
         for partition in &entry.involved {
-            self.shards[*partition].store.entry_done(number, now_ms);
+            self.log_states[*partition].store.entry_done(number, now_ms);
         }
         self.write(entry, number, batches, outcomes)
     }
@@ -221,7 +224,7 @@ impl Machine {
         let times = entry
             .involved
             .iter()
-            .map(|p| self.shards[*p].store.time_ms());
+            .map(|p| self.log_states[*p].store.time_ms());
         times.max().unwrap_or(0).max(entry.time_ms)
     }
 
@@ -237,14 +240,14 @@ impl Machine {
         };
         let mut across = Across::new(self.config.partitions);
         let mut clients = Vec::new();
-        for (partition, shard) in self.shards.iter_mut().enumerate() {
+        for (partition, log_state) in self.log_states.iter_mut().enumerate() {
             if entry.involved.binary_search(&partition).is_ok() {
-                shard.store.start()?;
+                log_state.store.start()?;
                 let Work {
                     view,
                     clients: c,
                     meta,
-                } = shard.store.work(now_ms)?;
+                } = log_state.store.work(now_ms)?;
                 across.put(partition, view);
                 clients.push((c, meta));
             }
@@ -269,7 +272,7 @@ impl Machine {
         };
         if entry.is_free {
             for partition in &entry.involved {
-                self.shards[*partition].store.finish();
+                self.log_states[*partition].store.finish();
             }
         }
         Ok(reply)
@@ -287,20 +290,23 @@ impl Machine {
         for (partition, batch) in entry.involved.iter().zip(&mut batches) {
             let is_last = self
                 .queue
-                .is_last_at(*partition, self.shards[*partition].standing);
-            let shard = &mut self.shards[*partition];
-            if let Some(marker) = self.bursts[*partition].get(shard.taken).filter(|_| is_last) {
-                shard.store.pass_marker(&marker, outcomes)?;
+                .is_last_at(*partition, self.log_states[*partition].standing);
+            let log_state = &mut self.log_states[*partition];
+            if let Some(marker) = self.bursts[*partition]
+                .get(log_state.taken)
+                .filter(|_| is_last)
+            {
+                log_state.store.pass_marker(&marker, outcomes)?;
             }
-            shard.store.fill(batch)?;
+            log_state.store.fill(batch)?;
         }
         let (lowest, others) = batches.split_at_mut(1);
         let logs = entry.involved[1..].iter().copied();
-        let store = &self.shards[entry.involved[0]].store;
+        let store = &self.log_states[entry.involved[0]].store;
         store.put_redo(number, logs.zip(others.iter()), &mut lowest[0])?;
         for (at, (partition, batch)) in entry.involved.iter().zip(batches).enumerate() {
             let sync = self.config.sync && at == 0;
-            let store = &mut self.shards[*partition].store;
+            let store = &mut self.log_states[*partition].store;
             store.write(batch, sync)?;
             store.finish();
             self.leave_marker(*partition);
@@ -314,10 +320,10 @@ impl Machine {
             return Ok(());
         };
         self.queue = Queue::new(self.config.partitions);
-        let queue = &self.shards[log].store;
+        let queue = &self.log_states[log].store;
         self.queue.delivered = queue.last_entry();
-        for (shard, removed) in self.shards.iter().zip(queue.last_removed()) {
-            if shard.store.done_entry() < *removed {
+        for (log_state, removed) in self.log_states.iter().zip(queue.last_removed()) {
+            if log_state.store.done_entry() < *removed {
                 return Err(StoreError::Torn { entry: *removed });
             }
         }
@@ -325,11 +331,11 @@ impl Machine {
             let number = queued.number;
             match Entry::new(queued, self.config.partitions) {
                 Some(entry) => self.push_entry(number, entry),
-                None => self.shards[log].store.forget_entry(number, &[]),
+                None => self.log_states[log].store.forget_entry(number, &[]),
             }
         }
         for partition in 0..self.config.partitions {
-            let store = &mut self.shards[partition].store;
+            let store = &mut self.log_states[partition].store;
             // A power cut may have taken entries from the queue whose effects are here: the log
             // delivers them again.
             let delivered = self.queue.delivered;

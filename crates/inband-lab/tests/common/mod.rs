@@ -11,7 +11,7 @@ use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 use inband_lab::{Host, Lab, LabError, LabSpec};
 
 /// Longest wait for a frame that should come.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to listen for a frame that should not come.
 pub const SILENCE: Duration = Duration::from_millis(60);
 pub const PORT: u16 = 7400;
@@ -49,7 +49,7 @@ pub fn in_host<T: Send>(host: &Host, f: impl FnOnce() -> io::Result<T> + Send) -
 /// A process that another test is just starting has a copy of every socket of this one until it runs its program: what was
 /// dropped may be in use for a moment.
 fn once_free<T>(bind: impl Fn() -> io::Result<T>) -> io::Result<T> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         match bind() {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
@@ -64,7 +64,7 @@ pub fn udp(lab: &Lab, host: &str) -> UdpSocket {
     let host = lab.host(host).expect("host");
     let address = host.address();
     let socket = in_host(&host, || once_free(|| UdpSocket::bind((address, PORT))));
-    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("timeout");
     // Room for everything that a released link delivers at once.
     setsockopt(&socket, RcvBufForce, &RECEIVE_BUFFER_BYTES).expect("receive buffer");
     socket
@@ -74,7 +74,7 @@ pub fn tcp_pair(lab: &Lab, from: &str, to: &str) -> (TcpStream, TcpStream) {
     let (from, to) = (lab.host(from).expect("host"), lab.host(to).expect("host"));
     let address = SocketAddr::from((to.address(), PORT));
     let listener = in_host(&to, || once_free(|| TcpListener::bind(address)));
-    let client = in_host(&from, || TcpStream::connect_timeout(&address, PATIENCE));
+    let client = in_host(&from, || TcpStream::connect_timeout(&address, TIMEOUT));
     let (server, _) = listener.accept().expect("accept");
     (client, server)
 }
@@ -99,6 +99,6 @@ pub fn tags_until_silence(socket: &UdpSocket) -> Vec<u32> {
     while let Ok(length) = socket.recv(&mut bytes) {
         tags.push(tag_of(&bytes[..length]));
     }
-    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("timeout");
     tags
 }

@@ -506,13 +506,13 @@ impl RawLimits {
             client_request_s: or(
                 "client_request_s",
                 &self.client_request_s,
-                bounds::CLIENT_PATIENCE_S,
+                bounds::CLIENT_TIMEOUT_S,
                 default.client_request_s,
             )?,
             client_unread_s: or(
                 "client_unread_s",
                 &self.client_unread_s,
-                bounds::CLIENT_PATIENCE_S,
+                bounds::CLIENT_TIMEOUT_S,
                 default.client_unread_s,
             )?,
             client_idle_s: or(

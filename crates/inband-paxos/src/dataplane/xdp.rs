@@ -17,26 +17,16 @@ use std::sync::Arc;
 
 use inband_ground::auth::Keys;
 use inband_ground::xdp::attach::{self, Attachment};
-use inband_ground::xdp::error::Doing;
 use inband_ground::xdp::loopback::Loopback;
 use inband_ground::xdp::lost::{self, Lost};
-use inband_ground::xdp::netlink::{LinkInfo, Netlink};
-use inband_ground::xdp::{nobody, probe, resolve_into, wire_address, wire_port, XdpError, XdpMode};
+use inband_ground::xdp::multicast::{check_peers, Multicast, Uplink};
+use inband_ground::xdp::{wire_address, wire_port, XdpError, XdpMode};
 
 use super::c;
 use super::soft::{Geometry, Registers, Roles};
 use programs::{Build, Programs};
 
-/// A member of a multicast group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
-    /// Its node id.
-    pub node: u8,
-    /// Where it gets Inband's packets.
-    pub address: SocketAddrV4,
-    /// It is this very host: its copy goes through the loopback pair to the roles here.
-    pub local: bool,
-}
+pub use inband_ground::xdp::multicast::{Peer, Unresolved};
 
 /// What to load.
 #[derive(Debug, Clone)]
@@ -65,34 +55,15 @@ pub struct XdpSpec {
     pub keys: Option<Keys>,
 }
 
-/// A peer whose hardware address is not known (yet); copies to it are dropped and counted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unresolved {
-    /// The peer.
-    pub peer: Peer,
-    /// Why.
-    pub why: String,
-}
-
-/// The remote members of a group and what is known of them.
-struct Group {
-    which: c::ib_xdp_group,
-    peers: Vec<Peer>,
-    current: c::ib_group,
-}
-
 /// Roles of this host, running as XDP programs. Dropping it detaches them.
 pub struct XdpHost {
-    // Attachments go before the programs' maps, the loopback pair last.
+    // Attachments go before the programs' maps, the loopback pair (in `multicast`) last.
     attachments: Vec<Attachment>,
     /// What was sent and did not leave; `None`: this kernel does not say.
     lost: Option<Lost>,
     programs: Programs,
-    groups: Vec<Group>,
-    link: LinkInfo,
-    netlink: Netlink,
     spec: XdpSpec,
-    loopback: Option<Loopback>,
+    multicast: Multicast,
 }
 
 impl XdpSpec {
@@ -101,23 +72,8 @@ impl XdpSpec {
         if self.node == 0 || self.node == u8::MAX {
             return no(format!("node {} is not one of 1..=254", self.node));
         }
-        let limits = [
-            ("acceptors", &self.acceptors, c::IB_ACCEPTORS_MAX as usize),
-            ("learners", &self.learners, c::IB_LEARNERS_MAX as usize),
-        ];
-        for (name, peers, limit) in limits {
-            if peers.len() > limit {
-                return no(format!(
-                    "{} {name} are more than the limit of {limit}",
-                    peers.len()
-                ));
-            }
-            if peers.iter().filter(|p| p.local).count() > 1 {
-                return no(format!(
-                    "more than one of the {name} is local; a host has one of each"
-                ));
-            }
-        }
+        check_peers("acceptors", &self.acceptors, c::IB_ACCEPTORS_MAX as usize)?;
+        check_peers("learners", &self.learners, c::IB_LEARNERS_MAX as usize)?;
         let bytes = self.ring_buffer_bytes;
         let min = programs::RING_BUFFER_MIN_BYTES;
         if !bytes.is_power_of_two() || bytes < min || bytes > 1 << 30 {
@@ -133,6 +89,13 @@ impl XdpSpec {
         self.acceptors.iter().chain(&self.learners)
     }
 
+    fn groups(&self) -> [(u32, &[Peer]); 2] {
+        [
+            (c::IB_PAXOS_ACCEPTORS_GROUP, &self.acceptors),
+            (c::IB_PAXOS_LEARNERS_GROUP, &self.learners),
+        ]
+    }
+
     fn needs_loopback(&self) -> bool {
         self.loopback || self.peers().any(|p| p.local)
     }
@@ -143,10 +106,7 @@ impl XdpHost {
     pub fn load(spec: XdpSpec) -> Result<XdpHost, XdpError> {
         spec.check()?;
         spec.geometry.validate().map_err(XdpError::Spec)?;
-        probe::check_kernel(spec.mode)?;
-        let netlink = Netlink::open().doing("opening a netlink socket")?;
-        let link = attach::find_link(&netlink, &spec.interface)?;
-        attach::check_address(&spec.interface, *spec.address.ip())?;
+        let (netlink, link) = attach::open_link(&spec.interface, *spec.address.ip(), spec.mode)?;
         let loopback = if spec.needs_loopback() {
             Some(Loopback::create(&netlink, spec.node, spec.address)?)
         } else {
@@ -170,43 +130,26 @@ impl XdpHost {
         if let Some(keys) = &spec.keys {
             programs.set_keys(keys)?;
         }
-        let groups = [
-            (c::IB_PAXOS_ACCEPTORS_GROUP, &spec.acceptors),
-            (c::IB_PAXOS_LEARNERS_GROUP, &spec.learners),
-        ]
-        .map(|(which, peers)| Group::new(which, peers, &spec, &link, loopback.as_ref()));
         let pair = loopback.iter().flat_map(|l| [l.near.index, l.far.index]);
         let interfaces: Vec<u32> = [link.index].into_iter().chain(pair).collect();
+        let uplink = Uplink {
+            netlink,
+            link,
+            interface: spec.interface.clone(),
+            address: spec.address,
+            mode: spec.mode,
+        };
+        let maps = programs.group_maps()?;
+        let multicast = Multicast::new(maps, uplink, loopback, &spec.groups())?;
         let mut host = XdpHost {
             attachments: Vec::new(),
             lost: Lost::count_or_warn(&interfaces),
             programs,
-            groups: groups.into(),
-            link,
-            netlink,
             spec,
-            loopback,
+            multicast,
         };
-        host.fill_groups()?;
-        host.refresh_neighbours()?;
         host.attach()?;
         Ok(host)
-    }
-
-    fn fill_groups(&self) -> Result<(), XdpError> {
-        for group in &self.groups {
-            let local = group.peers.iter().any(|p| p.local);
-            let near = self.loopback.iter().filter(|_| local).map(|l| l.near.index);
-            let remote = group.peers.iter().filter(|p| !p.local);
-            let devices: Vec<u32> = remote.map(|_| self.link.index).chain(near).collect();
-            let devices = match self.spec.mode {
-                XdpMode::Native => &devices[..],
-                XdpMode::Generic => &[],
-            };
-            self.programs
-                .set_members(group.which, &group.current, devices)?;
-        }
-        Ok(())
     }
 
     /// Send to other members from now on. What is sent while this changes may miss some of them; a
@@ -220,38 +163,13 @@ impl XdpHost {
         let mut spec = self.spec.clone();
         (spec.acceptors, spec.learners) = (acceptors, learners);
         spec.check()?;
-        if spec.needs_loopback() && self.loopback.is_none() {
-            return Err(XdpError::NoLoopback);
-        }
-        let known: Vec<c::ib_member> = self.groups.iter().flat_map(Group::known).collect();
-        let members = [
-            (c::IB_PAXOS_ACCEPTORS_GROUP, &spec.acceptors),
-            (c::IB_PAXOS_LEARNERS_GROUP, &spec.learners),
-        ];
-        let groups = members.map(|(which, peers)| {
-            let mut group = Group::new(which, peers, &spec, &self.link, self.loopback.as_ref());
-            group.take_addresses(&known);
-            group
-        });
-        (self.groups, self.spec) = (groups.into(), spec);
-        self.fill_groups()?;
-        self.refresh_neighbours()?;
+        self.multicast.set_groups(&spec.groups())?;
+        self.spec = spec;
         Ok(())
     }
 
-    /// The loopback pair first, so that nothing is sent to a link without a program.
-    ///
-    /// The pair is native in either mode: generic XDP skips packets that tc has redirected.
     fn attach(&mut self) -> Result<(), XdpError> {
-        let native = XdpMode::Native;
-        let pair = self.loopback.iter().flat_map(|l| {
-            [
-                (&l.near, &l.near_name, native),
-                (&l.far, &l.far_name, native),
-            ]
-        });
-        let links = pair.chain([(&self.link, &self.spec.interface, self.spec.mode)]);
-        for (link, name, mode) in links {
+        for (link, name, mode) in self.multicast.links() {
             if let Some(generic) = &self.programs.generic {
                 self.attachments
                     .push(Attachment::tc_ingress(&generic.program, link.index, name)?);
@@ -324,99 +242,15 @@ impl XdpHost {
     /// confirm them. Call until it returns nothing, and every second or so from then on. Returns the
     /// peers that are not resolved; one that was stays addressed as before.
     pub fn refresh_neighbours(&mut self) -> Result<Vec<Unresolved>, XdpError> {
-        if let Some(pair) = &self.loopback {
-            pair.keep_filter_off()?;
-        }
-        let mut unresolved: Vec<Unresolved> = Vec::new();
-        for group in &mut self.groups {
-            let mut changed = false;
-            let remote = group.peers.iter().filter(|p| !p.local);
-            for (peer, member) in remote.zip(&mut group.current.member) {
-                let address = *peer.address.ip();
-                match resolve_into(
-                    member,
-                    address,
-                    &self.netlink,
-                    &self.link,
-                    &self.spec.interface,
-                ) {
-                    Ok(new) => changed |= new,
-                    Err(why) if unresolved.iter().any(|u| u.peer == *peer && u.why == why) => {}
-                    Err(why) => unresolved.push(Unresolved { peer: *peer, why }),
-                }
-            }
-            if changed {
-                self.programs.set_group(group.which, &group.current)?;
-            }
-        }
-        Ok(unresolved)
+        self.multicast.refresh_neighbours()
     }
 
     /// Hand a packet of this process to this host's own roles. Answers come to the UDP socket bound
     /// to [`XdpSpec::address`], as if from itself.
     pub fn send_local(&self, packet: &[u8]) -> Result<(), XdpError> {
-        self.loopback
-            .as_ref()
+        self.multicast
+            .loopback()
             .ok_or(XdpError::NoLoopback)?
             .send(packet)
-    }
-}
-
-impl Group {
-    fn new(
-        which: c::ib_xdp_group,
-        peers: &[Peer],
-        spec: &XdpSpec,
-        link: &LinkInfo,
-        loopback: Option<&Loopback>,
-    ) -> Group {
-        let unused = nobody(link, spec.address);
-        let mut current = c::ib_group {
-            count: 0,
-            has_local: 0,
-            local: unused,
-            member: [unused; c::IB_XDP_MEMBERS as usize],
-        };
-        for peer in peers {
-            let member = if peer.local {
-                current.has_local = 1;
-                &mut current.local
-            } else {
-                current.count += 1;
-                &mut current.member[current.count as usize - 1]
-            };
-            member.to_address = wire_address(peer.address);
-            member.to_port = wire_port(peer.address);
-        }
-        if let (1, Some(pair)) = (current.has_local, loopback) {
-            current.local.known = 1;
-            current.local.ifindex = pair.near.index;
-            current.local.from_mac = pair.near.mac;
-            current.local.to_mac = pair.far.mac;
-        }
-        Group {
-            which,
-            peers: peers.to_vec(),
-            current,
-        }
-    }
-}
-
-impl Group {
-    /// Remote members whose hardware addresses are known.
-    fn known(&self) -> Vec<c::ib_member> {
-        let remote = &self.current.member[..self.current.count as usize];
-        remote.iter().filter(|m| m.known == 1).copied().collect()
-    }
-
-    /// Members that were known before have their hardware addresses at once.
-    fn take_addresses(&mut self, known: &[c::ib_member]) {
-        for member in &mut self.current.member[..self.current.count as usize] {
-            let before = known.iter().find(|k| k.to_address == member.to_address);
-            if let Some(before) = before {
-                member.to_mac = before.to_mac;
-                member.known = 1;
-            }
-        }
     }
 }

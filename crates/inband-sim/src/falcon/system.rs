@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use inband_falcon::letters::Letters;
+use inband_falcon::coalescer::Coalescer;
 use inband_falcon::message::Outcome;
 use inband_falcon::packets::{Codec, Peer};
 use inband_falcon::task::Attempt;
@@ -20,7 +20,7 @@ use super::limits::{EVENTS_MAX, FAULTY_NS};
 use super::world::{ClientHost, SchedulerHost, WorkerHost};
 use super::{trace, World};
 use crate::faults::Strike;
-use crate::links::{DrawOrder, LinkSettings};
+use crate::links::{DrawOrder, LinkSettings, Rates};
 use crate::rng::Rng;
 use crate::system::{System, Travel};
 
@@ -65,7 +65,7 @@ pub struct Falcon {
     pub(super) clients: Vec<ClientHost>,
     pub(super) codec: Codec,
     /// What an event has hosts say to each other, by who says it: it leaves when the event is over.
-    pub(super) letters: BTreeMap<Host, Letters>,
+    pub(super) coalescers: BTreeMap<Host, Coalescer>,
     /// Long work and results, by who keeps them and the token.
     pub(super) blobs: BTreeMap<(Host, u64), Vec<u8>>,
     /// Processes started so far, and other numbers that must not come again.
@@ -86,7 +86,7 @@ impl Falcon {
                 Gate::of::<inband_falcon::dataplane::Falcon>(None, 1),
                 Digest::PLAIN,
             ),
-            letters: BTreeMap::new(),
+            coalescers: BTreeMap::new(),
             blobs: BTreeMap::new(),
             numbers: 0,
             is_loaded: true,
@@ -120,9 +120,7 @@ impl System for Falcon {
         let mut world = World::new(seed, layout);
         if !layout.is_calm {
             let rates = &mut world.links.rates;
-            rates.loss_ppm = [0, 1_000, 20_000, 100_000][rng.below(4) as usize];
-            rates.duplicate_ppm = [0, 10_000, 100_000][rng.below(3) as usize];
-            rates.hold_up_ppm = [0, 1_000, 30_000][rng.below(3) as usize];
+            *rates = Rates::draw(&mut rng);
             let flip_ppm = [0, 0, 10_000][rng.below(3) as usize];
             rates.bit_flip_ppm = if layout.may_be_damaged() { flip_ppm } else { 0 };
             world.inject_faults([10 * MS, 30 * MS, 80 * MS][rng.below(3) as usize]);
@@ -248,7 +246,7 @@ impl System for Falcon {
     }
 
     fn after_event(world: &mut World) {
-        world.send_letters();
+        world.send_coalesced();
     }
 
     fn finish(world: &mut World) {

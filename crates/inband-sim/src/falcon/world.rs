@@ -87,17 +87,17 @@ impl World {
 
     /// Say this to another host, together with what else this event brings.
     fn tell(&mut self, from: Host, to: SocketAddrV4, executor: u32, message: &HostMessage) {
-        let letters = self.system.letters.entry(from).or_default();
-        let full = letters.put(&mut self.system.codec, to, executor, message);
+        let coalescer = self.system.coalescers.entry(from).or_default();
+        let full = coalescer.put(&mut self.system.codec, to, executor, message);
         if let (Some(packet), Some(to)) = (full, Host::at(to)) {
             self.send(from, to, packet);
         }
     }
 
-    pub(super) fn send_letters(&mut self) {
+    pub(super) fn send_coalesced(&mut self) {
         let mut packets = Vec::new();
-        for (from, mut letters) in std::mem::take(&mut self.system.letters) {
-            letters.take(&mut self.system.codec, |to, packet| {
+        for (from, mut coalescer) in std::mem::take(&mut self.system.coalescers) {
+            coalescer.take(&mut self.system.codec, |to, packet| {
                 packets.push((from, to, packet.to_vec()));
             });
         }

@@ -5,18 +5,8 @@ use std::collections::BTreeMap;
 use inband_flair::client::Outcome;
 use inband_flair::timing::Nanos;
 
-use super::linearizable::{check, Event};
-
-/// What a request does to its key. Every put has a value of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
-    /// Reads it.
-    Get,
-    /// Sets it.
-    Put(u64),
-    /// Deletes it.
-    Delete,
-}
+pub use crate::linearizable::Act;
+use crate::linearizable::{check, Event};
 
 #[derive(Debug, Clone, Copy)]
 struct Done {

@@ -8,7 +8,6 @@ mod host;
 mod invariant;
 mod layout;
 pub mod limits;
-mod linearizable;
 mod mutation;
 mod settle;
 mod system;

@@ -21,7 +21,7 @@ use super::trace::{self, Happened};
 use super::world::{ClientHost, ReplicaHost};
 use super::{counts, World};
 use crate::faults::Strike;
-use crate::links::LinkSettings;
+use crate::links::{LinkSettings, Rates};
 use crate::rng::Rng;
 use crate::system::{System, Travel};
 
@@ -120,10 +120,7 @@ impl System for Flair {
             layout.groups = layout.groups.max(2);
         }
         let mut world = World::new(seed, layout, options.mutation);
-        let rates = &mut world.links.rates;
-        rates.loss_ppm = [0, 1_000, 20_000, 100_000][rng.below(4) as usize];
-        rates.duplicate_ppm = [0, 10_000, 100_000][rng.below(3) as usize];
-        rates.hold_up_ppm = [0, 1_000, 30_000][rng.below(3) as usize];
+        world.links.rates = Rates::draw(&mut rng);
         world.inject_faults([25 * MS, 60 * MS, 120 * MS][rng.below(3) as usize]);
         world
     }

@@ -15,7 +15,7 @@ use inband_control::configuration::{
     Beginning, Configuration, Epoch, Identity, Member as Node, NodeId, Parts,
 };
 use inband_control::coordinator::Coordinator;
-use inband_control::member::{Fences, Member, MemberConfig, NoteError, Notes};
+use inband_control::member::{Fences, MemberAgent, MemberConfig, NoteError, Notes};
 use inband_control::message::{Message, Order, ReplicaPositions};
 use inband_control::outbox::{Outbox, To};
 use inband_control::registers::RegisterState;
@@ -66,7 +66,7 @@ impl Notes for Durable {
     }
 }
 
-type SimMember = Member<RegisterState<Arc<Registers>>, Durable>;
+type SimMember = MemberAgent<RegisterState<Arc<Registers>>, Durable>;
 
 /// A host's part in the control plane.
 struct Part {
@@ -256,7 +256,11 @@ impl World {
             timing: TIMING,
         };
         let acceptor = registers.map(|registers| RegisterState::new(registers, geometry));
-        part.member = Some(Member::new(config, acceptor, Durable(part.fences.clone())));
+        part.member = Some(MemberAgent::new(
+            config,
+            acceptor,
+            Durable(part.fences.clone()),
+        ));
         part.voting_in = None;
         let kept = part.kept.clone();
         self.with_member(node, node, |member, now, out| {

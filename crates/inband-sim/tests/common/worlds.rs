@@ -38,6 +38,30 @@ pub fn survive<S: System>(first: u64, count: u64, options: &S::Options) -> Summa
     summary
 }
 
+/// Play `count` seeds with something done wrong on purpose, and see what breaks.
+#[allow(dead_code)]
+pub fn broken<S: System>(count: u64, options: &S::Options) -> (Summary, Vec<S::Invariant>) {
+    let seeds = Seeds {
+        first: 1,
+        count: Some(count),
+        jobs: JOBS,
+    };
+    let mut broken = Vec::new();
+    let summary = seeds.play::<S>(
+        options,
+        || false,
+        |report| {
+            broken.extend(
+                report
+                    .violation
+                    .as_ref()
+                    .map(|violation| violation.invariant),
+            )
+        },
+    );
+    (summary, broken)
+}
+
 /// A world in which nothing happens proves nothing: each of these must have happened so often.
 #[allow(dead_code)]
 pub fn must_have_happened(stats: &Stats, names: &[&'static str], least: u64) {

@@ -4,8 +4,8 @@ use anyhow::Result;
 use inband_falcon::scheduler_node::WorkerStatus;
 use prometheus::{IntGaugeVec, Opts, Registry};
 
-use super::status::SchedulerStatus;
 use crate::metrics::{signed, text};
+use inband_cluster::falcon::status::SchedulerStatus;
 
 /// What a scheduler says of itself, in names that begin with `inband_falcon_`.
 pub fn encode(status: &SchedulerStatus) -> Result<Vec<u8>> {

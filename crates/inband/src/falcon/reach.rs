@@ -1,7 +1,7 @@
 //! How clients and workers find their cluster: by its scheduler's address and key file, or in a directory on this
 //! machine.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 
 use anyhow::{ensure, Context, Result};
@@ -10,20 +10,21 @@ use inband_ground::auth::{Digest, Keys};
 use inband_host::key_file::KeyFile;
 use inband_host::namespace::enter;
 
-use super::status::Door;
-use super::{remote, DEFAULT_DATA};
+use inband_cluster::falcon::status::ClusterAddress;
+use inband_cluster::falcon::{address_of, parse_address, Falcon};
+use inband_cluster::system::System;
 
 /// Options of commands that use a cluster.
 #[derive(Debug, Args)]
 pub struct ReachArgs {
     /// The scheduler. By default that of the cluster in --data.
-    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_address)]
     scheduler: Option<SocketAddrV4>,
     /// The cluster's key file, a copy of the one that `inband up falcon` has made.
     #[arg(long, value_name = "FILE", requires = "scheduler")]
     key_file: Option<PathBuf>,
     /// Directory of a cluster of `inband up falcon` on this machine.
-    #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR", conflicts_with = "scheduler")]
+    #[arg(long, default_value = Falcon::DEFAULT_DATA, value_name = "DIR", conflicts_with = "scheduler")]
     data: PathBuf,
 }
 
@@ -35,38 +36,35 @@ pub struct Reached {
     pub keys: Option<Keys>,
     /// See `keys`.
     pub digest: Digest,
-}
-
-impl Reached {
-    /// What a door leads to.
-    pub fn by(door: &Door) -> Result<Reached> {
-        let file = door.key_file.as_deref().map(KeyFile::load).transpose()?;
-        let (keys, digest) = opened(file.as_ref());
-        Ok(Reached {
-            scheduler: door.scheduler,
-            keys,
-            digest,
-        })
-    }
+    /// Where they are from; absolute.
+    pub key_file: Option<PathBuf>,
 }
 
 impl ReachArgs {
     /// Find the cluster. If it has a network of its own, the calling thread enters it: call it early.
     pub fn reach(&self) -> Result<Reached> {
-        let door = match self.scheduler {
-            Some(scheduler) => Door {
+        let address = match self.scheduler {
+            Some(scheduler) => ClusterAddress {
                 data: self.data.clone(),
                 scheduler,
                 key_file: self.key_file.clone(),
                 namespace: None,
             },
-            None => remote::door(&self.data)
+            None => address_of(&self.data)
                 .context("to use one on another machine, say --scheduler HOST:PORT")?,
         };
-        if let Some(namespace) = &door.namespace {
+        if let Some(namespace) = &address.namespace {
             enter(namespace)?;
         }
-        Reached::by(&door)
+        let file = address.key_file.as_deref().map(KeyFile::load).transpose()?;
+        let (keys, digest) = opened(file.as_ref());
+        let absolute = |path: &PathBuf| std::path::absolute(path);
+        Ok(Reached {
+            key_file: address.key_file.as_ref().map(absolute).transpose()?,
+            scheduler: address.scheduler,
+            keys,
+            digest,
+        })
     }
 }
 
@@ -93,25 +91,12 @@ pub fn must_be_safe(
     if let Some(address) = outside {
         ensure!(
             no_key,
-            "without a key, whoever can send packets to {address} can run commands on the workers; give --key-file FILE (a copy of the \
+            "without a key, anyone who can send packets to {address} can run commands on the workers; give --key-file FILE (a copy of the \
              one that `inband up falcon` has made, or a new one of `inband key new`), or say --no-key to allow it"
         );
     }
     tracing::warn!(
-        "{what}: no key; whoever can send packets to it can run commands on the workers"
+        "{what}: no key; anyone who can send packets to it can run commands on the workers"
     );
     Ok(())
-}
-
-/// `host:port` of a scheduler.
-pub fn address(text: &str) -> Result<SocketAddrV4, String> {
-    let found = text
-        .to_socket_addrs()
-        .map_err(|error| format!("{error}; give HOST:PORT"))?;
-    let mut v4 = found.filter_map(|address| match address {
-        SocketAddr::V4(address) => Some(address),
-        SocketAddr::V6(_) => None,
-    });
-    v4.next()
-        .ok_or_else(|| "it has no IPv4 address, which Falcon needs".into())
 }

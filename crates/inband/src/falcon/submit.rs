@@ -11,7 +11,7 @@ use inband_falcon::client_node::{self, ClientNode, Event};
 use inband_falcon::limits::{
     BLOBS_LEN_BYTES_MAX, CLIENT_TASKS_MAX, PRIORITY_MAX, SUBMIT_TASKS_MAX,
 };
-use inband_falcon::packets::ClusterSaid;
+use inband_falcon::packets::ClusterInfo;
 use inband_falcon::task::{Failure, JobId, TaskId, TaskSpec, Work};
 use inband_falcon::work::{Call, Command, CommandOutput};
 use inband_host::signals::StopSignals;
@@ -82,7 +82,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
 
 impl SubmitArgs {
     /// A wish that the scheduler does not look at is no wish.
-    fn check(&self, cluster: &ClusterSaid) -> Result<()> {
+    fn check(&self, cluster: &ClusterInfo) -> Result<()> {
         let wishes = [
             ("--priority", self.priority.is_some(), "priority"),
             ("--resource", self.resource.is_some(), "resources"),
@@ -98,7 +98,7 @@ impl SubmitArgs {
         Ok(())
     }
 
-    fn specs(&self, cluster: &ClusterSaid) -> Result<Vec<TaskSpec>> {
+    fn specs(&self, cluster: &ClusterInfo) -> Result<Vec<TaskSpec>> {
         let resource = self.resource.as_ref();
         let resource = resource.map(|said| cluster.resource_names.number(said));
         let resource = resource.transpose()?.unwrap_or(0);

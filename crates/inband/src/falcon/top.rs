@@ -7,7 +7,10 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 
-use super::{operate, remote, DEFAULT_DATA};
+use inband_cluster::command::SystemCommand;
+use inband_cluster::falcon::Falcon;
+use inband_cluster::socket;
+use inband_cluster::system::System;
 
 /// Go to the first place of the screen, and erase what is after it.
 const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
@@ -16,7 +19,7 @@ const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
 #[derive(Debug, Args)]
 pub struct TopArgs {
     /// Directory of the cluster.
-    #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
+    #[arg(long, default_value = Falcon::DEFAULT_DATA, value_name = "DIR")]
     data: PathBuf,
     /// Time between two looks.
     #[arg(long, default_value_t = 500, value_name = "MS", value_parser = clap::value_parser!(u64).range(20..))]
@@ -35,7 +38,7 @@ pub fn top(args: &TopArgs) -> Result<()> {
         ""
     };
     for look in 1.. {
-        let text = operate::in_words(&remote::status(&args.data)?);
+        let text = Falcon::in_words(&socket::status::<Falcon>(&args.data)?);
         write!(out, "{clear}{text}")?;
         out.flush()?;
         if args.count == Some(look) {

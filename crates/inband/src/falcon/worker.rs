@@ -2,19 +2,21 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Result};
 use clap::Args;
+use inband_cluster::falcon::default_executors;
 use inband_falcon::client_node::{self, local_address, ClientNode};
 use inband_falcon::limits::{EXECUTORS_MAX, WORKER_NAME_LEN_BYTES_MAX};
 use inband_falcon::resources::ResourceNames;
 use inband_falcon::runner::{Interpreter, Tools};
 use inband_falcon::timing::ExecutorTiming;
 use inband_falcon::worker_node::{self, WorkerNode};
+use inband_host::signals::{Interrupt, StopRequest};
 
 use super::reach::{must_be_safe, ReachArgs, Reached};
-use super::signals::Told;
 
 /// How long a scheduler may be silent before that is said.
 const SILENCE_SAID: Duration = Duration::from_secs(3);
@@ -42,14 +44,9 @@ pub struct WorkerArgs {
     /// scheduler leave.
     #[arg(long, value_name = "ADDR")]
     listen: Option<Ipv4Addr>,
-    /// Use addresses beyond loopback without a key: whoever can send packets to this worker can run commands here.
+    /// Use addresses beyond loopback without a key: anyone who can send packets to this worker can run commands here.
     #[arg(long, conflicts_with = "key_file")]
     no_key: bool,
-}
-
-/// Two a CPU, as far as a worker may have so many.
-pub fn default_executors() -> usize {
-    2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn machine_name() -> String {
@@ -70,7 +67,7 @@ pub fn worker(args: WorkerArgs) -> Result<()> {
     };
     let addresses = [*reached.scheduler.ip(), here];
     must_be_safe("worker", reached.keys.as_ref(), args.no_key, &addresses)?;
-    let told = Told::listen()?;
+    let stop = StopRequest::listen(Arc::default(), Interrupt::Drains)?;
     let executors = match args.executors {
         Some(executors) => executors,
         None => default_executors().min(usize::from(EXECUTORS_MAX)) as u8,
@@ -79,8 +76,12 @@ pub fn worker(args: WorkerArgs) -> Result<()> {
         (1..=EXECUTORS_MAX).contains(&executors),
         "--executors {executors} are not 1 to {EXECUTORS_MAX}; start several workers"
     );
-    let Some(resources) = resources(&args.resources, &reached, &told)? else {
+    let Some(resources) = resources(&args.resources, &reached, &stop)? else {
         return Ok(());
+    };
+    let interpreter = Interpreter {
+        program: args.python,
+        env: Vec::new(),
     };
     let mut node = WorkerNode::open(worker_node::Config {
         scheduler: reached.scheduler,
@@ -89,10 +90,7 @@ pub fn worker(args: WorkerArgs) -> Result<()> {
         executors,
         resources,
         tools: Tools {
-            python: Some(Interpreter {
-                program: args.python,
-                env: Vec::new(),
-            }),
+            python: Some(interpreter.of_cluster(reached.scheduler, reached.key_file.as_deref())),
             ..Tools::default()
         },
         keys: reached.keys,
@@ -101,7 +99,7 @@ pub fn worker(args: WorkerArgs) -> Result<()> {
     })?;
     let address = node.address();
     tracing::info!("worker: {executors} executors at {address}");
-    run(&mut node, &told, reached.scheduler)?;
+    run(&mut node, &stop, reached.scheduler)?;
     // It may have been told already; then this is lost on it.
     node.leave();
     drop(node);
@@ -110,7 +108,7 @@ pub fn worker(args: WorkerArgs) -> Result<()> {
 }
 
 /// The bitmap of what it has; `None`: it was told to stop.
-fn resources(said: &[String], reached: &Reached, told: &Told) -> Result<Option<u64>> {
+fn resources(said: &[String], reached: &Reached, stop: &StopRequest) -> Result<Option<u64>> {
     if said.is_empty() {
         return Ok(Some(ResourceNames::default().bitmap(said)?));
     }
@@ -119,7 +117,7 @@ fn resources(said: &[String], reached: &Reached, told: &Told) -> Result<Option<u
         digest: reached.digest,
         ..client_node::Config::new(reached.scheduler)
     })?;
-    while !told.drains() && !told.stops() {
+    while !stop.drains() && !stop.stops() {
         match client.ask(ASK_LIMIT) {
             Ok(cluster) => return Ok(Some(cluster.resource_names.bitmap(said)?)),
             Err(error) => tracing::warn!("worker: {error}"),
@@ -128,13 +126,13 @@ fn resources(said: &[String], reached: &Reached, told: &Told) -> Result<Option<u
     Ok(None)
 }
 
-fn run(node: &mut WorkerNode, told: &Told, scheduler: SocketAddrV4) -> Result<()> {
+fn run(node: &mut WorkerNode, stop: &StopRequest, scheduler: SocketAddrV4) -> Result<()> {
     let mut known_at = Some(Instant::now());
     let mut is_known = false;
     let mut drains = false;
-    while !told.stops() && !node.is_drained() {
+    while !stop.stops() && !node.is_drained() {
         node.turn()?;
-        if told.drains() && !drains {
+        if stop.drains() && !drains {
             drains = true;
             let running = node.executors() - node.idle();
             tracing::info!("worker: ends with the tasks that run ({running}); Ctrl-C ends them");

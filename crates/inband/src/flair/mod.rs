@@ -1,27 +1,19 @@
 //! `inband flair`: a store whose reads are spread over its replicas by a switch (docs/flair.md).
 
-mod operate;
 mod run;
-mod up;
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Subcommand;
+use inband_cluster::command::{ClusterCommand, RunCommand};
+use inband_cluster::flair::Flair;
 
 /// Subcommands of `inband flair`.
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 pub enum FlairCommand {
-    /// Start replicas, switches and a gateway for Redis clients on this machine.
-    Up(up::UpArgs),
-    /// Stop all of it.
-    Down(operate::ClusterArgs),
-    /// Sessions, switches, replicas, counters.
-    Status(operate::StatusArgs),
-    /// Kill the process of a role at once.
-    Kill(operate::RoleArgs),
-    /// Start the process of a role again.
-    Restart(operate::RoleArgs),
+    #[command(flatten)]
+    Cluster(ClusterCommand<Flair>),
     /// Run one host, in the foreground.
     Run {
         /// The host's configuration (TOML; `inband up flair` writes some to look at).
@@ -33,21 +25,20 @@ pub enum FlairCommand {
     },
 }
 
-impl FlairCommand {
-    /// May it end quietly when nobody reads its output any more?
-    pub fn only_prints(&self) -> bool {
-        matches!(self, FlairCommand::Status(_))
-    }
-}
+impl RunCommand for FlairCommand {
+    type System = Flair;
 
-/// `inband flair ...`.
-pub fn flair(command: FlairCommand) -> Result<()> {
-    match command {
-        FlairCommand::Up(args) => up::up(&args),
-        FlairCommand::Down(args) => operate::down(&args),
-        FlairCommand::Status(args) => operate::status(&args),
-        FlairCommand::Kill(args) => operate::kill(&args),
-        FlairCommand::Restart(args) => operate::restart(&args),
-        FlairCommand::Run { config, found } => run::run(&config, found),
+    fn only_prints(&self) -> bool {
+        match self {
+            FlairCommand::Cluster(command) => command.only_prints(),
+            FlairCommand::Run { .. } => false,
+        }
+    }
+
+    fn run(self) -> Result<()> {
+        match self {
+            FlairCommand::Cluster(command) => command.run(),
+            FlairCommand::Run { config, found } => run::run(&config, found),
+        }
     }
 }

@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use inband_flair::config::{Config, Part};
-use inband_flair::gateway::{Doors, Gateway};
+use inband_flair::gateway::{ClientSettings, Gateway};
 use inband_flair::replica_node::ReplicaNode;
 use inband_flair::switch_node::SwitchNode;
 use inband_host::line_json::Server;
+use inband_host::signals::{Interrupt, StopRequest};
 use inband_resp::password::Password;
 use inband_transport::tls::{server_for_clients, Transport};
 
 use crate::descriptors;
-use crate::run::{inherited, stop_on_signals};
+use crate::run::inherited;
 use crate::transport;
 use inband_cluster::flair::keys::HostKeys;
 use inband_cluster::flair::status::{HostReply, HostRequest, HostStatus, SwitchStatus};
@@ -69,7 +70,7 @@ impl Published {
 pub fn run(config_path: &Path, found: bool) -> Result<()> {
     let config = Config::load(config_path)?;
     let stop = Arc::new(AtomicBool::new(false));
-    stop_on_signals(&stop)?;
+    StopRequest::listen(stop.clone(), Interrupt::Stops)?;
     let part = config
         .part()
         .context("a checked configuration has a part")?;
@@ -176,20 +177,20 @@ fn run_replica(
 }
 
 /// What Redis clients must do, and how many may come: as many as there is room for in the limit of open files.
-fn doors(config: &Config) -> Result<Doors> {
+fn settings(config: &Config) -> Result<ClientSettings> {
     let host = &config.host;
     let password = host.password_file.as_deref().map(Password::read);
     let tls = host.tls.as_ref().filter(|tls| tls.resp);
     let tls = tls.map(|tls| server_for_clients(&transport::certificate_files(tls)));
-    let doors = Doors {
+    let settings = ClientSettings {
         password: password.transpose().context("host.password_file")?,
         tls: tls.transpose().context("host.tls")?,
-        ..Doors::default()
+        ..ClientSettings::default()
     };
-    let clients_max = descriptors::room_for(doors.clients_max as u64, RESERVED_DESCRIPTORS)?;
-    Ok(Doors {
+    let clients_max = descriptors::room_for(settings.clients_max as u64, RESERVED_DESCRIPTORS)?;
+    Ok(ClientSettings {
         clients_max,
-        ..doors
+        ..settings
     })
 }
 
@@ -200,7 +201,7 @@ fn run_gateway(
     mut published: Published,
 ) -> Result<()> {
     let keys = published.keys.file();
-    let mut gateway = Gateway::open(config, keys.as_ref(), listeners, doors(config)?)?;
+    let mut gateway = Gateway::open(config, keys.as_ref(), listeners, settings(config)?)?;
     gateway.run(stop, |gateway| {
         if let Some(keys) = published.keys.take() {
             gateway.set_keys(keys);

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{port, Client, PROGRAM};
 
 /// How long a cluster may take to be whole again; far longer than it does.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Flair {
     pub data: PathBuf,
@@ -39,13 +39,14 @@ impl Flair {
         said
     }
 
-    /// End every process at once, without a word.
+    /// Kill every process. The supervisor goes first: it would restart a host.
     pub fn kill_all(&self) {
         let status = self.status();
         let pids = hosts(&status).iter().map(|host| &host["pid"]);
-        for pid in pids.chain([&status["supervisor_pid"]]) {
+        for pid in [&status["supervisor_pid"]].into_iter().chain(pids) {
             let pid = pid.as_u64().expect("it runs") as i32;
-            kill(Pid::from_raw(pid), Signal::SIGKILL).expect("ours");
+            // A host ends with its supervisor.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
 
@@ -89,7 +90,7 @@ impl Flair {
 
     /// Hosts tell what they have counted now and then.
     pub fn wait_until_counted(&self, name: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.count(name) == 0 {
             assert!(Instant::now() < deadline, "{name} is not counted");
             std::thread::sleep(Duration::from_millis(20));
@@ -125,7 +126,7 @@ impl Flair {
 
     /// Wait until this is so of what status says.
     pub fn wait_for(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let status = self.status();
             if is_so(&status) {

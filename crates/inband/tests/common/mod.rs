@@ -13,9 +13,9 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use inband_cluster::paxos::supervisor::HostEntry;
+use inband_cluster::paxos::{ClusterSpec, ClusterStatus, Supervisor};
 use inband_control::service;
-use inband_lab::supervisor::HostEntry;
-use inband_lab::{ClusterSpec, ClusterStatus, Supervisor};
 use inband_paxos::config::{Dataplane, Role};
 
 /// One cluster at a time: two cores, and pauses are measured.

@@ -6,7 +6,6 @@
 
 use std::mem::offset_of;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use inband_ground::registers::Shared;
 use inband_ground::xdp::attach::Attachment;
 use inband_ground::xdp::error::Doing;
 use inband_ground::xdp::live;
-use inband_ground::xdp::maps::{map_array, sum_per_cpu, update, UpRing};
+use inband_ground::xdp::maps::{sum_per_cpu, update, UpRing};
 use inband_ground::xdp::programs::{load_object, Loaded};
 use inband_ground::xdp::rig::udp_frame;
 use inband_ground::xdp::{wire_address, wire_port, XdpError, XdpMode};
@@ -206,6 +205,7 @@ impl Site {
             c::IB_PAXOS_LEARNERS_GROUP
         };
         self.roles
+            .group_maps()?
             .set_members(which, &group(site, &out), &ifindexes)?;
         let entry = &self.roles.entry().program;
         for ifindex in incoming(site) {
@@ -284,7 +284,7 @@ impl Chain {
         }
         let shared: Vec<&Loaded> = shared.iter().collect();
         let feed = load_object("bench_feed", objects::BENCH_FEED, None, &[], &shared)?;
-        let feed_words = map_array(feed.map("ib_feed_map")?.as_fd(), 1)?;
+        let feed_words = feed.registers("ib_feed_map")?;
         let chain = Chain {
             sites,
             feed,

@@ -2,14 +2,15 @@
 //! (`XdpHost`), measured (`bench`) and tested (`BPF_PROG_TEST_RUN`).
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use inband_ground::auth::Keys;
 use inband_ground::objects::GENERIC;
 use inband_ground::registers::Shared;
 use inband_ground::xdp::error::{Doing, XdpError};
-use inband_ground::xdp::maps::{delete, map_array, page_bytes, update, UpRing};
+use inband_ground::xdp::maps::{page_bytes, update, UpRing};
+use inband_ground::xdp::multicast::GroupMaps;
 use inband_ground::xdp::programs::{counters_of, load_object, Loaded, Settings};
 
 use crate::dataplane::registers::Ring;
@@ -119,24 +120,19 @@ impl Programs {
         let mut registers = Registers::new(geometry, Roles::default());
         let (mut up, mut polling) = (None, None);
         if let Some(leader) = &leader {
-            registers.leader =
-                map_array(leader.map("ib_leader_map")?.as_fd(), geometry.partitions)?.into();
+            registers.leader = leader.registers("ib_leader_map")?;
         }
         if let Some(acceptor) = &acceptor {
-            registers.acceptor = map_array(
-                acceptor.map("ib_acceptor_map")?.as_fd(),
-                geometry.partitions,
-            )?
-            .into();
+            registers.acceptor = acceptor.registers("ib_acceptor_map")?;
             registers.ring = Ring::new(
-                map_array(acceptor.map("ib_ring_map")?.as_fd(), slots)?,
-                map_array(acceptor.map("ib_tails_map")?.as_fd(), slots)?,
+                acceptor.registers("ib_ring_map")?,
+                acceptor.registers("ib_tails_map")?,
             );
         }
         if let Some(quorum) = &quorum {
-            registers.quorum = map_array(quorum.map("ib_config_map")?.as_fd(), 1)?.into();
-            registers.counts = map_array(quorum.map("ib_counts_map")?.as_fd(), slots)?.into();
-            polling = Some(map_array(quorum.map("ib_polling_map")?.as_fd(), 1)?);
+            registers.quorum = quorum.registers("ib_config_map")?;
+            registers.counts = quorum.registers("ib_counts_map")?;
+            polling = Some(quorum.registers("ib_polling_map")?);
             up = Some(UpRing::new(
                 quorum.map("ib_ringbuf_map")?,
                 build.ring_buffer_bytes,
@@ -201,52 +197,28 @@ impl Programs {
         Ok(())
     }
 
-    /// Set a multicast group's addresses.
-    pub fn set_group(&self, which: c::ib_xdp_group, group: &c::ib_group) -> Result<(), XdpError> {
-        update(&self.copies.map("ib_groups_map")?, &which, group).doing("setting a multicast group")
-    }
-
-    /// Set a multicast group: its addresses, and in native mode the interfaces, one a copy, that its
-    /// packets leave by. A program that sends to a group of one addresses the packet itself; so
-    /// whatever it sees in between, no packet leaves unaddressed.
-    pub fn set_members(
-        &self,
-        which: c::ib_xdp_group,
-        group: &c::ib_group,
-        ifindexes: &[u32],
-    ) -> Result<(), XdpError> {
-        if let [_] = ifindexes {
-            self.set_group(which, group)?;
-            self.set_devices(which, ifindexes)
-        } else {
-            self.set_devices(which, ifindexes)?;
-            self.set_group(which, group)
-        }
-    }
-
-    fn set_devices(&self, which: c::ib_xdp_group, ifindexes: &[u32]) -> Result<(), XdpError> {
-        let (loaded, map) = if which == c::IB_PAXOS_ACCEPTORS_GROUP {
-            (&self.leader, "ib_acceptors_map")
-        } else {
-            (&self.acceptor, "ib_learners_map")
-        };
-        let Some(loaded) = loaded else { return Ok(()) };
-        let map = loaded.map(map)?;
-        for (i, ifindex) in ifindexes.iter().enumerate() {
-            // struct bpf_devmap_val: interface, egress program (0: none).
-            let copies = self.copies.program.as_raw_fd() as u32;
-            let value = [*ifindex, if ifindexes.len() > 1 { copies } else { 0 }];
-            update(&map, &(i as u32), &value).doing("filling a multicast map")?;
-        }
-        for i in ifindexes.len() as u32..c::IB_XDP_GROUP_ENTRIES {
-            delete(&map, &i).doing("emptying a multicast map")?;
-        }
-        Ok(())
+    /// Where the copies of the leader's and the acceptor's packets go.
+    pub fn group_maps(&self) -> Result<GroupMaps, XdpError> {
+        let acceptors = (
+            c::IB_PAXOS_ACCEPTORS_GROUP,
+            &self.leader,
+            "ib_acceptors_map",
+        );
+        let learners = (
+            c::IB_PAXOS_LEARNERS_GROUP,
+            &self.acceptor,
+            "ib_learners_map",
+        );
+        let senders: Vec<_> = [acceptors, learners]
+            .into_iter()
+            .filter_map(|(which, program, map)| Some((which, program.as_ref()?, map)))
+            .collect();
+        GroupMaps::new(&self.copies, &senders)
     }
 
     /// Set the keys that packets are checked and signed with, of programs that were built for that.
     pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
-        update(&self.dispatch.map("ib_keys_map")?, &0u32, keys.raw()).doing("setting the keys")
+        self.dispatch.set_keys(keys)
     }
 
     /// Counters by name, those that are not zero.

@@ -1,0 +1,5 @@
+//! Builds `dataplane/box`.
+
+fn main() {
+    inband_ground_build::Folder::new("box").build();
+}

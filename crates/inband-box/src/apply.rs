@@ -1,0 +1,713 @@
+//! The machine that executes the log: records in, the store changed, results out. Every node has one, and at the same zxid all
+//! are equal.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::command::{decode, Command, Mode, StreamError};
+use crate::limits::VALUE_LEN_BYTES_MAX;
+use crate::role::Record;
+use crate::sessions::Sessions;
+use crate::store::{Full, Item, Meta, Reader, Table, BINARY_KEY, STALE, WON};
+
+/// Times up to this are from now, others are dates, as in memcached.
+const RELATIVE_S_MAX: i32 = 60 * 60 * 24 * 30;
+/// Of snapshots.
+const SNAPSHOT_VERSION: u32 = 1;
+
+/// What became of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Opened,
+    /// An item is stored, under this cas.
+    Stored {
+        cas: u64,
+    },
+    Exists,
+    /// There is no such item.
+    NotFound,
+    /// There is one, or there is none, against the mode.
+    NotStored,
+    /// The item is gone, or stale, or has another time.
+    Done,
+    /// It has this value now.
+    Number {
+        value: u64,
+        /// What is known of the item now.
+        now: Meta,
+        /// What was known before the command's times were set.
+        before: Meta,
+    },
+    /// The value is no number.
+    NotANumber,
+    /// The item that was asked for.
+    Fetched(Box<Fetched>),
+    /// The table is full; nothing has changed.
+    Full,
+    /// The command could not be read: a defect of the gateway.
+    Unreadable(StreamError),
+}
+
+/// What a [`Command::Fetch`] brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// The item as it is now.
+    pub item: Item,
+    /// What was known of it before the command's times were set.
+    pub before: Meta,
+    /// The client should fetch it again.
+    pub has_won: bool,
+    /// Another one was told before.
+    pub was_won: bool,
+}
+
+/// What a record has done.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Applied {
+    /// It was the next one of its session.
+    pub is_executed: bool,
+    /// Results of the own session's commands that end in it, in their order.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// A machine cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// The others have more.
+    #[error("the cluster's tables have {cluster} chunks, this node's has {own}: start it with the --memory of the others")]
+    Smaller { cluster: u64, own: u64 },
+    /// A snapshot is none.
+    #[error("the snapshot is damaged: {0}")]
+    Damaged(&'static str),
+}
+
+/// The commands of a gateway's session.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Stream {
+    /// The begin of a command that goes on in its next record.
+    partial: Vec<u8>,
+    /// Its stream cannot be read from here on.
+    is_broken: bool,
+}
+
+/// The replicated state other than the table.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    applied: u64,
+    time_ms: u64,
+    cas: u64,
+    flush_at_ms: Option<u64>,
+    limit_chunks: Option<u64>,
+    sessions: Sessions,
+    /// Of each node's present session.
+    streams: BTreeMap<u8, Stream>,
+}
+
+pub struct Machine {
+    table: Table,
+    state: State,
+    /// The node and the session whose results are wanted.
+    own: (u8, u64),
+}
+
+/// When an item expires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expiry {
+    Never,
+    At(u64),
+    Past,
+}
+
+impl Expiry {
+    fn of(exptime_s: i32, now_ms: u64) -> Expiry {
+        let ms = u64::try_from(exptime_s).unwrap_or(0) * 1000;
+        match exptime_s {
+            0 => Expiry::Never,
+            ..0 => Expiry::Past,
+            1..=RELATIVE_S_MAX => Expiry::At(now_ms + ms),
+            _ if ms <= now_ms => Expiry::Past,
+            _ => Expiry::At(ms),
+        }
+    }
+
+    /// As it is in the table: what is past is removed there at once.
+    fn in_ms(self) -> u64 {
+        match self {
+            Expiry::Never => 0,
+            Expiry::At(ms) => ms,
+            Expiry::Past => 1,
+        }
+    }
+}
+
+impl Machine {
+    /// An empty machine of node `own.0`, with a table of so many chunks; it gives the results of session `own.1`.
+    pub fn new(own: (u8, u64), chunks: u64) -> io::Result<Machine> {
+        Ok(Machine {
+            table: Table::new(chunks)?,
+            state: State::default(),
+            own,
+        })
+    }
+
+    /// For readers, here and in other threads and processes.
+    pub fn reader(&self) -> &Reader {
+        self.table.reader()
+    }
+
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The zxid of the last record.
+    pub fn applied(&self) -> u64 {
+        self.state.applied
+    }
+
+    pub fn time_ms(&self) -> u64 {
+        self.state.time_ms
+    }
+
+    /// Something is to happen at a time: the leader is to let it pass.
+    pub fn needs_time(&self) -> bool {
+        self.table.next_expiry_ms().is_some() || self.state.flush_at_ms.is_some()
+    }
+
+    /// The last record of its own session that it has executed.
+    pub fn own_seq(&self) -> u64 {
+        match self.state.sessions.of(self.own.0) {
+            Some((session, seq)) if session == self.own.1 => seq,
+            _ => 0,
+        }
+    }
+
+    /// Equal for machines that are.
+    pub fn digest(&self) -> u64 {
+        let state = postcard::to_stdvec(&self.state).expect("it can be encoded");
+        xxh3_64(&state).wrapping_add(self.table.digest())
+    }
+
+    /// Execute the next record.
+    ///
+    /// # Errors
+    /// The machine is then not at the record's zxid, and cannot go on.
+    ///
+    /// # Panics
+    /// If it is not the next one.
+    pub fn apply(&mut self, record: &Record) -> Result<Applied, MachineError> {
+        assert_eq!(record.zxid, self.state.applied + 1, "records in order");
+        self.state.applied = record.zxid;
+        self.pass_time(record.time_ms);
+        let applied = self.execute(record);
+        self.table.publish(self.state.applied, self.state.time_ms);
+        applied
+    }
+
+    fn pass_time(&mut self, time_ms: u64) {
+        let time_ms = time_ms.max(self.state.time_ms);
+        self.state.time_ms = time_ms;
+        self.table.expire(time_ms);
+        if self.state.flush_at_ms.is_some_and(|at| at <= time_ms) {
+            self.state.flush_at_ms = None;
+            self.table.clear();
+        }
+    }
+
+    fn execute(&mut self, record: &Record) -> Result<Applied, MachineError> {
+        let mut outcomes = Vec::new();
+        let Some(from) = self.admit(record) else {
+            return Ok(Applied::default());
+        };
+        if from.is_broken {
+            return Ok(Applied {
+                is_executed: true,
+                outcomes,
+            });
+        }
+        let mut stream = mem::take(&mut from.partial);
+        stream.extend_from_slice(&record.value);
+        let is_own = (record.origin, record.origin_session) == self.own;
+        let mut done_bytes = 0;
+        let mut is_broken = false;
+        loop {
+            match decode(&stream[done_bytes..]) {
+                Ok(Some((command, len_bytes))) => {
+                    let outcome = self.command(&command, is_own)?;
+                    done_bytes += len_bytes;
+                    if is_own {
+                        outcomes.push(outcome);
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    is_broken = true;
+                    if is_own {
+                        outcomes.push(Outcome::Unreadable(error));
+                    }
+                    break;
+                }
+            }
+        }
+        let from = self.state.streams.entry(record.origin).or_default();
+        from.is_broken = is_broken;
+        if !is_broken {
+            stream.drain(..done_bytes);
+            from.partial = stream;
+        }
+        Ok(Applied {
+            is_executed: true,
+            outcomes,
+        })
+    }
+
+    /// The stream that a record continues, if the record is to be executed.
+    fn admit(&mut self, record: &Record) -> Option<&mut Stream> {
+        let Record {
+            origin,
+            origin_session,
+            origin_seq,
+            ..
+        } = *record;
+        let sessions = &mut self.state.sessions;
+        if origin == 0 || !sessions.admit(origin, origin_session, origin_seq) {
+            return None;
+        }
+        let stream = self.state.streams.entry(origin).or_default();
+        if origin_seq == 1 {
+            *stream = Stream::default();
+        }
+        Some(stream)
+    }
+
+    fn command(&mut self, command: &Command, is_own: bool) -> Result<Outcome, MachineError> {
+        let now_ms = self.state.time_ms;
+        let expiry = |exptime_s: i32| Expiry::of(exptime_s, now_ms);
+        Ok(match *command {
+            Command::Open { chunks } => {
+                self.limit(chunks)?;
+                Outcome::Opened
+            }
+            Command::Store { .. } => self.store(command),
+            Command::Delete { key, cas } => match self.table.meta(key) {
+                None => Outcome::NotFound,
+                Some(meta) if cas.is_some_and(|cas| cas != meta.cas) => Outcome::Exists,
+                Some(_) => {
+                    self.table.remove(key);
+                    Outcome::Done
+                }
+            },
+            Command::Invalidate {
+                key,
+                cas,
+                exptime_s,
+            } => match self.table.meta(key) {
+                None => Outcome::NotFound,
+                Some(meta) if cas.is_some_and(|cas| cas != meta.cas) => Outcome::Exists,
+                Some(mut meta) => {
+                    meta.marks = (meta.marks | STALE) & !WON;
+                    meta.cas = self.next_cas();
+                    self.set_meta(key, meta, exptime_s.map(expiry));
+                    Outcome::Done
+                }
+            },
+            Command::Touch { key, exptime_s } => match self.table.meta(key) {
+                None => Outcome::NotFound,
+                Some(meta) => {
+                    self.set_meta(key, meta, Some(expiry(exptime_s)));
+                    Outcome::Done
+                }
+            },
+            Command::Arithmetic { .. } => self.arithmetic(command),
+            Command::Fetch { .. } => self.fetch(command, is_own),
+            Command::FlushAll { exptime_s } => {
+                self.state.flush_at_ms = None;
+                match expiry(exptime_s) {
+                    Expiry::At(ms) => self.state.flush_at_ms = Some(ms),
+                    Expiry::Never | Expiry::Past => self.table.clear(),
+                }
+                Outcome::Done
+            }
+        })
+    }
+
+    fn limit(&mut self, chunks: u64) -> Result<(), MachineError> {
+        let limit = *self.state.limit_chunks.get_or_insert(chunks);
+        let own = self.table.chunks();
+        if limit > own {
+            return Err(MachineError::Smaller {
+                cluster: limit,
+                own,
+            });
+        }
+        self.table.set_limit(limit);
+        Ok(())
+    }
+
+    fn next_cas(&mut self) -> u64 {
+        self.state.cas += 1;
+        self.state.cas
+    }
+
+    /// Change the metadata of an existing item. An expiry in the past removes it.
+    fn set_meta(&mut self, key: &[u8], mut meta: Meta, expiry: Option<Expiry>) -> Meta {
+        if let Some(expiry) = expiry {
+            meta.expires_ms = expiry.in_ms();
+        }
+        match expiry {
+            Some(Expiry::Past) => self.table.remove(key),
+            _ => self.table.set_meta(key, &meta),
+        };
+        meta
+    }
+
+    /// Store an item. With a time in the past there is none then.
+    fn put(&mut self, key: &[u8], value: &[u8], meta: &Meta, expiry: Expiry) -> Result<(), Full> {
+        let meta = Meta {
+            expires_ms: expiry.in_ms(),
+            stored_ms: self.state.time_ms,
+            ..*meta
+        };
+        match expiry {
+            Expiry::Past => {
+                self.table.remove(key);
+                Ok(())
+            }
+            _ => self.table.put(key, value, &meta),
+        }
+    }
+
+    fn store(&mut self, command: &Command) -> Outcome {
+        let &Command::Store {
+            mode,
+            key,
+            value,
+            flags,
+            exptime_s,
+            cas,
+            may_be_stale,
+            is_binary_key,
+        } = command
+        else {
+            unreachable!("asked for a store");
+        };
+        let old = self.table.meta(key);
+        let mut expiry = Expiry::of(exptime_s, self.state.time_ms);
+        let mut meta = Meta {
+            flags,
+            marks: if is_binary_key { BINARY_KEY } else { 0 },
+            ..Meta::default()
+        };
+        let mut joined = None;
+        match (mode, old) {
+            (Mode::Set | Mode::Add, None) | (Mode::Set | Mode::Replace, Some(_)) => {}
+            (Mode::Add, Some(_)) => return Outcome::NotStored,
+            (Mode::Cas, None) => return Outcome::NotFound,
+            (Mode::Replace | Mode::Append | Mode::Prepend, None) => return Outcome::NotStored,
+            (Mode::Cas, Some(old)) if cas != 0 && cas == old.cas => {}
+            (Mode::Cas, Some(old)) if cas != 0 && may_be_stale && cas < old.cas => {
+                expiry = match old.expires_ms {
+                    0 => Expiry::Never,
+                    ms => Expiry::At(ms),
+                };
+                meta.marks |= STALE | (old.marks & WON);
+            }
+            (Mode::Cas, Some(_)) => return Outcome::Exists,
+            (Mode::Append | Mode::Prepend, Some(old)) => {
+                if cas != 0 && cas != old.cas {
+                    return Outcome::Exists;
+                }
+                let item = self.table.get(key).expect("it was found");
+                let both = match mode {
+                    Mode::Append => [&item.value[..], value].concat(),
+                    _ => [value, &item.value[..]].concat(),
+                };
+                if both.len() > VALUE_LEN_BYTES_MAX {
+                    return Outcome::NotStored;
+                }
+                joined = Some(both);
+                expiry = match old.expires_ms {
+                    0 => Expiry::Never,
+                    ms => Expiry::At(ms),
+                };
+                meta.flags = old.flags;
+                meta.marks = old.marks & BINARY_KEY;
+            }
+        }
+        meta.cas = self.state.cas + 1;
+        match self.put(key, joined.as_deref().unwrap_or(value), &meta, expiry) {
+            Ok(()) => Outcome::Stored {
+                cas: self.next_cas(),
+            },
+            Err(Full) => Outcome::Full,
+        }
+    }
+
+    fn arithmetic(&mut self, command: &Command) -> Outcome {
+        let &Command::Arithmetic {
+            key,
+            is_increment,
+            delta,
+            cas,
+            create,
+            exptime_s,
+        } = command
+        else {
+            unreachable!("asked for arithmetic");
+        };
+        let now_ms = self.state.time_ms;
+        let touched = exptime_s.map(|exptime_s| Expiry::of(exptime_s, now_ms));
+        let (value, text, mut meta, expiry) = match self.table.get(key) {
+            None => {
+                let Some((initial, exptime_s)) = create else {
+                    return Outcome::NotFound;
+                };
+                let expiry = Expiry::of(exptime_s, now_ms);
+                (initial, initial.to_string(), Meta::default(), expiry)
+            }
+            Some(item) => {
+                if item.value.is_empty() {
+                    return Outcome::NotANumber;
+                }
+                if cas != 0 && cas != item.meta.cas {
+                    return Outcome::Exists;
+                }
+                let Some(number) = parse_number(&item.value) else {
+                    return Outcome::NotANumber;
+                };
+                let value = match is_increment {
+                    true => number.wrapping_add(delta),
+                    false => number.saturating_sub(delta),
+                };
+                // What was longer keeps its length, as in memcached.
+                let text = format!("{value:<width$}", width = item.value.len());
+                let mut meta = item.meta;
+                if text.len() > item.value.len() {
+                    // memcached makes another item then, and forgets.
+                    meta.marks = 0;
+                }
+                let expiry = touched.unwrap_or(match item.meta.expires_ms {
+                    0 => Expiry::Never,
+                    ms => Expiry::At(ms),
+                });
+                (value, text, meta, expiry)
+            }
+        };
+        let before = meta;
+        meta.cas = self.state.cas + 1;
+        meta.expires_ms = expiry.in_ms();
+        if self.put(key, text.as_bytes(), &meta, expiry).is_err() {
+            return Outcome::Full;
+        }
+        self.next_cas();
+        Outcome::Number {
+            value,
+            now: meta,
+            before,
+        }
+    }
+
+    fn fetch(&mut self, command: &Command, is_own: bool) -> Outcome {
+        let &Command::Fetch {
+            key,
+            create_exptime_s,
+            exptime_s,
+            recache_s,
+            touches_first,
+            is_binary_key,
+            marks_read,
+            takes_token,
+        } = command
+        else {
+            unreachable!("asked for a fetch");
+        };
+        let now_ms = self.state.time_ms;
+        // Only the node that is asked marks an item as read.
+        let found = match is_own && marks_read {
+            true => self.table.reader().get_and_mark(key, now_ms / 1000),
+            false => self.table.get(key),
+        };
+        let touched = exptime_s.map(|exptime_s| Expiry::of(exptime_s, now_ms));
+        let (mut item, expiry, is_new) = match found {
+            Some(item) => (item, touched, false),
+            None => {
+                let Some(exptime_s) = create_exptime_s else {
+                    return Outcome::NotFound;
+                };
+                let expiry = Expiry::of(exptime_s, now_ms);
+                let item = Item {
+                    meta: Meta {
+                        marks: if is_binary_key { BINARY_KEY } else { 0 },
+                        cas: self.state.cas + 1,
+                        stored_ms: now_ms,
+                        ..Meta::default()
+                    },
+                    ..Item::default()
+                };
+                (item, Some(expiry), true)
+            }
+        };
+        let before = item.meta;
+        let compared_ms = match (touches_first, expiry) {
+            (true, Some(expiry)) => expiry.in_ms(),
+            _ => before.expires_ms,
+        };
+        let recache = recache_s.map(|recache_s| Expiry::of(recache_s, now_ms).in_ms());
+        let was_won = before.marks & WON != 0;
+        let is_stale = before.marks & STALE != 0;
+        let is_due = recache.is_some_and(|recache_ms| compared_ms != 0 && compared_ms < recache_ms);
+        let has_won = is_new || (takes_token && !was_won && ((!is_new && is_due) || is_stale));
+        if has_won {
+            item.meta.marks |= WON;
+        }
+        if is_new {
+            let expiry = expiry.unwrap_or(Expiry::Never);
+            item.meta.expires_ms = expiry.in_ms();
+            if self.put(key, &[], &item.meta, expiry).is_err() {
+                // memcached says that there is none, too.
+                return Outcome::NotFound;
+            }
+            self.next_cas();
+            if is_own && marks_read {
+                self.table.reader().get_and_mark(key, now_ms / 1000);
+            }
+        } else if item.meta != before || expiry.is_some() {
+            item.meta = self.set_meta(key, item.meta, expiry);
+        }
+        Outcome::Fetched(Box::new(Fetched {
+            item,
+            before,
+            has_won,
+            was_won,
+        }))
+    }
+
+    /// All of it, for a machine that is to become equal.
+    pub fn snapshot(&self) -> Vec<u8> {
+        let mut snapshot = SNAPSHOT_VERSION.to_le_bytes().to_vec();
+        let put = |snapshot: &mut Vec<u8>, bytes: &[u8]| {
+            snapshot.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            snapshot.extend_from_slice(bytes);
+        };
+        let state = postcard::to_stdvec(&self.state).expect("it can be encoded");
+        put(&mut snapshot, &state);
+        snapshot.extend_from_slice(&self.table.len().to_le_bytes());
+        self.table.each(|key, item| {
+            put(&mut snapshot, &key);
+            put(&mut snapshot, &item.value);
+            let meta = item.meta;
+            let flags = u64::from(meta.marks) << 32 | u64::from(meta.flags);
+            for word in [flags, meta.cas, meta.expires_ms, meta.stored_ms] {
+                snapshot.extend_from_slice(&word.to_le_bytes());
+            }
+        });
+        snapshot.extend_from_slice(&self.digest().to_le_bytes());
+        snapshot
+    }
+
+    /// Become equal to the machine that a snapshot is of.
+    ///
+    /// # Errors
+    /// If it is none. The machine is empty then.
+    pub fn restore(&mut self, snapshot: &[u8]) -> Result<(), MachineError> {
+        let restored = self.try_restore(snapshot);
+        if restored.is_err() {
+            self.table.clear();
+            self.state = State::default();
+        }
+        self.table.publish(self.state.applied, self.state.time_ms);
+        restored
+    }
+
+    fn try_restore(&mut self, snapshot: &[u8]) -> Result<(), MachineError> {
+        let mut rest = Rest(snapshot);
+        if rest.word32()? != SNAPSHOT_VERSION {
+            return Err(MachineError::Damaged("its version is unknown"));
+        }
+        let state: State = postcard::from_bytes(rest.bytes()?)
+            .map_err(|_| MachineError::Damaged("its state cannot be read"))?;
+        self.table.clear();
+        if let Some(limit) = state.limit_chunks {
+            self.state.limit_chunks = None;
+            self.limit(limit)?;
+        }
+        self.state = state;
+        for _ in 0..rest.word64()? {
+            let (key, value) = (rest.bytes()?, rest.bytes()?);
+            let flags = rest.word64()?;
+            let meta = Meta {
+                flags: flags as u32,
+                marks: (flags >> 32) as u32,
+                cas: rest.word64()?,
+                expires_ms: rest.word64()?,
+                stored_ms: rest.word64()?,
+            };
+            let stored = self.table.put(key, value, &meta);
+            stored.map_err(|Full| MachineError::Damaged("it has more than fits"))?;
+        }
+        match rest.word64()? == self.digest() && rest.0.is_empty() {
+            true => Ok(()),
+            false => Err(MachineError::Damaged("its digest is another")),
+        }
+    }
+}
+
+/// What is left of a snapshot.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take(&mut self, len_bytes: usize) -> Result<&'a [u8], MachineError> {
+        let split = self.0.split_at_checked(len_bytes);
+        let (taken, rest) = split.ok_or(MachineError::Damaged("it is cut off"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn word32(&mut self) -> Result<u32, MachineError> {
+        let bytes = self.take(4)?.try_into().expect("so many");
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn word64(&mut self) -> Result<u64, MachineError> {
+        let bytes = self.take(8)?.try_into().expect("so many");
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], MachineError> {
+        let len_bytes = self.word32()? as usize;
+        self.take(len_bytes)
+    }
+}
+
+/// The number that a value begins with, as `strtoull` and memcached's checks around it read it.
+pub fn parse_number(text: &[u8]) -> Option<u64> {
+    let is_space = |b: &u8| matches!(b, b' ' | b'\t'..=b'\r');
+    let start = text.iter().position(|b| !is_space(b))?;
+    let (is_negative, digits) = match text[start] {
+        b'-' => (true, &text[start + 1..]),
+        b'+' => (false, &text[start + 1..]),
+        _ => (false, &text[start..]),
+    };
+    let count = digits.iter().take_while(|b| b.is_ascii_digit()).count();
+    let mut number = 0_u64;
+    for digit in &digits[..count] {
+        number = number.checked_mul(10)?.checked_add((digit - b'0').into())?;
+    }
+    let ends = digits.get(count).is_none_or(|b| is_space(b) || *b == 0);
+    if count == 0 || !ends {
+        return None;
+    }
+    let number = if is_negative {
+        number.wrapping_neg()
+    } else {
+        number
+    };
+    let is_large = number > i64::MAX as u64;
+    (!is_large || !text.contains(&b'-')).then_some(number)
+}
+
+#[cfg(test)]
+mod tests;

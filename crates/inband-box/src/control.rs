@@ -1,0 +1,257 @@
+//! What processes tell each other: election, discovery, joining and reads. The value of a CONTROL packet begins with the
+//! kind; numbers are in the packet's header.
+
+use inband_ground::wire::checksum;
+
+use crate::role::Record;
+use crate::wire::{self, Header, Type};
+
+/// A message between processes. The epoch it is about is the header's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Control {
+    /// Who leads? From a node that waits for a leader.
+    Hello,
+    /// The sender wants to lead the epoch.
+    Elect,
+    /// The sender takes part in no earlier epoch any more; how its log ends.
+    Promise {
+        /// The epoch of the last record.
+        last_epoch: u64,
+        /// The zxid of the last record.
+        last: u64,
+        /// Known to be committed.
+        committed: u64,
+        /// The oldest record in the ring.
+        first: u64,
+    },
+    /// The sender has promised the header's epoch, which is higher than that of the message it answers.
+    Denied,
+    /// Send the records from here on.
+    Pull { from: u64 },
+    /// A record of the sender's log.
+    Record {
+        record: Record,
+        /// Known to be committed.
+        committed: u64,
+    },
+    /// The sender leads the epoch.
+    Lead,
+    /// The sender follows the leader of the epoch.
+    Joined {
+        /// Its log is the leader's up to here.
+        matched: u64,
+        /// Of the start of its process.
+        nonce: u64,
+        /// It has lost its log: its acknowledgements do not count yet.
+        recovering: bool,
+    },
+    /// To a recovering node: it counts again when it has all up to here.
+    Target {
+        /// As in its [`Control::Joined`].
+        nonce: u64,
+        /// The leader's last record.
+        zxid: u64,
+    },
+    /// Up to where must be applied before a read may be answered?
+    Ask {
+        /// Of the question.
+        id: u64,
+    },
+    Index {
+        /// Of the question.
+        id: u64,
+        /// All that was committed when it was asked.
+        index: u64,
+    },
+}
+
+const HELLO: u8 = 1;
+const ELECT: u8 = 2;
+const PROMISE: u8 = 3;
+const DENIED: u8 = 4;
+const PULL: u8 = 5;
+const RECORD: u8 = 6;
+const LEAD: u8 = 7;
+const JOINED: u8 = 8;
+const TARGET: u8 = 9;
+const ASK: u8 = 10;
+const INDEX: u8 = 11;
+
+impl Control {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Control::Hello => "HELLO",
+            Control::Elect => "ELECT",
+            Control::Promise { .. } => "PROMISE",
+            Control::Denied => "DENIED",
+            Control::Pull { .. } => "PULL",
+            Control::Record { .. } => "RECORD",
+            Control::Lead => "LEAD",
+            Control::Joined { .. } => "JOINED",
+            Control::Target { .. } => "TARGET",
+            Control::Ask { .. } => "ASK",
+            Control::Index { .. } => "INDEX",
+        }
+    }
+
+    /// The header and the value of the packet.
+    pub fn encode(&self, node: u8, epoch: u64) -> (Header, Vec<u8>) {
+        let mut h = Header {
+            node: node.into(),
+            epoch,
+            ..Header::of(Type::Control)
+        };
+        let kind = match self {
+            Control::Hello => HELLO,
+            Control::Elect => ELECT,
+            Control::Promise {
+                last_epoch,
+                last,
+                committed,
+                first,
+            } => {
+                (h.record_epoch, h.zxid, h.committed, h.round) =
+                    (*last_epoch, *last, *committed, *first);
+                PROMISE
+            }
+            Control::Denied => DENIED,
+            Control::Pull { from } => {
+                h.zxid = *from;
+                PULL
+            }
+            Control::Record { record, committed } => {
+                h.zxid = record.zxid;
+                h.record_epoch = record.epoch;
+                h.time_ms = record.time_ms;
+                h.origin = record.origin.into();
+                h.origin_session = record.origin_session;
+                h.origin_seq = record.origin_seq;
+                h.committed = *committed;
+                RECORD
+            }
+            Control::Lead => LEAD,
+            Control::Joined {
+                matched,
+                nonce,
+                recovering,
+            } => {
+                (h.zxid, h.round, h.leader) = (*matched, *nonce, u16::from(*recovering));
+                JOINED
+            }
+            Control::Target { nonce, zxid } => {
+                (h.zxid, h.round) = (*zxid, *nonce);
+                TARGET
+            }
+            Control::Ask { id } => {
+                h.round = *id;
+                ASK
+            }
+            Control::Index { id, index } => {
+                (h.zxid, h.round) = (*index, *id);
+                INDEX
+            }
+        };
+        let mut value = vec![kind];
+        if let Control::Record { record, .. } = self {
+            value.extend_from_slice(&record.value);
+        }
+        (h, value)
+    }
+
+    /// Read a CONTROL packet. `None`: it is damaged, or of no known kind. (The role does not look into its value, and the
+    /// checksum of packets without a key covers only the header.)
+    pub fn decode(h: &Header, value: &[u8]) -> Option<Control> {
+        if checksum(value) != h.digest {
+            return None;
+        }
+        let (kind, value) = value.split_first()?;
+        Some(match *kind {
+            HELLO => Control::Hello,
+            ELECT => Control::Elect,
+            PROMISE => Control::Promise {
+                last_epoch: h.record_epoch,
+                last: h.zxid,
+                committed: h.committed,
+                first: h.round,
+            },
+            DENIED => Control::Denied,
+            PULL => Control::Pull { from: h.zxid },
+            RECORD => Control::Record {
+                record: wire::record_of(h, value),
+                committed: h.committed,
+            },
+            LEAD => Control::Lead,
+            JOINED => Control::Joined {
+                matched: h.zxid,
+                nonce: h.round,
+                recovering: h.leader != 0,
+            },
+            TARGET => Control::Target {
+                nonce: h.round,
+                zxid: h.zxid,
+            },
+            ASK => Control::Ask { id: h.round },
+            INDEX => Control::Index {
+                id: h.round,
+                index: h.zxid,
+            },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Control> {
+        let record = Record {
+            zxid: 5,
+            epoch: 33,
+            time_ms: 9,
+            origin: 2,
+            origin_session: 3,
+            origin_seq: 4,
+            value: vec![1; 1248],
+        };
+        vec![
+            Control::Hello,
+            Control::Elect,
+            Control::Promise {
+                last_epoch: 1,
+                last: 2,
+                committed: 3,
+                first: 4,
+            },
+            Control::Denied,
+            Control::Pull { from: 7 },
+            Control::Record {
+                record,
+                committed: 4,
+            },
+            Control::Lead,
+            Control::Joined {
+                matched: 1,
+                nonce: 2,
+                recovering: true,
+            },
+            Control::Target { nonce: 1, zxid: 2 },
+            Control::Ask { id: 1 },
+            Control::Index { id: 1, index: 2 },
+        ]
+    }
+
+    #[test]
+    fn a_message_comes_back_as_it_was_and_a_damaged_one_does_not() {
+        for control in all() {
+            let (header, value) = control.encode(3, 65);
+            let mut packet = wire::emit(&header, &value);
+            let (header, value) = wire::parse(&packet).expect("a packet");
+            assert_eq!((header.node, header.epoch), (3, 65));
+            assert_eq!(Control::decode(&header, value), Some(control));
+            *packet.last_mut().expect("a value") ^= 8;
+            let (header, value) = wire::parse(&packet).expect("a packet");
+            assert_eq!(Control::decode(&header, value), None);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Election and discovery: a candidate has a majority promise its epoch, and takes over the freshest of their logs.
+
+use std::collections::BTreeMap;
+
+use crate::control::Control;
+use crate::node::{Node, Out, State, To, IDS};
+use crate::owner_of;
+use crate::promise::{majority, next, Nanos};
+use crate::role::{Put, Record, Role};
+
+/// Records that are pulled at a time.
+const PULL_MAX: u64 = 64;
+
+/// How a log ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ending {
+    pub last_epoch: u64,
+    pub last: u64,
+    pub committed: u64,
+    pub first: u64,
+}
+
+impl Ending {
+    /// Logs are compared by the epoch of the last record first: one that was copied by half from another does not look
+    /// fresher or older than it is.
+    fn freshness(&self) -> (u64, u64) {
+        (self.last_epoch, self.last)
+    }
+
+    fn of(role: &impl Role) -> Ending {
+        let now = role.view();
+        Ending {
+            last_epoch: now.last_epoch,
+            last: now.last,
+            committed: now.committed,
+            first: now.first,
+        }
+    }
+}
+
+/// The records of the freshest log.
+struct Pull {
+    from: u8,
+    last: u64,
+    /// Those that came before their turn.
+    early: BTreeMap<u64, (Record, u64)>,
+}
+
+/// An election under way: of the epoch that the node has promised last.
+pub(crate) struct Election {
+    promises: [Option<Ending>; IDS],
+    pull: Option<Pull>,
+    again_at: Nanos,
+    until: Nanos,
+}
+
+impl Election {
+    pub fn due(&self) -> Nanos {
+        self.again_at.min(self.until)
+    }
+}
+
+impl Node {
+    pub(crate) fn elect(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
+        let epoch = next(self.epoch().max(self.seen), self.config.node);
+        self.elections += 1;
+        self.hint = self.config.node;
+        self.promise(epoch, role, out);
+        let mut promises = [None; IDS];
+        promises[usize::from(self.config.node)] = Some(Ending::of(role));
+        self.state = State::Electing(Election {
+            promises,
+            pull: None,
+            again_at: now + self.config.resend_after_ns(),
+            until: now + 3 * self.config.suspect_after_ns,
+        });
+        self.say(To::Others, epoch, &Control::Elect, out);
+    }
+
+    /// Somebody wants to lead.
+    pub(crate) fn on_elect(
+        &mut self,
+        now: Nanos,
+        from: u8,
+        epoch: u64,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        if owner_of(epoch) != from {
+            return;
+        }
+        self.seen = self.seen.max(epoch);
+        if self.recovering {
+            return; // what it has lost might be committed
+        }
+        if epoch < self.epoch() {
+            return self.say(To::Node(from), self.epoch(), &Control::Denied, out);
+        }
+        if epoch > self.epoch() {
+            self.promise(epoch, role, out);
+            self.hint = from;
+            self.wait(now);
+        } else if !matches!(self.state, State::Waiting) {
+            return; // it has been elected since
+        }
+        // After the role's epoch was raised: nothing is acknowledged any more that this does not tell.
+        let ending = Ending::of(role);
+        let promise = Control::Promise {
+            last_epoch: ending.last_epoch,
+            last: ending.last,
+            committed: ending.committed,
+            first: ending.first,
+        };
+        self.say(To::Node(from), epoch, &promise, out);
+    }
+
+    /// Somebody has promised our epoch.
+    pub(crate) fn on_promise(
+        &mut self,
+        now: Nanos,
+        from: u8,
+        epoch: u64,
+        ending: Ending,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        let own = self.config.node;
+        let is_ours = epoch == self.epoch();
+        let State::Electing(election) = &mut self.state else {
+            return;
+        };
+        if !is_ours || election.pull.is_some() {
+            return;
+        }
+        election.promises[usize::from(from)] = Some(ending);
+        let promises = election.promises;
+        let promised = promises.iter().flatten().count();
+        if promised < majority(self.config.nodes) {
+            return;
+        }
+        let by_id = (1..).zip(&promises[1..]);
+        let all = by_id.filter_map(|(node, ending)| ending.map(|ending| (node, ending)));
+        let best = all.max_by_key(|(node, ending)| (ending.freshness(), *node == own));
+        let (freshest, ending) = best.expect("the own one is there");
+        if freshest == own {
+            let committed = promises.iter().flatten().map(|e| e.committed).max();
+            learn(role, committed.unwrap_or(0));
+            return self.lead(now, role, out);
+        }
+        if ending.first > role.view().committed + 1 {
+            // It would need the table, too. Another candidate may not.
+            self.wait(now);
+            return;
+        }
+        let State::Electing(election) = &mut self.state else {
+            return;
+        };
+        election.pull = Some(Pull {
+            from: freshest,
+            last: ending.last,
+            early: BTreeMap::new(),
+        });
+        self.pull(now, role, out);
+    }
+
+    /// Ask for the records that follow.
+    fn pull(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
+        let State::Electing(election) = &mut self.state else {
+            return;
+        };
+        let Some(pull) = &election.pull else {
+            return;
+        };
+        election.again_at = now + self.config.resend_after_ns();
+        let from = role.view().matched + 1;
+        let to = To::Node(pull.from);
+        self.say(to, self.epoch(), &Control::Pull { from }, out);
+    }
+
+    /// A candidate takes over our log, which does not change as long as its epoch is our last.
+    pub(crate) fn on_pull(
+        &mut self,
+        from: u8,
+        epoch: u64,
+        first: u64,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        if epoch != self.epoch() {
+            return self.say(To::Node(from), self.epoch(), &Control::Denied, out);
+        }
+        if !matches!(self.state, State::Waiting) || self.recovering || owner_of(epoch) != from {
+            return;
+        }
+        let now = role.view();
+        for zxid in first..=now.last.min(first.saturating_add(PULL_MAX - 1)) {
+            let Some(record) = role.read(zxid) else {
+                return;
+            };
+            let committed = now.committed;
+            let record = Control::Record { record, committed };
+            self.say(To::Node(from), epoch, &record, out);
+        }
+    }
+
+    /// A record of the freshest log.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn on_record(
+        &mut self,
+        now: Nanos,
+        from: u8,
+        epoch: u64,
+        record: Record,
+        committed: u64,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        let is_ours = epoch == self.epoch();
+        let State::Electing(election) = &mut self.state else {
+            return;
+        };
+        let Some(pull) = election.pull.as_mut().filter(|p| p.from == from && is_ours) else {
+            return;
+        };
+        if pull.early.len() < 2 * PULL_MAX as usize {
+            pull.early.insert(record.zxid, (record, committed));
+        }
+        election.until = now + 3 * self.config.suspect_after_ns;
+        self.take_pulled(now, role, out);
+    }
+
+    /// Take what has come, as a follower would.
+    fn take_pulled(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
+        let epoch = self.epoch();
+        let State::Electing(election) = &mut self.state else {
+            return;
+        };
+        let Some(pull) = &mut election.pull else {
+            return;
+        };
+        let before = role.view().matched;
+        let mut matched = before;
+        pull.early.retain(|zxid, _| *zxid > before);
+        while let Some((record, committed)) = pull.early.get(&(matched + 1)) {
+            if role.put(epoch, record, *committed) != Put::Taken {
+                break; // the slot's record is not applied yet
+            }
+            pull.early.remove(&(matched + 1));
+            matched += 1;
+        }
+        if matched >= pull.last {
+            self.lead(now, role, out);
+        } else if matched / PULL_MAX > before / PULL_MAX {
+            self.pull(now, role, out);
+        }
+    }
+
+    pub(crate) fn tick_electing(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
+        let State::Electing(election) = &mut self.state else {
+            return;
+        };
+        if now >= election.until {
+            self.wait(now);
+            self.elect_at = now + self.draw(2 * self.config.stagger_ns());
+            return;
+        }
+        if now < election.again_at {
+            return;
+        }
+        election.again_at = now + self.config.resend_after_ns();
+        if election.pull.is_some() {
+            self.take_pulled(now, role, out);
+            return self.pull(now, role, out);
+        }
+        let promises = election.promises;
+        for node in self.config.others() {
+            if promises[usize::from(node)].is_none() {
+                self.say(To::Node(node), self.epoch(), &Control::Elect, out);
+            }
+        }
+    }
+}
+
+/// All up to here is committed, and in our log.
+fn learn(role: &impl Role, committed: u64) {
+    let now = role.view();
+    for zxid in now.matched + 1..=committed.min(now.last) {
+        let is_taken = role
+            .read(zxid)
+            .is_some_and(|record| role.put(now.epoch, &record, committed) == Put::Taken);
+        if !is_taken {
+            return;
+        }
+    }
+}

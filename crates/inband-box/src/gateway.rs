@@ -1,0 +1,433 @@
+//! memcached's clients, over TCP.
+//!
+//! The writes of one turn over all connections become one batch of records. Reads come from the shared table: *strong* ones
+//! once a round that began after they arrived has shown how far the table must be, and all reads of a turn share that round;
+//! *local* ones at once. Requests of one connection take effect and are answered in their order: a read waits for the writes
+//! before it, a write for the reads before it.
+
+mod connection;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use inband_resp::front::{Front, Ready};
+use mio::Waker;
+
+use crate::apply::Outcome;
+use crate::command::{Batch, Command};
+use crate::limits::{
+    CLIENTS_MAX, CLIENTS_MEMORY_BYTES_MAX, CLIENT_READ_BYTES_MAX, RECORDS_UNDER_WAY_MAX,
+    STUCK_CLIENTS_PERIOD_MS,
+};
+use crate::store::Reader;
+use connection::{Closed, Connection};
+
+/// Longest sleep: it has to notice that it is to stop.
+const IDLE_MAX: Duration = Duration::from_millis(100);
+
+/// What a gateway needs of its node.
+pub trait Submit {
+    /// Submit the value of a record: the next part of the session's stream of commands. Its number, from 1.
+    fn submit(&mut self, value: Vec<u8>) -> u64;
+
+    /// Ask for a read index: [`Event::Barrier`] comes when the table has all that was acknowledged to anybody before this
+    /// call.
+    fn barrier(&mut self, id: u64);
+
+    /// Take what has happened.
+    fn events(&mut self, into: &mut Vec<Event>);
+
+    /// Everything of this turn has been submitted.
+    fn flush(&mut self) {}
+}
+
+/// What has happened at the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Results of the next commands, in the order in which they were submitted.
+    Outcomes(Vec<Outcome>),
+    /// The read index that was asked for under this number, and all before it, is reached.
+    Barrier(u64),
+    /// The node was brought up to date by a copy of the table: what became of the records up to this one is not known,
+    /// unless it was said before.
+    Unknown(u64),
+}
+
+/// How a gateway is set up.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub clients_max: usize,
+    /// Memory that all of them make the gateway hold.
+    pub memory_bytes_max: usize,
+    /// Ports whose reads are local.
+    pub local_ports: Vec<u16>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            clients_max: CLIENTS_MAX,
+            memory_bytes_max: CLIENTS_MEMORY_BYTES_MAX,
+            local_ports: Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+#[allow(missing_docs)]
+pub struct Counters {
+    pub connections: AtomicU64,
+    pub connections_total: AtomicU64,
+    pub connections_refused: AtomicU64,
+    pub cmd_get: AtomicU64,
+    pub cmd_set: AtomicU64,
+    pub cmd_touch: AtomicU64,
+    pub cmd_flush: AtomicU64,
+    pub get_hits: AtomicU64,
+    pub get_misses: AtomicU64,
+    pub records: AtomicU64,
+    pub barriers: AtomicU64,
+    pub stuck: AtomicU64,
+    pub memory_closed: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub fn by_name(&self) -> BTreeMap<&'static str, u64> {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        BTreeMap::from([
+            ("gateway_connections", get(&self.connections)),
+            ("gateway_connections_total", get(&self.connections_total)),
+            (
+                "gateway_connections_refused",
+                get(&self.connections_refused),
+            ),
+            ("gateway_cmd_get", get(&self.cmd_get)),
+            ("gateway_cmd_set", get(&self.cmd_set)),
+            ("gateway_cmd_touch", get(&self.cmd_touch)),
+            ("gateway_cmd_flush", get(&self.cmd_flush)),
+            ("gateway_get_hits", get(&self.get_hits)),
+            ("gateway_get_misses", get(&self.get_misses)),
+            ("gateway_records", get(&self.records)),
+            ("gateway_barriers", get(&self.barriers)),
+            ("gateway_closed_stuck", get(&self.stuck)),
+            ("gateway_closed_memory", get(&self.memory_closed)),
+        ])
+    }
+}
+
+/// A command whose outcome is not known yet.
+struct Waiting {
+    /// The place of its connection, and which one that is.
+    slot: usize,
+    id: u64,
+    /// The record that it ends in.
+    seq: u64,
+}
+
+/// What connections share in a turn.
+pub(crate) struct Shared {
+    pub(crate) reader: Reader,
+    batch: Batch,
+    /// Commands of this turn, and where each ends in the batch.
+    begun: Vec<(usize, u64, usize)>,
+    waiting: VecDeque<Waiting>,
+    /// Records that were submitted, and of these the last that is settled.
+    submitted: u64,
+    /// The read index that reads of this turn wait for, and whether there are any.
+    barrier: u64,
+    is_barrier_wanted: bool,
+    reached: u64,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) started: Instant,
+}
+
+impl Shared {
+    /// Submit a command of a connection with this turn.
+    fn submit(&mut self, slot: usize, id: u64, command: &Command) {
+        self.batch.push(command);
+        self.begun.push((slot, id, self.batch.len_bytes()));
+    }
+
+    /// The read index that a read which has arrived now must wait for.
+    fn wants_barrier(&mut self) -> u64 {
+        self.is_barrier_wanted = true;
+        self.barrier
+    }
+
+    /// Is so much under way that nothing is to be added?
+    fn is_full(&self) -> bool {
+        let settled = self.waiting.front().map_or(self.submitted, |w| w.seq - 1);
+        self.submitted - settled >= RECORDS_UNDER_WAY_MAX
+    }
+}
+
+/// See the module. One thread.
+pub struct Gateway<S> {
+    front: Front<Connection>,
+    ready: Ready,
+    /// Connections to be looked at in the next turn.
+    attention: Vec<usize>,
+    /// Connections that wait until less is under way.
+    held: Vec<usize>,
+    settings: Settings,
+    scratch: Vec<u8>,
+    submit: S,
+    shared: Shared,
+    /// Connections whose reads wait for a read index, by the index.
+    reading: VecDeque<(u64, usize)>,
+    events: Vec<Event>,
+    stuck_looked_at: Instant,
+}
+
+impl<S: Submit> Gateway<S> {
+    /// Serve the clients that come to `listeners`, out of a table, by what `submit` brings about.
+    pub fn new(
+        listeners: Vec<TcpListener>,
+        reader: Reader,
+        submit: S,
+        settings: Settings,
+    ) -> io::Result<Gateway<S>> {
+        let front = Front::new(listeners, &[], settings.clients_max, None)?;
+        let shared = Shared {
+            reader,
+            batch: Batch::default(),
+            begun: Vec::new(),
+            waiting: VecDeque::new(),
+            submitted: 0,
+            barrier: 1,
+            is_barrier_wanted: false,
+            reached: 0,
+            counters: Arc::default(),
+            started: Instant::now(),
+        };
+        Ok(Gateway {
+            front,
+            ready: Ready::default(),
+            attention: Vec::new(),
+            held: Vec::new(),
+            settings,
+            scratch: vec![0; CLIENT_READ_BYTES_MAX],
+            submit,
+            shared,
+            reading: VecDeque::new(),
+            events: Vec::new(),
+            stuck_looked_at: Instant::now(),
+        })
+    }
+
+    /// Wakes it when there are events; can be taken once.
+    pub fn take_waker(&mut self) -> Option<Waker> {
+        self.front.take_waker()
+    }
+
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.front.local_addrs()
+    }
+
+    pub fn counters(&self) -> Arc<Counters> {
+        self.shared.counters.clone()
+    }
+
+    /// The first command of its session.
+    fn open(&mut self) {
+        let chunks = self.shared.reader.chunks();
+        // No connection has this id.
+        self.shared.submit(usize::MAX, 0, &Command::Open { chunks });
+    }
+
+    /// Serve until told to stop.
+    pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        self.open();
+        self.end_turn();
+        while !stop.load(Ordering::Acquire) {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        self.take_events();
+        let timeout = self.timeout();
+        self.front.wait(timeout, &mut self.ready)?;
+        self.accept();
+        let mut slots = std::mem::take(&mut self.attention);
+        slots.append(&mut self.ready.connections);
+        slots.into_iter().for_each(|slot| self.advance(slot));
+        self.end_turn();
+        self.close_stuck();
+        self.bound_memory();
+        Ok(())
+    }
+
+    fn timeout(&mut self) -> Duration {
+        self.submit.events(&mut self.events);
+        if !self.attention.is_empty() || !self.events.is_empty() {
+            return Duration::ZERO;
+        }
+        let pause = self.front.accept_pause(Instant::now());
+        pause.map_or(IDLE_MAX, |pause| IDLE_MAX.min(pause))
+    }
+
+    /// Submit what this turn has gathered.
+    fn end_turn(&mut self) {
+        let shared = &mut self.shared;
+        let mut ends = shared.begun.drain(..).peekable();
+        let mut len_bytes = 0;
+        let (submit, waiting) = (&mut self.submit, &mut shared.waiting);
+        let mut last = shared.submitted;
+        shared.batch.take(|value| {
+            len_bytes += value.len();
+            let seq = submit.submit(value);
+            last = seq;
+            Counters::add(&shared.counters.records, 1);
+            while let Some((slot, id, _)) = ends.next_if(|(_, _, end)| *end <= len_bytes) {
+                waiting.push_back(Waiting { slot, id, seq });
+            }
+        });
+        shared.submitted = last;
+        if std::mem::take(&mut shared.is_barrier_wanted) {
+            submit.barrier(shared.barrier);
+            shared.barrier += 1;
+            Counters::add(&shared.counters.barriers, 1);
+        }
+        self.submit.flush();
+    }
+
+    fn take_events(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        self.submit.events(&mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::Outcomes(outcomes) => {
+                    for outcome in outcomes {
+                        self.settle(Some(outcome));
+                    }
+                }
+                Event::Unknown(seq) => {
+                    while self.shared.waiting.front().is_some_and(|w| w.seq <= seq) {
+                        self.settle(None);
+                    }
+                }
+                Event::Barrier(id) => {
+                    self.shared.reached = self.shared.reached.max(id);
+                    let done = self.reading.partition_point(|(barrier, _)| *barrier <= id);
+                    let slots = self.reading.drain(..done).map(|(_, slot)| slot);
+                    self.attention.extend(slots);
+                }
+            }
+        }
+        self.events = events;
+        if !self.shared.is_full() {
+            self.attention.append(&mut self.held);
+        }
+        self.attention.sort_unstable();
+        self.attention.dedup();
+    }
+
+    /// The oldest command has this outcome, or it is not known.
+    fn settle(&mut self, outcome: Option<Outcome>) {
+        let Some(waiting) = self.shared.waiting.pop_front() else {
+            debug_assert!(false, "an outcome of no command");
+            return;
+        };
+        let connection = self.front.connections.get_mut(waiting.slot);
+        // It may be gone, and another one in its place.
+        if let Some(connection) = connection.filter(|c| c.id == waiting.id) {
+            connection.settle(outcome);
+            self.attention.push(waiting.slot);
+        }
+    }
+
+    fn accept(&mut self) {
+        let local_ports = &self.settings.local_ports;
+        let make = |arrival| Connection::new(arrival, local_ports);
+        let accepted = self.front.accept(Instant::now(), make);
+        let counters = &self.shared.counters;
+        Counters::add(&counters.connections_total, accepted.slots.len() as u64);
+        Counters::add(&counters.connections_refused, accepted.refused);
+        self.attention.extend(accepted.slots);
+        if let Some(error) = accepted.failure {
+            tracing::warn!(
+                "accepting a client: {error}; raise the limit of open files (ulimit -n)"
+            );
+        }
+        self.count_connections();
+    }
+
+    fn count_connections(&self) {
+        let connections = self.front.connections.len() as u64;
+        let counter = &self.shared.counters.connections;
+        counter.store(connections, Ordering::Relaxed);
+    }
+
+    fn advance(&mut self, slot: usize) {
+        let Some(connection) = self.front.connections.get_mut(slot) else {
+            return;
+        };
+        let barrier = self.shared.barrier;
+        let wanted = connection.barrier();
+        match connection.advance(slot, &mut self.shared, &mut self.scratch) {
+            Ok(more) => {
+                if more.is_held {
+                    self.held.push(slot);
+                }
+                if more.is_ready {
+                    self.attention.push(slot);
+                }
+                // Reads of this turn wait for the index of this turn; others are in the queue already.
+                if connection.barrier() != wanted && connection.barrier() == Some(barrier) {
+                    self.reading.push_back((barrier, slot));
+                }
+                self.front.connections.account(slot);
+            }
+            Err(why) => self.close(slot, why),
+        }
+    }
+
+    fn close(&mut self, slot: usize, why: Closed) {
+        let Some(mut connection) = self.front.close(slot) else {
+            return;
+        };
+        connection.say_goodbye(why);
+        let counters = &self.shared.counters;
+        match why {
+            Closed::Gone => {}
+            Closed::Memory => Counters::add(&counters.memory_closed, 1),
+            Closed::Stuck | Closed::NoQuorum | Closed::Unknown => Counters::add(&counters.stuck, 1),
+        }
+        self.count_connections();
+    }
+
+    /// Close clients that have kept the gateway waiting for too long, or that it has kept waiting.
+    fn close_stuck(&mut self) {
+        let now = Instant::now();
+        let period = Duration::from_millis(STUCK_CLIENTS_PERIOD_MS);
+        if now.saturating_duration_since(self.stuck_looked_at) < period {
+            return;
+        }
+        self.stuck_looked_at = now;
+        let places = self.front.connections.places();
+        let stuck = places.filter_map(|(slot, c)| Some((slot, c.timed_out(now)?)));
+        for (slot, why) in stuck.collect::<Vec<_>>() {
+            self.close(slot, why);
+        }
+    }
+
+    /// Close the clients that hold most until all together hold no more than they may.
+    fn bound_memory(&mut self) {
+        while self.front.connections.memory_bytes() > self.settings.memory_bytes_max {
+            let Some(slot) = self.front.connections.largest() else {
+                return;
+            };
+            self.close(slot, Closed::Memory);
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! `inband box`: a replicated memcached: its nodes.
+
+// Its `println!` and the like outlive their reader.
+#[macro_use]
+extern crate inband_host;
+
+mod node_command;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use inband_host::program;
+
+/// A memcached that is never wrong: every write is acknowledged by a quorum of nodes.
+#[derive(Debug, Parser)]
+#[command(name = "inband box", version)]
+enum Command {
+    /// Run a node until Ctrl-C
+    Node(node_command::NodeArgs),
+    /// What a node says of itself
+    Status(node_command::StatusArgs),
+}
+
+fn main() -> ExitCode {
+    program::main("inband box", || -> Result<()> {
+        match Command::parse() {
+            Command::Node(args) => args.run(),
+            Command::Status(args) => args.run(),
+        }
+    })
+}

@@ -1,0 +1,582 @@
+//! A node's process, sans-I/O: election, synchronisation, strong reads and the gateway's submissions. What records mean is
+//! none of its business: the host applies what is committed, and says so.
+//!
+//! What the host does:
+//!  - it performs `out.store` before it sends anything of `out`, and before it calls again,
+//!  - after each call it applies records up to `committed` and calls [`Node::on_applied`] for each,
+//!  - it calls [`Node::on_tick`] at [`Node::due`], after [`Node::submit`], and when the role has advanced.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::control::Control;
+use crate::election::Election;
+use crate::promise::{Nanos, Stored, MS};
+use crate::reads::Reads;
+use crate::role::{Record, Role, View};
+use crate::submitter::Submitter;
+use crate::sync::Leading;
+use crate::wire::{self, flag, Header, Type};
+
+/// Suspicion unless configured otherwise.
+pub const SUSPECT_AFTER_NS: Nanos = 10 * MS;
+pub const SUSPECT_AFTER_MIN_NS: Nanos = 50_000;
+pub const SUSPECT_AFTER_MAX_NS: Nanos = 50 * MS;
+/// One more than the highest node id.
+pub(crate) const IDS: usize = crate::c::IB_BOX_NODES_MAX as usize + 1;
+
+/// How many members must have a record before it is committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quorum {
+    /// More than half.
+    #[default]
+    Majority,
+    /// Each of them.
+    All,
+}
+
+impl Quorum {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Quorum::Majority => "majority",
+            Quorum::All => "all",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// Its id, from 1.
+    pub node: u8,
+    /// How many there are: 1 to this.
+    pub nodes: u8,
+    /// How many must have a record.
+    pub quorum: Quorum,
+    /// A leader that was not heard for so long is suspected.
+    pub suspect_after_ns: Nanos,
+}
+
+impl Config {
+    pub fn members(&self) -> u64 {
+        (1..=self.nodes).fold(0, |members, node| members | 1 << node)
+    }
+
+    /// How many must have a record.
+    pub fn quorum_count(&self) -> usize {
+        match self.quorum {
+            Quorum::Majority => crate::promise::majority(self.nodes),
+            Quorum::All => self.nodes.into(),
+        }
+    }
+
+    pub(crate) fn others(&self) -> impl Iterator<Item = u8> {
+        let own = self.node;
+        (1..=self.nodes).filter(move |node| *node != own)
+    }
+
+    pub(crate) fn heartbeat_ns(&self) -> Nanos {
+        self.suspect_after_ns / 5
+    }
+
+    pub(crate) fn resend_after_ns(&self) -> Nanos {
+        self.suspect_after_ns / 5
+    }
+
+    /// The next node suspects so much later.
+    pub(crate) fn stagger_ns(&self) -> Nanos {
+        self.suspect_after_ns / 2
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// The cluster is new, and so are all its nodes. A node that has promised anything before recovers nevertheless.
+    Founding,
+    /// It has lost its log.
+    Recovering,
+}
+
+/// To whom a packet goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum To {
+    Node(u8),
+    /// All nodes but the own one.
+    Others,
+}
+
+/// What the host is to do.
+#[derive(Debug, Default)]
+pub struct Out {
+    /// Stored durably before anything else.
+    pub store: Option<Stored>,
+    /// Sent, in order. They are not signed.
+    pub packets: Vec<(To, Vec<u8>)>,
+    /// Reads that may be answered once all records up to the index are applied: token, index.
+    pub reads: Vec<(u64, u64)>,
+}
+
+impl Out {
+    pub(crate) fn packet(&mut self, to: To, header: &Header, value: &[u8]) {
+        self.packets.push((to, wire::emit(header, value)));
+    }
+}
+
+pub(crate) enum State {
+    /// For a leader, or for its turn to be one.
+    Waiting,
+    Electing(Election),
+    /// The promise of the leader's epoch is being stored.
+    Joining,
+    Following {
+        /// Recovering: when it has all up to here it counts again.
+        target: Option<u64>,
+        join_again_at: Nanos,
+    },
+    Leading(Leading),
+}
+
+/// What a node does, for the status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doing {
+    /// It waits for a leader.
+    Waiting,
+    /// It asks for promises, or pulls records.
+    Electing,
+    Following,
+    /// It leads, but its epoch is not established yet.
+    Establishing,
+    Leading,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    pub doing: Doing,
+    /// The highest epoch that it has proposed or promised.
+    pub epoch: u64,
+    /// Who leads, as far as known.
+    pub leader: Option<u8>,
+    /// It has lost its log, and does not count yet.
+    pub recovering: bool,
+    /// Its last record.
+    pub last: u64,
+    /// All up to here is committed.
+    pub committed: u64,
+    /// All up to here is applied.
+    pub applied: u64,
+    /// Records that the gateway waits for.
+    pub outstanding: usize,
+    /// Elections that it began.
+    pub elections: u64,
+}
+
+pub struct Node {
+    pub(crate) config: Config,
+    pub(crate) stored: Stored,
+    pub(crate) is_stored: bool,
+    pub(crate) recovering: bool,
+    /// Of this start of the process.
+    pub(crate) nonce: u64,
+    random: u64,
+    pub(crate) state: State,
+    /// The last that led or wanted to.
+    pub(crate) hint: u8,
+    /// When it was heard of.
+    pub(crate) contact: Nanos,
+    /// Waiting: an election begins then.
+    pub(crate) elect_at: Nanos,
+    pub(crate) jitter: Nanos,
+    pub(crate) hello_at: Nanos,
+    /// The highest epoch heard of.
+    pub(crate) seen: u64,
+    pub(crate) elections: u64,
+    pub(crate) submitter: Submitter,
+    pub(crate) reads: Reads,
+}
+
+impl Node {
+    /// A process that has just started, with an empty role. `stored`: what it stored last; `random`: drawn at its start.
+    ///
+    /// # Panics
+    /// If the configuration is impossible.
+    pub fn new(
+        config: Config,
+        start: Start,
+        stored: Stored,
+        random: u64,
+        now: Nanos,
+        role: &impl Role,
+    ) -> Node {
+        assert!(
+            (1..=config.nodes).contains(&config.node) && usize::from(config.nodes) < IDS,
+            "node {} of {}",
+            config.node,
+            config.nodes
+        );
+        let session = stored.session + 1;
+        role.set_quorum(config.members(), config.quorum_count());
+        if stored.promise > 0 {
+            role.raise_epoch(stored.promise);
+        }
+        let mut node = Node {
+            config,
+            stored: Stored { session, ..stored },
+            is_stored: false,
+            recovering: start != Start::Founding || stored != Stored::default(),
+            nonce: random,
+            random,
+            state: State::Waiting,
+            hint: 0,
+            contact: now,
+            elect_at: 0,
+            jitter: 0,
+            hello_at: now,
+            seen: stored.promise,
+            elections: 0,
+            submitter: Submitter::new(session),
+            reads: Reads::new(random),
+        };
+        node.wait(now);
+        node
+    }
+
+    pub(crate) fn draw(&mut self, below: u64) -> u64 {
+        // splitmix64
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = self.random;
+        let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % below.max(1)
+    }
+
+    /// The highest epoch that it has proposed or promised.
+    pub fn epoch(&self) -> u64 {
+        self.stored.promise
+    }
+
+    /// The session of its gateway.
+    pub fn session(&self) -> u64 {
+        self.stored.session
+    }
+
+    /// Has it lost its log, and does not count yet?
+    pub fn is_recovering(&self) -> bool {
+        self.recovering
+    }
+
+    /// Who leads, as far as known.
+    pub fn leader(&self) -> Option<u8> {
+        match self.state {
+            State::Leading(_) => Some(self.config.node),
+            State::Following { .. } => Some(self.hint),
+            _ => None,
+        }
+    }
+
+    pub fn status(&self, role: &impl Role) -> Status {
+        let now = role.view();
+        Status {
+            doing: match self.state {
+                State::Waiting | State::Joining => Doing::Waiting,
+                State::Electing(_) => Doing::Electing,
+                State::Following { .. } => Doing::Following,
+                State::Leading(_) if now.committed < now.established_at => Doing::Establishing,
+                State::Leading(_) => Doing::Leading,
+            },
+            epoch: self.epoch(),
+            leader: self.leader(),
+            recovering: self.recovering,
+            last: now.last,
+            committed: now.committed,
+            applied: now.applied,
+            outstanding: self.submitter.outstanding(),
+            elections: self.elections,
+        }
+    }
+
+    /// Submit a record of the gateway: its number in the session. It is executed when [`Node::on_applied`] is told so.
+    pub fn submit(&mut self, value: Vec<u8>) -> u64 {
+        self.submitter.submit(value)
+    }
+
+    /// Records of the gateway that were not executed yet.
+    pub fn outstanding(&self) -> usize {
+        self.submitter.outstanding()
+    }
+
+    /// A strong read: its token comes back in `out.reads`, with the index that must be applied before it is answered.
+    pub fn read_index(&mut self, token: u64) {
+        self.reads.add(token);
+    }
+
+    /// A record was applied here. `is_executed`: [`crate::sessions::Sessions::admit`] has admitted it.
+    pub fn on_applied(&mut self, record: &Record, is_executed: bool, now: Nanos) {
+        let is_own = record.origin == self.config.node;
+        if is_own && record.origin_session == self.session() {
+            self.submitter
+                .on_applied(record.origin_seq, is_executed, now);
+        }
+    }
+
+    /// A packet that the role hands on.
+    pub fn on_packet(
+        &mut self,
+        now: Nanos,
+        header: &Header,
+        value: &[u8],
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        self.finish_joining(now, role, out);
+        let from = header.node as u8;
+        if from == 0 || from > self.config.nodes || from == self.config.node {
+            return;
+        }
+        match header.kind {
+            Type::Control => {
+                if let Some(control) = Control::decode(header, value) {
+                    self.on_control(now, from, header.epoch, control, role, out);
+                }
+            }
+            Type::Ack if header.flags & flag::GAP != 0 && header.epoch == self.epoch() => {
+                self.on_gap(now, from, header.zxid, role, out);
+            }
+            // Of a leader that we do not follow: it may not know.
+            Type::Propose | Type::Commit if header.epoch >= self.epoch() && !self.recovering => {
+                self.seen = self.seen.max(header.epoch);
+                self.contact = now;
+            }
+            Type::Refused if header.flags & flag::EPOCH != 0 => {
+                self.on_higher(now, header.epoch, role)
+            }
+            Type::Refused if header.flags & flag::BUSY != 0 => {
+                self.submitter
+                    .on_busy(now + self.config.resend_after_ns() / 2);
+            }
+            Type::Refused if header.flags & flag::NOT_LEADER != 0 => {
+                self.submitter
+                    .on_refused(now + self.config.resend_after_ns());
+            }
+            _ => {}
+        }
+        self.on_tick(now, role, out);
+    }
+
+    fn on_control(
+        &mut self,
+        now: Nanos,
+        from: u8,
+        epoch: u64,
+        control: Control,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        match control {
+            Control::Hello => self.on_hello(now, from, epoch, role, out),
+            Control::Elect => self.on_elect(now, from, epoch, role, out),
+            Control::Promise {
+                last_epoch,
+                last,
+                committed,
+                first,
+            } => {
+                let ending = crate::election::Ending {
+                    last_epoch,
+                    last,
+                    committed,
+                    first,
+                };
+                self.on_promise(now, from, epoch, ending, role, out);
+            }
+            Control::Denied => self.on_higher(now, epoch, role),
+            Control::Pull { from: first } => self.on_pull(from, epoch, first, role, out),
+            Control::Record { record, committed } => {
+                self.on_record(now, from, epoch, record, committed, role, out);
+            }
+            Control::Lead => self.on_lead(now, from, epoch, role, out),
+            Control::Joined {
+                matched,
+                nonce,
+                recovering,
+            } => self.on_joined(now, from, epoch, (matched, nonce, recovering), role, out),
+            Control::Target { nonce, zxid } => self.on_target(epoch, nonce, zxid),
+            Control::Ask { id } => self.on_ask(from, epoch, id, out),
+            Control::Index { id, index } => self.reads.on_index(id, index, out),
+        }
+    }
+
+    /// Time goes on. Call it again at [`Node::due`] at the latest.
+    pub fn on_tick(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
+        self.finish_joining(now, role, out);
+        let registers = role.view();
+        self.seen = self.seen.max(registers.higher_epoch);
+        match &self.state {
+            State::Waiting => self.tick_waiting(now, role, out),
+            State::Electing(_) => self.tick_electing(now, role, out),
+            State::Joining => {}
+            State::Following { .. } => self.tick_following(now, &registers, role, out),
+            State::Leading(_) => self.tick_leading(now, &registers, role, out),
+        }
+        self.tick_reads(now, role, out);
+        self.tick_submitter(now, role, out);
+        if !self.is_stored {
+            out.store = Some(self.stored);
+            self.is_stored = true;
+        }
+    }
+
+    fn tick_waiting(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
+        if now >= self.elect_at && !self.recovering {
+            return self.elect(now, role, out);
+        }
+        if now >= self.hello_at {
+            self.hello_at = now + self.config.stagger_ns();
+            self.say(To::Others, self.epoch(), &Control::Hello, out);
+        }
+    }
+
+    /// A leader is suspected, or has not been heard of: the nodes that follow it by their ids try one after the other.
+    pub(crate) fn wait(&mut self, now: Nanos) {
+        self.state = State::Waiting;
+        self.contact = self.contact.max(now);
+        self.jitter = self.draw(self.config.stagger_ns() / 2);
+        self.elect_at = self.suspect_at(now);
+    }
+
+    pub(crate) fn suspect_at(&self, heard: Nanos) -> Nanos {
+        let Config { node, nodes, .. } = self.config;
+        let rank =
+            (u64::from(node) + u64::from(nodes) - u64::from(self.hint) - 1) % u64::from(nodes);
+        heard + self.config.suspect_after_ns + rank * self.config.stagger_ns() + self.jitter
+    }
+
+    /// Somebody has promised a higher epoch than the one it refuses.
+    pub(crate) fn on_higher(&mut self, now: Nanos, epoch: u64, role: &impl Role) {
+        self.seen = self.seen.max(epoch);
+        if epoch <= self.epoch() {
+            return;
+        }
+        match self.state {
+            State::Leading(_) => self.step_down(now, role),
+            State::Electing(_) => {
+                self.wait(now);
+                self.elect_at = now + self.draw(2 * self.config.stagger_ns());
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn say(&self, to: To, epoch: u64, control: &Control, out: &mut Out) {
+        let (header, value) = control.encode(self.config.node, epoch);
+        out.packet(to, &header, &value);
+    }
+
+    /// The epoch is promised, and stored before anything is sent. Packets of earlier ones are refused from now on.
+    pub(crate) fn promise(&mut self, epoch: u64, role: &impl Role, out: &mut Out) {
+        self.leave();
+        if epoch > self.stored.promise {
+            self.stored.promise = epoch;
+            self.is_stored = true;
+            out.store = Some(self.stored);
+        }
+        role.raise_epoch(epoch);
+    }
+
+    /// It leads no more: what its own gateway asked is asked elsewhere.
+    pub(crate) fn leave(&mut self) {
+        if let State::Leading(leading) = &mut self.state {
+            self.reads.take_back(leading);
+        }
+        self.state = State::Waiting;
+    }
+
+    pub(crate) fn step_down(&mut self, now: Nanos, role: &impl Role) {
+        self.leave();
+        role.raise_epoch(self.stored.promise);
+        self.hint = self.config.node;
+        self.wait(now);
+        self.elect_at = now + self.draw(self.config.stagger_ns());
+    }
+
+    fn tick_submitter(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
+        let Some(leader) = self.leader() else {
+            return;
+        };
+        let (epoch, node, session) = (self.epoch(), self.config.node, self.session());
+        let again_after = 4 * self.config.resend_after_ns();
+        self.submitter
+            .poll(now, leader, epoch, again_after, |seq, value| {
+                if leader == node {
+                    let record = Record {
+                        origin: node,
+                        origin_session: session,
+                        origin_seq: seq,
+                        value: value.to_vec(),
+                        ..Record::default()
+                    };
+                    return append(&record, role, out);
+                }
+                let header = Header {
+                    node: node.into(),
+                    epoch,
+                    origin: node.into(),
+                    origin_session: session,
+                    origin_seq: seq,
+                    ..Header::of(Type::Submit)
+                };
+                out.packet(To::Node(leader), &header, value);
+                true
+            });
+    }
+
+    /// When [`Node::on_tick`] is due.
+    pub fn due(&self, now: Nanos, role: &impl Role) -> Nanos {
+        let registers = role.view();
+        let state = match &self.state {
+            _ if !self.is_stored => now,
+            State::Waiting if self.recovering => self.hello_at,
+            State::Waiting => self.elect_at.min(self.hello_at),
+            State::Electing(election) => election.due(),
+            State::Joining => now,
+            State::Following { join_again_at, .. } => {
+                let suspect_at = self.suspect_at(self.contact.max(registers.heard_ns));
+                match self.recovering {
+                    true => suspect_at.min(*join_again_at),
+                    false => suspect_at,
+                }
+            }
+            State::Leading(leading) => leading.due(now, &self.config, &registers),
+        };
+        let submitter = match self.leader() {
+            None => Nanos::MAX,
+            Some(_) => self.submitter.due(),
+        };
+        state.min(submitter).min(self.reads.due()).max(now)
+    }
+}
+
+/// Append a record to the own log, and propose it. False: there is no room.
+pub(crate) fn append(record: &Record, role: &impl Role, out: &mut Out) -> bool {
+    let Ok(zxid) = role.append(record) else {
+        return false;
+    };
+    out.packets
+        .extend(role.propose(zxid).map(|packet| (To::Others, packet)));
+    true
+}
+
+/// COMMIT, which is also the heartbeat. `round`: it is to be answered.
+pub(crate) fn commit(config: &Config, epoch: u64, round: u64, registers: &View, out: &mut Out) {
+    let header = Header {
+        flags: flag::ROUND,
+        node: config.node.into(),
+        epoch,
+        zxid: registers.last,
+        committed: registers.committed,
+        round,
+        leader: config.node.into(),
+        ..Header::of(Type::Commit)
+    };
+    out.packet(To::Others, &header, &[]);
+}

@@ -1,0 +1,235 @@
+//! `inband box node` and `inband box status`.
+
+use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use clap::Args;
+use inband_box::gateway::Settings;
+use inband_box::limits::{CLIENTS_MAX, NODE_COUNTS, TABLE_BYTES_DEFAULT};
+use inband_box::node::{
+    Config, Quorum, SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_MIN_NS, SUSPECT_AFTER_NS,
+};
+use inband_box::process::{forget, has_promised, socket_of, status_at, Process, Spec};
+use inband_box::registers::WINDOW_DEFAULT;
+use inband_box::role::Role;
+use inband_box::{soft::soft, store, NODES};
+use inband_ground::socket::HostSocket;
+use inband_host::key_file::KeyFile;
+use inband_host::line_json::Server;
+use inband_host::signals::{StopSignals, SUPERVISED_ENV};
+use inband_host::state_dir::{self, StateLock};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
+/// Records of the log that a node keeps. One that starts again needs all of them: tables are not copied yet.
+const LOG_RECORDS: usize = 1 << 16;
+
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// Its node id: its place among --nodes, from 1
+    #[arg(long)]
+    node: u8,
+    /// All nodes, in order: the first is node 1
+    #[arg(
+        long,
+        value_name = "ADDR:PORT,...",
+        value_delimiter = ',',
+        required = true
+    )]
+    nodes: Vec<SocketAddrV4>,
+    /// Directory of its promise and its control socket; it must survive a restart
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Where memcached's clients connect; their reads are linearizable
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:11211")]
+    memcached: SocketAddr,
+    /// Where clients connect that read this node's own copy, which may be behind
+    #[arg(long, value_name = "ADDR:PORT")]
+    memcached_local: Option<SocketAddr>,
+    /// Serve memcached's clients beyond loopback: they say no password, so anyone who reaches the port can read and write
+    #[arg(long)]
+    memcached_open: bool,
+    /// Bytes of the table, the same at every node
+    #[arg(long, value_name = "BYTES", default_value_t = TABLE_BYTES_DEFAULT)]
+    memory: u64,
+    /// Records of the log that are kept, a power of two, 1.3 KB each: a node that starts again gets them from the others, and
+    /// cannot if there were more
+    #[arg(long, value_name = "COUNT", default_value_t = LOG_RECORDS)]
+    log_records: usize,
+    /// Clients at once
+    #[arg(long, default_value_t = CLIENTS_MAX)]
+    clients_max: usize,
+    /// How many nodes must have a write
+    #[arg(long, value_enum, default_value_t = Quorum::Majority)]
+    quorum: Quorum,
+    /// A leader that was silent for so many microseconds is suspected
+    #[arg(long, value_name = "US", default_value_t = SUSPECT_AFTER_NS / 1000,
+        value_parser = clap::value_parser!(u64).range(SUSPECT_AFTER_MIN_NS / 1000..=SUSPECT_AFTER_MAX_NS / 1000))]
+    suspect_after_us: u64,
+    /// The cluster is new, and so are all its nodes
+    #[arg(long)]
+    new: bool,
+    /// With --new: begin with an empty table, though there was a cluster before. At all nodes
+    #[arg(long, requires = "new")]
+    accept_loss: bool,
+    /// Answer only packets with this key (`inband key new` makes one)
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Listen beyond loopback without a key
+    #[arg(long, conflicts_with = "key_file")]
+    no_key: bool,
+}
+
+/// The polite signals, as events; the end of a supervisor is one, too. Before any thread is started.
+fn stop_signals() -> Result<StopSignals> {
+    let signals = StopSignals::take()?;
+    if std::env::var_os(SUPERVISED_ENV).is_some() {
+        std::thread::spawn(|| {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            let _ = kill(Pid::this(), Signal::SIGTERM);
+        });
+    }
+    Ok(signals)
+}
+
+impl NodeArgs {
+    fn check(&self) -> Result<()> {
+        let count = self.nodes.len();
+        ensure!(
+            NODE_COUNTS.contains(&count),
+            "--nodes: {count} addresses; give 3, 4, 5 or 7"
+        );
+        ensure!(
+            NODES.contains(&self.node) && usize::from(self.node) <= count,
+            "--node {}: --nodes has {count} addresses",
+            self.node
+        );
+        for (n, node) in self.nodes.iter().enumerate() {
+            let is_new = !self.nodes[..n].contains(node);
+            ensure!(is_new, "--nodes: {node} is given twice");
+        }
+        for address in [Some(self.memcached), self.memcached_local]
+            .into_iter()
+            .flatten()
+        {
+            ensure!(
+                address.ip().is_loopback() || self.memcached_open,
+                "--memcached {address} is beyond loopback, where anyone could read and write; say --memcached-open to allow it"
+            );
+        }
+        let records = self.log_records;
+        ensure!(
+            records.is_power_of_two() && (1024..=1 << 24).contains(&records),
+            "--log-records {records}: give a power of two from 1024 to {}",
+            1 << 24
+        );
+        let chunks = store::chunks_in(self.memory);
+        ensure!(
+            (5000..=u64::from(u32::MAX)).contains(&chunks),
+            "--memory {}: give at least {} bytes, so that the longest value fits, and at most {}",
+            self.memory,
+            5000 * store::CHUNK_BYTES * 2,
+            u64::from(u32::MAX) * store::CHUNK_BYTES as u64
+        );
+        Ok(())
+    }
+
+    pub fn run(&self) -> Result<()> {
+        self.check()?;
+        let listen = self.nodes[usize::from(self.node) - 1];
+        let file = self.key_file.as_deref().map(KeyFile::load).transpose()?;
+        ensure!(
+            file.is_some() || self.no_key || listen.ip().is_loopback(),
+            "--nodes: {listen} is beyond loopback, where anybody could write to the log; give --key-file FILE, or say --no-key to allow it"
+        );
+        let signals = stop_signals()?;
+        state_dir::create(&self.data)?;
+        let _lock = StateLock::take(&self.data)?;
+        ensure!(
+            self.new || has_promised(&self.data),
+            "{} has no promise of this node: say --new if the cluster is new at all nodes",
+            self.data.display()
+        );
+        ensure!(
+            !self.new || self.accept_loss || !has_promised(&self.data),
+            "--new: {} has a promise, so there was a cluster; a node that starts again joins it without --new; if all nodes have lost their memory, say --accept-loss at all of them to begin with an empty table",
+            self.data.display()
+        );
+        if self.accept_loss {
+            forget(&self.data)?;
+        }
+        let socket = HostSocket::bind(listen)
+            .with_context(|| format!("--nodes: cannot listen at {listen}"))?;
+        let mut listeners = Vec::new();
+        for address in [Some(self.memcached), self.memcached_local]
+            .into_iter()
+            .flatten()
+        {
+            let listener = TcpListener::bind(address)
+                .with_context(|| format!("--memcached: cannot listen at {address}"))?;
+            listeners.push(listener);
+        }
+        let local_ports = match listeners.get(1) {
+            Some(listener) => vec![listener.local_addr()?.port()],
+            None => Vec::new(),
+        };
+        let spec = Spec {
+            config: Config {
+                node: self.node,
+                nodes: self.nodes.len() as u8,
+                quorum: self.quorum,
+                suspect_after_ns: self.suspect_after_us * 1000,
+            },
+            nodes: self.nodes.clone(),
+            data: self.data.clone(),
+            is_founding: self.new,
+            chunks: store::chunks_in(self.memory),
+            keys: file.map(|file| file.keys()),
+            gateway: Settings {
+                clients_max: self.clients_max,
+                local_ports,
+                ..Settings::default()
+            },
+        };
+        let role = soft(self.node, self.log_records);
+        // A new leader must find room for its first record behind all that was not committed under the last.
+        role.set_window((self.log_records as u64 / 4).min(WINDOW_DEFAULT));
+        let process = Process::start(spec, role, socket, listeners)?;
+        println!(
+            "node/{} at {listen}, memcached at {:?}, {}",
+            self.node,
+            process.memcached(),
+            if self.new { "new" } else { "recovering" }
+        );
+        let status = process.status();
+        let status = move |()| {
+            let status = status.lock().expect("nobody panics with it").clone();
+            status.ok_or_else(|| "it is starting".to_owned())
+        };
+        let _control = Server::start(&socket_of(&self.data), status, Err)?;
+        process.run(|| signals.wait(Duration::ZERO))
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Directory of the node
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// As one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl StatusArgs {
+    pub fn run(&self) -> Result<()> {
+        let status = status_at(&socket_of(&self.data))?;
+        match self.json {
+            true => println!("{}", serde_json::to_string_pretty(&status)?),
+            false => println!("{}", status.in_words()),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,520 @@
+//! A node's process: the role's packets, the sans-I/O node, the machine that executes the log, and on a thread of its own the
+//! gateway for memcached's clients.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{anyhow, Context, Result};
+use inband_ground::auth::{Gate, Keys};
+use inband_ground::socket::HostSocket;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_host::line_json::call;
+use inband_host::state_dir::{read_number, write_number};
+use inband_host::wait::wait;
+use mio::Waker;
+use serde::{Deserialize, Serialize};
+
+use crate::apply::Machine;
+use crate::gateway::{Counters, Event, Gateway, Settings, Submit};
+use crate::node::{append, Config, Doing, Node, Out, Start, To};
+use crate::promise::{Nanos, Stored};
+use crate::role::{Mode, Record, Role, Verdict};
+use crate::store::Reader;
+use crate::{wire, Zab, GROUPS};
+
+/// The file in a node's directory with the highest epoch that it has proposed or promised.
+pub const PROMISED: &str = "promised";
+/// The file in a node's directory with the number of its last start.
+pub const SESSION: &str = "session";
+/// How soon the process notices that it is to stop.
+const STOP_POLL: Duration = Duration::from_millis(20);
+/// Packets that are handled before the rest has its turn.
+const PACKETS_PER_TURN: usize = 256;
+/// How long a node may take to say how it is.
+const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
+/// How often it says so.
+const STATUS_PERIOD: Duration = Duration::from_millis(50);
+/// Time that somebody waits for passes at least so often.
+const TICK_MS: u64 = 500;
+
+/// Was there a node in this directory?
+pub fn has_promised(dir: &Path) -> bool {
+    dir.join(PROMISED).exists()
+}
+
+/// Forget that there was one.
+pub fn forget(dir: &Path) -> io::Result<()> {
+    for name in [PROMISED, SESSION] {
+        match std::fs::remove_file(dir.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The control socket of a node.
+pub fn socket_of(data: &Path) -> PathBuf {
+    data.join("control.sock")
+}
+
+/// Ask a node how it is.
+pub fn status_at(socket: &Path) -> Result<Status> {
+    let answer: Result<Status, String> = call(socket, &(), STATUS_TIMEOUT)?;
+    answer.map_err(anyhow::Error::msg)
+}
+
+/// What a node is started with.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Which one, of how many, and how it elects.
+    pub config: Config,
+    /// Where all nodes are: the first is node 1.
+    pub nodes: Vec<SocketAddrV4>,
+    /// Directory of what it has promised.
+    pub data: PathBuf,
+    pub is_founding: bool,
+    /// Chunks of its table, the same at every node.
+    pub chunks: u64,
+    pub keys: Option<Keys>,
+    /// How its gateway is set up.
+    pub gateway: Settings,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Status {
+    pub name: String,
+    pub listen: SocketAddrV4,
+    pub memcached: Vec<SocketAddr>,
+    pub pid: u32,
+    /// leading, following, electing, waiting or recovering.
+    pub state: String,
+    pub epoch: u64,
+    pub leader: Option<u8>,
+    pub last: u64,
+    pub committed: u64,
+    pub applied: u64,
+    /// Of the machine at `applied`.
+    pub digest: u64,
+    pub items: u64,
+    pub memory_bytes: u64,
+    pub elections: u64,
+    pub notes: Vec<String>,
+    pub counters: BTreeMap<String, u64>,
+}
+
+impl Status {
+    pub fn in_words(&self) -> String {
+        let ports: Vec<String> = self
+            .memcached
+            .iter()
+            .map(|a| a.port().to_string())
+            .collect();
+        format!(
+            "{:<7} {:<10} epoch {:<6} zxid {:<9} {:>7} items  memcached at port {}  {}",
+            self.name,
+            self.state,
+            self.epoch,
+            self.applied,
+            self.items,
+            ports.join(", local reads "),
+            self.notes.join(", ")
+        )
+        .trim_end()
+        .to_owned()
+    }
+}
+
+/// What a gateway asks of its node.
+enum Asked {
+    Submit(Vec<u8>),
+    Barrier(u64),
+}
+
+/// The gateway's side.
+struct ToNode {
+    asked: Sender<Asked>,
+    events: Receiver<Event>,
+    /// A byte for the node's thread, which sleeps.
+    bell: UnixStream,
+    seq: u64,
+    rings: bool,
+}
+
+impl Submit for ToNode {
+    fn submit(&mut self, value: Vec<u8>) -> u64 {
+        self.seq += 1;
+        // The node has ended: so will this.
+        let _ = self.asked.send(Asked::Submit(value));
+        self.rings = true;
+        self.seq
+    }
+
+    fn barrier(&mut self, id: u64) {
+        let _ = self.asked.send(Asked::Barrier(id));
+        self.rings = true;
+    }
+
+    fn events(&mut self, into: &mut Vec<Event>) {
+        into.extend(self.events.try_iter());
+    }
+
+    fn flush(&mut self) {
+        if std::mem::take(&mut self.rings) {
+            // If it is full the node wakes up as well.
+            let _ = self.bell.write(&[0]);
+        }
+    }
+}
+
+/// A node that runs.
+pub struct Process<R> {
+    spec: Spec,
+    role: R,
+    socket: HostSocket,
+    gate: Gate,
+    node: Node,
+    machine: Machine,
+    out: Out,
+    started: Instant,
+    asked: Receiver<Asked>,
+    events: Sender<Event>,
+    waker: Waker,
+    bell: UnixStream,
+    gateway: Option<std::thread::JoinHandle<io::Result<()>>>,
+    gateway_counters: Arc<Counters>,
+    memcached: Vec<SocketAddr>,
+    stop: Arc<AtomicBool>,
+    /// Reads whose index is known: index, number.
+    reads: VecDeque<(u64, u64)>,
+    appended_ms: u64,
+    seen_last: u64,
+    status: Arc<Mutex<Option<Status>>>,
+    status_at: Nanos,
+    packets_refused: AtomicU64,
+}
+
+fn unix_ms() -> u64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH);
+    time.map_or(0, |time| time.as_millis() as u64)
+}
+
+impl<R: Role> Process<R> {
+    /// Start a node and its gateway, which serves the clients that come to `listeners`.
+    pub fn start(
+        spec: Spec,
+        role: R,
+        socket: HostSocket,
+        listeners: Vec<TcpListener>,
+    ) -> Result<Process<R>> {
+        let stored = Stored {
+            promise: read_number(&spec.data.join(PROMISED))?,
+            session: read_number(&spec.data.join(SESSION))?,
+        };
+        let start = match spec.is_founding {
+            true => Start::Founding,
+            false => Start::Recovering,
+        };
+        let started = Instant::now();
+        let node = Node::new(spec.config, start, stored, rand::random(), 1, &role);
+        let own = (spec.config.node, node.session());
+        let machine = Machine::new(own, spec.chunks).with_context(|| {
+            let bytes = spec.chunks * crate::store::CHUNK_BYTES as u64;
+            format!("--memory: {bytes} bytes for the table")
+        })?;
+        let (asked_to, asked) = channel();
+        let (events, events_of) = channel();
+        let (bell, bell_of) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        bell_of.set_nonblocking(true)?;
+        let submit = ToNode {
+            asked: asked_to,
+            events: events_of,
+            bell: bell_of,
+            seq: 0,
+            rings: false,
+        };
+        let reader: Reader = machine.reader().clone();
+        let mut gateway = Gateway::new(listeners, reader, submit, spec.gateway.clone())?;
+        let memcached = gateway.addresses();
+        let waker = gateway.take_waker().expect("nobody has taken it");
+        let gateway_counters = gateway.counters();
+        let stop = Arc::new(AtomicBool::new(false));
+        let gateway = {
+            let stop = stop.clone();
+            let thread = std::thread::Builder::new().name("gateway".to_owned());
+            thread.spawn(move || gateway.run(&stop))?
+        };
+        Ok(Process {
+            gate: Gate::of::<Zab>(spec.keys, GROUPS),
+            spec,
+            role,
+            socket,
+            node,
+            machine,
+            out: Out::default(),
+            started,
+            asked,
+            events,
+            waker,
+            bell,
+            gateway: Some(gateway),
+            gateway_counters,
+            memcached,
+            stop,
+            reads: VecDeque::new(),
+            appended_ms: 0,
+            seen_last: 0,
+            status: Arc::default(),
+            status_at: 0,
+            packets_refused: AtomicU64::new(0),
+        })
+    }
+
+    /// How it is, renewed several times a second.
+    pub fn status(&self) -> Arc<Mutex<Option<Status>>> {
+        self.status.clone()
+    }
+
+    /// Where memcached's clients connect.
+    pub fn memcached(&self) -> &[SocketAddr] {
+        &self.memcached
+    }
+
+    fn now(&self) -> Nanos {
+        self.started.elapsed().as_nanos() as Nanos + 1
+    }
+
+    /// Run until `stopped` says so; it is asked several times a second.
+    pub fn run(mut self, mut stopped: impl FnMut() -> bool) -> Result<()> {
+        let result = self.serve(&mut stopped);
+        self.stop.store(true, Ordering::Release);
+        let _ = self.waker.wake();
+        let gateway = self.gateway.take().expect("it was started");
+        let ended = gateway
+            .join()
+            .map_err(|_| anyhow!("the gateway's thread has panicked"))?;
+        result.and(ended.context("the gateway"))
+    }
+
+    fn serve(&mut self, stopped: &mut impl FnMut() -> bool) -> Result<()> {
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
+        let mut stop_at = 0;
+        loop {
+            let now = self.now();
+            if now >= stop_at {
+                let has_ended = self.gateway.as_ref().is_some_and(|g| g.is_finished());
+                if stopped() || has_ended {
+                    return Ok(());
+                }
+                stop_at = now + STOP_POLL.as_nanos() as Nanos;
+            }
+            self.role.set_time_ms(unix_ms());
+            for _ in 0..PACKETS_PER_TURN {
+                let Some((len_bytes, from)) = self.socket.receive(&mut buffer)? else {
+                    break;
+                };
+                // Also without a key nobody else on this machine can send from a node's address.
+                let is_ours = len_bytes <= PACKET_LEN_MAX_BYTES && self.spec.nodes.contains(&from);
+                if !is_ours || !self.gate.admits(&buffer[..len_bytes]) {
+                    self.packets_refused.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+                let packet = buffer.first_chunk_mut().expect("it is shorter by one");
+                self.packet(packet, len_bytes, from)?;
+            }
+            self.take_asked();
+            let now = self.now();
+            self.node.on_tick(now, &self.role, &mut self.out);
+            self.pass_time();
+            self.flush()?;
+            self.apply()?;
+            let now = self.now();
+            self.tell_status(now);
+            let due = self.node.due(now, &self.role);
+            let left = Duration::from_nanos(due.saturating_sub(now));
+            let fds = [self.socket.fd(), self.bell.as_raw_fd()];
+            wait(&fds, left.min(STOP_POLL));
+        }
+    }
+
+    fn packet(
+        &mut self,
+        packet: &mut [u8; PACKET_LEN_MAX_BYTES],
+        len_bytes: usize,
+        from: SocketAddrV4,
+    ) -> Result<()> {
+        let now = self.now();
+        let handled = self.role.handle_packet(packet, len_bytes, now);
+        match handled.verdict {
+            Verdict::Drop => {}
+            Verdict::Reply => {
+                let packet = &mut packet[..handled.len_bytes];
+                self.gate.sign(packet);
+                self.socket.send(packet, from);
+            }
+            Verdict::ToOthers => {
+                let packet = &mut packet[..handled.len_bytes];
+                self.gate.sign(packet);
+                for to in self.spec.config.others() {
+                    self.socket
+                        .send(packet, self.spec.nodes[usize::from(to) - 1]);
+                }
+            }
+            Verdict::Pass => {
+                if let Ok((header, value)) = wire::parse(&packet[..handled.len_bytes]) {
+                    self.node
+                        .on_packet(now, &header, value, &self.role, &mut self.out);
+                    self.flush()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_asked(&mut self) {
+        while self.bell.read(&mut [0; 64]).is_ok_and(|len| len == 64) {}
+        for asked in self.asked.try_iter() {
+            match asked {
+                Asked::Submit(value) => {
+                    self.node.submit(value);
+                }
+                Asked::Barrier(id) => self.node.read_index(id),
+            }
+        }
+    }
+
+    /// Store what is to be stored, then send what is to be sent.
+    fn flush(&mut self) -> Result<()> {
+        if let Some(stored) = self.out.store.take() {
+            write_number(&self.spec.data, SESSION, stored.session)?;
+            write_number(&self.spec.data, PROMISED, stored.promise)?;
+        }
+        for (to, mut packet) in self.out.packets.drain(..) {
+            self.gate.sign(&mut packet);
+            match to {
+                To::Node(node) => {
+                    self.socket
+                        .send(&packet, self.spec.nodes[usize::from(node) - 1]);
+                }
+                To::Others => {
+                    for node in self.spec.config.others() {
+                        self.socket
+                            .send(&packet, self.spec.nodes[usize::from(node) - 1]);
+                    }
+                }
+            }
+        }
+        for (token, index) in self.out.reads.drain(..) {
+            self.reads.push_back((index, token));
+        }
+        Ok(())
+    }
+
+    /// Let time pass for items that expire, if nothing else does.
+    fn pass_time(&mut self) {
+        let view = self.role.view();
+        let now_ms = unix_ms();
+        if view.last != self.seen_last {
+            (self.seen_last, self.appended_ms) = (view.last, now_ms);
+        }
+        let is_leading = view.mode == Mode::Leading && view.committed >= view.established_at;
+        if is_leading && self.machine.needs_time() && now_ms >= self.appended_ms + TICK_MS {
+            append(&Record::default(), &self.role, &mut self.out);
+        }
+    }
+
+    /// Execute what is committed, and tell the gateway.
+    fn apply(&mut self) -> Result<()> {
+        let committed = self.role.committed();
+        let now = self.now();
+        let mut has_told = false;
+        while self.machine.applied() < committed {
+            let zxid = self.machine.applied() + 1;
+            let Some(record) = self.role.read(zxid) else {
+                break;
+            };
+            let applied = self.machine.apply(&record)?;
+            self.role.set_applied(zxid);
+            self.node.on_applied(&record, applied.is_executed, now);
+            if !applied.outcomes.is_empty() {
+                let _ = self.events.send(Event::Outcomes(applied.outcomes));
+                has_told = true;
+            }
+        }
+        let applied = self.machine.applied();
+        let mut reached = None;
+        self.reads.retain(|(index, id)| {
+            let is_reached = *index <= applied;
+            if is_reached {
+                reached = reached.max(Some(*id));
+            }
+            !is_reached
+        });
+        if let Some(id) = reached {
+            let _ = self.events.send(Event::Barrier(id));
+            has_told = true;
+        }
+        if has_told {
+            self.waker.wake()?;
+        }
+        Ok(())
+    }
+
+    fn tell_status(&mut self, now: Nanos) {
+        if now < self.status_at {
+            return;
+        }
+        self.status_at = now + STATUS_PERIOD.as_nanos() as Nanos;
+        let node = self.node.status(&self.role);
+        let mut notes = Vec::new();
+        if node.recovering {
+            notes.push("it has lost its log and joins the next leader".to_owned());
+        }
+        let mut counters: BTreeMap<String, u64> = self
+            .role
+            .counters_by_name()
+            .into_iter()
+            .chain(self.gateway_counters.by_name())
+            .map(|(name, n)| (name.to_owned(), n))
+            .collect();
+        let refused = self.packets_refused.load(Ordering::Relaxed);
+        counters.insert("packets_refused".to_owned(), refused);
+        let status = Status {
+            name: format!("node/{}", self.spec.config.node),
+            listen: self.spec.nodes[usize::from(self.spec.config.node) - 1],
+            memcached: self.memcached.clone(),
+            pid: std::process::id(),
+            state: match (node.recovering, node.doing) {
+                (true, _) => "recovering",
+                (_, Doing::Leading) => "leading",
+                (_, Doing::Following) => "following",
+                (_, Doing::Waiting) => "waiting",
+                (_, Doing::Electing | Doing::Establishing) => "electing",
+            }
+            .to_owned(),
+            epoch: node.epoch,
+            leader: node.leader,
+            last: node.last,
+            committed: node.committed,
+            applied: self.machine.applied(),
+            digest: self.machine.digest(),
+            items: self.machine.table().len(),
+            memory_bytes: self.spec.chunks * crate::store::CHUNK_BYTES as u64,
+            elections: node.elections,
+            notes,
+            counters,
+        };
+        *self.status.lock().expect("nobody panics with it") = Some(status);
+    }
+}

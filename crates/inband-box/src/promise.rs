@@ -1,0 +1,45 @@
+//! Epochs, and what a node stores durably.
+
+use crate::PROPOSERS;
+
+/// Nanoseconds of a monotonic clock.
+pub type Nanos = u64;
+pub const MS: Nanos = 1_000_000;
+
+/// The lowest epoch of a node above another epoch.
+pub fn next(above: u64, node: u8) -> u64 {
+    (above / PROPOSERS)
+        .saturating_add(1)
+        .saturating_mul(PROPOSERS)
+        + u64::from(node)
+}
+
+/// How many of so many nodes are a majority.
+pub fn majority(nodes: u8) -> usize {
+    usize::from(nodes) / 2 + 1
+}
+
+/// What survives the loss of a node's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stored {
+    /// The highest epoch that the node has proposed or promised. It is stored exactly, not ahead: a node that recovers
+    /// joins no leader of a lower epoch, and would depose every leader to be able to join.
+    pub promise: u64,
+    /// The number of the node's last start. A number that comes again would let a late packet of the earlier start
+    /// execute once more.
+    pub session: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_of_a_node_follow_each_other() {
+        assert_eq!((next(0, 1), next(33, 1), next(33, 7)), (33, 65, 71));
+        assert_eq!(
+            (majority(3), majority(4), majority(5), majority(7)),
+            (2, 3, 3, 4)
+        );
+    }
+}

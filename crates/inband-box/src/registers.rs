@@ -1,0 +1,313 @@
+//! Registers as the process uses them while packets are handled: memory of this process, or the mapped maps of the program.
+//! The node's are taken by its lock, as the shell takes them; records are read by their sequence.
+
+use std::mem::offset_of;
+use std::sync::atomic::{fence, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst};
+
+use inband_ground::registers::{field, registers, Shared};
+use inband_ground::wire::checksum;
+
+use crate::c;
+use crate::role::{Mode, Peer, Record, View};
+use crate::{NODES, RECORD_LEN_MAX_BYTES};
+
+/// Records that may be uncommitted, unless the process says otherwise.
+pub const WINDOW_DEFAULT: u64 = 1024;
+/// After so many looks at what is taken, let its holder have the CPU.
+const LOCK_SPINS: u32 = 1_000;
+
+registers!(
+    /// The one struct of a node.
+    NodeWords of c::ib_box_node
+);
+registers!(
+    Records of c::ib_box_record
+);
+
+/// All registers of a node.
+pub struct Registers {
+    pub(crate) node: NodeWords,
+    pub(crate) records: Records,
+}
+
+/// The word of one of the node's registers.
+macro_rules! word {
+    ($registers:expr, $($field:tt)+) => {
+        inband_ground::field!($registers.node, 0, c::ib_box_node, $($field)+)
+    };
+}
+pub(crate) use word;
+
+/// The node's lock. Dropping it lets go.
+pub(crate) struct Held<'a> {
+    sequence: &'a AtomicU64,
+    odd: u64,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.sequence.store(self.odd + 1, SeqCst);
+    }
+}
+
+/// Try until it works: what is waited for does not last.
+fn until<R>(mut attempt: impl FnMut() -> Option<R>) -> R {
+    for tries in 1u32.. {
+        if let Some(result) = attempt() {
+            return result;
+        }
+        if tries % LOCK_SPINS == 0 {
+            std::thread::yield_now();
+        }
+        std::hint::spin_loop();
+    }
+    unreachable!("it tries until it works")
+}
+
+impl Registers {
+    /// Those of a node that has just started, in memory of this process.
+    pub fn zeroed(capacity: usize) -> Registers {
+        Registers::started(Shared::zeroed(1).into(), Shared::zeroed(capacity).into())
+    }
+
+    /// Of zeroed words: those of a node that has just started, with an empty log.
+    pub(crate) fn started(node: NodeWords, records: Records) -> Registers {
+        let registers = Registers { node, records };
+        word!(registers, first).store(1, SeqCst);
+        word!(registers, window).store(WINDOW_DEFAULT, SeqCst);
+        registers
+    }
+
+    /// Take the node.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        let sequence = word!(self, sequence);
+        let odd = until(|| {
+            let even = sequence.load(SeqCst);
+            let taken = even % 2 == 0
+                && sequence
+                    .compare_exchange(even, even + 1, SeqCst, SeqCst)
+                    .is_ok();
+            taken.then_some(even + 1)
+        });
+        Held { sequence, odd }
+    }
+
+    /// What is read while nobody writes.
+    fn undisturbed<R>(sequence: &AtomicU64, read: impl Fn() -> R) -> Option<R> {
+        let before = sequence.load(Acquire);
+        if before % 2 == 1 {
+            return None;
+        }
+        let result = read();
+        fence(Acquire);
+        (sequence.load(Relaxed) == before).then_some(result)
+    }
+
+    /// The registers of one moment.
+    pub fn view(&self) -> View {
+        until(|| Registers::undisturbed(word!(self, sequence), || self.view_held()))
+    }
+
+    /// The same by whoever holds the node.
+    pub(crate) fn view_held(&self) -> View {
+        macro_rules! get {
+            ($($field:tt)+) => { word!(self, $($field)+).load(SeqCst) };
+        }
+        let mut peers = [Peer::default(); 8];
+        for node in NODES.map(usize::from) {
+            let peer = |at: usize| {
+                let start = offset_of!(c::ib_box_node, peer);
+                let at = start + node * size_of::<c::ib_box_peer>() + at;
+                self.node.word(0, at).load(SeqCst)
+            };
+            peers[node] = Peer {
+                matched: peer(offset_of!(c::ib_box_peer, matched)),
+                recovered: peer(offset_of!(c::ib_box_peer, recovered)),
+                committed: peer(offset_of!(c::ib_box_peer, committed)),
+                round: peer(offset_of!(c::ib_box_peer, round)),
+                heard_ns: peer(offset_of!(c::ib_box_peer, heard_ns)),
+            };
+        }
+        View {
+            epoch: get!(epoch),
+            mode: match get!(mode) as u32 {
+                c::IB_BOX_FOLLOWING => Mode::Following,
+                c::IB_BOX_LEADING => Mode::Leading,
+                _ => Mode::Idle,
+            },
+            leader: get!(leader) as u8,
+            first: get!(first),
+            last: get!(last),
+            last_epoch: get!(last_epoch),
+            last_time_ms: get!(last_time_ms),
+            matched: get!(matched),
+            committed: get!(committed),
+            established_at: get!(established_at),
+            members: get!(members),
+            quorum: get!(quorum) as usize,
+            window: get!(window),
+            recovering: get!(recovering) != 0,
+            acks_by_process: get!(acks_by_process) != 0,
+            heard_ns: get!(heard_ns),
+            higher_epoch: get!(higher_epoch),
+            applied: get!(applied),
+            time_ms: get!(time_ms),
+            advances: get!(advances),
+            peers,
+        }
+    }
+
+    /// A word of what is known of a member.
+    pub(crate) fn peer_word(&self, node: u8, offset_bytes: usize) -> &AtomicU64 {
+        let start = offset_of!(c::ib_box_node, peer);
+        let at = start + usize::from(node) * size_of::<c::ib_box_peer>();
+        self.node.word(0, at + offset_bytes)
+    }
+
+    /// The slot's record, if it is this one, be it truncated or not.
+    pub fn record(&self, zxid: u64) -> Option<Record> {
+        let slot = zxid as usize % self.records.count();
+        let sequence = field!(self.records, slot, c::ib_box_record, sequence);
+        until(|| Registers::undisturbed(sequence, || self.record_in(slot, zxid)))
+    }
+
+    fn record_in(&self, slot: usize, zxid: u64) -> Option<Record> {
+        macro_rules! get {
+            ($field:ident) => {
+                field!(self.records, slot, c::ib_box_record, $field).load(SeqCst)
+            };
+        }
+        if zxid == 0 || get!(zxid) != zxid {
+            return None;
+        }
+        // The low half of the word; the digest is above it.
+        let value_len_bytes = get!(value_len_bytes) as u32 as usize;
+        let value_len_bytes = value_len_bytes.min(RECORD_LEN_MAX_BYTES);
+        let start = offset_of!(c::ib_box_record, value);
+        let mut value = Vec::with_capacity(value_len_bytes + 8);
+        for at in (0..value_len_bytes).step_by(8) {
+            let word = self.records.word(slot, start + at).load(SeqCst);
+            value.extend_from_slice(&word.to_ne_bytes());
+        }
+        value.truncate(value_len_bytes);
+        let origin = self
+            .records
+            .word(slot, offset_of!(c::ib_box_record, origin));
+        Some(Record {
+            zxid,
+            epoch: get!(epoch),
+            time_ms: get!(time_ms),
+            origin: origin.load(SeqCst) as u32 as u8,
+            origin_session: get!(origin_session),
+            origin_seq: get!(origin_seq),
+            value,
+        })
+    }
+
+    /// Set all registers but the ring: for tests, of a node that nobody else uses meanwhile.
+    pub fn restore(&self, view: &View) {
+        macro_rules! set {
+            ($($field:ident),+) => {
+                $(word!(self, $field).store(view.$field as u64, SeqCst);)+
+            };
+        }
+        set!(
+            epoch,
+            leader,
+            first,
+            last,
+            last_epoch,
+            last_time_ms,
+            matched,
+            committed,
+            established_at
+        );
+        set!(
+            members,
+            quorum,
+            window,
+            recovering,
+            acks_by_process,
+            heard_ns,
+            higher_epoch,
+            applied
+        );
+        set!(time_ms, advances);
+        let mode = match view.mode {
+            Mode::Idle => c::IB_BOX_IDLE,
+            Mode::Following => c::IB_BOX_FOLLOWING,
+            Mode::Leading => c::IB_BOX_LEADING,
+        };
+        word!(self, mode).store(mode.into(), SeqCst);
+        for node in NODES {
+            let peer = &view.peers[usize::from(node)];
+            for (at, value) in [
+                (offset_of!(c::ib_box_peer, matched), peer.matched),
+                (offset_of!(c::ib_box_peer, recovered), peer.recovered),
+                (offset_of!(c::ib_box_peer, committed), peer.committed),
+                (offset_of!(c::ib_box_peer, round), peer.round),
+                (offset_of!(c::ib_box_peer, heard_ns), peer.heard_ns),
+            ] {
+                self.peer_word(node, at).store(value, SeqCst);
+            }
+        }
+    }
+
+    /// Write a slot: for tests, as [`Registers::restore`].
+    pub fn restore_record(&self, record: &Record) {
+        let slot = record.zxid as usize % self.records.count();
+        let words: [(usize, u64); 5] = [
+            (offset_of!(c::ib_box_record, zxid), record.zxid),
+            (offset_of!(c::ib_box_record, epoch), record.epoch),
+            (offset_of!(c::ib_box_record, time_ms), record.time_ms),
+            (
+                offset_of!(c::ib_box_record, origin_session),
+                record.origin_session,
+            ),
+            (offset_of!(c::ib_box_record, origin_seq), record.origin_seq),
+        ];
+        for (at, word) in words {
+            self.records.word(slot, at).store(word, SeqCst);
+        }
+        let digest = if record.value.is_empty() {
+            0
+        } else {
+            checksum(&record.value)
+        };
+        let pair = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+        let lens = pair(record.value.len() as u32, digest);
+        let at = offset_of!(c::ib_box_record, value_len_bytes);
+        self.records.word(slot, at).store(lens, SeqCst);
+        let at = offset_of!(c::ib_box_record, origin);
+        self.records
+            .word(slot, at)
+            .store(record.origin.into(), SeqCst);
+        let start = offset_of!(c::ib_box_record, value);
+        for (n, chunk) in record.value.chunks(8).enumerate() {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            let word = u64::from_ne_bytes(bytes);
+            self.records.word(slot, start + 8 * n).store(word, SeqCst);
+        }
+    }
+
+    /// Every word of the node's, and of each slot: of a node that handles no packet meanwhile.
+    pub fn words(&self) -> Vec<(String, Vec<u64>)> {
+        let slots = (0..self.records.count())
+            .map(|slot| (format!("slot {slot}"), self.records.words(slot)));
+        let node = ("node".to_owned(), self.node.words(0));
+        std::iter::once(node).chain(slots).collect()
+    }
+
+    /// As after a start: of a node that nobody else uses meanwhile.
+    pub fn restart(&self) {
+        self.node.clear();
+        self.records.clear();
+        word!(self, first).store(1, SeqCst);
+        word!(self, window).store(WINDOW_DEFAULT, SeqCst);
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.node.memory_bytes() + self.records.memory_bytes()
+    }
+}

@@ -1,0 +1,347 @@
+//! Writing the table.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{fence, Ordering};
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{
+    chunks_of, hash_of, header, item, Item, Layout, Meta, Reader, Region, CHUNK_WORDS, FIRST_BYTES,
+    HEADER_WORDS, ITEM_WORDS, MAGIC, NEXT_BYTES, NEXT_WORDS,
+};
+
+/// The table has no room for an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the table is full")]
+pub struct Full;
+
+/// The writer's side.
+pub struct Table {
+    region: Arc<Region>,
+    layout: Layout,
+    reader: Reader,
+    /// Chunks to be taken, the last first.
+    free: Vec<u32>,
+    /// Chunks that may be used: nodes with more of them agree with those that have fewer.
+    limit_chunks: usize,
+    used_chunks: usize,
+    items: u64,
+    /// Items that expire, by time, and the chunk that they begin in.
+    expiring: BTreeSet<(u64, usize)>,
+    digest: u64,
+}
+
+impl Table {
+    /// An empty table.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    ///
+    /// # Panics
+    /// If it has no chunk, or more than 2^32.
+    pub fn new(chunks: u64) -> io::Result<Table> {
+        assert!((1..=u64::from(u32::MAX)).contains(&chunks), "{chunks}");
+        let layout = Layout::of(chunks as usize, rand::random());
+        let region = Arc::new(Region::zeroed(layout.words())?);
+        let set = |at: usize, value: u64| region.words()[at].store(value, Ordering::Relaxed);
+        set(header::BUCKETS_LOG2, layout.buckets_log2.into());
+        set(header::CHUNKS, chunks);
+        set(header::MULTIPLIER, layout.multiplier);
+        region.words()[header::MAGIC].store(MAGIC, Ordering::Release);
+        Ok(Table {
+            reader: Reader::new(region.clone(), layout),
+            region,
+            layout,
+            free: (0..chunks as u32).rev().collect(),
+            limit_chunks: chunks as usize,
+            used_chunks: 0,
+            items: 0,
+            expiring: BTreeSet::new(),
+            digest: 0,
+        })
+    }
+
+    /// For readers.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// Its memory file, for readers in other processes ([`Reader::open`]).
+    pub fn file(&self) -> impl AsFd + '_ {
+        self.region.file()
+    }
+
+    /// Chunks there are.
+    pub fn chunks(&self) -> u64 {
+        self.layout.chunks as u64
+    }
+
+    /// Use no more chunks than this.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn set_limit(&mut self, chunks: u64) {
+        assert!(chunks <= self.chunks(), "{chunks} of {}", self.chunks());
+        self.limit_chunks = chunks as usize;
+    }
+
+    /// Items in it.
+    pub fn len(&self) -> u64 {
+        self.items
+    }
+
+    /// No item is in it.
+    pub fn is_empty(&self) -> bool {
+        self.items == 0
+    }
+
+    /// Chunks in use.
+    pub fn used_chunks(&self) -> u64 {
+        self.used_chunks as u64
+    }
+
+    /// When the next item expires.
+    pub fn next_expiry_ms(&self) -> Option<u64> {
+        self.expiring.first().map(|(time_ms, _)| *time_ms)
+    }
+
+    /// A sum over all items; equal tables have the same.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Tell readers how far it is.
+    pub fn publish(&self, applied: u64, time_ms: u64) {
+        self.set(header::TIME_MS, time_ms);
+        self.set(header::ITEMS, self.items);
+        self.set(header::CHUNKS_USED, self.used_chunks as u64);
+        self.region.words()[header::APPLIED].store(applied, Ordering::Release);
+    }
+
+    fn set(&self, at: usize, value: u64) {
+        self.region.words()[at].store(value, Ordering::Relaxed);
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        self.region.words()[at].load(Ordering::Relaxed)
+    }
+
+    /// The item of a key.
+    pub fn get(&self, key: &[u8]) -> Option<Item> {
+        self.reader.get(key)
+    }
+
+    /// All but the value of a key's item.
+    pub fn meta(&self, key: &[u8]) -> Option<Meta> {
+        self.reader.at(key).map(|(_, meta)| meta)
+    }
+
+    /// Store an item, in the place of the one that its key has. An error changes nothing.
+    pub fn put(&mut self, key: &[u8], value: &[u8], meta: &Meta) -> Result<(), Full> {
+        let needed = chunks_of(key.len(), value.len());
+        // What it replaces is freed afterwards: readers may still copy it.
+        if self.used_chunks + needed > self.limit_chunks {
+            return Err(Full);
+        }
+        let taken = self.free.split_off(self.free.len() - needed);
+        let at = self.write(&taken, key, value, meta);
+        let hash = hash_of(key);
+        let bucket = self.layout.bucket(hash);
+        let old = self.reader.at(key).map(|(at, _)| at);
+        let link = |at: usize| (at - self.layout.chunk(0)) as u64 / CHUNK_WORDS as u64 + 1;
+        let next = match old {
+            Some(old) => self.load(old + item::LINK),
+            None => self.load(bucket + 1),
+        };
+        self.set(at + item::LINK, next);
+        let place = match old {
+            Some(old) => self.place_of(bucket, link(old)),
+            None => bucket + 1,
+        };
+        self.change(bucket, || self.set(place, link(at)));
+        if let Some(old) = old {
+            self.forget(old);
+        }
+        self.remember(at, key, value, meta);
+        self.used_chunks += needed;
+        Ok(())
+    }
+
+    /// Change what is known of an item, if there is one.
+    pub fn set_meta(&mut self, key: &[u8], meta: &Meta) -> bool {
+        let Some((at, _)) = self.reader.at(key) else {
+            return false;
+        };
+        let item = self.reader.get(key).expect("it was found");
+        let bucket = self.layout.bucket(hash_of(key));
+        self.digest = self
+            .digest
+            .wrapping_sub(digest_of(key, &item.value, &item.meta));
+        self.unschedule(at, item.meta.expires_ms);
+        self.change(bucket, || self.write_meta(at, meta));
+        self.remember_only(at, meta);
+        self.digest = self.digest.wrapping_add(digest_of(key, &item.value, meta));
+        true
+    }
+
+    /// Remove a key's item, if there is one.
+    pub fn remove(&mut self, key: &[u8]) -> bool {
+        let Some((at, _)) = self.reader.at(key) else {
+            return false;
+        };
+        self.unlink(at);
+        true
+    }
+
+    /// Remove what has expired.
+    pub fn expire(&mut self, time_ms: u64) {
+        while let Some((expires_ms, at)) = self.expiring.first().copied() {
+            if expires_ms > time_ms {
+                return;
+            }
+            self.unlink(at);
+        }
+    }
+
+    /// Remove everything.
+    pub fn clear(&mut self) {
+        for number in 0..self.layout.buckets() {
+            let bucket = HEADER_WORDS + number * super::BUCKET_WORDS;
+            while let Some(at) = self.layout.linked(self.load(bucket + 1)) {
+                self.unlink(at);
+            }
+        }
+    }
+
+    /// Every item.
+    pub fn each(&self, mut visit: impl FnMut(Vec<u8>, Item)) {
+        self.reader.each(|_, key, item| visit(key, item));
+    }
+
+    fn unlink(&mut self, at: usize) {
+        let bucket = self.layout.bucket(self.load(at + item::HASH));
+        let link = (at - self.layout.chunk(0)) as u64 / CHUNK_WORDS as u64 + 1;
+        let place = self.place_of(bucket, link);
+        let next = self.load(at + item::LINK);
+        self.change(bucket, || self.set(place, next));
+        self.forget(at);
+    }
+
+    /// The word that links to an item.
+    fn place_of(&self, bucket: usize, link: u64) -> usize {
+        let mut place = bucket + 1;
+        loop {
+            let here = self.load(place);
+            if here == link {
+                return place;
+            }
+            let at = self.layout.linked(here).expect("the item is in its bucket");
+            place = at + item::LINK;
+        }
+    }
+
+    /// Change what can be reached from a bucket.
+    fn change(&self, bucket: usize, change: impl FnOnce()) {
+        let sequence = self.load(bucket);
+        self.set(bucket, sequence + 1);
+        // Whoever sees a part of the change sees the odd sequence.
+        fence(Ordering::Release);
+        change();
+        self.region.words()[bucket].store(sequence + 2, Ordering::Release);
+    }
+
+    fn write(&self, taken: &[u32], key: &[u8], value: &[u8], meta: &Meta) -> usize {
+        let at = self.layout.chunk(taken[0] as usize);
+        let lengths = (key.len() as u64) << 32 | value.len() as u64;
+        self.set(at + item::HASH, hash_of(key));
+        self.set(at + item::LENGTHS, lengths);
+        self.set(at + item::READ_S, 0);
+        self.write_meta(at, meta);
+        let mut bytes = key.iter().chain(value).copied();
+        for (n, chunk) in taken.iter().enumerate() {
+            let at = self.layout.chunk(*chunk as usize);
+            let next = taken.get(n + 1).map_or(0, |next| u64::from(*next) + 1);
+            self.set(at + item::NEXT, next);
+            let (from, room) = match n {
+                0 => (ITEM_WORDS, FIRST_BYTES),
+                _ => (NEXT_WORDS, NEXT_BYTES),
+            };
+            for word in 0..room / 8 {
+                let mut eight = [0; 8];
+                let mut len = 0;
+                for (to, byte) in eight.iter_mut().zip(&mut bytes) {
+                    *to = byte;
+                    len += 1;
+                }
+                if len == 0 {
+                    break;
+                }
+                self.set(at + from + word, u64::from_le_bytes(eight));
+            }
+        }
+        at
+    }
+
+    fn write_meta(&self, at: usize, meta: &Meta) {
+        let flags = u64::from(meta.marks) << 32 | u64::from(meta.flags);
+        self.set(at + item::FLAGS, flags);
+        self.set(at + item::CAS, meta.cas);
+        self.set(at + item::EXPIRES_MS, meta.expires_ms);
+        self.set(at + item::STORED_MS, meta.stored_ms);
+    }
+
+    fn remember(&mut self, at: usize, key: &[u8], value: &[u8], meta: &Meta) {
+        self.remember_only(at, meta);
+        self.items += 1;
+        self.digest = self.digest.wrapping_add(digest_of(key, value, meta));
+    }
+
+    fn remember_only(&mut self, at: usize, meta: &Meta) {
+        if meta.expires_ms > 0 {
+            self.expiring.insert((meta.expires_ms, at));
+        }
+    }
+
+    fn unschedule(&mut self, at: usize, expires_ms: u64) {
+        if expires_ms > 0 {
+            self.expiring.remove(&(expires_ms, at));
+        }
+    }
+
+    /// An item that is in no bucket any more.
+    fn forget(&mut self, at: usize) {
+        let (key, item) = self.reader.item_at(at);
+        self.digest = self
+            .digest
+            .wrapping_sub(digest_of(&key, &item.value, &item.meta));
+        self.unschedule(at, item.meta.expires_ms);
+        self.items -= 1;
+        let mut at = Some(at);
+        while let Some(chunk) = at {
+            let number = (chunk - self.layout.chunk(0)) / CHUNK_WORDS;
+            self.free.push(number as u32);
+            self.used_chunks -= 1;
+            at = self.layout.linked(self.load(chunk + item::NEXT));
+        }
+    }
+}
+
+fn digest_of(key: &[u8], value: &[u8], meta: &Meta) -> u64 {
+    let mut hash = Xxh3::new();
+    hash.update(&(key.len() as u64).to_le_bytes());
+    hash.update(key);
+    hash.update(value);
+    for word in [
+        u64::from(meta.flags),
+        u64::from(meta.marks),
+        meta.cas,
+        meta.expires_ms,
+        meta.stored_ms,
+    ] {
+        hash.update(&word.to_le_bytes());
+    }
+    hash.digest()
+}

@@ -1,0 +1,164 @@
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+
+fn meta(cas: u64) -> Meta {
+    Meta {
+        cas,
+        ..Meta::default()
+    }
+}
+
+#[test]
+fn it_holds_what_a_map_holds() {
+    let mut random = StdRng::seed_from_u64(17);
+    let mut table = Table::new(600).expect("memory");
+    let mut map: HashMap<Vec<u8>, (Vec<u8>, Meta)> = HashMap::new();
+    let mut refused = 0;
+    for n in 0..60_000_u64 {
+        let key = format!("key-{}", random.random_range(0..150)).into_bytes();
+        match random.random_range(0..10) {
+            0..=5 => {
+                let longest = if random.random_bool(0.05) {
+                    20_000
+                } else {
+                    900
+                };
+                let value: Vec<u8> = vec![n as u8; random.random_range(0..longest)];
+                let meta = Meta {
+                    flags: random.random(),
+                    expires_ms: random.random_range(0..3) * (n + 50),
+                    ..meta(n + 1)
+                };
+                let needed = chunks_of(key.len(), value.len()) as u64;
+                let has_room = table.used_chunks() + needed <= 600;
+                assert_eq!(table.put(&key, &value, &meta).is_ok(), has_room);
+                match has_room {
+                    true => drop(map.insert(key, (value, meta))),
+                    false => refused += 1,
+                }
+            }
+            6..=7 => assert_eq!(table.remove(&key), map.remove(&key).is_some()),
+            8 => {
+                if let Some((_, meta)) = map.get_mut(&key) {
+                    meta.marks ^= STALE;
+                    assert!(table.set_meta(&key, meta));
+                }
+            }
+            _ => {
+                table.expire(n);
+                map.retain(|_, (_, meta)| meta.expires_ms == 0 || meta.expires_ms > n);
+            }
+        }
+        assert_eq!(table.len(), map.len() as u64);
+        if n % 1000 == 0 {
+            let used = map
+                .iter()
+                .map(|(key, (value, _))| chunks_of(key.len(), value.len()) as u64);
+            assert_eq!(table.used_chunks(), used.sum::<u64>());
+            let mut seen = 0;
+            table.each(|key, item| {
+                seen += 1;
+                assert_eq!(map[&key], (item.value, item.meta));
+            });
+            assert_eq!(seen, map.len());
+            for (key, (value, meta)) in &map {
+                let item = table.get(key).expect("it is there");
+                assert_eq!((&item.value, &item.meta), (value, meta));
+            }
+            // Another table with the same items, put in another order, has the same digest.
+            let mut other = Table::new(600).expect("memory");
+            let mut items: Vec<_> = map.iter().collect();
+            items.sort_by_key(|(key, _)| *key);
+            items
+                .iter()
+                .for_each(|(key, (value, meta))| other.put(key, value, meta).expect("room"));
+            assert_eq!(other.digest(), table.digest());
+        }
+    }
+    assert!(refused > 0, "the table was never full");
+    table.clear();
+    assert_eq!(
+        (table.len(), table.used_chunks(), table.digest()),
+        (0, 0, 0)
+    );
+    assert_eq!(table.next_expiry_ms(), None);
+}
+
+#[test]
+fn the_longest_value_comes_back_whole() {
+    let mut table = Table::new(10_000).expect("memory");
+    for len in [0, 1, 183, 184, 185, 431, 432, 433, 1 << 20] {
+        let value: Vec<u8> = (0..len).map(|n: usize| (n % 251) as u8).collect();
+        table.put(b"k", &value, &meta(1)).expect("room");
+        assert_eq!(table.get(b"k").expect("it is there").value, value);
+        assert_eq!(table.used_chunks(), chunks_of(1, len) as u64);
+    }
+}
+
+/// Every value is one byte again and again, of a length that follows from it: a torn one is seen at once.
+#[test]
+fn readers_of_a_mapping_never_see_half_a_change() {
+    let mut table = Table::new(64).expect("memory");
+    let file = table.file().as_fd().try_clone_to_owned().expect("a file");
+    let reader = Reader::open(file).expect("a table");
+    let is_over = AtomicBool::new(false);
+    let length = |byte: u8| 1 + usize::from(byte) * 5;
+    let (seen, tries) = std::thread::scope(|scope| {
+        let read = || {
+            let (mut seen, mut tries) = (0_u64, 0);
+            while !is_over.load(Ordering::Relaxed) {
+                for n in 0..4_u8 {
+                    let key = [b'k', n];
+                    let Some(item) = reader.get_counting(&key, &mut tries) else {
+                        continue;
+                    };
+                    let byte = item.value[0];
+                    assert_eq!(item.value.len(), length(byte), "a torn length");
+                    assert!(item.value.iter().all(|b| *b == byte), "a torn value");
+                    assert_eq!(item.meta.cas, u64::from(byte), "another's cas");
+                    seen += 1;
+                }
+            }
+            (seen, tries)
+        };
+        // Marks what it reads, also when the chunk has become a part of another item meanwhile.
+        let mark = || {
+            while !is_over.load(Ordering::Relaxed) {
+                for n in 0..4_u8 {
+                    reader.get_and_mark(&[b'k', n], u64::MAX);
+                }
+            }
+            (0, 0)
+        };
+        let readers = [scope.spawn(read), scope.spawn(mark)];
+        let mut random = StdRng::seed_from_u64(5);
+        for _ in 0..400_000 {
+            let key = [b'k', random.random_range(0..4)];
+            let byte = random.random_range(0..255_u8);
+            match random.random_bool(0.2) {
+                true => drop(table.remove(&key)),
+                false => drop(table.put(&key, &vec![byte; length(byte)], &meta(byte.into()))),
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let counts = readers.map(|reader| reader.join().expect("a reader"));
+        counts
+            .into_iter()
+            .fold((0, 0), |(a, b), (c, d)| (a + c, b + d))
+    });
+    println!("{seen} reads, {tries} of them read again");
+    assert!(seen > 0 && tries > 0, "readers and writer never met");
+}
+
+#[test]
+fn a_file_that_is_no_table_is_refused() {
+    let region = Region::zeroed(100).expect("memory");
+    let file = region.file().try_clone().expect("a file");
+    assert!(Reader::open(file).is_err());
+}

@@ -1,0 +1,341 @@
+//! Leading and following: nodes join, and get what they miss.
+
+use std::collections::VecDeque;
+
+use crate::control::Control;
+use crate::node::{append, commit, Config, Node, Out, State, To, IDS};
+use crate::owner_of;
+use crate::promise::{majority, Nanos};
+use crate::reads::{Reading, Who};
+use crate::role::{Record, Role, View};
+
+/// Records that are sent again at a time.
+const RESEND_MAX: u64 = 64;
+/// A leader that heard no majority for so many suspicions stops leading.
+const PATIENCE: u64 = 6;
+
+/// What a leader knows of a node, besides the role.
+#[derive(Debug, Clone, Copy, Default)]
+struct Follower {
+    /// Of the start in which it joined.
+    nonce: Option<u64>,
+    /// What it had at the last look, and since when.
+    has: u64,
+    since: Nanos,
+    /// Records up to here were sent again, and when.
+    resent_to: u64,
+    resent_at: Nanos,
+}
+
+/// A leader.
+pub(crate) struct Leading {
+    is_begun: bool,
+    followers: [Follower; IDS],
+    pub heartbeat_at: Nanos,
+    pub round: u64,
+    majority_at: Nanos,
+    /// Reads that wait for the next round.
+    pub queue: Vec<Who>,
+    /// Reads of the round under way.
+    pub reading: Option<Reading>,
+}
+
+fn has(registers: &View, node: u8) -> u64 {
+    let peer = &registers.peers[usize::from(node)];
+    peer.matched.max(peer.recovered)
+}
+
+impl Leading {
+    pub fn due(&self, now: Nanos, config: &Config, registers: &View) -> Nanos {
+        let lags = config
+            .others()
+            .filter(|node| self.followers[usize::from(*node)].nonce.is_some())
+            .any(|node| has(registers, node) < registers.last);
+        let soon = now + config.resend_after_ns() / 2;
+        match lags || self.reading.is_some() || !self.is_begun {
+            true => self.heartbeat_at.min(soon),
+            false => self.heartbeat_at,
+        }
+    }
+}
+
+impl Node {
+    /// The election is won, and our log has all that is committed.
+    pub(crate) fn lead(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
+        let (config, epoch) = (self.config, self.epoch());
+        if !role.lead(epoch) {
+            return self.wait(now);
+        }
+        self.hint = config.node;
+        self.state = State::Leading(Leading {
+            is_begun: false,
+            followers: [Follower::default(); IDS],
+            heartbeat_at: now,
+            round: 0,
+            majority_at: now,
+            queue: Vec::new(),
+            reading: None,
+        });
+        let registers = role.view();
+        self.tick_leading(now, &registers, role, out);
+    }
+
+    pub(crate) fn tick_leading(
+        &mut self,
+        now: Nanos,
+        registers: &View,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        let (config, epoch) = (self.config, self.epoch());
+        if registers.higher_epoch > epoch {
+            return self.step_down(now, role);
+        }
+        let State::Leading(leading) = &mut self.state else {
+            return;
+        };
+        let patience = PATIENCE * config.suspect_after_ns;
+        let is_heard = |node: &u8| registers.peers[usize::from(*node)].heard_ns + patience > now;
+        if config.others().filter(is_heard).count() + 1 >= majority(config.nodes) {
+            leading.majority_at = now;
+        } else if now > leading.majority_at + patience {
+            return self.step_down(now, role);
+        }
+        if !leading.is_begun {
+            // The first record of the epoch: nothing is committed before it.
+            leading.is_begun = append(&Record::default(), role, out);
+        }
+        if now >= leading.heartbeat_at {
+            leading.heartbeat_at = now + config.heartbeat_ns();
+            leading.round += 1;
+            commit(&config, epoch, leading.round, registers, out);
+            let absent: VecDeque<u8> = config
+                .others()
+                .filter(|node| leading.followers[usize::from(*node)].nonce.is_none())
+                .collect();
+            for node in absent {
+                self.say(To::Node(node), epoch, &Control::Lead, out);
+            }
+        }
+        self.resend_what_is_late(now, registers, role, out);
+    }
+
+    fn resend_what_is_late(
+        &mut self,
+        now: Nanos,
+        registers: &View,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        let config = self.config;
+        let State::Leading(leading) = &mut self.state else {
+            return;
+        };
+        for node in config.others() {
+            let follower = &mut leading.followers[usize::from(node)];
+            let has = has(registers, node);
+            if has != follower.has {
+                (follower.has, follower.since) = (has, now);
+            }
+            if follower.nonce.is_none() || has >= registers.last {
+                continue;
+            }
+            let is_stuck = now >= follower.since + config.resend_after_ns()
+                && now >= follower.resent_at + config.resend_after_ns();
+            let has_all_resent = follower.resent_to > 0 && has >= follower.resent_to;
+            if is_stuck || has_all_resent {
+                resend(node, has, follower, now, role, out);
+            }
+        }
+    }
+
+    /// A node without a leader asks for one.
+    pub(crate) fn on_hello(
+        &mut self,
+        now: Nanos,
+        from: u8,
+        promised: u64,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        self.on_higher(now, promised, role);
+        if matches!(self.state, State::Leading(_)) {
+            self.say(To::Node(from), self.epoch(), &Control::Lead, out);
+        }
+    }
+
+    /// Somebody leads.
+    pub(crate) fn on_lead(
+        &mut self,
+        now: Nanos,
+        from: u8,
+        epoch: u64,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        if owner_of(epoch) != from {
+            return;
+        }
+        if epoch < self.epoch() {
+            return self.say(To::Node(from), self.epoch(), &Control::Denied, out);
+        }
+        if epoch == self.epoch() && matches!(self.state, State::Following { .. }) {
+            return self.say_joined(role, out);
+        }
+        self.hint = from;
+        self.contact = now;
+        let is_promised = epoch == self.epoch() && self.is_stored;
+        self.promise(epoch, role, out);
+        self.state = State::Joining;
+        if is_promised {
+            self.finish_joining(now, role, out);
+        } // else nothing is acknowledged in this epoch before its promise is stored
+    }
+
+    /// The promise is stored: take part in the epoch.
+    pub(crate) fn finish_joining(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
+        if !matches!(self.state, State::Joining) || out.store.is_some() {
+            return;
+        }
+        if !role.follow(self.epoch(), self.recovering, now) {
+            return self.wait(now);
+        }
+        self.contact = now;
+        self.state = State::Following {
+            target: None,
+            join_again_at: now + self.config.resend_after_ns(),
+        };
+        self.say_joined(role, out);
+    }
+
+    fn say_joined(&self, role: &impl Role, out: &mut Out) {
+        let joined = Control::Joined {
+            matched: role.view().matched,
+            nonce: self.nonce,
+            recovering: self.recovering,
+        };
+        self.say(To::Node(self.hint), self.epoch(), &joined, out);
+    }
+
+    /// A node follows us.
+    pub(crate) fn on_joined(
+        &mut self,
+        now: Nanos,
+        from: u8,
+        epoch: u64,
+        (matched, nonce, recovering): (u64, u64, bool),
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        let config = self.config;
+        let is_ours = epoch == self.epoch();
+        let State::Leading(leading) = &mut self.state else {
+            return;
+        };
+        if !is_ours {
+            return;
+        }
+        // What it has is not of our history: several were founded, against all rules. It does not count.
+        if matched > role.view().last {
+            return;
+        }
+        let follower = &mut leading.followers[usize::from(from)];
+        if follower.nonce != Some(nonce) || recovering {
+            role.set_joined(from, matched, recovering);
+        }
+        follower.nonce = Some(nonce);
+        let last = role.view().last;
+        if matched < last && now >= follower.resent_at + config.resend_after_ns() / 4 {
+            resend(from, matched, follower, now, role, out);
+        }
+        if recovering {
+            let target = Control::Target { nonce, zxid: last };
+            self.say(To::Node(from), epoch, &target, out);
+        }
+    }
+
+    /// A follower misses what follows.
+    pub(crate) fn on_gap(
+        &mut self,
+        now: Nanos,
+        from: u8,
+        matched: u64,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        let config = self.config;
+        let State::Leading(leading) = &mut self.state else {
+            return;
+        };
+        let follower = &mut leading.followers[usize::from(from)];
+        let is_new = matched >= follower.resent_to;
+        if is_new || now >= follower.resent_at + config.resend_after_ns() / 2 {
+            resend(from, matched, follower, now, role, out);
+        }
+    }
+
+    /// We count again when we have this.
+    pub(crate) fn on_target(&mut self, epoch: u64, nonce: u64, zxid: u64) {
+        let is_ours = epoch == self.epoch() && nonce == self.nonce;
+        if let State::Following { target, .. } = &mut self.state {
+            if is_ours {
+                target.get_or_insert(zxid);
+            }
+        }
+    }
+
+    pub(crate) fn tick_following(
+        &mut self,
+        now: Nanos,
+        registers: &View,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        let again_after = self.config.resend_after_ns();
+        let State::Following {
+            target,
+            join_again_at,
+        } = &mut self.state
+        else {
+            return;
+        };
+        if self.recovering {
+            if target.is_some_and(|target| registers.matched >= target) {
+                // It has all that it can ever have acknowledged: to this leader, or in an epoch before.
+                self.recovering = false;
+                role.set_recovering(false);
+                self.say_joined(role, out);
+            } else if now >= *join_again_at {
+                *join_again_at = now + again_after;
+                self.say_joined(role, out);
+            }
+        }
+        if now >= self.suspect_at(self.contact.max(registers.heard_ns)) {
+            self.leave();
+            self.wait(now);
+            if !self.recovering {
+                self.elect(now, role, out);
+            }
+        }
+    }
+}
+
+/// Send a node what follows the record that it has.
+fn resend(
+    node: u8,
+    has: u64,
+    follower: &mut Follower,
+    now: Nanos,
+    role: &impl Role,
+    out: &mut Out,
+) {
+    let registers = role.view();
+    let until = registers.last.min(has + RESEND_MAX);
+    for zxid in has + 1..=until {
+        let Some(propose) = role.propose(zxid) else {
+            return;
+        };
+        out.packets.push((To::Node(node), propose));
+    }
+    (follower.resent_to, follower.resent_at) = (until, now);
+}

@@ -1,0 +1,182 @@
+//! The node as an XDP program. Its clock is CLOCK_MONOTONIC.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+use inband_ground::auth::Keys;
+use inband_ground::registers::Shared;
+use inband_ground::soft::Soft;
+use inband_ground::xdp::alone::{self, HostSpec};
+use inband_ground::xdp::attach::open_link;
+use inband_ground::xdp::maps::UpRing;
+use inband_ground::xdp::multicast::{check_peers, GroupMaps, Multicast, Peer, Unresolved, Uplink};
+use inband_ground::xdp::{XdpError, XdpMode};
+
+use crate::registers::Registers;
+use crate::{c, objects, soft, Zab, GROUPS, NODES};
+
+/// The program, loaded. It is idle until the process says otherwise.
+pub type Program = alone::Program<Zab, Registers>;
+
+/// Bytes of the ring buffer that wakes the process.
+const NOTES_LEN_BYTES: usize = 4096;
+
+/// What to load.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// This host's node id, of [`NODES`].
+    pub node: u8,
+    /// Records that the ring holds, a power of two.
+    pub capacity: usize,
+    /// This host's address as other nodes know it.
+    pub address: SocketAddrV4,
+    /// Native or generic.
+    pub mode: XdpMode,
+    /// With keys, packets without a right tag are dropped, and those that leave carry one.
+    pub keys: Option<Keys>,
+}
+
+impl Spec {
+    fn check(&self) -> Result<(), XdpError> {
+        if !NODES.contains(&self.node) {
+            let node = self.node;
+            return Err(XdpError::Spec(format!(
+                "node {node} is not one of {NODES:?}"
+            )));
+        }
+        if !self.capacity.is_power_of_two() || u32::try_from(self.capacity).is_err() {
+            return Err(XdpError::Spec(format!(
+                "a ring of {} records is not a power of two below 2^32",
+                self.capacity
+            )));
+        }
+        Ok(())
+    }
+
+    /// Load the program.
+    pub fn load(&self) -> Result<Program, XdpError> {
+        self.load_object(objects::BOX)
+    }
+
+    /// Load another build of it, for tests.
+    pub fn load_object(&self, object: &[u8]) -> Result<Program, XdpError> {
+        self.check()?;
+        let host = HostSpec {
+            node: self.node,
+            address: self.address,
+            mode: self.mode,
+            keys: self.keys,
+        };
+        let own = c::ib_box_settings {
+            capacity: self.capacity as u64,
+        };
+        let settings = host.settings(GROUPS, &own)?;
+        let sizes = [
+            ("ib_records_map", self.capacity),
+            ("ib_ringbuf_map", NOTES_LEN_BYTES),
+        ];
+        Program::load("box", object, &host, settings, &sizes, |loaded| {
+            Ok(Registers::started(
+                loaded.registers("ib_node_map")?,
+                loaded.registers("ib_records_map")?,
+            ))
+        })
+    }
+
+    /// Load the program, and that which addresses copies, and attach it to the interface that has its address. `others`:
+    /// where the other nodes are.
+    pub fn attach(&self, interface: &str, others: &[Peer]) -> Result<Attached, XdpError> {
+        check_peers("nodes", others, usize::from(*NODES.end()) - 1)?;
+        let program = self.load()?;
+        let (netlink, link) = open_link(interface, *self.address.ip(), self.mode)?;
+        let copies = program.load_beside("copies", objects::COPIES)?;
+        let group = c::IB_BOX_OTHERS_GROUP;
+        let maps = GroupMaps::new(&copies, &[(group, program.loaded(), "ib_others_map")])?;
+        let uplink = Uplink {
+            netlink,
+            link,
+            interface: interface.to_owned(),
+            address: self.address,
+            mode: self.mode,
+        };
+        let multicast = Multicast::new(maps, uplink, None, &[(group, others)])?;
+        let role = role_of(&program, self.node)?;
+        let notes = UpRing::new(program.loaded().map("ib_ringbuf_map")?, NOTES_LEN_BYTES)?;
+        let polling = program.loaded().registers("ib_polling_map")?;
+        let (link, ..) = multicast.links().next().expect("the interface");
+        let attached = program.attach_to(link, interface)?;
+        Ok(Attached {
+            attached,
+            multicast,
+            role,
+            notes,
+            polling,
+        })
+    }
+}
+
+/// The role in this process over the program's registers.
+pub fn role_of(program: &Program, node: u8) -> Result<Soft<Zab>, XdpError> {
+    let loaded = program.loaded();
+    let registers = Registers {
+        node: loaded.registers("ib_node_map")?,
+        records: loaded.registers("ib_records_map")?,
+    };
+    Ok(soft::over(node, registers))
+}
+
+/// The program on its interface, and where its copies go.
+pub struct Attached {
+    // Before what it sends by.
+    attached: alone::Attached<Zab, Registers>,
+    multicast: Multicast,
+    role: Soft<Zab>,
+    notes: UpRing,
+    polling: Shared<u64>,
+}
+
+impl Attached {
+    /// Look the other nodes' hardware addresses up, and have the kernel resolve or confirm them: until it returns nothing,
+    /// and every second or so from then on. Returns the nodes that are not resolved, which get no packets.
+    pub fn refresh_neighbours(&mut self) -> Result<Vec<Unresolved>, XdpError> {
+        self.multicast.refresh_neighbours()
+    }
+
+    /// What the process may do with the role.
+    pub fn role(&self) -> &Soft<Zab> {
+        &self.role
+    }
+
+    /// The registers, shared with the program.
+    pub fn registers(&self) -> &Arc<Registers> {
+        self.attached.registers()
+    }
+
+    /// Becomes readable when `committed` or a round has advanced, unless the process polls. Call [`Attached::take_notes`] then.
+    pub fn notes(&mut self) -> &mut UpRing {
+        &mut self.notes
+    }
+
+    /// Take what has woken us.
+    pub fn take_notes(&mut self) {
+        self.notes.poll(|_| {});
+    }
+
+    /// While the process polls it is not woken. Before it sleeps it says that it does not, and then looks at the registers
+    /// once more.
+    pub fn set_polling(&self, yes: bool) {
+        self.polling.set(0, yes.into());
+    }
+
+    /// As [`alone::Attached::set_keys`].
+    pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
+        self.attached.set_keys(keys)
+    }
+
+    /// Counters by name, and what was sent and did not leave; those that are not zero. What this process has handled itself
+    /// is counted by its role.
+    pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
+        self.attached.counters()
+    }
+}

@@ -1,0 +1,234 @@
+//! Three processes, and memcached's clients: what was acknowledged survives a killed leader.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use inband_box::process::{socket_of, status_at, Status};
+
+/// The longest that anything may take here; the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Cluster {
+    dir: tempfile::TempDir,
+    nodes: Vec<SocketAddr>,
+    memcached: Vec<SocketAddr>,
+    processes: Vec<Option<Child>>,
+}
+
+fn free_udp() -> SocketAddr {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    socket.local_addr().expect("an address")
+}
+
+fn free_tcp() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    listener.local_addr().expect("an address")
+}
+
+impl Cluster {
+    fn start(nodes: usize) -> Cluster {
+        let mut cluster = Cluster {
+            dir: tempfile::tempdir().expect("a directory"),
+            nodes: (0..nodes).map(|_| free_udp()).collect(),
+            memcached: (0..nodes).map(|_| free_tcp()).collect(),
+            processes: (0..nodes).map(|_| None).collect(),
+        };
+        (0..nodes).for_each(|n| cluster.spawn(n, true));
+        cluster.until("a leader", |statuses| {
+            statuses.iter().filter(|s| s.state == "leading").count() == 1
+                && statuses.iter().filter(|s| s.state == "following").count() == nodes - 1
+        });
+        cluster
+    }
+
+    fn data(&self, n: usize) -> PathBuf {
+        self.dir.path().join(format!("node-{}", n + 1))
+    }
+
+    fn spawn(&mut self, n: usize, is_new: bool) {
+        let nodes: Vec<String> = self.nodes.iter().map(ToString::to_string).collect();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_inband-box"));
+        command
+            .args(["node", "--node", &(n + 1).to_string()])
+            .args(["--nodes", &nodes.join(",")])
+            .args(["--memcached", &self.memcached[n].to_string()])
+            // Tests beside this one take the CPUs.
+            .args(["--suspect-after-us", "50000"])
+            .arg("--data")
+            .arg(self.data(n))
+            .stdout(Stdio::null());
+        if is_new {
+            command.arg("--new");
+        }
+        self.processes[n] = Some(command.spawn().expect("it starts"));
+    }
+
+    fn kill(&mut self, n: usize) {
+        let mut process = self.processes[n].take().expect("it runs");
+        process.kill().expect("killed");
+        process.wait().expect("it ends");
+    }
+
+    fn status(&self, n: usize) -> Option<Status> {
+        status_at(&socket_of(&self.data(n))).ok()
+    }
+
+    fn statuses(&self) -> Vec<Status> {
+        let runs = |n: &usize| self.processes[*n].is_some();
+        let nodes = (0..self.nodes.len()).filter(runs);
+        nodes.filter_map(|n| self.status(n)).collect()
+    }
+
+    fn until(&self, what: &str, is_so: impl Fn(&[Status]) -> bool) -> Vec<Status> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let statuses = self.statuses();
+            if is_so(&statuses) {
+                return statuses;
+            }
+            assert!(Instant::now() < until, "{what}: {statuses:#?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn leader(&self) -> usize {
+        let statuses = self.until("a leader", |statuses| {
+            statuses.iter().any(|status| status.state == "leading")
+        });
+        let leading = statuses.iter().filter(|status| status.state == "leading");
+        let leader = leading.max_by_key(|status| status.epoch).expect("there is");
+        leader.name["node/".len()..]
+            .parse::<usize>()
+            .expect("a number")
+            - 1
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for process in self.processes.iter_mut().flatten() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn connect(address: SocketAddr) -> Client {
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_nodelay(true).expect("set");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        Client(BufReader::new(stream))
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("a line");
+        line.trim_end().to_owned()
+    }
+
+    fn ask(&mut self, request: &str) -> String {
+        self.0
+            .get_mut()
+            .write_all(request.as_bytes())
+            .expect("sent");
+        self.line()
+    }
+
+    fn get(&mut self, key: &str) -> Option<String> {
+        let first = self.ask(&format!("get {key}\r\n"));
+        if first == "END" {
+            return None;
+        }
+        assert!(first.starts_with("VALUE "), "{first}");
+        let value = self.line();
+        assert_eq!(self.line(), "END");
+        Some(value)
+    }
+}
+
+/// Writes at all nodes, a killed leader, reads at those that are left, a restarted node.
+#[test]
+fn what_was_acknowledged_survives_a_killed_leader() {
+    let mut cluster = Cluster::start(3);
+    let value = |n: usize| format!("{n}-{}", "v".repeat(n * 37 % 3000));
+    let count = 300;
+    for n in 0..count {
+        if n % 100 == 99 {
+            continue;
+        }
+        let mut client = Client::connect(cluster.memcached[n % 3]);
+        let text = value(n);
+        let set = format!("set key{n} 0 0 {}\r\n{text}\r\n", text.len());
+        assert_eq!(client.ask(&set), "STORED", "{n}");
+    }
+    // A read at another node sees each write that was acknowledged before it.
+    let mut clients: Vec<_> = cluster
+        .memcached
+        .iter()
+        .map(|a| Client::connect(*a))
+        .collect();
+    clients[0].ask("set n 0 0 1\r\n0\r\n");
+    for n in 1..=100 {
+        assert_eq!(clients[n % 3].ask("incr n 1\r\n"), n.to_string());
+        let read = clients[(n + 1) % 3].get("n").expect("it is there");
+        assert_eq!(read.trim_end(), n.to_string());
+    }
+    let leader = cluster.leader();
+    cluster.kill(leader);
+    let left: Vec<usize> = (0..3).filter(|n| *n != leader).collect();
+    for n in 0..count {
+        let client = &mut clients[left[n % 2]];
+        let expected = (n % 100 != 99).then(|| value(n));
+        assert_eq!(client.get(&format!("key{n}")), expected, "{n}");
+    }
+    assert_eq!(clients[left[0]].ask("incr n 1\r\n"), "101");
+    // It has lost its memory, joins, and is equal.
+    cluster.spawn(leader, false);
+    cluster.until("equal nodes", |statuses| {
+        let first = &statuses[0];
+        statuses.len() == 3
+            && statuses
+                .iter()
+                .all(|s| (s.applied, s.digest) == (first.applied, first.digest))
+            && statuses.iter().all(|s| s.state != "recovering")
+    });
+    let mut client = Client::connect(cluster.memcached[leader]);
+    assert_eq!(client.get("n").as_deref(), Some("101"));
+}
+
+#[test]
+fn a_node_says_what_is_wrong() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let say = |args: &[&str], data: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_inband-box"));
+        command.arg("node").args(args).arg("--data").arg(data);
+        let output = command.output().expect("it runs");
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let nodes = "--nodes=127.0.0.1:1,127.0.0.1:2,127.0.0.1:3";
+    for (args, expected) in [
+        (
+            &["--node=1", "--nodes=127.0.0.1:1"][..],
+            "give 3, 4, 5 or 7",
+        ),
+        (&["--node=4", nodes], "--nodes has 3 addresses"),
+        (&["--node=1", nodes], "say --new"),
+        (
+            &["--node=1", nodes, "--memcached=0.0.0.0:1"],
+            "--memcached-open",
+        ),
+        (&["--node=1", nodes, "--memory=1000"], "--memory 1000"),
+        (&["--node=1", nodes, "--quorum=some"], "majority"),
+        (&["--node=1", nodes, "--suspect-after-us=1"], "1"),
+    ] {
+        let error = say(args, dir.path());
+        assert!(error.contains(expected), "{args:?}: {error}");
+    }
+}

@@ -1,0 +1,190 @@
+//! Three nodes in the kernel, over a network of namespaces: records that a gateway submits are committed on all of them
+//! without any process, and processes that sleep are woken.
+#![allow(missing_docs)]
+
+mod common;
+#[allow(dead_code)]
+#[path = "../../inband-dataplane/tests/common/net.rs"]
+mod net;
+
+use std::net::UdpSocket;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::spec;
+use inband_box::role::{Record, Role};
+use inband_box::wire::{emit, Header, Type};
+use inband_box::xdp::{Attached, Spec};
+use inband_box::{Zab, GROUPS};
+use inband_ground::auth::{Gate, Keys};
+use inband_ground::xdp::multicast::Peer;
+use inband_ground::xdp::XdpMode;
+use inband_testing::frame::may_load_bpf;
+use inband_testing::role::two_keys;
+use net::{address, Net, PORT, TIMEOUT};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+
+/// Node ids are hosts of the network.
+const NODES: [u8; 3] = [1, 2, 3];
+const MEMBERS: u64 = 0b1110;
+const EPOCH: u64 = 33;
+const RECORDS: u64 = 200;
+
+struct Bed {
+    nodes: Vec<Attached>,
+    sockets: Vec<UdpSocket>,
+    gate: Gate,
+    net: Net,
+}
+
+impl Bed {
+    fn new(mode: XdpMode, keys: Option<Keys>) -> Bed {
+        let net = Net::new();
+        let attach = |node: u8| {
+            let others = NODES.into_iter().filter(|other| *other != node);
+            let others: Vec<_> = others
+                .map(|node| Peer {
+                    node,
+                    address: address(node.into()),
+                    local: false,
+                })
+                .collect();
+            let spec = Spec {
+                node,
+                capacity: 1024,
+                address: address(node.into()),
+                mode,
+                ..spec(keys)
+            };
+            net.on(node.into(), || spec.attach("eth0", &others).unwrap())
+        };
+        let mut nodes: Vec<_> = NODES.into_iter().map(attach).collect();
+        let sockets = NODES.map(|node| net.socket(node.into(), PORT));
+        let deadline = Instant::now() + TIMEOUT;
+        for (node, attached) in NODES.into_iter().zip(&mut nodes) {
+            let refresh = || attached.refresh_neighbours().unwrap();
+            net.on(node.into(), || {
+                let mut refresh = refresh;
+                while !refresh().is_empty() {
+                    assert!(Instant::now() < deadline, "neighbours of {node}");
+                    thread::sleep(Duration::from_millis(20));
+                }
+            });
+            attached.role().set_quorum(MEMBERS, 2);
+        }
+        Bed {
+            nodes,
+            sockets: sockets.into(),
+            gate: Gate::of::<Zab>(keys, GROUPS),
+            net,
+        }
+    }
+
+    fn send(&self, from: usize, to: usize, mut packet: Vec<u8>) {
+        self.gate.sign(&mut packet);
+        let to = address(usize::from(NODES[to]));
+        self.sockets[from].send_to(&packet, to).unwrap();
+    }
+
+    fn until_committed(&self, node: usize, zxid: u64) {
+        let deadline = Instant::now() + TIMEOUT;
+        while self.nodes[node].role().committed() < zxid {
+            let counters: Vec<_> = self.nodes.iter().map(|n| n.counters().unwrap()).collect();
+            let view = self.nodes[node].role().view();
+            assert!(Instant::now() < deadline, "{node}: {view:?} {counters:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What the process of the leader does: its no-op, sent by its socket.
+    fn lead(&self) {
+        let leader = self.nodes[0].role();
+        leader.raise_epoch(EPOCH);
+        assert!(leader.lead(EPOCH));
+        for follower in &self.nodes[1..] {
+            assert!(follower.role().follow(EPOCH, false, 0));
+        }
+        let zxid = leader.append(&Record::default()).unwrap();
+        for to in 1..NODES.len() {
+            self.send(0, to, leader.propose(zxid).unwrap());
+        }
+        (0..NODES.len()).for_each(|node| self.until_committed(node, zxid));
+    }
+
+    fn submit(&self, seq: u64) {
+        let header = Header {
+            node: 3,
+            origin: 3,
+            origin_session: 9,
+            origin_seq: seq,
+            ..Header::of(Type::Submit)
+        };
+        let value = vec![seq as u8; seq as usize * 6];
+        self.send(2, 0, emit(&header, &value));
+    }
+
+    fn is_woken(&mut self, node: usize, within_ms: u16) -> bool {
+        let notes = self.nodes[node].notes();
+        let mut polled = [PollFd::new(notes.fd(), PollFlags::POLLIN)];
+        poll(&mut polled, PollTimeout::from(within_ms)).unwrap() == 1
+    }
+
+    fn sleeping_processes_are_woken(&mut self, next: u64) {
+        for node in 0..NODES.len() {
+            self.nodes[node].take_notes();
+            assert!(!self.is_woken(node, 0), "node {node} before");
+        }
+        self.submit(next - 1);
+        for node in 0..NODES.len() {
+            assert!(self.is_woken(node, 2000), "node {node}");
+            self.nodes[node].take_notes();
+            self.until_committed(node, next);
+        }
+        (0..NODES.len()).for_each(|node| self.nodes[node].take_notes());
+        self.nodes.iter().for_each(|node| node.set_polling(true));
+        self.submit(next);
+        for node in 0..NODES.len() {
+            self.until_committed(node, next + 1);
+            assert!(!self.is_woken(node, 20), "node {node} polls");
+        }
+        self.nodes.iter().for_each(|node| node.set_polling(false));
+    }
+}
+
+#[test]
+fn records_are_committed_over_a_network() {
+    if !may_load_bpf() {
+        return;
+    }
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        for keys in [None, Some(two_keys())] {
+            let mut bed = Bed::new(mode, keys);
+            bed.lead();
+            for seq in 1..RECORDS {
+                bed.submit(seq);
+                bed.until_committed(0, seq + 1);
+            }
+            for (at, node) in bed.nodes.iter().enumerate() {
+                bed.until_committed(at, RECORDS);
+                for zxid in 2..=RECORDS {
+                    let record = node.role().read(zxid).unwrap();
+                    assert_eq!((record.origin, record.origin_session), (3, 9));
+                    assert_eq!(record.origin_seq, zxid - 1);
+                    assert_eq!(
+                        record.value,
+                        vec![(zxid - 1) as u8; (zxid as usize - 1) * 6]
+                    );
+                }
+            }
+            bed.sleeping_processes_are_woken(RECORDS + 1);
+            // The leader and one follower are a quorum.
+            bed.net.cable(NODES[1].into(), "down");
+            bed.submit(RECORDS + 2);
+            bed.until_committed(0, RECORDS + 3);
+            bed.until_committed(2, RECORDS + 3);
+            let counters = bed.nodes[0].counters().unwrap();
+            eprintln!("{mode:?}, keys {}: {counters:?}", keys.is_some());
+            assert_eq!(counters["box_submitted"], RECORDS + 2);
+        }
+    }
+}

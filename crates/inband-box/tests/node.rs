@@ -1,0 +1,99 @@
+//! What a node stores, and when.
+#![allow(missing_docs)]
+
+use inband_box::control::Control;
+use inband_box::node::{Config, Node, Out, Quorum, Start, SUSPECT_AFTER_NS};
+use inband_box::promise::Stored;
+use inband_box::role::{Mode, Role};
+use inband_box::wire;
+
+fn started(start: Start, stored: Stored, role: &impl Role) -> Node {
+    let config = Config {
+        node: 1,
+        nodes: 3,
+        quorum: Quorum::Majority,
+        suspect_after_ns: SUSPECT_AFTER_NS,
+    };
+    Node::new(config, start, stored, 7, 0, role)
+}
+
+fn gets(node: &mut Node, from: u8, epoch: u64, control: &Control, role: &impl Role) -> Out {
+    let (header, value) = control.encode(from, epoch);
+    let packet = wire::emit(&header, &value);
+    let (header, value) = wire::parse(&packet).expect("a packet");
+    let mut out = Out::default();
+    node.on_packet(1, &header, value, role, &mut out);
+    out
+}
+
+fn said(out: &Out) -> Vec<(u64, Control)> {
+    let packets = out.packets.iter();
+    packets
+        .filter_map(|(_, packet)| {
+            let (header, value) = wire::parse(packet).ok()?;
+            Some((header.epoch, Control::decode(&header, value)?))
+        })
+        .collect()
+}
+
+#[test]
+fn a_promise_is_stored_with_what_says_it_and_is_given_once() {
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    let out = gets(&mut node, 2, 34, &Control::Elect, &role);
+    assert_eq!(out.store.map(|stored| stored.promise), Some(34));
+    let is_promise = |(epoch, control): &(u64, Control)| {
+        *epoch == 34 && matches!(control, Control::Promise { .. })
+    };
+    assert!(said(&out).iter().any(is_promise), "{:?}", said(&out));
+    let view = role.view();
+    assert_eq!((view.epoch, view.mode), (34, Mode::Idle));
+    // From a node that does not own it, and a lower one.
+    for (from, epoch) in [(3, 34), (2, 2)] {
+        let out = gets(&mut node, from, epoch, &Control::Elect, &role);
+        assert!(!said(&out).iter().any(is_promise), "{:?}", said(&out));
+    }
+}
+
+#[test]
+fn nothing_is_acknowledged_in_an_epoch_before_it_is_stored() {
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    let out = gets(&mut node, 2, 34, &Control::Lead, &role);
+    assert_eq!(out.store.map(|stored| stored.promise), Some(34));
+    assert_eq!(
+        role.view().mode,
+        Mode::Idle,
+        "the host has not stored it yet"
+    );
+    // The host has performed what it was told, or it would not call again.
+    let mut out = Out::default();
+    node.on_tick(2, &role, &mut out);
+    assert_eq!((role.view().epoch, role.view().mode), (34, Mode::Following));
+    let is_joined = |(_, control): &(u64, Control)| matches!(control, Control::Joined { .. });
+    assert!(said(&out).iter().any(is_joined), "{:?}", said(&out));
+}
+
+#[test]
+fn a_node_that_lost_its_log_votes_for_nobody_and_joins_no_leader_below_its_promise() {
+    let stored = Stored {
+        promise: 66,
+        session: 4,
+    };
+    // It has promised something, so its cluster is not new.
+    for start in [Start::Recovering, Start::Founding] {
+        let role = inband_box::soft::soft(1, 64);
+        let mut node = started(start, stored, &role);
+        assert_eq!((node.is_recovering(), node.session()), (true, 5));
+        let out = gets(&mut node, 3, 99, &Control::Elect, &role);
+        let is_promise = |(_, c): &(u64, Control)| matches!(c, Control::Promise { .. });
+        assert!(!said(&out).iter().any(is_promise), "{:?}", said(&out));
+        let out = gets(&mut node, 2, 34, &Control::Lead, &role);
+        assert!(
+            said(&out).contains(&(66, Control::Denied)),
+            "{:?}",
+            said(&out)
+        );
+        assert_eq!(role.view().mode, Mode::Idle);
+    }
+}

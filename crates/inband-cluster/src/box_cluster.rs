@@ -1,0 +1,516 @@
+//! Clusters of consensus in a box on this machine: nodes that serve memcached's clients (docs/box.md).
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use clap::{Args, Parser};
+use inband_box::limits::{NODE_COUNTS, TABLE_BYTES_DEFAULT};
+pub use inband_box::node::Quorum;
+use inband_box::process::{has_promised, socket_of, status_at, Status, SESSION};
+use inband_box::promise::majority;
+use inband_host::config::Dataplane;
+use inband_host::program;
+use inband_host::settings::{of_up, Setting};
+use inband_host::size::parse_size;
+use serde::{Deserialize, Serialize};
+
+use crate::command::{counters_of, data_option, SystemCommand};
+use crate::host_process::{HostProcess, ProcessStatus};
+use crate::keys;
+use crate::listeners;
+use crate::network::Network;
+use crate::supervisor::{host_dir, Hosts};
+use crate::system::{HostPlan, NoRequest, Plan, System};
+
+/// What the cluster was started with, in its directory.
+const FILE: &str = "cluster.json";
+/// The role that leads now.
+const LEADER: &str = "leader";
+/// States of a node, as it reports them.
+const LEADING: &str = "leading";
+const FOLLOWING: &str = "following";
+const RECOVERING: &str = "recovering";
+const SELF_CHECK_KEY: &str = "inband-self-check";
+const SELF_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What `inband up box` is asked for.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Its directory.
+    pub data: PathBuf,
+    /// What the user says.
+    pub options: Options,
+    /// The program of the nodes; by default the `inband-box` beside this one.
+    pub program: Option<PathBuf>,
+}
+
+/// Options of `inband up box`.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+pub struct Options {
+    /// Nodes: 3, 5 or 7, of which a minority may fail; 4 tolerate one failure, as 3 do
+    #[arg(long, default_value_t = 3, value_parser = nodes)]
+    pub nodes: u8,
+    /// How many nodes must have a write before it is answered; with all, no write is answered while a node is down
+    #[arg(long, value_enum, default_value_t = Quorum::Majority)]
+    pub quorum: Quorum,
+    /// Where memcached's clients of the first node connect; those of the others use the ports that follow
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:11211")]
+    pub memcached: SocketAddr,
+    /// Bytes of each node's table
+    #[arg(long, value_name = "SIZE", default_value_t = TABLE_BYTES_DEFAULT, value_parser = parse_size)]
+    pub memory: u64,
+    /// Make no key: anyone who can send packets to the nodes can write to the log
+    #[arg(long)]
+    pub no_key: bool,
+    /// Begin with an empty table, though there was one in this directory: it was lost when its nodes stopped
+    #[arg(long)]
+    pub accept_loss: bool,
+}
+
+/// For the options' default values.
+#[derive(Parser)]
+struct Defaults {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn nodes(text: &str) -> Result<u8, String> {
+    let nodes = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number"))?;
+    match NODE_COUNTS.contains(&usize::from(nodes)) {
+        true => Ok(nodes),
+        false => Err(format!("{nodes} nodes; give 3, 4, 5 or 7")),
+    }
+}
+
+impl Options {
+    fn names(&self) -> impl Iterator<Item = String> {
+        (1..=self.nodes).map(|node| format!("node/{node}"))
+    }
+
+    /// Where the clients of each node connect.
+    fn memcached(&self) -> Result<Vec<SocketAddr>> {
+        let first = self.memcached;
+        ensure!(
+            first.ip().is_loopback(),
+            "--memcached {first} is beyond loopback, where anyone could read and write; give 127.0.0.1:PORT"
+        );
+        let last = first.port().checked_add(u16::from(self.nodes) - 1);
+        let last = last.filter(|_| first.port() > 0).with_context(|| {
+            format!(
+                "--memcached {first}: {} nodes need as many ports; give one from 1 to {}",
+                self.nodes,
+                u16::MAX - u16::from(self.nodes) + 1
+            )
+        })?;
+        let ports = first.port()..=last;
+        Ok(ports
+            .map(|port| SocketAddr::new(first.ip(), port))
+            .collect())
+    }
+}
+
+/// Consensus in a box, as the supervisor sees it.
+pub struct BoxCluster {
+    spec: Spec,
+    key_file: Option<PathBuf>,
+    memcached: Vec<SocketAddr>,
+    sockets: BTreeMap<String, PathBuf>,
+}
+
+/// What a cluster says of itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// What it was started with.
+    pub options: Options,
+    /// Where memcached's clients connect, node by node.
+    pub memcached: Vec<SocketAddr>,
+    /// The nodes' keys.
+    pub key_file: Option<PathBuf>,
+    /// Its processes.
+    pub processes: Vec<ProcessStatus>,
+    /// Those of its nodes that answer.
+    pub nodes: Vec<Status>,
+}
+
+impl System for BoxCluster {
+    const NAME: &'static str = "consensus in a box";
+    const COMMAND: &'static str = "box";
+    const DEFAULT_DATA: &'static str = ".inband-box";
+
+    type Spec = Spec;
+    type Status = ClusterStatus;
+    type Request = NoRequest;
+    type Reply = NoRequest;
+
+    fn data(spec: &mut Spec) -> &mut PathBuf {
+        &mut spec.data
+    }
+
+    fn plan(spec: Spec) -> Result<(BoxCluster, Plan)> {
+        let memcached = spec.options.memcached()?;
+        for address in &memcached {
+            // The nodes bind the ports; here the error can name the option.
+            drop(listeners::bind(*address, "--memcached")?);
+        }
+        for name in spec.options.names() {
+            ensure!(
+                spec.options.accept_loss || !has_promised(&host_dir(&spec.data, &name)),
+                "--data: the table in {} was lost when its nodes stopped (it is kept in their memory alone); say --accept-loss to begin with an empty one",
+                spec.data.display()
+            );
+        }
+        let plan = Plan {
+            hosts: spec.options.names().collect(),
+            dataplane: Dataplane::Udp,
+            listener_ports: memcached.iter().map(SocketAddr::port).collect(),
+        };
+        let cluster = BoxCluster {
+            key_file: keys::kept(&spec.data, !spec.options.no_key)?,
+            spec,
+            memcached,
+            sockets: BTreeMap::new(),
+        };
+        Ok((cluster, plan))
+    }
+
+    fn configure(&mut self, network: &Network) -> Result<Vec<HostPlan>> {
+        let program = match &self.spec.program {
+            Some(program) => program.clone(),
+            None => program::find("inband-box")?,
+        };
+        let options = &self.spec.options;
+        let addresses = network.addresses().iter().map(ToString::to_string);
+        let nodes = addresses.collect::<Vec<_>>().join(",");
+        let mut plans = Vec::new();
+        for (node, name) in (1..).zip(options.names()) {
+            let dir = host_dir(&self.spec.data, &name);
+            let mut args: Vec<OsString> = vec!["node".into()];
+            args.push(format!("--node={node}").into());
+            args.push(format!("--nodes={nodes}").into());
+            args.extend(["--data".into(), dir.clone().into()]);
+            args.push(format!("--memcached={}", self.memcached[node - 1]).into());
+            args.push(format!("--memory={}", options.memory).into());
+            args.push(format!("--quorum={}", options.quorum.name()).into());
+            match &self.key_file {
+                Some(path) => args.extend(["--key-file".into(), path.into()]),
+                None => args.push("--no-key".into()),
+            }
+            let mut plan = HostPlan::new(name.clone(), &program).args(args);
+            plan.first_args = vec!["--new".into()];
+            if options.accept_loss {
+                plan.first_args.push("--accept-loss".into());
+            }
+            let socket = socket_of(&dir);
+            plan.socket = Some(socket.clone());
+            self.sockets.insert(name, socket);
+            plans.push(plan);
+        }
+        let path = self.spec.data.join(FILE);
+        let store = || fs::write(&path, serde_json::to_vec_pretty(options)?);
+        store().with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(plans)
+    }
+
+    fn is_up(&self, host: &str) -> bool {
+        self.node(host).is_some()
+    }
+
+    fn ready(&self, _hosts: &Hosts) -> Result<(), String> {
+        let nodes = self.nodes();
+        let leader = nodes.iter().find(|node| node.state == LEADING);
+        let leader = leader.ok_or("no node leads")?;
+        let follows = |node: &&Status| node.state == FOLLOWING && node.epoch == leader.epoch;
+        let following = nodes.iter().filter(follows).count();
+        let others = usize::from(self.spec.options.nodes) - 1;
+        match following == others {
+            true => Ok(()),
+            false => Err(format!("{following} of {others} nodes follow the leader")),
+        }
+    }
+
+    fn status(&self, hosts: &Hosts) -> ClusterStatus {
+        ClusterStatus {
+            options: self.spec.options.clone(),
+            memcached: self.memcached.clone(),
+            key_file: self.key_file.clone(),
+            processes: hosts.iter().map(HostProcess::status).collect(),
+            nodes: self.nodes(),
+        }
+    }
+
+    fn host_of(&self, role: &str, _hosts: &Hosts) -> Result<Option<String>> {
+        if role != LEADER {
+            return Ok(None);
+        }
+        let nodes = self.nodes();
+        let leader = leader_of(&nodes).map(|node| node.name.clone());
+        ensure!(
+            leader.is_some(),
+            "no node leads now; `inband status` says what the nodes do"
+        );
+        Ok(leader)
+    }
+
+    fn roles(&self) -> &'static str {
+        LEADER
+    }
+
+    /// The directory of one node. Nodes of replicated memory have no session.
+    fn is_in_unmarked(data: &Path) -> bool {
+        has_promised(data) && data.join(SESSION).exists()
+    }
+
+    /// A node that ends loses its log; what no majority has any more is gone.
+    fn check_spare(&self, host: &str) -> Result<()> {
+        let nodes = self.nodes();
+        let with_log = nodes.iter().filter(|node| node.state != RECOVERING);
+        let with_log: Vec<&str> = with_log.map(|node| &node.name[..]).collect();
+        let majority = majority(self.spec.options.nodes);
+        ensure!(
+            with_log.len() > majority || !with_log.contains(&host),
+            "the table would be lost: {} of {} nodes have the log, and {majority} must; wait until `inband status` says that the others follow, or lose it with --force",
+            with_log.len(),
+            self.spec.options.nodes
+        );
+        Ok(())
+    }
+
+    fn request(&self, request: NoRequest, _hosts: &Hosts) -> Result<NoRequest> {
+        match request {}
+    }
+}
+
+impl BoxCluster {
+    fn node(&self, host: &str) -> Option<Status> {
+        status_at(self.sockets.get(host)?).ok()
+    }
+
+    fn nodes(&self) -> Vec<Status> {
+        let names = self.sockets.keys();
+        names.filter_map(|name| self.node(name)).collect()
+    }
+}
+
+/// The leader: of those that say so, the one of the highest epoch. A node that was paused may not know yet that it was deposed.
+fn leader_of(nodes: &[Status]) -> Option<&Status> {
+    let leading = nodes.iter().filter(|node| node.state == LEADING);
+    leading.max_by_key(|node| node.epoch)
+}
+
+fn node_in_words(node: &Status) -> String {
+    let memcached: Vec<String> = node.memcached.iter().map(ToString::to_string).collect();
+    let state = match &node.state[..] {
+        LEADING => "leader",
+        FOLLOWING => "follower",
+        other => other,
+    };
+    let zxid = match node.applied == node.committed {
+        true => format!("zxid {}", node.applied),
+        false => format!("zxid {} of {} applied", node.applied, node.committed),
+    };
+    format!(
+        "{state:<10}  epoch {:<6}  {zxid:<12}  {:>7} items  memcached {}  {}",
+        node.epoch,
+        node.items,
+        memcached.join(", local reads "),
+        node.notes.join(", ")
+    )
+    .trim_end()
+    .to_owned()
+}
+
+impl SystemCommand for BoxCluster {
+    const ABOUT: &'static str = "A replicated memcached: consensus in a box, by ZAB";
+    const ABOUT_UP: &'static str = "Start the nodes of a replicated memcached on this machine";
+    const ABOUT_ROLES: &'static str = "node/1, ..., or leader";
+    const OTHER_COMMANDS: &'static str =
+        "One node on a machine of its own: `inband box node`. It has its --help.";
+    type Options = Options;
+
+    fn spec(options: &Options, data: &Path) -> Result<Spec> {
+        Ok(Spec {
+            data: data.to_owned(),
+            options: options.clone(),
+            program: None,
+        })
+    }
+
+    fn node_status(data: &Path, json: bool) -> Option<String> {
+        let node = status_at(&socket_of(data)).ok()?;
+        match json {
+            true => serde_json::to_string_pretty(&node).ok(),
+            false => Some(format!("{:<8} {}", node.name, node_in_words(&node))),
+        }
+    }
+
+    fn in_words(status: &ClusterStatus) -> String {
+        let mut text = String::new();
+        for process in &status.processes {
+            let node = status.nodes.iter().find(|node| node.name == process.name);
+            let how = process.in_words_with(node.map(node_in_words));
+            text += &format!("{:<8} {how}\n", process.name);
+        }
+        let options = &status.options;
+        let serves = |node: &&Status| [LEADING, FOLLOWING].contains(&&node.state[..]);
+        let serving = status.nodes.iter().filter(serves).count();
+        let need = match options.quorum {
+            Quorum::Majority => majority(options.nodes),
+            Quorum::All => options.nodes.into(),
+        };
+        if leader_of(&status.nodes).is_none() {
+            text += "no node leads: reads and writes wait\n";
+        } else if serving < need {
+            text += &format!(
+                "{serving} of {} nodes are up to date, and --quorum {} needs {need}: writes wait\n",
+                options.nodes,
+                options.quorum.name()
+            );
+        }
+        text
+    }
+
+    fn counters(status: &ClusterStatus) -> Vec<(&str, &str, u64)> {
+        counters_of(status.nodes.iter().map(|node| (&node.name, &node.counters)))
+    }
+
+    fn self_check(_: &Options, status: &ClusterStatus) -> Result<Option<String>> {
+        let (first, last) = match &status.memcached[..] {
+            [first, .., last] => (*first, *last),
+            _ => bail!("a cluster has several nodes"),
+        };
+        let began = Instant::now();
+        let set = format!("set {SELF_CHECK_KEY} 0 0 5\r\nhello\r\n");
+        ask(first, &set, &["STORED"])?;
+        let value = format!("VALUE {SELF_CHECK_KEY} 0 5");
+        let get = format!("get {SELF_CHECK_KEY}\r\n");
+        ask(last, &get, &[&value, "hello", "END"])?;
+        let took = began.elapsed();
+        ask(last, &format!("delete {SELF_CHECK_KEY}\r\n"), &["DELETED"])?;
+        Ok(Some(format!(
+            "a value set at {first} was read at {last}, {:.1} ms for both",
+            took.as_secs_f64() * 1000.0
+        )))
+    }
+
+    fn notice(status: &ClusterStatus) -> String {
+        let options = &status.options;
+        let keys = match status.key_file {
+            Some(_) => "packets are authenticated",
+            None => "packets are not authenticated",
+        };
+        format!(
+            "{} nodes in user space; quorum: {}; {keys}",
+            options.nodes,
+            options.quorum.name()
+        )
+    }
+
+    fn next_steps(_: &Options, status: &ClusterStatus, data: &Path) -> String {
+        let first = status.memcached[0];
+        let data = data_option::<BoxCluster>(data);
+        format!(
+            "ready: printf 'set k 0 0 5\\r\\nhello\\r\\nget k\\r\\nquit\\r\\n' | nc {} {}\n\
+             try:   inband kill{data} leader | inband status{data} | inband restart{data} leader\n",
+            first.ip(),
+            first.port()
+        )
+    }
+
+    fn settings(data: &Path) -> Result<Vec<Setting>> {
+        let path = data.join(FILE);
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let options: Options =
+            serde_json::from_slice(&text).with_context(|| format!("{}", path.display()))?;
+        let defaults = Defaults::parse_from(["inband"]).options;
+        let one = |name: &str, of: fn(&Options) -> String| {
+            let (value, default) = (of(&options), of(&defaults));
+            let from = of_up(name, value == default);
+            Setting::new(format!("--{name}"), value, default, from)
+        };
+        Ok(vec![
+            one("nodes", |options| options.nodes.to_string()),
+            one("quorum", |options| options.quorum.name().to_owned()),
+            one("memcached", |options| options.memcached.to_string()),
+            one("memory", |options| options.memory.to_string()),
+        ])
+    }
+
+    fn what_stays(_: &ClusterStatus) -> &'static str {
+        "The table is in memory, and gone then."
+    }
+
+    fn what_stayed(_: &ClusterStatus) -> &'static str {
+        "the table was in memory, and is gone"
+    }
+}
+
+/// Send a request to a node, and compare the lines of its reply.
+fn ask(address: SocketAddr, request: &str, lines: &[&str]) -> Result<()> {
+    let mut stream = TcpStream::connect_timeout(&address, SELF_CHECK_TIMEOUT)
+        .with_context(|| format!("cannot connect to {address}"))?;
+    stream.set_read_timeout(Some(SELF_CHECK_TIMEOUT))?;
+    stream.write_all(request.as_bytes())?;
+    let mut reader = BufReader::new(stream);
+    for expected in lines {
+        let mut line = String::new();
+        let read = reader.read_line(&mut line);
+        read.with_context(|| format!("{address}: no reply to {request:?}"))?;
+        ensure!(
+            line.trim_end() == *expected,
+            "{address} replies {line:?} to {request:?}, not {expected:?}"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(args: &[&str]) -> Options {
+        Defaults::parse_from([&["inband"], args].concat()).options
+    }
+
+    #[test]
+    fn nodes_have_ports_that_follow_each_other() {
+        let ports = |args: &[&str]| -> Result<Vec<u16>> {
+            let addresses = options(args).memcached()?;
+            Ok(addresses.iter().map(SocketAddr::port).collect())
+        };
+        assert_eq!(ports(&[]).unwrap(), [11211, 11212, 11213]);
+        let last = ports(&["--memcached=127.0.0.1:65533"]).unwrap();
+        assert_eq!(last, [65533, 65534, 65535]);
+        for (address, says) in [
+            ("127.0.0.1:65534", "from 1 to 65533"),
+            ("127.0.0.1:0", "from 1 to 65533"),
+            ("10.0.0.1:11211", "beyond loopback"),
+        ] {
+            let error = ports(&["--memcached", address]).unwrap_err().to_string();
+            assert!(error.contains(address) && error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn settings_are_those_of_the_cluster_s_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = serde_json::to_vec(&options(&["--nodes=5", "--quorum=all"])).unwrap();
+        fs::write(dir.path().join(FILE), text).unwrap();
+        let settings = BoxCluster::settings(dir.path()).unwrap();
+        let of = |name: &str| {
+            let mut all = settings.iter();
+            let setting = all.find(|setting| setting.name == name).unwrap();
+            (&setting.value[..], &setting.default[..], &setting.from[..])
+        };
+        assert_eq!(of("--nodes"), ("5", "3", "inband up"));
+        assert_eq!(of("--quorum"), ("all", "majority", "inband up"));
+        assert_eq!(of("--memory"), ("67108864", "67108864", "default"));
+    }
+}

@@ -1,0 +1,374 @@
+//! `inband up`, `status`, `kill`, `restart`, `pause`, `resume` and `down`, the same for every system.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::background::{leave_terminal, spawn_until};
+use anyhow::{Context, Result};
+use clap::{ArgMatches, Args, Subcommand};
+use inband_host::output::quoted;
+use inband_host::program;
+use inband_host::settings::Setting;
+use inband_host::signals::StopSignals;
+use serde::Serialize;
+
+use crate::background;
+use crate::socket::{self, socket_in, Request};
+use crate::supervisor::{is_in, Supervisor};
+use crate::system::System;
+
+const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// [`SystemCommand::counters`] of nodes with these names and counters.
+pub(crate) fn counters_of<'a>(
+    nodes: impl Iterator<Item = (&'a String, &'a BTreeMap<String, u64>)>,
+) -> Vec<(&'a str, &'a str, u64)> {
+    let mut all = Vec::new();
+    for (node, counters) in nodes {
+        all.extend(counters.iter().map(|(name, n)| (&node[..], &name[..], *n)));
+    }
+    all
+}
+
+/// ` --data DIR` for a command to copy; empty if it is the default.
+pub(crate) fn data_option<S: System>(data: &Path) -> String {
+    match data == Path::new(S::DEFAULT_DATA) {
+        true => String::new(),
+        false => format!(" --data {}", quoted(data)),
+    }
+}
+
+/// A system on the command line: the options of its `up`, and its status in words.
+pub trait SystemCommand: System {
+    /// What the system is, in one line of `inband --help`.
+    const ABOUT: &'static str;
+    /// What `inband up` starts, for its help.
+    const ABOUT_UP: &'static str;
+    /// What `inband kill` and others may name, for their help.
+    const ABOUT_ROLES: &'static str;
+    /// What the program `inband-NAME` does beside these commands, for the end of the help. Empty: there is none.
+    const OTHER_COMMANDS: &'static str = "";
+    /// Options of `inband up`, besides --data and --detach.
+    type Options: Args;
+
+    fn spec(options: &Self::Options, data: &Path) -> Result<Self::Spec>;
+
+    /// A few lines for people.
+    fn in_words(status: &Self::Status) -> String;
+
+    /// Counters of all hosts: of which host, name and value.
+    fn counters(status: &Self::Status) -> Vec<(&str, &str, u64)>;
+
+    /// Use a cluster that was just started, and say in one line what came of it. `None`: there is nothing to use.
+    fn self_check(options: &Self::Options, status: &Self::Status) -> Result<Option<String>>;
+
+    /// The line before the status at the start: where the role runs, and why.
+    fn notice(status: &Self::Status) -> String;
+
+    /// What can be done with a cluster that was just started: commands to copy.
+    fn next_steps(options: &Self::Options, status: &Self::Status, data: &Path) -> String;
+
+    /// Every time-out and limit in force in the cluster in a directory, for `inband config show`.
+    fn settings(_data: &Path) -> Result<Vec<Setting>> {
+        Ok(Vec::new())
+    }
+
+    /// What the node whose directory this is says of itself, if it is one without a cluster on this machine: as JSON, or
+    /// in words.
+    fn node_status(_data: &Path, _json: bool) -> Option<String> {
+        None
+    }
+
+    /// What becomes of its data at the end. Shown at the start; empty: there are none.
+    fn what_stays(_status: &Self::Status) -> &'static str {
+        ""
+    }
+
+    /// What has become of its data. Shown after the end.
+    fn what_stayed(status: &Self::Status) -> &'static str;
+}
+
+/// How a status is shown.
+#[derive(Debug, Args)]
+pub struct StatusForm {
+    /// Everything, as one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Also every counter.
+    #[arg(long, conflicts_with = "json")]
+    pub counters: bool,
+}
+
+impl StatusForm {
+    /// As JSON; or in words, and then the counters, if they are asked for.
+    pub fn show<S: Serialize>(&self, status: &S, words: fn(&S), counters: fn(&S)) -> Result<()> {
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(status)?);
+            return Ok(());
+        }
+        words(status);
+        if self.counters {
+            counters(status);
+        }
+        Ok(())
+    }
+}
+
+/// Options of `inband up`.
+#[derive(Args)]
+pub struct UpArgs<S: SystemCommand> {
+    #[command(flatten)]
+    options: S::Options,
+    /// Directory for data, sockets, logs and keys.
+    #[arg(long, default_value = S::DEFAULT_DATA, value_name = "DIR")]
+    data: PathBuf,
+    /// Run in the background; stop with `inband down`.
+    #[arg(long)]
+    detach: bool,
+    /// Set for the background process that --detach starts.
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+/// Options of commands about the whole cluster.
+#[derive(Args)]
+pub struct ClusterArgs<S: SystemCommand> {
+    /// Directory of the cluster.
+    #[arg(long, default_value = S::DEFAULT_DATA, value_name = "DIR")]
+    data: PathBuf,
+    #[arg(skip)]
+    system: PhantomData<fn() -> S>,
+}
+
+/// Options of `inband status`.
+#[derive(Args)]
+pub struct StatusArgs<S: SystemCommand> {
+    #[command(flatten)]
+    cluster: ClusterArgs<S>,
+    #[command(flatten)]
+    form: StatusForm,
+}
+
+/// Options of commands about one role or host.
+#[derive(Args)]
+pub struct RoleArgs<S: SystemCommand> {
+    #[arg(help = S::ABOUT_ROLES)]
+    role: String,
+    #[command(flatten)]
+    cluster: ClusterArgs<S>,
+}
+
+/// Options of commands that end the process of a role or host.
+#[derive(Args)]
+pub struct EndArgs<S: SystemCommand> {
+    #[command(flatten)]
+    role: RoleArgs<S>,
+    /// Even if the cluster loses its data.
+    #[arg(long)]
+    force: bool,
+}
+
+/// The commands about clusters of a system. A system with commands of its own has an enum with these flattened into it.
+#[derive(Subcommand)]
+pub enum ClusterCommand<S: SystemCommand> {
+    #[command(about = S::ABOUT_UP)]
+    Up(UpArgs<S>),
+    /// Stop all of it.
+    Down(ClusterArgs<S>),
+    /// What the cluster and its hosts say of themselves.
+    Status(StatusArgs<S>),
+    /// Kill the process of a role at once.
+    Kill(EndArgs<S>),
+    /// Start the process of a role again.
+    Restart(EndArgs<S>),
+    /// Hold the packets of a role on its link; without namespaces, stop its process.
+    Pause(RoleArgs<S>),
+    /// Release them.
+    Resume(RoleArgs<S>),
+}
+
+/// The commands of a system, parsed.
+pub trait RunCommand: Subcommand {
+    type System: SystemCommand;
+
+    /// May it end quietly when nobody reads its output any more?
+    fn only_prints(&self) -> bool;
+
+    fn run(self) -> Result<()>;
+}
+
+impl<S: SystemCommand> RunCommand for ClusterCommand<S> {
+    type System = S;
+
+    fn only_prints(&self) -> bool {
+        matches!(self, ClusterCommand::Status(_))
+    }
+
+    fn run(self) -> Result<()> {
+        match self {
+            ClusterCommand::Up(args) => up(&args),
+            ClusterCommand::Down(args) => down::<S>(&args.data),
+            ClusterCommand::Status(args) => {
+                if let Some(node) = S::node_status(&args.cluster.data, args.form.json) {
+                    println!("{node}");
+                    return Ok(());
+                }
+                let status = socket::status::<S>(&args.cluster.data)?;
+                args.form.show(
+                    &status,
+                    |s| print!("{}", S::in_words(s)),
+                    print_counters::<S>,
+                )
+            }
+            ClusterCommand::Kill(EndArgs { role, force }) => {
+                done(role, "killed", |role| Request::Kill { role, force })
+            }
+            ClusterCommand::Restart(EndArgs { role, force }) => {
+                done(role, "restarted", |role| Request::Restart { role, force })
+            }
+            ClusterCommand::Pause(args) => done(args, "paused", |role| Request::Pause { role }),
+            ClusterCommand::Resume(args) => done(args, "resumed", |role| Request::Resume { role }),
+        }
+    }
+}
+
+fn print_counters<S: SystemCommand>(status: &S::Status) {
+    for (host, name, value) in S::counters(status) {
+        println!("  {host:<10} {name:<32} {value}");
+    }
+}
+
+fn done<S: SystemCommand>(
+    args: RoleArgs<S>,
+    what: &str,
+    request: impl FnOnce(String) -> Request<S::Request>,
+) -> Result<()> {
+    let host = socket::done::<S>(&args.cluster.data, &request(args.role))?;
+    println!("{what} {host}");
+    Ok(())
+}
+
+fn down<S: SystemCommand>(data: &Path) -> Result<()> {
+    let status = socket::status::<S>(data)?;
+    socket::done::<S>(data, &Request::Down)?;
+    background::wait_for_end(data, &socket_in(data));
+    println!("stopped; {}", S::what_stayed(&status));
+    Ok(())
+}
+
+/// Start, check, show, and end at Ctrl-C.
+fn up<S: SystemCommand>(args: &UpArgs<S>) -> Result<()> {
+    if args.detach {
+        return up_detached(args);
+    }
+    if args.detached {
+        leave_terminal();
+    }
+    let signals = StopSignals::take()?;
+    let cluster = Supervisor::<S>::start(S::spec(&args.options, &args.data)?)?;
+    if !args.detached {
+        let status = cluster.status();
+        show_start(args, &status)?;
+        println!("{}", joined("Ctrl-C stops it.", S::what_stays(&status)));
+    }
+    while !signals.wait(WATCH_INTERVAL) && !cluster.wait_for_end(WATCH_INTERVAL) {}
+    drop(cluster);
+    println!("stopped");
+    Ok(())
+}
+
+fn up_detached<S: SystemCommand>(args: &UpArgs<S>) -> Result<()> {
+    let data = &args.data;
+    let status = spawn_until(background::this_command()?, data, |pid| {
+        // Another supervisor may have the directory: then ours ends soon.
+        let supervisor = socket::supervisor::<S>(data).ok()?;
+        let is_ours = supervisor.pid == pid;
+        is_ours.then(|| socket::status::<S>(data).ok()).flatten()
+    })?;
+    show_start(args, &status)?;
+    let how = format!(
+        "It runs in the background; `inband down --data {}` stops it.",
+        quoted(data)
+    );
+    println!("{}", joined(&how, S::what_stays(&status)));
+    Ok(())
+}
+
+fn joined(first: &str, second: &str) -> String {
+    let separator = if second.is_empty() { "" } else { " " };
+    format!("{first}{separator}{second}")
+}
+
+fn show_start<S: SystemCommand>(args: &UpArgs<S>, status: &S::Status) -> Result<()> {
+    println!("{}", S::notice(status));
+    print!("{}", S::in_words(status));
+    let checked = S::self_check(&args.options, status);
+    if let Some(line) = checked.with_context(|| format!("self-check: {} does not work", S::NAME))? {
+        println!("self-check: {line}");
+    }
+    print!("{}", S::next_steps(&args.options, status, &args.data));
+    Ok(())
+}
+
+/// A system as the command line finds it, by its name or by a cluster's directory.
+pub trait Registered: Sync {
+    /// `flair`: the command of its clusters.
+    fn name(&self) -> &'static str;
+    /// The directory of its clusters unless the user names another.
+    fn default_data(&self) -> &'static Path;
+    /// Whether a directory holds a cluster of it.
+    fn is_in(&self, data: &Path) -> bool;
+    /// Every time-out and limit in force in the cluster in a directory.
+    fn settings(&self, data: &Path) -> Result<Vec<Setting>>;
+    /// Its commands, for the parser.
+    fn command(&self) -> clap::Command;
+    fn run(&self, matches: &ArgMatches) -> Result<()>;
+}
+
+/// The entry of a system in a registry, by its commands.
+pub struct Entry<C>(PhantomData<fn() -> C>);
+
+impl<C> Entry<C> {
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Entry<C> {
+        Entry(PhantomData)
+    }
+}
+
+impl<C: RunCommand> Registered for Entry<C> {
+    fn name(&self) -> &'static str {
+        C::System::COMMAND
+    }
+
+    fn default_data(&self) -> &'static Path {
+        Path::new(C::System::DEFAULT_DATA)
+    }
+
+    fn is_in(&self, data: &Path) -> bool {
+        is_in::<C::System>(data)
+    }
+
+    fn settings(&self, data: &Path) -> Result<Vec<Setting>> {
+        C::System::settings(data)
+    }
+
+    fn command(&self) -> clap::Command {
+        C::augment_subcommands(clap::Command::new(self.name()))
+            // Not what the enum of the commands says of itself.
+            .about(C::System::ABOUT)
+            .long_about(None)
+            .after_help(C::System::OTHER_COMMANDS)
+            .subcommand_required(true)
+            .arg_required_else_help(true)
+    }
+
+    fn run(&self, matches: &ArgMatches) -> Result<()> {
+        let command = C::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
+        if command.only_prints() {
+            program::end_with_reader();
+        }
+        command.run()
+    }
+}

@@ -1,0 +1,165 @@
+//! Sockets that a supervisor binds where its clients are and hands down to hosts, and free ports.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use inband_paxos::config::control_plane_beside;
+use nix::sys::socket::{listen, Backlog};
+
+/// Connections that may wait to be accepted; a benchmark opens hundreds at once.
+const BACKLOG: i32 = 1024;
+/// How long a port may stay taken before that is an error. A process that was just killed, or a
+/// child of ours between fork and exec, may hold it for a moment.
+const IN_USE_TIMEOUT: Duration = Duration::from_millis(200);
+const IN_USE_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Where ports of hosts on loopback are looked for: below those that the kernel gives to clients.
+const LOOPBACK_PORTS: std::ops::Range<u16> = 20_000..32_000;
+/// So many ports from the first of a kind of listeners (RESP, metrics) on are left to later hosts.
+const LISTENERS_MAX: u16 = 64;
+
+/// Why an address cannot be listened at.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// An address that clients use is taken.
+    #[error("port {} on {} is in use; stop what listens there, or choose another with {option}",
+        address.port(), address.ip())]
+    PortInUse {
+        address: SocketAddr,
+        /// The option that sets it.
+        option: &'static str,
+    },
+    /// A member's address on loopback is taken.
+    #[error(
+        "{address} is the address of {host} in the cluster, and in use; stop what listens there"
+    )]
+    HostPortInUse { host: String, address: SocketAddrV4 },
+    /// Another reason.
+    #[error("cannot listen at {address}: {source}; choose another address with {option}")]
+    CannotListen {
+        address: SocketAddr,
+        /// The option that sets it.
+        option: &'static str,
+        source: std::io::Error,
+    },
+    /// Hosts without a network of their own have no ports.
+    #[error("no {count} free ports on loopback in {LOOPBACK_PORTS:?}")]
+    NoFreePorts { count: usize },
+}
+
+/// Listen, or say which option to change.
+pub fn bind(address: SocketAddr, option: &'static str) -> Result<TcpListener, ListenError> {
+    let deadline = Instant::now() + IN_USE_TIMEOUT;
+    let listener = loop {
+        match TcpListener::bind(address) {
+            Ok(listener) => break listener,
+            Err(source) if source.kind() != ErrorKind::AddrInUse => {
+                return Err(ListenError::CannotListen {
+                    address,
+                    option,
+                    source,
+                })
+            }
+            Err(_) if Instant::now() < deadline => thread::sleep(IN_USE_POLL_INTERVAL),
+            Err(_) => return Err(ListenError::PortInUse { address, option }),
+        }
+    };
+    Backlog::new(BACKLOG)
+        .and_then(|backlog| listen(&listener, backlog))
+        .map_err(|errno| ListenError::CannotListen {
+            address,
+            option,
+            source: errno.into(),
+        })?;
+    Ok(listener)
+}
+
+/// Listen at the wanted port of loopback or, if it is taken, at any free one.
+pub(crate) fn bind_or_any(port: u16, option: &'static str) -> Result<TcpListener, ListenError> {
+    let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    match TcpListener::bind(at(port)) {
+        Ok(listener) => Ok(listener),
+        Err(_) => bind(at(0), option),
+    }
+}
+
+/// Whether a host could take this address: for packets, checkpoints and its control service.
+fn is_free(address: SocketAddrV4) -> bool {
+    let listens = |address| TcpListener::bind(address).is_ok();
+    UdpSocket::bind(address).is_ok() && listens(address) && listens(control_plane_beside(address))
+}
+
+/// Make sure that a member's address is free: it cannot have another.
+pub(crate) fn check_free(host: &str, address: SocketAddrV4) -> Result<(), ListenError> {
+    let deadline = Instant::now() + IN_USE_TIMEOUT;
+    while !is_free(address) {
+        if Instant::now() >= deadline {
+            return Err(ListenError::HostPortInUse {
+                host: host.to_owned(),
+                address,
+            });
+        }
+        thread::sleep(IN_USE_POLL_INTERVAL);
+    }
+    Ok(())
+}
+
+/// Ports of loopback for hosts without a network of their own, free at the moment. Where the search
+/// begins depends on the cluster, so that clusters that start together do not meet. `taken` belong to
+/// members, whether they run or not; from each of `first_listeners` on, the cluster's hosts will listen.
+pub fn free_loopback_ports(
+    cluster: &str,
+    count: usize,
+    taken: &[SocketAddrV4],
+    first_listeners: &[u16],
+) -> Result<Vec<SocketAddrV4>, ListenError> {
+    let hash = cluster
+        .bytes()
+        .fold(7u32, |h, b| h.wrapping_mul(31).wrapping_add(u32::from(b)));
+    // Each host has a pair of ports.
+    let is_listener = |port: u16| {
+        let mut listeners = first_listeners.iter();
+        // A host takes the port after its own as well.
+        listeners.any(|first| {
+            port.saturating_add(1) >= *first && port - LISTENERS_MAX.min(port) < *first
+        })
+    };
+    let pairs = u32::from(LOOPBACK_PORTS.end - LOOPBACK_PORTS.start) / 2;
+    let start = hash.wrapping_mul(2_654_435_761) % pairs;
+    let addresses: Vec<SocketAddrV4> = (0..pairs)
+        .map(|i| LOOPBACK_PORTS.start + 2 * ((start + i) % pairs) as u16)
+        .filter(|port| !is_listener(*port))
+        .map(|port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
+        .filter(|address| !taken.contains(address) && is_free(*address))
+        .take(count)
+        .collect();
+    if addresses.len() < count {
+        return Err(ListenError::NoFreePorts { count });
+    }
+    Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_keep_off_ports_that_will_be_listened_at_later() {
+        let found = |listeners: &[u16]| {
+            let addresses = free_loopback_ports("listeners", 3, &[], listeners).expect("ports");
+            addresses.iter().map(|a| a.port()).collect::<Vec<_>>()
+        };
+        let at = found(&[])[0];
+        for first in [at, at + 1, at - LISTENERS_MAX + 1] {
+            let listeners = first..first + LISTENERS_MAX;
+            for port in found(&[first, 6479]) {
+                let pair = [port, port + 1];
+                assert!(
+                    !pair.iter().any(|port| listeners.contains(port)),
+                    "{pair:?} {listeners:?}"
+                );
+            }
+        }
+    }
+}

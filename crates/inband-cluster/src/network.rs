@@ -1,0 +1,115 @@
+//! The network of a cluster: a namespace for each host, or loopback.
+
+use std::net::SocketAddrV4;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::listeners;
+use anyhow::{Context, Result};
+use inband_host::config::Dataplane;
+use inband_lab::{preflight, Host, Lab, LabError, LabSpec};
+use inband_paxos::config::DEFAULT_PORT;
+
+use crate::system::Plan;
+
+/// Where the hosts of a cluster are.
+pub struct Network {
+    lab: Option<Lab>,
+    why: String,
+    hosts: Vec<String>,
+    addresses: Vec<SocketAddrV4>,
+}
+
+impl Network {
+    /// Namespaces where roles are to run in the kernel and that works, else loopback. `name` must be another for each
+    /// cluster on this machine.
+    pub(crate) fn create(name: &str, plan: Plan) -> Result<Network> {
+        let (lab, why) = match plan.dataplane {
+            Dataplane::Udp => (None, "as asked for".to_owned()),
+            dataplane => match create_lab(name, dataplane, &plan.hosts)? {
+                Ok(lab) => (Some(lab), "XDP works here".to_owned()),
+                Err(why) => (None, why.to_string()),
+            },
+        };
+        let addresses = match &lab {
+            Some(lab) => {
+                let hosts = lab.hosts();
+                let address = |host: &Arc<Host>| SocketAddrV4::new(host.address(), DEFAULT_PORT);
+                hosts.iter().map(address).collect()
+            }
+            None => {
+                let (count, listeners) = (plan.hosts.len(), &plan.listener_ports);
+                listeners::free_loopback_ports(name, count, &[], listeners)?
+            }
+        };
+        Ok(Network {
+            lab,
+            why,
+            hosts: plan.hosts,
+            addresses,
+        })
+    }
+
+    /// The namespaces, if there are any. Packet roles can run in the kernel there.
+    pub fn lab(&self) -> Option<&Lab> {
+        self.lab.as_ref()
+    }
+
+    /// Why there are namespaces, or none.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// `namespaces` or `loopback`.
+    pub fn kind(&self) -> &'static str {
+        match self.lab {
+            Some(_) => "namespaces",
+            None => "loopback",
+        }
+    }
+
+    /// Where packets of a host go. On loopback, the port after it is free as well.
+    pub fn address(&self, host: &str) -> Result<SocketAddrV4> {
+        let place = self.hosts.iter().position(|name| name == host);
+        let place = place.with_context(|| format!("the network has no host {host:?}"))?;
+        Ok(self.addresses[place])
+    }
+
+    /// Where packets of each host go, in the plan's order.
+    pub fn addresses(&self) -> &[SocketAddrV4] {
+        &self.addresses
+    }
+
+    /// A host's namespace; `None` on loopback.
+    pub(crate) fn namespace(&self, host: &str) -> Result<Option<Arc<Host>>> {
+        let namespace = self.lab.as_ref().map(|lab| lab.host(host));
+        Ok(namespace.transpose()?)
+    }
+}
+
+/// A network with a namespace for each host, in which the role of the first can run in the kernel. The inner error says
+/// why there is none, and the roles run in user space.
+fn create_lab(name: &str, dataplane: Dataplane, hosts: &[String]) -> Result<Result<Lab, LabError>> {
+    let create = || -> Result<Lab, LabError> {
+        preflight::check_lab()?;
+        let lab = Lab::create(&LabSpec {
+            name: name.to_owned(),
+            hosts: hosts.to_vec(),
+            seed: 1,
+        })?;
+        // The way in which the role will attach its program.
+        drop(lab.hosts()[0].attach_pass()?);
+        Ok(lab)
+    };
+    match create() {
+        Err(error @ (LabError::InUse { .. } | LabError::BadLayout(_))) => Err(error.into()),
+        Err(error) if dataplane != Dataplane::Auto => Err(error.into()),
+        created => Ok(created),
+    }
+}
+
+/// A name for the network of the cluster in a directory.
+pub(crate) fn name_for(command: &str, data: &Path) -> String {
+    let digest = inband_paxos::dataplane::wire::digest(data.as_os_str().as_encoded_bytes());
+    format!("{command}-{:08x}", digest as u32)
+}

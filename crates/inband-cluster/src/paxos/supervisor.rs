@@ -1,0 +1,471 @@
+//! Runs a whole cluster on this machine: makes the network, generates a configuration per host,
+//! starts `inband run` for each, and offers to kill, pause, restart and stop them.
+//!
+//! A [`Supervisor`] also listens at `supervisor.sock` in the cluster's directory, so that other
+//! processes can do the same through [`remote`].
+
+mod down;
+mod error;
+mod keys;
+mod members;
+mod operate;
+mod plane;
+pub mod remote;
+mod start;
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use inband_paxos::config::{Dataplane, NodeConfig, Role};
+use serde::{Deserialize, Serialize};
+
+use inband_control::service;
+
+pub use down::DownReport;
+pub use error::SupervisorError;
+pub use members::MemberKind;
+
+use crate::host_process::{Process, ProcessSlot};
+use crate::paxos::cluster_dir::{ClusterDir, ClusterRecord};
+use crate::paxos::control::{self, HostStatus};
+use crate::paxos::layout::{ClusterSpec, HostPlan};
+use crate::paxos::memory::MemoryNeed;
+use crate::restart::Watcher;
+use inband_host::line_json::Server;
+use inband_lab::faults::LinkCounters;
+use inband_lab::lab::Lab;
+
+/// How long a host may take to answer a status request before it counts as silent.
+const STATUS_LIMIT: Duration = Duration::from_millis(500);
+
+/// What a host's process does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum ProcessState {
+    /// It runs.
+    Running,
+    /// Its packets are held (lab), or it is stopped (UDP), until resumed.
+    Paused,
+    /// Killed on request.
+    Killed,
+    /// It ended by itself.
+    Ended {
+        /// Its exit status.
+        how: String,
+    },
+}
+
+impl ProcessState {
+    fn of(process: Process, last_exit: Option<&str>) -> ProcessState {
+        match process {
+            Process::Running => ProcessState::Running,
+            Process::Paused => ProcessState::Paused,
+            Process::Killed => ProcessState::Killed,
+            Process::Ended => ProcessState::Ended {
+                how: last_exit.unwrap_or("stopped").to_owned(),
+            },
+        }
+    }
+}
+
+/// One host in a [`ClusterStatus`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostEntry {
+    /// Id of the node.
+    pub id: u8,
+    /// `leader`, `acceptor/0`, `replica/0`, ...
+    pub name: String,
+    /// What it does.
+    pub roles: Vec<Role>,
+    /// Where its packet roles were told to run.
+    pub dataplane: Dataplane,
+    /// Where its packets go.
+    pub address: SocketAddrV4,
+    /// Its process, if one was started.
+    pub pid: Option<u32>,
+    /// What that process does.
+    #[serde(flatten)]
+    pub process: ProcessState,
+    /// How many times it was started again after it had ended by itself.
+    #[serde(default)]
+    pub restarts: u32,
+    /// How it last ended by itself.
+    #[serde(default)]
+    pub last_exit: Option<String>,
+    /// RESP address of this replica alone.
+    pub resp: Option<SocketAddr>,
+    /// Where it serves `/metrics`.
+    pub metrics: Option<SocketAddr>,
+    /// What it says of itself; `None` if it does not answer.
+    pub status: Option<HostStatus>,
+    /// Frames on its link, in a lab.
+    pub link: Option<LinkCounters>,
+}
+
+/// The whole cluster.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// Name of the cluster.
+    pub name: String,
+    /// Its directory.
+    pub data: PathBuf,
+    /// The supervisor's process.
+    pub supervisor_pid: u32,
+    /// The highest configuration epoch that a host is in.
+    pub epoch: u32,
+    /// Partitions of the key space.
+    pub partitions: u32,
+    /// First instance of the epoch in which this start began, of every log.
+    pub first_instances: Vec<u64>,
+    /// Where roles run unless said otherwise.
+    pub dataplane: Dataplane,
+    /// `namespaces` or `loopback`.
+    pub network: String,
+    /// What a vote survives.
+    pub durability: String,
+    /// Slots of each acceptor's ring, in every log.
+    pub ring_slots: u32,
+    /// Memory that the rings of one acceptor take.
+    pub acceptor_rings_bytes: u64,
+    /// Where clients connect.
+    pub resp: SocketAddr,
+    /// The host that leads now, of every log.
+    pub leaders: Vec<Option<String>>,
+    /// All hosts, in the order of their ids.
+    pub hosts: Vec<HostEntry>,
+}
+
+impl ClusterStatus {
+    /// The host that leads a log now.
+    pub fn leader(&self, log: usize) -> Option<&str> {
+        self.leaders.get(log)?.as_deref()
+    }
+}
+
+/// A running cluster. Everything is killed and removed when it is dropped; call
+/// [`down`](Self::down) first, or the next start finds an unclean stop.
+#[derive(Debug)]
+pub struct Supervisor {
+    // Dropped first: no request meets a cluster that is being taken apart, and nothing of it is started again.
+    watcher: Option<Watcher>,
+    server: Option<Server>,
+    shared: Arc<Shared>,
+}
+
+/// What requests on the socket and the owner's own calls share.
+#[derive(Debug)]
+struct Shared {
+    spec: ClusterSpec,
+    /// Resolved: never [`Dataplane::Auto`].
+    dataplane: Dataplane,
+    notices: Vec<String>,
+    /// In the order of their ids.
+    hosts: Mutex<Vec<Arc<HostRuntime>>>,
+    /// One kill, restart, ... or down at a time.
+    operation: Mutex<()>,
+    /// One change of the members at a time. Taken before `operation`, which is held only for moments
+    /// of a change: hosts may be killed while one waits.
+    membership: Mutex<()>,
+    /// What a change of the members is doing.
+    progress: Mutex<Option<String>>,
+    /// The cluster is to end: changes of the members are broken off.
+    stopping: AtomicBool,
+    /// The host that the leader of a log last meant in a kill or pause.
+    last_leaders: Mutex<BTreeMap<usize, String>>,
+    client_listener: Mutex<Option<TcpListener>>,
+    record: Mutex<ClusterRecord>,
+    ended: Mutex<Option<DownReport>>,
+    ended_signal: Condvar,
+    // In the order of removal: processes are gone (hosts) before the network and the lock.
+    lab: Option<Lab>,
+    dir: ClusterDir,
+}
+
+/// A host. Only its process changes.
+#[derive(Debug)]
+struct HostRuntime {
+    id: u8,
+    plan: HostPlan,
+    /// Resolved: never [`Dataplane::Auto`].
+    dataplane: Dataplane,
+    address: SocketAddrV4,
+    dir: PathBuf,
+    resp: Option<SocketAddr>,
+    process: ProcessSlot,
+    /// Where its process serves `/metrics`.
+    metrics: Mutex<Option<SocketAddr>>,
+}
+
+impl HostRuntime {
+    fn name(&self) -> &str {
+        &self.plan.name
+    }
+    /// As every host's configuration has it.
+    fn node(&self) -> NodeConfig {
+        NodeConfig {
+            id: self.id,
+            name: self.plan.name.clone(),
+            address: self.address,
+            control_plane: None, // at the next port
+            roles: self.plan.roles.clone(),
+        }
+    }
+    fn socket(&self) -> PathBuf {
+        self.dir.join("control.sock")
+    }
+    fn config(&self) -> PathBuf {
+        self.dir.join("config.toml")
+    }
+    fn log(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+    fn pid_file(&self) -> PathBuf {
+        self.dir.join("pid")
+    }
+
+    fn is_running(&self) -> bool {
+        self.process.state().0 == Process::Running
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Supervisor {
+    /// Start a cluster and wait until it has a leader and voting acceptors.
+    pub fn start(spec: ClusterSpec) -> Result<Self, SupervisorError> {
+        let shared = Arc::new(start::start(spec)?);
+        let server = remote::serve(&shared)?;
+        let watched = Arc::clone(&shared);
+        let watcher = Watcher::start(move || watched.restart_ended())
+            .map_err(inband_lab::LabError::system("start a thread"))?;
+        Ok(Self {
+            watcher: Some(watcher),
+            server: Some(server),
+            shared,
+        })
+    }
+
+    /// What the user should know of the start, one line each: the dataplane and why, what may be
+    /// missing.
+    pub fn notices(&self) -> &[String] {
+        &self.shared.notices
+    }
+
+    /// Where clients connect.
+    pub fn resp(&self) -> SocketAddr {
+        self.shared.spec.resp
+    }
+
+    /// The lab, to set faults in; `None` on loopback.
+    pub fn lab(&self) -> Option<&Lab> {
+        self.shared.lab.as_ref()
+    }
+
+    /// Ask every host; those that do not answer soon have no [`HostEntry::status`].
+    pub fn status(&self) -> ClusterStatus {
+        self.shared.status()
+    }
+
+    /// The host that a role names, `leader` being the one that leads now, `leader:2` the one that leads
+    /// partition 2, `leader:M` the one that leads log M.
+    pub fn host_of(&self, role: &str) -> Result<String, SupervisorError> {
+        Ok(self.shared.resolve(role)?.plan.name.clone())
+    }
+
+    /// Kill the process of a role at once. Returns the host's name.
+    pub fn kill(&self, role: &str) -> Result<String, SupervisorError> {
+        self.shared.kill(role)
+    }
+
+    /// Start the process of a role again; kill it first if it runs. Returns the host's name.
+    pub fn restart(&self, role: &str) -> Result<String, SupervisorError> {
+        self.shared.restart(role)
+    }
+
+    /// Stop a host that the others can spare, start it again, and wait until it votes, has caught up
+    /// and every log has a leader. Called for one host after another, it brings in a new version
+    /// of the program while the cluster serves.
+    pub fn roll(&self, host: &str, limit: Duration) -> Result<String, SupervisorError> {
+        self.shared.roll(host, limit)
+    }
+
+    /// Stop the packets of a role, keeping them. Returns the host's name.
+    pub fn pause(&self, role: &str) -> Result<String, SupervisorError> {
+        self.shared.pause(role)
+    }
+
+    /// Undo a pause. Returns the host's name.
+    pub fn resume(&self, role: &str) -> Result<String, SupervisorError> {
+        self.shared.resume(role)
+    }
+
+    /// Take in a new host, and wait until it plays its part. Returns its name.
+    pub fn add_member(&self, kind: MemberKind) -> Result<String, SupervisorError> {
+        self.shared.add_member(kind)
+    }
+
+    /// Let a host go for ever. Returns its name.
+    pub fn remove_member(&self, host: &str) -> Result<String, SupervisorError> {
+        self.shared.remove_member(host)
+    }
+
+    /// Put a new host into the place of another, which may be dead. Returns the new one's name.
+    pub fn replace_member(&self, host: &str) -> Result<String, SupervisorError> {
+        self.shared.replace_member(host)
+    }
+
+    /// Make a host the preferred leader of one partition's log, or of all, and wait until it leads.
+    /// Returns its name.
+    pub fn move_leader(&self, log: Option<u32>, host: &str) -> Result<String, SupervisorError> {
+        self.shared.move_leader(log, host)
+    }
+
+    /// Ask the control plane, by way of any host.
+    pub fn control_plane(
+        &self,
+        request: &service::Request,
+    ) -> Result<service::Response, SupervisorError> {
+        Ok(self.shared.ask_plane(request)?)
+    }
+
+    /// Stop cleanly: drain, agree, sync, mark. The processes have ended when this returns; what is
+    /// left is removed when the supervisor is dropped.
+    pub fn down(&self) -> DownReport {
+        self.shared.down()
+    }
+
+    /// Wait until somebody (`inband down`, perhaps) has stopped the cluster, but not longer than
+    /// `limit`.
+    pub fn wait_for_end(&self, limit: Duration) -> Option<DownReport> {
+        let ended = lock(&self.shared.ended);
+        let (ended, _) = self
+            .shared
+            .ended_signal
+            .wait_timeout_while(ended, limit, |e| e.is_none())
+            .unwrap_or_else(PoisonError::into_inner);
+        ended.clone()
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.watcher = None;
+        self.server = None;
+        self.shared.kill_all();
+    }
+}
+
+impl Shared {
+    /// Index of the host that leads a log: of several that think so, the one of the highest round.
+    fn leader_among(statuses: &[Option<HostStatus>], log: usize) -> Option<usize> {
+        let round_of = |status: &Option<HostStatus>| {
+            let leader = status.as_ref()?.leaders.get(log)?;
+            leader.active.then_some(leader.round)
+        };
+        let rounds = statuses
+            .iter()
+            .enumerate()
+            .filter_map(|(i, s)| Some((round_of(s)?, i)));
+        rounds.max().map(|(_, i)| i)
+    }
+
+    /// How many logs the cluster has.
+    fn logs(&self) -> usize {
+        lock(&self.record).first_instances.len()
+    }
+
+    /// All hosts of now.
+    fn hosts(&self) -> Vec<Arc<HostRuntime>> {
+        lock(&self.hosts).clone()
+    }
+
+    /// Ask hosts, all at once.
+    fn host_statuses(&self, hosts: &[Arc<HostRuntime>]) -> Vec<Option<HostStatus>> {
+        thread::scope(|scope| {
+            let ask = |host: &HostRuntime| {
+                let socket = host.socket();
+                host.is_running()
+                    .then(|| scope.spawn(move || control::status(&socket, STATUS_LIMIT)))
+            };
+            let asked: Vec<_> = hosts.iter().map(|host| ask(host)).collect();
+            asked
+                .into_iter()
+                .map(|thread| thread?.join().ok()?.ok())
+                .collect()
+        })
+    }
+
+    fn status(&self) -> ClusterStatus {
+        let hosts = self.hosts();
+        let statuses = self.host_statuses(&hosts);
+        let leaders = (0..self.logs())
+            .map(|log| Self::leader_among(&statuses, log))
+            .map(|index| index.map(|i| hosts[i].plan.name.clone()))
+            .collect();
+        let epochs = statuses.iter().flatten().map(|status| status.epoch);
+        let epoch = epochs.max();
+        let link = |host: &HostRuntime| self.lab.as_ref()?.counters(host.name()).ok();
+        let entries = hosts
+            .iter()
+            .zip(statuses)
+            .map(|(host, status)| {
+                let link = link(host);
+                let (process, pid) = host.process.state();
+                let (restarts, last_exit) = host.process.restarts();
+                HostEntry {
+                    id: host.id,
+                    name: host.plan.name.clone(),
+                    roles: host.plan.roles.clone(),
+                    dataplane: host.dataplane,
+                    address: host.address,
+                    pid,
+                    process: ProcessState::of(process, last_exit.as_deref()),
+                    restarts,
+                    last_exit,
+                    resp: host.resp,
+                    metrics: *lock(&host.metrics),
+                    status,
+                    link,
+                }
+            })
+            .collect();
+        let record = lock(&self.record);
+        ClusterStatus {
+            name: record.name.clone(),
+            data: self.dir.path().to_owned(),
+            supervisor_pid: std::process::id(),
+            epoch: epoch.unwrap_or(0).max(record.epoch),
+            partitions: record.partitions,
+            first_instances: record.first_instances.clone(),
+            dataplane: self.dataplane,
+            network: if self.lab.is_some() {
+                "namespaces"
+            } else {
+                "loopback"
+            }
+            .to_owned(),
+            durability: record.durability.to_string(),
+            ring_slots: self.spec.ring_slots,
+            acceptor_rings_bytes: MemoryNeed::of(&self.spec).acceptor_rings_bytes,
+            resp: self.spec.resp,
+            leaders,
+            hosts: entries,
+        }
+    }
+
+    fn kill_all(&self) {
+        for host in self.hosts() {
+            host.process.kill();
+            let _ = std::fs::remove_file(host.pid_file());
+            let _ = std::fs::remove_file(host.socket());
+        }
+        *lock(&self.client_listener) = None;
+    }
+}

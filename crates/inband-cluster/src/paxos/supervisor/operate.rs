@@ -1,0 +1,304 @@
+//! Kill, restart, roll, pause and resume the host of a role.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use inband_paxos::config::{Dataplane, Role};
+
+use super::{lock, HostRuntime, Shared, SupervisorError};
+use crate::host_process::Process;
+use crate::paxos::control::{instances, log_label, log_name, HostStatus};
+
+/// Not the name of a host but of whoever leads; of log K with `:K` behind it.
+const LEADER: &str = "leader";
+/// How long a leader is looked for: a host that has just taken over shows it a little later.
+const LEADER_LIMIT: Duration = Duration::from_secs(2);
+const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// How long a host that cannot be spared is waited for until it can.
+const SPARE_LIMIT: Duration = Duration::from_secs(15);
+/// Time between two looks at a host that is to be back.
+const BACK_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+impl Shared {
+    /// The log whose leader a role means, if it means a leader and not a host.
+    fn led_log(&self, role: &str) -> Option<usize> {
+        let logs = self.logs();
+        match role.strip_prefix(LEADER)? {
+            "" => Some(0),
+            label => (0..logs).find(|&log| label.strip_prefix(':') == Some(&log_label(log, logs))),
+        }
+    }
+
+    /// The host that a role names for kill and pause.
+    pub(super) fn resolve(&self, role: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
+        let Some(log) = self.led_log(role) else {
+            return self.named(role);
+        };
+        let deadline = Instant::now() + LEADER_LIMIT;
+        loop {
+            let hosts = self.hosts();
+            if let Some(leader) = Self::leader_among(&self.host_statuses(&hosts), log) {
+                return Ok(Arc::clone(&hosts[leader]));
+            }
+            if Instant::now() >= deadline {
+                return Err(SupervisorError::NoLeader);
+            }
+            thread::sleep(LEADER_POLL_INTERVAL);
+        }
+    }
+
+    /// The host that a role names for restart and resume: a leader is the one that was killed or
+    /// paused under this name, not the one that has taken over since.
+    fn resolve_past(&self, role: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
+        let log = self.led_log(role);
+        let past = log.and_then(|log| lock(&self.last_leaders).get(&log).cloned());
+        self.named(past.as_deref().unwrap_or(role))
+    }
+
+    pub(super) fn named(&self, role: &str) -> Result<Arc<HostRuntime>, SupervisorError> {
+        let hosts = self.hosts();
+        let found = hosts.iter().find(|host| host.name() == role);
+        found.cloned().ok_or_else(|| SupervisorError::UnknownRole {
+            name: role.to_owned(),
+            leaders: match self.logs() {
+                1 => "leader (whoever leads now)".to_owned(),
+                logs => format!(
+                    "leader:0 to leader:{} and leader:M (whoever leads that log now)",
+                    logs - 2
+                ),
+            },
+            known: hosts
+                .iter()
+                .map(|host| host.name())
+                .filter(|&name| name != LEADER)
+                .collect::<Vec<_>>()
+                .join(", "),
+        })
+    }
+
+    fn remember(&self, role: &str, host: &HostRuntime) {
+        if let Some(log) = self.led_log(role) {
+            lock(&self.last_leaders).insert(log, host.plan.name.clone());
+        }
+    }
+
+    pub(super) fn kill(&self, role: &str) -> Result<String, SupervisorError> {
+        let _operation = lock(&self.operation);
+        let host = self.resolve(role)?;
+        self.kill_process(&host)?;
+        self.remember(role, &host);
+        Ok(host.plan.name.clone())
+    }
+
+    fn kill_process(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
+        let name = host.name();
+        let was_held = host.process.is_held();
+        if !host.process.kill() {
+            return Err(SupervisorError::WrongState(format!(
+                "{name} is not running; start it with `inband restart {name}`"
+            )));
+        }
+        match &self.lab {
+            // What was on the wire arrives, if late; the host is dead, not its link.
+            Some(lab) if was_held => Ok(lab.release(name)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Start again what has ended by itself. Not while somebody changes what runs.
+    pub(super) fn restart_ended(&self) {
+        let Ok(_operation) = self.operation.try_lock() else {
+            return;
+        };
+        if self.stopping.load(Ordering::Acquire) || lock(&self.ended).is_some() {
+            return;
+        }
+        for host in self.hosts() {
+            host.process
+                .restart_if_due(host.name(), &host.log(), || self.spawn(&host));
+        }
+    }
+
+    pub(super) fn restart(&self, role: &str) -> Result<String, SupervisorError> {
+        let _operation = lock(&self.operation);
+        self.refuse_after_end()?;
+        let host = self.resolve_past(role)?;
+        // Not running is what one expects before a restart.
+        match self.kill_process(&host) {
+            Ok(()) | Err(SupervisorError::WrongState(_)) => {}
+            Err(error) => return Err(error),
+        }
+        self.spawn(&host)?;
+        self.wait_until_answering(&host)?;
+        Ok(host.plan.name.clone())
+    }
+
+    /// Stop a host that the others can spare, start it again, and wait until it plays its part.
+    pub(super) fn roll(&self, name: &str, limit: Duration) -> Result<String, SupervisorError> {
+        let _operation = lock(&self.operation);
+        self.refuse_after_end()?;
+        let host = self.named(name)?;
+        let applied = most_applied(&self.wait_until_spared(&host, limit.min(SPARE_LIMIT))?);
+        self.stop_hosts(std::slice::from_ref(&host));
+        self.spawn(&host)?;
+        self.wait_until_answering(&host)?;
+        let deadline = Instant::now() + limit;
+        while let Err(missing) = self.plays_its_part(&host, &applied) {
+            if Instant::now() >= deadline {
+                return Err(SupervisorError::WrongState(format!(
+                    "{name} was restarted, but after {} s {missing}; no further host was touched",
+                    limit.as_secs()
+                )));
+            }
+            thread::sleep(BACK_POLL_INTERVAL);
+        }
+        Ok(name.to_owned())
+    }
+
+    /// Wait until the cluster goes on without this host: the control plane may be repairing it. The
+    /// statuses of all.
+    fn wait_until_spared(
+        &self,
+        host: &HostRuntime,
+        limit: Duration,
+    ) -> Result<Vec<Option<HostStatus>>, SupervisorError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let hosts = self.hosts();
+            let statuses = self.host_statuses(&hosts);
+            match self.check_spare(host, &hosts, &statuses) {
+                Ok(()) => return Ok(statuses),
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                Err(_) => thread::sleep(BACK_POLL_INTERVAL),
+            }
+        }
+    }
+
+    /// Whether the cluster goes on without this host.
+    fn check_spare(
+        &self,
+        host: &HostRuntime,
+        hosts: &[Arc<HostRuntime>],
+        statuses: &[Option<HostStatus>],
+    ) -> Result<(), SupervisorError> {
+        let others = || {
+            let others = hosts.iter().zip(statuses).filter(|(h, _)| h.id != host.id);
+            others.filter_map(|(_, status)| status.as_ref())
+        };
+        let refuse = |why: String| {
+            let name = host.name();
+            Err(SupervisorError::WrongState(format!(
+                "{name} cannot be spared: {why}"
+            )))
+        };
+        if host.plan.has(Role::Acceptor) {
+            let acceptors = hosts.iter().filter(|h| h.plan.has(Role::Acceptor));
+            let majority = acceptors.count() / 2 + 1;
+            for log in 0..self.logs() {
+                let voting = others().filter_map(|s| s.acceptors.get(log));
+                let voting = voting.filter(|a| a.voting).count();
+                if voting < majority {
+                    let log = log_name(log, self.logs());
+                    return refuse(format!(
+                        "only {voting} other acceptors vote in {log}, and {majority} decide; wait \
+                         until all vote, see `inband status`"
+                    ));
+                }
+            }
+        }
+        if host.plan.has(Role::Replica) && !others().any(|s| s.replica.is_some()) {
+            return refuse("no other replica answers; start one with `inband restart`".into());
+        }
+        Ok(())
+    }
+
+    /// What a host that has just started still lacks.
+    pub(super) fn plays_its_part(&self, host: &HostRuntime, applied: &[u64]) -> Result<(), String> {
+        let hosts = self.hosts();
+        let statuses = self.host_statuses(&hosts);
+        let index = hosts.iter().position(|h| h.id == host.id);
+        let Some(said) = index.and_then(|i| statuses[i].as_ref()) else {
+            return Err("it does not answer".into());
+        };
+        if said.acceptors.iter().any(|a| !a.voting) {
+            return Err("it does not vote".into());
+        }
+        if let Some(replica) = &said.replica {
+            let is_behind = |(log, goal): (usize, &u64)| replica.applied.get(log) < Some(goal);
+            if applied.iter().enumerate().any(is_behind) {
+                return Err(format!(
+                    "its store is at {}, behind {}",
+                    instances(&replica.applied),
+                    instances(applied)
+                ));
+            }
+        }
+        let logs = self.logs();
+        match (0..logs).find(|&log| Self::leader_among(&statuses, log).is_none()) {
+            Some(log) => Err(format!("{} has no leader", log_name(log, logs))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn pause(&self, role: &str) -> Result<String, SupervisorError> {
+        let _operation = lock(&self.operation);
+        let host = self.resolve(role)?;
+        if !host.is_running() {
+            return Err(SupervisorError::WrongState(format!(
+                "{} is not running, so it cannot be paused",
+                host.name()
+            )));
+        }
+        if let Some(lab) = &self.lab {
+            lab.hold(host.name())?;
+        }
+        // Roles in the kernel run on whatever happens to their loader; the link is their pause.
+        host.process
+            .pause(self.lab.is_some(), host.dataplane == Dataplane::Udp);
+        self.remember(role, &host);
+        Ok(host.plan.name.clone())
+    }
+
+    pub(super) fn resume(&self, role: &str) -> Result<String, SupervisorError> {
+        let _operation = lock(&self.operation);
+        let host = self.resolve_past(role)?;
+        self.resume_host(&host)?;
+        Ok(host.plan.name.clone())
+    }
+
+    pub(super) fn resume_host(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
+        if host.process.state().0 != Process::Paused {
+            return Err(SupervisorError::WrongState(format!(
+                "{} is not paused",
+                host.name()
+            )));
+        }
+        host.process.resume();
+        match &self.lab {
+            Some(lab) => Ok(lab.release(host.name())?),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn refuse_after_end(&self) -> Result<(), SupervisorError> {
+        if lock(&self.ended).is_some() {
+            return Err(SupervisorError::WrongState(
+                "the cluster has been stopped".into(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The most that any replica has applied, of every log.
+pub(super) fn most_applied(statuses: &[Option<HostStatus>]) -> Vec<u64> {
+    let replicas = statuses.iter().flatten().filter_map(|s| s.replica.as_ref());
+    replicas.fold(Vec::new(), |mut most, replica| {
+        most.resize(most.len().max(replica.applied.len()), 0);
+        let pairs = most.iter_mut().zip(&replica.applied);
+        pairs.for_each(|(most, &applied)| *most = applied.max(*most));
+        most
+    })
+}

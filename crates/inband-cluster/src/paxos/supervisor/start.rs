@@ -1,0 +1,606 @@
+//! From a specification to a serving cluster.
+
+use std::fs::{self, OpenOptions};
+use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use inband_paxos::config::{
+    ring_memory_bytes, ClusterConfig, Config, Dataplane, Durability, HostConfig, Role, TlsConfig,
+    DEFAULT_MTU, DEFAULT_PORT,
+};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use serde::Deserialize;
+
+use super::keys;
+use super::{lock, HostRuntime, Shared, SupervisorError};
+use crate::certificates;
+use crate::host_process::{Process, ProcessSlot};
+use crate::listeners::{bind, bind_or_any, check_free, free_loopback_ports};
+use crate::paxos::cluster_dir::{ClusterDir, ClusterRecord, HostRecord, PlannedHost};
+use crate::paxos::control::{self, HostStatus};
+use crate::paxos::layout::{kind_of, ClusterSpec, HostPlan, NetworkChoice};
+use crate::paxos::memory;
+use inband_lab::lab::{Lab, LabSpec, FIRST_ADDRESS, HOST_INTERFACE};
+use inband_lab::preflight;
+use inband_lab::process::ProcessSpec;
+use inband_lab::LabError;
+
+/// How long hosts may take to answer, and the cluster to have a leader.
+const READY_LIMIT: Duration = Duration::from_secs(20);
+pub(super) const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Between two questions to the control plane at the start.
+const PLANE_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How long those are waited for that a cluster can do without for a time.
+const ALL_LIMIT: Duration = Duration::from_secs(10);
+/// How long a process of a crashed supervisor may take to die.
+const LEFTOVER_LIMIT: Duration = Duration::from_secs(3);
+/// Lines of a log that an error message quotes.
+const LOG_TAIL_LINES: usize = 4;
+
+/// Answer of `inband inspect DATA_DIR`.
+#[derive(Deserialize)]
+struct Inspection {
+    /// Of every log.
+    applied: Vec<u64>,
+}
+
+pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
+    spec.check().map_err(SupervisorError::BadSpec)?;
+    memory::check(&spec, memory::available_bytes())?;
+    let dir = ClusterDir::open(&spec.data, &spec.more_data)?;
+    dir.roots().try_for_each(preflight::check_disk)?;
+    dir.all_hosts().iter().for_each(|host| kill_leftover(host));
+    let plan = dir.plan(&spec, &|name, dirs| inspect(&spec.program, name, dirs))?;
+    keep_network(&mut spec, &plan.hosts)?;
+    // Everything that may fail for a reason outside comes before the record says "running".
+    let client_listener = bind(spec.resp, "--resp")?;
+    for host in &plan.hosts {
+        // It is bound again for each process, so that the port of a dead replica refuses connections.
+        if let Some(listener) = own_listener(&spec, &host.plan) {
+            bind(listener, "--resp (replicas use the ports after it)")?;
+        }
+    }
+    let mut notices = plan.notices;
+    let (dataplane, lab, why) = network(&spec, &plan.record.name, &plan.hosts)?;
+    notices.insert(0, why);
+    let addresses = if lab.is_some() {
+        in_lab(&plan.hosts)
+    } else {
+        on_loopback(&spec, &plan.record.name, &plan.hosts)?
+    };
+    let is_new = plan.record.hosts.is_empty();
+    let mut record = plan.record;
+    notices.push(keys::prepare(&dir, &record, spec.authenticated, is_new)?);
+    let hosts: Vec<Arc<HostRuntime>> = plan
+        .hosts
+        .into_iter()
+        .zip(addresses)
+        .map(|(host, address)| HostRuntime {
+            id: host.id,
+            dataplane: resolve(host.plan.dataplane, dataplane),
+            address,
+            dir: dir.host(&host.plan.dir_name()),
+            resp: own_listener(&spec, &host.plan),
+            plan: host.plan,
+            process: ProcessSlot::default(),
+            metrics: Mutex::new(None),
+        })
+        .map(Arc::new)
+        .collect();
+    if is_new {
+        for host in &hosts {
+            record.add_host(host.record(false));
+        }
+    }
+    let mut shared = Shared {
+        spec,
+        dataplane,
+        notices,
+        hosts: Mutex::new(hosts),
+        operation: Mutex::default(),
+        membership: Mutex::default(),
+        progress: Mutex::default(),
+        stopping: AtomicBool::new(false),
+        last_leaders: Mutex::default(),
+        client_listener: Mutex::new(Some(client_listener)),
+        record: Mutex::new(record),
+        ended: Mutex::default(),
+        ended_signal: Condvar::new(),
+        lab,
+        dir,
+    };
+    let hosts = shared.hosts();
+    for host in &hosts {
+        shared.write_config(host, &hosts)?;
+    }
+    shared.dir.write_record(&lock(&shared.record))?;
+    match shared.start_hosts(!is_new, plan.may_begin_empty) {
+        Ok(more) => {
+            shared.notices.extend(more);
+            Ok(shared)
+        }
+        Err(error) => {
+            shared.kill_all();
+            shared.take_start_back();
+            Err(error)
+        }
+    }
+}
+
+pub(super) fn resolve(wanted: Dataplane, cluster: Dataplane) -> Dataplane {
+    if wanted == Dataplane::Auto {
+        cluster
+    } else {
+        wanted
+    }
+}
+
+/// The port of a replica alone: `replica/2` has the third after the client address's.
+pub(super) fn own_listener(spec: &ClusterSpec, plan: &HostPlan) -> Option<SocketAddr> {
+    let number = u16::try_from(kind_of(&plan.name).1).ok()?;
+    let port = spec.resp.port().checked_add(number)?.checked_add(1)?;
+    plan.has(Role::Replica)
+        .then(|| SocketAddr::new(spec.resp.ip(), port))
+}
+
+/// Members have their addresses for good, so their network is what it was.
+fn keep_network(spec: &mut ClusterSpec, hosts: &[PlannedHost]) -> Result<(), SupervisorError> {
+    let Some(address) = hosts.first().and_then(|host| host.address) else {
+        return Ok(());
+    };
+    if !address.ip().is_loopback() {
+        spec.network = NetworkChoice::Namespaces;
+        return Ok(());
+    }
+    spec.network = NetworkChoice::Loopback;
+    if spec.demands_xdp() {
+        return Err(SupervisorError::LayoutChanged(
+            "the hosts of this cluster are on loopback, where there is no XDP; use --dataplane udp, \
+             or export the data and import it into a cluster in another --data directory"
+                .into(),
+        ));
+    }
+    Ok(())
+}
+
+/// Where each host's packets go in the lab.
+fn in_lab(hosts: &[PlannedHost]) -> Vec<SocketAddrV4> {
+    let address = |host: &PlannedHost| host.address.unwrap_or(lab_address(host.id));
+    hosts.iter().map(address).collect()
+}
+
+/// Where each host's packets go on loopback.
+fn on_loopback(
+    spec: &ClusterSpec,
+    cluster: &str,
+    hosts: &[PlannedHost],
+) -> Result<Vec<SocketAddrV4>, SupervisorError> {
+    let new = hosts.iter().filter(|host| host.address.is_none()).count();
+    let taken: Vec<SocketAddrV4> = hosts.iter().filter_map(|host| host.address).collect();
+    let mut fresh = free_loopback_ports(cluster, new, &taken, &first_listeners(spec))?.into_iter();
+    let address = |host: &PlannedHost| match host.address {
+        Some(address) => {
+            check_free(&host.plan.name, address)?;
+            Ok(address)
+        }
+        None => Ok(fresh.next().expect("one for each new host")),
+    };
+    hosts.iter().map(address).collect()
+}
+
+/// Hosts listen for clients and for metrics from these ports on.
+pub(super) fn first_listeners(spec: &ClusterSpec) -> [u16; 2] {
+    [spec.resp.port(), spec.metrics_port]
+}
+
+/// Where the packets of a host in the lab go; an id is never used twice, and so no address.
+pub(super) fn lab_address(id: u8) -> SocketAddrV4 {
+    let before_first = u32::from(FIRST_ADDRESS) - 1;
+    SocketAddrV4::new((before_first + u32::from(id)).into(), DEFAULT_PORT)
+}
+
+/// Choose the dataplane and make the network for it; the line says which and why.
+fn network(
+    spec: &ClusterSpec,
+    name: &str,
+    plans: &[PlannedHost],
+) -> Result<(Dataplane, Option<Lab>, String), SupervisorError> {
+    let make_lab = || -> Result<Lab, LabError> {
+        preflight::check_lab()?;
+        let lab_spec = LabSpec {
+            name: name.to_owned(),
+            hosts: plans.iter().map(|p| p.plan.name.clone()).collect(),
+            seed: 1,
+        };
+        let addresses = plans.iter().map(|host| *lab_address(host.id).ip());
+        let lab = Lab::create_at(&lab_spec, &addresses.collect::<Vec<_>>())?;
+        // The way in which hosts will attach theirs.
+        drop(lab.hosts()[0].attach_pass()?);
+        Ok(lab)
+    };
+    let loopback = |why: String| Ok((Dataplane::Udp, None, format!("dataplane udp: {why}")));
+    match (spec.dataplane, spec.network) {
+        (Dataplane::Auto, NetworkChoice::Loopback) => {
+            loopback("hosts on loopback were asked for".into())
+        }
+        (Dataplane::Auto, _) => match make_lab() {
+            Ok(lab) => {
+                let why = "native XDP works here".to_owned();
+                Ok((Dataplane::Xdp, Some(lab), format!("dataplane xdp: {why}")))
+            }
+            Err(error @ (LabError::InUse { .. } | LabError::BadLayout(_))) => Err(error.into()),
+            Err(error) if spec.demands_xdp() || spec.network == NetworkChoice::Namespaces => {
+                Err(error.into())
+            }
+            Err(error) => loopback(error.to_string()),
+        },
+        (dataplane, choice) => {
+            let lab = match choice {
+                NetworkChoice::Namespaces => Some(make_lab()?),
+                NetworkChoice::Auto if spec.demands_xdp() => Some(make_lab()?),
+                NetworkChoice::Auto | NetworkChoice::Loopback => None,
+            };
+            Ok((
+                dataplane,
+                lab,
+                format!("dataplane {dataplane}: as asked for"),
+            ))
+        }
+    }
+}
+
+/// A host process whose supervisor was killed ends by itself, but maybe not yet.
+fn kill_leftover(host_dir: &Path) {
+    let pid_file = host_dir.join("pid");
+    let Ok(text) = fs::read_to_string(&pid_file) else {
+        return;
+    };
+    let _ = fs::remove_file(&pid_file);
+    let Ok(pid) = text.trim().parse::<i32>() else {
+        return;
+    };
+    let cmdline = format!("/proc/{pid}/cmdline");
+    // The id may be somebody else's by now; ours has its configuration on the command line.
+    let config = host_dir.join("config.toml");
+    let config = config.as_os_str().as_encoded_bytes();
+    let is_ours =
+        || fs::read(&cmdline).is_ok_and(|c| c.split(|&byte| byte == 0).any(|arg| arg == config));
+    let deadline = Instant::now() + LEFTOVER_LIMIT;
+    while is_ours() && Instant::now() < deadline {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        thread::sleep(READY_POLL_INTERVAL);
+    }
+}
+
+/// Ask the program for the positions of a replica that does not run.
+fn inspect(program: &Path, name: &str, data_dirs: &[PathBuf]) -> Result<Vec<u64>, SupervisorError> {
+    let failed = |reason: String| SupervisorError::Inspect {
+        replica: name.to_owned(),
+        reason,
+    };
+    let output = Command::new(program)
+        .arg("inspect")
+        .args(data_dirs)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| failed(format!("cannot run {}: {e}", program.display())))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(failed(format!(
+            "`inspect {}`: {}",
+            data_dirs[0].display(),
+            one_line(&stderr)
+        )));
+    }
+    serde_json::from_slice::<Inspection>(&output.stdout)
+        .map(|inspection| inspection.applied)
+        .map_err(|e| {
+            failed(format!(
+                "`inspect {}` printed no position: {e}",
+                data_dirs[0].display()
+            ))
+        })
+}
+
+fn one_line(text: &str) -> String {
+    text.lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+impl HostRuntime {
+    /// What the cluster's record says of it.
+    pub(super) fn record(&self, changing: bool) -> HostRecord {
+        HostRecord {
+            id: self.id,
+            name: self.plan.name.clone(),
+            roles: self.plan.roles.clone(),
+            address: self.address,
+            changing,
+        }
+    }
+}
+
+impl Shared {
+    /// Write the configuration of a host in a cluster of these.
+    pub(super) fn write_config(
+        &self,
+        host: &HostRuntime,
+        hosts: &[Arc<HostRuntime>],
+    ) -> Result<(), SupervisorError> {
+        let record = lock(&self.record);
+        let cluster = ClusterConfig {
+            name: record.name.clone(),
+            epoch: record.epoch,
+            first_instances: record.first_instances.clone(),
+            partitions: record.partitions,
+            leader_balance: true,
+            ring_slots: self.spec.ring_slots,
+            port: DEFAULT_PORT,
+            durability: record.durability,
+            mtu: DEFAULT_MTU,
+            key_file: record.authenticated.then(|| self.dir.key_file()),
+        };
+        drop(record);
+        // It has been checked that this much is there.
+        let rings_bytes =
+            ring_memory_bytes(&host.plan.roles, cluster.partitions, cluster.ring_slots);
+        let mut limits = self.spec.limits.clone();
+        limits.ring_memory_mib = limits
+            .ring_memory_mib
+            .max(rings_bytes.div_ceil(1 << 20) as u32);
+        fs::create_dir_all(&host.dir).map_err(SupervisorError::file("create", &host.dir))?;
+        let tls = self.certificate(host)?;
+        let config = Config {
+            cluster,
+            host: HostConfig {
+                node: host.id,
+                state_dir: host.dir.clone(),
+                data_dirs: self.dir.data_dirs(&host.plan.dir_name()),
+                dataplane: host.dataplane,
+                interface: self.lab.as_ref().map(|_| HOST_INTERFACE.to_owned()),
+                control: host.socket(),
+                // Bound here, where clients are, and handed down.
+                metrics: None,
+                resp: Vec::new(),
+                password_file: self.spec.password_file.clone(),
+                // Whoever chose another address by --resp wants clients of other machines.
+                protected_mode: self.spec.resp.ip().is_loopback(),
+                tls,
+                limits,
+                timing: self.spec.timing.clone(),
+            },
+            nodes: hosts.iter().map(|host| host.node()).collect(),
+        };
+        let (text, path) = (config.to_toml(), host.config());
+        // Held to the same rules as a hand-written one.
+        Config::parse(&text, &path.display().to_string())?;
+        fs::write(&path, text).map_err(SupervisorError::file("write", &path))
+    }
+
+    /// What a host needs for TLS, made if it is missing.
+    fn certificate(&self, host: &HostRuntime) -> Result<Option<TlsConfig>, SupervisorError> {
+        if !self.spec.tls {
+            return Ok(None);
+        }
+        let cluster = lock(&self.record).name.clone();
+        let addresses = [(*host.address.ip()).into(), self.spec.resp.ip()];
+        let files =
+            certificates::ensure(self.dir.path(), &cluster, &host.dir, host.id, &addresses)?;
+        Ok(Some(certificates::config(files, self.spec.resp_tls)))
+    }
+
+    /// Start one host's process. Whatever ran there before has ended.
+    pub(super) fn spawn(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
+        let (log_path, mut metrics_address) = (host.log(), lock(&host.metrics));
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log_path)
+            .map_err(SupervisorError::file("open", &log_path))?;
+        let metrics_port = match *metrics_address {
+            Some(address) => address.port(),
+            None => self
+                .spec
+                .metrics_port
+                .saturating_add(u16::from(host.id) - 1),
+        };
+        let metrics = bind_or_any(metrics_port, "--metrics")?;
+        *metrics_address = metrics.local_addr().ok();
+        // Not kept here: when the process dies, its own ports refuse connections.
+        let own_listener: Option<TcpListener> = host
+            .resp
+            .map(|address| bind(address, "--resp"))
+            .transpose()?;
+        let client_listener = lock(&self.client_listener);
+        let mut listeners = vec![(metrics.as_fd(), "metrics")];
+        if let (Some(own_listener), Some(client_listener)) =
+            (&own_listener, client_listener.as_ref())
+        {
+            listeners.push((client_listener.as_fd(), "resp"));
+            listeners.push((own_listener.as_fd(), "resp"));
+        }
+        // A stale socket would be asked instead of the new one.
+        let _ = fs::remove_file(host.socket());
+        let mut process = ProcessSpec::new(&self.spec.program).args([
+            "run".as_ref(),
+            "--config".as_ref(),
+            host.config().as_os_str(),
+        ]);
+        process.log = Some(log);
+        process.listeners = listeners;
+        let namespace = self.lab.as_ref().map(|lab| lab.host(&host.plan.name));
+        let pid = host
+            .process
+            .start(&process, namespace.transpose()?.as_deref())?;
+        let pid_file = host.pid_file();
+        fs::write(&pid_file, pid.to_string()).map_err(SupervisorError::file("write", &pid_file))
+    }
+
+    /// Acceptors and leaders first: until a replica runs, no client can have got an answer. Returns
+    /// what the user should know.
+    fn start_hosts(
+        &self,
+        is_founded: bool,
+        may_begin_empty: bool,
+    ) -> Result<Vec<String>, SupervisorError> {
+        let (replicas, others): (Vec<_>, Vec<_>) = self
+            .hosts()
+            .into_iter()
+            .partition(|host| host.plan.has(Role::Replica));
+        for group in [others, replicas] {
+            group.iter().try_for_each(|host| self.spawn(host))?;
+            group
+                .iter()
+                .try_for_each(|host| self.wait_until_answering(host))?;
+        }
+        self.wait_until_serving(is_founded, may_begin_empty)
+    }
+
+    /// Wait until a host answers on its control socket.
+    pub(super) fn wait_until_answering(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
+        let deadline = Instant::now() + READY_LIMIT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // At least a moment: a zero limit is refused by the system.
+            let limit = left.max(READY_POLL_INTERVAL);
+            if control::status(&host.socket(), limit).is_ok() {
+                return Ok(());
+            }
+            self.check_alive(host)?;
+            if left.is_zero() {
+                return Err(self.late(format!("{} did not answer", host.name())));
+            }
+            thread::sleep(READY_POLL_INTERVAL);
+        }
+    }
+
+    fn wait_until_serving(
+        &self,
+        is_founded: bool,
+        may_begin_empty: bool,
+    ) -> Result<Vec<String>, SupervisorError> {
+        let began = Instant::now();
+        let (mut is_settled, mut ask_at) = (!is_founded, began);
+        loop {
+            let hosts = self.hosts();
+            let statuses = self.host_statuses(&hosts);
+            let mute = mute_acceptors(&hosts, &statuses);
+            let acceptors = hosts.iter().filter(|h| h.plan.has(Role::Acceptor)).count();
+            let logs = self.logs();
+            let led = (0..logs)
+                .filter(|&log| Self::leader_among(&statuses, log).is_some())
+                .count();
+            if led == logs && is_settled && mute.is_empty() {
+                return Ok(Vec::new());
+            }
+            // Some may have lost what the cluster trusted them to remember. They must be replaced, and
+            // for that the cluster must be up.
+            let is_enough = led == logs && 2 * mute.len() < acceptors;
+            if is_enough && began.elapsed() >= ALL_LIMIT {
+                let what = match &mute[..] {
+                    [] => "the control plane is not ready".to_owned(),
+                    mute => format!("{} does not vote", mute.join(", ")),
+                };
+                let why = self.plane_in_words();
+                return Ok(vec![format!("{what} ({why}); see `inband member list`")]);
+            }
+            let is_waiting = !is_settled || !mute.is_empty();
+            if is_founded && is_waiting && Instant::now() >= ask_at {
+                is_settled = self.settle(may_begin_empty)?;
+                ask_at = Instant::now() + PLANE_POLL_INTERVAL;
+            }
+            self.hosts()
+                .iter()
+                .try_for_each(|host| self.check_alive(host))?;
+            if began.elapsed() >= READY_LIMIT {
+                return Err(self.late(format!(
+                    "the cluster did not come up ({led} of {logs} logs have a leader, {} of \
+                     {acceptors} acceptors vote; {})",
+                    acceptors - mute.len(),
+                    self.plane_in_words()
+                )));
+            }
+            thread::sleep(READY_POLL_INTERVAL);
+        }
+    }
+
+    fn late(&self, what: String) -> SupervisorError {
+        let logs = self.dir.path().join("hosts");
+        SupervisorError::Late {
+            what,
+            limit_s: READY_LIMIT.as_secs(),
+            logs,
+        }
+    }
+
+    pub(super) fn check_alive(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
+        if host.process.state().0 != Process::Ended {
+            return Ok(());
+        }
+        let (_, last_exit) = host.process.restarts();
+        let how = last_exit.unwrap_or_else(|| "stopped".to_owned());
+        let log = host.log();
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = one_line(&lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n"));
+        Err(SupervisorError::HostFailed {
+            host: host.plan.name.clone(),
+            how,
+            log,
+            tail,
+        })
+    }
+
+    /// After a failed start: if no replica has moved, nobody can have had an answer, and the next
+    /// start need not be told to accept a loss. The epoch stays used up.
+    fn take_start_back(&self) {
+        let mut record = lock(&self.record);
+        if record.durability == Durability::Sync {
+            return; // votes may be in journals; the next start goes on in this epoch
+        }
+        let before: Vec<u64> = record.first_instances.iter().map(|i| i - 1).collect();
+        let has_not_moved = |at: Vec<u64>| {
+            at.len() == before.len() && at.iter().zip(&before).all(|(at, before)| at <= before)
+        };
+        let is_replica = |host: &&HostRecord| host.roles.contains(&Role::Replica);
+        let unmoved = record.hosts.iter().filter(is_replica).all(|host| {
+            let data = self.dir.replica_data(&host.name);
+            let at = || inspect(&self.spec.program, &host.name, &data);
+            !data[0].exists() || at().is_ok_and(has_not_moved)
+        });
+        if unmoved {
+            let back = ClusterRecord {
+                clean_at: Some(before),
+                ..record.clone()
+            };
+            match self.dir.write_record(&back) {
+                Ok(()) => *record = back,
+                Err(error) => tracing::warn!(%error, "the failed start is recorded as unclean"),
+            }
+        }
+    }
+}
+
+/// Names of the acceptors that do not vote in all logs.
+pub(super) fn mute_acceptors<'h>(
+    hosts: &'h [Arc<HostRuntime>],
+    statuses: &[Option<HostStatus>],
+) -> Vec<&'h str> {
+    let votes = |status: &HostStatus| {
+        !status.acceptors.is_empty() && status.acceptors.iter().all(|a| a.voting)
+    };
+    let pairs = hosts.iter().zip(statuses);
+    let acceptors = pairs.filter(|(host, _)| host.plan.has(Role::Acceptor));
+    let mute = acceptors.filter(|(_, status)| !status.as_ref().is_some_and(votes));
+    mute.map(|(host, _)| host.name()).collect()
+}

@@ -1,0 +1,51 @@
+//! Which system a cluster's directory belongs to.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use crate::file_error::FileError;
+
+/// Names the system.
+const NAME: &str = "system";
+/// No secret: what the umask leaves of it.
+const FILE_MODE: u32 = 0o666;
+
+/// Why a directory cannot be used for a cluster of a system.
+#[derive(Debug, thiserror::Error)]
+pub enum SystemFileError {
+    #[error("--data: {data} holds a cluster of `inband up {system}`; choose another directory")]
+    OtherSystem { data: PathBuf, system: String },
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// The system, by its name on the command line. `None`: a version that did not record it made the directory.
+pub fn read(data: &Path) -> Result<Option<String>, SystemFileError> {
+    let path = data.join(NAME);
+    match fs::read_to_string(&path) {
+        // Earlier versions did not sync it: a power cut may have left it empty.
+        Ok(system) if system.trim().is_empty() => Ok(None),
+        Ok(system) => Ok(Some(system.trim().to_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(FileError::of("read", path)(source).into()),
+    }
+}
+
+/// Record that the directory is of this system, durably, or refuse one of another system.
+pub fn claim(data: &Path, system: &str) -> Result<(), SystemFileError> {
+    match read(data)? {
+        Some(found) if found == system => Ok(()),
+        Some(found) => Err(SystemFileError::OtherSystem {
+            data: data.to_owned(),
+            system: found,
+        }),
+        None => {
+            let path = data.join(NAME);
+            let text = format!("{system}\n");
+            inband_storage::replace(&path, text.as_bytes(), FILE_MODE)
+                .map_err(FileError::of("write", path))?;
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! A system's message types, flags and header in Rust, by macros: what they are called is given once, where they lie comes
+//! from the C headers.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::{u16_at, u32_at, u64_at};
+
+/// How a field lies in a header, in network order, at one or several offsets.
+pub trait Field: Sized {
+    fn get(header: &[u8], at: &[usize]) -> Self;
+    fn put(&self, header: &mut [u8], at: &[usize]);
+}
+
+macro_rules! integers {
+    ($($type:ty, $at:expr;)+) => {$(
+        impl Field for $type {
+            #[inline]
+            fn get(header: &[u8], at: &[usize]) -> $type {
+                $at(header, at[0])
+            }
+
+            #[inline]
+            fn put(&self, header: &mut [u8], at: &[usize]) {
+                header[at[0]..at[0] + size_of::<$type>()].copy_from_slice(&self.to_be_bytes());
+            }
+        }
+    )+};
+}
+
+integers! {
+    u8, |header: &[u8], at: usize| header[at];
+    u16, u16_at;
+    u32, u32_at;
+    u64, u64_at;
+}
+
+/// Address, then port.
+impl Field for SocketAddrV4 {
+    #[inline]
+    fn get(header: &[u8], at: &[usize]) -> SocketAddrV4 {
+        SocketAddrV4::new(Ipv4Addr::from(u32_at(header, at[0])), u16_at(header, at[1]))
+    }
+
+    #[inline]
+    fn put(&self, header: &mut [u8], at: &[usize]) {
+        u32::from(*self.ip()).put(header, &at[..1]);
+        self.port().put(header, &at[1..]);
+    }
+}
+
+/// `message_types!(Type { Read = c::IB_X_READ, ... })`: an enum of a system's message types, with all of them as `ALL`.
+#[macro_export]
+macro_rules! message_types {
+    ($(#[$doc:meta])* $name:ident { $($kind:ident = $value:path),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        #[allow(missing_docs)]
+        pub enum $name { $($kind = $value as u8),+ }
+
+        impl $name {
+            /// Every type, in wire order.
+            pub const ALL: [$name; [$($value),+].len()] = [$($name::$kind),+];
+
+            /// The type with this number on the wire.
+            pub fn from_wire(byte: u8) -> Result<$name, $crate::wire::ParseError> {
+                let found = $name::ALL.into_iter().find(|kind| *kind as u8 == byte);
+                found.ok_or($crate::wire::ParseError::Type(byte))
+            }
+        }
+    };
+}
+
+/// `flag_bits!(flag { DELETE = c::IB_X_F_DELETE, ... })`: a module with a constant for each, and all of them as `ALL`.
+#[macro_export]
+macro_rules! flag_bits {
+    ($(#[$doc:meta])* $name:ident { $($flag:ident = $value:expr),+ $(,)? }) => {
+        $(#[$doc])*
+        #[allow(missing_docs)]
+        pub mod $name {
+            use super::c;
+            $(pub const $flag: u16 = $value as u16;)+
+            /// By name.
+            pub const ALL: &[(&str, u16)] = &[$((stringify!($flag), $flag)),+];
+        }
+    };
+}
+
+/// A struct with a header's fields in host order:
+///
+/// ```ignore
+/// header!(Header of c::ib_x_header, Type, set { session: u64, client: SocketAddrV4 = client_address client_port });
+/// ```
+///
+/// `Type` is made by [`message_types!`], `set` is what the system calls the frame's `partition`. It gets `kind`, `flags`,
+/// that and `node`, and the fields, which are called as in C unless they say where they lie.
+#[macro_export]
+macro_rules! header {
+    ($(#[$doc:meta])* $name:ident of $raw:ty, $kind:ty, $partition:ident {
+        $($(#[$field_doc:meta])* $field:ident : $type:ty $(= $($at:ident)+)?),* $(,)?
+    }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub struct $name {
+            pub kind: $kind,
+            pub flags: u16,
+            pub $partition: u16,
+            pub node: u16,
+            $($(#[$field_doc])* pub $field: $type,)*
+        }
+
+        impl $name {
+            /// A header whose other fields are zero.
+            pub fn of(kind: $kind) -> $name {
+                $name::read(kind, &[0; $crate::wire::HEADER_LEN_BYTES])
+            }
+
+            /// Are all of these flags set?
+            pub fn has(&self, flags: u16) -> bool {
+                self.flags & flags == flags
+            }
+
+            /// Read a packet that begins with a whole header.
+            fn read(kind: $kind, packet: &[u8]) -> $name {
+                $name {
+                    kind,
+                    flags: $crate::wire::u16_at(packet, std::mem::offset_of!($raw, flags)),
+                    $partition: $crate::wire::u16_at(packet, std::mem::offset_of!($raw, $partition)),
+                    node: $crate::wire::u16_at(packet, std::mem::offset_of!($raw, node)),
+                    $($field: $crate::wire::header::Field::get(
+                        packet,
+                        &$crate::header!(@at $raw, $field $(= $($at)+)?),
+                    ),)*
+                }
+            }
+
+            /// Write it where a packet begins that is to be signed.
+            fn write(&self, packet: &mut [u8], value_len_bytes: usize) {
+                let common = $crate::wire::Common {
+                    kind: self.kind as u8,
+                    flags: self.flags,
+                    partition: self.$partition,
+                    node: self.node,
+                    value_len_bytes: value_len_bytes as u16,
+                };
+                common.put(packet);
+                $($crate::wire::header::Field::put(
+                    &self.$field,
+                    packet,
+                    &$crate::header!(@at $raw, $field $(= $($at)+)?),
+                );)*
+            }
+        }
+    };
+    (@at $raw:ty, $field:ident) => { [std::mem::offset_of!($raw, $field)] };
+    (@at $raw:ty, $field:ident = $($at:ident)+) => { [$(std::mem::offset_of!($raw, $at)),+] };
+}

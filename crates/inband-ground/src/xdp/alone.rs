@@ -1,0 +1,177 @@
+//! A system that is one XDP program, alone on its interface: with its settings, map sizes, registers and counters.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::net::SocketAddrV4;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::attach::{open_link, Alone};
+use super::error::{Doing, XdpError};
+use super::lost;
+use super::maps::update;
+use super::netlink::LinkInfo;
+use super::programs::{counters_of, load_object, Loaded, Settings};
+use super::rig::{run, verified_insns, TestRun};
+use super::{wire_address, wire_port, XdpMode};
+use crate::auth::Keys;
+use crate::{c, System};
+
+/// What every program is told of its host.
+#[derive(Debug, Clone, Copy)]
+pub struct HostSpec {
+    /// Its node id, 1..=254.
+    pub node: u8,
+    /// Its address as others know it. Only UDP packets to it are the system's.
+    pub address: SocketAddrV4,
+    pub mode: XdpMode,
+    /// With keys, packets without a right tag are dropped, and those that leave carry one.
+    pub keys: Option<Keys>,
+}
+
+impl HostSpec {
+    /// The constants of a program. `own`: the struct of the system's `settings.h`.
+    pub fn settings<T: Copy>(&self, partitions: usize, own: &T) -> Result<Settings, XdpError> {
+        if self.node == 0 || self.node == u8::MAX {
+            let node = self.node;
+            return Err(XdpError::Spec(format!("node {node} is not one of 1..=254")));
+        }
+        let common = c::ib_settings {
+            node: u32::from(self.node),
+            partitions: partitions as u32,
+            address: wire_address(self.address),
+            loop_ifindex: 0,
+            generic: u32::from(self.mode == XdpMode::Generic),
+            port: wire_port(self.address),
+            authenticated: u16::from(self.keys.is_some()),
+        };
+        Ok(Settings::new(common, own))
+    }
+}
+
+/// The program of system `S`, loaded, with its registers `R`.
+pub struct Program<S, R> {
+    loaded: Loaded,
+    registers: Arc<R>,
+    counters: OwnedFd,
+    settings: Settings,
+    host: HostSpec,
+    system: PhantomData<fn() -> S>,
+}
+
+impl<S: System, R> Program<S, R> {
+    /// `sizes`: how many elements maps have. `registers` maps those of the program, by [`Loaded::registers`].
+    pub fn load(
+        name: &'static str,
+        object: &[u8],
+        host: &HostSpec,
+        settings: Settings,
+        sizes: &[(&str, usize)],
+        registers: impl FnOnce(&Loaded) -> Result<R, XdpError>,
+    ) -> Result<Program<S, R>, XdpError> {
+        let loaded = load_object(name, object, Some(&settings), sizes, &[])?;
+        if let Some(keys) = &host.keys {
+            loaded.set_keys(keys)?;
+        }
+        Ok(Program {
+            registers: Arc::new(registers(&loaded)?),
+            counters: loaded.map("ib_counters_map")?,
+            loaded,
+            settings,
+            host: *host,
+            system: PhantomData,
+        })
+    }
+
+    /// Attach it to the interface, which has the host's address.
+    pub fn attach(self, interface: &str) -> Result<Attached<S, R>, XdpError> {
+        let (_, link) = open_link(interface, *self.host.address.ip(), self.host.mode)?;
+        self.attach_to(&link, interface)
+    }
+
+    /// The same to an interface that [`open_link`] has found.
+    pub fn attach_to(self, link: &LinkInfo, interface: &str) -> Result<Attached<S, R>, XdpError> {
+        let mode = self.host.mode;
+        let alone = Alone::attach(&self.loaded, &self.settings, link, interface, mode)?;
+        Ok(Attached {
+            alone,
+            program: self,
+        })
+    }
+
+    /// The program and its maps.
+    pub fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
+    /// The registers, shared with the program; whoever holds them may outlive it.
+    pub fn registers(&self) -> &Arc<R> {
+        &self.registers
+    }
+
+    /// Counters by name, summed over the CPUs, those that are not zero.
+    pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
+        counters_of::<S>(&self.counters)
+    }
+
+    /// Other keys from now on. A program that was loaded without keys has none.
+    pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
+        match self.host.keys {
+            Some(_) => self.loaded.set_keys(keys),
+            None => Ok(()),
+        }
+    }
+
+    /// Put a frame through it, without an interface.
+    pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, XdpError> {
+        run(&self.loaded.program, frame, repeat)
+    }
+
+    /// Instructions that this kernel's verifier walked for it, over all paths.
+    pub fn verified_insns(&self) -> Result<u32, XdpError> {
+        verified_insns(&self.loaded.program)
+    }
+
+    /// What the next packets come with, of a build that is told (`IB_GIVEN_ARRIVAL`).
+    pub fn set_given(&self, now_ns: u64, random: u32) -> Result<(), XdpError> {
+        let random = u64::from(random);
+        let given = c::ib_given { now_ns, random };
+        let map = self.loaded.map("ib_given_map")?;
+        update(&map, &0u32, &given).doing("setting what packets come with")
+    }
+
+    /// Load another program that shares the maps that it names like ours.
+    pub fn load_beside(&self, name: &'static str, object: &[u8]) -> Result<Loaded, XdpError> {
+        load_object(name, object, Some(&self.settings), &[], &[&self.loaded])
+    }
+}
+
+/// The program on its interface. Dropping it detaches it.
+pub struct Attached<S, R> {
+    // Before the program's maps.
+    alone: Alone,
+    program: Program<S, R>,
+}
+
+impl<S: System, R> Attached<S, R> {
+    pub fn program(&self) -> &Program<S, R> {
+        &self.program
+    }
+
+    /// As [`Program::registers`].
+    pub fn registers(&self) -> &Arc<R> {
+        &self.program.registers
+    }
+
+    /// As [`Program::set_keys`].
+    pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
+        self.program.set_keys(keys)
+    }
+
+    /// As [`Program::counters`], and what was sent and did not leave.
+    pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
+        let mut counters = self.program.counters()?;
+        lost::add(&self.alone.lost, &mut counters)?;
+        Ok(counters)
+    }
+}

@@ -1,0 +1,206 @@
+//! Programs whose heap is in a real cluster on 127.0.0.1, while its servers and switches fail.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::workloads::{python, sort, sqlite, Redis, Workload};
+use common::{end, inband, library, memory, output};
+use inband_memory::heap::stats::programs;
+use tempfile::TempDir;
+
+/// Longest that a cluster may take to start, and a program to come to a certain point.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+struct Cluster {
+    up: Child,
+    dir: TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// One cluster at a time: they share processors.
+fn alone() -> MutexGuard<'static, ()> {
+    static CLUSTER: Mutex<()> = Mutex::new(());
+    CLUSTER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        let alone = alone();
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().to_str().unwrap();
+        let options = ["--dataplane", "udp", "--no-key", "--space", "64MiB"];
+        let mut command = inband(&["up", "memory", "--data", data]);
+        let up = command
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn();
+        let cluster = Cluster {
+            up: up.expect("it starts"),
+            dir,
+            _alone: alone,
+        };
+        let since = Instant::now();
+        while cluster.status().matches(" serving ").count() < 3 {
+            assert!(since.elapsed() < TIMEOUT, "{}", cluster.status());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        cluster
+    }
+
+    fn data(&self) -> &str {
+        self.dir.path().to_str().unwrap()
+    }
+
+    fn status(&self) -> String {
+        let status = end(inband(&["status", "--data", self.data()]), Stdio::null());
+        String::from_utf8_lossy(&status.stdout).into_owned()
+    }
+
+    fn kill(&self, node: &str) {
+        output(
+            inband(&["kill", "--force", "--data", self.data(), node]),
+            Stdio::null(),
+        );
+    }
+
+    fn active_switch(&self) -> String {
+        let status = self.status();
+        let active = status.lines().find(|line| line.contains(" active "));
+        let name = active.and_then(|line| line.split(' ').next());
+        name.unwrap_or_else(|| panic!("no switch is active: {status}"))
+            .to_owned()
+    }
+
+    fn run(&self, options: &[&str]) -> Command {
+        let mut command = memory(&["run", "--data", self.data(), "--library"]);
+        command.arg(library()).args(options).arg("--");
+        command
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let pid = self.up.id().to_string();
+        // It ends its processes.
+        let _ = Command::new("kill").arg(&pid).status();
+        let _ = self.up.wait();
+    }
+}
+
+/// Until the pager of the program that runs has fetched so many pages more.
+fn fetches(dir: &Path, more: u64) {
+    let fetched = || programs(dir).first().map(|program| program.figures.fetched);
+    let since = Instant::now();
+    let before = loop {
+        match fetched() {
+            Some(fetched) => break fetched,
+            None => assert!(since.elapsed() < TIMEOUT, "no program runs"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    while fetched().expect("the program runs until the failures are over") < before + more {
+        assert!(since.elapsed() < TIMEOUT, "it fetches no pages");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The result is the same although a server is killed in the middle, and then the switch.
+fn survives(workload: Option<Workload>, buffer: &str) {
+    let Some(workload) = workload else {
+        return;
+    };
+    let expected = workload.result(None);
+    let cluster = Cluster::start();
+    let runner = cluster.run(&["--buffer", buffer]);
+    let result = std::thread::scope(|scope| {
+        let running = scope.spawn(|| workload.result(Some(runner)));
+        fetches(cluster.dir.path(), 200);
+        cluster.kill("server/2");
+        fetches(cluster.dir.path(), 200);
+        cluster.kill(&cluster.active_switch());
+        // The other has taken over.
+        fetches(cluster.dir.path(), 200);
+        running.join().expect("it runs")
+    });
+    assert!(result == expected, "another result");
+}
+
+#[test]
+fn sqlite_survives_a_killed_server_and_a_killed_switch() {
+    survives(sqlite(20_000), "1MiB");
+}
+
+#[test]
+fn sort_survives_a_killed_server_and_a_killed_switch() {
+    survives(sort(200_000), "2MiB");
+}
+
+#[test]
+fn python_survives_a_killed_server_and_a_killed_switch() {
+    survives(python(100_000), "4MiB");
+}
+
+#[test]
+fn redis_survives_a_killed_server_and_a_killed_switch() {
+    let Some(redis) = Redis::start(None) else {
+        return;
+    };
+    let expected = redis.fill(5_000);
+    redis.end();
+    let cluster = Cluster::start();
+    let runner = cluster.run(&["--buffer", "2MiB"]);
+    let redis = Redis::start(Some(runner)).expect("it was here before");
+    let digest = std::thread::scope(|scope| {
+        let filling = scope.spawn(|| redis.fill(5_000));
+        fetches(cluster.dir.path(), 20);
+        cluster.kill("server/1");
+        fetches(cluster.dir.path(), 20);
+        cluster.kill(&cluster.active_switch());
+        filling.join().expect("it is filled")
+    });
+    let words = [
+        "top",
+        "--data",
+        cluster.data(),
+        "--count",
+        "1",
+        "--every-ms",
+        "200",
+    ];
+    let top = output(memory(&words), Stdio::null());
+    assert!(
+        top.contains("  redis-server (") && top.contains(" faults/s"),
+        "{top}"
+    );
+    redis.benchmark(2_000);
+    redis.end();
+    assert_eq!(digest, expected);
+}
+
+#[test]
+fn without_a_majority_the_program_is_ended_with_an_error() {
+    let Some(workload) = python(300_000) else {
+        return;
+    };
+    let cluster = Cluster::start();
+    let mut command = cluster.run(&["--buffer", "4MiB", "--give-up-after-s", "1"]);
+    command.args(workload.words());
+    let failed = std::thread::scope(|scope| {
+        let running = scope.spawn(|| end(command, Stdio::null()));
+        fetches(cluster.dir.path(), 100);
+        cluster.kill("server/1");
+        cluster.kill("server/2");
+        running.join().expect("it runs")
+    });
+    let message = String::from_utf8_lossy(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("was ended: the memory failed for"),
+        "{message}"
+    );
+}

@@ -1,0 +1,239 @@
+//! Ordinary programs, whose result does not depend on where their heap is.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::output;
+
+/// Is this program here? If not, this test says so.
+fn is_here(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
+    if !found {
+        inband_testing::not_run(format!("{program} is not on the PATH"));
+    }
+    found
+}
+
+/// A program that reads its input and prints its result.
+pub struct Workload {
+    words: Vec<String>,
+    input: Option<PathBuf>,
+    _dir: TempDir,
+}
+
+impl Workload {
+    /// The program and its arguments.
+    pub fn words(&self) -> &[String] {
+        &self.words
+    }
+
+    /// What it prints, run by this command or by itself.
+    pub fn result(&self, runner: Option<Command>) -> String {
+        let command = match runner {
+            Some(mut command) => {
+                command.args(&self.words);
+                command
+            }
+            None => {
+                let mut command = Command::new(&self.words[0]);
+                command.args(&self.words[1..]);
+                command
+            }
+        };
+        let mut command = command;
+        command.env("LC_ALL", "C");
+        let open = |path: &PathBuf| File::open(path).expect("it was written").into();
+        let input = self.input.as_ref().map_or(Stdio::null(), open);
+        output(command, input)
+    }
+}
+
+/// SQLite's shell with a database in memory; `None`: it is not here.
+pub fn sqlite(rows: u64) -> Option<Workload> {
+    if !is_here("sqlite3") {
+        return None;
+    }
+    let script = format!(
+        "
+        .bail on
+        CREATE TABLE people(id INTEGER PRIMARY KEY, name TEXT, city TEXT, score INTEGER);
+        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
+        INSERT INTO people SELECT i, 'name-' || (i * 7919 % 120011), 'city-' || (i % 97), i * 31 % 1009 FROM n;
+        CREATE INDEX by_city ON people(city, score);
+        UPDATE people SET score = score + 1 WHERE id % 3 = 0;
+        DELETE FROM people WHERE id % 11 = 0;
+        SELECT city, count(*), sum(score), min(name), max(name) FROM people GROUP BY city ORDER BY city;
+        PRAGMA integrity_check;
+    "
+    );
+    // Its own commands begin where the line begins.
+    let script: String = script
+        .lines()
+        .map(|line| line.trim_start().to_owned() + "\n")
+        .collect();
+    let dir = tempfile::tempdir().unwrap();
+    let input = dir.path().join("script.sql");
+    std::fs::write(&input, script).unwrap();
+    Some(Workload {
+        words: ["sqlite3", ":memory:"].map(str::to_owned).into(),
+        input: Some(input),
+        _dir: dir,
+    })
+}
+
+/// Sorting so many lines, in this process's memory.
+pub fn sort(lines: u64) -> Option<Workload> {
+    if !is_here("sort") {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lines");
+    let mut file = std::io::BufWriter::new(File::create(&path).unwrap());
+    for n in 1..=lines {
+        writeln!(file, "{}", n * 7919 % 1_500_007).unwrap();
+    }
+    file.into_inner().unwrap();
+    let path = path.to_str().unwrap();
+    Some(Workload {
+        words: ["sort", "-S", "40M", "--parallel=2", path]
+            .map(str::to_owned)
+            .into(),
+        input: None,
+        _dir: dir,
+    })
+}
+
+/// Python building a dictionary.
+pub fn python(keys: u64) -> Option<Workload> {
+    // Not a shim that executes it: the heap is that of the program that is started.
+    let python = "/usr/bin/python3";
+    if !Path::new(python).is_file() {
+        inband_testing::not_run(format!("there is no {python}"));
+        return None;
+    }
+    let script = format!(
+        "
+d = {{i: str(i * 7) for i in range({keys})}}
+for i in range(0, {keys}, 3):
+    del d[i]
+print(len(d), sum(len(v) for v in d.values()), d[1])
+"
+    );
+    Some(Workload {
+        words: [python, "-c", &script].map(str::to_owned).into(),
+        input: None,
+        _dir: tempfile::tempdir().unwrap(),
+    })
+}
+
+/// A Redis server on a socket in a directory of its own.
+pub struct Redis {
+    server: Child,
+    dir: TempDir,
+}
+
+impl Redis {
+    /// Start it by this command, or by itself; `None`: it is not here.
+    pub fn start(runner: Option<Command>) -> Option<Redis> {
+        if !["redis-server", "redis-cli", "redis-benchmark"]
+            .into_iter()
+            .all(is_here)
+        {
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = match runner {
+            Some(mut command) => {
+                command.arg("redis-server");
+                command
+            }
+            None => Command::new("redis-server"),
+        };
+        command.args(["--port", "0", "--save", "", "--enable-debug-command", "yes"]);
+        command.arg("--unixsocket").arg(dir.path().join("socket"));
+        let log = File::create(dir.path().join("log")).unwrap();
+        let server = command.stdout(log.try_clone().unwrap()).stderr(log).spawn();
+        let redis = Redis {
+            server: server.expect("it starts"),
+            dir,
+        };
+        let since = Instant::now();
+        while !redis.socket().exists() {
+            assert!(since.elapsed() < Duration::from_secs(20), "{}", redis.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Some(redis)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    fn call(&self, program: &str, arguments: &[&str], input: Stdio) -> String {
+        let mut command = Command::new(program);
+        command.arg("-s").arg(self.socket()).args(arguments);
+        output(command, input)
+    }
+
+    /// Fill it; a digest of what it has then.
+    pub fn fill(&self, keys: u64) -> String {
+        let mut commands = String::new();
+        for n in 0..keys {
+            commands += &format!(
+                "SET key:{n} {:0300}\r\nRPUSH list:{} {n}\r\n",
+                n * 7,
+                n % 100
+            );
+            commands += &format!("ZADD sorted {} {n}\r\n", n * 7919 % 40_009);
+        }
+        let path = self.dir.path().join("commands");
+        std::fs::write(&path, commands).unwrap();
+        let input = File::open(path).unwrap();
+        let piped = self.call("redis-cli", &["--pipe"], input.into());
+        assert!(piped.contains("errors: 0"), "{piped}");
+        let digest = self.call("redis-cli", &["DEBUG", "DIGEST"], Stdio::null());
+        assert_eq!(digest.trim().len(), 40, "{digest}");
+        digest
+    }
+
+    /// Put load on it, so many requests of each kind.
+    pub fn benchmark(&self, requests: u64) {
+        let requests = requests.to_string();
+        let load = [
+            "-t",
+            "set,get,lpush,sadd,zadd",
+            "-n",
+            &requests,
+            "-r",
+            "20000",
+            "-d",
+            "500",
+            "-q",
+        ];
+        self.call("redis-benchmark", &load, Stdio::null());
+    }
+
+    /// End it; it ends without an error.
+    pub fn end(mut self) {
+        self.call("redis-cli", &["SHUTDOWN", "NOSAVE"], Stdio::null());
+        let status = self.server.wait().unwrap();
+        assert!(status.success(), "{}", self.log());
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}

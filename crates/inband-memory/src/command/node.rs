@@ -1,0 +1,190 @@
+//! What the processes of switches and servers have in common.
+
+use std::net::SocketAddrV4;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use clap::Args;
+use inband_ground::auth::Gate;
+use inband_ground::socket::HostSocket;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_host::role_process::RoleArgs;
+use inband_host::signals::{StopSignals, SUPERVISED_ENV};
+use inband_host::size::parse_size;
+use inband_host::state_dir::{read_number, write_number};
+use inband_host::wait::wait;
+use inband_memory::cluster::PROMISED;
+use inband_memory::epoch::{Nanos, Outbox};
+use inband_memory::plan::Ask;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
+/// How soon the process notices that it is to stop.
+const STOP_POLL: Duration = Duration::from_millis(20);
+/// So many packets are handled before the clock is looked at again.
+const PACKETS_OF_A_TURN: usize = 64;
+
+/// Options of a switch and of a server.
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// Where it listens
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: SocketAddrV4,
+    /// All servers, in order: the first is node 1
+    #[arg(
+        long,
+        value_name = "ADDR:PORT,...",
+        value_delimiter = ',',
+        required = true
+    )]
+    pub servers: Vec<SocketAddrV4>,
+    /// Bytes of the memory, the same at every node
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
+    pub space: u64,
+    /// Directory of its promise and its control socket; it must survive a restart
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    #[command(flatten)]
+    pub role: RoleArgs,
+}
+
+impl NodeArgs {
+    /// How many chunks there are.
+    pub fn chunks(&self) -> Result<u64> {
+        let servers = self.servers.len() as u64;
+        let ask = Ask {
+            servers,
+            ..Ask::of(self.space)
+        };
+        Ok(ask.plan()?.chunks)
+    }
+
+    /// Bind the socket.
+    pub fn bind(&self) -> Result<HostSocket> {
+        HostSocket::bind(self.listen)
+            .with_context(|| format!("--listen: cannot listen at {}", self.listen))
+    }
+
+    /// What it has promised before.
+    pub fn promised(&self) -> Result<u64> {
+        Ok(read_number(&self.data.join(PROMISED))?)
+    }
+
+    /// Is an address of a server given twice, or its own?
+    pub fn check(&self) -> Result<()> {
+        let servers = self.servers.len();
+        ensure!(
+            [1, 3, 5, 7].contains(&servers),
+            "--servers: {servers} addresses; give 3, 5 or 7, or 1 for a memory that is not replicated"
+        );
+        for (n, server) in self.servers.iter().enumerate() {
+            let others = &self.servers[..n];
+            ensure!(
+                !others.contains(server),
+                "--servers: {server} is given twice"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The polite signals, as events; the end of a supervisor is one, too. Before any thread is started.
+pub fn stop_signals() -> Result<StopSignals> {
+    let signals = StopSignals::take()?;
+    if std::env::var_os(SUPERVISED_ENV).is_some() {
+        std::thread::spawn(|| {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            let _ = kill(Pid::this(), Signal::SIGTERM);
+        });
+    }
+    Ok(signals)
+}
+
+/// A node's socket, clock and promise.
+pub struct Port {
+    socket: HostSocket,
+    gate: Gate,
+    data: PathBuf,
+    started: Instant,
+    buffer: Box<[u8; PACKET_LEN_MAX_BYTES + 1]>,
+}
+
+impl Port {
+    /// Of a socket.
+    pub fn new(socket: HostSocket, gate: Gate, data: &Path) -> Port {
+        Port {
+            socket,
+            gate,
+            data: data.to_owned(),
+            started: Instant::now(),
+            buffer: Box::new([0; PACKET_LEN_MAX_BYTES + 1]),
+        }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Nanos {
+        self.started.elapsed().as_nanos() as Nanos + 1
+    }
+
+    /// Sign a packet and send it.
+    pub fn send(&self, packet: &mut [u8], to: SocketAddrV4) {
+        self.gate.sign(packet);
+        self.socket.send(packet, to);
+    }
+
+    /// Send what a process wants to send; what it promises is stored before.
+    pub fn flush<To>(
+        &self,
+        out: &mut Outbox<To>,
+        address: impl Fn(&To) -> SocketAddrV4,
+    ) -> Result<()> {
+        if let Some(promise) = out.promise.take() {
+            write_number(&self.data, PROMISED, promise)?;
+        }
+        out.drain(|to, packet| self.send(packet, address(to)));
+        Ok(())
+    }
+
+    /// Until a signal comes: `handle` gets each whole packet, and `tick` is called after each batch and at the time that it
+    /// returned last.
+    pub fn serve(
+        &mut self,
+        signals: &StopSignals,
+        mut turn: impl FnMut(&Port, Turn<'_>) -> Result<Nanos>,
+    ) -> Result<()> {
+        let mut buffer =
+            std::mem::replace(&mut self.buffer, Box::new([0; PACKET_LEN_MAX_BYTES + 1]));
+        let mut stop_at = 0;
+        loop {
+            let now = self.now();
+            if now >= stop_at {
+                if signals.wait(Duration::ZERO) {
+                    return Ok(());
+                }
+                stop_at = now + STOP_POLL.as_nanos() as Nanos;
+            }
+            let due = turn(self, Turn::Tick)?;
+            let left = Duration::from_nanos(due.saturating_sub(self.now()));
+            wait(&[self.socket.fd()], left.min(STOP_POLL));
+            for _ in 0..PACKETS_OF_A_TURN {
+                let Some((len_bytes, from)) = self.socket.receive(&mut buffer)? else {
+                    break;
+                };
+                if len_bytes > PACKET_LEN_MAX_BYTES || !self.gate.admits(&buffer[..len_bytes]) {
+                    continue;
+                }
+                let packet = buffer.first_chunk_mut().expect("it is shorter by one");
+                turn(self, Turn::Packet(packet, len_bytes, from))?;
+            }
+        }
+    }
+}
+
+/// What a node's loop is to do.
+pub enum Turn<'a> {
+    /// Its time has come.
+    Tick,
+    /// A packet of so many bytes has arrived.
+    Packet(&'a mut [u8; PACKET_LEN_MAX_BYTES], usize, SocketAddrV4),
+}

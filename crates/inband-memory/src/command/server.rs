@@ -1,0 +1,210 @@
+//! `inband memory server`.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{ensure, Result};
+use clap::Args;
+use inband_ground::auth::Gate;
+use inband_host::line_json::Server;
+use inband_host::state_dir::{self, StateLock};
+use inband_memory::cluster::{has_promised, PROMISED};
+use inband_memory::epoch::{majority, REPLACE_SKIPS};
+use inband_memory::registers::ServerRegisters;
+use inband_memory::server_host::{Out, ServerConfig, ServerHost, Start, ToWhom};
+use inband_memory::soft_server::SoftServer;
+use inband_memory::soft_switch::Verdict;
+use inband_memory::status::{socket_of, Status};
+use inband_memory::wire::parse;
+use inband_memory::xdp::server::{Attached, Spec};
+use inband_memory::{Memory, SPACES};
+
+use super::node::{stop_signals, NodeArgs, Port, Turn};
+
+/// Options of a server.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Its node id: its place among --servers, from 1
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=7))]
+    node: u8,
+    #[command(flatten)]
+    common: NodeArgs,
+    /// The memory is new: serve zeros at once. Only if all servers start for the first time
+    #[arg(long, conflicts_with = "replace")]
+    new: bool,
+    /// With --new: begin with zeros, though there was a memory before. At all servers
+    #[arg(long, requires = "new")]
+    accept_loss: bool,
+    /// It takes the place of a server whose --data directory is lost, and that has been off for a second at least
+    #[arg(long)]
+    replace: bool,
+}
+
+/// The role, in this process or in the kernel.
+enum Role {
+    Soft(Box<SoftServer>),
+    Kernel(Box<Attached>),
+}
+
+impl Role {
+    fn registers(&self) -> Arc<ServerRegisters> {
+        match self {
+            Role::Soft(soft) => soft.registers().clone(),
+            Role::Kernel(program) => program.registers().clone(),
+        }
+    }
+
+    fn counters(&self) -> BTreeMap<String, u64> {
+        let counters = match self {
+            Role::Soft(soft) => soft.counters(),
+            Role::Kernel(program) => program.counters().unwrap_or_default(),
+        };
+        counters
+            .into_iter()
+            .map(|(name, n)| (name.to_owned(), n))
+            .collect()
+    }
+}
+
+impl ServerArgs {
+    pub fn run(&self) -> Result<()> {
+        let common = &self.common;
+        common.check()?;
+        let servers = common.servers.len();
+        ensure!(
+            usize::from(self.node) <= servers,
+            "--node {}: --servers has {servers} addresses",
+            self.node
+        );
+        let chunks = common.chunks()?;
+        let keys = common
+            .role
+            .keys(common.listen, "anybody could read and write the memory")?;
+        let signals = stop_signals()?;
+        state_dir::create(&common.data)?;
+        let _lock = StateLock::take(&common.data)?;
+        let mut promised = common.promised()?;
+        ensure!(
+            self.new || self.replace || has_promised(&common.data),
+            "{} has no promise of this server: say --new if the memory is new at all servers, or --replace if this server takes the place of one that is lost",
+            common.data.display()
+        );
+        ensure!(
+            !self.new || self.accept_loss || !has_promised(&common.data),
+            "--new: {} has a promise, so there was a memory; a server that starts again recovers without --new; if all servers have lost theirs, say --accept-loss to begin with zeros",
+            common.data.display()
+        );
+        if self.replace {
+            promised += REPLACE_SKIPS;
+        }
+        state_dir::write_number(&common.data, PROMISED, promised)?;
+        let socket = common.bind()?;
+        let attach = |mode, address, interface: &str| {
+            let spec = Spec {
+                node: self.node,
+                chunks: chunks as usize,
+                address,
+                mode,
+                keys,
+            };
+            spec.attach(interface)
+        };
+        let trial = |mode, address, interface: &str| attach(mode, address, interface).map(drop);
+        let (choice, place) = common.role.choose(common.listen, trial)?;
+        let role = Arc::new(match place {
+            Some((mode, interface)) => {
+                let program = attach(mode, common.listen, interface)?;
+                Role::Kernel(Box::new(program))
+            }
+            None => Role::Soft(Box::new(SoftServer::new(self.node, chunks as usize))),
+        });
+        let registers = role.registers();
+        let config = ServerConfig {
+            node: self.node,
+            servers: servers as u8,
+        };
+        let start = if self.new { Start::New } else { Start::Recover };
+        let mut host = ServerHost::new(config, start, promised, rand::random(), &registers);
+        println!(
+            "server/{} at {}, {} ({}), {chunks} chunks, {}",
+            self.node,
+            common.listen,
+            choice.dataplane,
+            choice.why,
+            if self.new { "new" } else { "recovering" }
+        );
+        // Chunks copied; MAX: it serves.
+        let copied = Arc::new(AtomicU64::new(0));
+        let control = {
+            let (role, registers, copied) = (role.clone(), registers.clone(), copied.clone());
+            let (listen, node) = (common.listen, self.node);
+            let needed = majority(servers as u8);
+            let status = move |()| {
+                let is_serving = registers.serving();
+                let mut notes = Vec::new();
+                if !is_serving {
+                    notes.push(format!(
+                        "copied {} of {chunks} chunks; it needs {needed} other servers that serve",
+                        copied.load(Ordering::Relaxed)
+                    ));
+                }
+                Ok::<Status, String>(Status {
+                    name: format!("server/{node}"),
+                    listen,
+                    dataplane: choice.dataplane,
+                    why: choice.why.clone(),
+                    pid: std::process::id(),
+                    epoch: registers.epoch(),
+                    state: if is_serving { "serving" } else { "recovering" }.to_owned(),
+                    memory_bytes: registers.memory_bytes() as u64,
+                    notes,
+                    counters: role.counters(),
+                })
+            };
+            Server::start(&socket_of(&common.data), status, Err)?
+        };
+        let mut port = Port::new(socket, Gate::of::<Memory>(keys, SPACES), &common.data);
+        let mut out = Out::default();
+        let address = |to: &ToWhom<SocketAddrV4>| match to {
+            ToWhom::Server(node) => common.servers[usize::from(*node) - 1],
+            ToWhom::Asker(address) => *address,
+        };
+        let (mut was_serving, began) = (registers.serving(), Instant::now());
+        port.serve(&signals, |port, turn| {
+            let now = port.now();
+            match turn {
+                Turn::Tick => host.tick(now, &registers, &mut out),
+                Turn::Packet(packet, len_bytes, from) => {
+                    let mut is_passed = true;
+                    if let Role::Soft(soft) = &*role {
+                        let handled = soft.handle(packet, len_bytes);
+                        is_passed = handled.verdict == Verdict::Pass;
+                        if handled.verdict == Verdict::Reply {
+                            port.send(&mut packet[..handled.len_bytes], from);
+                        }
+                    }
+                    if is_passed {
+                        if let Ok((header, value)) = parse(&packet[..len_bytes]) {
+                            host.on_packet(now, from, &header, value, &registers, &mut out);
+                        }
+                    }
+                }
+            }
+            copied.store(host.copied().unwrap_or(u64::MAX), Ordering::Relaxed);
+            if !was_serving && registers.serving() {
+                was_serving = true;
+                println!(
+                    "serving: it has its memory again after {:.1} s",
+                    began.elapsed().as_secs_f64()
+                );
+            }
+            port.flush(&mut out, address)?;
+            Ok(host.due(now))
+        })?;
+        drop(control);
+        Ok(())
+    }
+}

@@ -1,0 +1,604 @@
+//! Which pages are in the local buffer, and in which state. No I/O: threads of the pager ask it what to do, do it without its lock, and
+//! say when it is done.
+//!
+//! ```text
+//!             fault                    copied              oldest, room needed
+//!   (absent) -------> Fetching ----------------> Mapped ------------------------> Unmapping
+//!      ^                                           ^                                  |
+//!      |                                           | fault: second chance             | its frame is copied and given back
+//!      |   written back, oldest, room needed       |                                  v
+//!      +-------------------------------------------+----------------------------- Unmapped
+//! ```
+//!
+//! Replacement is by second chance. The accessed bits of a program's page table cannot be read from outside, so the
+//! second chance is a fault: the oldest mapped page is taken from the program, but its content stays here in a second
+//! queue, a quarter of the buffer; a page that is used again comes back from there without a round trip, and only one that is not is evicted.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::{Page, ZERO_PAGE};
+
+/// Sequences of pages that are recognised at the same time.
+const STREAMS: usize = 8;
+/// The most pages that are read ahead of a sequence.
+const READ_AHEAD_MAX: u64 = 16;
+
+/// What to do about a fault.
+#[derive(Debug, PartialEq, Eq)]
+pub enum OnFault {
+    /// Nothing: whoever works on this page will wake the program.
+    Nothing,
+    /// Wake the program: the page is there.
+    Wake,
+    /// Wait until a page is evicted, and ask again.
+    Full,
+    /// Show this content, then [`Buffer::mapped`].
+    Map(Arc<Page>),
+    /// Read the page, show it, then [`Buffer::mapped`] with the twin.
+    Fetch,
+    /// Nobody has written it: show zeros, then [`Buffer::mapped`].
+    Zero,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Fetching,
+    Mapped,
+    /// Write-protected; `is_wanted`: the program waits for it.
+    Unmapping {
+        is_wanted: bool,
+    },
+    Unmapped,
+}
+
+#[derive(Debug)]
+struct Frame {
+    state: State,
+    /// What the memory holds, unless that is not known.
+    twin: Option<Arc<Page>>,
+    /// Of a page that is not mapped.
+    content: Option<Arc<Page>>,
+    /// A thread writes it back, and relies on its staying mapped or keeping its content.
+    is_cleaning: bool,
+    /// Entries of the queues with another number are stale.
+    turn: u64,
+}
+
+/// A page that is to be written back.
+#[derive(Debug)]
+pub struct Cleaning {
+    /// Which.
+    pub page: u64,
+    /// What it contains; `None`: it is mapped, take a copy.
+    pub content: Option<Arc<Page>>,
+    /// What the memory holds.
+    pub twin: Option<Arc<Page>>,
+    turn: u64,
+}
+
+impl Cleaning {
+    /// Is there nothing to write? A page of zeros that nobody has written reads as zeros again.
+    pub fn is_untouched(&self) -> bool {
+        self.twin.is_none() && self.content.as_deref() == Some(&ZERO_PAGE)
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Stream {
+    next: u64,
+    len: u64,
+}
+
+/// The local buffer's pages.
+pub struct Buffer {
+    capacity: usize,
+    /// With less room than this the evictor makes room, until there is twice as much: one wake-up is for many pages.
+    reserve: usize,
+    second_chances: usize,
+    pages: u64,
+    frames: HashMap<u64, Frame>,
+    mapped: VecDeque<(u64, u64)>,
+    mapped_len: usize,
+    unmapped: VecDeque<(u64, u64)>,
+    unmapped_len: usize,
+    /// A bit for each page: the memory may hold something else than what was there before this program.
+    is_in_memory: Vec<u64>,
+    turn: u64,
+    streams: [Stream; STREAMS],
+    oldest_stream: usize,
+}
+
+impl Buffer {
+    /// A buffer of `capacity` pages for a memory of `pages`, the first `shared` of which others may have written.
+    pub fn new(capacity: usize, pages: u64, shared: u64) -> Buffer {
+        let mut is_in_memory = vec![0; pages.div_ceil(64) as usize];
+        for page in 0..shared {
+            is_in_memory[(page / 64) as usize] |= 1 << (page % 64);
+        }
+        Buffer {
+            capacity,
+            reserve: (capacity / 16).clamp(1, 256),
+            second_chances: capacity / 4,
+            pages,
+            frames: HashMap::with_capacity(capacity),
+            mapped: VecDeque::new(),
+            mapped_len: 0,
+            unmapped: VecDeque::new(),
+            unmapped_len: 0,
+            is_in_memory,
+            turn: 0,
+            streams: [Stream::default(); STREAMS],
+            oldest_stream: 0,
+        }
+    }
+
+    /// Pages for which there is room.
+    pub fn free(&self) -> usize {
+        self.capacity - self.frames.len()
+    }
+
+    /// Should the evictor make room?
+    pub fn is_short(&self) -> bool {
+        self.free() < self.reserve
+    }
+
+    /// Pages that are to be evicted, once there is too little room.
+    pub fn wanted(&self) -> usize {
+        (2 * self.reserve).saturating_sub(self.free())
+    }
+
+    /// Pages that are in the buffer, in this range.
+    pub fn resident(&self, from: u64, to: u64) -> Vec<u64> {
+        let mut pages: Vec<u64> = match to - from < self.frames.len() as u64 {
+            true => (from..to)
+                .filter(|page| self.frames.contains_key(page))
+                .collect(),
+            false => {
+                let all = self.frames.keys().copied();
+                all.filter(|page| (from..to).contains(page)).collect()
+            }
+        };
+        pages.sort_unstable();
+        pages
+    }
+
+    /// The program waits for this page.
+    pub fn fault(&mut self, page: u64) -> OnFault {
+        let Some(frame) = self.frames.get_mut(&page) else {
+            return self.begin(page);
+        };
+        match frame.state {
+            State::Fetching => OnFault::Nothing,
+            State::Mapped => OnFault::Wake,
+            State::Unmapping { .. } => {
+                frame.state = State::Unmapping { is_wanted: true };
+                OnFault::Nothing
+            }
+            State::Unmapped => {
+                frame.state = State::Fetching;
+                self.unmapped_len -= 1;
+                let content = frame.content.take();
+                OnFault::Map(content.expect("an unmapped page has its content"))
+            }
+        }
+    }
+
+    fn begin(&mut self, page: u64) -> OnFault {
+        if self.free() == 0 {
+            return OnFault::Full;
+        }
+        self.turn += 1;
+        let frame = Frame {
+            state: State::Fetching,
+            twin: None,
+            content: None,
+            is_cleaning: false,
+            turn: self.turn,
+        };
+        self.frames.insert(page, frame);
+        match self.is_in_memory(page) {
+            true => OnFault::Fetch,
+            false => OnFault::Zero,
+        }
+    }
+
+    fn is_in_memory(&self, page: u64) -> bool {
+        self.is_in_memory[(page / 64) as usize] >> (page % 64) & 1 == 1
+    }
+
+    /// A page had to be fetched. If that continues a sequence: the pages after it that are to be got ready as well, with what to do.
+    pub fn read_ahead(&mut self, page: u64) -> Vec<(u64, OnFault)> {
+        let Some(stream) = self.streams.iter_mut().find(|stream| stream.next == page) else {
+            self.streams[self.oldest_stream] = Stream {
+                next: page + 1,
+                len: 0,
+            };
+            self.oldest_stream = (self.oldest_stream + 1) % STREAMS;
+            return Vec::new();
+        };
+        stream.len = (stream.len * 2).clamp(2, READ_AHEAD_MAX);
+        let to = (page + 1 + stream.len).min(self.pages);
+        stream.next = to;
+        let mut ahead = Vec::new();
+        for page in page + 1..to {
+            // The reserve is for pages that the program waits for.
+            if self.free() <= self.reserve / 2 {
+                break;
+            }
+            if !self.frames.contains_key(&page) {
+                ahead.push((page, self.begin(page)));
+            }
+        }
+        ahead
+    }
+
+    /// The program sees the page. `twin`: what was fetched, if it was.
+    pub fn mapped(&mut self, page: u64, twin: Option<Arc<Page>>) {
+        self.turn += 1;
+        let turn = self.turn;
+        let frame = self.frame(page);
+        debug_assert_eq!(frame.state, State::Fetching);
+        frame.state = State::Mapped;
+        frame.turn = turn;
+        if twin.is_some() {
+            frame.twin = twin;
+        }
+        self.mapped.push_back((page, turn));
+        self.mapped_len += 1;
+        self.tidy();
+    }
+
+    /// The page could not be shown, because the program is gone: it is here, with this content. `twin` as for [`Buffer::mapped`].
+    pub fn not_shown(&mut self, page: u64, content: Arc<Page>, twin: Option<Arc<Page>>) {
+        let frame = self.frame(page);
+        debug_assert_eq!(frame.state, State::Fetching);
+        frame.state = State::Unmapping { is_wanted: false };
+        if twin.is_some() {
+            frame.twin = twin;
+        }
+        self.unmapped(page, content);
+    }
+
+    /// The page could not be taken from the program. True if the program is to be woken.
+    pub fn still_mapped(&mut self, page: u64) -> bool {
+        let frame = self.frame(page);
+        let is_wanted = frame.state == State::Unmapping { is_wanted: true };
+        frame.state = State::Mapped;
+        let turn = frame.turn;
+        self.mapped.push_back((page, turn));
+        self.mapped_len += 1;
+        is_wanted
+    }
+
+    /// Entries of pages that have moved on are dropped when there are more of them than pages.
+    fn tidy(&mut self) {
+        let limit = 2 * self.capacity;
+        let frames = &self.frames;
+        let is_fresh = |state: State| {
+            move |(page, turn): &(u64, u64)| {
+                let frame = frames.get(page);
+                frame.is_some_and(|frame| frame.turn == *turn && frame.state == state)
+            }
+        };
+        if self.mapped.len() > limit {
+            self.mapped.retain(is_fresh(State::Mapped));
+        }
+        if self.unmapped.len() > limit {
+            self.unmapped.retain(is_fresh(State::Unmapped));
+        }
+    }
+
+    fn frame(&mut self, page: u64) -> &mut Frame {
+        let frame = self.frames.get_mut(&page);
+        frame.expect("who works on a page keeps it in the buffer")
+    }
+
+    /// Up to so many pages, oldest first, that are to be taken from the program. As many as there are second chances to give.
+    pub fn take_to_unmap(&mut self, limit: usize) -> Vec<u64> {
+        let short_by = self.wanted() + self.second_chances;
+        let wanted = short_by.saturating_sub(self.unmapped_len).min(limit);
+        let mut pages = Vec::new();
+        for _ in 0..self.mapped.len() {
+            if pages.len() == wanted {
+                break;
+            }
+            let Some((page, turn)) = self.mapped.pop_front() else {
+                break;
+            };
+            let Some(frame) = self.frames.get(&page) else {
+                continue;
+            };
+            if frame.turn != turn || frame.state != State::Mapped {
+                continue;
+            }
+            if self.begin_unmapping(page) {
+                pages.push(page);
+            } else {
+                self.mapped.push_back((page, turn));
+            }
+        }
+        pages.sort_unstable();
+        pages
+    }
+
+    /// This page is to be taken from the program, if it is mapped and nobody works on it.
+    pub fn begin_unmapping(&mut self, page: u64) -> bool {
+        let Some(frame) = self.frames.get_mut(&page) else {
+            return false;
+        };
+        if frame.state != State::Mapped || frame.is_cleaning {
+            return false;
+        }
+        frame.state = State::Unmapping { is_wanted: false };
+        self.mapped_len -= 1;
+        true
+    }
+
+    /// The program no longer has this page; it contained this. True if the program is to be woken.
+    pub fn unmapped(&mut self, page: u64, content: Arc<Page>) -> bool {
+        self.turn += 1;
+        let turn = self.turn;
+        let frame = self.frame(page);
+        let is_wanted = frame.state == State::Unmapping { is_wanted: true };
+        // A clean page needs one copy only.
+        let twin = frame.twin.as_ref().filter(|twin| ***twin == *content);
+        frame.content = Some(twin.cloned().unwrap_or(content));
+        frame.state = State::Unmapped;
+        frame.turn = turn;
+        self.unmapped.push_back((page, turn));
+        self.unmapped_len += 1;
+        self.tidy();
+        is_wanted
+    }
+
+    /// Up to so many pages, oldest first, that are to be written back and then evicted.
+    pub fn take_to_evict(&mut self, limit: usize) -> Vec<Cleaning> {
+        let wanted = self.wanted().min(limit);
+        let mut pages = Vec::new();
+        for _ in 0..self.unmapped.len() {
+            if pages.len() == wanted {
+                break;
+            }
+            let Some((page, turn)) = self.unmapped.pop_front() else {
+                break;
+            };
+            let Some(frame) = self.frames.get(&page) else {
+                continue;
+            };
+            if frame.turn != turn || frame.state != State::Unmapped {
+                continue;
+            }
+            match self.begin_cleaning(page) {
+                Some(cleaning) => pages.push(cleaning),
+                None => self.unmapped.push_back((page, turn)),
+            }
+        }
+        pages.sort_unstable_by_key(|cleaning| cleaning.page);
+        pages
+    }
+
+    /// This page is to be written back, if nobody works on it.
+    pub fn begin_cleaning(&mut self, page: u64) -> Option<Cleaning> {
+        let frame = self.frames.get_mut(&page)?;
+        let is_at_rest = matches!(frame.state, State::Mapped | State::Unmapped);
+        if frame.is_cleaning || !is_at_rest {
+            return None;
+        }
+        frame.is_cleaning = true;
+        Some(Cleaning {
+            page,
+            content: frame.content.clone(),
+            twin: frame.twin.clone(),
+            turn: frame.turn,
+        })
+    }
+
+    /// The memory now holds `content` of this page, unless it is untouched. With `evict` the page leaves the
+    /// buffer, if the program has not come back to it; true if it has left.
+    pub fn cleaned(&mut self, cleaning: Cleaning, evict: bool) -> bool {
+        let Cleaning { page, turn, .. } = cleaning;
+        if !cleaning.is_untouched() {
+            self.is_in_memory[(page / 64) as usize] |= 1 << (page % 64);
+        }
+        let is_untouched = cleaning.is_untouched();
+        let frame = self.frame(page);
+        frame.is_cleaning = false;
+        if !is_untouched {
+            frame.twin = cleaning.content;
+        }
+        let leaves = evict && frame.state == State::Unmapped && frame.turn == turn;
+        if leaves {
+            self.frames.remove(&page);
+            self.unmapped_len -= 1;
+        }
+        leaves
+    }
+
+    /// Is this page in the buffer?
+    pub fn contains(&self, page: u64) -> bool {
+        self.frames.contains_key(&page)
+    }
+
+    /// Pages that the program has.
+    pub fn mapped_len(&self) -> usize {
+        self.mapped_len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(byte: u8) -> Arc<Page> {
+        let mut page = ZERO_PAGE;
+        page[0][0][0] = byte;
+        Arc::new(page)
+    }
+
+    /// A page that the program has, with this twin.
+    fn map(buffer: &mut Buffer, at: u64, twin: u8) {
+        assert_eq!(buffer.fault(at), OnFault::Fetch);
+        buffer.mapped(at, Some(page(twin)));
+    }
+
+    fn unmap(buffer: &mut Buffer, at: u64, content: u8) -> bool {
+        assert!(buffer.begin_unmapping(at));
+        buffer.unmapped(at, page(content))
+    }
+
+    #[test]
+    fn a_page_used_again_comes_back_without_a_fetch() {
+        let mut buffer = Buffer::new(16, 64, 64);
+        map(&mut buffer, 1, 1);
+        assert_eq!(buffer.fault(1), OnFault::Wake);
+        assert!(!unmap(&mut buffer, 1, 2));
+        assert_eq!(buffer.fault(1), OnFault::Map(page(2)));
+        assert_eq!(buffer.fault(1), OnFault::Nothing);
+        buffer.mapped(1, None);
+        // The twin is still what was fetched.
+        let cleaning = buffer.begin_cleaning(1).unwrap();
+        assert_eq!(cleaning.twin, Some(page(1)));
+        assert_eq!(cleaning.content, None);
+    }
+
+    #[test]
+    fn who_faults_on_a_page_that_is_taken_away_is_woken_afterwards() {
+        let mut buffer = Buffer::new(16, 64, 64);
+        map(&mut buffer, 1, 1);
+        assert!(buffer.begin_unmapping(1));
+        assert_eq!(buffer.fault(1), OnFault::Nothing);
+        assert!(buffer.unmapped(1, page(1)));
+    }
+
+    #[test]
+    fn a_page_leaves_only_when_it_is_written_and_nobody_came_back() {
+        let mut buffer = Buffer::new(16, 64, 64);
+        map(&mut buffer, 1, 1);
+        unmap(&mut buffer, 1, 2);
+        let cleaning = buffer.begin_cleaning(1).unwrap();
+        assert!(buffer.begin_cleaning(1).is_none());
+        // It comes back while it is written, and is not taken away again until that is done.
+        assert_eq!(buffer.fault(1), OnFault::Map(page(2)));
+        buffer.mapped(1, None);
+        assert!(!buffer.begin_unmapping(1));
+        assert!(!buffer.cleaned(cleaning, true));
+        unmap(&mut buffer, 1, 2);
+        let cleaning = buffer.begin_cleaning(1).unwrap();
+        assert_eq!(cleaning.twin, Some(page(2)));
+        assert!(buffer.cleaned(cleaning, true));
+        assert_eq!(buffer.fault(1), OnFault::Fetch);
+    }
+
+    #[test]
+    fn a_page_that_came_back_and_went_again_is_not_evicted_by_the_former_write() {
+        let mut buffer = Buffer::new(16, 64, 64);
+        map(&mut buffer, 1, 1);
+        let mut cleaning = buffer.begin_cleaning(1).unwrap();
+        cleaning.content = Some(page(2));
+        assert!(!buffer.cleaned(cleaning, true));
+        assert!(buffer.contains(1));
+    }
+
+    #[test]
+    fn pages_nobody_wrote_are_not_fetched_and_not_written() {
+        let mut buffer = Buffer::new(16, 64, 1);
+        assert_eq!(buffer.fault(5), OnFault::Zero);
+        buffer.mapped(5, None);
+        unmap(&mut buffer, 5, 0);
+        let cleaning = buffer.begin_cleaning(5).unwrap();
+        assert!(cleaning.is_untouched());
+        assert!(buffer.cleaned(cleaning, true));
+        // Written once, it is fetched from then on.
+        assert_eq!(buffer.fault(5), OnFault::Zero);
+        buffer.mapped(5, None);
+        unmap(&mut buffer, 5, 3);
+        let cleaning = buffer.begin_cleaning(5).unwrap();
+        assert!(!cleaning.is_untouched());
+        assert_eq!(cleaning.twin, None);
+        assert!(buffer.cleaned(cleaning, true));
+        assert_eq!(buffer.fault(5), OnFault::Fetch);
+    }
+
+    #[test]
+    fn the_oldest_go_first_and_there_is_never_more_than_fits() {
+        let mut buffer = Buffer::new(32, 1000, 1000);
+        for at in 0..32 {
+            map(&mut buffer, at * 2, 1);
+        }
+        assert_eq!(buffer.fault(900), OnFault::Full);
+        assert!(buffer.is_short());
+        let taken = buffer.take_to_unmap(100);
+        // A quarter for second chances, and twice the reserve.
+        assert_eq!(taken, (0..12).map(|at| at * 2).collect::<Vec<_>>());
+        for at in taken {
+            buffer.unmapped(at, page(1));
+        }
+        // Page 0 gets its second chance.
+        assert_eq!(buffer.fault(0), OnFault::Map(page(1)));
+        buffer.mapped(0, None);
+        let evicted = buffer.take_to_evict(100);
+        assert_eq!(
+            evicted.iter().map(|c| c.page).collect::<Vec<_>>(),
+            [2, 4, 6, 8]
+        );
+        for cleaning in evicted {
+            assert!(buffer.cleaned(cleaning, true));
+        }
+        assert!(!buffer.is_short());
+        assert_eq!(buffer.fault(900), OnFault::Fetch);
+    }
+
+    #[test]
+    fn a_page_that_was_not_shown_keeps_its_content() {
+        let mut buffer = Buffer::new(16, 64, 64);
+        assert_eq!(buffer.fault(1), OnFault::Fetch);
+        buffer.not_shown(1, page(7), Some(page(7)));
+        let cleaning = buffer.begin_cleaning(1).unwrap();
+        assert_eq!(
+            (cleaning.content, cleaning.twin),
+            (Some(page(7)), Some(page(7)))
+        );
+    }
+
+    #[test]
+    fn a_page_that_could_not_be_taken_stays_and_is_asked_for_again() {
+        let mut buffer = Buffer::new(16, 64, 64);
+        map(&mut buffer, 1, 1);
+        assert!(buffer.begin_unmapping(1));
+        assert_eq!(buffer.fault(1), OnFault::Nothing);
+        assert!(buffer.still_mapped(1));
+        assert_eq!(buffer.fault(1), OnFault::Wake);
+        assert!(buffer.begin_unmapping(1));
+    }
+
+    #[test]
+    fn queues_do_not_grow_with_pages_that_come_and_go() {
+        let mut buffer = Buffer::new(16, 64, 64);
+        for _ in 0..1000 {
+            map(&mut buffer, 1, 1);
+            unmap(&mut buffer, 1, 1);
+            let cleaning = buffer.begin_cleaning(1).unwrap();
+            assert!(buffer.cleaned(cleaning, true));
+        }
+        assert!(buffer.mapped.len() <= 32 && buffer.unmapped.len() <= 32);
+    }
+
+    #[test]
+    fn a_sequence_is_read_ahead() {
+        let mut buffer = Buffer::new(256, 1000, 1000);
+        assert_eq!(buffer.fault(10), OnFault::Fetch);
+        assert!(buffer.read_ahead(10).is_empty());
+        assert_eq!(buffer.fault(11), OnFault::Fetch);
+        let ahead = buffer.read_ahead(11);
+        assert_eq!(ahead, [(12, OnFault::Fetch), (13, OnFault::Fetch)]);
+        assert_eq!(buffer.fault(12), OnFault::Nothing);
+        assert_eq!(buffer.fault(14), OnFault::Fetch);
+        assert_eq!(buffer.read_ahead(14).len(), 4);
+        // Not beyond the end.
+        assert_eq!(buffer.fault(998), OnFault::Fetch);
+        assert!(buffer.read_ahead(998).is_empty());
+        assert_eq!(buffer.fault(999), OnFault::Fetch);
+        assert!(buffer.read_ahead(999).is_empty());
+    }
+}

@@ -1,0 +1,43 @@
+//! Replicated memory: lines of 64 bytes, each a linearizable register that outlives a minority of its servers
+//! (`dataplane/memory/wire.h`; section 2.3 and chapter 7 of the dissertation).
+
+// Calls into the native roles.
+#![allow(unsafe_code)]
+#![warn(clippy::undocumented_unsafe_blocks)]
+
+inband_ground::bindings!("memory");
+
+pub mod bench;
+pub mod client;
+pub mod cluster;
+pub mod epoch;
+pub mod heap;
+pub mod line_client;
+pub mod lines;
+pub mod memory;
+pub mod plan;
+pub mod registers;
+pub mod server_host;
+pub mod soft_server;
+pub mod soft_switch;
+pub mod status;
+pub mod switch_host;
+pub mod wire;
+pub mod xdp;
+
+use std::ops::RangeInclusive;
+
+inband_ground::system!(
+    /// There is one space.
+    Memory,
+    c::ib_memory_keys_check,
+    c::ib_memory_reason_name
+);
+
+/// How many servers there may be; they are nodes 1 to this.
+pub const SERVERS: RangeInclusive<usize> = 1..=c::IB_MEMORY_SERVERS_MAX as usize;
+/// Node ids of switches.
+pub const SWITCH_NODES: RangeInclusive<u8> =
+    c::IB_MEMORY_SWITCH_FIRST as u8..=c::IB_MEMORY_SWITCH_LAST as u8;
+/// Packets of other spaces are refused: there is one.
+pub const SPACES: usize = 1;

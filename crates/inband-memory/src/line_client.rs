@@ -1,0 +1,343 @@
+//! Lines of replicated memory as registers: read them, write them, alone or several at once, and keep requests under way.
+//!
+//! **Guarantees.** Each line is linearizable: its reads and writes, by all clients, take effect one at a time, each between its
+//! call and its return. A request of several lines is as many registers: it is not atomic, and its lines take effect in any order.
+//! Nothing is cached.
+//!
+//! **Errors.** A request that fails with [`LineError::OutcomeUnknown`] may have written the lines that the error names, or may
+//! still write them, at most once; lines that it does not name are written. Every other error says that nothing was written.
+//! Each request ends by [`MemoryConfig::deadline`].
+//!
+//! **Threads.** A client belongs to one thread at a time. For several threads connect several clients.
+//!
+//! ```no_run
+//! use inband_memory::cluster::Cluster;
+//! use inband_memory::line_client::LineClient;
+//!
+//! let cluster = Cluster::load(".inband-memory".as_ref())?;
+//! let mut memory = LineClient::connect(cluster.config()?)?;
+//! memory.write(7, &[1; 64])?;
+//! assert_eq!(memory.read(7)?, [1; 64]);
+//!
+//! // Several under way:
+//! let first = memory.begin_read(&[0, 1, 2])?;
+//! let second = memory.begin_write(&[(9, [2; 64])])?;
+//! while let Some(done) = memory.wait(None)? {
+//!     assert!(done.request == first || done.request == second);
+//!     done.result?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::client::{Op, Outcome, Ticket};
+use crate::lines::{Chunk, Lines, CHUNK_LINES, LINE_LEN_BYTES};
+use crate::memory::{ConnectError, Memory, MemoryConfig};
+use crate::wire::lines_of;
+
+/// The content of a line.
+pub type Line = [u8; LINE_LEN_BYTES];
+
+/// Lines of all requests under way, at most: 4 MiB.
+pub const LINES_UNDER_WAY_MAX: usize = 65_536;
+
+/// Why a request failed.
+#[derive(Debug)]
+pub enum LineError {
+    /// The memory has no such line. Nothing was sent.
+    OutOfRange {
+        /// The line.
+        line: u64,
+        /// How many there are, from 0.
+        lines: u64,
+    },
+    /// A line is to be written twice by one request. Nothing was sent.
+    Duplicate(u64),
+    /// There would be more lines under way than [`LINES_UNDER_WAY_MAX`]. Nothing was sent; wait until some requests have ended.
+    TooMany {
+        /// Lines under way, with those of this request.
+        lines: usize,
+    },
+    /// These lines may have been written, or may still be, at most once. The others are written.
+    OutcomeUnknown(Vec<u64>),
+    /// These lines were not read by the deadline.
+    TimedOut(Vec<u64>),
+    /// The socket. What becomes of the requests under way is unknown.
+    Socket(io::Error),
+}
+
+impl std::fmt::Display for LineError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LineError::OutOfRange { line, lines } => {
+                write!(f, "line {line}: the memory has lines 0 to {}", lines - 1)
+            }
+            LineError::Duplicate(line) => write!(
+                f,
+                "line {line} is to be written twice by one request; write it once, or by two requests"
+            ),
+            LineError::TooMany { lines } => write!(
+                f,
+                "{lines} lines would be under way, at most {LINES_UNDER_WAY_MAX} may; wait until some requests have ended"
+            ),
+            LineError::OutcomeUnknown(lines) => write!(
+                f,
+                "{} may have been written or not: its switch failed, or no majority of servers answered in time; read to find out",
+                named(lines)
+            ),
+            LineError::TimedOut(lines) => write!(
+                f,
+                "{} could not be read in time; `inband status` says which servers and switches run",
+                named(lines)
+            ),
+            LineError::Socket(error) => write!(f, "the socket failed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for LineError {}
+
+/// A few lines by number, many by the first and how many.
+fn named(lines: &[u64]) -> String {
+    match lines {
+        [line] => format!("line {line}"),
+        [first, ..] => format!("{} lines (the first is {first})", lines.len()),
+        [] => "no line".to_owned(),
+    }
+}
+
+/// A request that has ended.
+#[derive(Debug)]
+pub struct Done {
+    /// What `begin_read` or `begin_write` returned.
+    pub request: u64,
+    /// Of a read, the lines in the order in which they were asked for; of a write, none.
+    pub result: Result<Vec<Line>, LineError>,
+}
+
+struct Request {
+    lines: Vec<u64>,
+    /// `None`: a write.
+    read: Option<BTreeMap<u64, Line>>,
+    chunks_left: usize,
+    failed: Vec<u64>,
+}
+
+/// See the module.
+pub struct LineClient {
+    memory: Memory,
+    requests: BTreeMap<u64, Request>,
+    /// Of each ticket: the request, the chunk, and its lines.
+    tickets: HashMap<Ticket, (u64, u64, u16)>,
+    done: VecDeque<Done>,
+    next: u64,
+    lines_under_way: usize,
+}
+
+fn place(line: u64) -> (u64, usize) {
+    let lines = CHUNK_LINES as u64;
+    (line / lines, (line % lines) as usize)
+}
+
+impl LineClient {
+    /// Find the active switch and open a session. Dropping the client closes it.
+    pub fn connect(config: MemoryConfig) -> Result<LineClient, ConnectError> {
+        Ok(LineClient {
+            memory: Memory::connect(config)?,
+            requests: BTreeMap::new(),
+            tickets: HashMap::new(),
+            done: VecDeque::new(),
+            next: 1,
+            lines_under_way: 0,
+        })
+    }
+
+    /// How many lines the memory has.
+    pub fn lines(&self) -> u64 {
+        self.memory.chunks() * CHUNK_LINES as u64
+    }
+
+    /// Read a line.
+    pub fn read(&mut self, line: u64) -> Result<Line, LineError> {
+        let lines = self.read_lines(&[line])?;
+        Ok(lines[0])
+    }
+
+    /// Write a line.
+    pub fn write(&mut self, line: u64, value: &Line) -> Result<(), LineError> {
+        self.write_lines(&[(line, *value)])
+    }
+
+    /// Read lines, in any order and number. They are not read at one moment: each line is a register of its own.
+    pub fn read_lines(&mut self, lines: &[u64]) -> Result<Vec<Line>, LineError> {
+        let request = self.begin_read(lines)?;
+        self.finish(request)
+    }
+
+    /// Write lines, each at most once. They are not written at one moment.
+    pub fn write_lines(&mut self, values: &[(u64, Line)]) -> Result<(), LineError> {
+        let request = self.begin_write(values)?;
+        self.finish(request).map(drop)
+    }
+
+    /// Send a read and return at once. [`LineClient::wait`] says how it ended.
+    pub fn begin_read(&mut self, lines: &[u64]) -> Result<u64, LineError> {
+        self.check(lines)?;
+        let mut chunks = BTreeMap::<u64, u16>::new();
+        for line in lines {
+            let (chunk, at) = place(*line);
+            *chunks.entry(chunk).or_default() |= 1 << at;
+        }
+        let ops = chunks.into_iter();
+        let ops = ops.map(|(chunk, lines)| Op::Read { chunk, lines });
+        Ok(self.begin(lines.to_vec(), Some(BTreeMap::new()), ops.collect()))
+    }
+
+    /// Send a write and return at once. Requests that are under way at the same time take effect in any order.
+    pub fn begin_write(&mut self, values: &[(u64, Line)]) -> Result<u64, LineError> {
+        let lines: Vec<u64> = values.iter().map(|(line, _)| *line).collect();
+        self.check(&lines)?;
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = lines.iter().find(|line| !seen.insert(**line)) {
+            return Err(LineError::Duplicate(*twice));
+        }
+        let mut chunks = BTreeMap::<u64, (u16, Box<Chunk>)>::new();
+        for (line, value) in values {
+            let (chunk, at) = place(*line);
+            let zeros = || (0, Box::new([[0; LINE_LEN_BYTES]; CHUNK_LINES]));
+            let (lines, from) = chunks.entry(chunk).or_insert_with(zeros);
+            *lines |= 1 << at;
+            from[at] = *value;
+        }
+        let op = |(chunk, (lines, from))| Op::Write {
+            chunk,
+            lines,
+            from,
+            sole_writer: false,
+        };
+        Ok(self.begin(lines, None, chunks.into_iter().map(op).collect()))
+    }
+
+    /// The next request that ends, in any order. `None`: no request is under way, or the time has passed; without a timeout
+    /// the request's deadline is the limit.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Done>, LineError> {
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            if let Some(done) = self.done.pop_front() {
+                return Ok(Some(done));
+            }
+            if !self.turn(until)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Requests that have not ended, or that [`LineClient::wait`] has not returned.
+    pub fn under_way(&self) -> usize {
+        self.requests.len() + self.done.len()
+    }
+
+    /// See [`Memory::abandon`].
+    #[doc(hidden)]
+    pub fn abandon(self) {
+        self.memory.abandon();
+    }
+
+    fn check(&self, lines: &[u64]) -> Result<(), LineError> {
+        let count = self.lines();
+        if let Some(line) = lines.iter().find(|line| **line >= count) {
+            return Err(LineError::OutOfRange {
+                line: *line,
+                lines: count,
+            });
+        }
+        let lines = self.lines_under_way + lines.len();
+        match lines <= LINES_UNDER_WAY_MAX {
+            true => Ok(()),
+            false => Err(LineError::TooMany { lines }),
+        }
+    }
+
+    fn begin(&mut self, lines: Vec<u64>, read: Option<BTreeMap<u64, Line>>, ops: Vec<Op>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.lines_under_way += lines.len();
+        let request = Request {
+            lines,
+            read,
+            chunks_left: ops.len(),
+            failed: Vec::new(),
+        };
+        if ops.is_empty() {
+            self.end(number, request);
+            return number;
+        }
+        self.requests.insert(number, request);
+        for op in ops {
+            let (Op::Read { chunk, lines } | Op::Write { chunk, lines, .. }) = &op;
+            let (chunk, lines) = (*chunk, *lines);
+            let ticket = self.memory.submit(op);
+            self.tickets.insert(ticket, (number, chunk, lines));
+        }
+        number
+    }
+
+    /// Wait until something of a request has ended. False: nothing has until then, or nothing is under way.
+    fn turn(&mut self, until: Option<Instant>) -> Result<bool, LineError> {
+        let done = self.memory.wait_done_until(until);
+        let Some((ticket, outcome)) = done.map_err(LineError::Socket)? else {
+            return Ok(false);
+        };
+        let Some((number, chunk, lines)) = self.tickets.remove(&ticket) else {
+            return Ok(true);
+        };
+        let Some(mut request) = self.requests.remove(&number) else {
+            return Ok(true);
+        };
+        let line_at = |at: usize| chunk * CHUNK_LINES as u64 + at as u64;
+        match (outcome, &mut request.read) {
+            (Outcome::Read(values, _), Some(read)) => {
+                read.extend(lines_of(lines).map(|at| (line_at(at), values[at])));
+            }
+            (Outcome::Written, _) => {}
+            _ => request.failed.extend(lines_of(lines).map(line_at)),
+        }
+        request.chunks_left -= 1;
+        match request.chunks_left {
+            0 => self.end(number, request),
+            _ => drop(self.requests.insert(number, request)),
+        }
+        Ok(true)
+    }
+
+    fn end(&mut self, number: u64, mut request: Request) {
+        self.lines_under_way -= request.lines.len();
+        request.failed.sort_unstable();
+        let result = match request.read {
+            None if request.failed.is_empty() => Ok(Vec::new()),
+            None => Err(LineError::OutcomeUnknown(request.failed)),
+            Some(read) if request.failed.is_empty() => {
+                Ok(request.lines.iter().map(|line| read[line]).collect())
+            }
+            Some(_) => Err(LineError::TimedOut(request.failed)),
+        };
+        self.done.push_back(Done {
+            request: number,
+            result,
+        });
+    }
+
+    /// Until this request has ended; others that end meanwhile are kept for [`LineClient::wait`].
+    fn finish(&mut self, number: u64) -> Result<Vec<Line>, LineError> {
+        loop {
+            let ended = self.done.iter().position(|done| done.request == number);
+            if let Some(done) = ended.and_then(|at| self.done.remove(at)) {
+                return done.result;
+            }
+            self.turn(None)?;
+        }
+    }
+}

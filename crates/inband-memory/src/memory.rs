@@ -1,0 +1,422 @@
+//! Replicated memory over UDP, blocking: the client's state machine, a socket, and waiting.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use inband_ground::auth::{Gate, Keys};
+use inband_ground::socket::{wait_readable, HostSocket};
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_host::namespace::enter;
+
+use crate::client::{Client, ClientConfig, Counts, Op, Out, Outcome};
+use crate::epoch::Nanos;
+use crate::lines::{Lines, MemoryError, Transfer};
+use crate::wire::{lines_of, parse};
+use crate::SPACES;
+
+/// How to reach replicated memory.
+#[derive(Debug, Clone)]
+pub struct MemoryConfig {
+    /// The switches, in the same order at every client.
+    pub switches: Vec<SocketAddrV4>,
+    /// The cluster's keys.
+    pub keys: Option<Keys>,
+    /// Where to send from; port 0: any.
+    pub bind: SocketAddrV4,
+    /// Requests under way, at most.
+    pub window: u32,
+    /// Without an answer for so long it looks for another switch.
+    pub suspect_after: Duration,
+    /// A request that is not done by then fails.
+    pub deadline: Duration,
+    /// How long to poll before sleeping.
+    pub spin: Duration,
+    /// The network namespace in which to send.
+    pub namespace: Option<PathBuf>,
+}
+
+impl MemoryConfig {
+    /// The defaults.
+    pub fn new(switches: Vec<SocketAddrV4>) -> MemoryConfig {
+        MemoryConfig {
+            switches,
+            keys: None,
+            bind: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+            window: 256,
+            suspect_after: Duration::from_millis(10),
+            deadline: Duration::from_secs(10),
+            spin: Duration::from_micros(20),
+            namespace: None,
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub enum ConnectError {
+    /// No switch was given.
+    NoSwitches,
+    /// The socket.
+    Io(io::Error),
+    /// No switch is active, or none answers.
+    NoAnswer(Vec<SocketAddrV4>, Duration),
+}
+
+impl std::fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ConnectError::NoSwitches => write!(f, "no switch was given"),
+            ConnectError::Io(error) => write!(f, "cannot open a socket: {error}"),
+            ConnectError::NoAnswer(switches, deadline) => {
+                let switches: Vec<String> = switches.iter().map(ToString::to_string).collect();
+                write!(
+                    f,
+                    "no switch of {} became active within {} ms: does one run, do a majority of servers, and is the key the same?",
+                    switches.join(", "),
+                    deadline.as_millis()
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+impl From<io::Error> for ConnectError {
+    fn from(error: io::Error) -> ConnectError {
+        ConnectError::Io(error)
+    }
+}
+
+/// A socket in the cluster's network, whichever the calling thread is in.
+fn bind(config: &MemoryConfig) -> io::Result<HostSocket> {
+    let Some(namespace) = &config.namespace else {
+        return HostSocket::bind(config.bind);
+    };
+    let bind = || {
+        enter(namespace).map_err(|error| io::Error::other(format!("{error:#}")))?;
+        HostSocket::bind(config.bind)
+    };
+    std::thread::scope(|scope| {
+        let bound = scope.spawn(bind).join();
+        bound.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A connection: lines of replicated memory. One a thread.
+pub struct Memory {
+    socket: HostSocket,
+    gate: Gate,
+    client: Client,
+    out: Out,
+    config: MemoryConfig,
+    started: Instant,
+    /// Outcomes of [`Memory::submit`] that came during a transfer.
+    aside: VecDeque<(u64, Outcome)>,
+    /// Tickets of transfers that failed, which nobody waits for.
+    forgotten: Vec<Range<u64>>,
+    is_abandoned: bool,
+    buffer: Box<[u8; PACKET_LEN_MAX_BYTES + 1]>,
+}
+
+impl Memory {
+    /// Find the active switch and open a session.
+    pub fn connect(config: MemoryConfig) -> Result<Memory, ConnectError> {
+        if config.switches.is_empty() {
+            return Err(ConnectError::NoSwitches);
+        }
+        let socket = bind(&config)?;
+        let started = Instant::now();
+        let client_config = ClientConfig {
+            window: config.window,
+            suspect_after_ns: config.suspect_after.as_nanos() as Nanos,
+            deadline_ns: config.deadline.as_nanos() as Nanos,
+            ..ClientConfig::new(config.switches.len())
+        };
+        let mut out = Out::default();
+        let client = Client::new(client_config, 1, rand::random(), &mut out);
+        let mut memory = Memory {
+            socket,
+            gate: Gate::of::<crate::Memory>(config.keys, SPACES),
+            client,
+            out,
+            config,
+            started,
+            aside: VecDeque::new(),
+            forgotten: Vec::new(),
+            is_abandoned: false,
+            buffer: Box::new([0; PACKET_LEN_MAX_BYTES + 1]),
+        };
+        memory.send();
+        while memory.client.chunks().is_none() {
+            if started.elapsed() > memory.config.deadline {
+                let (switches, deadline) = (memory.config.switches.clone(), memory.config.deadline);
+                return Err(ConnectError::NoAnswer(switches, deadline));
+            }
+            memory.turn()?;
+        }
+        Ok(memory)
+    }
+
+    /// What the client counted.
+    pub fn counts(&self) -> Counts {
+        self.client.counts()
+    }
+
+    /// The switch that it uses, and the epoch in which that is active.
+    pub fn switch(&self) -> Option<(SocketAddrV4, u64)> {
+        let (switch, epoch) = self.client.switch()?;
+        Some((self.config.switches[switch], epoch))
+    }
+
+    /// End without a word to the switches, as a process that is killed does: its sessions stay open there until they are
+    /// idle for too long. For tests of what that leaves behind.
+    #[doc(hidden)]
+    pub fn abandon(mut self) {
+        self.is_abandoned = true;
+    }
+
+    /// Begin a request, for a caller who keeps several under way; [`Memory::take_done`] says how it ended.
+    pub fn submit(&mut self, op: Op) -> u64 {
+        let now = self.now();
+        let ticket = self.client.submit(now, op, &mut self.out);
+        self.send();
+        ticket
+    }
+
+    /// How a request ended, if one has; packets that have arrived are handled first.
+    pub fn take_done(&mut self) -> io::Result<Option<(u64, Outcome)>> {
+        self.receive()?;
+        self.tick();
+        Ok(self.aside.pop_front().or_else(|| self.next_done()))
+    }
+
+    /// Of those that have ended, the next one that somebody waits for.
+    fn next_done(&mut self) -> Option<(u64, Outcome)> {
+        let forgotten = &self.forgotten;
+        std::iter::from_fn(|| self.client.take_done())
+            .find(|(ticket, _)| !forgotten.iter().any(|tickets| tickets.contains(ticket)))
+    }
+
+    /// The next request that ends. `None`: none is under way.
+    pub fn wait_done(&mut self) -> io::Result<Option<(u64, Outcome)>> {
+        match self.aside.pop_front() {
+            Some(done) => Ok(Some(done)),
+            None => self.wait_next(),
+        }
+    }
+
+    /// As [`Memory::wait_done`]; `None` also if none has ended by then.
+    pub fn wait_done_until(
+        &mut self,
+        until: Option<Instant>,
+    ) -> io::Result<Option<(u64, Outcome)>> {
+        let Some(until) = until else {
+            return self.wait_done();
+        };
+        loop {
+            if let Some(done) = self.take_done()? {
+                return Ok(Some(done));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if self.client.outstanding() == 0 || left.is_zero() {
+                return Ok(None);
+            }
+            self.turn_within(left)?;
+        }
+    }
+
+    fn wait_next(&mut self) -> io::Result<Option<(u64, Outcome)>> {
+        loop {
+            if let Some(done) = self.next_done() {
+                return Ok(Some(done));
+            }
+            if self.client.outstanding() == 0 {
+                return Ok(None);
+            }
+            self.turn()?;
+        }
+    }
+
+    fn now(&self) -> Nanos {
+        self.started.elapsed().as_nanos() as Nanos + 1
+    }
+
+    fn send(&mut self) {
+        let (socket, gate, switches) = (&self.socket, &self.gate, &self.config.switches);
+        self.out.drain(|switch, packet| {
+            gate.sign(packet);
+            socket.send(packet, switches[*switch]);
+        });
+    }
+
+    /// Handle the packets that are there. True: there were some.
+    fn receive(&mut self) -> io::Result<bool> {
+        let mut any = false;
+        while let Some((len_bytes, from)) = self.socket.receive(&mut self.buffer)? {
+            any = true;
+            let Some(packet) = self.buffer.get(..len_bytes) else {
+                continue;
+            };
+            let Some(switch) = self.config.switches.iter().position(|at| *at == from) else {
+                continue;
+            };
+            if len_bytes > PACKET_LEN_MAX_BYTES || !self.gate.admits(packet) {
+                continue;
+            }
+            if let Ok((header, value)) = parse(packet) {
+                let now = self.started.elapsed().as_nanos() as Nanos + 1;
+                let out = &mut self.out;
+                self.client.on_packet(now, switch, &header, value, out);
+            }
+        }
+        if any {
+            self.send();
+        }
+        Ok(any)
+    }
+
+    fn tick(&mut self) {
+        let now = self.now();
+        if self.client.due() <= now {
+            self.client.tick(now, &mut self.out);
+            self.send();
+        }
+    }
+
+    /// Wait until something has arrived or is due, and handle it.
+    fn turn(&mut self) -> io::Result<()> {
+        self.turn_within(Duration::from_secs(1))
+    }
+
+    /// The same, but no longer than this.
+    fn turn_within(&mut self, limit: Duration) -> io::Result<()> {
+        let spin_until = self.now() + self.config.spin.min(limit).as_nanos() as Nanos;
+        loop {
+            if self.receive()? {
+                return Ok(());
+            }
+            let now = self.now();
+            if self.client.due() <= now {
+                self.tick();
+                return Ok(());
+            }
+            if now >= spin_until {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        let left_ns = self.client.due().saturating_sub(self.now());
+        wait_readable([self.socket.fd()], Duration::from_nanos(left_ns).min(limit));
+        self.receive()?;
+        self.tick();
+        Ok(())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if !self.is_abandoned {
+            self.client.goodbye(&mut self.out);
+            self.send();
+        }
+    }
+}
+
+impl Lines for Memory {
+    fn chunks(&self) -> u64 {
+        self.client.chunks().expect("connected")
+    }
+
+    fn transfer(&mut self, transfers: &mut [Transfer<'_>]) -> Result<(), MemoryError> {
+        let mut first = None;
+        for transfer in transfers.iter() {
+            let op = match transfer {
+                Transfer::Read { chunk, lines, .. } => Op::Read {
+                    chunk: *chunk,
+                    lines: *lines,
+                },
+                Transfer::Write {
+                    chunk,
+                    lines,
+                    from,
+                    sole_writer,
+                } => Op::Write {
+                    chunk: *chunk,
+                    lines: *lines,
+                    from: Box::new(**from),
+                    sole_writer: *sole_writer,
+                },
+            };
+            if matches!(op, Op::Read { lines: 0, .. } | Op::Write { lines: 0, .. }) {
+                continue; // nothing of it
+            }
+            let ticket = self.submit(op);
+            first.get_or_insert(ticket);
+        }
+        // Tickets are consecutive; those of transfers of no lines are left out.
+        let Some(first) = first else {
+            return Ok(());
+        };
+        let asked: Vec<usize> = (0..transfers.len())
+            .filter(|at| transfers[*at].lines() != 0)
+            .collect();
+        let mut result = Ok(());
+        let mut left = asked.len();
+        while left > 0 {
+            let Ok(done) = self.wait_next() else {
+                self.forgotten.push(first..first + asked.len() as u64);
+                return Err(MemoryError::TimedOut);
+            };
+            let (ticket, outcome) = done.expect("as many as were asked");
+            if ticket < first {
+                self.aside.push_back((ticket, outcome));
+                continue;
+            }
+            left -= 1;
+            let transfer = &mut transfers[asked[(ticket - first) as usize]];
+            let failed = match (outcome, transfer) {
+                (
+                    Outcome::Read(lines, _),
+                    Transfer::Read {
+                        lines: of, into, ..
+                    },
+                ) => {
+                    for n in lines_of(*of) {
+                        into[n] = lines[n];
+                    }
+                    continue;
+                }
+                (Outcome::Written, _) => continue,
+                (Outcome::Unknown, _) => MemoryError::OutcomeUnknown,
+                (Outcome::OutOfRange(chunks), transfer) => MemoryError::OutOfRange {
+                    chunk: transfer.chunk(),
+                    chunks,
+                },
+                (Outcome::TimedOut | Outcome::Read(..), _) => MemoryError::TimedOut,
+            };
+            result = result.and(Err(failed));
+        }
+        result
+    }
+}
+
+impl Transfer<'_> {
+    /// Which chunk.
+    pub fn chunk(&self) -> u64 {
+        match self {
+            Transfer::Read { chunk, .. } | Transfer::Write { chunk, .. } => *chunk,
+        }
+    }
+
+    /// Which of its lines.
+    pub fn lines(&self) -> u16 {
+        match self {
+            Transfer::Read { lines, .. } | Transfer::Write { lines, .. } => *lines,
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Registers as the processes of a switch and a server use them, while packets are handled: memory of this process, or the
+//! mapped maps of XDP programs. Words are atomic; whatever is longer is taken by its sequence, as the shells take it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+use inband_ground::registers::{field, registers, Shared};
+
+use crate::c;
+use crate::lines::{Chunk, CHUNK_LINES, LINE_LEN_BYTES};
+
+/// Bits of a timestamp that count the writes of an epoch; above them is the epoch.
+pub const COUNT_BITS: u32 = c::IB_MEMORY_COUNT_BITS;
+/// Most writes that a block of lines can number in one epoch.
+pub const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+/// The highest epoch.
+pub const EPOCH_MAX: u64 = c::IB_MEMORY_EPOCH_MAX as u64;
+/// The bits of a session that are its number at the switch.
+pub const SESSION_MASK: u64 = c::IB_MEMORY_SESSION_MASK as u64;
+
+/// After so many looks at what is taken, let its holder have the CPU.
+const LOCK_SPINS: u32 = 1_000;
+
+/// Take what a packet program or another thread may hold; nobody holds it long. Returns the odd sequence.
+fn lock(sequence: &AtomicU64) -> u64 {
+    for tries in 1.. {
+        let even = sequence.load(SeqCst);
+        let free = even % 2 == 0;
+        if free
+            && sequence
+                .compare_exchange(even, even + 1, SeqCst, SeqCst)
+                .is_ok()
+        {
+            return even + 1;
+        }
+        if tries % LOCK_SPINS == 0 {
+            std::thread::yield_now();
+        }
+        std::hint::spin_loop();
+    }
+    unreachable!("it tries until it has it")
+}
+
+registers!(
+    /// The one struct of a switch.
+    SwitchWords of c::ib_memory_switch
+);
+registers!(
+    /// The last timestamp of each block of lines.
+    Blocks of c::ib_memory_block
+);
+registers!(
+    /// Clients' sessions.
+    Sessions of c::ib_memory_session
+);
+registers!(
+    /// Requests.
+    Slots of c::ib_memory_slot
+);
+
+/// How much a switch has of what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwitchSizes {
+    /// Chunks of the memory.
+    pub chunks: u64,
+    /// Lines that share a counter of writes: a power of two, at least a chunk's.
+    pub block_lines: u64,
+    /// Most sessions at once.
+    pub sessions: usize,
+    /// Most outstanding requests, of all sessions.
+    pub slots: usize,
+}
+
+impl SwitchSizes {
+    /// How many blocks there are.
+    ///
+    /// # Panics
+    /// If `block_lines` is not a power of two of at least a chunk's lines.
+    pub fn blocks(&self) -> usize {
+        (self.chunks.div_ceil(1 << self.block_shift())) as usize
+    }
+
+    /// A block has two to the power of this chunks.
+    pub(crate) fn block_shift(&self) -> u32 {
+        let chunk_lines = CHUNK_LINES as u64;
+        assert!(
+            self.block_lines.is_power_of_two() && self.block_lines >= chunk_lines,
+            "{} lines of a block are not a power of two of at least {chunk_lines}",
+            self.block_lines
+        );
+        (self.block_lines / chunk_lines).trailing_zeros()
+    }
+}
+
+/// A client's session at a switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Session {
+    /// Its number; 0: free.
+    pub session: u64,
+    /// Its first slot.
+    pub slot_first: u64,
+    /// How many it has, a power of two.
+    pub window: u64,
+    /// Its highest request so far.
+    pub requests: u64,
+}
+
+/// All registers of a switch.
+pub struct SwitchRegisters {
+    pub(crate) switch: SwitchWords,
+    pub(crate) blocks: Blocks,
+    pub(crate) sessions: Sessions,
+    pub(crate) slots: Slots,
+}
+
+impl SwitchRegisters {
+    /// Those of a switch that has just started, in memory of this process.
+    pub fn zeroed(sizes: &SwitchSizes) -> SwitchRegisters {
+        SwitchRegisters {
+            switch: Shared::zeroed(1).into(),
+            blocks: Shared::zeroed(sizes.blocks()).into(),
+            sessions: Shared::zeroed(sizes.sessions).into(),
+            slots: Shared::zeroed(sizes.slots).into(),
+        }
+    }
+
+    /// The epoch that was granted to it; 0: none.
+    pub fn epoch(&self) -> u64 {
+        field!(self.switch, 0, c::ib_memory_switch, epoch).load(SeqCst)
+    }
+
+    /// A majority has granted it this epoch.
+    pub fn set_epoch(&self, epoch: u64) {
+        assert!(epoch <= EPOCH_MAX, "epoch {epoch} is at most {EPOCH_MAX}");
+        field!(self.switch, 0, c::ib_memory_switch, epoch).store(epoch, SeqCst);
+    }
+
+    /// The highest epoch that a server has refused it with.
+    pub fn deposed(&self) -> u64 {
+        field!(self.switch, 0, c::ib_memory_switch, deposed).load(SeqCst)
+    }
+
+    /// There is this epoch: below it the switch is not active.
+    pub fn raise_deposed(&self, epoch: u64) {
+        field!(self.switch, 0, c::ib_memory_switch, deposed).fetch_max(epoch, SeqCst);
+    }
+
+    /// How many sessions it may have.
+    pub fn sessions(&self) -> usize {
+        self.sessions.count()
+    }
+
+    /// How many slots it has.
+    pub fn slots(&self) -> usize {
+        self.slots.count()
+    }
+
+    /// The session of this number.
+    pub fn session(&self, index: usize) -> Session {
+        let word = |at: usize| self.sessions.word(index, at).load(SeqCst);
+        Session {
+            session: word(std::mem::offset_of!(c::ib_memory_session, session)),
+            slot_first: word(std::mem::offset_of!(c::ib_memory_session, slot_first)),
+            window: word(std::mem::offset_of!(c::ib_memory_session, window)),
+            requests: word(std::mem::offset_of!(c::ib_memory_session, requests)),
+        }
+    }
+
+    /// Open a session in a place that is free. Its slots are clear.
+    ///
+    /// # Panics
+    /// If it is not free, the number's low bits are not the index, or it has no such slots.
+    pub fn open_session(&self, index: usize, session: u64, slot_first: u64, window: u64) {
+        assert_eq!(session & SESSION_MASK, index as u64, "of its index");
+        assert!(
+            window.is_power_of_two() && slot_first + window <= self.slots() as u64,
+            "slots {slot_first} and {window} more are not of {}, or not a power of two",
+            self.slots()
+        );
+        assert_eq!(self.session(index).session, 0, "the place is free");
+        field!(self.sessions, index, c::ib_memory_session, slot_first).store(slot_first, SeqCst);
+        field!(self.sessions, index, c::ib_memory_session, window).store(window, SeqCst);
+        field!(self.sessions, index, c::ib_memory_session, requests).store(0, SeqCst);
+        field!(self.sessions, index, c::ib_memory_session, session).store(session, SeqCst);
+    }
+
+    /// Free the session of this number and clear its slots.
+    pub fn close_session(&self, index: usize) {
+        let Session {
+            slot_first, window, ..
+        } = self.session(index);
+        // Before its slots are cleared: packets look for it with the slot taken.
+        field!(self.sessions, index, c::ib_memory_session, session).store(0, SeqCst);
+        for slot in slot_first..slot_first + window {
+            self.clear_slot(slot as usize);
+        }
+    }
+
+    /// Free all sessions and clear all slots.
+    pub fn clear(&self) {
+        for index in 0..self.sessions() {
+            field!(self.sessions, index, c::ib_memory_session, session).store(0, SeqCst);
+        }
+        for index in 0..self.slots() {
+            self.clear_slot(index);
+        }
+    }
+
+    /// Forget whose slot it is, and what for. Timestamps and lines stay: a request overwrites them before it reads them.
+    fn clear_slot(&self, index: usize) {
+        if field!(self.slots, index, c::ib_memory_slot, session).load(SeqCst) == 0 {
+            return;
+        }
+        let sequence = field!(self.slots, index, c::ib_memory_slot, sequence);
+        let odd = lock(sequence);
+        let header = std::mem::offset_of!(c::ib_memory_slot, incoming);
+        for at in (8..header).step_by(8) {
+            self.slots.word(index, at).store(0, Relaxed);
+        }
+        sequence.store(odd + 1, SeqCst);
+    }
+
+    /// The words of a slot, for tests.
+    pub fn slot_words(&self, index: usize) -> Vec<u64> {
+        self.slots.words(index)
+    }
+
+    /// Of the writes of any block, about the highest number in the present epoch; 0 until it is seven eighths of
+    /// [`COUNT_MAX`], where they end.
+    pub fn counts_max(&self) -> u64 {
+        let last = field!(self.switch, 0, c::ib_memory_switch, nearly_used_up).load(SeqCst);
+        match last >> COUNT_BITS == self.epoch() {
+            true => last & COUNT_MAX,
+            false => 0,
+        }
+    }
+
+    /// The last timestamp that a write of this block was given.
+    pub fn block(&self, block: usize) -> u64 {
+        field!(self.blocks, block, c::ib_memory_block, timestamp).load(SeqCst)
+    }
+
+    /// Set a block's last timestamp: for tests, of a block that is not written meanwhile.
+    pub fn restore_block(&self, block: usize, timestamp: u64) {
+        field!(self.blocks, block, c::ib_memory_block, timestamp).store(timestamp, SeqCst);
+    }
+
+    /// Bytes of memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.switch.memory_bytes()
+            + self.blocks.memory_bytes()
+            + self.sessions.memory_bytes()
+            + self.slots.memory_bytes()
+    }
+}
+
+registers!(
+    /// The one struct of a server.
+    ServerWords of c::ib_memory_server
+);
+registers!(
+    /// A server's memory.
+    Chunks of c::ib_memory_chunk
+);
+
+/// All registers of a server.
+pub struct ServerRegisters {
+    pub(crate) server: ServerWords,
+    pub(crate) chunks: Chunks,
+}
+
+impl ServerRegisters {
+    /// Those of a server that has just started, in memory of this process.
+    pub fn zeroed(chunks: usize) -> ServerRegisters {
+        ServerRegisters {
+            server: Shared::zeroed(1).into(),
+            chunks: Shared::zeroed(chunks).into(),
+        }
+    }
+
+    /// It refuses packets of earlier epochs.
+    pub fn epoch(&self) -> u64 {
+        field!(self.server, 0, c::ib_memory_server, epoch).load(SeqCst)
+    }
+
+    /// Refuse packets of epochs below this one. Writes of theirs that have begun are finished when their chunk has been
+    /// taken once after this.
+    pub fn raise_epoch(&self, epoch: u64) {
+        field!(self.server, 0, c::ib_memory_server, epoch).fetch_max(epoch, SeqCst);
+    }
+
+    /// The highest epoch that a switch was granted.
+    pub fn switch_epoch(&self) -> u64 {
+        field!(self.server, 0, c::ib_memory_server, switch_epoch).load(SeqCst)
+    }
+
+    /// A switch was granted this epoch.
+    pub fn raise_switch_epoch(&self, epoch: u64) {
+        field!(self.server, 0, c::ib_memory_server, switch_epoch).fetch_max(epoch, SeqCst);
+    }
+
+    /// Does it answer?
+    pub fn serving(&self) -> bool {
+        field!(self.server, 0, c::ib_memory_server, serving).load(SeqCst) != 0
+    }
+
+    /// From now on it answers, or answers nobody.
+    pub fn set_serving(&self, serving: bool) {
+        field!(self.server, 0, c::ib_memory_server, serving).store(u64::from(serving), SeqCst);
+    }
+
+    /// How many chunks there are.
+    pub fn chunks(&self) -> usize {
+        self.chunks.count()
+    }
+
+    fn timestamp_word(&self, chunk: usize, line: usize) -> &AtomicU64 {
+        let at = std::mem::offset_of!(c::ib_memory_chunk, timestamp);
+        self.chunks.word(chunk, at + line * 8)
+    }
+
+    fn line_words(&self, chunk: usize, line: usize) -> impl Iterator<Item = &AtomicU64> {
+        let at = std::mem::offset_of!(c::ib_memory_chunk, line) + line * LINE_LEN_BYTES;
+        (at..at + LINE_LEN_BYTES)
+            .step_by(8)
+            .map(move |at| self.chunks.word(chunk, at))
+    }
+
+    /// Do something with a chunk that nobody else touches meanwhile.
+    fn with_chunk<R>(&self, chunk: usize, act: impl FnOnce() -> R) -> R {
+        let sequence = field!(self.chunks, chunk, c::ib_memory_chunk, sequence);
+        let odd = lock(sequence);
+        let result = act();
+        sequence.store(odd + 1, SeqCst);
+        result
+    }
+
+    /// A chunk's timestamps and lines, of one moment.
+    pub fn chunk(&self, chunk: usize) -> ([u64; CHUNK_LINES], Chunk) {
+        let mut timestamps = [0; CHUNK_LINES];
+        let mut lines = [[0; LINE_LEN_BYTES]; CHUNK_LINES];
+        self.with_chunk(chunk, || {
+            for n in 0..CHUNK_LINES {
+                timestamps[n] = u64::from_be(self.timestamp_word(chunk, n).load(SeqCst));
+                for (word, bytes) in self.line_words(chunk, n).zip(lines[n].chunks_exact_mut(8)) {
+                    bytes.copy_from_slice(&word.load(SeqCst).to_ne_bytes());
+                }
+            }
+        });
+        (timestamps, lines)
+    }
+
+    /// Set a chunk's timestamps and lines, whatever they were: of a server that answers nobody.
+    pub fn store_chunk(&self, chunk: usize, timestamps: &[u64; CHUNK_LINES], lines: &Chunk) {
+        self.with_chunk(chunk, || {
+            for n in 0..CHUNK_LINES {
+                self.timestamp_word(chunk, n)
+                    .store(timestamps[n].to_be(), SeqCst);
+                for (word, bytes) in self.line_words(chunk, n).zip(lines[n].chunks_exact(8)) {
+                    let bytes = bytes.try_into().expect("eight");
+                    word.store(u64::from_ne_bytes(bytes), SeqCst);
+                }
+            }
+        });
+    }
+
+    /// Bytes of memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.server.memory_bytes() + self.chunks.memory_bytes()
+    }
+}

@@ -1,0 +1,602 @@
+//! The process of a memory server, sans-I/O: it grants epochs, and brings back the memory of a server that has lost it.
+
+use std::collections::BTreeMap;
+
+use crate::c;
+use crate::epoch::{
+    is_switch, majority, next, owner, Nanos, Nodes, Outbox, Promise, EPOCHS, MS, SERVERS_MAX,
+};
+use crate::lines::{Chunk, CHUNK_LINES, LINE_LEN_BYTES};
+use crate::registers::ServerRegisters;
+use crate::wire::{emit, take_read, Header, EPOCH, F_TO_GRANT, GRANT, READ, READ_ANSWER};
+
+/// GRANT is sent again after so long.
+const GRANT_AGAIN_NS: Nanos = 2 * MS;
+/// A refused proposal is made again after up to so long.
+const PROPOSE_AGAIN_NS: Nanos = 3 * MS;
+/// READ is sent again after so long.
+const READ_AGAIN_NS: Nanos = 5 * MS;
+/// Chunks that are read at a time.
+const READS_MAX: usize = 128;
+const LINES_ALL: u16 = c::IB_MEMORY_LINES_ALL as u16;
+
+/// What a server is.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerConfig {
+    /// Its node id, from 1.
+    pub node: u8,
+    /// How many servers there are.
+    pub servers: u8,
+}
+
+/// How a server starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// The memory is new, and so are all its servers.
+    New,
+    /// It has lost its memory, and copies it from a majority.
+    Recover,
+}
+
+/// To whom a server's process sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToWhom<From> {
+    /// A server, by its node id.
+    Server(u8),
+    /// Back to who asked.
+    Asker(From),
+}
+
+/// What a server's process sends.
+pub type Out<From> = Outbox<ToWhom<From>>;
+
+/// The chunk that is being read.
+struct Reading {
+    answered: Nodes,
+    timestamps: [u64; CHUNK_LINES],
+    lines: Box<Chunk>,
+    send_at: Nanos,
+}
+
+enum State {
+    Serving,
+    /// It asks for grants of `epoch`.
+    Fencing {
+        epoch: u64,
+        granted: Nodes,
+        send_at: Nanos,
+    },
+    /// Others refuse whatever is older than `fence`; chunks below `next` have been asked for.
+    Copying {
+        fence: u64,
+        reads: BTreeMap<u64, Reading>,
+        next: u64,
+        copied: u64,
+    },
+}
+
+/// See the module.
+pub struct ServerHost {
+    config: ServerConfig,
+    /// What it has proposed or granted: durable.
+    promised: Promise,
+    /// The last grant, which switch was granted one before it, and which start of the node asked.
+    last_grant: (u64, u64, u64),
+    /// The highest epoch heard of.
+    heard: u64,
+    /// The highest epoch of a switch that a grant to this server told.
+    switch_epoch: u64,
+    state: State,
+    propose_at: Nanos,
+    /// Tells answers to this start's questions from others.
+    nonce: u64,
+    random: u64,
+}
+
+impl ServerHost {
+    /// A process that has just started, with an empty role. `promised`: what it stored last, 0 if nothing; `random`: drawn
+    /// at its start.
+    pub fn new(
+        config: ServerConfig,
+        start: Start,
+        promised: u64,
+        random: u64,
+        registers: &ServerRegisters,
+    ) -> ServerHost {
+        let state = match start {
+            Start::New => {
+                // Packets of a memory that was here before are refused.
+                registers.raise_epoch(promised);
+                registers.set_serving(true);
+                State::Serving
+            }
+            Start::Recover => State::Fencing {
+                epoch: 0,
+                granted: Nodes::default(),
+                send_at: 0,
+            },
+        };
+        ServerHost {
+            config,
+            promised: Promise::new(promised),
+            last_grant: (0, 0, 0),
+            heard: 0,
+            switch_epoch: 0,
+            state,
+            propose_at: 0,
+            nonce: random,
+            random,
+        }
+    }
+
+    /// Does it serve?
+    pub fn is_serving(&self) -> bool {
+        matches!(self.state, State::Serving)
+    }
+
+    /// Chunks that it has copied, while it recovers.
+    pub fn copied(&self) -> Option<u64> {
+        match &self.state {
+            State::Serving => None,
+            State::Fencing { .. } => Some(0),
+            State::Copying { copied, .. } => Some(*copied),
+        }
+    }
+
+    /// The highest epoch that it has proposed or granted.
+    pub fn promised(&self) -> u64 {
+        self.promised.used()
+    }
+
+    /// A packet that the role hands on. `from`: how to answer it.
+    pub fn on_packet<From>(
+        &mut self,
+        now: Nanos,
+        from: From,
+        header: &Header,
+        value: &[u8],
+        registers: &ServerRegisters,
+        out: &mut Out<From>,
+    ) {
+        match header.kind {
+            GRANT => self.on_grant(from, header, registers, out),
+            EPOCH if header.flags & F_TO_GRANT != 0 => self.on_granted(now, header),
+            // A READ was refused.
+            EPOCH => self.heard = self.heard.max(header.epoch),
+            READ_ANSWER => self.on_read(header, value, registers),
+            _ => {}
+        }
+        self.tick(now, registers, out);
+    }
+
+    /// Somebody wants an epoch.
+    fn on_grant<From>(
+        &mut self,
+        from: From,
+        header: &Header,
+        registers: &ServerRegisters,
+        out: &mut Out<From>,
+    ) {
+        let is_valid = u16::from(owner(header.epoch)) == header.node && header.epoch < EPOCHS;
+        if !self.is_serving() || !is_valid {
+            return;
+        }
+        let mut answer = Header {
+            kind: EPOCH,
+            flags: F_TO_GRANT,
+            node: self.config.node.into(),
+            ..*header
+        };
+        let (last, before, asker) = self.last_grant;
+        if header.epoch == last && header.session == asker {
+            answer.timestamp = before;
+        } else {
+            answer.timestamp = registers.switch_epoch();
+            if header.epoch > self.promised.used() && header.epoch >= registers.epoch() {
+                self.promised.raise(header.epoch, out);
+                self.last_grant = (header.epoch, answer.timestamp, header.session);
+                registers.raise_epoch(header.epoch);
+                if is_switch(header.epoch) {
+                    registers.raise_switch_epoch(header.epoch);
+                }
+            } else {
+                answer.epoch = registers.epoch().max(self.promised.used());
+                if answer.epoch == header.epoch {
+                    // Another start of this node has it: it is not to be taken for a grant.
+                    answer.epoch = next(header.epoch, self.config.node).unwrap_or(EPOCHS);
+                }
+            }
+        }
+        emit(&answer, &[], out.packet(ToWhom::Asker(from)));
+    }
+
+    fn on_granted(&mut self, now: Nanos, header: &Header) {
+        if header.session != self.nonce {
+            return; // it answers an earlier start
+        }
+        self.heard = self.heard.max(header.epoch);
+        let State::Fencing { epoch, granted, .. } = &mut self.state else {
+            return;
+        };
+        if header.epoch > *epoch {
+            *epoch = 0; // refused
+            self.propose_at = now + self.random % PROPOSE_AGAIN_NS;
+            self.random = self
+                .random
+                .rotate_left(7)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        } else if header.epoch == *epoch && *epoch != 0 {
+            if header.node != u16::from(self.config.node) {
+                granted.add(header.node);
+            }
+            self.switch_epoch = self.switch_epoch.max(header.timestamp);
+            if granted.count() >= majority(self.config.servers) {
+                self.state = State::Copying {
+                    fence: *epoch,
+                    reads: BTreeMap::new(),
+                    next: 0,
+                    copied: 0,
+                };
+            }
+        }
+    }
+
+    fn on_read(&mut self, header: &Header, value: &[u8], registers: &ServerRegisters) {
+        let State::Copying {
+            fence,
+            reads,
+            copied,
+            ..
+        } = &mut self.state
+        else {
+            return;
+        };
+        let is_of_this = header.request == self.nonce && header.epoch >= *fence;
+        let node = header.node;
+        let is_other =
+            node != u16::from(self.config.node) && node <= u16::from(SERVERS_MAX) && node > 0;
+        if !is_of_this || !is_other || header.lines != u32::from(LINES_ALL) {
+            return;
+        }
+        self.heard = self.heard.max(header.epoch);
+        let Some(reading) = reads.get_mut(&header.chunk) else {
+            return;
+        };
+        if reading.answered.has(node as u8) {
+            return;
+        }
+        let (mut timestamps, mut lines) = ([0; CHUNK_LINES], [[0; LINE_LEN_BYTES]; CHUNK_LINES]);
+        if !take_read(header, value, &mut timestamps, &mut lines) {
+            return;
+        }
+        for n in 0..CHUNK_LINES {
+            if timestamps[n] > reading.timestamps[n] {
+                reading.timestamps[n] = timestamps[n];
+                reading.lines[n] = lines[n];
+            }
+        }
+        reading.answered.add(node);
+        if reading.answered.count() >= majority(self.config.servers) {
+            let read = reads.remove(&header.chunk).expect("it was there");
+            registers.store_chunk(header.chunk as usize, &read.timestamps, &read.lines);
+            *copied += 1;
+        }
+    }
+
+    /// Time goes on. Call it again at [`ServerHost::due`] at the latest.
+    pub fn tick<From>(&mut self, now: Nanos, registers: &ServerRegisters, out: &mut Out<From>) {
+        match &mut self.state {
+            State::Serving => self.promised.prepare(out),
+            State::Fencing { .. } => self.fence(now, out),
+            State::Copying {
+                copied,
+                reads,
+                fence,
+                ..
+            } => {
+                if *copied == registers.chunks() as u64 && reads.is_empty() {
+                    registers.raise_epoch(self.heard.max(*fence));
+                    registers.raise_switch_epoch(self.switch_epoch);
+                    registers.set_serving(true);
+                    self.state = State::Serving;
+                } else {
+                    self.copy(now, registers.chunks() as u64, out);
+                }
+            }
+        }
+    }
+
+    fn fence<From>(&mut self, now: Nanos, out: &mut Out<From>) {
+        let (node, above) = (self.config.node, self.promised.used().max(self.heard));
+        let nonce = self.nonce;
+        let State::Fencing {
+            epoch,
+            granted,
+            send_at,
+        } = &mut self.state
+        else {
+            return;
+        };
+        if *epoch == 0 {
+            let Some(proposed) = next(above, node).filter(|_| now >= self.propose_at) else {
+                return;
+            };
+            (*epoch, *granted, *send_at) = (proposed, Nodes::default(), now);
+            self.promised.raise(proposed, out);
+        }
+        if now < *send_at {
+            return;
+        }
+        *send_at = now + GRANT_AGAIN_NS;
+        let grant = Header {
+            kind: GRANT,
+            node: node.into(),
+            epoch: *epoch,
+            session: nonce,
+            ..Header::default()
+        };
+        for server in (1..=self.config.servers).filter(|s| *s != node && !granted.has(*s)) {
+            emit(&grant, &[], out.packet(ToWhom::Server(server)));
+        }
+    }
+
+    fn copy<From>(&mut self, now: Nanos, chunks: u64, out: &mut Out<From>) {
+        let (node, servers, heard, nonce) = (
+            self.config.node,
+            self.config.servers,
+            self.heard,
+            self.nonce,
+        );
+        let State::Copying {
+            fence, reads, next, ..
+        } = &mut self.state
+        else {
+            return;
+        };
+        while reads.len() < READS_MAX && *next < chunks {
+            let reading = Reading {
+                answered: Nodes::default(),
+                timestamps: [0; CHUNK_LINES],
+                lines: Box::new([[0; LINE_LEN_BYTES]; CHUNK_LINES]),
+                send_at: now,
+            };
+            reads.insert(*next, reading);
+            *next += 1;
+        }
+        for (chunk, reading) in reads
+            .iter_mut()
+            .filter(|(_, reading)| now >= reading.send_at)
+        {
+            reading.send_at = now + READ_AGAIN_NS;
+            let read = Header {
+                kind: READ,
+                node: node.into(),
+                epoch: heard.max(*fence),
+                request: nonce,
+                chunk: *chunk,
+                lines: LINES_ALL.into(),
+                ..Header::default()
+            };
+            for server in (1..=servers).filter(|s| *s != node && !reading.answered.has(*s)) {
+                emit(&read, &[], out.packet(ToWhom::Server(server)));
+            }
+        }
+    }
+
+    /// When [`ServerHost::tick`] is due.
+    pub fn due(&self, now: Nanos) -> Nanos {
+        match &self.state {
+            State::Serving => Nanos::MAX,
+            State::Fencing { epoch: 0, .. } => self.propose_at.max(now + MS),
+            State::Fencing { send_at, .. } => (*send_at).max(now),
+            State::Copying { .. } => now + MS,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::parse;
+
+    type Sent = Vec<(ToWhom<u32>, Header)>;
+
+    struct Server {
+        host: ServerHost,
+        registers: ServerRegisters,
+        out: Out<u32>,
+    }
+
+    fn server(start: Start, promised: u64) -> Server {
+        let registers = ServerRegisters::zeroed(2);
+        let config = ServerConfig {
+            node: 1,
+            servers: 3,
+        };
+        Server {
+            host: ServerHost::new(config, start, promised, 9, &registers),
+            registers,
+            out: Out::default(),
+        }
+    }
+
+    impl Server {
+        fn sent(&mut self) -> Sent {
+            let mut sent = Vec::new();
+            self.out
+                .drain(|to, packet| sent.push((*to, parse(packet).unwrap().0)));
+            sent
+        }
+
+        fn gets(&mut self, now: Nanos, header: Header, value: &[u8]) -> Sent {
+            let mut packet = Vec::new();
+            emit(&header, value, &mut packet);
+            let (header, value) = parse(&packet).unwrap();
+            let Server {
+                host,
+                registers,
+                out,
+            } = self;
+            host.on_packet(now, 77, &header, value, registers, out);
+            self.sent()
+        }
+
+        fn tick(&mut self, now: Nanos) -> Sent {
+            self.host.tick(now, &self.registers, &mut self.out);
+            self.sent()
+        }
+    }
+
+    fn grant(epoch: u64) -> Header {
+        Header {
+            kind: GRANT,
+            node: owner(epoch).into(),
+            epoch,
+            ..Header::default()
+        }
+    }
+
+    fn answered(sent: &Sent) -> (u64, u64) {
+        assert_eq!(sent.len(), 1);
+        let (to, header) = &sent[0];
+        assert_eq!(
+            (*to, header.kind, header.flags),
+            (ToWhom::Asker(77), EPOCH, F_TO_GRANT)
+        );
+        (header.epoch, header.timestamp)
+    }
+
+    #[test]
+    fn an_epoch_is_promised_once_and_before_it_is_granted() {
+        let mut server = server(Start::New, 0);
+        let (a, b) = (32 + 16, 64 + 17);
+        assert_eq!(answered(&server.gets(MS, grant(a), &[])), (a, 0));
+        assert!(server.out.promise.take() >= Some(a));
+        assert_eq!(
+            answered(&server.gets(MS, grant(a), &[])),
+            (a, 0),
+            "it came twice"
+        );
+        assert_eq!(server.out.promise.take(), None);
+        assert_eq!(answered(&server.gets(MS, grant(b), &[])), (b, a));
+        assert_eq!(answered(&server.gets(MS, grant(a), &[])), (b, b), "refused");
+        assert_eq!(
+            (server.registers.epoch(), server.registers.switch_epoch()),
+            (b, b)
+        );
+        let forged = Header {
+            node: 18,
+            ..grant(96 + 17)
+        };
+        assert!(server.gets(MS, forged, &[]).is_empty(), "of somebody else");
+    }
+
+    #[test]
+    fn a_promise_outlives_the_memory() {
+        let mut server = server(Start::New, 64 + 17);
+        assert_eq!(answered(&server.gets(MS, grant(64 + 16), &[])).0, 64 + 17);
+        assert_eq!(
+            server.registers.epoch(),
+            64 + 17,
+            "whatever is older is refused"
+        );
+    }
+
+    #[test]
+    fn an_epoch_is_granted_to_one_start_of_a_node() {
+        let mut server = server(Start::New, 0);
+        let of = |start| Header {
+            session: start,
+            ..grant(32 + 16)
+        };
+        assert_eq!(answered(&server.gets(MS, of(1), &[])).0, 32 + 16);
+        let refused = answered(&server.gets(MS, of(2), &[])).0;
+        assert!(refused > 32 + 16 && !is_switch(refused), "{refused}");
+        assert_eq!(answered(&server.gets(MS, of(1), &[])).0, 32 + 16);
+    }
+
+    fn read_answer(node: u16, request: &Header, epoch: u64, timestamp: u64) -> (Header, Vec<u8>) {
+        let mut value = Vec::new();
+        (0..CHUNK_LINES).for_each(|_| value.extend_from_slice(&timestamp.to_be_bytes()));
+        value.resize(value.len() + CHUNK_LINES * LINE_LEN_BYTES, timestamp as u8);
+        let header = Header {
+            kind: READ_ANSWER,
+            node,
+            epoch,
+            ..*request
+        };
+        (header, value)
+    }
+
+    #[test]
+    fn an_empty_server_copies_from_a_majority_behind_a_fence() {
+        let mut server = server(Start::Recover, 32 * 9 + 1);
+        let asked = server.tick(MS);
+        let fence = 32 * 10 + 1;
+        let to: Vec<_> = asked
+            .iter()
+            .map(|(to, header)| (*to, header.kind, header.epoch))
+            .collect();
+        assert_eq!(
+            to,
+            [
+                (ToWhom::Server(2), GRANT, fence),
+                (ToWhom::Server(3), GRANT, fence)
+            ]
+        );
+        assert!(
+            server.gets(MS, grant(32 * 20 + 16), &[]).is_empty(),
+            "it grants nothing"
+        );
+        let granted = |node| Header {
+            kind: EPOCH,
+            flags: F_TO_GRANT,
+            node,
+            session: 9,
+            timestamp: 32 * 4 + 16,
+            ..grant(fence)
+        };
+        assert!(server.gets(MS, granted(2), &[]).is_empty());
+        assert!(
+            server.gets(MS, granted(2), &[]).is_empty(),
+            "the same one again"
+        );
+        let reads = server.gets(MS, granted(3), &[]);
+        assert_eq!(reads.len(), 4, "two chunks of two servers: {reads:?}");
+        assert!(reads
+            .iter()
+            .all(|(_, h)| h.kind == READ && h.epoch == fence));
+        // Another switch became active meanwhile: it goes on in that epoch.
+        let refused = Header {
+            kind: EPOCH,
+            node: 2,
+            epoch: fence + 50,
+            ..Header::default()
+        };
+        server.gets(2 * MS, refused, &[]);
+        assert!(server
+            .tick(20 * MS)
+            .iter()
+            .all(|(_, h)| h.epoch == fence + 50));
+        for chunk in 0..2 {
+            let request = reads.iter().find(|(_, h)| h.chunk == chunk).unwrap().1;
+            let (old, value) = read_answer(2, &request, fence - 32, 9);
+            server.gets(20 * MS, old, &value);
+            let (header, value) = read_answer(2, &request, fence, 5);
+            server.gets(20 * MS, header, &value);
+            server.gets(20 * MS, header, &value);
+            assert!(
+                !server.host.is_serving(),
+                "one server is no majority of others"
+            );
+            let (header, value) = read_answer(3, &request, fence + 50, 7 + chunk);
+            server.gets(20 * MS, header, &value);
+        }
+        server.tick(21 * MS);
+        assert!(server.host.is_serving() && server.registers.serving());
+        assert_eq!(server.registers.chunk(1).0, [8; CHUNK_LINES]);
+        assert_eq!(server.registers.chunk(0).1[3], [7; LINE_LEN_BYTES]);
+        assert_eq!(server.registers.epoch(), fence + 50);
+        assert_eq!(server.registers.switch_epoch(), 32 * 4 + 16);
+    }
+}

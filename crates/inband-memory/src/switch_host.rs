@@ -1,0 +1,684 @@
+//! The process of a switch, sans-I/O: it gives out sessions, and makes its role active with an epoch that a majority of
+//! servers has granted.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+
+use crate::epoch::{
+    is_switch, majority, next, owner, Nanos, Nodes, Outbox, Promise, MS, SERVERS_MAX,
+};
+use crate::registers::{SwitchRegisters, COUNT_MAX, SESSION_MASK};
+use crate::wire::{
+    emit, Header, EPOCH, F_ACTIVATE, F_NOT_ACTIVE, F_TO_GRANT, GRANT, HELLO, WELCOME,
+};
+
+/// How often the process looks at its role's registers.
+pub const POLL_NS: Nanos = MS;
+/// GRANT is sent again after so long.
+const GRANT_AGAIN_NS: Nanos = 2 * MS;
+/// Shortest time between two activations. It doubles, up to the second, while they follow each other within the third: clients that
+/// reach different switches only must not use up the epochs.
+const ACTIVATION_GAP_NS: Nanos = 20 * MS;
+const ACTIVATION_GAP_MAX_NS: Nanos = 2_000 * MS;
+const ACTIVATION_QUIET_NS: Nanos = 10_000 * MS;
+/// The process asks for grants as long as a client wished it within this time.
+const WISH_LASTS_NS: Nanos = 200 * MS;
+/// A refused proposal is made again after up to so long, so that two proposers do not refuse each other forever.
+const PROPOSE_AGAIN_NS: Nanos = 3 * MS;
+/// A session that no request uses for so long is closed.
+const SESSION_IDLE_NS: Nanos = 60_000 * MS;
+/// If there is no room for another, one that was not used for so long is closed.
+const SESSION_IDLE_MIN_NS: Nanos = 2_000 * MS;
+/// There is no room if a session would get fewer slots than this, or than it asks for.
+const WINDOW_MIN: u64 = 16;
+/// How often sessions and counts are looked at.
+const SURVEY_NS: Nanos = 1_000 * MS;
+/// A block's count from which on a new epoch is needed.
+const COUNT_HIGH: u64 = COUNT_MAX / 8 * 7;
+const SESSION_BITS: u32 = SESSION_MASK.count_ones();
+/// Slots of a session, if its client asks for more.
+pub const WINDOW_MAX: u32 = 16_384;
+
+/// What a switch is.
+#[derive(Debug, Clone, Copy)]
+pub struct SwitchConfig {
+    /// Its node id, 16 to 31.
+    pub node: u8,
+    /// How many servers there are.
+    pub servers: u8,
+    /// Chunks of the memory, which clients are told.
+    pub chunks: u64,
+}
+
+/// To whom a switch's process sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToWhom {
+    /// A server, by its node id.
+    Server(u8),
+    /// A client.
+    Client(SocketAddrV4),
+}
+
+/// What a switch's process sends.
+pub type Out = Outbox<ToWhom>;
+
+struct Session {
+    session: u64,
+    /// The HELLO that it was given to.
+    asked: u64,
+    slot_first: u64,
+    window: u64,
+    requests: u64,
+    used_at: Nanos,
+}
+
+struct Proposal {
+    epoch: u64,
+    granted: Nodes,
+    /// No other switch has been granted an epoch since this one was active.
+    nobody_between: bool,
+    send_at: Nanos,
+}
+
+/// See the module.
+pub struct SwitchHost {
+    config: SwitchConfig,
+    /// Of this start: an epoch is granted to it, and to no other start of the node.
+    incarnation: u64,
+    /// What it has proposed: durable.
+    promised: Promise,
+    /// The highest epoch heard of, of anybody and of another switch.
+    heard: u64,
+    heard_of_switch: u64,
+    /// In which it was active last, with the sessions that it has; 0: none.
+    own: u64,
+    /// By server: an epoch of an own proposal that was given up, before which it had granted no other switch one since `own`.
+    given_up: [u64; SERVERS_MAX as usize + 1],
+    proposal: Option<Proposal>,
+    wished_at: Option<Nanos>,
+    propose_at: Nanos,
+    counts_used_up: bool,
+    sessions: BTreeMap<u64, Session>,
+    random: u64,
+    survey_at: Nanos,
+    activations: u64,
+    activated_at: Nanos,
+    gap_ns: Nanos,
+}
+
+impl SwitchHost {
+    /// A process that has just started, with a role that knows nothing. `promised`: what it stored last, 0 if nothing;
+    /// `random`: drawn at its start.
+    pub fn new(config: SwitchConfig, promised: u64, random: u64) -> SwitchHost {
+        SwitchHost {
+            config,
+            incarnation: random | 1,
+            promised: Promise::new(promised),
+            heard: 0,
+            heard_of_switch: 0,
+            own: 0,
+            given_up: [0; SERVERS_MAX as usize + 1],
+            proposal: None,
+            wished_at: None,
+            propose_at: 0,
+            counts_used_up: false,
+            sessions: BTreeMap::new(),
+            random: random | 1,
+            survey_at: 0,
+            activations: 0,
+            activated_at: 0,
+            gap_ns: ACTIVATION_GAP_NS,
+        }
+    }
+
+    /// Sessions that are open.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How often it became active.
+    pub fn activations(&self) -> u64 {
+        self.activations
+    }
+
+    /// The epoch that it asks servers for.
+    pub fn proposes(&self) -> Option<u64> {
+        self.proposal.as_ref().map(|proposal| proposal.epoch)
+    }
+
+    /// Does it serve clients? Its role may not have noticed yet that another switch is active.
+    pub fn is_active(&self, registers: &SwitchRegisters) -> bool {
+        let epoch = registers.epoch();
+        epoch != 0 && epoch >= registers.deposed().max(self.heard_of_switch)
+    }
+
+    fn hear(&mut self, epoch: u64) {
+        self.heard = self.heard.max(epoch);
+        if is_switch(epoch) && owner(epoch) != self.config.node {
+            self.heard_of_switch = self.heard_of_switch.max(epoch);
+        }
+    }
+
+    /// A packet that the role hands on.
+    pub fn on_packet(
+        &mut self,
+        now: Nanos,
+        from: SocketAddrV4,
+        header: &Header,
+        registers: &SwitchRegisters,
+        out: &mut Out,
+    ) {
+        match header.kind {
+            HELLO => self.on_hello(now, from, header, registers, out),
+            EPOCH if header.flags & F_TO_GRANT != 0 => self.on_grant(now, header, registers),
+            _ => {}
+        }
+        self.tick(now, registers, out);
+    }
+
+    fn on_hello(
+        &mut self,
+        now: Nanos,
+        from: SocketAddrV4,
+        header: &Header,
+        registers: &SwitchRegisters,
+        out: &mut Out,
+    ) {
+        let knows_later = self.heard_of_switch.max(registers.epoch()) > header.epoch;
+        self.hear(header.epoch);
+        let is_active = self.is_active(registers);
+        if header.flags & F_ACTIVATE != 0 && !is_active && !knows_later {
+            self.wished_at = Some(now);
+        }
+        let mut answer = Header {
+            kind: WELCOME,
+            flags: F_NOT_ACTIVE,
+            node: self.config.node.into(),
+            epoch: self.heard_of_switch.max(registers.epoch()),
+            request: header.request,
+            chunk: self.config.chunks,
+            ..Header::default()
+        };
+        // Without a window it wants none in its stead.
+        if header.session != 0 {
+            self.close(header.session, registers);
+        }
+        if is_active {
+            answer.flags = 0;
+            answer.epoch = registers.epoch();
+            if header.slot > 0 {
+                let opened = self.open(now, header, registers);
+                (answer.session, answer.slot) = opened.unwrap_or_default();
+            }
+        }
+        emit(&answer, &[], out.packet(ToWhom::Client(from)));
+    }
+
+    /// The session of a HELLO, and its window; the same if it comes again. `None`: there is no room.
+    fn open(
+        &mut self,
+        now: Nanos,
+        hello: &Header,
+        registers: &SwitchRegisters,
+    ) -> Option<(u64, u32)> {
+        let mut sessions = self.sessions.values();
+        if let Some(open) = sessions.find(|session| session.asked == hello.request) {
+            return Some((open.session, open.window as u32));
+        }
+        let wanted = 1 << hello.slot.min(WINDOW_MAX).ilog2();
+        let mut room = self.room(wanted, registers);
+        if room.is_none() {
+            self.survey(now, registers);
+            let idle = self.sessions.values().min_by_key(|session| session.used_at);
+            let idle = idle.filter(|session| now >= session.used_at + SESSION_IDLE_MIN_NS);
+            if let Some(session) = idle.map(|session| session.session) {
+                self.close(session, registers);
+                room = self.room(wanted, registers);
+            }
+        }
+        let (at, slot_first, window) = room?;
+        let session = self.draw() << SESSION_BITS | at;
+        registers.open_session(at as usize, session, slot_first, window);
+        let open = Session {
+            session,
+            asked: hello.request,
+            slot_first,
+            window,
+            requests: 0,
+            used_at: now,
+        };
+        self.sessions.insert(at, open);
+        Some((session, window as u32))
+    }
+
+    /// A free place, and free slots.
+    fn room(&self, wanted: u64, registers: &SwitchRegisters) -> Option<(u64, u64, u64)> {
+        let places = registers.sessions() as u64;
+        let at = (0..places).find(|at| !self.sessions.contains_key(at))?;
+        let free = self.free_slots(wanted, registers.slots() as u64);
+        let (first, window) = free.filter(|(_, window)| *window >= wanted.min(WINDOW_MIN))?;
+        Some((at, first, window))
+    }
+
+    /// 48 random bits that are not all 0 (splitmix64).
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) >> 16 | 1
+    }
+
+    /// A free range of slots: of the size wanted, or the largest power of two below it that is free.
+    fn free_slots(&self, wanted: u64, slots: u64) -> Option<(u64, u64)> {
+        let mut taken: Vec<(u64, u64)> = self
+            .sessions
+            .values()
+            .map(|s| (s.slot_first, s.window))
+            .collect();
+        taken.sort_unstable();
+        taken.push((slots, 0));
+        let mut best: Option<(u64, u64)> = None;
+        let mut free_from = 0;
+        for (first, window) in taken {
+            let free = first - free_from;
+            if free > 0 {
+                let fits = wanted.min(1 << free.ilog2());
+                if best.is_none_or(|(_, size)| fits > size) {
+                    best = Some((free_from, fits));
+                }
+            }
+            free_from = first + window;
+        }
+        best
+    }
+
+    fn close(&mut self, session: u64, registers: &SwitchRegisters) {
+        let at = session & SESSION_MASK;
+        if self
+            .sessions
+            .get(&at)
+            .is_some_and(|open| open.session == session)
+        {
+            registers.close_session(at as usize);
+            self.sessions.remove(&at);
+        }
+    }
+
+    /// A server has granted an epoch, or says that it has promised a higher one.
+    fn on_grant(&mut self, now: Nanos, header: &Header, registers: &SwitchRegisters) {
+        let (epoch, before) = (header.epoch, header.timestamp);
+        let Some(given_up) = self.given_up.get_mut(usize::from(header.node)) else {
+            return;
+        };
+        let is_server = (1..=u16::from(self.config.servers)).contains(&header.node);
+        if !is_server || header.session != self.incarnation {
+            return;
+        }
+        let nobody_before = before <= self.own || before == *given_up;
+        if owner(epoch) == self.config.node && nobody_before && epoch > *given_up {
+            *given_up = epoch;
+        }
+        self.hear(epoch);
+        let Some(proposal) = &mut self.proposal else {
+            return;
+        };
+        if epoch == proposal.epoch {
+            if !proposal.granted.has(header.node as u8) {
+                proposal.granted.add(header.node);
+                proposal.nobody_between &= nobody_before;
+            }
+            if proposal.granted.count() >= majority(self.config.servers) {
+                self.activate(now, registers);
+            }
+        } else if epoch > proposal.epoch {
+            self.proposal = None;
+            self.propose_at = now + self.draw() % PROPOSE_AGAIN_NS;
+            if is_switch(epoch) && owner(epoch) != self.config.node {
+                self.wished_at = None; // another switch is at it
+            }
+        }
+    }
+
+    fn activate(&mut self, now: Nanos, registers: &SwitchRegisters) {
+        let Some(proposal) = self.proposal.take() else {
+            return;
+        };
+        let goes_on = self.own != 0 && proposal.nobody_between;
+        if !goes_on {
+            registers.set_epoch(0);
+            registers.clear();
+            self.sessions.clear();
+        }
+        self.counts_used_up = false; // they begin anew with the epoch
+        registers.set_epoch(proposal.epoch);
+        self.own = proposal.epoch;
+        self.wished_at = None;
+        self.gap_ns = match now < self.activated_at + ACTIVATION_QUIET_NS && self.activations > 0 {
+            true => (2 * self.gap_ns).min(ACTIVATION_GAP_MAX_NS),
+            false => ACTIVATION_GAP_NS,
+        };
+        self.activated_at = now;
+        self.propose_at = now + self.gap_ns;
+        self.activations += 1;
+    }
+
+    /// Time goes on. Call it again at [`SwitchHost::due`] at the latest.
+    pub fn tick(&mut self, now: Nanos, registers: &SwitchRegisters, out: &mut Out) {
+        let epoch = registers.epoch();
+        let deposed = registers.deposed();
+        self.hear(deposed);
+        if now >= self.survey_at {
+            self.survey_at = now + SURVEY_NS;
+            self.survey(now, registers);
+        }
+        let is_deposed_by_server = epoch != 0 && deposed > epoch && !is_switch(deposed);
+        if (is_deposed_by_server && self.heard_of_switch <= epoch) || self.counts_used_up {
+            self.wished_at = Some(now);
+        }
+        let is_wished = self.wished_at.is_some_and(|at| now < at + WISH_LASTS_NS);
+        if !is_wished {
+            self.promised.prepare(out);
+            return;
+        }
+        if self.proposal.is_none() && now >= self.propose_at {
+            self.propose(now, out);
+        }
+        self.ask(now, out);
+    }
+
+    fn propose(&mut self, now: Nanos, out: &mut Out) {
+        let above = self.promised.used().max(self.heard).max(self.own);
+        let Some(epoch) = next(above, self.config.node) else {
+            return;
+        };
+        self.promised.raise(epoch, out);
+        self.proposal = Some(Proposal {
+            epoch,
+            granted: Nodes::default(),
+            nobody_between: true,
+            send_at: now,
+        });
+    }
+
+    fn ask(&mut self, now: Nanos, out: &mut Out) {
+        let Some(proposal) = self.proposal.as_mut().filter(|p| now >= p.send_at) else {
+            return;
+        };
+        proposal.send_at = now + GRANT_AGAIN_NS;
+        let grant = Header {
+            kind: GRANT,
+            node: self.config.node.into(),
+            epoch: proposal.epoch,
+            session: self.incarnation,
+            ..Header::default()
+        };
+        for server in (1..=self.config.servers).filter(|s| !proposal.granted.has(*s)) {
+            emit(&grant, &[], out.packet(ToWhom::Server(server)));
+        }
+    }
+
+    fn survey(&mut self, now: Nanos, registers: &SwitchRegisters) {
+        for session in self.sessions.values_mut() {
+            let requests = registers
+                .session((session.session & SESSION_MASK) as usize)
+                .requests;
+            if requests != session.requests {
+                (session.requests, session.used_at) = (requests, now);
+            }
+        }
+        let idle = |session: &&Session| now >= session.used_at + SESSION_IDLE_NS;
+        let closing: Vec<u64> = self
+            .sessions
+            .values()
+            .filter(idle)
+            .map(|s| s.session)
+            .collect();
+        closing
+            .into_iter()
+            .for_each(|session| self.close(session, registers));
+        if registers.epoch() != 0 && registers.counts_max() >= COUNT_HIGH {
+            self.counts_used_up = true;
+        }
+    }
+
+    /// When [`SwitchHost::tick`] is due.
+    pub fn due(&self, now: Nanos) -> Nanos {
+        now + POLL_NS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::registers::SwitchSizes;
+    use crate::wire::parse;
+
+    const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
+
+    struct Switch {
+        host: SwitchHost,
+        registers: SwitchRegisters,
+        out: Out,
+    }
+
+    fn switch(promised: u64) -> Switch {
+        let config = SwitchConfig {
+            node: 16,
+            servers: 3,
+            chunks: 4,
+        };
+        let sizes = SwitchSizes {
+            chunks: 4,
+            block_lines: 16,
+            sessions: 2,
+            slots: 8,
+        };
+        Switch {
+            host: SwitchHost::new(config, promised, 7),
+            registers: SwitchRegisters::zeroed(&sizes),
+            out: Out::default(),
+        }
+    }
+
+    impl Switch {
+        fn gets(&mut self, now: Nanos, header: Header) -> Vec<(ToWhom, Header)> {
+            let Switch {
+                host,
+                registers,
+                out,
+            } = self;
+            host.on_packet(now, CLIENT, &header, registers, out);
+            self.sent()
+        }
+
+        fn sent(&mut self) -> Vec<(ToWhom, Header)> {
+            let mut sent = Vec::new();
+            self.out
+                .drain(|to, packet| sent.push((*to, parse(packet).unwrap().0)));
+            sent
+        }
+
+        fn hello(&mut self, now: Nanos, request: u64, session: u64) -> Header {
+            let hello = Header {
+                kind: HELLO,
+                request,
+                session,
+                slot: 4,
+                ..Header::default()
+            };
+            let sent = self.gets(now, hello);
+            sent.iter()
+                .find(|(to, _)| *to == ToWhom::Client(CLIENT))
+                .unwrap()
+                .1
+        }
+
+        /// A client wishes it to be active; what it proposes.
+        fn wish(&mut self, now: Nanos, epoch: u64) -> u64 {
+            let activate = Header {
+                kind: HELLO,
+                flags: F_ACTIVATE,
+                epoch,
+                ..Header::default()
+            };
+            let sent = self.gets(now, activate);
+            let grants = sent.iter().filter(|(_, header)| header.kind == GRANT);
+            assert_eq!(grants.clone().count(), 3, "{sent:?}");
+            let epoch = grants.map(|(_, header)| header.epoch).next().unwrap();
+            assert!(self.out.promise.take() >= Some(epoch), "before it is sent");
+            epoch
+        }
+
+        fn granted(&mut self, now: Nanos, node: u16, epoch: u64, before: u64) {
+            let granted = Header {
+                kind: EPOCH,
+                flags: F_TO_GRANT,
+                node,
+                epoch,
+                session: self.host.incarnation,
+                timestamp: before,
+                ..Header::default()
+            };
+            self.gets(now, granted);
+        }
+    }
+
+    #[test]
+    fn it_is_active_when_a_majority_has_granted_an_epoch_that_it_never_proposed_before() {
+        let mut switch = switch(32 * 5 + 16);
+        let epoch = switch.wish(MS, 0);
+        assert_eq!(epoch, 32 * 6 + 16);
+        switch.granted(MS, 2, epoch, 0);
+        switch.granted(MS, 2, epoch, 0);
+        switch.granted(MS, 9, epoch, 0);
+        assert_eq!(switch.registers.epoch(), 0, "one server, twice, and nobody");
+        switch.granted(MS, 1, epoch, 0);
+        assert_eq!(switch.registers.epoch(), epoch);
+        assert!(switch.host.is_active(&switch.registers));
+    }
+
+    #[test]
+    fn a_client_that_knows_less_activates_nothing() {
+        let mut switch = switch(0);
+        switch.gets(
+            MS,
+            Header {
+                kind: HELLO,
+                epoch: 32 + 17,
+                ..Header::default()
+            },
+        );
+        let activate = Header {
+            kind: HELLO,
+            flags: F_ACTIVATE,
+            ..Header::default()
+        };
+        let sent = switch.gets(MS, activate);
+        assert_eq!(sent.len(), 1, "{sent:?}");
+        assert_eq!((sent[0].1.flags, sent[0].1.epoch), (F_NOT_ACTIVE, 32 + 17));
+        assert!(switch.wish(MS, 32 + 17) > 32 + 17);
+    }
+
+    #[test]
+    fn what_was_granted_to_an_earlier_start_does_not_count() {
+        let mut switch = switch(0);
+        let epoch = switch.wish(MS, 0);
+        let earlier = |node| Header {
+            kind: EPOCH,
+            flags: F_TO_GRANT,
+            node,
+            epoch,
+            session: 12,
+            ..Header::default()
+        };
+        switch.gets(MS, earlier(1));
+        switch.gets(MS, earlier(2));
+        assert_eq!(switch.registers.epoch(), 0);
+    }
+
+    #[test]
+    fn activations_that_follow_each_other_wait_longer_and_longer() {
+        let mut switch = switch(0);
+        let (mut now, mut gaps) = (MS, Vec::new());
+        for _ in 0..6 {
+            let began = now;
+            switch
+                .registers
+                .raise_deposed(switch.registers.epoch() + 32 - 13);
+            while switch.host.proposes().is_none() {
+                now += MS;
+                switch.host.tick(now, &switch.registers, &mut switch.out);
+                switch.host.wished_at = Some(now);
+            }
+            gaps.push(now - began);
+            let epoch = switch.host.proposes().unwrap();
+            switch.granted(now, 1, epoch, 0);
+            switch.granted(now, 2, epoch, 0);
+            assert_eq!(switch.registers.epoch(), epoch);
+        }
+        assert_eq!(gaps, [2, 20, 40, 80, 160, 320].map(|ms| ms * MS));
+        assert!(gaps.iter().all(|gap| *gap <= ACTIVATION_GAP_MAX_NS));
+    }
+
+    /// Active in `first` with an open session, then deposed by a server's epoch and active again.
+    fn again(before: u64) -> (Switch, u64) {
+        let mut switch = switch(0);
+        let first = switch.wish(MS, 0);
+        switch.granted(MS, 1, first, 0);
+        switch.granted(MS, 2, first, 0);
+        let session = switch.hello(2 * MS, 1, 0).session;
+        assert!(session != 0);
+        switch.registers.raise_deposed(first + 3 - 16 + 32);
+        switch
+            .host
+            .tick(40 * MS, &switch.registers, &mut switch.out);
+        let second = switch.host.proposes().unwrap();
+        switch.out.promise = None;
+        switch.sent();
+        switch.granted(40 * MS, 1, second, first);
+        switch.granted(40 * MS, 2, second, before);
+        assert_eq!(switch.registers.epoch(), second);
+        (switch, session)
+    }
+
+    #[test]
+    fn sessions_survive_an_epoch_of_a_server_and_not_one_of_another_switch() {
+        let (switch, session) = again(0);
+        assert_eq!(switch.registers.session(0).session, session);
+        let (switch, _) = again(64 + 17);
+        assert_eq!(switch.registers.session(0).session, 0);
+        assert_eq!(switch.host.sessions(), 0);
+    }
+
+    #[test]
+    fn a_session_is_given_once_and_closed_before_the_next() {
+        let mut switch = switch(0);
+        let epoch = switch.wish(MS, 0);
+        switch.granted(MS, 1, epoch, 0);
+        switch.granted(MS, 2, epoch, 0);
+        let first = switch.hello(MS, 1, 0);
+        assert_eq!(
+            switch.hello(MS, 1, 0).session,
+            first.session,
+            "HELLO came twice"
+        );
+        assert_eq!((first.slot, first.chunk), (4, 4));
+        let second = switch.hello(MS, 2, first.session).session;
+        assert!(second != first.session);
+        assert_eq!(switch.host.sessions(), 1);
+        let third = switch.hello(MS, 3, 0).session;
+        let goodbye = Header {
+            kind: HELLO,
+            session: third,
+            ..Header::default()
+        };
+        switch.gets(MS, goodbye);
+        assert_eq!(switch.host.sessions(), 1, "its client has ended");
+        assert_ne!(switch.hello(MS, 5, 0).session, 0);
+        let full = switch.hello(MS, 4, 0);
+        assert_eq!((full.session, full.flags), (0, 0), "active, and no room");
+        assert_ne!(switch.hello(2_500 * MS, 4, 0).session, 0, "one was idle");
+    }
+}

@@ -1,0 +1,136 @@
+//! The switch as an XDP program.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+use inband_ground::auth::Keys;
+use inband_ground::xdp::alone::{self, HostSpec};
+use inband_ground::xdp::attach::open_link;
+use inband_ground::xdp::multicast::{check_peers, GroupMaps, Multicast, Peer, Unresolved, Uplink};
+use inband_ground::xdp::{XdpError, XdpMode};
+
+use crate::registers::SwitchRegisters;
+use crate::soft_switch::SwitchSpec;
+use crate::{c, objects, Memory, SERVERS, SPACES, SWITCH_NODES};
+
+/// The program, loaded. It is not active until its registers have an epoch.
+pub type Program = alone::Program<Memory, SwitchRegisters>;
+
+/// What to load.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// The switch.
+    pub switch: SwitchSpec,
+    /// This host's address as clients and servers know it.
+    pub address: SocketAddrV4,
+    /// Native or generic.
+    pub mode: XdpMode,
+    /// With keys, packets without a right tag are dropped, and those that leave carry one.
+    pub keys: Option<Keys>,
+}
+
+impl Spec {
+    fn check(&self) -> Result<(), XdpError> {
+        let SwitchSpec {
+            node,
+            servers,
+            sessions,
+            slots,
+            ..
+        } = self.switch;
+        if !SWITCH_NODES.contains(&node) || !SERVERS.contains(&servers) {
+            return Err(XdpError::Spec(format!(
+                "switch {node} of {servers} servers: switches are nodes {SWITCH_NODES:?}, and there are {SERVERS:?} servers"
+            )));
+        }
+        super::check_count("blocks", self.switch.sizes().blocks())?;
+        super::check_count("sessions", sessions)?;
+        super::check_count("slots", slots)
+    }
+
+    /// Load the program.
+    pub fn load(&self) -> Result<Program, XdpError> {
+        self.load_object(objects::SWITCH)
+    }
+
+    /// Load another build of it, for tests.
+    pub fn load_object(&self, object: &[u8]) -> Result<Program, XdpError> {
+        self.check()?;
+        let switch = &self.switch;
+        let host = HostSpec {
+            node: switch.node,
+            address: self.address,
+            mode: self.mode,
+            keys: self.keys,
+        };
+        let own = c::ib_memory_settings {
+            chunks: switch.chunks,
+            servers: switch.servers as u32,
+            block_shift: switch.sizes().block_shift(),
+        };
+        let settings = host.settings(SPACES, &own)?;
+        let sizes = [
+            ("ib_blocks_map", switch.sizes().blocks()),
+            ("ib_sessions_map", switch.sessions),
+            ("ib_slots_map", switch.slots),
+        ];
+        Program::load("switch", object, &host, settings, &sizes, |loaded| {
+            Ok(SwitchRegisters {
+                switch: loaded.registers("ib_switch_map")?,
+                blocks: loaded.registers("ib_blocks_map")?,
+                sessions: loaded.registers("ib_sessions_map")?,
+                slots: loaded.registers("ib_slots_map")?,
+            })
+        })
+    }
+
+    /// Load the program, and that which addresses copies, and attach it to the interface that has its address. `servers`:
+    /// where they are.
+    pub fn attach(&self, interface: &str, servers: &[Peer]) -> Result<Attached, XdpError> {
+        check_peers("servers", servers, self.switch.servers)?;
+        let program = self.load()?;
+        let (netlink, link) = open_link(interface, *self.address.ip(), self.mode)?;
+        let copies = program.load_beside("copies", objects::COPIES)?;
+        let group = c::IB_MEMORY_SERVERS_GROUP;
+        let maps = GroupMaps::new(&copies, &[(group, program.loaded(), "ib_servers_map")])?;
+        let uplink = Uplink {
+            netlink,
+            link,
+            interface: interface.to_owned(),
+            address: self.address,
+            mode: self.mode,
+        };
+        let multicast = Multicast::new(maps, uplink, None, &[(group, servers)])?;
+        let (link, ..) = multicast.links().next().expect("the interface");
+        let attached = program.attach_to(link, interface)?;
+        Ok(Attached {
+            attached,
+            multicast,
+        })
+    }
+}
+
+/// The program on its interface, and where its copies go.
+pub struct Attached {
+    attached: alone::Attached<Memory, SwitchRegisters>,
+    multicast: Multicast,
+}
+
+impl Attached {
+    /// Look the servers' hardware addresses up, and have the kernel resolve or confirm them: until it returns nothing, and
+    /// every second or so from then on. Returns the servers that are not resolved, which get no packets.
+    pub fn refresh_neighbours(&mut self) -> Result<Vec<Unresolved>, XdpError> {
+        self.multicast.refresh_neighbours()
+    }
+
+    /// The registers, shared with the program.
+    pub fn registers(&self) -> &Arc<SwitchRegisters> {
+        self.attached.registers()
+    }
+
+    /// Counters by name, and what was sent and did not leave; those that are not zero.
+    pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, XdpError> {
+        self.attached.counters()
+    }
+}

@@ -1,0 +1,156 @@
+//! What goes wrong.
+
+use inband_memory::server_host::Start;
+
+use inband_memory::wire::{EPOCH, HELLO};
+
+use super::{Host, Memory, CLIENTS, SWITCHES};
+use crate::links::TypeRates;
+use crate::{listed, Rates, Strike, Time, World};
+
+listed! {
+    /// Kinds of faults.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Fault, said by name {
+        CutOneWay = "cut-one-way",
+        CutBothWays = "cut-both-ways",
+        SwitchCutFromServers = "switch-cut-from-servers",
+        ClientCutFromSwitch = "client-cut-from-switch",
+        ServerPaused = "server-paused",
+        SwitchPaused = "switch-paused",
+        ClientPaused = "client-paused",
+        ProcessPaused = "process-paused",
+        ServerRestarted = "server-restarted",
+        ServerGone = "server-gone",
+        SwitchRestarted = "switch-restarted",
+        SwitchGone = "switch-gone",
+        ClientRestarted = "client-restarted",
+        PacketsLost = "packets-lost",
+        PacketsRepeated = "packets-repeated",
+        PacketsLate = "packets-late",
+        PacketsDamaged = "packets-damaged",
+        /// Most packets of one type are lost, or come when nobody waits for them any more.
+        OneTypeLate = "one-type-late",
+    }
+}
+
+impl World<Memory> {
+    fn any_server(&mut self) -> u8 {
+        1 + self.rng.faults.below(self.system.servers.into()) as u8
+    }
+
+    fn any_switch(&mut self) -> u8 {
+        self.rng.faults.below(SWITCHES.into()) as u8
+    }
+
+    fn any_client(&mut self) -> u8 {
+        self.rng.faults.below(CLIENTS.into()) as u8
+    }
+
+    fn any_host(&mut self) -> Host {
+        match self.rng.faults.below(5) {
+            0..=1 => Host::Server(self.any_server()),
+            2..=3 => Host::Switch(self.any_switch()),
+            _ => Host::Client(self.any_client()),
+        }
+    }
+
+    /// Does a majority keep its memory without this server?
+    fn may_lose(&self, node: u8) -> bool {
+        let servers = self.system.server.iter();
+        let keep = servers.filter(|(n, server)| {
+            **n != node
+                && server
+                    .as_ref()
+                    .is_some_and(|server| server.host.is_serving())
+        });
+        keep.count() >= self.system.majority() && self.system.server[&node].is_some()
+    }
+
+    pub(super) fn strike(&mut self, fault: Fault, lasts: Time) -> Option<Strike<Memory>> {
+        let server = self.any_server();
+        let switch = self.any_switch();
+        let client = self.any_client();
+        match fault {
+            Fault::CutOneWay => {
+                let (a, b) = (self.any_host(), self.any_host());
+                self.cut(vec![(a, b)])
+            }
+            Fault::CutBothWays => {
+                let (a, b) = (self.any_host(), self.any_host());
+                self.cut(vec![(a, b), (b, a)])
+            }
+            Fault::SwitchCutFromServers => {
+                let switch = Host::Switch(switch);
+                let servers = (1..=self.system.servers).map(Host::Server);
+                self.cut(servers.flat_map(|s| [(switch, s), (s, switch)]).collect())
+            }
+            Fault::ClientCutFromSwitch => {
+                let (client, switch) = (Host::Client(client), Host::Switch(switch));
+                self.cut(vec![(client, switch), (switch, client)])
+            }
+            Fault::ServerPaused => self.pause_for(Host::Server(server), lasts),
+            Fault::SwitchPaused => self.pause_for(Host::Switch(switch), lasts),
+            Fault::ClientPaused => self.pause_for(Host::Client(client), lasts),
+            Fault::ProcessPaused => {
+                let host = match self.rng.faults.below(2) {
+                    0 => Host::Server(server),
+                    _ => Host::Switch(switch),
+                };
+                let until = self.now + lasts;
+                self.system.process_paused_until.insert(host, until);
+                Strike::for_a_while()
+            }
+            Fault::ServerRestarted | Fault::ServerGone if !self.may_lose(server) => None,
+            Fault::ServerRestarted => {
+                self.stop(Host::Server(server));
+                self.start_server(server, Start::Recover);
+                Some(Strike::Once)
+            }
+            Fault::ServerGone => {
+                self.stop(Host::Server(server));
+                Strike::until(move |world| world.start_server(server, Start::Recover))
+            }
+            Fault::SwitchRestarted | Fault::SwitchGone if self.system.switch[&switch].is_none() => {
+                None
+            }
+            Fault::SwitchRestarted => {
+                self.stop(Host::Switch(switch));
+                self.start_switch(switch);
+                Some(Strike::Once)
+            }
+            Fault::SwitchGone => {
+                self.stop(Host::Switch(switch));
+                Strike::until(move |world| world.start_switch(switch))
+            }
+            Fault::ClientRestarted => {
+                self.start_client(client);
+                Some(Strike::Once)
+            }
+            Fault::PacketsLost => self.raise_rates(Rates {
+                loss_ppm: 300_000,
+                ..Rates::default()
+            }),
+            Fault::PacketsRepeated => self.raise_rates(Rates {
+                duplicate_ppm: 300_000,
+                ..Rates::default()
+            }),
+            Fault::PacketsLate => self.raise_rates(Rates {
+                hold_up_ppm: 200_000,
+                ..Rates::default()
+            }),
+            Fault::OneTypeLate => {
+                let rates = TypeRates {
+                    kind: self.rng.faults.between(HELLO.into(), EPOCH.into()) as u8,
+                    loss_ppm: 300_000,
+                    hold_up_ppm: 800_000,
+                };
+                self.raise_type_rates(self.fault_number(), rates)
+            }
+            Fault::PacketsDamaged => self.raise_rates(Rates {
+                bit_flip_ppm: 200_000,
+                ..Rates::default()
+            }),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Clients of the gateways: one request at a time each. Keys are registers.
+
+use inband_box::sessions::Sessions;
+use std::collections::BTreeMap;
+
+use super::{Invariant, Mistake, Process, Zab, KEYS, MS};
+use crate::linearizable::{self, Act};
+use crate::trace::mix;
+use crate::{Time, World};
+
+/// A client gives up after so long.
+const PATIENCE_NS: Time = 60 * MS;
+/// A client whose node is gone tries another one after so long.
+const MOVE_NS: Time = 3 * MS;
+/// Bytes in front of the padding: key, value.
+const VALUE_LEN_BYTES: usize = 16;
+
+/// The keys, as a node's records say.
+#[derive(Default)]
+pub(super) struct Keys {
+    pub sessions: Sessions,
+    values: BTreeMap<u64, u64>,
+    pub hash: u64,
+}
+
+impl Keys {
+    /// Apply a record; is it executed?
+    pub fn apply(&mut self, record: &inband_box::role::Record) -> bool {
+        let is_executed = record.origin != 0
+            && self
+                .sessions
+                .admit(record.origin, record.origin_session, record.origin_seq);
+        if is_executed {
+            let word =
+                |at: usize| u64::from_be_bytes(record.value[at..at + 8].try_into().expect("eight"));
+            self.values.insert(word(0), word(8));
+            self.hash = mix(mix(self.hash, word(0)), word(8));
+        }
+        is_executed
+    }
+
+    pub fn get(&self, key: u64) -> Option<u64> {
+        self.values.get(&key).copied()
+    }
+}
+
+/// What a client waits for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub token: u64,
+    key: u64,
+    from: Time,
+    act: Act,
+}
+
+impl Asked {
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+}
+
+pub(super) struct Client {
+    pub node: u8,
+    pub asked: Option<Asked>,
+    pub done: u64,
+    /// What it has applied at least that answered its last local read, and where.
+    local: (u8, u64, u64),
+}
+
+impl World<Zab> {
+    pub(super) fn start_client(&mut self, number: u8) {
+        let client = Client {
+            node: number % self.system.nodes + 1,
+            asked: None,
+            done: 0,
+            local: (0, 0, 0),
+        };
+        self.system.client.insert(number, client);
+        self.after(MS, super::Event::Request(number));
+    }
+
+    fn client_mut(&mut self, number: u8) -> &mut Client {
+        self.system.client.get_mut(&number).expect("a client")
+    }
+
+    fn think_again(&mut self, number: u8) {
+        let wait = self.rng.hosts.wait(self.system.think_ns);
+        self.after(wait, super::Event::Request(number));
+    }
+
+    /// The client goes elsewhere; what it waits for may still be done.
+    pub(super) fn client_leaves(&mut self, number: u8) {
+        if let Some(asked) = self.client_mut(number).asked.take() {
+            if asked.act != Act::Get {
+                self.remember(asked, Time::MAX, None);
+            }
+            self.stats.count("unknown outcomes", 1);
+        }
+        let up = self.system.up();
+        if let Some(node) = self.rng.hosts.pick(&up).copied() {
+            self.client_mut(number).node = node;
+        }
+        self.after(MOVE_NS, super::Event::Request(number));
+    }
+
+    pub(super) fn client_gives_up(&mut self, number: u8, token: u64) {
+        if self
+            .client_mut(number)
+            .asked
+            .is_some_and(|a| a.token == token)
+        {
+            self.client_leaves(number);
+        }
+    }
+
+    fn remember(&mut self, asked: Asked, until: Time, saw: Option<u64>) {
+        let event = linearizable::Event {
+            from: asked.from,
+            until,
+            act: asked.act,
+            saw,
+        };
+        self.system
+            .history
+            .entry(asked.key)
+            .or_default()
+            .push(event);
+    }
+
+    pub(super) fn client_thinks(&mut self, number: u8) {
+        let id = self.client_mut(number).node;
+        if !self.system.is_loaded || self.client_mut(number).asked.is_some() {
+            return;
+        }
+        let is_running = matches!(self.system.node.get(&id), Some(Some(_)));
+        if !is_running {
+            return self.client_leaves(number);
+        }
+        let key = self.rng.hosts.below(KEYS);
+        let kind = self.rng.hosts.below(10);
+        if kind == 0 {
+            self.reads_locally(number, id, key);
+            return self.think_again(number);
+        }
+        self.system.tokens += 1;
+        let (token, from) = (self.system.tokens, self.now);
+        let act = match kind {
+            1..=4 => Act::Get,
+            _ => Act::Put(token),
+        };
+        let asked = Asked {
+            token,
+            key,
+            from,
+            act,
+        };
+        self.client_mut(number).asked = Some(asked);
+        self.note(&[20, number.into(), token], || {
+            format!("client {number} at node/{id}: {act:?} key {key}, token {token}")
+        });
+        self.after(PATIENCE_NS, super::Event::GiveUp(number, token));
+        let padding = self.rng.hosts.below(64) as usize;
+        let is_hasty = self.system.mistake == Some(Mistake::StaleRead);
+        let node = self.system.node.get_mut(&id).expect("it runs");
+        let host = node.as_mut().expect("it runs");
+        host.asked.insert(token, number);
+        match act {
+            Act::Get if is_hasty && host.node.leader() == Some(id) => {
+                host.ready.push((token, 0));
+            }
+            Act::Get => host.node.read_index(token),
+            _ => {
+                let mut value = vec![0; VALUE_LEN_BYTES + padding];
+                value[..8].copy_from_slice(&key.to_be_bytes());
+                value[8..16].copy_from_slice(&token.to_be_bytes());
+                let seq = host.node.submit(value.clone());
+                host.puts.insert(seq, token);
+                let session = (id, host.node.session());
+                self.system.ledger.submit(session, seq, value);
+            }
+        }
+        self.process_acts(id, Process::Ticks);
+    }
+
+    /// A local read: whatever the node has.
+    fn reads_locally(&mut self, number: u8, id: u8, key: u64) {
+        let Some(Some(host)) = self.system.node.get(&id) else {
+            return;
+        };
+        let (start, applied, value) = (host.start, host.applied, host.keys.get(key));
+        let mut zxids = (1..=applied).rev();
+        let written = zxids.find_map(|zxid| {
+            let (record, is_executed) = self.system.ledger.entry(zxid);
+            let is_of_it = is_executed && record.value[..8] == key.to_be_bytes();
+            let word = || u64::from_be_bytes(record.value[8..16].try_into().expect("eight"));
+            is_of_it.then(word)
+        });
+        let (node, last_start, last) = self.client_mut(number).local;
+        if written != value || ((node, last_start) == (id, start) && applied < last) {
+            let what = format!("node {id} says {value:?} of key {key} after {applied}");
+            self.broken(Invariant::Prefix, what);
+        }
+        self.client_mut(number).local = (id, start, applied);
+        self.stats.count("local reads", 1);
+    }
+
+    /// A node answers.
+    pub(super) fn answered(&mut self, number: u8, token: u64, saw: Option<u64>) {
+        let client = self.client_mut(number);
+        let Some(asked) = client.asked.take_if(|asked| asked.token == token) else {
+            return;
+        };
+        client.done += 1;
+        let name = match asked.act {
+            Act::Get => "strong reads",
+            _ => "writes",
+        };
+        self.stats.count(name, 1);
+        self.note(&[21, number.into(), token], || {
+            format!("client {number} is answered: token {token}, {saw:?}")
+        });
+        let now = self.now;
+        self.remember(asked, now, saw);
+        self.think_again(number);
+    }
+
+    /// Clients of a node that is gone.
+    pub(super) fn abandon(&mut self, id: u8) {
+        let of_it = self.system.client.iter();
+        let of_it = of_it.filter(|(_, client)| client.node == id && client.asked.is_some());
+        let numbers: Vec<u8> = of_it.map(|(number, _)| *number).collect();
+        for number in numbers {
+            self.client_leaves(number);
+        }
+    }
+
+    pub(super) fn check_history(&mut self) {
+        for (key, events) in std::mem::take(&mut self.system.history) {
+            if let Err(why) = linearizable::check(events) {
+                self.broken(Invariant::Linearizable, format!("key {key}: {why}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What goes wrong.
+
+use inband_box::node::Start;
+use inband_box::wire::Type;
+
+use super::{Host, Zab, CLIENTS};
+use crate::links::TypeRates;
+use crate::{listed, Rates, Strike, Time, World};
+
+listed! {
+    /// Kinds of faults.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Fault, said by name {
+        CutOneWay = "cut-one-way",
+        CutBothWays = "cut-both-ways",
+        NodeIsolated = "node-isolated",
+        LeaderIsolated = "leader-isolated",
+        /// Only its sending, or only its hearing.
+        LeaderHalfDeaf = "leader-half-deaf",
+        Split = "split",
+        NodePaused = "node-paused",
+        LeaderPaused = "leader-paused",
+        ProcessPaused = "process-paused",
+        NodeRestarted = "node-restarted",
+        NodeGone = "node-gone",
+        LeaderRestarted = "leader-restarted",
+        ClientGone = "client-gone",
+        PacketsLost = "packets-lost",
+        PacketsRepeated = "packets-repeated",
+        PacketsLate = "packets-late",
+        PacketsDamaged = "packets-damaged",
+        /// Most packets of one type are lost, or come when nobody waits for them any more.
+        OneTypeLate = "one-type-late",
+    }
+}
+
+impl World<Zab> {
+    fn any_node(&mut self) -> u8 {
+        1 + self.rng.faults.below(self.system.nodes.into()) as u8
+    }
+
+    /// Who leads the highest epoch.
+    fn leader(&self) -> Option<u8> {
+        let (_, (node, _)) = self.system.led.last_key_value()?;
+        self.system.node[node].is_some().then_some(*node)
+    }
+
+    /// Does a majority keep its memory without this node?
+    fn may_lose(&self, node: u8) -> bool {
+        let nodes = self.system.node.iter();
+        let keep = nodes.filter(|(n, host)| {
+            **n != node && host.as_ref().is_some_and(|host| !host.node.is_recovering())
+        });
+        keep.count() >= self.system.majority() && self.system.node[&node].is_some()
+    }
+
+    fn between(&self, some: &[u8]) -> Vec<(Host, Host)> {
+        let others = (1..=self.system.nodes).filter(|node| !some.contains(node));
+        others
+            .flat_map(|other| some.iter().map(move |one| (Host(*one), Host(other))))
+            .collect()
+    }
+
+    fn isolate(&mut self, some: &[u8]) -> Option<Strike<Zab>> {
+        let pairs = self.between(some);
+        let back = pairs.iter().map(|(a, b)| (*b, *a));
+        let both = pairs.iter().copied().chain(back).collect();
+        self.cut(both)
+    }
+
+    fn restart(&mut self, node: u8) -> Option<Strike<Zab>> {
+        if !self.may_lose(node) {
+            return None;
+        }
+        self.stop_node(node);
+        self.start_node(node, Start::Recovering);
+        Some(Strike::Once)
+    }
+
+    pub(super) fn strike(&mut self, fault: Fault, lasts: Time) -> Option<Strike<Zab>> {
+        let (node, other) = (self.any_node(), self.any_node());
+        let (a, b) = (Host(node), Host(other));
+        match fault {
+            Fault::CutOneWay => self.cut(vec![(a, b)]),
+            Fault::CutBothWays => self.cut(vec![(a, b), (b, a)]),
+            Fault::NodeIsolated => self.isolate(&[node]),
+            Fault::LeaderIsolated => {
+                let leader = self.leader()?;
+                self.isolate(&[leader])
+            }
+            Fault::LeaderHalfDeaf => {
+                let leader = self.leader()?;
+                let mut pairs = self.between(&[leader]);
+                if self.rng.faults.below(2) == 0 {
+                    pairs = pairs.into_iter().map(|(a, b)| (b, a)).collect();
+                }
+                self.cut(pairs)
+            }
+            Fault::Split => {
+                let nodes = 1..=self.system.nodes;
+                let some: Vec<u8> = nodes.filter(|_| self.rng.faults.below(2) == 0).collect();
+                self.isolate(&some)
+            }
+            Fault::NodePaused => self.pause_for(Host(node), lasts),
+            Fault::LeaderPaused => {
+                let leader = self.leader()?;
+                self.pause_for(Host(leader), lasts)
+            }
+            Fault::ProcessPaused => {
+                let until = self.now + lasts;
+                self.system.process_paused_until.insert(node, until);
+                Strike::for_a_while()
+            }
+            Fault::NodeRestarted => self.restart(node),
+            Fault::LeaderRestarted => {
+                let leader = self.leader()?;
+                self.restart(leader)
+            }
+            Fault::NodeGone if !self.may_lose(node) => None,
+            Fault::NodeGone => {
+                self.stop_node(node);
+                Strike::until(move |world| world.start_node(node, Start::Recovering))
+            }
+            Fault::ClientGone => {
+                let client = self.rng.faults.below(CLIENTS.into()) as u8;
+                self.client_leaves(client);
+                Some(Strike::Once)
+            }
+            Fault::PacketsLost => self.raise_rates(Rates {
+                loss_ppm: 300_000,
+                ..Rates::default()
+            }),
+            Fault::PacketsRepeated => self.raise_rates(Rates {
+                duplicate_ppm: 300_000,
+                ..Rates::default()
+            }),
+            Fault::PacketsLate => self.raise_rates(Rates {
+                hold_up_ppm: 200_000,
+                ..Rates::default()
+            }),
+            Fault::PacketsDamaged => self.raise_rates(Rates {
+                bit_flip_ppm: 200_000,
+                ..Rates::default()
+            }),
+            Fault::OneTypeLate => {
+                let (first, last) = (Type::Submit as u64, Type::Control as u64);
+                let rates = TypeRates {
+                    kind: self.rng.faults.between(first, last) as u8,
+                    loss_ppm: 300_000,
+                    hold_up_ppm: 800_000,
+                };
+                self.raise_type_rates(self.fault_number(), rates)
+            }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Nodes: the real role, and the real process beside it.
+
+use std::collections::BTreeMap;
+
+use inband_box::node::{Config, Doing, Node, Out, Start, To};
+use inband_box::role::{Role, Verdict};
+use inband_box::{soft, wire};
+use inband_ground::auth::Gate;
+use inband_ground::soft::Soft;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+
+use super::clients::Keys;
+use super::{Event, Host, Invariant, Mistake, Zab, MS};
+use crate::{Time, World};
+
+/// A packet that the role hands on reaches the process after less than this.
+const PASS_NS: Time = 50_000;
+
+pub(super) struct NodeHost {
+    pub role: Soft<inband_box::Zab>,
+    pub node: Node,
+    pub keys: Keys,
+    pub applied: u64,
+    /// Who waits for which token.
+    pub asked: BTreeMap<u64, u8>,
+    /// Tokens of writes, by their number in the session.
+    pub puts: BTreeMap<u64, u64>,
+    /// Reads that wait until the index is applied.
+    pub ready: Vec<(u64, u64)>,
+    pub start: u64,
+    advances: u64,
+}
+
+/// What a process does.
+pub(super) enum Process {
+    Ticks,
+    Gets(Vec<u8>),
+}
+
+fn gate() -> Gate {
+    Gate::of::<inband_box::Zab>(None, inband_box::GROUPS)
+}
+
+impl World<Zab> {
+    pub(super) fn start_node(&mut self, id: u8, start: Start) {
+        let mut stored = self.system.stored.get(&id).copied().unwrap_or_default();
+        match self.system.mistake {
+            Some(Mistake::ForgottenPromise) => stored.promise = 0,
+            Some(Mistake::ForgottenSession) => {
+                stored.session = stored.session.min(1) - u64::from(stored.session > 0)
+            }
+            _ => {}
+        }
+        let role = soft::soft(id, self.system.capacity);
+        role.set_window(self.system.window);
+        let config = Config {
+            node: id,
+            nodes: self.system.nodes,
+            quorum: self.system.quorum,
+            suspect_after_ns: self.system.suspect_after_ns,
+        };
+        let random = self.rng.hosts.next_u64();
+        let now = self.local(Host(id));
+        let node = Node::new(config, start, stored, random, now, &role);
+        self.system.starts += 1;
+        let host = NodeHost {
+            role,
+            node,
+            keys: Keys::default(),
+            applied: 0,
+            asked: BTreeMap::new(),
+            puts: BTreeMap::new(),
+            ready: Vec::new(),
+            start: self.system.starts,
+            advances: 0,
+        };
+        self.system.node.insert(id, Some(host));
+        self.note(&[1, id.into()], || format!("node/{id} starts, {stored:?}"));
+        self.sleep(Host(id), now);
+    }
+
+    /// Gone, with everything but what it has stored.
+    pub(super) fn stop_node(&mut self, id: u8) {
+        self.note(&[3, id.into()], || format!("node/{id} is gone"));
+        self.system.node.insert(id, None);
+        self.abandon(id);
+    }
+
+    pub(super) fn at_node(&mut self, id: u8, packet: Vec<u8>) {
+        let now = self.local(Host(id));
+        let Some(Some(host)) = self.system.node.get_mut(&id) else {
+            return;
+        };
+        let mut gate = gate();
+        if packet.len() > PACKET_LEN_MAX_BYTES || !gate.admits(&packet) {
+            return;
+        }
+        host.role.set_time_ms(now / MS);
+        let from = packet_from(&packet);
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES];
+        buffer[..packet.len()].copy_from_slice(&packet);
+        let handled = host.role.handle_packet(&mut buffer, packet.len(), now);
+        let advances = host.role.advances();
+        let is_woken = advances != host.advances;
+        host.advances = advances;
+        let name = <inband_box::Zab as inband_ground::System>::reason_name(handled.reason);
+        if let Some(name) = name {
+            self.stats.count(name, 1);
+        }
+        let left = &mut buffer[..handled.len_bytes];
+        match handled.verdict {
+            Verdict::Drop => {}
+            Verdict::Pass => {
+                let wait = self.rng.hosts.below(PASS_NS);
+                self.after(wait, Event::Passed(Host(id), packet));
+            }
+            Verdict::Reply => {
+                gate.sign(left);
+                self.send(Host(id), Host(from), left.to_vec());
+            }
+            Verdict::ToOthers => {
+                gate.sign(left);
+                self.send_to_others(id, left);
+            }
+        }
+        if is_woken {
+            let wait = self.rng.hosts.below(PASS_NS);
+            self.after(wait, Event::Advanced(Host(id)));
+        }
+    }
+
+    fn send_to_others(&mut self, id: u8, packet: &[u8]) {
+        for to in (1..=self.system.nodes).filter(|to| *to != id) {
+            self.send(Host(id), Host(to), packet.to_vec());
+        }
+    }
+
+    /// A process gets a packet, or its time has come.
+    pub(super) fn process_acts(&mut self, id: u8, what: Process) {
+        let until = self.system.process_paused_until.get(&id).copied();
+        if let Some(until) = until.filter(|until| *until > self.now) {
+            match what {
+                Process::Gets(packet) => self.at(until, Event::Passed(Host(id), packet)),
+                Process::Ticks => self.sleep(Host(id), self.local(Host(id)) + MS),
+            }
+            return;
+        }
+        if self.is_paused(Host(id)) {
+            return;
+        }
+        let now = self.local(Host(id));
+        let Some(Some(host)) = self.system.node.get_mut(&id) else {
+            return;
+        };
+        let mut out = Out::default();
+        match what {
+            Process::Ticks => host.node.on_tick(now, &host.role, &mut out),
+            Process::Gets(packet) => {
+                if let Ok((header, value)) = wire::parse(&packet) {
+                    host.node
+                        .on_packet(now, &header, value, &host.role, &mut out);
+                }
+            }
+        }
+        host.ready.append(&mut out.reads);
+        self.perform(id, out);
+        self.look_at(id);
+        self.apply(id);
+        if let Some(Some(host)) = self.system.node.get(&id) {
+            let due = host.node.due(now, &host.role);
+            self.sleep(Host(id), due.max(now + 1));
+        }
+    }
+
+    fn perform(&mut self, id: u8, out: Out) {
+        if let Some(stored) = out.store {
+            let before = self.system.stored.insert(id, stored);
+            let before = before.unwrap_or_default();
+            self.note(&[4, id.into(), stored.promise], || {
+                format!("node/{id} stores {stored:?} after {before:?}")
+            });
+        }
+        let gate = gate();
+        for (to, mut packet) in out.packets {
+            gate.sign(&mut packet);
+            match to {
+                To::Node(to) => self.send(Host(id), Host(to), packet),
+                To::Others => self.send_to_others(id, &packet),
+            }
+        }
+    }
+
+    /// Does it lead?
+    fn look_at(&mut self, id: u8) {
+        let Some(Some(host)) = self.system.node.get(&id) else {
+            return;
+        };
+        let status = host.node.status(&host.role);
+        let leads = matches!(status.doing, Doing::Leading | Doing::Establishing);
+        if !leads {
+            return;
+        }
+        let (start, ledger) = (host.start, &self.system.ledger);
+        let known = self.system.led.get(&status.epoch).copied();
+        if known.is_none() {
+            let first = host.role.view().first;
+            let mut zxids = first.max(1)..=ledger.len();
+            let is_there = |zxid: u64| {
+                host.role
+                    .read(zxid)
+                    .is_some_and(|r| r == *ledger.entry(zxid).0)
+            };
+            let lost = zxids.find(|zxid| !is_there(*zxid));
+            if let Some(zxid) = lost {
+                let (own, right) = (host.role.read(zxid), ledger.entry(zxid).0);
+                let epoch = status.epoch;
+                let what =
+                    format!("node {id} leads {epoch} without {zxid}: {own:?}, not {right:?}");
+                self.broken(Invariant::NothingLost, what);
+            }
+            self.stats.count("leaders", 1);
+            self.note(&[5, status.epoch], || {
+                format!("node/{id} leads epoch {}", status.epoch)
+            });
+        }
+        let user = *self.system.led.entry(status.epoch).or_insert((id, start));
+        if user != (id, start) {
+            let what = format!("nodes {id} and {} lead {}", user.0, status.epoch);
+            self.broken(Invariant::OneLeader, what);
+        }
+    }
+
+    /// Apply what is committed, and answer.
+    fn apply(&mut self, id: u8) {
+        let now = self.local(Host(id));
+        let Some(Some(host)) = self.system.node.get_mut(&id) else {
+            return;
+        };
+        let was_behind = host.applied < host.role.committed();
+        let mut answers = Vec::new();
+        let mut result = Ok(());
+        while host.applied < host.role.committed() && result.is_ok() {
+            let zxid = host.applied + 1;
+            let Some(record) = host.role.read(zxid) else {
+                let what = format!("node {id} has no {zxid}, which is committed");
+                return self.broken(Invariant::NothingLost, what);
+            };
+            let is_executed = host.keys.apply(&record);
+            let state = host.keys.hash;
+            result = self.system.ledger.apply(id, &record, is_executed, state);
+            host.applied = zxid;
+            host.role.set_applied(zxid);
+            host.node.on_applied(&record, is_executed, now);
+            let is_own = record.origin == id && record.origin_session == host.node.session();
+            if is_own && is_executed {
+                if let Some(token) = host.puts.remove(&record.origin_seq) {
+                    answers.extend(
+                        host.asked
+                            .remove(&token)
+                            .map(|client| (client, token, None)),
+                    );
+                }
+            }
+        }
+        let applied = host.applied;
+        let (ready, wait): (Vec<_>, Vec<_>) = host
+            .ready
+            .drain(..)
+            .partition(|(_, index)| *index <= applied);
+        host.ready = wait;
+        for (token, _) in ready {
+            if let Some(client) = host.asked.remove(&token) {
+                let key = self.system.client.get(&client).and_then(|c| c.asked);
+                let saw = key.and_then(|asked| host.keys.get(asked.key()));
+                answers.push((client, token, saw));
+            }
+        }
+        self.check(result);
+        for (client, token, saw) in answers {
+            self.answered(client, token, saw);
+        }
+        if was_behind {
+            // What has become free may let the role or the process go on.
+            self.after(1_000, Event::Advanced(Host(id)));
+        }
+    }
+
+    /// How the nodes stand.
+    pub(super) fn standing(&self) -> String {
+        let nodes = self.system.node.iter();
+        let said: Vec<String> = nodes
+            .map(|(id, host)| match host {
+                None => format!("{id} gone"),
+                Some(host) => format!("{id} {:?}", host.node.status(&host.role)),
+            })
+            .collect();
+        format!("{} records; {}", self.system.ledger.len(), said.join("; "))
+    }
+
+    /// What nodes counted.
+    pub(super) fn count_all(&mut self) {
+        let (records, executed) = (self.system.ledger.len(), self.system.ledger.executed());
+        self.stats.count("records", records);
+        self.stats.count("executed", executed);
+    }
+}
+
+fn packet_from(packet: &[u8]) -> u8 {
+    wire::parse(packet).map_or(0, |(header, _)| header.node as u8)
+}

@@ -1,0 +1,111 @@
+//! The one log that all nodes must agree on, written down as they apply it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use inband_box::role::Record;
+
+use super::Invariant;
+use crate::Broken;
+
+/// A session of a gateway: its node and number.
+pub(super) type Session = (u8, u64);
+
+struct Entry {
+    record: Record,
+    is_executed: bool,
+    state: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Ledger {
+    entries: Vec<Entry>,
+    submitted: BTreeMap<(Session, u64), Vec<u8>>,
+    executed: BTreeSet<Vec<u8>>,
+    last_of: BTreeMap<Session, u64>,
+}
+
+fn broken(invariant: Invariant, what: String) -> Result<(), Broken<Invariant>> {
+    Err(Broken { invariant, what })
+}
+
+impl Ledger {
+    pub fn len(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    /// How many records were executed.
+    pub fn executed(&self) -> u64 {
+        self.executed.len() as u64
+    }
+
+    pub fn submit(&mut self, session: Session, seq: u64, value: Vec<u8>) {
+        self.submitted.insert((session, seq), value);
+    }
+
+    /// A record, and whether it was executed.
+    pub fn entry(&self, zxid: u64) -> (&Record, bool) {
+        let entry = &self.entries[zxid as usize - 1];
+        (&entry.record, entry.is_executed)
+    }
+
+    /// A node applies a record, after which its state is this.
+    pub fn apply(
+        &mut self,
+        node: u8,
+        record: &Record,
+        is_executed: bool,
+        state: u64,
+    ) -> Result<(), Broken<Invariant>> {
+        let zxid = record.zxid;
+        if let Some(entry) = self.entries.get(zxid as usize - 1) {
+            if entry.record != *record {
+                let what = format!("node {node} applies {record:?}, not {:?}", entry.record);
+                return broken(Invariant::TotalOrder, what);
+            }
+            if (entry.is_executed, entry.state) != (is_executed, state) {
+                let what = format!("node {node} has another state after {zxid}");
+                return broken(Invariant::Agreement, what);
+            }
+            return Ok(());
+        }
+        if zxid != self.len() + 1 {
+            let what = format!("node {node} applies {zxid} after {}", self.len());
+            return broken(Invariant::TotalOrder, what);
+        }
+        let before = self.entries.last().map_or(0, |entry| entry.record.epoch);
+        if record.epoch < before {
+            let what = format!("{zxid} is of epoch {}, after {before}", record.epoch);
+            return broken(Invariant::PrimaryOrder, what);
+        }
+        let entry = Entry {
+            record: record.clone(),
+            is_executed,
+            state,
+        };
+        self.entries.push(entry);
+        if record.origin == 0 {
+            return Ok(());
+        }
+        let session = (record.origin, record.origin_session);
+        let submitted = self.submitted.get(&(session, record.origin_seq));
+        if submitted != Some(&record.value) {
+            let what = format!("nobody submitted {record:?}");
+            return broken(Invariant::Integrity, what);
+        }
+        if !is_executed {
+            return Ok(());
+        }
+        if !self.executed.insert(record.value.clone()) {
+            let what = format!("{record:?} was executed before");
+            return broken(Invariant::Integrity, what);
+        }
+        let last = self.last_of.entry(session).or_default();
+        if record.origin_seq != *last + 1 {
+            let what = format!("{record:?} is executed after {last}");
+            return broken(Invariant::PrimaryOrder, what);
+        }
+        *last += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,307 @@
+//! Consensus in a box: the real role and the real process of each node, and clients that set and get keys at a node's
+//! gateway. Nodes lose their memory, but for what they have stored.
+
+mod clients;
+mod faults;
+mod hosts;
+mod ledger;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use clap::Args;
+use inband_box::control::Control;
+use inband_box::node::{Quorum, Start};
+use inband_box::promise::Stored;
+use inband_box::wire::{self, Type};
+
+use crate::system::Travel;
+use crate::{linearizable, listed, LinkSettings, Rates, Rng, Streams, Strike, System, Time, World};
+
+use clients::Client;
+pub use faults::Fault;
+use hosts::{NodeHost, Process};
+use ledger::Ledger;
+
+const MS: Time = 1_000_000;
+/// Simulated time with faults.
+const FAULTY_NS: Time = 300 * MS;
+/// Time in which everything must have finished once faults are over.
+const SETTLE_NS: Time = 4_000 * MS;
+/// Requests that each client must then still do.
+const REQUESTS_AFTER: u64 = 10;
+const CLIENTS: u8 = 5;
+const KEYS: u64 = 5;
+
+/// A host: a node, by its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Host(pub u8);
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node/{}", self.0)
+    }
+}
+
+listed! {
+    /// What must be true in every schedule.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Invariant, said by describe {
+        Integrity = "what is applied was submitted, and is executed once",
+        TotalOrder = "all nodes apply the same records at the same zxids",
+        Agreement = "the state is equal at equal zxids",
+        PrimaryOrder = "epochs never decrease along the log, and what a gateway submits is executed in its order",
+        NothingLost = "a leader has every record that was committed",
+        OneLeader = "an epoch has one leader",
+        Linearizable = "strong reads and writes of a key are linearizable",
+        Prefix = "a local read sees the state after some prefix of the log, never an older one than before",
+        Liveness = "once faults end, every client is answered and all nodes have all records",
+        NoPanic = "nothing panics",
+    }
+}
+
+/// Something that is done wrong on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mistake {
+    /// A restarted node forgets what it has promised
+    ForgottenPromise,
+    /// A restarted node begins with the session of before
+    ForgottenSession,
+    /// A node that thinks that it leads answers strong reads without asking others
+    StaleRead,
+}
+
+/// How seeds are played.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Options {
+    /// A deliberate fault
+    #[arg(long)]
+    pub mistake: Option<Mistake>,
+}
+
+/// What happens besides packets.
+pub enum Event {
+    /// A process gets what its role hands on.
+    Passed(Host, Vec<u8>),
+    /// A process is woken by its role.
+    Advanced(Host),
+    /// A client thinks of something.
+    Request(u8),
+    /// A client has no patience left for this request.
+    GiveUp(u8, u64),
+}
+
+/// The nodes, and what clients did and saw.
+pub struct Zab {
+    nodes: u8,
+    quorum: Quorum,
+    suspect_after_ns: Time,
+    capacity: usize,
+    window: u64,
+    think_ns: Time,
+    mistake: Option<Mistake>,
+    node: BTreeMap<u8, Option<NodeHost>>,
+    client: BTreeMap<u8, Client>,
+    /// What processes have stored durably.
+    stored: BTreeMap<u8, Stored>,
+    /// Processes that stand still while their roles go on.
+    process_paused_until: BTreeMap<u8, Time>,
+    starts: u64,
+    /// Who led an epoch, by the number of its start.
+    led: BTreeMap<u64, (u8, u64)>,
+    ledger: Ledger,
+    tokens: u64,
+    history: BTreeMap<u64, Vec<linearizable::Event>>,
+    is_loaded: bool,
+}
+
+impl Zab {
+    fn majority(&self) -> usize {
+        inband_box::promise::majority(self.nodes)
+    }
+
+    /// Nodes that run.
+    fn up(&self) -> Vec<u8> {
+        let up = self.node.iter().filter(|(_, node)| node.is_some());
+        up.map(|(id, _)| *id).collect()
+    }
+}
+
+impl System for Zab {
+    const NAME: &'static str = "box";
+    const ABOUT: &'static str = "Consensus in a box: ZAB's broadcast, election and synchronisation";
+    const LINKS: LinkSettings = LinkSettings {
+        hold_up_max: 60 * MS,
+        ..LinkSettings::LAN
+    };
+    const EVENTS_MAX: u64 = 1_000_000;
+    const FAULT_LASTS_MS: (u64, u64) = (2, 60);
+    const NO_PANIC: Invariant = Invariant::NoPanic;
+
+    type Host = Host;
+    type Packet = Vec<u8>;
+    type Event = Event;
+    type Fault = Fault;
+    type Invariant = Invariant;
+    type Options = Options;
+
+    fn begin(seed: u64, options: &Options) -> World<Zab> {
+        let mut rng = Rng::new(seed, 100);
+        let zab = Zab {
+            nodes: *rng.pick(&[3, 3, 4, 5, 7]).expect("some"),
+            quorum: *rng
+                .pick(&[Quorum::Majority, Quorum::Majority, Quorum::All])
+                .expect("some"),
+            suspect_after_ns: *rng.pick(&[2, 5, 10]).expect("some") * MS,
+            capacity: 4096,
+            window: *rng.pick(&[4, 64]).expect("some"),
+            think_ns: *rng.pick(&[200_000, MS, 3 * MS]).expect("some"),
+            mistake: options.mistake,
+            node: BTreeMap::new(),
+            client: BTreeMap::new(),
+            stored: BTreeMap::new(),
+            process_paused_until: BTreeMap::new(),
+            starts: 0,
+            led: BTreeMap::new(),
+            ledger: Ledger::default(),
+            tokens: 0,
+            history: BTreeMap::new(),
+            is_loaded: true,
+        };
+        let nodes = zab.nodes;
+        let mut world = World::of(zab, Streams::of(seed));
+        for node in 1..=nodes {
+            world.add_host(Host(node));
+            world.start_node(node, Start::Founding);
+        }
+        for number in 0..CLIENTS {
+            world.start_client(number);
+        }
+        world.links.rates = Rates::draw(&mut rng);
+        world.links.rates.bit_flip_ppm = [0, 0, 20_000][rng.below(3) as usize];
+        world.inject_faults([8 * MS, 15 * MS, 40 * MS][rng.below(3) as usize]);
+        world
+    }
+
+    fn faulty(_options: &Options) -> Time {
+        FAULTY_NS
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "{} nodes, quorum {:?}, suspicion after {} ms, window {}",
+            self.nodes,
+            self.quorum,
+            self.suspect_after_ns / MS,
+            self.window
+        )
+    }
+
+    fn on_packet(world: &mut World<Zab>, _from: Host, to: Host, packet: Vec<u8>) {
+        world.at_node(to.0, packet);
+    }
+
+    fn on_wake(world: &mut World<Zab>, host: Host) {
+        world.process_acts(host.0, Process::Ticks);
+    }
+
+    fn on_event(world: &mut World<Zab>, event: Event) {
+        match event {
+            Event::Passed(host, packet) => world.process_acts(host.0, Process::Gets(packet)),
+            Event::Advanced(host) => world.process_acts(host.0, Process::Ticks),
+            Event::Request(number) => world.client_thinks(number),
+            Event::GiveUp(number, token) => world.client_gives_up(number, token),
+        }
+    }
+
+    fn host_of(event: &Event) -> Option<Host> {
+        match event {
+            Event::Passed(host, ..) | Event::Advanced(host) => Some(*host),
+            Event::Request(_) | Event::GiveUp(..) => None,
+        }
+    }
+
+    fn strike(world: &mut World<Zab>, fault: Fault, lasts: Time) -> Option<Strike<Zab>> {
+        world.strike(fault, lasts)
+    }
+
+    fn heal(world: &mut World<Zab>) {
+        world.end_faults();
+        world.system.process_paused_until.clear();
+        for node in 1..=world.system.nodes {
+            if world.system.node[&node].is_none() {
+                world.start_node(node, Start::Recovering);
+            }
+        }
+        for node in 1..=world.system.nodes {
+            world.process_acts(node, Process::Ticks);
+        }
+    }
+
+    fn settle(world: &mut World<Zab>) {
+        let done = |world: &World<Zab>| -> Vec<u64> {
+            let clients = world.system.client.values();
+            clients.map(|client| client.done).collect()
+        };
+        let before = done(world);
+        let until = world.now + SETTLE_NS;
+        let is_served = |world: &World<Zab>| {
+            let done = done(world).into_iter().zip(&before);
+            done.into_iter()
+                .all(|(done, before)| done >= before + REQUESTS_AFTER)
+        };
+        if !world.run_until(until, is_served) {
+            let what = format!("a client waits: {}", world.standing());
+            return world.broken(Invariant::Liveness, what);
+        }
+        world.system.is_loaded = false;
+        let is_over = |world: &World<Zab>| {
+            let idle = world.system.client.values().all(|c| c.asked.is_none());
+            let all = world.system.ledger.len();
+            let mut nodes = world.system.node.values().flatten();
+            idle && nodes
+                .all(|n| n.applied == all && !n.node.is_recovering() && n.node.outstanding() == 0)
+        };
+        if !world.run_until(until, is_over) {
+            let what = format!("not all have all records: {}", world.standing());
+            world.broken(Invariant::Liveness, what);
+        }
+    }
+
+    fn on_travel(world: &mut World<Zab>, travel: Travel, from: Host, to: Host, packet: &Vec<u8>) {
+        let arrow = travel.arrow();
+        let words = [travel as u64, crate::Packet::hash(packet)];
+        world.note(&words, || {
+            let said = match wire::parse(packet) {
+                Ok((h, value)) if h.kind == Type::Control => {
+                    let control = Control::decode(&h, value);
+                    let name = control.map_or("?", |control| control.name());
+                    format!(
+                        "{name} e{} z{} re{} c{} r{}",
+                        h.epoch, h.zxid, h.record_epoch, h.committed, h.round
+                    )
+                }
+                Ok((h, _)) => format!(
+                    "{:?}|{} e{} z{} re{} c{} r{} o{}/{}/{}",
+                    h.kind,
+                    h.flags,
+                    h.epoch,
+                    h.zxid,
+                    h.record_epoch,
+                    h.committed,
+                    h.round,
+                    h.origin,
+                    h.origin_session,
+                    h.origin_seq
+                ),
+                Err(e) => e.to_string(),
+            };
+            format!("{from} {arrow} {to}  {said}")
+        });
+    }
+
+    fn finish(world: &mut World<Zab>) {
+        world.count_all();
+        world.check_history();
+    }
+}

@@ -1,0 +1,74 @@
+//! The world of replicated memory: it is played, and deliberate faults in it are noticed.
+#![allow(missing_docs)]
+
+#[path = "common/worlds.rs"]
+mod worlds;
+
+use inband_sim::memory::{Fault, Invariant, Memory, Mistake, Options};
+use inband_sim::{run, run_with_trace};
+
+const SEEDS: u64 = 1_000;
+
+#[test]
+fn lines_are_linearizable_and_survive_what_fails() {
+    let sound = worlds::survive::<Memory>(1, SEEDS, &Options::default());
+    assert_eq!((sound.seeds, sound.failures), (SEEDS, 0));
+    for fault in Fault::ALL {
+        assert!(sound.stats.faults.of(fault.name()) > SEEDS / 4, "{fault}");
+    }
+    // All that a role does happens, but for what cannot: nobody writes 2^39 times.
+    for reason in [
+        "memory_not_active",
+        "memory_no_session",
+        "memory_old_request",
+        "memory_read_again",
+        "memory_write_again",
+        "memory_write_done_again",
+        "memory_answer_late",
+        "memory_answer_repeated",
+        "memory_read_write_back",
+        "memory_write_back_done",
+        "memory_deposed",
+        "memory_bad_digest",
+        "servers recovered",
+        "unknown outcomes",
+        "timed out",
+    ] {
+        assert!(sound.stats.of(reason) > SEEDS / 10, "{reason}");
+    }
+    assert!(sound.stats.of("reads") > 100 * SEEDS, "reads");
+    assert!(sound.stats.of("writes") > 100 * SEEDS, "writes");
+}
+
+#[test]
+fn what_is_done_wrong_is_noticed() {
+    for (mistake, count, at_least) in [
+        (Mistake::InventedEpoch, 30, 10),
+        (Mistake::EmptyServerAnswers, 150, 5),
+    ] {
+        let mistakes = Options {
+            mistake: Some(mistake),
+        };
+        let (summary, broken) = worlds::broken::<Memory>(count, &mistakes);
+        assert!(summary.failures >= at_least, "{mistake:?}: {summary:?}");
+        let is_liveness = |i: &Invariant| *i == Invariant::Liveness;
+        assert!(!broken.iter().any(is_liveness), "{mistake:?}: {broken:?}");
+    }
+}
+
+#[test]
+fn a_seed_is_one_schedule_with_a_trace() {
+    let options = Options::default();
+    let first = run_with_trace::<Memory>(3, &options, 4_000);
+    assert_eq!(first, run_with_trace::<Memory>(3, &options, 4_000));
+    for kind in [
+        "WRITE_REQUEST",
+        "READ_ANSWER",
+        "GRANT",
+        "FAULT ",
+        "is active in epoch",
+    ] {
+        assert!(first.trace.iter().any(|line| line.contains(kind)), "{kind}");
+    }
+    assert!(run::<Memory>(3, &options).trace.is_empty());
+}

@@ -1,0 +1,52 @@
+//! The world of consensus in a box: it is played, and deliberate faults in it are noticed.
+#![allow(missing_docs)]
+
+#[path = "common/worlds.rs"]
+mod worlds;
+
+use inband_sim::zab::{Fault, Invariant, Mistake, Options, Zab};
+use inband_sim::{run, run_with_trace};
+
+const SEEDS: u64 = 1_000;
+
+#[test]
+fn nothing_committed_is_lost_and_reads_are_as_declared() {
+    let sound = worlds::survive::<Zab>(1, SEEDS, &Options::default());
+    assert_eq!((sound.seeds, sound.failures), (SEEDS, 0));
+    for fault in Fault::ALL {
+        assert!(sound.stats.faults.of(fault.name()) > SEEDS / 4, "{fault}");
+    }
+    assert!(sound.stats.of("leaders") > 3 * SEEDS, "leaders");
+    assert!(sound.stats.of("writes") > 50 * SEEDS, "writes");
+    assert!(sound.stats.of("strong reads") > 50 * SEEDS, "strong reads");
+    assert!(sound.stats.of("local reads") > 10 * SEEDS, "local reads");
+}
+
+#[test]
+fn what_is_done_wrong_is_noticed() {
+    for (mistake, count, at_least, expected) in [
+        (Mistake::StaleRead, 100, 3, Some(Invariant::Linearizable)),
+        (Mistake::ForgottenSession, 30, 2, None),
+    ] {
+        let mistakes = Options {
+            mistake: Some(mistake),
+        };
+        let (summary, broken) = worlds::broken::<Zab>(count, &mistakes);
+        eprintln!("{mistake:?}: {} of {count}: {broken:?}", summary.failures);
+        assert!(summary.failures >= at_least, "{mistake:?}: {summary:?}");
+        if let Some(expected) = expected {
+            assert!(broken.contains(&expected), "{mistake:?}: {broken:?}");
+        }
+    }
+}
+
+#[test]
+fn a_seed_is_one_schedule_with_a_trace() {
+    let options = Options::default();
+    let first = run_with_trace::<Zab>(3, &options, 40_000);
+    assert_eq!(first, run_with_trace::<Zab>(3, &options, 40_000));
+    for kind in ["Propose", "Ack", "Commit", "ELECT", "FAULT ", "leads epoch"] {
+        assert!(first.trace.iter().any(|line| line.contains(kind)), "{kind}");
+    }
+    assert!(run::<Zab>(3, &options).trace.is_empty());
+}

@@ -1,0 +1,273 @@
+//! Packet vectors (`dataplane/SYSTEM/vectors/*.toml`): packet in, packet out. A case runs natively and, as real frames, in
+//! the kernel.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::fs;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+
+use inband_ground::auth::{Gate, Keys};
+use inband_ground::soft::Arrival;
+use inband_ground::xdp::rig::udp_frame;
+use serde::de::DeserializeOwned;
+use serde::Deserialize;
+
+use crate::frame::{may_load_bpf, HERE};
+use crate::role::{missing, native, secret, Kernel, Outcome, Registers, UnderTest};
+
+/// To a UDP payload, or to the whole frame around it.
+#[derive(Deserialize, Default, Clone)]
+#[serde(deny_unknown_fields, default)]
+pub struct Damage {
+    /// Keep so many bytes.
+    cut: Option<usize>,
+    /// Append so many zero bytes.
+    pad: usize,
+    /// (offset, value)
+    bytes: Vec<(usize, u8)>,
+}
+
+impl Damage {
+    /// What is left of the bytes.
+    pub fn of(&self, mut packet: Vec<u8>) -> Vec<u8> {
+        for (at, byte) in &self.bytes {
+            packet[*at] = *byte;
+        }
+        if let Some(len) = self.cut {
+            packet.truncate(len);
+        }
+        packet.resize(packet.len() + self.pad, 0);
+        packet
+    }
+}
+
+/// The keys of these ids, the last of them active: a key is its id, 16 times.
+pub fn keys_of(ids: &[u16]) -> Option<Keys> {
+    let keys: Vec<_> = ids.iter().map(|id| secret(*id)).collect();
+    let active = *ids.last()?;
+    Some(Keys::new(active, &keys).expect("they are keys"))
+}
+
+/// "text", or "x*20" for twenty x.
+pub fn value_of(text: &str) -> Vec<u8> {
+    match text.split_once('*') {
+        Some((unit, times)) => unit.repeat(times.parse().expect("a number")).into_bytes(),
+        None => text.as_bytes().to_vec(),
+    }
+}
+
+/// The flags of these names, among all that there are.
+pub fn flags_of(all: &[(&str, u16)], names: &[String]) -> u16 {
+    let flag = |name: &String| {
+        let found = all.iter().find(|(known, _)| known == name);
+        found.unwrap_or_else(|| panic!("there is no flag {name}")).1
+    };
+    names.iter().map(flag).fold(0, |flags, flag| flags | flag)
+}
+
+/// The message type of this name, among all that there are: `READ_REPLY` is `ReadReply`.
+pub fn type_of<K: Copy + Debug>(all: &[K], name: &str) -> K {
+    let called = |kind: &&K| {
+        let mut upper = String::new();
+        for letter in format!("{kind:?}").chars() {
+            if letter.is_uppercase() && upper.ends_with(|last: char| last.is_ascii_uppercase()) {
+                upper.push('_');
+            }
+            upper.push(letter.to_ascii_uppercase());
+        }
+        upper == name
+    };
+    let found = all.iter().find(called);
+    *found.unwrap_or_else(|| panic!("there is no type {name}"))
+}
+
+/// The files of `dataplane/SYSTEM/vectors/`: name and text.
+pub fn files(system: &str) -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dataplane");
+    let folder = root.join(system).join("vectors");
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)
+        .expect("it is a folder")
+        .map(|entry| entry.expect("it can be read").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "toml"))
+        .collect();
+    paths.sort();
+    let stem = |path: &PathBuf| path.file_stem().map(|s| s.to_string_lossy().into_owned());
+    let files: Vec<_> = paths
+        .iter()
+        .map(|path| {
+            let text = fs::read_to_string(path).expect("it can be read");
+            (stem(path).expect("it has a name"), text)
+        })
+        .collect();
+    assert!(!files.is_empty());
+    files
+}
+
+/// The cases of a system.
+pub fn cases<C: DeserializeOwned>(system: &str) -> Vec<C> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct File<C> {
+        case: Vec<C>,
+    }
+    let cases = |(stem, text): (String, String)| {
+        let file: File<C> = toml::from_str(&text).unwrap_or_else(|e| panic!("{stem}: {e}"));
+        file.case
+    };
+    files(system).into_iter().flat_map(cases).collect()
+}
+
+/// Run a case and name it if it fails.
+pub fn named(name: &str, run: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(run)).is_err() {
+        panic!("vector failed: {name}");
+    }
+}
+
+/// A packet of a case, and what must become of it.
+pub struct Step<V> {
+    /// The UDP payload that comes.
+    pub packet: Vec<u8>,
+    /// Damage to the frame around it: for the kernel only.
+    pub frame: Option<Damage>,
+    /// What comes with it.
+    pub arrival: Arrival,
+    /// Where it goes.
+    pub verdict: V,
+    /// Why.
+    pub reason: String,
+    /// What leaves.
+    pub out: Vec<u8>,
+}
+
+/// A case of a system's vectors.
+pub trait Case: DeserializeOwned {
+    /// Of which system.
+    type System: UnderTest;
+    /// What its registers must be.
+    type Expected;
+
+    /// What it shows.
+    fn name(&self) -> &str;
+    /// Why it must be so.
+    fn why(&self) -> &str {
+        ""
+    }
+    /// Ids of the keys that the role accepts; it sends with the last.
+    fn keys(&self) -> &[u16] {
+        &[]
+    }
+    /// How many packets come.
+    fn packets(&self) -> usize;
+    /// The reason to handle a packet as it is.
+    fn reason(&self, at: usize) -> &str;
+    /// Packet `at`, signed by a sender and expected from a role with these keys.
+    fn step(&self, at: usize, keys: Option<&Keys>) -> Step<<Self::System as UnderTest>::Verdict>;
+    /// A role for it in this process, and its partitions.
+    fn native(&self) -> (<Self::System as UnderTest>::Role, usize);
+    /// ... and in the kernel.
+    fn rig(&self, keys: Option<Keys>) -> <Self::System as UnderTest>::Rig;
+    /// Can it run on what [`Case::rig`] made for another, which has the same keys and is empty again?
+    fn shares_rig(&self, _other: &Self) -> bool {
+        true
+    }
+    /// Empty the registers, and set them as they are before the first packet. Returns what they must be.
+    fn prepare(&self, registers: &Registers<Self::System>) -> Self::Expected;
+    /// What happens before packet `at`, besides packets.
+    fn before(&self, _at: usize, _registers: &Registers<Self::System>) {}
+    /// The registers are as they must be after packet `at`.
+    fn check(&self, at: usize, registers: &Registers<Self::System>, expected: &mut Self::Expected);
+}
+
+type Handle<'a, C> = dyn FnMut(
+        &Step<<<C as Case>::System as UnderTest>::Verdict>,
+    ) -> Outcome<<<C as Case>::System as UnderTest>::Verdict>
+    + 'a;
+
+fn run<C: Case>(
+    case: &C,
+    keys: Option<&Keys>,
+    in_kernel: bool,
+    registers: &Registers<C::System>,
+    handle: &mut Handle<'_, C>,
+) {
+    let mut expected = case.prepare(registers);
+    for at in 0..case.packets() {
+        let step = case.step(at, keys);
+        if step.frame.is_some() && !in_kernel {
+            continue;
+        }
+        println!("packet {at} of \"{}\": {}", case.name(), case.why());
+        case.before(at, registers);
+        let got = handle(&step);
+        let reason = (got.verdict, got.reason);
+        assert_eq!(reason, (step.verdict, &*step.reason), "verdict and reason");
+        assert_eq!(got.packet, step.out, "byte for byte");
+        case.check(at, registers, &mut expected);
+    }
+}
+
+/// Every vector runs natively.
+pub fn run_natively<C: Case>(system: &str) {
+    for case in cases::<C>(system) {
+        named(case.name(), || {
+            let keys = keys_of(case.keys());
+            let (role, partitions) = case.native();
+            let mut gate = Gate::of::<<C::System as UnderTest>::System>(keys, partitions);
+            run(&case, keys.as_ref(), false, role.registers(), &mut |step| {
+                native::<C::System>(&mut gate, &role, &step.packet, step.arrival)
+            });
+        });
+    }
+}
+
+/// Every vector runs in the kernel. Those that name no keys have the key with this id.
+pub fn run_in_kernel<C: Case>(system: &str, key: Option<u16>) {
+    if !may_load_bpf() {
+        return;
+    }
+    let ids = |case: &C| match (case.keys(), key) {
+        ([], Some(key)) => vec![key],
+        (keys, _) => keys.to_vec(),
+    };
+    // Loading takes longer than a case.
+    let mut last: Option<(C, Kernel<C::System>)> = None;
+    for case in cases::<C>(system) {
+        let keys = keys_of(&ids(&case));
+        let same = last.take();
+        let same = same.filter(|(other, _)| ids(other) == ids(&case) && case.shares_rig(other));
+        let kernel = same.map_or_else(|| Kernel(case.rig(keys)), |(_, kernel)| kernel);
+        named(case.name(), || {
+            run(
+                &case,
+                keys.as_ref(),
+                true,
+                kernel.registers(),
+                &mut |step| {
+                    let mut frame = udp_frame(step.arrival.from, HERE, &step.packet);
+                    if let Some(damage) = &step.frame {
+                        frame = damage.of(frame);
+                    }
+                    kernel.handle(&frame, &step.packet, step.arrival)
+                },
+            );
+        });
+        last = Some((case, kernel));
+    }
+}
+
+/// Every reason that begins with `prefix` has a vector, but for those that no single packet can show; another test does.
+pub fn every_reason_has_a_vector<C: Case>(system: &str, prefix: &str, elsewhere: &[&str]) {
+    let cases = cases::<C>(system);
+    let reasons = |case: &'_ C| -> Vec<String> {
+        (0..case.packets())
+            .map(|at| case.reason(at).to_owned())
+            .collect()
+    };
+    let shown: BTreeSet<String> = cases.iter().flat_map(reasons).collect();
+    let shown: BTreeSet<&str> = shown.iter().map(String::as_str).collect();
+    type System<C> = <<C as Case>::System as UnderTest>::System;
+    let missing = missing::<System<C>>(prefix, elsewhere, &shown);
+    assert!(missing.is_empty(), "no vector shows {missing:?}");
+}

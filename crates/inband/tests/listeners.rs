@@ -1,0 +1,539 @@
+//! Strangers at every listener of a host: Redis clients' port, checkpoints, control service, control
+//! socket, metrics, packets. Whatever they send, the host serves on, within its memory. See
+//! docs/limits.md; the limits themselves are tested where they are.
+
+#![allow(missing_docs)]
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Client, PROGRAM};
+use inband_cluster::paxos::control;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// The least that may be configured.
+const CLIENTS_MEMORY_MIB: u64 = 64;
+
+/// One host with all roles and a limit of open files.
+struct Host {
+    process: Option<Child>,
+    dir: tempfile::TempDir,
+    /// Packets, checkpoints.
+    address: SocketAddr,
+    control: SocketAddr,
+    resp: SocketAddr,
+    metrics: SocketAddr,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.process {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// Ports of loopback that are free now.
+fn free_ports() -> [SocketAddr; 4] {
+    let sockets = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    sockets
+        .each_ref()
+        .map(|socket| socket.local_addr().expect("its address"))
+}
+
+impl Host {
+    fn start(open_files_max: u64) -> Host {
+        let host = Host::prepare("");
+        let host = host.run(open_files_max);
+        host.wait_until(|| host.try_set().is_some());
+        host
+    }
+
+    /// One that does not run yet; `more` stands under `[host]`.
+    fn prepare(more: &str) -> Host {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [address, control, resp, metrics] = free_ports();
+        let text = format!(
+            r#"
+            cluster = {{ name = "listeners", epoch = 1, first_instance = 1, durability = "memory" }}
+            [host]
+            node = 1
+            state_dir = {:?}
+            dataplane = "udp"
+            resp = ["{resp}"]
+            metrics = "{metrics}"
+            limits = {{ clients_memory_mib = {CLIENTS_MEMORY_MIB} }}
+            {}
+            [[node]]
+            id = 1
+            name = "one"
+            address = "{address}"
+            control_plane = "{control}"
+            roles = ["leader", "acceptor", "replica", "controller"]
+            "#,
+            dir.path(),
+            more.replace("DIR", &dir.path().display().to_string())
+        );
+        fs::write(dir.path().join("config.toml"), text).expect("the configuration");
+        Host {
+            process: None,
+            dir,
+            address,
+            control,
+            resp,
+            metrics,
+        }
+    }
+
+    fn run(mut self, open_files_max: u64) -> Host {
+        let log = fs::File::create(self.dir.path().join("log")).expect("a log");
+        let limited = format!("ulimit -n {open_files_max}; exec \"$0\" run --config \"$1\"");
+        let process = Command::new("bash")
+            .args(["-c", &limited, PROGRAM])
+            .arg(self.config())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("cloned"))
+            .stderr(log)
+            .spawn()
+            .expect("bash runs");
+        self.process = Some(process);
+        self
+    }
+
+    fn wait_until(&self, mut holds: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < TIMEOUT, "{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.path().join("config.toml")
+    }
+
+    fn id(&self) -> u32 {
+        self.process.as_ref().expect("it runs").id()
+    }
+
+    fn try_set(&self) -> Option<()> {
+        let mut client = Client::try_connect(self.resp)?;
+        (client.try_call(&["SET", "a", "1"])? == "+OK").then_some(())
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).expect("the log")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("control.sock")
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let status = control::status(&self.socket(), TIMEOUT).expect("a status");
+        let counter = status.counters.get(name);
+        *counter.unwrap_or_else(|| panic!("no counter {name} in {:?}", status.counters.keys()))
+    }
+
+    /// A line of a file of `/proc`, as a number.
+    fn proc(&self, file: &str, name: &str) -> u64 {
+        let path = format!("/proc/{}/{file}", self.id());
+        let text = fs::read_to_string(path).expect("it lives");
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number.and_then(|n| n.parse().ok()).expect("a number")
+    }
+
+    /// Most memory it ever had.
+    fn memory_peak_mib(&self) -> u64 {
+        self.proc("status", "VmHWM:") >> 10
+    }
+
+    /// Time on a processor so far.
+    fn cpu(&self) -> Duration {
+        let path = format!("/proc/{}/stat", self.id());
+        let text = fs::read_to_string(path).expect("it lives");
+        let fields: Vec<&str> = text
+            .rsplit(')')
+            .next()
+            .expect("fields")
+            .split(' ')
+            .collect();
+        // utime and stime, in hundredths of a second.
+        let ticks: u64 = [fields[12], fields[13]]
+            .map(|f| f.parse::<u64>().expect("ticks"))
+            .iter()
+            .sum();
+        Duration::from_millis(ticks * 10)
+    }
+
+    fn open_files(&self) -> u64 {
+        let path = format!("/proc/{}/fd", self.id());
+        fs::read_dir(path).expect("it lives").count() as u64
+    }
+
+    fn allow_open_files(&self, max: u64) {
+        let done = Command::new("prlimit")
+            .args(["--pid", &self.id().to_string()])
+            .arg(format!("--nofile={max}:")) // the soft limit only
+            .status();
+        assert!(done.expect("prlimit runs").success());
+    }
+
+    fn connect(&self, to: SocketAddr) -> TcpStream {
+        let stream = TcpStream::connect(to).expect("connects");
+        let limit = Some(Duration::from_secs(10));
+        stream.set_read_timeout(limit).expect("set");
+        stream.set_write_timeout(limit).expect("set");
+        stream
+    }
+}
+
+/// Bytes without sense, the same in every run.
+fn nonsense(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < TIMEOUT, "{what} did not come true");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn nonsense_at_every_listener() {
+    let host = Host::start(4096);
+    let mut client = Client::connect(host.resp);
+    let listeners = [host.resp, host.address, host.control, host.metrics];
+    for seed in 1..40 {
+        for to in listeners {
+            let mut stream = host.connect(to);
+            // It may be hung up on before all is sent.
+            let _ = stream.write_all(&nonsense(seed, 3000));
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = stream.read(&mut [0; 64]);
+        }
+        let mut stream = UnixStream::connect(host.socket()).expect("connects");
+        let _ = stream.write_all(&nonsense(seed, 3000));
+        let _ = stream.write_all(b"\n{\"cmd\":\"nonsense\"}\n");
+        let _ = stream.read(&mut [0; 64]);
+        assert_eq!(client.call(&["SET", "a", "1"]), "+OK");
+    }
+    assert!(host.counter("control_closed_protocol") >= 30);
+    assert!(host.counter("kv_closed_protocol") >= 30);
+    assert!(host.counter("kv_checkpoint_protocol_errors") >= 39);
+
+    // Packets: of every length, then such that begin well.
+    let status = || {
+        control::status(&host.socket(), TIMEOUT)
+            .expect("a status")
+            .counters
+    };
+    let before = status();
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    for seed in 1..2000 {
+        let mut packet = nonsense(seed, seed as usize % 1472);
+        if seed % 2 == 0 && packet.len() > 8 {
+            packet[..4].copy_from_slice(b"INBD");
+        }
+        socket.send_to(&packet, host.address).expect("sends");
+        if seed % 100 == 0 {
+            assert_eq!(client.call(&["SET", "a", "1"]), "+OK");
+        }
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let after = status();
+    let grown: u64 = after
+        .iter()
+        .filter(|(name, _)| name.contains("bad") || name.contains("truncated"))
+        .map(|(name, value)| value - before.get(name).unwrap_or(&0))
+        .sum();
+    assert!(grown > 500, "{grown} of 2000 were counted: {after:?}");
+    assert_eq!(client.call(&["GET", "a"]), "1");
+    let log = host.log();
+    assert!(log.lines().count() < 60, "{log}");
+}
+
+#[test]
+fn a_flood_of_clients_takes_neither_files_nor_memory() {
+    // What a host keeps for itself with one log, and room for a hundred clients.
+    let host = Host::start(512 + 128 + 100);
+    assert!(
+        host.log().contains("there is room for 100"),
+        "{}",
+        host.log()
+    );
+    let mut client = Client::connect(host.resp);
+    let memory_before_mib = host.memory_peak_mib();
+    let value = "v".repeat(1 << 20);
+    assert_eq!(client.call(&["SET", "k", &value]), "+OK");
+
+    // Four hundred who say nothing.
+    let mut flood: Vec<TcpStream> = (0..400).map(|_| host.connect(host.resp)).collect();
+    wait_for("most are refused", || {
+        host.counter("kv_connections_refused") >= 300
+    });
+    assert_eq!(client.call(&["GET", "k"]), value);
+    // Those that are in begin long requests, and read nothing of long answers.
+    let half = format!(
+        "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1048576\r\n{}",
+        &value[..1_000_000]
+    );
+    let gets = format!("*31\r\n$4\r\nMGET\r\n{}", "$1\r\nk\r\n".repeat(30));
+    for (at, stream) in flood.iter_mut().enumerate() {
+        let bytes = if at % 2 == 0 { &half } else { &gets };
+        // Most are closed.
+        let _ = stream.write_all(bytes.as_bytes());
+    }
+    wait_for("some are closed", || host.counter("kv_closed_memory") > 10);
+    wait_for("it fits", || {
+        host.counter("kv_clients_memory_bytes") <= CLIENTS_MEMORY_MIB << 20
+    });
+    assert_eq!(client.call(&["SET", "b", "1"]), "+OK");
+    drop(flood);
+    // What clients hold, what is read for them in one turn, the answer being written, and what the
+    // allocator and the store keep.
+    let grown_mib = host.memory_peak_mib() - memory_before_mib;
+    let bound_mib = CLIENTS_MEMORY_MIB + 64 + 32 + 150;
+    println!("memory: {memory_before_mib} MiB, and {grown_mib} MiB more at the peak");
+    assert!(grown_mib < bound_mib, "{grown_mib} MiB over {bound_mib}");
+    let log = host.log();
+    assert!(log.lines().count() < 60, "{log}");
+}
+
+#[test]
+fn without_a_file_left_clients_wait_and_nothing_spins() {
+    let host = Host::start(4096);
+    let mut client = Client::connect(host.resp);
+    assert_eq!(client.call(&["SET", "a", "1"]), "+OK");
+    // Fewer than it counted on: the system may run out for other reasons.
+    host.allow_open_files(host.open_files() + 3);
+    let listeners = [host.resp, host.address, host.control];
+    let waiting: Vec<TcpStream> = listeners
+        .into_iter()
+        .flat_map(|to| (0..10).map(move |_| to))
+        .map(|to| host.connect(to))
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let cpu = host.cpu();
+    for _ in 0..10 {
+        assert_eq!(client.call(&["SET", "a", "2"]), "+OK");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let spent = host.cpu() - cpu;
+    assert!(spent < Duration::from_millis(500), "{spent:?} in a second");
+    host.allow_open_files(4096);
+    assert_eq!(Client::connect(host.resp).call(&["GET", "a"]), "2");
+    assert!(host.counter("kv_accepts_failed") > 0);
+    drop(waiting);
+    wait_for("the control plane answers", || {
+        let request = inband_control::service::Request::Status;
+        control::control(&host.socket(), request, TIMEOUT).is_ok()
+    });
+    let log = host.log();
+    assert!(log.lines().count() < 60, "{log}");
+}
+
+const SECOND_NODE: &str = r#"
+            [[node]]
+            id = 2
+            name = "two"
+            address = "127.0.0.1:1"
+            roles = ["replica"]
+"#;
+
+/// Run a program; what it says, and whether it succeeded.
+fn said(program: &str, args: &[&str]) -> (bool, String) {
+    let output = Command::new(program).args(args).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), text)
+}
+
+#[test]
+fn a_host_with_certificates_and_a_password() {
+    let host = Host::prepare(
+        r#"
+            password_file = "DIR/password"
+            [host.tls]
+            ca = "DIR/tls/ca.pem"
+            certificate = "DIR/tls/certificate.pem"
+            key = "DIR/tls/key.pem"
+            resp = true
+        "#,
+    );
+    let at = |name: &str| host.dir.path().join(name).display().to_string();
+    let (config, authority, password) = (at("config.toml"), at("authority"), at("password"));
+    fs::write(&password, "open sesame\n").expect("written");
+    let doctor = ["doctor", "--config", &config];
+    assert!(said(PROGRAM, &doctor).1.contains("inband certificate new"));
+    let new = [
+        "certificate",
+        "new",
+        "--config",
+        &config,
+        "--authority",
+        &authority,
+    ];
+    let (good, says) = said(PROGRAM, &new);
+    assert!(
+        good && says.contains("one: ") && says.contains("is valid for 3649 more days"),
+        "{says}"
+    );
+    assert!(said(PROGRAM, &doctor)
+        .1
+        .contains("is valid for 3649 more days"));
+
+    // Another host's certificate is neither overwritten nor taken for this host's.
+    let other = at("other.toml");
+    let text = fs::read_to_string(&config).expect("read");
+    let as_other = text.replace("name = \"listeners\"", "name = \"another\"");
+    assert_ne!(text, as_other, "{text}");
+    fs::write(&other, as_other).expect("written");
+    let own = fs::read(at("tls/certificate.pem")).expect("read");
+    let new_in = |config: &str, more: &[&str]| {
+        let args = [
+            "certificate",
+            "new",
+            "--config",
+            config,
+            "--authority",
+            &authority,
+        ];
+        said(PROGRAM, &[&args[..], more].concat())
+    };
+    let (good, says) = new_in(&other, &[]);
+    assert!(
+        !good && says.contains("node 1 of cluster \"listeners\"") && says.contains("--out"),
+        "{says}"
+    );
+    assert_eq!(fs::read(at("tls/certificate.pem")).expect("read"), own);
+    let node_2 = at("node-2.toml");
+    fs::write(
+        &node_2,
+        text.replacen("node = 1", "node = 2", 1) + SECOND_NODE,
+    )
+    .expect("written");
+    let (good, says) = new_in(&node_2, &[]);
+    assert!(!good && says.contains("not of node 2"), "{says}");
+    let (good, says) = new_in(&node_2, &["--out", &at("for-2")]);
+    assert!(good, "{says}");
+    assert!(fs::exists(at("for-2/key.pem")).expect("looked"));
+    let (good, says) = new_in(&config, &[]);
+    assert!(good, "its own is made anew: {says}");
+    // Nor is the authority changed that it trusts.
+    let (own, elsewhere) = (fs::read(at("tls/ca.pem")).expect("read"), at("elsewhere"));
+    let from_another = [
+        "certificate",
+        "new",
+        "--config",
+        &config,
+        "--authority",
+        &elsewhere,
+    ];
+    let (good, says) = said(PROGRAM, &from_another);
+    assert!(
+        !good && says.contains("another authority") && says.contains("--replace-authority"),
+        "{says}"
+    );
+    assert_eq!(fs::read(at("tls/ca.pem")).expect("read"), own);
+    assert!(!fs::exists(&elsewhere).expect("looked"));
+    let show = ["certificate", "show", "--config", &config];
+    assert!(said(PROGRAM, &show).1.contains("node 1 of cluster"));
+    let (good, says) = said(PROGRAM, &["run", "--config", &node_2]);
+    assert!(
+        !good && says.contains("is the certificate of node 1") && says.contains("node 2"),
+        "{says}"
+    );
+
+    // A password that others can read is refused.
+    let (good, says) = said(PROGRAM, &["run", "--config", &config]);
+    assert!(!good && says.contains("chmod 600"), "{says}");
+    let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(&password, owner_only).expect("set");
+    let host = host.run(4096);
+    let (port, ca) = (host.resp.port().to_string(), at_of(&host, "tls/ca.pem"));
+    let cli = |args: &[&str]| {
+        let open = [
+            "-p",
+            &port,
+            "--no-auth-warning",
+            "-a",
+            "open sesame",
+            "--tls",
+            "--cacert",
+            &ca,
+        ];
+        said("redis-cli", &[&open[..], args].concat())
+            .1
+            .trim_end()
+            .to_owned()
+    };
+    host.wait_until(|| cli(&["SET", "a", "1"]) == "OK");
+    assert_eq!(cli(&["GET", "a"]), "1");
+
+    // What speaks no TLS, or has no certificate, is turned away at every port, and counted.
+    for to in [host.address, host.control] {
+        let mut stream = host.connect(to);
+        stream
+            .write_all(b"IBCKPT2\n\0\0\0\0\0\0\0\x01")
+            .expect("sends");
+        let mut got = Vec::new();
+        let _ = stream.read_to_end(&mut got);
+        assert!(got.len() < 16, "{got:?}");
+    }
+    let mut stream = host.connect(host.resp);
+    stream.write_all(b"PING\r\n").expect("sends");
+    let mut got = Vec::new();
+    let _ = stream.read_to_end(&mut got);
+    assert!(!got.starts_with(b"+PONG") && got.len() < 16, "{got:?}");
+    assert_eq!(host.counter("tls_refused_plain"), 2);
+    assert_eq!(host.counter("kv_closed_tls"), 1);
+    assert_eq!(host.counter("tls_certificate_days_left"), 3649);
+    let status = control::status(&host.socket(), TIMEOUT).expect("a status");
+    assert_eq!(status.transport, "TLS");
+
+    // Our own clients, and the command line by way of the control service.
+    let (file, resp) = (at_of(&host, "file"), host.resp.to_string());
+    let access = [
+        "--host",
+        &resp,
+        "--password-file",
+        &password,
+        "--tls-ca",
+        &ca,
+        &file,
+    ];
+    let (good, says) = said(PROGRAM, &[&["export"], &access[..]].concat());
+    assert!(good && says.contains("exported 1 key"), "{says}");
+    let (good, says) = said(PROGRAM, &[&["import", "--overwrite"], &access[..]].concat());
+    assert!(good && says.contains("imported 1 key"), "{says}");
+    let (good, says) = said(
+        PROGRAM,
+        &["export", "--host", &resp, "--tls-ca", &ca, &file],
+    );
+    assert!(!good && says.contains("NOAUTH"), "{says}");
+    let (good, says) = said(PROGRAM, &["member", "list", "--config", &config]);
+    assert!(good && says.contains("votes"), "{says}");
+}
+
+fn at_of(host: &Host, name: &str) -> String {
+    host.dir.path().join(name).display().to_string()
+}

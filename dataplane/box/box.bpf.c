@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * box - a node as the program of an interface.
+ *
+ * The process sleeps on a ring buffer that no data comes through: whenever `committed` or a round
+ * advances, an empty record wakes it. It then looks at the registers. Packets that are its own pass.
+ */
+/* variant: box_slow IB_RACE_DELAY */
+/* variant: box_no_exclusivity IB_RACE_DELAY IB_MUTANT_NO_EXCLUSIVITY */
+/* variant: box_given IB_GIVEN_ARRIVAL */
+#define IB_SYSTEM_CHECK ib_box_check
+
+#include "msg.h"
+#include "registers.h"
+#include "settings.h"
+#include "../ground/xdp/validate.h"
+#include "../ground/xdp/multicast.h"
+#include "../ground/xdp/ringbuf.h"
+#include "../ground/xdp/route.h"
+#include "../ground/xdp/race_wait.h"
+#include "../ground/xdp/given.h"
+
+const volatile struct ib_box_settings ib_box_settings SEC(".rodata.own");
+
+IB_REGISTERS(ib_node_map, struct ib_box_node);
+IB_REGISTERS(ib_records_map, struct ib_box_record);
+IB_DEVMAP(ib_others_map);
+
+struct ib_box_here {
+    struct xdp_md *ctx;
+};
+
+IB_INLINE ib_u64 ib_box_own(const struct ib_box_here *here) {
+    (void)here;
+    return ib_settings.node;
+}
+
+IB_INLINE ib_u64 ib_box_capacity(const struct ib_box_here *here) {
+    (void)here;
+    return ib_box_settings.capacity;
+}
+
+IB_INLINE struct ib_box_node *ib_box_node_at(const struct ib_box_here *here) {
+    ib_u32 zero = 0;
+    (void)here;
+    return bpf_map_lookup_elem(&ib_node_map, &zero);
+}
+
+IB_INLINE struct ib_box_record *ib_box_record_at(const struct ib_box_here *here, ib_u64 zxid) {
+    ib_u32 slot = (ib_u32)(zxid & (ib_box_settings.capacity - 1));
+    (void)here;
+    return bpf_map_lookup_elem(&ib_records_map, &slot);
+}
+
+#define ib_box_value_load(here, to, len_bytes)                                                     \
+    bpf_xdp_load_bytes((here)->ctx, IB_VALUE_AT_BYTES, (to),                                       \
+                       IB_COPY_LEN((len_bytes), IB_BOX_RECORD_LEN_MAX_BYTES))
+#define ib_box_value_sum(here, len_bytes) ((ib_u32)ib_box_sum((here)->ctx, len_bytes))
+
+/* Global, so that the verifier walks the loop over the value once, and apart from the role. */
+__attribute__((noinline)) int ib_box_sum(struct xdp_md *ctx, ib_u32 len_bytes) {
+    const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
+    const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
+    return (int)ib_value_checksum(data + IB_VALUE_AT_BYTES, end, len_bytes);
+}
+
+#include "shell.h"
+
+IB_INLINE ib_u64 ib_box_now_ns(void) {
+#ifdef IB_GIVEN_ARRIVAL
+    const struct ib_given *given = ib_given();
+    return given ? given->now_ns : 0;
+#else
+    return bpf_ktime_get_ns();
+#endif
+}
+
+/* Wake the process, unless it polls: ib_ringbuf_submit says why it cannot be missed. */
+IB_INLINE void ib_box_wake(void) {
+    ib_u32 zero = 0;
+    ib_u64 *polling = bpf_map_lookup_elem(&ib_polling_map, &zero);
+    if (polling && *(volatile ib_u64 *)polling)
+        return;
+    void *note = bpf_ringbuf_reserve(&ib_ringbuf_map, IB_WAKE_ROOM_BYTES, 0);
+    if (note) /* otherwise it is full of notes that the process will see */
+        bpf_ringbuf_discard(note, 0);
+}
+
+IB_INLINE int ib_box_send(struct xdp_md *ctx, struct ib_box_msg *m, unsigned int verdict) {
+    const struct ib_keys *keys = NULL;
+    ib_u8 *data = IB_SEND_BEGIN(ctx, m, keys);
+    ib_box_emit(data + IB_XDP_FRAME_LEN_BYTES, m);
+    ib_send_finish(data, keys, m->key_id, m->value_len_bytes);
+    if (verdict == IB_REPLY)
+        return ib_route_back(ctx, data);
+    if (IB_RARE(ib_settings.generic))
+        return ib_send_note(ctx, IB_BOX_OTHERS_GROUP);
+    return ib_send_group(data, IB_BOX_OTHERS_GROUP, &ib_others_map);
+}
+
+SEC("xdp")
+int ib_box_xdp(struct xdp_md *ctx) {
+    const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
+    const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
+    struct ib_box_here here = {ctx};
+    struct ib_box_msg m = {0};
+    int advances = 0, action = ib_validate(data, end);
+    if (action != IB_VALID)
+        return action;
+    if (data + IB_VALUE_AT_BYTES > end)
+        return XDP_ABORTED;
+    ib_box_read_header(data + IB_XDP_FRAME_LEN_BYTES, &m);
+    struct ib_result result = ib_shell_box(&here, &m, ib_box_now_ns(), &advances);
+    ib_count_reason(result.reason);
+    if (advances)
+        ib_box_wake();
+    if (result.verdict == IB_DROP)
+        return XDP_DROP;
+    if (result.verdict == IB_PASS)
+        return XDP_PASS;
+    return ib_box_send(ctx, &m, result.verdict);
+}
+
+char ib_license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* variant: slow IB_RACE_DELAY */
+/* variant: no_exclusivity IB_RACE_DELAY IB_MUTANT_NO_EXCLUSIVITY */
+#include <sched.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "native.h"
+
+#ifdef IB_VARIANT /* the function of each has a name of its own */
+#define IB_BOX_NAME_2(name, variant) name##_##variant
+#define IB_BOX_NAME_1(name, variant) IB_BOX_NAME_2(name, variant)
+#define ib_box_handle IB_BOX_NAME_1(ib_box_handle, IB_VARIANT)
+#endif
+
+#ifdef IB_RACE_DELAY
+#include "../ground/native/race_wait.h"
+#endif
+
+#define IB_BOX_GROUPS 1
+
+struct ib_box_here {
+    const struct ib_box_soft *soft;
+    const ib_u8 *value;
+};
+
+static inline ib_u64 ib_box_own(const struct ib_box_here *here) {
+    return here->soft->node;
+}
+
+static inline ib_u64 ib_box_capacity(const struct ib_box_here *here) {
+    return here->soft->capacity;
+}
+
+static inline struct ib_box_node *ib_box_node_at(const struct ib_box_here *here) {
+    return here->soft->registers;
+}
+
+static inline struct ib_box_record *ib_box_record_at(const struct ib_box_here *here, ib_u64 zxid) {
+    return &here->soft->record[zxid & (here->soft->capacity - 1)];
+}
+
+static inline int ib_box_value_load(const struct ib_box_here *here, ib_u8 *to, ib_u32 len_bytes) {
+    if (len_bytes > IB_BOX_RECORD_LEN_MAX_BYTES)
+        return -1;
+    memcpy(to, here->value, len_bytes);
+    return 0;
+}
+
+static inline ib_u32 ib_box_value_sum(const struct ib_box_here *here, ib_u32 len_bytes);
+
+#include "shell.h"
+
+static inline ib_u32 ib_box_value_sum(const struct ib_box_here *here, ib_u32 len_bytes) {
+    return ib_value_checksum(here->value, here->value + len_bytes, len_bytes);
+}
+
+struct ib_result ib_box_handle(const struct ib_box_soft *soft, ib_u8 *buffer, ib_u32 *len_bytes,
+                               const struct ib_arrival *arrival) {
+    struct ib_box_msg m = {0};
+    struct ib_box_here here = {soft, buffer + IB_HEADER_LEN_BYTES};
+    struct ib_result result = {IB_DROP, IB_R_none};
+    int advances;
+    result.reason = ib_box_check(buffer, buffer + *len_bytes, *len_bytes, IB_BOX_GROUPS);
+    if (result.reason == IB_R_none) {
+        ib_box_read_header(buffer, &m);
+        result = ib_shell_box(&here, &m, arrival->now_ns, &advances);
+    }
+    if (result.verdict != IB_DROP && result.verdict != IB_PASS) {
+        m.node = (ib_u16)soft->node;
+        ib_box_emit(buffer, &m);
+        *len_bytes = IB_HEADER_LEN_BYTES + m.value_len_bytes;
+    }
+    __atomic_fetch_add(&soft->counters[result.reason], 1, __ATOMIC_RELAXED);
+    return result;
+}
+
+#ifndef IB_VARIANT
+/* Hold the node, however long it takes: nobody holds it long. */
+static ib_u64 hold(struct ib_box_node *node) {
+    for (;;) {
+        ib_u64 odd = ib_seq_lock(&node->sequence);
+        if (odd)
+            return odd;
+        sched_yield();
+    }
+}
+
+ib_u32 ib_box_put(const struct ib_box_soft *soft, const ib_u8 *packet, ib_u32 len_bytes) {
+    struct ib_box_msg m = {0};
+    struct ib_box_here here = {soft, packet + IB_HEADER_LEN_BYTES};
+    struct ib_box_node *n = soft->registers;
+    unsigned int reason = ib_box_check(packet, packet + len_bytes, len_bytes, IB_BOX_GROUPS);
+    if (reason != IB_R_none)
+        return reason;
+    ib_box_read_header(packet, &m);
+    if (ib_box_value_sum(&here, m.value_len_bytes) != m.digest)
+        return IB_R_box_bad_digest;
+    ib_u64 odd = hold(n);
+    if (n->mode != IB_BOX_IDLE)
+        reason = IB_R_box_not_following;
+    else
+        reason = m.epoch == n->epoch ? ib_box_take(&here, &m, n) : IB_R_box_old_epoch;
+    /* Its log is ours up to there. */
+    if (reason == IB_R_box_appended || reason == IB_R_box_kept)
+        ib_box_learn(n, m.committed);
+    ib_seq_unlock(&n->sequence, odd);
+    return reason;
+}
+
+ib_u32 ib_box_ack_own(const struct ib_box_soft *soft, ib_u64 zxid) {
+    struct ib_box_node *n = soft->registers;
+    ib_u64 odd = hold(n);
+    ib_u32 advances = 0;
+    if (n->mode == IB_BOX_LEADING) {
+        struct ib_box_peer *own = &n->peer[soft->node & IB_BOX_NODES_MAX];
+        own->matched = ib_box_max(own->matched, ib_box_min(zxid, n->last));
+        advances = (ib_u32)ib_box_advance(n);
+    }
+    ib_seq_unlock(&n->sequence, odd);
+    return advances;
+}
+
+IB_KEYS_CHECK(ib_box_keys_check, ib_box_check)
+
+IB_REASON_NAMES(ib_box_reason_name, IB_BOX_REASONS_FIRST, IB_BOX_REASONS)
+#endif
