@@ -80,14 +80,14 @@ pub enum Command<'a> {
         key: &'a [u8],
         create_exptime_s: Option<i32>,
         exptime_s: Option<i32>,
-        /// Whoever finds less time left than this is to fetch it anew.
+        /// The first client that finds less time left than this is told to fetch the value again.
         recache_s: Option<i32>,
         /// The time is set before it is compared with that.
         touches_first: bool,
         is_binary_key: bool,
         /// It counts as a read.
         marks_read: bool,
-        /// Whoever finds it stale first is told to fetch it anew.
+        /// The first client that finds it stale is told to fetch the value again.
         takes_token: bool,
     },
     FlushAll {

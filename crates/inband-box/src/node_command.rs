@@ -18,10 +18,8 @@ use inband_box::{soft::soft, store, NODES};
 use inband_ground::socket::HostSocket;
 use inband_host::key_file::KeyFile;
 use inband_host::line_json::Server;
-use inband_host::signals::{StopSignals, SUPERVISED_ENV};
+use inband_host::signals::StopSignals;
 use inband_host::state_dir::{self, StateLock};
-use nix::sys::signal::{kill, Signal};
-use nix::unistd::Pid;
 
 /// Records of the log that a node keeps. One that starts again needs all of them: tables are not copied yet.
 const LOG_RECORDS: usize = 1 << 16;
@@ -82,18 +80,6 @@ pub struct NodeArgs {
     no_key: bool,
 }
 
-/// The polite signals, as events; the end of a supervisor is one, too. Before any thread is started.
-fn stop_signals() -> Result<StopSignals> {
-    let signals = StopSignals::take()?;
-    if std::env::var_os(SUPERVISED_ENV).is_some() {
-        std::thread::spawn(|| {
-            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-            let _ = kill(Pid::this(), Signal::SIGTERM);
-        });
-    }
-    Ok(signals)
-}
-
 impl NodeArgs {
     fn check(&self) -> Result<()> {
         let count = self.nodes.len();
@@ -144,7 +130,7 @@ impl NodeArgs {
             file.is_some() || self.no_key || listen.ip().is_loopback(),
             "--nodes: {listen} is beyond loopback, where anybody could write to the log; give --key-file FILE, or say --no-key to allow it"
         );
-        let signals = stop_signals()?;
+        let signals = StopSignals::take_supervised()?;
         state_dir::create(&self.data)?;
         let _lock = StateLock::take(&self.data)?;
         ensure!(

@@ -1,14 +1,15 @@
 //! How a process learns that it is to end: from signals, or because its supervisor is gone.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use nix::sys::signal::{raise, SigSet, Signal};
+use nix::sys::signal::{kill, raise, SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
 
 /// Set to `1` for a process that must end at the end of its standard input, a pipe from its supervisor.
 pub const SUPERVISED_ENV: &str = "INBAND_SUPERVISED";
@@ -22,6 +23,11 @@ const EXIT_INTERRUPTED: i32 = 130;
 pub struct StopRequest {
     drain: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
+}
+
+/// Returns once standard input, the pipe from the supervisor, has ended.
+fn wait_for_supervisor_end() {
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
 }
 
 /// What the first SIGINT means.
@@ -77,8 +83,7 @@ impl StopRequest {
     }
 
     fn end_with_supervisor(&self) {
-        let mut sink = [0; 64];
-        while matches!(io::stdin().read(&mut sink), Ok(n) if n > 0) {}
+        wait_for_supervisor_end();
         self.stop.store(true, Ordering::Release);
         std::thread::sleep(END_TIMEOUT);
         let _ = raise(Signal::SIGKILL);
@@ -113,6 +118,18 @@ impl StopSignals {
         signals.thread_block()?;
         let fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Self { fd })
+    }
+
+    /// As [`StopSignals::take`]; in a process that has a supervisor, SIGTERM comes when the supervisor ends, too.
+    pub fn take_supervised() -> io::Result<Self> {
+        let signals = Self::take()?;
+        if std::env::var_os(SUPERVISED_ENV).is_some() {
+            std::thread::spawn(|| {
+                wait_for_supervisor_end();
+                let _ = kill(Pid::this(), Signal::SIGTERM);
+            });
+        }
+        Ok(signals)
     }
 
     /// Wait for one of them, but not longer than `limit`. True if one came.

@@ -194,14 +194,8 @@ impl<A: Asking> System for Hosts<A> {
                 let client = Host::Client(world.rng.faults.below(A::CLIENTS.into()) as u8);
                 world.cut(vec![(client, Host::Role), (Host::Role, client)])
             }
-            Fault::PacketsLost => world.raise_rates(Rates {
-                loss_ppm: 300_000,
-                ..Rates::default()
-            }),
-            Fault::PacketsRepeated => world.raise_rates(Rates {
-                duplicate_ppm: 300_000,
-                ..Rates::default()
-            }),
+            Fault::PacketsLost => world.raise_rates(Rates::MANY_LOST),
+            Fault::PacketsRepeated => world.raise_rates(Rates::MANY_REPEATED),
         }
     }
 

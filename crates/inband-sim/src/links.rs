@@ -58,6 +58,33 @@ pub struct Rates {
 }
 
 impl Rates {
+    /// Of a fault during which many packets are lost.
+    pub const MANY_LOST: Rates = Rates {
+        loss_ppm: 300_000,
+        ..Rates::NONE
+    };
+    /// Of a fault during which many packets arrive twice.
+    pub const MANY_REPEATED: Rates = Rates {
+        duplicate_ppm: 300_000,
+        ..Rates::NONE
+    };
+    /// Of a fault during which many packets are held up.
+    pub const MANY_LATE: Rates = Rates {
+        hold_up_ppm: 200_000,
+        ..Rates::NONE
+    };
+    /// Of a fault during which many packets are damaged.
+    pub const MANY_DAMAGED: Rates = Rates {
+        bit_flip_ppm: 200_000,
+        ..Rates::NONE
+    };
+    const NONE: Rates = Rates {
+        loss_ppm: 0,
+        duplicate_ppm: 0,
+        hold_up_ppm: 0,
+        bit_flip_ppm: 0,
+    };
+
     /// What a seed's links lose, repeat and hold up all the time: from nothing to a tenth. No bit flips.
     pub fn draw(rng: &mut Rng) -> Rates {
         let mut pick = |ppm: &[u64]| ppm[rng.below(ppm.len() as u64) as usize];

@@ -10,15 +10,13 @@ use inband_ground::auth::Gate;
 use inband_ground::socket::HostSocket;
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::role_process::RoleArgs;
-use inband_host::signals::{StopSignals, SUPERVISED_ENV};
+use inband_host::signals::StopSignals;
 use inband_host::size::parse_size;
 use inband_host::state_dir::{read_number, write_number};
 use inband_host::wait::wait;
 use inband_memory::cluster::PROMISED;
 use inband_memory::epoch::{Nanos, Outbox};
 use inband_memory::plan::Ask;
-use nix::sys::signal::{kill, Signal};
-use nix::unistd::Pid;
 
 /// How soon the process notices that it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
@@ -87,18 +85,6 @@ impl NodeArgs {
         }
         Ok(())
     }
-}
-
-/// The polite signals, as events; the end of a supervisor is one, too. Before any thread is started.
-pub fn stop_signals() -> Result<StopSignals> {
-    let signals = StopSignals::take()?;
-    if std::env::var_os(SUPERVISED_ENV).is_some() {
-        std::thread::spawn(|| {
-            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-            let _ = kill(Pid::this(), Signal::SIGTERM);
-        });
-    }
-    Ok(signals)
 }
 
 /// A node's socket, clock and promise.

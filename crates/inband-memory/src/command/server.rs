@@ -10,6 +10,7 @@ use anyhow::{ensure, Result};
 use clap::Args;
 use inband_ground::auth::Gate;
 use inband_host::line_json::Server;
+use inband_host::signals::StopSignals;
 use inband_host::state_dir::{self, StateLock};
 use inband_memory::cluster::{has_promised, PROMISED};
 use inband_memory::epoch::{majority, REPLACE_SKIPS};
@@ -22,7 +23,7 @@ use inband_memory::wire::parse;
 use inband_memory::xdp::server::{Attached, Spec};
 use inband_memory::{Memory, SPACES};
 
-use super::node::{stop_signals, NodeArgs, Port, Turn};
+use super::node::{NodeArgs, Port, Turn};
 
 /// Options of a server.
 #[derive(Debug, Args)]
@@ -83,7 +84,7 @@ impl ServerArgs {
         let keys = common
             .role
             .keys(common.listen, "anybody could read and write the memory")?;
-        let signals = stop_signals()?;
+        let signals = StopSignals::take_supervised()?;
         state_dir::create(&common.data)?;
         let _lock = StateLock::take(&common.data)?;
         let mut promised = common.promised()?;

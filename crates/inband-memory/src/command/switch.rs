@@ -11,6 +11,7 @@ use clap::Args;
 use inband_ground::auth::Gate;
 use inband_ground::xdp::multicast::Peer;
 use inband_host::line_json::Server;
+use inband_host::signals::StopSignals;
 use inband_host::state_dir::{self, StateLock};
 use inband_memory::plan::Ask;
 use inband_memory::registers::SwitchRegisters;
@@ -21,7 +22,7 @@ use inband_memory::wire::parse;
 use inband_memory::xdp::switch::{Attached, Spec};
 use inband_memory::{Memory, SPACES, SWITCH_NODES};
 
-use super::node::{stop_signals, NodeArgs, Port, Turn};
+use super::node::{NodeArgs, Port, Turn};
 
 /// How often the servers' hardware addresses are confirmed.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -105,7 +106,7 @@ impl SwitchArgs {
         let keys = common
             .role
             .keys(common.listen, "anybody could read and write the memory")?;
-        let signals = stop_signals()?;
+        let signals = StopSignals::take_supervised()?;
         state_dir::create(&common.data)?;
         let _lock = StateLock::take(&common.data)?;
         let socket = common.bind()?;

@@ -127,18 +127,9 @@ impl World<Memory> {
                 self.start_client(client);
                 Some(Strike::Once)
             }
-            Fault::PacketsLost => self.raise_rates(Rates {
-                loss_ppm: 300_000,
-                ..Rates::default()
-            }),
-            Fault::PacketsRepeated => self.raise_rates(Rates {
-                duplicate_ppm: 300_000,
-                ..Rates::default()
-            }),
-            Fault::PacketsLate => self.raise_rates(Rates {
-                hold_up_ppm: 200_000,
-                ..Rates::default()
-            }),
+            Fault::PacketsLost => self.raise_rates(Rates::MANY_LOST),
+            Fault::PacketsRepeated => self.raise_rates(Rates::MANY_REPEATED),
+            Fault::PacketsLate => self.raise_rates(Rates::MANY_LATE),
             Fault::OneTypeLate => {
                 let rates = TypeRates {
                     kind: self.rng.faults.between(HELLO.into(), EPOCH.into()) as u8,
@@ -147,10 +138,7 @@ impl World<Memory> {
                 };
                 self.raise_type_rates(self.fault_number(), rates)
             }
-            Fault::PacketsDamaged => self.raise_rates(Rates {
-                bit_flip_ppm: 200_000,
-                ..Rates::default()
-            }),
+            Fault::PacketsDamaged => self.raise_rates(Rates::MANY_DAMAGED),
         }
     }
 }

@@ -126,22 +126,10 @@ impl World<Zab> {
                 self.client_leaves(client);
                 Some(Strike::Once)
             }
-            Fault::PacketsLost => self.raise_rates(Rates {
-                loss_ppm: 300_000,
-                ..Rates::default()
-            }),
-            Fault::PacketsRepeated => self.raise_rates(Rates {
-                duplicate_ppm: 300_000,
-                ..Rates::default()
-            }),
-            Fault::PacketsLate => self.raise_rates(Rates {
-                hold_up_ppm: 200_000,
-                ..Rates::default()
-            }),
-            Fault::PacketsDamaged => self.raise_rates(Rates {
-                bit_flip_ppm: 200_000,
-                ..Rates::default()
-            }),
+            Fault::PacketsLost => self.raise_rates(Rates::MANY_LOST),
+            Fault::PacketsRepeated => self.raise_rates(Rates::MANY_REPEATED),
+            Fault::PacketsLate => self.raise_rates(Rates::MANY_LATE),
+            Fault::PacketsDamaged => self.raise_rates(Rates::MANY_DAMAGED),
             Fault::OneTypeLate => {
                 let (first, last) = (Type::Submit as u64, Type::Control as u64);
                 let rates = TypeRates {
