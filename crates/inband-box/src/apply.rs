@@ -12,6 +12,7 @@ use crate::command::{decode, Command, Mode, StreamError};
 use crate::limits::VALUE_LEN_BYTES_MAX;
 use crate::role::Record;
 use crate::sessions::Sessions;
+use crate::snapshot::Snapshot;
 use crate::store::{Full, Item, Meta, Reader, Table, BINARY_KEY, STALE, WON};
 
 /// Times up to this are from now, others are dates, as in memcached.
@@ -81,8 +82,8 @@ pub enum MachineError {
     #[error("the cluster's tables have {cluster} chunks, this node's has {own}: start it with the --memory of the others")]
     Smaller { cluster: u64, own: u64 },
     /// A snapshot is none.
-    #[error("the snapshot is damaged: {0}")]
-    Damaged(&'static str),
+    #[error("the snapshot of the leader's table is damaged, or of another version of inband: run the same version at all nodes, and start this one again")]
+    Damaged,
 }
 
 /// The commands of a gateway's session.
@@ -98,6 +99,8 @@ struct Stream {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
     applied: u64,
+    /// Of the last record.
+    epoch: u64,
     time_ms: u64,
     cas: u64,
     flush_at_ms: Option<u64>,
@@ -112,6 +115,17 @@ pub struct Machine {
     state: State,
     /// The node and the session whose results are wanted.
     own: (u8, u64),
+    /// Of the snapshot under way.
+    snapshot: Option<SnapshotHeader>,
+}
+
+/// What a snapshot begins with.
+#[derive(Debug, Serialize, Deserialize)]
+struct SnapshotHeader {
+    version: u32,
+    state: State,
+    /// Of the machine.
+    digest: u64,
 }
 
 /// When an item expires.
@@ -151,16 +165,22 @@ impl Machine {
             table: Table::new(chunks)?,
             state: State::default(),
             own,
+            snapshot: None,
         })
     }
 
-    /// For readers, here and in other threads and processes.
-    pub fn reader(&self) -> &Reader {
-        self.table.reader()
+    /// For readers in other threads.
+    pub fn reader(&self) -> Reader {
+        self.table.reader_of_others()
     }
 
     pub fn table(&self) -> &Table {
         &self.table
+    }
+
+    /// The epoch of the last record.
+    pub fn epoch(&self) -> u64 {
+        self.state.epoch
     }
 
     /// The zxid of the last record.
@@ -200,7 +220,7 @@ impl Machine {
     /// If it is not the next one.
     pub fn apply(&mut self, record: &Record) -> Result<Applied, MachineError> {
         assert_eq!(record.zxid, self.state.applied + 1, "records in order");
-        self.state.applied = record.zxid;
+        (self.state.applied, self.state.epoch) = (record.zxid, record.epoch);
         self.pass_time(record.time_ms);
         let applied = self.execute(record);
         self.table.publish(self.state.applied, self.state.time_ms);
@@ -585,100 +605,57 @@ impl Machine {
         }))
     }
 
-    /// All of it, for a machine that is to become equal.
-    pub fn snapshot(&self) -> Vec<u8> {
-        let mut snapshot = SNAPSHOT_VERSION.to_le_bytes().to_vec();
-        let put = |snapshot: &mut Vec<u8>, bytes: &[u8]| {
-            snapshot.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-            snapshot.extend_from_slice(bytes);
+    /// Begin a snapshot of what the machine is now. One that was under way is given up.
+    pub fn begin_snapshot(&mut self) {
+        let header = SnapshotHeader {
+            version: SNAPSHOT_VERSION,
+            state: self.state.clone(),
+            digest: self.digest(),
         };
-        let state = postcard::to_stdvec(&self.state).expect("it can be encoded");
-        put(&mut snapshot, &state);
-        snapshot.extend_from_slice(&self.table.len().to_le_bytes());
-        self.table.each(|key, item| {
-            put(&mut snapshot, &key);
-            put(&mut snapshot, &item.value);
-            let meta = item.meta;
-            let flags = u64::from(meta.marks) << 32 | u64::from(meta.flags);
-            for word in [flags, meta.cas, meta.expires_ms, meta.stored_ms] {
-                snapshot.extend_from_slice(&word.to_le_bytes());
-            }
-        });
-        snapshot.extend_from_slice(&self.digest().to_le_bytes());
-        snapshot
+        self.table.begin_copy();
+        self.snapshot = Some(header);
     }
 
-    /// Become equal to the machine that a snapshot is of.
+    /// Work for the snapshot under way: so many buckets of the table. It is returned when it is complete. Records may be
+    /// applied in between: it is of the moment when it began.
+    pub fn go_on_with_snapshot(&mut self, buckets: usize) -> Option<Snapshot> {
+        let items = self.table.go_on_copying(buckets)?;
+        let header = self.snapshot.take().expect("it was begun with the copy");
+        let zxid = header.state.applied;
+        let header = postcard::to_stdvec(&header).expect("it can be encoded");
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&header);
+        bytes.extend_from_slice(&items);
+        Some(Snapshot { zxid, bytes })
+    }
+
+    /// A snapshot is under way.
+    pub fn has_begun_snapshot(&self) -> bool {
+        self.table.is_copying()
+    }
+
+    /// Become equal to the machine that a snapshot is of. Readers wait meanwhile.
     ///
     /// # Errors
-    /// If it is none. The machine is empty then.
+    /// If it is none, or has more than fits. The machine cannot go on then.
     pub fn restore(&mut self, snapshot: &[u8]) -> Result<(), MachineError> {
-        let restored = self.try_restore(snapshot);
-        if restored.is_err() {
-            self.table.clear();
-            self.state = State::default();
+        let damaged = || MachineError::Damaged;
+        let (len_bytes, rest) = snapshot.split_first_chunk().ok_or_else(damaged)?;
+        let len_bytes = u64::from_le_bytes(*len_bytes) as usize;
+        let (header, items) = rest.split_at_checked(len_bytes).ok_or_else(damaged)?;
+        let header: SnapshotHeader = postcard::from_bytes(header).map_err(|_| damaged())?;
+        if header.version != SNAPSHOT_VERSION {
+            return Err(damaged());
         }
-        self.table.publish(self.state.applied, self.state.time_ms);
-        restored
-    }
-
-    fn try_restore(&mut self, snapshot: &[u8]) -> Result<(), MachineError> {
-        let mut rest = Rest(snapshot);
-        if rest.word32()? != SNAPSHOT_VERSION {
-            return Err(MachineError::Damaged("its version is unknown"));
-        }
-        let state: State = postcard::from_bytes(rest.bytes()?)
-            .map_err(|_| MachineError::Damaged("its state cannot be read"))?;
-        self.table.clear();
-        if let Some(limit) = state.limit_chunks {
-            self.state.limit_chunks = None;
+        self.state.limit_chunks = None;
+        if let Some(limit) = header.state.limit_chunks {
             self.limit(limit)?;
         }
-        self.state = state;
-        for _ in 0..rest.word64()? {
-            let (key, value) = (rest.bytes()?, rest.bytes()?);
-            let flags = rest.word64()?;
-            let meta = Meta {
-                flags: flags as u32,
-                marks: (flags >> 32) as u32,
-                cas: rest.word64()?,
-                expires_ms: rest.word64()?,
-                stored_ms: rest.word64()?,
-            };
-            let stored = self.table.put(key, value, &meta);
-            stored.map_err(|Full| MachineError::Damaged("it has more than fits"))?;
-        }
-        match rest.word64()? == self.digest() && rest.0.is_empty() {
-            true => Ok(()),
-            false => Err(MachineError::Damaged("its digest is another")),
-        }
-    }
-}
-
-/// What is left of a snapshot.
-struct Rest<'a>(&'a [u8]);
-
-impl<'a> Rest<'a> {
-    fn take(&mut self, len_bytes: usize) -> Result<&'a [u8], MachineError> {
-        let split = self.0.split_at_checked(len_bytes);
-        let (taken, rest) = split.ok_or(MachineError::Damaged("it is cut off"))?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn word32(&mut self) -> Result<u32, MachineError> {
-        let bytes = self.take(4)?.try_into().expect("so many");
-        Ok(u32::from_le_bytes(bytes))
-    }
-
-    fn word64(&mut self) -> Result<u64, MachineError> {
-        let bytes = self.take(8)?.try_into().expect("so many");
-        Ok(u64::from_le_bytes(bytes))
-    }
-
-    fn bytes(&mut self) -> Result<&'a [u8], MachineError> {
-        let len_bytes = self.word32()? as usize;
-        self.take(len_bytes)
+        self.snapshot = None;
+        self.state = header.state;
+        let is_whole = self.table.replace(items) && self.digest() == header.digest;
+        self.table.publish(self.state.applied, self.state.time_ms);
+        is_whole.then_some(()).ok_or_else(damaged)
     }
 }
 

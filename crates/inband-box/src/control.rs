@@ -63,6 +63,23 @@ pub enum Control {
         /// All that was committed when it was asked.
         index: u64,
     },
+    /// The sender's log begins at `first`, and the receiver has not all before it: it needs a snapshot.
+    Behind { first: u64 },
+    /// Send parts of the snapshot `id` from this byte on; 0: of any snapshot, from its begin.
+    PullSnapshot { id: u64, offset: u64 },
+    /// A part of a snapshot.
+    SnapshotPart {
+        /// Of the snapshot: grows within the epoch.
+        id: u64,
+        /// The last record that is in it.
+        zxid: u64,
+        /// Of the whole snapshot.
+        len_bytes: u64,
+        /// Where the part begins in it.
+        offset: u64,
+        /// At most [`crate::RECORD_LEN_MAX_BYTES`].
+        bytes: Vec<u8>,
+    },
 }
 
 const HELLO: u8 = 1;
@@ -76,6 +93,9 @@ const JOINED: u8 = 8;
 const TARGET: u8 = 9;
 const ASK: u8 = 10;
 const INDEX: u8 = 11;
+const BEHIND: u8 = 12;
+const PULL_SNAPSHOT: u8 = 13;
+const SNAPSHOT_PART: u8 = 14;
 
 impl Control {
     pub fn name(&self) -> &'static str {
@@ -91,6 +111,9 @@ impl Control {
             Control::Target { .. } => "TARGET",
             Control::Ask { .. } => "ASK",
             Control::Index { .. } => "INDEX",
+            Control::Behind { .. } => "BEHIND",
+            Control::PullSnapshot { .. } => "PULL_SNAPSHOT",
+            Control::SnapshotPart { .. } => "SNAPSHOT_PART",
         }
     }
 
@@ -150,10 +173,30 @@ impl Control {
                 (h.zxid, h.round) = (*index, *id);
                 INDEX
             }
+            Control::Behind { first } => {
+                h.zxid = *first;
+                BEHIND
+            }
+            Control::PullSnapshot { id, offset } => {
+                (h.zxid, h.round) = (*offset, *id);
+                PULL_SNAPSHOT
+            }
+            Control::SnapshotPart {
+                id,
+                zxid,
+                len_bytes,
+                offset,
+                ..
+            } => {
+                (h.zxid, h.round, h.time_ms, h.origin_seq) = (*zxid, *id, *len_bytes, *offset);
+                SNAPSHOT_PART
+            }
         };
         let mut value = vec![kind];
-        if let Control::Record { record, .. } = self {
-            value.extend_from_slice(&record.value);
+        match self {
+            Control::Record { record, .. } => value.extend_from_slice(&record.value),
+            Control::SnapshotPart { bytes, .. } => value.extend_from_slice(bytes),
+            _ => {}
         }
         (h, value)
     }
@@ -194,6 +237,18 @@ impl Control {
             INDEX => Control::Index {
                 id: h.round,
                 index: h.zxid,
+            },
+            BEHIND => Control::Behind { first: h.zxid },
+            PULL_SNAPSHOT => Control::PullSnapshot {
+                id: h.round,
+                offset: h.zxid,
+            },
+            SNAPSHOT_PART => Control::SnapshotPart {
+                id: h.round,
+                zxid: h.zxid,
+                len_bytes: h.time_ms,
+                offset: h.origin_seq,
+                bytes: value.to_vec(),
             },
             _ => return None,
         })
@@ -238,6 +293,15 @@ mod tests {
             Control::Target { nonce: 1, zxid: 2 },
             Control::Ask { id: 1 },
             Control::Index { id: 1, index: 2 },
+            Control::Behind { first: 9 },
+            Control::PullSnapshot { id: 1, offset: 2 },
+            Control::SnapshotPart {
+                id: 1,
+                zxid: 2,
+                len_bytes: 3,
+                offset: 4,
+                bytes: vec![6; 1248],
+            },
         ]
     }
 

@@ -25,6 +25,7 @@ mod reads;
 pub mod registers;
 pub mod role;
 pub mod sessions;
+pub mod snapshot;
 pub mod soft;
 pub mod store;
 pub mod submitter;

@@ -16,6 +16,8 @@ pub const LINE_LEN_BYTES_MAX: usize = 2048;
 pub const GET_LINE_LEN_BYTES_MAX: usize = 1 << 20;
 /// The table's memory unless the user says otherwise.
 pub const TABLE_BYTES_DEFAULT: u64 = 64 << 20;
+/// Records of the log that a node keeps unless the user says otherwise.
+pub const LOG_RECORDS_DEFAULT: usize = 1 << 16;
 /// A gateway: clients at once.
 pub const CLIENTS_MAX: usize = 10_000;
 /// A gateway: memory that all clients together make it hold; over it the client with most is closed.

@@ -14,6 +14,7 @@ use crate::election::Election;
 use crate::promise::{Nanos, Stored, MS};
 use crate::reads::Reads;
 use crate::role::{Record, Role, View};
+use crate::snapshot::{Fetch, Snapshot};
 use crate::submitter::Submitter;
 use crate::sync::Leading;
 use crate::wire::{self, flag, Header, Type};
@@ -115,6 +116,12 @@ pub struct Out {
     pub packets: Vec<(To, Vec<u8>)>,
     /// Reads that may be answered once all records up to the index are applied: token, index.
     pub reads: Vec<(u64, u64)>,
+    /// Make a snapshot of the machine, from now or later on, and call [`Node::on_snapshot`]. One under way is given up.
+    pub takes_snapshot: bool,
+    /// If less is applied, restore the machine from it and call [`Role::install`].
+    pub snapshot: Option<Snapshot>,
+    /// It misses records that the others no longer have: start again, without log and table, as a node that recovers.
+    pub begins_again: bool,
 }
 
 impl Out {
@@ -133,6 +140,8 @@ pub(crate) enum State {
         /// Recovering: when it has all up to here it counts again.
         target: Option<u64>,
         join_again_at: Nanos,
+        /// Recovering: a snapshot under way.
+        fetch: Option<Fetch>,
     },
     Leading(Leading),
 }
@@ -312,6 +321,7 @@ impl Node {
 
     /// A record was applied here. `is_executed`: [`crate::sessions::Sessions::admit`] has admitted it.
     pub fn on_applied(&mut self, record: &Record, is_executed: bool, now: Nanos) {
+        self.retain(record);
         let is_own = record.origin == self.config.node;
         if is_own && record.origin_session == self.session() {
             self.submitter
@@ -403,6 +413,20 @@ impl Node {
             Control::Target { nonce, zxid } => self.on_target(epoch, nonce, zxid),
             Control::Ask { id } => self.on_ask(from, epoch, id, out),
             Control::Index { id, index } => self.reads.on_index(id, index, out),
+            Control::Behind { first } => self.on_behind(now, from, epoch, first, role, out),
+            Control::PullSnapshot { id, offset } => {
+                self.on_pull_snapshot(now, from, epoch, (id, offset), out);
+            }
+            Control::SnapshotPart {
+                id,
+                zxid,
+                len_bytes,
+                offset,
+                bytes,
+            } => {
+                let (snapshot, part) = ((id, zxid, len_bytes), (offset, bytes));
+                self.on_snapshot_part(now, from, epoch, snapshot, part, out);
+            }
         }
     }
 
@@ -503,6 +527,10 @@ impl Node {
         let Some(leader) = self.leader() else {
             return;
         };
+        if self.recovering {
+            // A snapshot would contain what was submitted, and its outcomes would never be known.
+            return;
+        }
         let (epoch, node, session) = (self.epoch(), self.config.node, self.session());
         let again_after = 4 * self.config.resend_after_ns();
         self.submitter
@@ -539,18 +567,23 @@ impl Node {
             State::Waiting => self.elect_at.min(self.hello_at),
             State::Electing(election) => election.due(),
             State::Joining => now,
-            State::Following { join_again_at, .. } => {
+            State::Following {
+                join_again_at,
+                fetch,
+                ..
+            } => {
                 let suspect_at = self.suspect_at(self.contact.max(registers.heard_ns));
+                let fetch_at = fetch.as_ref().map_or(Nanos::MAX, |fetch| fetch.again_at);
                 match self.recovering {
-                    true => suspect_at.min(*join_again_at),
+                    true => suspect_at.min(*join_again_at).min(fetch_at),
                     false => suspect_at,
                 }
             }
             State::Leading(leading) => leading.due(now, &self.config, &registers),
         };
         let submitter = match self.leader() {
-            None => Nanos::MAX,
-            Some(_) => self.submitter.due(),
+            Some(_) if !self.recovering => self.submitter.due(),
+            _ => Nanos::MAX,
         };
         state.min(submitter).min(self.reads.due()).max(now)
     }

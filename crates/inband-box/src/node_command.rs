@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_box::gateway::Settings;
-use inband_box::limits::{CLIENTS_MAX, NODE_COUNTS, TABLE_BYTES_DEFAULT};
+use inband_box::limits::{CLIENTS_MAX, LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT};
 use inband_box::node::{
     Config, Quorum, SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_MIN_NS, SUSPECT_AFTER_NS,
 };
-use inband_box::process::{forget, has_promised, socket_of, status_at, Process, Spec};
+use inband_box::process::{forget, has_promised, socket_of, status_at, End, Process, Spec};
 use inband_box::registers::WINDOW_DEFAULT;
 use inband_box::role::Role;
 use inband_box::{soft::soft, store, NODES};
@@ -19,10 +19,8 @@ use inband_ground::socket::HostSocket;
 use inband_host::key_file::KeyFile;
 use inband_host::line_json::Server;
 use inband_host::signals::StopSignals;
+use inband_host::size::parse_size;
 use inband_host::state_dir::{self, StateLock};
-
-/// Records of the log that a node keeps. One that starts again needs all of them: tables are not copied yet.
-const LOG_RECORDS: usize = 1 << 16;
 
 #[derive(Debug, Args)]
 pub struct NodeArgs {
@@ -49,12 +47,12 @@ pub struct NodeArgs {
     /// Serve memcached's clients beyond loopback: they say no password, so anyone who reaches the port can read and write
     #[arg(long)]
     memcached_open: bool,
-    /// Bytes of the table, the same at every node
-    #[arg(long, value_name = "BYTES", default_value_t = TABLE_BYTES_DEFAULT)]
+    /// Memory of the table, the same at every node: bytes, or with KiB, MiB, GiB
+    #[arg(long, value_name = "SIZE", default_value_t = TABLE_BYTES_DEFAULT, value_parser = parse_size)]
     memory: u64,
-    /// Records of the log that are kept, a power of two, 1.3 KB each: a node that starts again gets them from the others, and
-    /// cannot if there were more
-    #[arg(long, value_name = "COUNT", default_value_t = LOG_RECORDS)]
+    /// Records of the log that are kept, a power of two, 1.3 KB each: a node that misses more of them gets the whole table from
+    /// the leader
+    #[arg(long, value_name = "COUNT", default_value_t = LOG_RECORDS_DEFAULT)]
     log_records: usize,
     /// Clients at once
     #[arg(long, default_value_t = CLIENTS_MAX)]
@@ -146,8 +144,6 @@ impl NodeArgs {
         if self.accept_loss {
             forget(&self.data)?;
         }
-        let socket = HostSocket::bind(listen)
-            .with_context(|| format!("--nodes: cannot listen at {listen}"))?;
         let mut listeners = Vec::new();
         for address in [Some(self.memcached), self.memcached_local]
             .into_iter()
@@ -161,7 +157,7 @@ impl NodeArgs {
             Some(listener) => vec![listener.local_addr()?.port()],
             None => Vec::new(),
         };
-        let spec = Spec {
+        let mut spec = Spec {
             config: Config {
                 node: self.node,
                 nodes: self.nodes.len() as u8,
@@ -179,15 +175,37 @@ impl NodeArgs {
                 ..Settings::default()
             },
         };
+        while self.run_once(&spec, &listeners, &signals)? == End::BeginsAgain {
+            eprintln!("the other nodes' logs begin behind this one's end: it gets their table");
+            spec.is_founding = false;
+        }
+        Ok(())
+    }
+
+    fn run_once(
+        &self,
+        spec: &Spec,
+        listeners: &[TcpListener],
+        signals: &StopSignals,
+    ) -> Result<End> {
+        let listen = self.nodes[usize::from(self.node) - 1];
+        let socket = HostSocket::bind(listen)
+            .with_context(|| format!("--nodes: cannot listen at {listen}"))?;
+        let listeners = listeners.iter().map(TcpListener::try_clone);
+        let listeners = listeners.collect::<Result<_, _>>()?;
         let role = soft(self.node, self.log_records);
         // A new leader must find room for its first record behind all that was not committed under the last.
         role.set_window((self.log_records as u64 / 4).min(WINDOW_DEFAULT));
-        let process = Process::start(spec, role, socket, listeners)?;
+        let process = Process::start(spec.clone(), role, socket, listeners)?;
         println!(
             "node/{} at {listen}, memcached at {:?}, {}",
             self.node,
             process.memcached(),
-            if self.new { "new" } else { "recovering" }
+            if spec.is_founding {
+                "new"
+            } else {
+                "recovering"
+            }
         );
         let status = process.status();
         let status = move |()| {

@@ -43,6 +43,8 @@ const PACKETS_PER_TURN: usize = 256;
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 /// How often it says so.
 const STATUS_PERIOD: Duration = Duration::from_millis(50);
+/// Buckets of the table that are copied for a snapshot before the rest has its turn.
+const SNAPSHOT_BUCKETS_PER_TURN: usize = 512;
 /// Time that somebody waits for passes at least so often.
 const TICK_MS: u64 = 500;
 
@@ -177,6 +179,15 @@ impl Submit for ToNode {
     }
 }
 
+/// Why a node has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It was told to.
+    Stopped,
+    /// It misses more than the other nodes' logs have. Start it again as a node that recovers: it gets their table.
+    BeginsAgain,
+}
+
 /// A node that runs.
 pub struct Process<R> {
     spec: Spec,
@@ -202,6 +213,8 @@ pub struct Process<R> {
     status: Arc<Mutex<Option<Status>>>,
     status_at: Nanos,
     packets_refused: AtomicU64,
+    snapshots_made: u64,
+    snapshots_installed: u64,
 }
 
 fn unix_ms() -> u64 {
@@ -244,7 +257,7 @@ impl<R: Role> Process<R> {
             seq: 0,
             rings: false,
         };
-        let reader: Reader = machine.reader().clone();
+        let reader: Reader = machine.reader();
         let mut gateway = Gateway::new(listeners, reader, submit, spec.gateway.clone())?;
         let memcached = gateway.addresses();
         let waker = gateway.take_waker().expect("nobody has taken it");
@@ -278,6 +291,8 @@ impl<R: Role> Process<R> {
             status: Arc::default(),
             status_at: 0,
             packets_refused: AtomicU64::new(0),
+            snapshots_made: 0,
+            snapshots_installed: 0,
         })
     }
 
@@ -296,7 +311,7 @@ impl<R: Role> Process<R> {
     }
 
     /// Run until `stopped` says so; it is asked several times a second.
-    pub fn run(mut self, mut stopped: impl FnMut() -> bool) -> Result<()> {
+    pub fn run(mut self, mut stopped: impl FnMut() -> bool) -> Result<End> {
         let result = self.serve(&mut stopped);
         self.stop.store(true, Ordering::Release);
         let _ = self.waker.wake();
@@ -304,10 +319,12 @@ impl<R: Role> Process<R> {
         let ended = gateway
             .join()
             .map_err(|_| anyhow!("the gateway's thread has panicked"))?;
-        result.and(ended.context("the gateway"))
+        let end = result?;
+        ended.context("the gateway")?;
+        Ok(end)
     }
 
-    fn serve(&mut self, stopped: &mut impl FnMut() -> bool) -> Result<()> {
+    fn serve(&mut self, stopped: &mut impl FnMut() -> bool) -> Result<End> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         let mut stop_at = 0;
         loop {
@@ -315,7 +332,7 @@ impl<R: Role> Process<R> {
             if now >= stop_at {
                 let has_ended = self.gateway.as_ref().is_some_and(|g| g.is_finished());
                 if stopped() || has_ended {
-                    return Ok(());
+                    return Ok(End::Stopped);
                 }
                 stop_at = now + STOP_POLL.as_nanos() as Nanos;
             }
@@ -339,9 +356,17 @@ impl<R: Role> Process<R> {
             self.pass_time();
             self.flush()?;
             self.apply()?;
+            if self.out.begins_again {
+                return Ok(End::BeginsAgain);
+            }
+            self.install_snapshot()?;
+            self.make_snapshot();
             let now = self.now();
             self.tell_status(now);
-            let due = self.node.due(now, &self.role);
+            let due = match self.machine.has_begun_snapshot() {
+                true => now,
+                false => self.node.due(now, &self.role),
+            };
             let left = Duration::from_nanos(due.saturating_sub(now));
             let fds = [self.socket.fd(), self.bell.as_raw_fd()];
             wait(&fds, left.min(STOP_POLL));
@@ -434,6 +459,33 @@ impl<R: Role> Process<R> {
         }
     }
 
+    fn make_snapshot(&mut self) {
+        if std::mem::take(&mut self.out.takes_snapshot) {
+            self.machine.begin_snapshot();
+        }
+        let made = self.machine.go_on_with_snapshot(SNAPSHOT_BUCKETS_PER_TURN);
+        if let Some(snapshot) = made {
+            self.snapshots_made += 1;
+            self.node.on_snapshot(snapshot);
+        }
+    }
+
+    fn install_snapshot(&mut self) -> Result<()> {
+        let snapshot = self.out.snapshot.take();
+        let applied = self.machine.applied();
+        let Some(snapshot) = snapshot.filter(|snapshot| snapshot.zxid > applied) else {
+            return Ok(());
+        };
+        self.machine.restore(&snapshot.bytes)?;
+        self.snapshots_installed += 1;
+        let machine = &self.machine;
+        let (zxid, epoch) = (machine.applied(), machine.epoch());
+        // False: the log goes on behind it already.
+        self.role.install(zxid, epoch, machine.time_ms());
+        self.role.set_applied(zxid);
+        Ok(())
+    }
+
     /// Execute what is committed, and tell the gateway.
     fn apply(&mut self) -> Result<()> {
         let committed = self.role.committed();
@@ -489,7 +541,13 @@ impl<R: Role> Process<R> {
             .map(|(name, n)| (name.to_owned(), n))
             .collect();
         let refused = self.packets_refused.load(Ordering::Relaxed);
-        counters.insert("packets_refused".to_owned(), refused);
+        for (name, n) in [
+            ("packets_refused", refused),
+            ("snapshots_made", self.snapshots_made),
+            ("snapshots_installed", self.snapshots_installed),
+        ] {
+            counters.insert(name.to_owned(), n);
+        }
         let status = Status {
             name: format!("node/{}", self.spec.config.node),
             listen: self.spec.nodes[usize::from(self.spec.config.node) - 1],

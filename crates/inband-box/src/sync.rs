@@ -8,6 +8,8 @@ use crate::owner_of;
 use crate::promise::{majority, Nanos};
 use crate::reads::{Reading, Who};
 use crate::role::{Record, Role, View};
+use crate::snapshot::Serving;
+use crate::wire;
 
 /// Records that are sent again at a time.
 const RESEND_MAX: u64 = 64;
@@ -38,19 +40,49 @@ pub(crate) struct Leading {
     pub queue: Vec<Who>,
     /// Reads of the round under way.
     pub reading: Option<Reading>,
-}
-
-fn has(registers: &View, node: u8) -> u64 {
-    let peer = &registers.peers[usize::from(node)];
-    peer.matched.max(peer.recovered)
+    /// Snapshots that were made in this epoch.
+    pub snapshots: u64,
+    /// The last of them.
+    pub serving: Option<Serving>,
 }
 
 impl Leading {
+    /// Up to where a node has our log.
+    fn has(registers: &View, node: u8) -> u64 {
+        let peer = &registers.peers[usize::from(node)];
+        peer.matched.max(peer.recovered)
+    }
+
+    /// Send a node what follows the record that it has.
+    fn resend(&mut self, node: u8, has: u64, now: Nanos, role: &impl Role, out: &mut Out) {
+        let registers = role.view();
+        let until = registers.last.min(has + RESEND_MAX);
+        let mut resent_to = has;
+        for zxid in has + 1..=until {
+            let retained = |record: &Record| {
+                wire::propose(record, role.node(), registers.epoch, registers.committed)
+            };
+            let propose = role.propose(zxid);
+            let Some(propose) = propose.or_else(|| self.retained(zxid, now).map(retained)) else {
+                break;
+            };
+            out.packets.push((To::Node(node), propose));
+            resent_to = zxid;
+        }
+        let first = role.view().first;
+        if resent_to == has && has + 1 < first {
+            let (header, value) = Control::Behind { first }.encode(role.node(), registers.epoch);
+            out.packet(To::Node(node), &header, &value);
+        }
+        let follower = &mut self.followers[usize::from(node)];
+        (follower.resent_to, follower.resent_at) = (resent_to, now);
+    }
+
     pub fn due(&self, now: Nanos, config: &Config, registers: &View) -> Nanos {
         let lags = config
             .others()
             .filter(|node| self.followers[usize::from(*node)].nonce.is_some())
-            .any(|node| has(registers, node) < registers.last);
+            .any(|node| Leading::has(registers, node) < registers.last);
         let soon = now + config.resend_after_ns() / 2;
         match lags || self.reading.is_some() || !self.is_begun {
             true => self.heartbeat_at.min(soon),
@@ -75,6 +107,8 @@ impl Node {
             majority_at: now,
             queue: Vec::new(),
             reading: None,
+            snapshots: 0,
+            serving: None,
         });
         let registers = role.view();
         self.tick_leading(now, &registers, role, out);
@@ -131,9 +165,10 @@ impl Node {
         let State::Leading(leading) = &mut self.state else {
             return;
         };
+        leading.forget_snapshot(now);
         for node in config.others() {
+            let has = Leading::has(registers, node);
             let follower = &mut leading.followers[usize::from(node)];
-            let has = has(registers, node);
             if has != follower.has {
                 (follower.has, follower.since) = (has, now);
             }
@@ -144,7 +179,7 @@ impl Node {
                 && now >= follower.resent_at + config.resend_after_ns();
             let has_all_resent = follower.resent_to > 0 && has >= follower.resent_to;
             if is_stuck || has_all_resent {
-                resend(node, has, follower, now, role, out);
+                leading.resend(node, has, now, role, out);
             }
         }
     }
@@ -204,6 +239,7 @@ impl Node {
         self.state = State::Following {
             target: None,
             join_again_at: now + self.config.resend_after_ns(),
+            fetch: None,
         };
         self.say_joined(role, out);
     }
@@ -246,7 +282,7 @@ impl Node {
         follower.nonce = Some(nonce);
         let last = role.view().last;
         if matched < last && now >= follower.resent_at + config.resend_after_ns() / 4 {
-            resend(from, matched, follower, now, role, out);
+            leading.resend(from, matched, now, role, out);
         }
         if recovering {
             let target = Control::Target { nonce, zxid: last };
@@ -270,7 +306,7 @@ impl Node {
         let follower = &mut leading.followers[usize::from(from)];
         let is_new = matched >= follower.resent_to;
         if is_new || now >= follower.resent_at + config.resend_after_ns() / 2 {
-            resend(from, matched, follower, now, role, out);
+            leading.resend(from, matched, now, role, out);
         }
     }
 
@@ -295,10 +331,12 @@ impl Node {
         let State::Following {
             target,
             join_again_at,
+            fetch,
         } = &mut self.state
         else {
             return;
         };
+        let pulls = fetch.as_ref().is_some_and(|fetch| now >= fetch.again_at);
         if self.recovering {
             if target.is_some_and(|target| registers.matched >= target) {
                 // It has all that it can ever have acknowledged: to this leader, or in an epoch before.
@@ -310,6 +348,9 @@ impl Node {
                 self.say_joined(role, out);
             }
         }
+        if pulls {
+            self.pull_snapshot(now, out);
+        }
         if now >= self.suspect_at(self.contact.max(registers.heard_ns)) {
             self.leave();
             self.wait(now);
@@ -318,24 +359,4 @@ impl Node {
             }
         }
     }
-}
-
-/// Send a node what follows the record that it has.
-fn resend(
-    node: u8,
-    has: u64,
-    follower: &mut Follower,
-    now: Nanos,
-    role: &impl Role,
-    out: &mut Out,
-) {
-    let registers = role.view();
-    let until = registers.last.min(has + RESEND_MAX);
-    for zxid in has + 1..=until {
-        let Some(propose) = role.propose(zxid) else {
-            return;
-        };
-        out.packets.push((To::Node(node), propose));
-    }
-    (follower.resent_to, follower.resent_at) = (until, now);
 }

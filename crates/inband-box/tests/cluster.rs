@@ -16,6 +16,7 @@ struct Cluster {
     nodes: Vec<SocketAddr>,
     memcached: Vec<SocketAddr>,
     processes: Vec<Option<Child>>,
+    log_records: &'static str,
 }
 
 fn free_udp() -> SocketAddr {
@@ -29,12 +30,13 @@ fn free_tcp() -> SocketAddr {
 }
 
 impl Cluster {
-    fn start(nodes: usize) -> Cluster {
+    fn start(nodes: usize, log_records: &'static str) -> Cluster {
         let mut cluster = Cluster {
             dir: tempfile::tempdir().expect("a directory"),
             nodes: (0..nodes).map(|_| free_udp()).collect(),
             memcached: (0..nodes).map(|_| free_tcp()).collect(),
             processes: (0..nodes).map(|_| None).collect(),
+            log_records,
         };
         (0..nodes).for_each(|n| cluster.spawn(n, true));
         cluster.until("a leader", |statuses| {
@@ -57,6 +59,7 @@ impl Cluster {
             .args(["--memcached", &self.memcached[n].to_string()])
             // Tests beside this one take the CPUs.
             .args(["--suspect-after-us", "50000"])
+            .args(["--log-records", self.log_records])
             .arg("--data")
             .arg(self.data(n))
             .stdout(Stdio::null());
@@ -155,7 +158,7 @@ impl Client {
 /// Writes at all nodes, a killed leader, reads at those that are left, a restarted node.
 #[test]
 fn what_was_acknowledged_survives_a_killed_leader() {
-    let mut cluster = Cluster::start(3);
+    let mut cluster = Cluster::start(3, "65536");
     let value = |n: usize| format!("{n}-{}", "v".repeat(n * 37 % 3000));
     let count = 300;
     for n in 0..count {
@@ -191,15 +194,65 @@ fn what_was_acknowledged_survives_a_killed_leader() {
     // It has lost its memory, joins, and is equal.
     cluster.spawn(leader, false);
     cluster.until("equal nodes", |statuses| {
-        let first = &statuses[0];
-        statuses.len() == 3
-            && statuses
-                .iter()
-                .all(|s| (s.applied, s.digest) == (first.applied, first.digest))
-            && statuses.iter().all(|s| s.state != "recovering")
+        statuses.len() == 3 && are_equal(statuses)
     });
     let mut client = Client::connect(cluster.memcached[leader]);
     assert_eq!(client.get("n").as_deref(), Some("101"));
+}
+
+fn are_equal(statuses: &[Status]) -> bool {
+    let first = &statuses[0];
+    statuses
+        .iter()
+        .all(|s| (s.applied, s.digest) == (first.applied, first.digest) && s.state != "recovering")
+}
+
+/// The log holds 1,024 records, and there are more: a node that has lost its memory, and one that stood still, get the
+/// table of the leader while clients write.
+#[test]
+fn a_node_that_misses_more_than_the_log_gets_the_table() {
+    let mut cluster = Cluster::start(3, "1024");
+    let leader = cluster.leader();
+    let [dead, paused] = [1, 2].map(|n| (leader + n) % 3);
+    let mut client = Client::connect(cluster.memcached[leader]);
+    let set = |client: &mut Client, n: usize| {
+        let value = format!("{n}-{}", "v".repeat(n % 1_500));
+        let request = format!("set key{} 0 0 {}\r\n{value}\r\n", n % 2_000, value.len());
+        assert_eq!(client.ask(&request), "STORED", "{n}");
+        value
+    };
+    let installed = |statuses: &[Status], n: usize| {
+        let name = format!("node/{}", n + 1);
+        let node = statuses.iter().find(|status| status.name == name);
+        node.map_or(0, |node| node.counters["snapshots_installed"])
+    };
+    let process = cluster.processes[paused].as_ref().expect("it runs");
+    let pid = nix::unistd::Pid::from_raw(process.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).expect("paused");
+    // More than its socket's buffer holds, too.
+    (0..9_000).for_each(|n| drop(set(&mut client, n)));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).expect("it goes on");
+    cluster.until("the paused node has the table", |all| {
+        all.len() == 3 && are_equal(all) && installed(all, paused) == 1
+    });
+
+    cluster.kill(dead);
+    (9_000..12_000).for_each(|n| drop(set(&mut client, n)));
+    cluster.spawn(dead, false);
+    (12_000..13_000).for_each(|n| drop(set(&mut client, n)));
+    cluster.until("the restarted node has the table", |all| {
+        all.len() == 3 && are_equal(all) && installed(all, dead) == 1
+    });
+
+    // The other two have everything, and clients find it there.
+    cluster.kill(leader);
+    let mut clients = [dead, paused].map(|n| Client::connect(cluster.memcached[n]));
+    for n in 11_000..13_000 {
+        let value = format!("{n}-{}", "v".repeat(n % 1_500));
+        let read = clients[n % 2].get(&format!("key{}", n % 2_000));
+        assert_eq!(read, Some(value), "{n}");
+    }
+    set(&mut clients[0], 13_000);
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Served {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let address = listener.local_addr().expect("an address");
         let local = Local::new(chunks).expect("memory");
-        let reader = local.machine().reader().clone();
+        let reader = local.machine().reader();
         let stop = Arc::new(AtomicBool::new(false));
         let is_over = stop.clone();
         let thread = std::thread::spawn(move || {

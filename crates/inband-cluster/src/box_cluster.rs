@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Parser};
-use inband_box::limits::{NODE_COUNTS, TABLE_BYTES_DEFAULT};
+use inband_box::limits::{LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT};
 pub use inband_box::node::Quorum;
 use inband_box::process::{has_promised, socket_of, status_at, Status, SESSION};
 use inband_box::promise::majority;
@@ -65,6 +65,9 @@ pub struct Options {
     /// Bytes of each node's table
     #[arg(long, value_name = "SIZE", default_value_t = TABLE_BYTES_DEFAULT, value_parser = parse_size)]
     pub memory: u64,
+    /// Records of the log that each node keeps, a power of two, 1.3 KB each: a node that misses more gets the whole table
+    #[arg(long, value_name = "COUNT", default_value_t = LOG_RECORDS_DEFAULT)]
+    pub log_records: usize,
     /// Make no key: anyone who can send packets to the nodes can write to the log
     #[arg(long)]
     pub no_key: bool,
@@ -198,6 +201,7 @@ impl System for BoxCluster {
             args.extend(["--data".into(), dir.clone().into()]);
             args.push(format!("--memcached={}", self.memcached[node - 1]).into());
             args.push(format!("--memory={}", options.memory).into());
+            args.push(format!("--log-records={}", options.log_records).into());
             args.push(format!("--quorum={}", options.quorum.name()).into());
             match &self.key_file {
                 Some(path) => args.extend(["--key-file".into(), path.into()]),

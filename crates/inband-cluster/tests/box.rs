@@ -39,6 +39,7 @@ fn start(dir: &Path, memcached: SocketAddr, accept_loss: bool) -> Result<Supervi
         quorum: Quorum::Majority,
         memcached,
         memory: 16 << 20,
+        log_records: 1024,
         no_key: false,
         accept_loss,
     };

@@ -163,9 +163,12 @@ fn a_long_value_spans_records_and_a_snapshot_between_them() {
     let mut outcomes = Vec::new();
     for (n, value) in values.into_iter().enumerate() {
         if n == 400 {
-            let snapshot = log.machine.snapshot();
+            log.machine.begin_snapshot();
+            let snapshot = log.machine.go_on_with_snapshot(usize::MAX >> 1);
+            let snapshot = snapshot.expect("all at once");
+            assert_eq!(snapshot.zxid, log.machine.applied());
             let mut other = Machine::new(OWN, 20_000).expect("memory");
-            other.restore(&snapshot).expect("it is whole");
+            other.restore(&snapshot.bytes).expect("it is whole");
             assert_eq!(other.digest(), log.machine.digest());
             log.machine = other;
         }
@@ -251,6 +254,8 @@ fn equal_logs_make_equal_machines() {
     let new = |node| Machine::new((node, 1), 300).expect("memory");
     let mut machines = [new(1), new(2), new(3)];
     let mut seqs = [0_u64; 4];
+    let mut log: Vec<Record> = Vec::new();
+    let (mut restored, mut longest) = (0, 0);
     for zxid in 1..8_000_u64 {
         let origin = random.random_range(0..4_u8);
         let mut value = Vec::new();
@@ -315,11 +320,22 @@ fn equal_logs_make_equal_machines() {
         for machine in &mut machines {
             machine.apply(&record).expect("it is applied");
         }
+        log.push(record);
+        longest = longest.max(machines[0].table().len());
         if zxid % 500 == 0 {
-            let snapshot = machines[0].snapshot();
-            let cut = random.random_range(0..snapshot.len());
-            assert!(machines[2].restore(&snapshot[..cut]).is_err());
-            machines[2].restore(&snapshot).expect("it is whole");
+            machines[0].begin_snapshot();
+        }
+        // It is made while records are applied; the log that follows makes the machine equal again.
+        if let Some(snapshot) = machines[0].go_on_with_snapshot(8) {
+            restored += 1;
+            assert!(snapshot.zxid < zxid, "records were applied meanwhile");
+            let cut = random.random_range(0..snapshot.bytes.len());
+            assert!(machines[2].restore(&snapshot.bytes[..cut]).is_err());
+            machines[2].restore(&snapshot.bytes).expect("it is whole");
+            assert_eq!(machines[2].applied(), snapshot.zxid);
+            for record in &log[snapshot.zxid as usize..] {
+                machines[2].apply(record).expect("it is applied");
+            }
         }
         let digests = machines.each_ref().map(Machine::digest);
         assert!(
@@ -327,5 +343,6 @@ fn equal_logs_make_equal_machines() {
             "at {zxid}"
         );
     }
-    assert!(machines[0].table().len() > 5);
+    assert_eq!(restored, 15);
+    assert!(longest > 5, "{longest}");
 }

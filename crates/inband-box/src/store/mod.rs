@@ -3,6 +3,7 @@
 //! A key's bucket is chosen by multiply-shift hashing. A bucket is a sequence word and a list of items; an item is a list of
 //! chunks of 256 bytes. The writer makes a bucket's sequence odd while it changes anything that can be reached from it. A
 //! reader copies what it finds and reads once more if the sequence has changed meanwhile, so it never sees half a change.
+//! While a snapshot replaces all items, readers wait: `header::REPLACED` is the sequence word of the whole table.
 //! Chunks are of one size, so what fits depends on the contents alone: nodes with the same contents refuse the same command.
 
 mod reader;
@@ -41,6 +42,8 @@ mod header {
     pub const TIME_MS: usize = 5;
     pub const ITEMS: usize = 6;
     pub const CHUNKS_USED: usize = 7;
+    /// Odd while all items are replaced. On a cache line that nothing else changes.
+    pub const REPLACED: usize = 8;
 }
 
 /// "IBBOXTB1".
@@ -141,7 +144,15 @@ impl Layout {
 
     fn bucket(&self, hash: u64) -> usize {
         let number = hash.wrapping_mul(self.multiplier) >> (64 - self.buckets_log2);
-        HEADER_WORDS + number as usize * BUCKET_WORDS
+        self.bucket_at(number as usize)
+    }
+
+    fn bucket_at(&self, number: usize) -> usize {
+        HEADER_WORDS + number * BUCKET_WORDS
+    }
+
+    fn number_of(&self, bucket: usize) -> usize {
+        (bucket - HEADER_WORDS) / BUCKET_WORDS
     }
 
     fn chunk(&self, number: usize) -> usize {

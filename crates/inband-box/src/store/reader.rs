@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{
     hash_of, header, item, Item, Layout, Meta, Region, CHUNK_WORDS, FIRST_BYTES, HEADER_WORDS,
@@ -13,12 +14,16 @@ use crate::limits::{KEY_LEN_BYTES_MAX, VALUE_LEN_BYTES_MAX};
 
 /// After so many changed copies a reader lets the writer run.
 const SPINS_MAX: u64 = 64;
+/// How often a reader looks whether a snapshot has been installed.
+const REPLACING_POLL: Duration = Duration::from_millis(1);
 
 /// Reads a table, here or in another process.
 #[derive(Clone)]
 pub struct Reader {
     region: Arc<Region>,
     layout: Layout,
+    /// It is the writer's own: it also reads while all items are replaced.
+    is_writer: bool,
 }
 
 /// How often a bucket had changed while it was read.
@@ -50,12 +55,25 @@ impl Reader {
         fits.then_some(Reader {
             region: Arc::new(region),
             layout,
+            is_writer: false,
         })
         .ok_or_else(not_one)
     }
 
-    pub(super) fn new(region: Arc<Region>, layout: Layout) -> Reader {
-        Reader { region, layout }
+    pub(super) fn of_writer(region: Arc<Region>, layout: Layout) -> Reader {
+        Reader {
+            region,
+            layout,
+            is_writer: true,
+        }
+    }
+
+    /// For other threads than the writer's.
+    pub(super) fn of_others(&self) -> Reader {
+        Reader {
+            is_writer: false,
+            ..self.clone()
+        }
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -114,6 +132,11 @@ impl Reader {
         let hash = hash_of(key);
         let bucket = self.layout.bucket(hash);
         loop {
+            let replaced = self.word(header::REPLACED).load(Ordering::Acquire);
+            if replaced % 2 == 1 && !self.is_writer {
+                std::thread::sleep(REPLACING_POLL);
+                continue;
+            }
             let before = self.word(bucket).load(Ordering::Acquire);
             if before % 2 == 0 {
                 let found = self.walk(bucket, hash, key).and_then(|at| match at {
@@ -122,7 +145,7 @@ impl Reader {
                 });
                 // What was copied before is older than the next load.
                 fence(Ordering::Acquire);
-                if self.load(bucket) == before {
+                if self.load(bucket) == before && self.load(header::REPLACED) == replaced {
                     if let Ok(found) = found {
                         return found;
                     }
@@ -206,15 +229,13 @@ impl Reader {
         }
     }
 
-    /// Every item, for the writer: nothing changes meanwhile.
-    pub(super) fn each(&self, mut visit: impl FnMut(usize, Vec<u8>, Item)) {
-        for bucket in 0..self.layout.buckets() {
-            let mut link = self.load(HEADER_WORDS + bucket * super::BUCKET_WORDS + 1);
-            while let Some(at) = self.layout.linked(link) {
-                let (key, item) = self.item_at(at);
-                visit(at, key, item);
-                link = self.load(at + item::LINK);
-            }
+    /// Every item of a bucket, for the writer: nothing changes meanwhile.
+    pub(super) fn each_in(&self, bucket: usize, mut visit: impl FnMut(Vec<u8>, Item)) {
+        let mut link = self.load(bucket + 1);
+        while let Some(at) = self.layout.linked(link) {
+            let (key, item) = self.item_at(at);
+            visit(key, item);
+            link = self.load(at + item::LINK);
         }
     }
 

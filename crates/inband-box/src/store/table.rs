@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::{
     chunks_of, hash_of, header, item, Item, Layout, Meta, Reader, Region, CHUNK_WORDS, FIRST_BYTES,
-    HEADER_WORDS, ITEM_WORDS, MAGIC, NEXT_BYTES, NEXT_WORDS,
+    ITEM_WORDS, MAGIC, NEXT_BYTES, NEXT_WORDS,
 };
 
 /// The table has no room for an item.
@@ -32,6 +32,28 @@ pub struct Table {
     /// Items that expire, by time, and the chunk that they begin in.
     expiring: BTreeSet<(u64, usize)>,
     digest: u64,
+    copy: Option<TableCopy>,
+}
+
+/// A copy of all items as they were when it began, made while the table changes. The items of a bucket that is about to
+/// change are copied first.
+struct TableCopy {
+    items: Vec<u8>,
+    /// Buckets before this one are copied.
+    next: usize,
+    /// Of the others, those that are copied already; a bit each.
+    early: Vec<u64>,
+}
+
+impl TableCopy {
+    fn take(&mut self, number: usize, bucket: usize, reader: &Reader) {
+        let (word, bit) = (number / 64, 1 << (number % 64));
+        if number < self.next || self.early[word] & bit != 0 {
+            return;
+        }
+        self.early[word] |= bit;
+        reader.each_in(bucket, |key, item| encode(&key, &item, &mut self.items));
+    }
 }
 
 impl Table {
@@ -52,7 +74,7 @@ impl Table {
         set(header::MULTIPLIER, layout.multiplier);
         region.words()[header::MAGIC].store(MAGIC, Ordering::Release);
         Ok(Table {
-            reader: Reader::new(region.clone(), layout),
+            reader: Reader::of_writer(region.clone(), layout),
             region,
             layout,
             free: (0..chunks as u32).rev().collect(),
@@ -61,12 +83,18 @@ impl Table {
             items: 0,
             expiring: BTreeSet::new(),
             digest: 0,
+            copy: None,
         })
     }
 
-    /// For readers.
+    /// For the writer's thread: it finds items also while all are replaced.
     pub fn reader(&self) -> &Reader {
         &self.reader
+    }
+
+    /// For other threads.
+    pub fn reader_of_others(&self) -> Reader {
+        self.reader.of_others()
     }
 
     /// Its memory file, for readers in other processes ([`Reader::open`]).
@@ -161,7 +189,8 @@ impl Table {
             Some(old) => self.place_of(bucket, link(old)),
             None => bucket + 1,
         };
-        self.change(bucket, || self.set(place, link(at)));
+        let linked = link(at);
+        self.change(bucket, |table| table.set(place, linked));
         if let Some(old) = old {
             self.forget(old);
         }
@@ -181,7 +210,7 @@ impl Table {
             .digest
             .wrapping_sub(digest_of(key, &item.value, &item.meta));
         self.unschedule(at, item.meta.expires_ms);
-        self.change(bucket, || self.write_meta(at, meta));
+        self.change(bucket, |table| table.write_meta(at, meta));
         self.remember_only(at, meta);
         self.digest = self.digest.wrapping_add(digest_of(key, &item.value, meta));
         true
@@ -209,16 +238,62 @@ impl Table {
     /// Remove everything.
     pub fn clear(&mut self) {
         for number in 0..self.layout.buckets() {
-            let bucket = HEADER_WORDS + number * super::BUCKET_WORDS;
+            let bucket = self.layout.bucket_at(number);
             while let Some(at) = self.layout.linked(self.load(bucket + 1)) {
                 self.unlink(at);
             }
         }
     }
 
-    /// Every item.
-    pub fn each(&self, mut visit: impl FnMut(Vec<u8>, Item)) {
-        self.reader.each(|_, key, item| visit(key, item));
+    /// Begin a copy of all items as they are now. A copy that was under way is given up.
+    pub fn begin_copy(&mut self) {
+        self.copy = Some(TableCopy {
+            items: Vec::new(),
+            next: 0,
+            early: vec![0; self.layout.buckets().div_ceil(64)],
+        });
+    }
+
+    /// Copy so many buckets more. `None`: the copy is not complete yet, or there is none.
+    pub fn go_on_copying(&mut self, buckets: usize) -> Option<Vec<u8>> {
+        let copy = self.copy.as_mut()?;
+        let until = self.layout.buckets().min(copy.next + buckets);
+        while copy.next < until {
+            copy.take(copy.next, self.layout.bucket_at(copy.next), &self.reader);
+            copy.next += 1;
+        }
+        let is_complete = copy.next == self.layout.buckets();
+        self.copy.take_if(|_| is_complete).map(|copy| copy.items)
+    }
+
+    /// A copy is under way.
+    pub fn is_copying(&self) -> bool {
+        self.copy.is_some()
+    }
+
+    /// Replace all items by those of a copy. Readers wait meanwhile. `false`: it is no copy, or does not fit, and the
+    /// table has only some of its items.
+    pub fn replace(&mut self, copy: &[u8]) -> bool {
+        self.copy = None;
+        let replaced = self.load(header::REPLACED);
+        self.set(header::REPLACED, replaced + 1);
+        // A reader that sees a part of the change sees the odd word.
+        fence(Ordering::Release);
+        self.clear();
+        let mut rest = copy;
+        let is_whole = loop {
+            if rest.is_empty() {
+                break true;
+            }
+            let Some((key, value, meta)) = decode(&mut rest) else {
+                break false;
+            };
+            if self.put(key, value, &meta).is_err() {
+                break false;
+            }
+        };
+        self.region.words()[header::REPLACED].store(replaced + 2, Ordering::Release);
+        is_whole
     }
 
     fn unlink(&mut self, at: usize) {
@@ -226,7 +301,7 @@ impl Table {
         let link = (at - self.layout.chunk(0)) as u64 / CHUNK_WORDS as u64 + 1;
         let place = self.place_of(bucket, link);
         let next = self.load(at + item::LINK);
-        self.change(bucket, || self.set(place, next));
+        self.change(bucket, |table| table.set(place, next));
         self.forget(at);
     }
 
@@ -244,12 +319,15 @@ impl Table {
     }
 
     /// Change what can be reached from a bucket.
-    fn change(&self, bucket: usize, change: impl FnOnce()) {
+    fn change(&mut self, bucket: usize, change: impl FnOnce(&Table)) {
+        if let Some(copy) = &mut self.copy {
+            copy.take(self.layout.number_of(bucket), bucket, &self.reader);
+        }
         let sequence = self.load(bucket);
         self.set(bucket, sequence + 1);
-        // Whoever sees a part of the change sees the odd sequence.
+        // A reader that sees a part of the change sees the odd sequence.
         fence(Ordering::Release);
-        change();
+        change(self);
         self.region.words()[bucket].store(sequence + 2, Ordering::Release);
     }
 
@@ -327,6 +405,38 @@ impl Table {
             at = self.layout.linked(self.load(chunk + item::NEXT));
         }
     }
+}
+
+fn encode(key: &[u8], item: &Item, into: &mut Vec<u8>) {
+    let meta = &item.meta;
+    let lengths = (key.len() as u64) << 32 | item.value.len() as u64;
+    let flags = u64::from(meta.marks) << 32 | u64::from(meta.flags);
+    for word in [lengths, flags, meta.cas, meta.expires_ms, meta.stored_ms] {
+        into.extend_from_slice(&word.to_le_bytes());
+    }
+    into.extend_from_slice(key);
+    into.extend_from_slice(&item.value);
+}
+
+/// Take the first item of a copy.
+fn decode<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8], Meta)> {
+    let mut words = [0; 5];
+    for word in &mut words {
+        let (bytes, left) = rest.split_first_chunk()?;
+        (*word, *rest) = (u64::from_le_bytes(*bytes), left);
+    }
+    let [lengths, flags, cas, expires_ms, stored_ms] = words;
+    let (key, left) = rest.split_at_checked((lengths >> 32) as usize)?;
+    let (value, left) = left.split_at_checked(lengths as u32 as usize)?;
+    *rest = left;
+    let meta = Meta {
+        flags: flags as u32,
+        marks: (flags >> 32) as u32,
+        cas,
+        expires_ms,
+        stored_ms,
+    };
+    Some((key, value, meta))
 }
 
 fn digest_of(key: &[u8], value: &[u8], meta: &Meta) -> u64 {

@@ -19,7 +19,7 @@ fn it_holds_what_a_map_holds() {
     let mut random = StdRng::seed_from_u64(17);
     let mut table = Table::new(600).expect("memory");
     let mut map: HashMap<Vec<u8>, (Vec<u8>, Meta)> = HashMap::new();
-    let mut refused = 0;
+    let (mut refused, mut copied, mut copies) = (0, None, 0);
     for n in 0..60_000_u64 {
         let key = format!("key-{}", random.random_range(0..150)).into_bytes();
         match random.random_range(0..10) {
@@ -61,12 +61,8 @@ fn it_holds_what_a_map_holds() {
                 .iter()
                 .map(|(key, (value, _))| chunks_of(key.len(), value.len()) as u64);
             assert_eq!(table.used_chunks(), used.sum::<u64>());
-            let mut seen = 0;
-            table.each(|key, item| {
-                seen += 1;
-                assert_eq!(map[&key], (item.value, item.meta));
-            });
-            assert_eq!(seen, map.len());
+            table.begin_copy();
+            copied = Some((map.clone(), table.digest()));
             for (key, (value, meta)) in &map {
                 let item = table.get(key).expect("it is there");
                 assert_eq!((&item.value, &item.meta), (value, meta));
@@ -80,7 +76,23 @@ fn it_holds_what_a_map_holds() {
                 .for_each(|(key, (value, meta))| other.put(key, value, meta).expect("room"));
             assert_eq!(other.digest(), table.digest());
         }
+        // A copy that is made while the table changes has what was there when it began.
+        if let Some(copy) = table.go_on_copying(3) {
+            let (map, digest) = copied.take().expect("it was begun");
+            let mut other = Table::new(600).expect("memory");
+            other.put(b"gone", b"soon", &Meta::default()).expect("room");
+            assert!(other.replace(&copy));
+            assert_eq!((other.digest(), other.len()), (digest, map.len() as u64));
+            for (key, (value, meta)) in &map {
+                let item = other.get(key).expect("it is there");
+                assert_eq!((&item.value, &item.meta), (value, meta));
+            }
+            let is_cut = !copy.is_empty() && other.replace(&copy[..copy.len() - 1]);
+            assert!(!is_cut);
+            copies += 1;
+        }
     }
+    assert!(copies > 3, "{copies}");
     assert!(refused > 0, "the table was never full");
     table.clear();
     assert_eq!(
@@ -88,6 +100,40 @@ fn it_holds_what_a_map_holds() {
         (0, 0, 0)
     );
     assert_eq!(table.next_expiry_ms(), None);
+}
+
+/// Readers find every key while a copy replaces all items: they wait, and never see a table that is half empty.
+#[test]
+fn readers_never_see_a_table_that_is_half_replaced() {
+    let mut table = Table::new(2_000).expect("memory");
+    let keys: Vec<Vec<u8>> = (0..500_u32).map(|n| n.to_be_bytes().to_vec()).collect();
+    for key in &keys {
+        table.put(key, b"value", &meta(1)).expect("room");
+    }
+    table.begin_copy();
+    let copy = table.go_on_copying(1 << 20).expect("all at once");
+    let reader = table.reader_of_others();
+    let is_over = AtomicBool::new(false);
+    let seen = std::thread::scope(|scope| {
+        let read = || {
+            let mut seen = 0_u64;
+            while !is_over.load(Ordering::Relaxed) {
+                for key in &keys {
+                    assert!(reader.get(key).is_some(), "{key:?} is missing");
+                    seen += 1;
+                }
+            }
+            seen
+        };
+        let reader = scope.spawn(read);
+        for _ in 0..200 {
+            assert!(table.replace(&copy));
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        reader.join().expect("a reader")
+    });
+    assert!(seen > 0, "readers and writer never met");
 }
 
 #[test]

@@ -12,6 +12,8 @@ use crate::{Time, World};
 const PATIENCE_NS: Time = 60 * MS;
 /// A client whose node is gone tries another one after so long.
 const MOVE_NS: Time = 3 * MS;
+/// So much longer is a snapshot.
+const SNAPSHOT_PADDING_LEN_BYTES: usize = 150_000;
 /// Bytes in front of the padding: key, value.
 const VALUE_LEN_BYTES: usize = 16;
 
@@ -37,6 +39,36 @@ impl Keys {
             self.hash = mix(mix(self.hash, word(0)), word(8));
         }
         is_executed
+    }
+
+    /// For a snapshot.
+    pub fn encode(&self) -> Vec<u8> {
+        let sessions = self.sessions.encode();
+        let mut words = vec![self.hash, sessions.len() as u64];
+        words.extend(self.values.iter().flat_map(|(key, value)| [*key, *value]));
+        let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_be_bytes).collect();
+        bytes.splice(16..16, sessions);
+        // It takes many packets.
+        bytes.extend(std::iter::repeat_n(0, SNAPSHOT_PADDING_LEN_BYTES));
+        bytes
+    }
+
+    /// From a snapshot.
+    pub fn decode(bytes: &[u8]) -> Option<Keys> {
+        let word = |at: usize| {
+            let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
+            Some(u64::from_be_bytes(bytes))
+        };
+        let rest = 16 + word(8)? as usize;
+        let end = bytes.len().checked_sub(SNAPSHOT_PADDING_LEN_BYTES)?;
+        let pairs = (rest..end).step_by(16);
+        Some(Keys {
+            hash: word(0)?,
+            sessions: Sessions::decode(bytes.get(16..rest)?)?,
+            values: pairs
+                .map(|at| Some((word(at)?, word(at + 8)?)))
+                .collect::<Option<_>>()?,
+        })
     }
 
     pub fn get(&self, key: u64) -> Option<u64> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use inband_box::node::{Config, Doing, Node, Out, Start, To};
 use inband_box::role::{Role, Verdict};
+use inband_box::snapshot::Snapshot;
 use inband_box::{soft, wire};
 use inband_ground::auth::Gate;
 use inband_ground::soft::Soft;
@@ -163,13 +164,62 @@ impl World<Zab> {
             }
         }
         host.ready.append(&mut out.reads);
+        let (taken, snapshot, begins_again) =
+            (out.takes_snapshot, out.snapshot.take(), out.begins_again);
         self.perform(id, out);
         self.look_at(id);
         self.apply(id);
+        if begins_again {
+            self.stats.count("nodes that began again", 1);
+            self.stop_node(id);
+            return self.start_node(id, Start::Recovering);
+        }
+        if taken {
+            let wait = self.rng.hosts.below(MS);
+            self.after(wait, Event::TakesSnapshot(Host(id)));
+        }
+        if let Some(snapshot) = snapshot {
+            self.install(id, snapshot);
+        }
         if let Some(Some(host)) = self.system.node.get(&id) {
             let due = host.node.due(now, &host.role);
             self.sleep(Host(id), due.max(now + 1));
         }
+    }
+
+    /// The snapshot that it was asked for: of what its machine is now.
+    pub(super) fn takes_snapshot(&mut self, id: u8) {
+        if let Some(Some(host)) = self.system.node.get_mut(&id) {
+            let snapshot = Snapshot {
+                zxid: host.applied,
+                bytes: host.keys.encode(),
+            };
+            host.node.on_snapshot(snapshot);
+        }
+    }
+
+    fn install(&mut self, id: u8, snapshot: Snapshot) {
+        let Some(Some(host)) = self.system.node.get_mut(&id) else {
+            return;
+        };
+        let zxid = snapshot.zxid;
+        if zxid <= host.applied {
+            return;
+        }
+        let Some(keys) = Keys::decode(&snapshot.bytes) else {
+            let what = format!("node {id} got a damaged snapshot");
+            return self.broken(Invariant::Integrity, what);
+        };
+        let (hash, record) = (keys.hash, self.system.ledger.entry(zxid).0);
+        (host.keys, host.applied) = (keys, zxid);
+        host.role.install(zxid, record.epoch, record.time_ms);
+        host.role.set_applied(zxid);
+        self.stats.count("snapshots installed", 1);
+        self.note(&[6, id.into(), zxid], || {
+            format!("node/{id} has the snapshot {zxid}")
+        });
+        let result = self.system.ledger.install(id, zxid, hash);
+        self.check(result);
     }
 
     fn perform(&mut self, id: u8, out: Out) {

@@ -49,6 +49,16 @@ impl Ledger {
         (&entry.record, entry.is_executed)
     }
 
+    /// A node has got a snapshot, after which its state is this.
+    pub fn install(&mut self, node: u8, zxid: u64, state: u64) -> Result<(), Broken<Invariant>> {
+        let entry = self.entries.get(zxid as usize - 1);
+        if entry.is_none_or(|entry| entry.state != state) {
+            let what = format!("node {node} has another state after the snapshot {zxid}");
+            return broken(Invariant::Agreement, what);
+        }
+        Ok(())
+    }
+
     /// A node applies a record, after which its state is this.
     pub fn apply(
         &mut self,

@@ -85,6 +85,8 @@ pub enum Event {
     Passed(Host, Vec<u8>),
     /// A process is woken by its role.
     Advanced(Host),
+    /// A machine makes a snapshot.
+    TakesSnapshot(Host),
     /// A client thinks of something.
     Request(u8),
     /// A client has no patience left for this request.
@@ -147,14 +149,14 @@ impl System for Zab {
 
     fn begin(seed: u64, options: &Options) -> World<Zab> {
         let mut rng = Rng::new(seed, 100);
-        let zab = Zab {
+        let mut zab = Zab {
             nodes: *rng.pick(&[3, 3, 4, 5, 7]).expect("some"),
             quorum: *rng
                 .pick(&[Quorum::Majority, Quorum::Majority, Quorum::All])
                 .expect("some"),
             suspect_after_ns: *rng.pick(&[2, 5, 10]).expect("some") * MS,
-            capacity: 4096,
-            window: *rng.pick(&[4, 64]).expect("some"),
+            capacity: *rng.pick(&[32, 256, 4096]).expect("some"),
+            window: *rng.pick(&[4, 8, 64]).expect("some"),
             think_ns: *rng.pick(&[200_000, MS, 3 * MS]).expect("some"),
             mistake: options.mistake,
             node: BTreeMap::new(),
@@ -168,6 +170,7 @@ impl System for Zab {
             history: BTreeMap::new(),
             is_loaded: true,
         };
+        zab.window = zab.window.min(zab.capacity as u64 / 4);
         let nodes = zab.nodes;
         let mut world = World::of(zab, Streams::of(seed));
         for node in 1..=nodes {
@@ -189,8 +192,9 @@ impl System for Zab {
 
     fn describe(&self) -> String {
         format!(
-            "{} nodes, quorum {:?}, suspicion after {} ms, window {}",
+            "{} nodes, a log of {}, quorum {:?}, suspicion after {} ms, window {}",
             self.nodes,
+            self.capacity,
             self.quorum,
             self.suspect_after_ns / MS,
             self.window
@@ -209,6 +213,7 @@ impl System for Zab {
         match event {
             Event::Passed(host, packet) => world.process_acts(host.0, Process::Gets(packet)),
             Event::Advanced(host) => world.process_acts(host.0, Process::Ticks),
+            Event::TakesSnapshot(host) => world.takes_snapshot(host.0),
             Event::Request(number) => world.client_thinks(number),
             Event::GiveUp(number, token) => world.client_gives_up(number, token),
         }
@@ -216,7 +221,9 @@ impl System for Zab {
 
     fn host_of(event: &Event) -> Option<Host> {
         match event {
-            Event::Passed(host, ..) | Event::Advanced(host) => Some(*host),
+            Event::Passed(host, ..) | Event::Advanced(host) | Event::TakesSnapshot(host) => {
+                Some(*host)
+            }
             Event::Request(_) | Event::GiveUp(..) => None,
         }
     }

@@ -1,0 +1,249 @@
+//! A follower that misses more than the leader's log still has gets a snapshot of the leader's machine, and then the log that
+//! follows it. It pulls the snapshot in parts, so a lost part costs a question; nobody else waits meanwhile.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::control::Control;
+use crate::node::{Node, Out, State, To};
+use crate::promise::Nanos;
+use crate::role::{Record, Role};
+use crate::sync::Leading;
+use crate::RECORD_LEN_MAX_BYTES;
+
+/// Parts that are sent for one question.
+const PARTS_MAX: usize = 64;
+/// A leader forgets a snapshot that nobody has asked for in so long.
+const KEPT_NS: Nanos = 10_000_000_000;
+/// Records that follow a snapshot, at most so many bytes: with more a new one is made.
+const RETAINED_BYTES_MAX: usize = 256 << 20;
+
+/// A machine at the record `zxid`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The last record that is in it. It is committed.
+    pub zxid: u64,
+    /// What the host's machine makes and reads.
+    pub bytes: Vec<u8>,
+}
+
+/// A snapshot that a leader gives its followers.
+pub(crate) struct Serving {
+    /// Grows within the epoch.
+    id: u64,
+    /// `None`: the host is making it.
+    snapshot: Option<Snapshot>,
+    /// All records applied since the host was asked for it.
+    retained: VecDeque<Record>,
+    retained_bytes: usize,
+    used_at: Nanos,
+}
+
+impl Serving {
+    fn retain(&mut self, record: &Record) {
+        self.retained_bytes += size_of::<Record>() + record.value.len();
+        self.retained.push_back(record.clone());
+    }
+
+    fn record(&self, zxid: u64) -> Option<&Record> {
+        let at = zxid.checked_sub(self.retained.front()?.zxid)?;
+        self.retained.get(at as usize)
+    }
+}
+
+/// A snapshot that a follower pulls.
+pub(crate) struct Fetch {
+    id: u64,
+    bytes: Vec<u8>,
+    /// Parts that came before their turn, by their offset.
+    early: BTreeMap<usize, Vec<u8>>,
+    /// It was asked for up to here.
+    asked_to: usize,
+    pub again_at: Nanos,
+}
+
+impl Fetch {
+    fn new(id: u64) -> Fetch {
+        Fetch {
+            id,
+            bytes: Vec::new(),
+            early: BTreeMap::new(),
+            asked_to: 0,
+            again_at: 0,
+        }
+    }
+
+    fn take(&mut self, offset: usize, part: Vec<u8>) {
+        if offset >= self.bytes.len() && self.early.len() < 2 * PARTS_MAX {
+            self.early.insert(offset, part);
+        }
+        while let Some(part) = self.early.remove(&self.bytes.len()) {
+            self.bytes.extend_from_slice(&part);
+        }
+        self.early = self.early.split_off(&self.bytes.len());
+    }
+}
+
+impl Leading {
+    /// A record that followers may still need is only here.
+    pub fn retained(&mut self, zxid: u64, now: Nanos) -> Option<&Record> {
+        let serving = self.serving.as_mut()?;
+        serving.used_at = now;
+        serving.record(zxid)
+    }
+
+    /// What nobody needs any more is forgotten.
+    pub fn forget_snapshot(&mut self, now: Nanos) {
+        self.serving.take_if(|serving| {
+            now > serving.used_at + KEPT_NS || serving.retained_bytes > RETAINED_BYTES_MAX
+        });
+    }
+}
+
+impl Node {
+    /// A record was applied while we lead.
+    pub(crate) fn retain(&mut self, record: &Record) {
+        if let State::Leading(leading) = &mut self.state {
+            if let Some(serving) = &mut leading.serving {
+                serving.retain(record);
+            }
+        }
+    }
+
+    /// The host has made the snapshot that [`Out::takes_snapshot`] asked for.
+    pub fn on_snapshot(&mut self, snapshot: Snapshot) {
+        let State::Leading(leading) = &mut self.state else {
+            return;
+        };
+        if let Some(serving) = &mut leading.serving {
+            serving.snapshot.get_or_insert(snapshot);
+        }
+    }
+
+    /// The leader's log begins at `first`.
+    pub(crate) fn on_behind(
+        &mut self,
+        now: Nanos,
+        from: u8,
+        epoch: u64,
+        first: u64,
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        let is_led = from == self.hint && epoch == self.epoch();
+        let State::Following { fetch, .. } = &mut self.state else {
+            return;
+        };
+        if !is_led || role.view().matched + 1 >= first || fetch.is_some() {
+            return;
+        }
+        if !self.recovering {
+            // Its gateway waits for outcomes of records that a snapshot only contains.
+            out.begins_again = true;
+            return;
+        }
+        *fetch = Some(Fetch::new(0));
+        self.pull_snapshot(now, out);
+    }
+
+    pub(crate) fn pull_snapshot(&mut self, now: Nanos, out: &mut Out) {
+        let (again_at, epoch) = (now + self.config.resend_after_ns(), self.epoch());
+        let State::Following {
+            fetch: Some(fetch), ..
+        } = &mut self.state
+        else {
+            return;
+        };
+        fetch.again_at = again_at;
+        fetch.asked_to = fetch.bytes.len() + PARTS_MAX * RECORD_LEN_MAX_BYTES;
+        let pull = Control::PullSnapshot {
+            id: fetch.id,
+            offset: fetch.bytes.len() as u64,
+        };
+        self.say(To::Node(self.hint), epoch, &pull, out);
+    }
+
+    /// A follower asks for parts of the snapshot `id`, 0: of any.
+    pub(crate) fn on_pull_snapshot(
+        &mut self,
+        now: Nanos,
+        from: u8,
+        epoch: u64,
+        (id, offset): (u64, u64),
+        out: &mut Out,
+    ) {
+        let own_epoch = self.epoch();
+        let State::Leading(leading) = &mut self.state else {
+            return;
+        };
+        if epoch != own_epoch {
+            return;
+        }
+        if leading.serving.is_none() {
+            leading.snapshots += 1;
+            leading.serving = Some(Serving {
+                id: leading.snapshots,
+                snapshot: None,
+                retained: VecDeque::new(),
+                retained_bytes: 0,
+                used_at: now,
+            });
+            out.takes_snapshot = true;
+        }
+        let serving = leading.serving.as_mut().expect("it is there now");
+        serving.used_at = now;
+        let Some(snapshot) = &serving.snapshot else {
+            return; // it asks again
+        };
+        let offset = if id == serving.id { offset } else { 0 };
+        let len_bytes = snapshot.bytes.len();
+        let from_offset = usize::try_from(offset).unwrap_or(len_bytes).min(len_bytes);
+        let parts = snapshot.bytes[from_offset..].chunks(RECORD_LEN_MAX_BYTES);
+        let mut offset = offset;
+        for part in parts.take(PARTS_MAX) {
+            let part = Control::SnapshotPart {
+                id: serving.id,
+                zxid: snapshot.zxid,
+                len_bytes: len_bytes as u64,
+                offset,
+                bytes: part.to_vec(),
+            };
+            offset += RECORD_LEN_MAX_BYTES as u64;
+            let (header, value) = part.encode(self.config.node, epoch);
+            out.packet(To::Node(from), &header, &value);
+        }
+    }
+
+    /// A part of the leader's snapshot `id`, which has `len_bytes`.
+    pub(crate) fn on_snapshot_part(
+        &mut self,
+        now: Nanos,
+        from: u8,
+        epoch: u64,
+        (id, zxid, len_bytes): (u64, u64, u64),
+        (offset, part): (u64, Vec<u8>),
+        out: &mut Out,
+    ) {
+        let is_led = from == self.hint && epoch == self.epoch();
+        let State::Following { fetch: slot, .. } = &mut self.state else {
+            return;
+        };
+        let Some(fetch) = slot.as_mut().filter(|fetch| is_led && id >= fetch.id) else {
+            return;
+        };
+        if id > fetch.id {
+            *fetch = Fetch::new(id);
+        }
+        let before = fetch.bytes.len();
+        fetch.take(offset as usize, part);
+        let has = fetch.bytes.len();
+        if has as u64 >= len_bytes {
+            let bytes = std::mem::take(&mut fetch.bytes);
+            *slot = None;
+            out.snapshot = Some(Snapshot { zxid, bytes });
+        } else if has > before && has >= fetch.asked_to {
+            self.pull_snapshot(now, out);
+        } else if has > before {
+            fetch.again_at = now + self.config.resend_after_ns();
+        }
+    }
+}
