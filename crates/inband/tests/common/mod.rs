@@ -444,13 +444,28 @@ fn run_client(id: usize, addresses: &[SocketAddr], stop: &AtomicBool) -> Record 
     record
 }
 
+/// How long a replica may take to load a checkpoint.
+const LOADED_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// GET; a replica that has fallen behind says that it is loading a checkpoint, and is asked again.
+fn loaded(client: &mut Client, key: &str) -> String {
+    let deadline = Instant::now() + LOADED_TIMEOUT;
+    loop {
+        let got = client.call(&["GET", key]);
+        if !got.starts_with("-LOADING") || Instant::now() >= deadline {
+            return got;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Nothing acknowledged is lost, nothing is applied twice. Returns how much was checked.
 pub fn check(address: SocketAddr, records: &[Record]) -> u64 {
     let mut client = Client::connect(address);
     let mut checked = 0;
     for (id, record) in records.iter().enumerate() {
         for number in &record.acknowledged {
-            let got = client.call(&["GET", &format!("client{id}:{number}")]);
+            let got = loaded(&mut client, &format!("client{id}:{number}"));
             assert_eq!(
                 got,
                 number.to_string(),
@@ -458,8 +473,7 @@ pub fn check(address: SocketAddr, records: &[Record]) -> u64 {
             );
             checked += 1;
         }
-        let count: u64 = client
-            .call(&["GET", &format!("count{id}")])
+        let count: u64 = loaded(&mut client, &format!("count{id}"))
             .parse()
             .unwrap_or(0);
         let most = record.increments + record.unknown.len() as u64 + record.failed.len() as u64 + 1;
