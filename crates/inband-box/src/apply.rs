@@ -116,7 +116,7 @@ pub struct Machine {
     /// The node and the session whose results are wanted.
     own: (u8, u64),
     /// Of the snapshot under way.
-    snapshot: Option<SnapshotHeader>,
+    snapshot_zxid: u64,
 }
 
 /// What a snapshot begins with.
@@ -165,7 +165,7 @@ impl Machine {
             table: Table::new(chunks)?,
             state: State::default(),
             own,
-            snapshot: None,
+            snapshot_zxid: 0,
         })
     }
 
@@ -612,20 +612,18 @@ impl Machine {
             state: self.state.clone(),
             digest: self.digest(),
         };
-        self.table.begin_copy();
-        self.snapshot = Some(header);
+        let header = postcard::to_stdvec(&header).expect("it can be encoded");
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&header);
+        self.table.begin_copy(bytes);
+        self.snapshot_zxid = self.state.applied;
     }
 
     /// Work for the snapshot under way: so many buckets of the table. It is returned when it is complete. Records may be
     /// applied in between: it is of the moment when it began.
     pub fn go_on_with_snapshot(&mut self, buckets: usize) -> Option<Snapshot> {
-        let items = self.table.go_on_copying(buckets)?;
-        let header = self.snapshot.take().expect("it was begun with the copy");
-        let zxid = header.state.applied;
-        let header = postcard::to_stdvec(&header).expect("it can be encoded");
-        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
-        bytes.extend_from_slice(&header);
-        bytes.extend_from_slice(&items);
+        let bytes = self.table.go_on_copying(buckets)?;
+        let zxid = self.snapshot_zxid;
         Some(Snapshot { zxid, bytes })
     }
 
@@ -651,7 +649,6 @@ impl Machine {
         if let Some(limit) = header.state.limit_chunks {
             self.limit(limit)?;
         }
-        self.snapshot = None;
         self.state = header.state;
         let is_whole = self.table.replace(items) && self.digest() == header.digest;
         self.table.publish(self.state.applied, self.state.time_ms);

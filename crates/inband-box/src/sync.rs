@@ -73,6 +73,8 @@ impl Leading {
         if resent_to == has && has + 1 < first {
             let (header, value) = Control::Behind { first }.encode(role.node(), registers.epoch);
             out.packet(To::Node(node), &header, &value);
+            // It is not told so for each record that it misses.
+            resent_to = until;
         }
         let follower = &mut self.followers[usize::from(node)];
         (follower.resent_to, follower.resent_at) = (resent_to, now);

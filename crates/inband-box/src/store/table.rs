@@ -38,6 +38,7 @@ pub struct Table {
 /// A copy of all items as they were when it began, made while the table changes. The items of a bucket that is about to
 /// change are copied first.
 struct TableCopy {
+    /// Behind a header: a large copy is never moved, which would stop the node.
     items: Vec<u8>,
     /// Buckets before this one are copied.
     next: usize,
@@ -245,10 +246,10 @@ impl Table {
         }
     }
 
-    /// Begin a copy of all items as they are now. A copy that was under way is given up.
-    pub fn begin_copy(&mut self) {
+    /// Begin a copy of all items as they are now, behind `header`. A copy that was under way is given up.
+    pub fn begin_copy(&mut self, header: Vec<u8>) {
         self.copy = Some(TableCopy {
-            items: Vec::new(),
+            items: header,
             next: 0,
             early: vec![0; self.layout.buckets().div_ceil(64)],
         });

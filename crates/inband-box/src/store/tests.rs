@@ -61,7 +61,7 @@ fn it_holds_what_a_map_holds() {
                 .iter()
                 .map(|(key, (value, _))| chunks_of(key.len(), value.len()) as u64);
             assert_eq!(table.used_chunks(), used.sum::<u64>());
-            table.begin_copy();
+            table.begin_copy(Vec::new());
             copied = Some((map.clone(), table.digest()));
             for (key, (value, meta)) in &map {
                 let item = table.get(key).expect("it is there");
@@ -110,7 +110,7 @@ fn readers_never_see_a_table_that_is_half_replaced() {
     for key in &keys {
         table.put(key, b"value", &meta(1)).expect("room");
     }
-    table.begin_copy();
+    table.begin_copy(Vec::new());
     let copy = table.go_on_copying(1 << 20).expect("all at once");
     let reader = table.reader_of_others();
     let is_over = AtomicBool::new(false);
