@@ -12,7 +12,7 @@ use crate::RECORD_LEN_MAX_BYTES;
 
 /// Parts that are sent for one question.
 const PARTS_MAX: usize = 64;
-/// A leader forgets a snapshot that nobody has asked for in so long.
+/// A leader drops a snapshot that no follower has used for this long.
 const KEPT_NS: Nanos = 10_000_000_000;
 /// Records that follow a snapshot, at most so many bytes: with more a new one is made.
 const RETAINED_BYTES_MAX: usize = 256 << 20;

@@ -59,7 +59,7 @@ mod item {
     pub const HASH: usize = 2;
     /// Bytes of the value, and in the high half of the key.
     pub const LENGTHS: usize = 3;
-    /// The client's flags, and in the high half ours.
+    /// The client's flags, and in the high half ours. The first of the words of [`super::Meta`].
     pub const FLAGS: usize = 4;
     pub const CAS: usize = 5;
     pub const EXPIRES_MS: usize = 6;
@@ -81,6 +81,24 @@ pub struct Meta {
     pub expires_ms: u64,
     /// By replicated time.
     pub stored_ms: u64,
+}
+
+impl Meta {
+    /// As it lies in the table from [`item::FLAGS`] on, and in a copy.
+    fn words(&self) -> [u64; 4] {
+        let flags = u64::from(self.marks) << 32 | u64::from(self.flags);
+        [flags, self.cas, self.expires_ms, self.stored_ms]
+    }
+
+    fn of_words([flags, cas, expires_ms, stored_ms]: [u64; 4]) -> Meta {
+        Meta {
+            flags: flags as u32,
+            marks: (flags >> 32) as u32,
+            cas,
+            expires_ms,
+            stored_ms,
+        }
+    }
 }
 
 /// Mark: `md` with `I` has invalidated it.

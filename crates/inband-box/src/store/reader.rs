@@ -200,14 +200,7 @@ impl Reader {
     }
 
     fn meta(&self, at: usize) -> Meta {
-        let flags = self.load(at + item::FLAGS);
-        Meta {
-            flags: flags as u32,
-            marks: (flags >> 32) as u32,
-            cas: self.load(at + item::CAS),
-            expires_ms: self.load(at + item::EXPIRES_MS),
-            stored_ms: self.load(at + item::STORED_MS),
-        }
+        Meta::of_words(std::array::from_fn(|n| self.load(at + item::FLAGS + n)))
     }
 
     /// The first bytes of key and value.

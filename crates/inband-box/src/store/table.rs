@@ -365,11 +365,9 @@ impl Table {
     }
 
     fn write_meta(&self, at: usize, meta: &Meta) {
-        let flags = u64::from(meta.marks) << 32 | u64::from(meta.flags);
-        self.set(at + item::FLAGS, flags);
-        self.set(at + item::CAS, meta.cas);
-        self.set(at + item::EXPIRES_MS, meta.expires_ms);
-        self.set(at + item::STORED_MS, meta.stored_ms);
+        for (n, word) in meta.words().into_iter().enumerate() {
+            self.set(at + item::FLAGS + n, word);
+        }
     }
 
     fn remember(&mut self, at: usize, key: &[u8], value: &[u8], meta: &Meta) {
@@ -409,10 +407,8 @@ impl Table {
 }
 
 fn encode(key: &[u8], item: &Item, into: &mut Vec<u8>) {
-    let meta = &item.meta;
     let lengths = (key.len() as u64) << 32 | item.value.len() as u64;
-    let flags = u64::from(meta.marks) << 32 | u64::from(meta.flags);
-    for word in [lengths, flags, meta.cas, meta.expires_ms, meta.stored_ms] {
+    for word in std::iter::once(lengths).chain(item.meta.words()) {
         into.extend_from_slice(&word.to_le_bytes());
     }
     into.extend_from_slice(key);
@@ -426,18 +422,11 @@ fn decode<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8], Meta)> {
         let (bytes, left) = rest.split_first_chunk()?;
         (*word, *rest) = (u64::from_le_bytes(*bytes), left);
     }
-    let [lengths, flags, cas, expires_ms, stored_ms] = words;
+    let [lengths, meta @ ..] = words;
     let (key, left) = rest.split_at_checked((lengths >> 32) as usize)?;
     let (value, left) = left.split_at_checked(lengths as u32 as usize)?;
     *rest = left;
-    let meta = Meta {
-        flags: flags as u32,
-        marks: (flags >> 32) as u32,
-        cas,
-        expires_ms,
-        stored_ms,
-    };
-    Some((key, value, meta))
+    Some((key, value, Meta::of_words(meta)))
 }
 
 fn digest_of(key: &[u8], value: &[u8], meta: &Meta) -> u64 {
