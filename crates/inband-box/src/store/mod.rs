@@ -59,11 +59,8 @@ mod item {
     pub const HASH: usize = 2;
     /// Bytes of the value, and in the high half of the key.
     pub const LENGTHS: usize = 3;
-    /// The client's flags, and in the high half ours. The first of the words of [`super::Meta`].
+    /// The first of the four words of [`super::Meta`]: the client's flags, and in the high half ours.
     pub const FLAGS: usize = 4;
-    pub const CAS: usize = 5;
-    pub const EXPIRES_MS: usize = 6;
-    pub const STORED_MS: usize = 7;
     /// The next item of the bucket.
     pub const LINK: usize = 8;
 }
