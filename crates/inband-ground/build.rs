@@ -5,6 +5,7 @@ use inband_ground_build::Folder;
 fn main() {
     Folder::new("ground")
         .header("native/keys.h")
+        .header("native/role.h")
         .header("xdp/settings.h")
         .header("xdp/trial.h")
         .header("xdp/lost.h")

@@ -6,6 +6,7 @@
 #ifndef INBAND_FALCON_MSG_H
 #define INBAND_FALCON_MSG_H
 
+#include "../ground/message.h"
 #include "wire.h"
 #include "reasons.h"
 
@@ -108,11 +109,7 @@ IB_INLINE void ib_falcon_read_header(const ib_u8 *data, struct ib_falcon_msg *m)
     ib_u64 kind = IB_WORD_KIND(data), sizes = IB_WORD_SIZES(data);
     ib_u64 whose = IB_FALCON_GET64(data, user), client = IB_FALCON_GET64(data, client_address);
     ib_u64 who = IB_FALCON_GET64(data, executor), places = IB_FALCON_GET64(data, tail);
-    m->type = (ib_u8)(kind >> 16);
-    m->flags = (ib_u16)kind;
-    m->set = (ib_u16)(sizes >> 48);
-    m->node = (ib_u16)(sizes >> 32);
-    m->value_len_bytes = (ib_u16)(sizes >> 16);
+    IB_READ_FRAME(m, kind, sizes, set);
     m->incarnation = IB_FALCON_GET64(data, incarnation);
     m->user = (ib_u32)(whose >> 32);
     m->job = (ib_u32)whose;
@@ -133,9 +130,7 @@ IB_INLINE void ib_falcon_read_header(const ib_u8 *data, struct ib_falcon_msg *m)
 /* Write into the header at `data` what the scheduler may change: all but whose it is. */
 IB_INLINE void ib_falcon_emit(ib_u8 *data, const struct ib_falcon_msg *m) {
     ib_emit_kind(data, m->type, m->flags);
-    IB_PUT64(data, partition,
-             (ib_u64)m->set << 48 | (ib_u64)m->node << 32 | (ib_u64)m->value_len_bytes << 16 |
-                 m->key_id);
+    IB_EMIT_SIZES(data, m, set);
     IB_FALCON_PUT64(data, incarnation, m->incarnation);
     IB_FALCON_PUT64(data, client_address,
                     (ib_u64)m->client_address << 32 | (ib_u64)m->client_port << 16 |

@@ -81,11 +81,9 @@ struct ib_falcon_result ib_falcon_switch_handle(const struct ib_falcon_switch *s
 }
 
 #ifndef IB_RACE_DELAY
-IB_KEYS_CHECK(ib_falcon_keys_check, ib_falcon_check)
-
 ib_u32 ib_falcon_queues_of(ib_u32 policy) {
     return ib_falcon_queues(policy);
 }
 
-IB_REASON_NAMES(ib_falcon_reason_name, IB_FALCON_REASONS_FIRST, IB_FALCON_REASONS)
+IB_NATIVE_CHECK_IS(falcon, IB_FALCON_REASONS_FIRST, IB_FALCON_REASONS)
 #endif

@@ -6,7 +6,7 @@
 #ifndef INBAND_FALCON_NATIVE_H
 #define INBAND_FALCON_NATIVE_H
 
-#include "../ground/auth.h"
+#include "../ground/native/role.h"
 #include "registers.h"
 
 /*
@@ -41,14 +41,9 @@ struct ib_falcon_result ib_falcon_switch_handle(const struct ib_falcon_switch *s
                                                 ib_u32 *len_bytes,
                                                 const struct ib_falcon_arrival *arrival);
 
-/* As ib_paxos_keys_check, for packets of Falcon. */
-ib_u32 ib_falcon_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,
-                            ib_u32 sets);
+IB_NATIVE_CHECK(falcon);
 
 /* The queues of a set. */
 ib_u32 ib_falcon_queues_of(ib_u32 policy);
-
-/* The name of a reason of Falcon; NULL if it has none of this number. Static, never freed. */
-const char *ib_falcon_reason_name(unsigned int reason);
 
 #endif

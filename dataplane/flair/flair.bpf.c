@@ -87,15 +87,8 @@ IB_INLINE int ib_flair_send(struct xdp_md *ctx, struct ib_flair_msg *m, struct i
 
 SEC("xdp")
 int ib_flair_xdp(struct xdp_md *ctx) {
-    const ib_u8 *data = (const ib_u8 *)(long)ctx->data;
-    const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
-    int action = ib_validate(data, end);
-    if (action != IB_VALID)
-        return action;
-    if (data + IB_VALUE_AT_BYTES > end)
-        return XDP_ABORTED;
     struct ib_flair_msg m = {0};
-    ib_flair_read_header(data + IB_XDP_FRAME_LEN_BYTES, &m);
+    const ib_u8 *data = IB_RECEIVE(ctx, &m, ib_flair_read_header);
     ib_u32 set = m.set;
     ib_u32 at =
         set * ib_flair_settings.groups + ib_flair_group_of(m.key_hash, ib_flair_settings.groups);

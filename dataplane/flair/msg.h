@@ -6,6 +6,7 @@
 #ifndef INBAND_FLAIR_MSG_H
 #define INBAND_FLAIR_MSG_H
 
+#include "../ground/message.h"
 #include "wire.h"
 #include "reasons.h"
 
@@ -71,11 +72,7 @@ IB_INLINE unsigned int ib_flair_check(const ib_u8 *data, const ib_u8 *end, ib_u3
 IB_INLINE void ib_flair_read_header(const ib_u8 *data, struct ib_flair_msg *m) {
     ib_u64 kind = IB_WORD_KIND(data), sizes = IB_WORD_SIZES(data);
     ib_u64 term = IB_FLAIR_GET64(data, term), places = IB_FLAIR_GET64(data, client_port);
-    m->type = (ib_u8)(kind >> 16);
-    m->flags = (ib_u16)kind;
-    m->set = (ib_u16)(sizes >> 48);
-    m->node = (ib_u16)(sizes >> 32);
-    m->value_len_bytes = (ib_u16)(sizes >> 16);
+    IB_READ_FRAME(m, kind, sizes, set);
     m->term = (ib_u32)(term >> 32);
     m->client_address = (ib_u32)term;
     m->session = IB_FLAIR_GET64(data, session);
@@ -95,9 +92,7 @@ IB_INLINE void ib_flair_read_header(const ib_u8 *data, struct ib_flair_msg *m) {
 /* Write into the header at `data` what the switch may change: all but key_hash and client_id. */
 IB_INLINE void ib_flair_emit(ib_u8 *data, const struct ib_flair_msg *m) {
     ib_emit_kind(data, m->type, m->flags);
-    IB_PUT64(data, partition,
-             (ib_u64)m->set << 48 | (ib_u64)m->node << 32 | (ib_u64)m->value_len_bytes << 16 |
-                 m->key_id);
+    IB_EMIT_SIZES(data, m, set);
     IB_FLAIR_PUT64(data, term, (ib_u64)m->term << 32 | m->client_address);
     IB_FLAIR_PUT64(data, session, m->session);
     IB_FLAIR_PUT64(data, seq, m->seq);

@@ -6,6 +6,7 @@
 #ifndef INBAND_PAXOS_MSG_H
 #define INBAND_PAXOS_MSG_H
 
+#include "../ground/message.h"
 #include "wire.h"
 #include "reasons.h"
 
@@ -62,11 +63,7 @@ IB_INLINE unsigned int ib_paxos_check(const ib_u8 *data, const ib_u8 *end, ib_u3
 /* Read the header at `data`, which ib_paxos_check has passed, into `m`. */
 IB_INLINE void ib_paxos_read_header(const ib_u8 *data, struct ib_paxos_msg *m) {
     ib_u64 kind = IB_WORD_KIND(data), sizes = IB_WORD_SIZES(data);
-    m->type = (ib_u8)(kind >> 16);
-    m->flags = (ib_u16)kind;
-    m->partition = (ib_u16)(sizes >> 48);
-    m->node = (ib_u16)(sizes >> 32);
-    m->value_len_bytes = (ib_u16)(sizes >> 16);
+    IB_READ_FRAME(m, kind, sizes, partition);
     ib_u64 epoch = IB_PAXOS_GET64(data, epoch);
     m->epoch = (ib_u32)(epoch >> 32);
     m->checksum = (ib_u32)epoch;
@@ -92,9 +89,7 @@ IB_INLINE unsigned int ib_paxos_parse(const ib_u8 *data, const ib_u8 *end, ib_u3
 /* Write into the header at `data` what a role may change of a message whose value stays. */
 IB_INLINE void ib_paxos_emit_same_value(ib_u8 *data, const struct ib_paxos_msg *m) {
     ib_emit_kind(data, m->type, m->flags);
-    IB_PUT64(data, partition,
-             (ib_u64)m->partition << 48 | (ib_u64)m->node << 32 | (ib_u64)m->value_len_bytes << 16 |
-                 m->key_id);
+    IB_EMIT_SIZES(data, m, partition);
     IB_PAXOS_PUT64(data, epoch, (ib_u64)m->epoch << 32 | m->checksum);
     IB_PAXOS_PUT64(data, instance, m->instance);
     IB_PAXOS_PUT64(data, floor, m->floor);

@@ -105,6 +105,4 @@ struct ib_result ib_paxos_switch_handle(struct ib_paxos_switch *sw, ib_u8 *buffe
     return result;
 }
 
-IB_KEYS_CHECK(ib_paxos_keys_check, ib_paxos_check)
-
-IB_REASON_NAMES(ib_paxos_reason_name, IB_PAXOS_REASONS_FIRST, IB_PAXOS_REASONS)
+IB_NATIVE_CHECK_IS(paxos, IB_PAXOS_REASONS_FIRST, IB_PAXOS_REASONS)

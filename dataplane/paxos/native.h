@@ -5,7 +5,7 @@
 #ifndef INBAND_PAXOS_NATIVE_H
 #define INBAND_PAXOS_NATIVE_H
 
-#include "../ground/auth.h"
+#include "../ground/native/role.h"
 #include "msg.h"
 #include "registers.h"
 
@@ -45,14 +45,6 @@ struct ib_paxos_switch {
 struct ib_result ib_paxos_switch_handle(struct ib_paxos_switch *sw, ib_u8 *buffer,
                                         ib_u32 *len_bytes);
 
-/*
- * The reason to drop the UDP payload of len_bytes at `packet`, or IB_R_none. As the kernel does it:
- * first whether it is whole, then its tag. `keys` NULL: a cluster without.
- */
-ib_u32 ib_paxos_keys_check(const struct ib_keys *keys, const ib_u8 *packet, ib_u32 len_bytes,
-                           ib_u32 partitions);
-
-/* The name of a reason of Paxos; NULL if it has none of this number. Static, never freed. */
-const char *ib_paxos_reason_name(unsigned int reason);
+IB_NATIVE_CHECK(paxos);
 
 #endif

@@ -13,4 +13,9 @@ struct ib_sequencer_log {
 
 _Static_assert(sizeof(struct ib_sequencer_log) == 64, "one cache line a log");
 
+/* What the loader tells the program. Its logs are the common `partitions`. */
+struct ib_sequencer_settings {
+    ib_u64 incarnation;
+};
+
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* role.h - the sequencer: what becomes of a packet. Pure; the shell takes the numbers. */
+/* role.h - the sequencer, and its shell: on every backend one atomic addition takes the numbers. */
 #ifndef INBAND_SEQUENCER_ROLE_H
 #define INBAND_SEQUENCER_ROLE_H
 
-#include "msg.h"
+#include "../ground/seqlock.h"
+#include "reasons.h"
 #include "registers.h"
 
 /* IB_R_none: the packet gets m->count numbers, of which `given` are given already. */
@@ -21,6 +22,15 @@ IB_INLINE struct ib_result ib_sequencer_number(struct ib_sequencer_msg *m, ib_u6
     m->number = first;
     m->incarnation = incarnation;
     return ib_verdict(IB_REPLY, IB_R_sequencer_numbered);
+}
+
+IB_INLINE struct ib_result ib_shell_sequencer(struct ib_sequencer_msg *m,
+                                              struct ib_sequencer_log *log, ib_u64 incarnation) {
+    unsigned int reason = ib_sequencer_refuses(m, IB_LOAD(&log->given));
+    if (reason != IB_R_none)
+        return ib_verdict(IB_DROP, reason);
+    ib_u64 given = __sync_fetch_and_add(&log->given, m->count);
+    return ib_sequencer_number(m, given + 1, incarnation);
 }
 
 #endif

@@ -2,16 +2,15 @@
 /*
  * wire.h - the packet format of the sequencer, its only definition.
  *
- * A client asks for the next `count` numbers of a log and is told the first of them. No number is
- * given twice in one incarnation of the sequencer. An answer that is lost leaves a hole.
+ * A client asks for the next `count` numbers of a log; the answer has the first of them. No number
+ * is given twice in one incarnation of the sequencer. An answer that is lost leaves a hole.
  */
 #ifndef INBAND_SEQUENCER_WIRE_H
 #define INBAND_SEQUENCER_WIRE_H
 
-#include "../ground/frame.h"
+#include "../ground/message.h"
 
 enum ib_sequencer_limits {
-    IB_SEQUENCER_LOGS_MAX = 1024,
     IB_SEQUENCER_COUNT_MAX = 4096, /* numbers of a request */
     IB_SEQUENCER_NUMBER_BITS = 62, /* a log ends there, rather than begin again */
 };
@@ -22,23 +21,15 @@ enum ib_sequencer_type {
     IB_SEQUENCER_NUMBER = 17, /* [sequencer -> client] */
 };
 
-struct ib_sequencer_header {
-    ib_u32 magic;
-    ib_u8 version;
-    ib_u8 type;
-    ib_u16 flags;
-    ib_u16 log;
-    ib_u16 node; /* sender, 1..=254; 0: a client */
-    ib_u16 value_len_bytes;
-    ib_u16 key_id;
-    ib_u64 incarnation; /* NUMBER: of the sequencer, drawn at its start */
-    ib_u64 number;      /* NUMBER: the first, from 1 */
-    ib_u64 count;       /* of numbers, from 1 */
-    ib_u64 request;     /* of the client, for its own use */
-    ib_u64 reserved[5];
-    ib_u64 tag;
-};
+#define IB_SEQUENCER_FAMILY                                                                        \
+    ((struct ib_family){IB_SEQUENCER_NEXT, IB_SEQUENCER_NUMBER, 0, 1ULL << IB_SEQUENCER_NEXT})
 
-IB_IS_FRAME(ib_sequencer_header, log);
+/* `incarnation` is drawn at the sequencer's start, `number` the first of those given, from 1. */
+#define IB_SEQUENCER_WRITTEN(X) X(incarnation) X(number)
+#define IB_SEQUENCER_READ(X) X(count)
+#define IB_SEQUENCER_KEPT(X) X(request)
+
+IB_MESSAGE(sequencer, log, IB_SEQUENCER_FAMILY, IB_SEQUENCER_WRITTEN, IB_SEQUENCER_READ,
+           IB_SEQUENCER_KEPT);
 
 #endif

@@ -166,6 +166,11 @@ impl Gate {
         self.keys.as_ref()
     }
 
+    /// How many partitions it was made with.
+    pub fn partitions(&self) -> usize {
+        self.partitions
+    }
+
     /// Other keys from now on. A gate without keys stays without: that is the cluster's to say.
     pub fn set_keys(&mut self, keys: Keys) {
         if self.keys.is_some() {

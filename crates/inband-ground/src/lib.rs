@@ -18,6 +18,7 @@ pub mod objects {
     include!(concat!(env!("OUT_DIR"), "/ground_objects.rs"));
 }
 
+pub mod answering;
 pub mod auth;
 pub mod bench;
 pub mod child;

@@ -42,7 +42,8 @@ pub unsafe fn static_name(raw: *const c_char) -> Option<&'static str> {
     unsafe { CStr::from_ptr(raw) }.to_str().ok()
 }
 
-/// `system!(Name, check, reason_name)`: a type that is a [`System`], by the two functions of its native build.
+/// `system!(Name, check, reason_name)`: a type that is a [`System`], by the two functions of its native build;
+/// `system!(for Name, ...)`: an existing type is.
 #[macro_export]
 macro_rules! system {
     ($(#[$doc:meta])* $name:ident, $check:path, $reason_name:path) => {
@@ -50,6 +51,9 @@ macro_rules! system {
         #[derive(Debug, Clone, Copy)]
         pub enum $name {}
 
+        $crate::system!(for $name, $check, $reason_name);
+    };
+    (for $name:ty, $check:path, $reason_name:path) => {
         impl $crate::System for $name {
             fn check(keys: Option<&$crate::auth::Keys>, packet: &[u8], partitions: usize) -> u32 {
                 let keys = $crate::auth::raw(keys);

@@ -1,8 +1,12 @@
 //! Packets: the frame that the headers of all systems have in common (`dataplane/ground/frame.h`).
 
+use std::ops::RangeInclusive;
+
 use crate::c;
 
 pub mod header;
+
+pub use header::Message;
 
 /// Bytes of the header.
 pub const HEADER_LEN_BYTES: usize = c::IB_HEADER_LEN_BYTES as usize;
@@ -10,6 +14,9 @@ pub const HEADER_LEN_BYTES: usize = c::IB_HEADER_LEN_BYTES as usize;
 pub const VALUE_LEN_MAX_BYTES: usize = c::IB_VALUE_LEN_MAX_BYTES as usize;
 /// Longest packet (UDP payload) in bytes.
 pub const PACKET_LEN_MAX_BYTES: usize = HEADER_LEN_BYTES + VALUE_LEN_MAX_BYTES;
+
+/// How many partitions, or what else it has several of, a host may have.
+pub const PARTITIONS: RangeInclusive<usize> = 1..=c::IB_PARTITIONS_MAX as usize;
 
 /// Why bytes are not a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -2,8 +2,8 @@
 //! a client of it.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::io;
+use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
+use inband_ground::answering::{Asked, Client, Role, RETRY};
 use inband_ground::auth::{Gate, Keys};
 use inband_ground::c::ib_result;
 use inband_ground::socket::HostSocket;
 use inband_ground::soft::{Arrival, Native, Soft};
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
-use inband_ground::xdp::alone::{Attached, HostSpec, Program};
+use inband_ground::xdp::alone::{Attached, HostSpec};
 use inband_ground::xdp::{XdpError, XdpMode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -92,74 +93,89 @@ impl RoleArgs {
     }
 }
 
-/// What a process answers to `status`; `own` is the system's part.
-#[derive(Debug, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct Status<T> {
-    pub listen: SocketAddrV4,
-    pub dataplane: Dataplane,
-    pub why: String,
-    #[serde(flatten)]
-    pub own: T,
-    pub counters: BTreeMap<String, u64>,
+/// What a program with one role that only answers says of itself.
+pub trait Program {
+    type Role: Role + Send + Sync + 'static;
+    /// Its part of the status.
+    type Status: Serialize + DeserializeOwned + 'static;
+    /// Its command, `inband NAME`.
+    const NAME: &'static str;
+    /// Where it listens unless told otherwise.
+    const ADDRESS: &'static str;
+    /// Its directory unless told otherwise.
+    const DATA: &'static str;
+    /// What strangers could do without a key.
+    const RISK: &'static str;
+
+    fn status(role: &Self::Role, registers: &<Self::Role as Native>::Registers) -> Self::Status;
 }
 
-/// What a process is started with.
-#[allow(missing_docs)]
-pub struct Start<'a> {
-    pub args: &'a RoleArgs,
-    pub listen: SocketAddrV4,
-    /// Directory of its lock and control socket.
-    pub data: &'a Path,
-    /// What strangers could do without a key.
-    pub risk: &'a str,
-    /// What it is, for its first line.
-    pub what: String,
-    pub partitions: usize,
+/// What a process answers to `status`; `own` is the program's part.
+#[derive(Debug, Serialize, Deserialize)]
+struct Status<T> {
+    listen: SocketAddrV4,
+    dataplane: Dataplane,
+    why: String,
+    #[serde(flatten)]
+    own: T,
+    counters: BTreeMap<String, u64>,
+}
+
+/// Where the process keeps its lock and its control socket.
+#[derive(Debug, Clone, Args)]
+pub struct DataArgs<P: Program> {
+    /// Directory of its control socket
+    #[arg(long, default_value = P::DATA, value_name = "DIR")]
+    data: PathBuf,
+    #[arg(skip)]
+    program: PhantomData<P>,
+}
+
+/// Options of the process.
+#[derive(Debug, Clone, Args)]
+pub struct ProcessArgs<P: Program> {
+    /// Where it listens
+    #[arg(long, default_value = P::ADDRESS, value_name = "ADDR:PORT")]
+    listen: SocketAddrV4,
+    #[command(flatten)]
+    role: RoleArgs,
+    #[command(flatten)]
+    data: DataArgs<P>,
 }
 
 /// The role, in this process or in the kernel.
-enum Role<N: Native> {
+enum Running<N: Native> {
     Soft(Soft<N>),
     Kernel(Box<Attached<N, N::Registers>>),
 }
 
-impl<N: Native> Role<N> {
+impl<N: Native> Running<N> {
     fn registers(&self) -> &N::Registers {
         match self {
-            Role::Soft(soft) => soft.registers(),
-            Role::Kernel(program) => program.registers(),
+            Running::Soft(soft) => soft.registers(),
+            Running::Kernel(program) => program.registers(),
         }
     }
 
     fn counters(&self) -> BTreeMap<String, u64> {
         let counters = match self {
-            Role::Soft(soft) => soft.counters(),
-            Role::Kernel(program) => program.counters().unwrap_or_default(),
+            Running::Soft(soft) => soft.counters(),
+            Running::Kernel(program) => program.counters().unwrap_or_default(),
         };
         let named = counters.into_iter();
         named.map(|(name, n)| (name.to_owned(), n)).collect()
     }
 }
 
-impl Start<'_> {
-    /// Run the role until a signal comes. `soft` and `program` make it with a node id or for a host, `own` its part of the
-    /// status.
-    pub fn run<N, T>(
-        &self,
-        soft: impl FnOnce(u8) -> Soft<N>,
-        program: impl Fn(&HostSpec) -> Result<Program<N, N::Registers>, XdpError>,
-        own: impl Fn(&N::Registers) -> T + Send + Sync + 'static,
-    ) -> Result<()>
-    where
-        N: Native<Answer = ib_result> + 'static,
-        T: Serialize + 'static,
-    {
+impl<P: Program> ProcessArgs<P> {
+    /// Run the role until a signal comes.
+    pub fn run(&self, role: P::Role) -> Result<()> {
         let listen = self.listen;
-        let keys = self.args.keys(listen, self.risk)?;
+        let keys = self.role.keys(listen, P::RISK)?;
         let signals = StopSignals::take()?;
-        state_dir::create(self.data)?;
-        let _lock = StateLock::take(self.data)?;
+        let data = &self.data.data;
+        state_dir::create(data)?;
+        let _lock = StateLock::take(data)?;
         let socket = HostSocket::bind(listen)
             .with_context(|| format!("--listen: cannot listen at {listen}"))?;
         let attach = |mode, address, interface: &str| {
@@ -169,35 +185,31 @@ impl Start<'_> {
                 mode,
                 keys,
             };
-            program(&host)?.attach(interface)
+            role.program(&host)?.attach(interface)
         };
         let trial = |mode, address, interface: &str| attach(mode, address, interface).map(drop);
-        let (choice, place) = self.args.choose(listen, trial)?;
-        let role = Arc::new(match place {
-            Some((mode, interface)) => Role::Kernel(attach(mode, listen, interface)?.into()),
-            None => Role::Soft(soft(NODE)),
+        let (choice, place) = self.role.choose(listen, trial)?;
+        let running = Arc::new(match place {
+            Some((mode, interface)) => Running::Kernel(attach(mode, listen, interface)?.into()),
+            None => Running::Soft(role.soft(NODE)),
         });
-        let (what, Choice { dataplane, why }) = (&self.what, choice);
-        crate::println!("{what} at {listen}, {dataplane} ({why})");
+        let Choice { dataplane, why } = choice;
+        crate::println!("{} at {listen}, {dataplane} ({why})", P::NAME);
+        let gate = Gate::of::<P::Role>(keys, role.partitions());
         let _control = {
-            let role = Arc::clone(&role);
+            let running = Arc::clone(&running);
             let status = move |()| {
                 Ok::<_, String>(Status {
                     listen,
                     dataplane,
                     why: why.clone(),
-                    own: own(role.registers()),
-                    counters: role.counters(),
+                    own: P::status(&role, running.registers()),
+                    counters: running.counters(),
                 })
             };
-            Server::start(&control_socket(self.data), status, Err)?
+            Server::start(&control_socket(data), status, Err)?
         };
-        serve(
-            &socket,
-            Gate::of::<N>(keys, self.partitions),
-            &signals,
-            &role,
-        )?;
+        serve(&socket, gate, &signals, &running)?;
         Ok(())
     }
 }
@@ -207,7 +219,7 @@ fn serve<N: Native<Answer = ib_result>>(
     socket: &HostSocket,
     mut gate: Gate,
     signals: &StopSignals,
-    role: &Role<N>,
+    role: &Running<N>,
 ) -> io::Result<()> {
     let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
     let began = Instant::now();
@@ -216,7 +228,7 @@ fn serve<N: Native<Answer = ib_result>>(
         while let Some((len_bytes, from)) = socket.receive(&mut buffer)? {
             let packet: &mut [u8; PACKET_LEN_MAX_BYTES] =
                 buffer.first_chunk_mut().expect("it is shorter by one");
-            let Role::Soft(soft) = role else { continue };
+            let Running::Soft(soft) = role else { continue };
             if len_bytes > packet.len() || !gate.admits(&packet[..len_bytes]) {
                 continue;
             }
@@ -238,75 +250,76 @@ fn control_socket(data: &Path) -> PathBuf {
     data.join("control.sock")
 }
 
-/// The status of the process with this directory; `program` is its command. Prints what all of them have, `own` between.
-pub fn print_status<T: DeserializeOwned>(
-    program: &str,
-    data: &Path,
-    own: impl FnOnce(&T),
-) -> Result<()> {
-    let answer: Result<Status<T>, String> = call(&control_socket(data), &(), STATUS_TIMEOUT)
-        .with_context(|| format!("does `inband {program} up` run in this directory?"))?;
-    let status = answer.map_err(anyhow::Error::msg)?;
-    let Status {
-        listen,
-        dataplane,
-        why,
-        ..
-    } = &status;
-    crate::println!("{program} at {listen}, {dataplane} ({why})");
-    own(&status.own);
-    for (name, count) in &status.counters {
-        crate::println!("  {name} {count}");
+impl<P: Program> DataArgs<P> {
+    /// Print the status of the process with this directory; `own` prints the program's part.
+    pub fn print_status(&self, own: impl FnOnce(&P::Status)) -> Result<()> {
+        let program = P::NAME;
+        let socket = control_socket(&self.data);
+        let answer: Result<Status<P::Status>, String> = call(&socket, &(), STATUS_TIMEOUT)
+            .with_context(|| format!("does `inband {program} up` run in this directory?"))?;
+        let status = answer.map_err(anyhow::Error::msg)?;
+        let Status {
+            listen,
+            dataplane,
+            why,
+            ..
+        } = &status;
+        crate::println!("{program} at {listen}, {dataplane} ({why})");
+        own(&status.own);
+        for (name, count) in &status.counters {
+            crate::println!("  {name} {count}");
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Options of a command that asks the role.
 #[derive(Debug, Clone, Args)]
-pub struct AskArgs {
+pub struct AskArgs<P: Program> {
+    /// Where the process listens
+    #[arg(long = P::NAME, default_value = P::ADDRESS, value_name = "ADDR:PORT")]
+    address: SocketAddrV4,
     /// Its key
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// How long to ask
     #[arg(long, default_value_t = 2000, value_name = "MS")]
     timeout_ms: u64,
+    #[arg(skip)]
+    program: PhantomData<P>,
 }
 
-impl AskArgs {
-    /// The keys to ask with.
-    pub fn keys(&self) -> Result<Option<Keys>> {
-        let file = self.key_file.as_deref().map(KeyFile::load).transpose()?;
-        Ok(file.map(|file| file.keys()))
-    }
-
-    /// Send `packet` to `role` again after each `retry` until `answer` makes something of what comes back. `doubt`: what
-    /// may be wrong if nothing does.
-    pub fn ask<A>(
+impl<P: Program<Role: Asked>> AskArgs<P> {
+    /// Ask the role until it answers. `first_request`: as [`Client::new`]; `partition`: the one that the request names;
+    /// `doubt`: what may be wrong if nothing answers.
+    pub fn ask(
         &self,
-        role: SocketAddrV4,
-        packet: &[u8],
-        retry: Duration,
-        mut answer: impl FnMut(&[u8]) -> Option<A>,
-        doubt: impl Display,
-    ) -> Result<A> {
+        first_request: u64,
+        request: <P::Role as Asked>::Header,
+        partition: u16,
+        doubt: &str,
+    ) -> Result<<P::Role as Asked>::Header> {
+        let file = self.key_file.as_deref().map(KeyFile::load).transpose()?;
+        let keys = file.map(|file| file.keys());
+        let gate = Gate::of::<P::Role>(keys, usize::from(partition) + 1);
+        let mut client = Client::<P::Role>::new(gate, first_request);
+        client.ask(request);
         let socket = HostSocket::bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))?;
         let until = Instant::now() + Duration::from_millis(self.timeout_ms);
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         while Instant::now() < until {
-            socket.send(packet, role);
-            let again = Instant::now() + retry;
+            socket.send(client.packet(), self.address);
+            let again = Instant::now() + RETRY;
             while let Some(left) = again.checked_duration_since(Instant::now()) {
                 wait(&[socket.fd()], left);
                 while let Some((len_bytes, _)) = socket.receive(&mut buffer)? {
-                    if let Some(answer) = answer(&buffer[..len_bytes]) {
+                    if let Some(answer) = client.on_packet(&buffer[..len_bytes]) {
                         return Ok(answer);
                     }
                 }
             }
         }
-        anyhow::bail!(
-            "no answer from {role} within {} ms: {doubt}",
-            self.timeout_ms
-        )
+        let (address, timeout_ms) = (self.address, self.timeout_ms);
+        anyhow::bail!("no answer from {address} within {timeout_ms} ms: {doubt}")
     }
 }

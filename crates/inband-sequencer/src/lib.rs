@@ -1,88 +1,73 @@
 //! A sequencer in the data plane: it gives out the numbers of a log, each once (`dataplane/sequencer/wire.h`). The smallest
 //! system there is, and the example of how to add one.
 
-// The registers of the native role.
+// The calls into the native role, in a macro of the ground.
 #![allow(unsafe_code)]
-#![warn(clippy::undocumented_unsafe_blocks)]
 
 inband_ground::bindings!("sequencer");
 
-pub mod client;
-pub mod wire;
+use std::sync::atomic::AtomicU64;
 
-use std::ops::RangeInclusive;
-use std::sync::atomic::Ordering;
+/// A sequencer. Its logs are what others call partitions.
+#[derive(Debug, Clone, Copy)]
+pub struct Sequencer {
+    /// 1 to 1024.
+    pub logs: usize,
+    /// Drawn at its start; no other start has the same.
+    pub incarnation: u64,
+}
 
-use inband_ground::registers::{field, registers, Shared};
-use inband_ground::soft::Soft;
-use inband_ground::xdp::alone::{self, HostSpec};
-use inband_ground::xdp::XdpError;
-
-inband_ground::system!(
-    /// Its partitions are logs.
+inband_ground::answering!(
     Sequencer,
+    "sequencer",
+    objects::SEQUENCER,
+    "ib_logs_map",
+    Logs of c::ib_sequencer_log,
+    c::ib_sequencer_settings,
     c::ib_sequencer_keys_check,
-    c::ib_sequencer_reason_name
+    c::ib_sequencer_reason_name,
+    c::ib_sequencer_handle,
 );
 
-inband_ground::native!(
-    Sequencer,
-    c::ib_sequencer_switch,
-    Logs,
-    c::ib_arrival,
-    c::ib_result,
-    c::ib_sequencer_handle
-);
+inband_ground::asked!(Sequencer, Header, Type::Number, request);
 
-/// How many logs a sequencer may have.
-pub const LOGS: RangeInclusive<usize> = 1..=c::IB_SEQUENCER_LOGS_MAX as usize;
+inband_ground::message_types!(Type {
+    Next = c::IB_SEQUENCER_NEXT,
+    Number = c::IB_SEQUENCER_NUMBER,
+});
 
-registers!(
-    /// The register of each log.
-    Logs of c::ib_sequencer_log
-);
+inband_ground::header!(Header of c::ib_sequencer_header, Type, log {
+    incarnation: u64,
+    number: u64,
+    count: u64,
+    request: u64,
+});
+
+impl Header {
+    /// Asks for the next `count` numbers of a log.
+    pub fn next(log: u16, count: u64) -> Header {
+        Header {
+            log,
+            count,
+            ..Header::of(Type::Next)
+        }
+    }
+}
 
 impl Logs {
-    /// Numbers given.
-    pub fn given(&self, log: usize) -> u64 {
-        field!(self, log, c::ib_sequencer_log, given).load(Ordering::SeqCst)
-    }
-
-    /// Set the register: for tests, of a log that gets no packets meanwhile.
-    pub fn restore(&self, log: usize, given: u64) {
-        field!(self, log, c::ib_sequencer_log, given).store(given, Ordering::SeqCst);
+    /// How many numbers of the log were given.
+    pub fn given(&self, log: usize) -> &AtomicU64 {
+        inband_ground::field!(self, log, c::ib_sequencer_log, given)
     }
 }
 
-/// A sequencer in this process that has given no number. `incarnation`: drawn at its start, which no other start has.
-///
-/// # Panics
-/// If the logs are not [`LOGS`].
-pub fn soft(node: u8, logs: usize, incarnation: u64) -> Soft<Sequencer> {
-    assert!(LOGS.contains(&logs), "{logs} logs are not {LOGS:?}");
-    let switch = |registers: &Logs, counters| c::ib_sequencer_switch {
-        node: u32::from(node),
-        logs: logs as u32,
-        incarnation,
-        log: registers.as_ptr(),
-        counters,
-    };
-    // SAFETY: there is a register for each log.
-    unsafe { Soft::new(Shared::zeroed(logs).into(), switch) }
-}
-
-/// A sequencer as an XDP program.
-pub type Program = alone::Program<Sequencer, Logs>;
-
-/// Load the program.
-pub fn program(host: &HostSpec, logs: usize, incarnation: u64) -> Result<Program, XdpError> {
-    if !LOGS.contains(&logs) {
-        return Err(XdpError::Spec(format!("{logs} logs are not {LOGS:?}")));
+impl inband_ground::answering::Role for Sequencer {
+    fn partitions(&self) -> usize {
+        self.logs
     }
-    let settings = host.settings(logs, &c::ib_sequencer_settings { incarnation })?;
-    let sizes = [("ib_logs_map", logs)];
-    let (name, object) = ("sequencer", objects::SEQUENCER);
-    Program::load(name, object, host, settings, &sizes, |loaded| {
-        loaded.registers("ib_logs_map")
-    })
+
+    fn settings(&self) -> c::ib_sequencer_settings {
+        let incarnation = self.incarnation;
+        c::ib_sequencer_settings { incarnation }
+    }
 }

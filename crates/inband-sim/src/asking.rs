@@ -3,60 +3,50 @@
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use inband_ground::soft::Arrival;
+use inband_ground::answering::{Asked, Client, Role, RETRY};
+use inband_ground::auth::Gate;
+use inband_ground::soft::{Arrival, Soft};
 
 use crate::{listed, Broken, Listed, Rates, Rng, Streams, Strike, System, Time, World};
 
+/// The role's node id.
+const NODE: u8 = 1;
 const MS: Time = 1_000_000;
 /// Answers that each client must get once faults end.
 const ANSWERS_AT_END: u64 = 10;
 /// Roles that only answer do not look at the source of a packet.
 const NOBODY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
 
-/// A role that only answers, its clients, and what clients may be told.
+/// A role that only answers, what its clients ask, and what must be true of the answers.
 pub trait Asking: Sized + 'static {
     /// As [`System::NAME`].
     const NAME: &'static str;
     /// As [`System::ABOUT`].
     const ABOUT: &'static str;
-    /// How many clients ask.
     const CLIENTS: u8;
-    /// Simulated time after which a client asks again, by its own clock.
-    const RETRY_NS: Time;
     /// What is counted of an answer.
     const COUNTED: &'static str;
     /// Once faults end, every client is answered.
     const LIVENESS: Self::Invariant;
     /// As [`System::NO_PANIC`].
     const NO_PANIC: Self::Invariant;
+    type Role: Asked + 'static;
     /// As [`System::Invariant`].
     type Invariant: Listed;
     /// As [`System::Options`].
     type Options: clap::Args + Clone + Default + fmt::Debug + Send + Sync;
-    /// A client.
-    type Client;
 
-    /// The role, new.
     fn begin(options: &Self::Options) -> Self;
-    /// As [`System::describe`].
-    fn describe(&self) -> String;
-    /// Client `number`, new.
-    fn client(number: u8) -> Self::Client;
-    /// A client has another request.
-    fn ask(client: &mut Self::Client, random: &mut Rng);
-    /// The packet of its request.
-    fn packet(client: &Self::Client) -> Vec<u8>;
-    /// What the role answers to a packet.
-    fn answer(&mut self, packet: &[u8], arrival: Arrival) -> Option<Vec<u8>>;
-    /// A client gets a packet. If it is the answer to its request: how much of [`Asking::COUNTED`], and what is wrong.
-    fn on_answer(
-        &mut self,
-        client: &mut Self::Client,
-        packet: &[u8],
-    ) -> Option<(u64, Vec<Broken<Self::Invariant>>)>;
-    /// The role starts again, without its memory.
-    fn restart(&mut self);
+    /// The role at its first start, and each time that it starts again without its memory.
+    fn start(&mut self) -> Self::Role;
+    /// What a client asks next.
+    fn request(random: &mut Rng) -> Header<Self>;
+    /// A client gets the answer to its request. Returns how much of [`Asking::COUNTED`] it has, and what is wrong.
+    fn on_answer(&mut self, answer: Header<Self>) -> (u64, Vec<Broken<Self::Invariant>>);
 }
+
+/// The header of a role's packets.
+pub type Header<A> = <<A as Asking>::Role as Asked>::Header;
 
 /// A host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,29 +75,34 @@ listed! {
     }
 }
 
-struct Asker<C> {
-    client: C,
+struct Asker<R: Asked> {
+    client: Client<R>,
     answered: u64,
 }
 
 /// The hosts of such a world.
 pub struct Hosts<A: Asking> {
-    role: A,
-    askers: Vec<Asker<A::Client>>,
+    asking: A,
+    role: Soft<A::Role>,
+    gate: Gate,
+    askers: Vec<Asker<A::Role>>,
 }
 
 impl<A: Asking> World<Hosts<A>> {
     fn ask_next(&mut self, number: u8) {
         let asker = &mut self.system.askers[usize::from(number)];
-        A::ask(&mut asker.client, &mut self.rng.hosts);
+        asker.client.ask(A::request(&mut self.rng.hosts));
         self.send_request(number);
     }
 
     fn send_request(&mut self, number: u8) {
-        let packet = A::packet(&self.system.askers[usize::from(number)].client);
+        let packet = self.system.askers[usize::from(number)]
+            .client
+            .packet()
+            .to_vec();
         let host = Host::Client(number);
         self.send(host, Host::Role, packet);
-        self.sleep(host, self.local(host) + A::RETRY_NS);
+        self.sleep(host, self.local(host) + RETRY.as_nanos() as Time);
     }
 
     fn answered(&self) -> Vec<u64> {
@@ -128,8 +123,13 @@ impl<A: Asking> System for Hosts<A> {
     type Options = A::Options;
 
     fn begin(seed: u64, options: &A::Options) -> World<Hosts<A>> {
+        let mut asking = A::begin(options);
+        let role = asking.start();
+        let gate = Gate::of::<A::Role>(None, role.partitions());
         let hosts = Hosts {
-            role: A::begin(options),
+            asking,
+            role: role.soft(NODE),
+            gate: gate.clone(),
             askers: Vec::new(),
         };
         let mut world = World::of(hosts, Streams::of(seed));
@@ -137,7 +137,7 @@ impl<A: Asking> System for Hosts<A> {
         for number in 0..A::CLIENTS {
             world.add_host(Host::Client(number));
             world.system.askers.push(Asker {
-                client: A::client(number),
+                client: Client::new(gate.clone(), u64::from(number) << 32),
                 answered: 0,
             });
             world.ask_next(number);
@@ -147,26 +147,36 @@ impl<A: Asking> System for Hosts<A> {
     }
 
     fn describe(&self) -> String {
-        format!("{} clients, {}", A::CLIENTS, self.role.describe())
+        format!(
+            "{} clients, {} partitions",
+            A::CLIENTS,
+            self.gate.partitions()
+        )
     }
 
     fn on_packet(world: &mut World<Hosts<A>>, from: Host, to: Host, packet: Vec<u8>) {
-        let Hosts { role, askers } = &mut world.system;
+        let Hosts {
+            asking,
+            role,
+            gate,
+            askers,
+        } = &mut world.system;
         let Host::Client(number) = to else {
             let arrival = Arrival {
                 from: NOBODY,
                 now_ns: world.now,
                 random: 0,
             };
-            if let Some(answer) = role.answer(&packet, arrival) {
+            if let Some(answer) = role.answer(gate, &packet, arrival) {
                 world.send(Host::Role, from, answer);
             }
             return;
         };
         let asker = &mut askers[usize::from(number)];
-        let Some((counted, broken)) = role.on_answer(&mut asker.client, &packet) else {
-            return; // an answer to an earlier request
+        let Some(answer) = asker.client.on_packet(&packet) else {
+            return; // to an earlier request
         };
+        let (counted, broken) = asking.on_answer(answer);
         asker.answered += 1;
         for Broken { invariant, what } in broken {
             world.broken(invariant, format!("to {to}: {what}"));
@@ -187,7 +197,7 @@ impl<A: Asking> System for Hosts<A> {
         match fault {
             Fault::RolePaused => world.pause_for(Host::Role, lasts),
             Fault::RoleRestarted => {
-                world.system.role.restart();
+                world.system.role = world.system.asking.start().soft(NODE);
                 Some(Strike::Once)
             }
             Fault::Cut => {

@@ -5,7 +5,9 @@
 //! [`not_run`] and returns. `make test` lists all of these at its end, by name and with the reason. With
 //! `INBAND_REQUIRE_ALL=1` they fail instead.
 
+pub mod answering;
 pub mod frame;
+pub mod process;
 pub mod race;
 pub mod random;
 pub mod role;

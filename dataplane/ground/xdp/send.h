@@ -52,6 +52,19 @@ IB_INLINE void ib_send_finish(ib_u8 *data, const struct ib_keys *keys, ib_u16 ke
     ib_frame_sizes(data, IB_HEADER_LEN_BYTES + value_len_bytes);
 }
 
+/*
+ * Write the message `m` by `emit` over the packet that arrived, and make it ready to leave: all that is missing is where
+ * it goes. Returns as IB_SEND_BEGIN.
+ */
+#define IB_SEND(ctx, m, emit)                                                                      \
+    ({                                                                                             \
+        const struct ib_keys *keys = NULL;                                                         \
+        ib_u8 *data = IB_SEND_BEGIN(ctx, m, keys);                                                 \
+        emit(data + IB_XDP_FRAME_LEN_BYTES, m);                                                    \
+        ib_send_finish(data, keys, (m)->key_id, (m)->value_len_bytes);                             \
+        data;                                                                                      \
+    })
+
 /* Leave a note for tc, which sends the packet in generic mode (generic.bpf.c). */
 IB_INLINE int ib_send_note(struct xdp_md *ctx, ib_u32 group) {
     if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(struct ib_note)))

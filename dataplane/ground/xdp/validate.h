@@ -47,4 +47,21 @@ IB_INLINE int ib_validate(const ib_u8 *data, const ib_u8 *end) {
     return IB_VALID;
 }
 
+/*
+ * Read the packet that arrived into the message `m` by `read_header`, and return its frame. Returns from the function
+ * around it if the packet is not ours or not valid.
+ */
+#define IB_RECEIVE(ctx, m, read_header)                                                            \
+    ({                                                                                             \
+        const ib_u8 *data = (const ib_u8 *)(long)(ctx)->data;                                      \
+        const ib_u8 *end = (const ib_u8 *)(long)(ctx)->data_end;                                   \
+        int action = ib_validate(data, end);                                                       \
+        if (action != IB_VALID)                                                                    \
+            return action;                                                                         \
+        if (data + IB_XDP_FRAME_LEN_BYTES + IB_HEADER_LEN_BYTES > end)                             \
+            return XDP_ABORTED;                                                                    \
+        read_header(data + IB_XDP_FRAME_LEN_BYTES, m);                                             \
+        data;                                                                                      \
+    })
+
 #endif

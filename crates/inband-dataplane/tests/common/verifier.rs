@@ -202,7 +202,6 @@ fn settings(folder: &str, mode: Mode) -> [Vec<u8>; 2] {
     let partitions_max = match folder {
         "flair" => c::IB_FLAIR_SETS_MAX,
         "falcon" => c::IB_FALCON_SETS_MAX,
-        "sequencer" => c::IB_SEQUENCER_LOGS_MAX,
         _ => c::IB_PARTITIONS_MAX,
     };
     let mut falcon = FalconConfig::of(mode.policy);

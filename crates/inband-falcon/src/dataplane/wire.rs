@@ -4,9 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::c;
 use inband_ground::auth::Digest;
-use inband_ground::wire::{
-    checked, u16_at, u32_at, u64_at, unpadded, HEADER_LEN_BYTES, VALUE_LEN_MAX_BYTES,
-};
+use inband_ground::wire::{u16_at, u32_at, u64_at, Message, HEADER_LEN_BYTES};
 
 pub use inband_ground::wire::ParseError;
 
@@ -253,14 +251,16 @@ impl<'a> Tasks<'a> {
 /// Split a UDP payload into header and tasks. The same checks as `ib_falcon_check`, except those of
 /// numbers that depend on the scheduler.
 pub fn parse(packet: &[u8]) -> Result<(Header, Tasks<'_>), ParseError> {
-    let (byte, value) = checked(packet)?;
-    let kind = Type::from_wire(byte)?;
-    unpadded(packet, value)?;
-    let count = match kind {
+    let (header, value) = Header::split(packet)?;
+    let count = match header.kind {
         Type::Pull => 0,
         _ => usize::from(packet[offset!(count)]),
     };
-    let room = if kind.has_room() { count.max(1) } else { count };
+    let room = if header.kind.has_room() {
+        count.max(1)
+    } else {
+        count
+    };
     let length = ParseError::Length {
         claimed: room * TASK_LEN_BYTES,
         packet: packet.len(),
@@ -269,15 +269,13 @@ pub fn parse(packet: &[u8]) -> Result<(Header, Tasks<'_>), ParseError> {
         return Err(length);
     }
     let tasks = Tasks(&value[..count * TASK_LEN_BYTES]);
-    Ok((Header::read(kind, packet), tasks))
+    Ok((header, tasks))
 }
 
 /// Split a packet between processes into what it says, and the digest of that. `None`: it is none.
 pub fn parse_host(packet: &[u8]) -> Option<(&[u8], u64)> {
-    let (byte, value) = checked(packet).ok()?;
-    unpadded(packet, value).ok()?;
-    let is_host = Type::from_wire(byte) == Ok(Type::Host);
-    is_host.then(|| (value, u64_at(packet, offset!(digest))))
+    let (header, value) = Header::split(packet).ok()?;
+    (header.kind == Type::Host).then(|| (value, u64_at(packet, offset!(digest))))
 }
 
 /// Clear these flags of a packet of the role. Returns those that were set.
@@ -293,13 +291,8 @@ pub fn take_flags(packet: &mut [u8], flags: u16) -> u16 {
 /// # Panics
 /// If the value is longer than a packet.
 pub fn emit_host(set: u16, node: u16, value: &[u8], digest: u64, out: &mut Vec<u8>) {
-    assert!(value.len() <= VALUE_LEN_MAX_BYTES, "it fits one packet");
-    let start = out.len();
-    out.resize(start + HEADER_LEN_BYTES, 0);
-    Header::new(Type::Host, set, node).write(&mut out[start..], value.len());
-    let at = start + offset!(digest);
-    out[at..at + 8].copy_from_slice(&digest.to_be_bytes());
-    out.extend_from_slice(value);
+    let packet = Header::new(Type::Host, set, node).append(&[value], out);
+    packet[offset!(digest)..][..8].copy_from_slice(&digest.to_be_bytes());
 }
 
 /// Append the packet to `out`.

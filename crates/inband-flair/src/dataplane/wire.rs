@@ -3,7 +3,7 @@
 use std::net::SocketAddrV4;
 
 use super::c;
-use inband_ground::wire::{checked, u16_at, unpadded, HEADER_LEN_BYTES, VALUE_LEN_MAX_BYTES};
+use inband_ground::wire::{u16_at, Message};
 
 pub use inband_ground::wire::{digest, ParseError};
 
@@ -110,9 +110,7 @@ macro_rules! offset {
 /// Split a UDP payload into header, key and data. The same checks as `ib_flair_check`, except those
 /// of numbers that depend on the switch.
 pub fn parse(packet: &[u8]) -> Result<(Header, &[u8], &[u8]), ParseError> {
-    let (byte, value) = checked(packet)?;
-    let kind = Type::from_wire(byte)?;
-    unpadded(packet, value)?;
+    let (header, value) = Header::split(packet)?;
     let key_len_bytes = usize::from(u16_at(packet, offset!(key_len_bytes)));
     let (key, data) = value
         .split_at_checked(key_len_bytes)
@@ -120,28 +118,17 @@ pub fn parse(packet: &[u8]) -> Result<(Header, &[u8], &[u8]), ParseError> {
             claimed: key_len_bytes,
             packet: packet.len(),
         })?;
-    Ok((Header::read(kind, packet), key, data))
+    Ok((header, key, data))
 }
 
 /// Append the packet to `out`.
 ///
 /// # Panics
-/// If key and data are longer than [`VALUE_LEN_MAX_BYTES`] together: callers check what users give
-/// them.
+/// If key and data together are longer than a value may be: callers check what users give them.
 pub fn emit(header: &Header, key: &[u8], data: &[u8], out: &mut Vec<u8>) {
-    let value_len_bytes = key.len() + data.len();
-    assert!(
-        value_len_bytes <= VALUE_LEN_MAX_BYTES,
-        "key and data fit one packet"
-    );
-    let start = out.len();
-    out.resize(start + HEADER_LEN_BYTES, 0);
-    let packet = &mut out[start..];
-    header.write(packet, value_len_bytes);
+    let packet = header.append(&[key, data], out);
     let key_len_bytes = (key.len() as u16).to_be_bytes();
     packet[offset!(key_len_bytes)..][..2].copy_from_slice(&key_len_bytes);
-    out.extend_from_slice(key);
-    out.extend_from_slice(data);
 }
 
 /// The hash of a key. A replica refuses a packet whose `key_hash` is not that of its key: the switch

@@ -3,7 +3,9 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use super::{u16_at, u32_at, u64_at};
+use super::{
+    checked, u16_at, u32_at, u64_at, unpadded, ParseError, HEADER_LEN_BYTES, VALUE_LEN_MAX_BYTES,
+};
 
 /// How a field lies in a header, in network order, at one or several offsets.
 pub trait Field: Sized {
@@ -45,6 +47,40 @@ impl Field for SocketAddrV4 {
     fn put(&self, header: &mut [u8], at: &[usize]) {
         u32::from(*self.ip()).put(header, &at[..1]);
         self.port().put(header, &at[1..]);
+    }
+}
+
+/// A header in host order. [`header!`](crate::header!) implements it.
+pub trait Message: Copy {
+    /// Read a packet that begins with a whole header whose type is `kind`.
+    fn read_as(kind: u8, packet: &[u8]) -> Result<Self, ParseError>;
+
+    /// Write the header where a packet begins that is to be signed.
+    fn write_to(&self, packet: &mut [u8], value_len_bytes: usize);
+
+    /// Split a UDP payload that has nothing behind its value into header and value.
+    fn split(packet: &[u8]) -> Result<(Self, &[u8]), ParseError> {
+        let (kind, value) = checked(packet)?;
+        let header = Self::read_as(kind, packet)?;
+        unpadded(packet, value)?;
+        Ok((header, value))
+    }
+
+    /// Append the packet to `out`; its value is the parts one after the other. Returns the packet, to be signed.
+    ///
+    /// # Panics
+    /// If the value is longer than [`VALUE_LEN_MAX_BYTES`]: callers check what users give them.
+    fn append<'a>(&self, value: &[&[u8]], out: &'a mut Vec<u8>) -> &'a mut [u8] {
+        let value_len_bytes = value.iter().map(|part| part.len()).sum();
+        assert!(
+            value_len_bytes <= VALUE_LEN_MAX_BYTES,
+            "a value of {value_len_bytes} bytes does not fit a packet"
+        );
+        let start = out.len();
+        out.resize(start + HEADER_LEN_BYTES, 0);
+        self.write_to(&mut out[start..], value_len_bytes);
+        value.iter().for_each(|part| out.extend_from_slice(part));
+        &mut out[start..]
     }
 }
 
@@ -108,6 +144,16 @@ macro_rules! header {
             pub $partition: u16,
             pub node: u16,
             $($(#[$field_doc])* pub $field: $type,)*
+        }
+
+        impl $crate::wire::Message for $name {
+            fn read_as(kind: u8, packet: &[u8]) -> Result<$name, $crate::wire::ParseError> {
+                Ok($name::read(<$kind>::from_wire(kind)?, packet))
+            }
+
+            fn write_to(&self, packet: &mut [u8], value_len_bytes: usize) {
+                self.write(packet, value_len_bytes);
+            }
         }
 
         impl $name {

@@ -15,6 +15,7 @@ use super::programs::{counters_of, load_object, Loaded, Settings};
 use super::rig::{run, verified_insns, TestRun};
 use super::{wire_address, wire_port, XdpMode};
 use crate::auth::Keys;
+use crate::wire::PARTITIONS;
 use crate::{c, System};
 
 /// What every program is told of its host.
@@ -35,6 +36,10 @@ impl HostSpec {
         if self.node == 0 || self.node == u8::MAX {
             let node = self.node;
             return Err(XdpError::Spec(format!("node {node} is not one of 1..=254")));
+        }
+        if !PARTITIONS.contains(&partitions) {
+            let what = format!("{partitions} partitions are not {PARTITIONS:?}");
+            return Err(XdpError::Spec(what));
         }
         let common = c::ib_settings {
             node: u32::from(self.node),

@@ -1,7 +1,7 @@
 //! Packets: the header of `wire.h` in host order, and the value behind it.
 
 use super::c;
-use inband_ground::wire::{checked, unpadded};
+use inband_ground::wire::{checked, unpadded, Message};
 
 pub use inband_ground::wire::{
     checksum, digest, ParseError, HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES, VALUE_LEN_MAX_BYTES,
@@ -102,17 +102,10 @@ pub fn emit_padded_to(
     value: &[u8],
     out: &mut Vec<u8>,
 ) {
-    assert!(
-        value.len() <= VALUE_LEN_MAX_BYTES,
-        "a value fits one packet"
-    );
     let start = out.len();
-    out.resize(start + HEADER_LEN_BYTES, 0);
-    let h = &mut out[start..];
-    header.write(h, value.len());
+    let packet = header.append(&[value], out);
     let at = std::mem::offset_of!(c::ib_paxos_header, checksum);
-    h[at..at + 4].copy_from_slice(&checksum(value).to_be_bytes());
-    out.extend_from_slice(value);
+    packet[at..at + 4].copy_from_slice(&checksum(value).to_be_bytes());
     if header.kind.is_padded() {
         let len_bytes = (out.len() - start).max(packet_len_max_bytes);
         out.resize(start + len_bytes, 0);
