@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Result};
 use inband_cluster::command::SystemCommand;
-use inband_cluster::memory::{Memory, Options};
+use inband_cluster::memory::{grow, replace, Memory, Options};
 use inband_cluster::scratch::retry;
 use inband_cluster::socket::{self, Request};
 use inband_cluster::supervisor::Supervisor;
@@ -118,4 +118,66 @@ fn a_memory_is_lost_only_when_told() {
     );
     let cluster = start(dir.path(), true).expect("told to begin with zeros");
     assert_eq!(connect(&cluster).read(LINE).expect("read"), [0; 64]);
+}
+
+#[test]
+fn it_grows_and_a_server_is_replaced_while_a_client_uses_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(dir.path(), false).expect("a new memory");
+    let lines = |space: u64| space / VALUE.len() as u64;
+    let (small, large) = (4 << 20, 12 << 20);
+    let mut client = connect(&cluster);
+    client.write(LINE, &VALUE).expect("written");
+
+    let is_over = &std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut other = connect(&cluster);
+        // Each line is written by this thread only, and is read back as it was written, whatever happens meanwhile.
+        let user = scope.spawn(move || {
+            let mut count = 0u64;
+            while !is_over.load(std::sync::atomic::Ordering::Acquire) {
+                let (line, value) = (100 + count % 50, [count as u8; 64]);
+                if other.write(line, &value).is_err() {
+                    other
+                        .write(line, &value)
+                        .expect("written, if not the first time");
+                }
+                assert_eq!(other.read(line).expect("read"), value);
+                count += 1;
+            }
+            count
+        });
+        let mut said = Vec::new();
+        let error = grow(dir.path(), small, |_| ()).expect_err("it has as much");
+        assert!(
+            format!("{error:#}").contains("does not shrink"),
+            "{error:#}"
+        );
+        grow(dir.path(), large, |what| said.push(what)).expect("grown");
+        assert_eq!(said.len(), 3 + 2 + 1, "{said:?}");
+
+        let error = replace(dir.path(), "switch/1").expect_err("no server");
+        assert!(format!("{error:#}").contains("is no server"), "{error:#}");
+        for server in ["server/1", "server/2", "server/3"] {
+            replace(dir.path(), server).expect("replaced");
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Release);
+        assert!(user.join().expect("no error") > 0);
+    });
+
+    let mut client = connect(&cluster);
+    let last = lines(large) - 1;
+    assert_eq!(client.read(LINE).expect("read"), VALUE);
+    assert_eq!(client.read(last).expect("a new line"), [0; 64]);
+    client.write(last, &VALUE).expect("written");
+    assert!(client.read(last + 1).is_err(), "behind the end");
+    for server in ["server/1", "server/2"] {
+        cluster.kill(server).expect("killed");
+        cluster.restart(server).expect("restarted");
+        all_serve(&cluster).expect("recovered");
+    }
+    assert_eq!(connect(&cluster).read(last).expect("read"), VALUE);
+    let config = Memory::settings(dir.path()).expect("settings");
+    let space = config.iter().find(|it| it.name == "--space").expect("it");
+    assert_eq!(space.value, large.to_string());
 }

@@ -20,6 +20,11 @@ pub const DATA: &str = ".inband-memory";
 /// The file in a node's directory with what the node has promised.
 pub const PROMISED: &str = "promised";
 
+/// The file in a node's directory with the bytes of a memory that has grown.
+pub const SPACE: &str = "space";
+/// The file in a server's directory that says that it takes the place of one that is lost.
+pub const REPLACES: &str = "replaces";
+
 /// Was there a node in this directory?
 pub fn has_promised(dir: &Path) -> bool {
     dir.join(PROMISED).exists()

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use inband_ground::auth::{Gate, Keys};
-use inband_ground::socket::{wait_readable, HostSocket};
+use inband_ground::socket::{wait_readable, HostSocket, BATCH_MAX};
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::namespace::enter;
 
@@ -31,6 +31,8 @@ pub struct MemoryConfig {
     pub window: u32,
     /// Without an answer for so long it looks for another switch.
     pub suspect_after: Duration,
+    /// Where answers take long, it bears up to so much before another switch is made active.
+    pub suspect_after_max: Duration,
     /// A request that is not done by then fails.
     pub deadline: Duration,
     /// How long to poll before sleeping.
@@ -48,6 +50,7 @@ impl MemoryConfig {
             bind: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
             window: 256,
             suspect_after: Duration::from_millis(10),
+            suspect_after_max: Duration::from_millis(100),
             deadline: Duration::from_secs(10),
             spin: Duration::from_micros(20),
             namespace: None,
@@ -121,6 +124,7 @@ pub struct Memory {
     forgotten: Vec<Range<u64>>,
     is_abandoned: bool,
     buffer: Box<[u8; PACKET_LEN_MAX_BYTES + 1]>,
+    batch: Vec<u8>,
 }
 
 impl Memory {
@@ -134,6 +138,7 @@ impl Memory {
         let client_config = ClientConfig {
             window: config.window,
             suspect_after_ns: config.suspect_after.as_nanos() as Nanos,
+            suspect_after_max_ns: config.suspect_after_max.as_nanos() as Nanos,
             deadline_ns: config.deadline.as_nanos() as Nanos,
             ..ClientConfig::new(config.switches.len())
         };
@@ -150,6 +155,7 @@ impl Memory {
             forgotten: Vec::new(),
             is_abandoned: false,
             buffer: Box::new([0; PACKET_LEN_MAX_BYTES + 1]),
+            batch: Vec::with_capacity(BATCH_MAX * PACKET_LEN_MAX_BYTES),
         };
         memory.send();
         while memory.client.chunks().is_none() {
@@ -182,10 +188,15 @@ impl Memory {
 
     /// Begin a request, for a caller who keeps several under way; [`Memory::take_done`] says how it ended.
     pub fn submit(&mut self, op: Op) -> u64 {
-        let now = self.now();
-        let ticket = self.client.submit(now, op, &mut self.out);
+        let ticket = self.begin(op);
         self.send();
         ticket
+    }
+
+    /// As [`Memory::submit`], but what is to be sent waits for [`Memory::send`].
+    fn begin(&mut self, op: Op) -> u64 {
+        let now = self.now();
+        self.client.submit(now, op, &mut self.out)
     }
 
     /// How a request ended, if one has; packets that have arrived are handled first.
@@ -246,12 +257,27 @@ impl Memory {
         self.started.elapsed().as_nanos() as Nanos + 1
     }
 
+    /// Send what there is. Neighbours of one length to one switch, as the packets of a page are, go to the kernel in one call.
     fn send(&mut self) {
         let (socket, gate, switches) = (&self.socket, &self.gate, &self.config.switches);
+        let batch = &mut self.batch;
+        let (mut to, mut len_bytes) = (0, 0);
+        let flush = |batch: &mut Vec<u8>, to: usize, len_bytes: usize| {
+            if !batch.is_empty() {
+                socket.send_batch(batch, len_bytes, switches[to]);
+                batch.clear();
+            }
+        };
         self.out.drain(|switch, packet| {
             gate.sign(packet);
-            socket.send(packet, switches[*switch]);
+            let is_full = batch.len() == BATCH_MAX * len_bytes;
+            if *switch != to || packet.len() != len_bytes || is_full {
+                flush(batch, to, len_bytes);
+            }
+            (to, len_bytes) = (*switch, packet.len());
+            batch.extend_from_slice(packet);
         });
+        flush(batch, to, len_bytes);
     }
 
     /// Handle the packets that are there. True: there were some.
@@ -355,9 +381,10 @@ impl Lines for Memory {
             if matches!(op, Op::Read { lines: 0, .. } | Op::Write { lines: 0, .. }) {
                 continue; // nothing of it
             }
-            let ticket = self.submit(op);
+            let ticket = self.begin(op);
             first.get_or_insert(ticket);
         }
+        self.send();
         // Tickets are consecutive; those of transfers of no lines are left out.
         let Some(first) = first else {
             return Ok(());

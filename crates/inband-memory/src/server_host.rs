@@ -3,21 +3,27 @@
 use std::collections::BTreeMap;
 
 use crate::c;
+use crate::congestion::Window;
 use crate::epoch::{
     is_switch, majority, next, owner, Nanos, Nodes, Outbox, Promise, EPOCHS, MS, SERVERS_MAX,
 };
 use crate::lines::{Chunk, CHUNK_LINES, LINE_LEN_BYTES};
 use crate::registers::ServerRegisters;
+use crate::round_trip::RoundTrip;
 use crate::wire::{emit, take_read, Header, EPOCH, F_TO_GRANT, GRANT, READ, READ_ANSWER};
 
 /// GRANT is sent again after so long.
 const GRANT_AGAIN_NS: Nanos = 2 * MS;
 /// A refused proposal is made again after up to so long.
 const PROPOSE_AGAIN_NS: Nanos = 3 * MS;
-/// READ is sent again after so long.
-const READ_AGAIN_NS: Nanos = 5 * MS;
-/// Chunks that are read at a time.
-const READS_MAX: usize = 128;
+/// Chunks that are read at a time, at most; fewer where answers are lost or take long.
+const READS_MAX: u32 = 128;
+/// A server that copies its memory back reads so many chunks a millisecond at most: clients have the rest of the network and
+/// of the other servers' CPUs.
+const COPY_CHUNKS_PER_MS: u64 = 32;
+/// The same in bytes a second, of each of the servers that it copies from.
+pub const COPY_BYTES_PER_S: u64 =
+    COPY_CHUNKS_PER_MS * 1_000 * (CHUNK_LINES * LINE_LEN_BYTES) as u64;
 const LINES_ALL: u16 = c::IB_MEMORY_LINES_ALL as u16;
 
 /// What a server is.
@@ -55,7 +61,39 @@ struct Reading {
     answered: Nodes,
     timestamps: [u64; CHUNK_LINES],
     lines: Box<Chunk>,
+    first_sent: Nanos,
+    sends: u32,
     send_at: Nanos,
+}
+
+/// How fast a server copies.
+struct Pace {
+    window: Window,
+    round_trip: RoundTrip,
+    /// Chunks that may be read now, and since when that is so.
+    budget: u64,
+    at: Nanos,
+}
+
+impl Pace {
+    fn new(now: Nanos) -> Pace {
+        Pace {
+            window: Window::new(READS_MAX),
+            round_trip: RoundTrip::default(),
+            budget: COPY_CHUNKS_PER_MS,
+            at: now,
+        }
+    }
+
+    /// Time has gone on. What was not used in a millisecond is gone.
+    fn refill(&mut self, now: Nanos) {
+        let elapsed_ns = now.saturating_sub(self.at);
+        let more = elapsed_ns * COPY_CHUNKS_PER_MS / MS;
+        if more > 0 {
+            self.budget = (self.budget + more).min(COPY_CHUNKS_PER_MS);
+            self.at = now;
+        }
+    }
 }
 
 enum State {
@@ -69,9 +107,12 @@ enum State {
     /// Others refuse whatever is older than `fence`; chunks below `next` have been asked for.
     Copying {
         fence: u64,
+        /// Who granted the fence.
+        granted: Nodes,
         reads: BTreeMap<u64, Reading>,
         next: u64,
         copied: u64,
+        pace: Pace,
     },
 }
 
@@ -88,6 +129,8 @@ pub struct ServerHost {
     switch_epoch: u64,
     state: State,
     propose_at: Nanos,
+    /// By server: how many chunks it had when it granted the fence.
+    chunks_of: [u64; SERVERS_MAX as usize + 1],
     /// Tells answers to this start's questions from others.
     nonce: u64,
     random: u64,
@@ -124,6 +167,7 @@ impl ServerHost {
             switch_epoch: 0,
             state,
             propose_at: 0,
+            chunks_of: [0; SERVERS_MAX as usize + 1],
             nonce: random,
             random,
         }
@@ -163,7 +207,7 @@ impl ServerHost {
             EPOCH if header.flags & F_TO_GRANT != 0 => self.on_granted(now, header),
             // A READ was refused.
             EPOCH => self.heard = self.heard.max(header.epoch),
-            READ_ANSWER => self.on_read(header, value, registers),
+            READ_ANSWER => self.on_read(now, header, value, registers),
             _ => {}
         }
         self.tick(now, registers, out);
@@ -185,6 +229,7 @@ impl ServerHost {
             kind: EPOCH,
             flags: F_TO_GRANT,
             node: self.config.node.into(),
+            chunk: registers.chunks() as u64,
             ..*header
         };
         let (last, before, asker) = self.last_grant;
@@ -226,26 +271,35 @@ impl ServerHost {
                 .rotate_left(7)
                 .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         } else if header.epoch == *epoch && *epoch != 0 {
-            if header.node != u16::from(self.config.node) {
+            let node = usize::from(header.node);
+            if header.node != u16::from(self.config.node) && node < self.chunks_of.len() {
                 granted.add(header.node);
+                // Earlier versions do not say it.
+                self.chunks_of[node] = match header.chunk {
+                    0 => u64::MAX,
+                    chunks => chunks,
+                };
             }
             self.switch_epoch = self.switch_epoch.max(header.timestamp);
             if granted.count() >= majority(self.config.servers) {
                 self.state = State::Copying {
                     fence: *epoch,
+                    granted: *granted,
                     reads: BTreeMap::new(),
                     next: 0,
                     copied: 0,
+                    pace: Pace::new(now),
                 };
             }
         }
     }
 
-    fn on_read(&mut self, header: &Header, value: &[u8], registers: &ServerRegisters) {
+    fn on_read(&mut self, now: Nanos, header: &Header, value: &[u8], registers: &ServerRegisters) {
         let State::Copying {
             fence,
             reads,
             copied,
+            pace,
             ..
         } = &mut self.state
         else {
@@ -277,7 +331,15 @@ impl ServerHost {
         }
         reading.answered.add(node);
         if reading.answered.count() >= majority(self.config.servers) {
+            let under_way = reads.len();
             let read = reads.remove(&header.chunk).expect("it was there");
+            pace.window.answered(under_way);
+            if read.sends == 1 {
+                let rtt_ns = now - read.first_sent;
+                pace.round_trip.measured(rtt_ns);
+                let srtt_ns = pace.round_trip.srtt_ns();
+                pace.window.measured(now, rtt_ns, srtt_ns);
+            }
             registers.store_chunk(header.chunk as usize, &read.timestamps, &read.lines);
             *copied += 1;
         }
@@ -300,7 +362,7 @@ impl ServerHost {
                     registers.set_serving(true);
                     self.state = State::Serving;
                 } else {
-                    self.copy(now, registers.chunks() as u64, out);
+                    self.copy(now, registers, out);
                 }
             }
         }
@@ -340,44 +402,68 @@ impl ServerHost {
         }
     }
 
-    fn copy<From>(&mut self, now: Nanos, chunks: u64, out: &mut Out<From>) {
-        let (node, servers, heard, nonce) = (
-            self.config.node,
-            self.config.servers,
-            self.heard,
-            self.nonce,
-        );
+    fn copy<From>(&mut self, now: Nanos, registers: &ServerRegisters, out: &mut Out<From>) {
+        let (config, heard, nonce, chunks_of) =
+            (self.config, self.heard, self.nonce, self.chunks_of);
         let State::Copying {
-            fence, reads, next, ..
+            fence,
+            granted,
+            reads,
+            next,
+            copied,
+            pace,
         } = &mut self.state
         else {
             return;
         };
-        while reads.len() < READS_MAX && *next < chunks {
-            let reading = Reading {
-                answered: Nodes::default(),
-                timestamps: [0; CHUNK_LINES],
-                lines: Box::new([[0; LINE_LEN_BYTES]; CHUNK_LINES]),
-                send_at: now,
-            };
-            reads.insert(*next, reading);
+        pace.refill(now);
+        while reads.len() < pace.window.size()
+            && pace.budget > 0
+            && *next < registers.chunks() as u64
+        {
+            // A server that was smaller when it granted the fence has nothing of this chunk, and acknowledged no write of it.
+            let mut answered = Nodes::default();
+            let smaller =
+                |server: &u8| granted.has(*server) && chunks_of[usize::from(*server)] <= *next;
+            let smaller = (1..=config.servers).filter(smaller);
+            smaller.for_each(|server| answered.add(server.into()));
+            if answered.count() >= majority(config.servers) {
+                *copied += 1; // zeros, as it is
+            } else {
+                let reading = Reading {
+                    answered,
+                    timestamps: [0; CHUNK_LINES],
+                    lines: Box::new([[0; LINE_LEN_BYTES]; CHUNK_LINES]),
+                    first_sent: now,
+                    sends: 0,
+                    send_at: now,
+                };
+                reads.insert(*next, reading);
+                pace.budget -= 1;
+            }
             *next += 1;
         }
         for (chunk, reading) in reads
             .iter_mut()
             .filter(|(_, reading)| now >= reading.send_at)
         {
-            reading.send_at = now + READ_AGAIN_NS;
+            if reading.sends > 0 {
+                pace.round_trip.timed_out(now);
+                pace.window.lost(now, pace.round_trip.srtt_ns());
+            }
+            reading.sends += 1;
+            reading.send_at = now + pace.round_trip.resend_after(reading.sends);
             let read = Header {
                 kind: READ,
-                node: node.into(),
+                node: config.node.into(),
                 epoch: heard.max(*fence),
                 request: nonce,
                 chunk: *chunk,
                 lines: LINES_ALL.into(),
                 ..Header::default()
             };
-            for server in (1..=servers).filter(|s| *s != node && !reading.answered.has(*s)) {
+            let others = (1..=config.servers).filter(|s| *s != config.node);
+            for server in others.filter(|s| !reading.answered.has(*s)) {
                 emit(&read, &[], out.packet(ToWhom::Server(server)));
             }
         }
@@ -408,7 +494,11 @@ mod tests {
     }
 
     fn server(start: Start, promised: u64) -> Server {
-        let registers = ServerRegisters::zeroed(2);
+        server_of(2, start, promised)
+    }
+
+    fn server_of(chunks: usize, start: Start, promised: u64) -> Server {
+        let registers = ServerRegisters::zeroed(chunks);
         let config = ServerConfig {
             node: 1,
             servers: 3,
@@ -598,5 +688,78 @@ mod tests {
         assert_eq!(server.registers.chunk(0).1[3], [7; LINE_LEN_BYTES]);
         assert_eq!(server.registers.epoch(), fence + 50);
         assert_eq!(server.registers.switch_epoch(), 32 * 4 + 16);
+    }
+
+    /// The fence is granted by the two others, which have so many chunks; what it then asks for.
+    fn copying(server: &mut Server, now: Nanos, chunks: [u64; 2]) -> Sent {
+        let fence = server.tick(now)[0].1.epoch;
+        let mut sent = Vec::new();
+        for (node, chunk) in (2..).zip(chunks) {
+            let granted = Header {
+                kind: EPOCH,
+                flags: F_TO_GRANT,
+                node,
+                session: 9,
+                chunk,
+                ..grant(fence)
+            };
+            sent = server.gets(now, granted, &[]);
+        }
+        sent
+    }
+
+    #[test]
+    fn chunks_that_a_server_did_not_have_at_the_fence_are_not_asked_of_it() {
+        let mut server = server_of(3, Start::Recover, 0);
+        let reads = copying(&mut server, MS, [1, 2]);
+        let asked: Vec<_> = reads.iter().map(|(to, h)| (*to, h.chunk)).collect();
+        let (two, three) = (ToWhom::Server(2), ToWhom::Server(3));
+        assert_eq!(asked, [(two, 0), (three, 0), (three, 1)]);
+        for (to, request) in &reads {
+            let node = if *to == two { 2 } else { 3 };
+            let (header, value) = read_answer(node, request, request.epoch, 6);
+            server.gets(MS, header, &value);
+        }
+        server.tick(2 * MS);
+        assert!(server.host.is_serving());
+        let timestamps = [0, 1, 2].map(|chunk| server.registers.chunk(chunk).0[0]);
+        assert_eq!(timestamps, [6, 6, 0], "nobody had the last one");
+    }
+
+    #[test]
+    fn copying_is_limited_in_its_rate_and_slows_down_where_answers_are_lost() {
+        let mut server = server_of(10_000, Start::Recover, 0);
+        let per_ms = COPY_CHUNKS_PER_MS as usize;
+        let mut reads = copying(&mut server, MS, [10_000; 2]);
+        for ms in 2..40 {
+            let mut sent = server.tick(ms * MS);
+            for (to, request) in reads {
+                let node = if to == ToWhom::Server(2) { 2 } else { 3 };
+                let (header, value) = read_answer(node, &request, request.epoch, 6);
+                sent.extend(server.gets(ms * MS, header, &value));
+            }
+            assert!(sent.len() <= 2 * per_ms, "{} in a millisecond", sent.len());
+            reads = sent;
+        }
+        let copied = server.host.copied().unwrap();
+        assert!(copied >= 30 * COPY_CHUNKS_PER_MS, "{copied} in 38 ms");
+        // Nobody answers any more.
+        let (mut first, mut last) = (0, 0);
+        for ms in 100..2_000 {
+            let sent = server.tick(ms * MS).len();
+            match ms {
+                ..200 => first += sent,
+                1_900.. => last += sent,
+                _ => {}
+            }
+        }
+        assert!(
+            last < first,
+            "{first} sent in 100 ms at first, {last} later"
+        );
+        let State::Copying { pace, .. } = &server.host.state else {
+            panic!("it copies");
+        };
+        assert_eq!(pace.window.size(), crate::congestion::WINDOW_MIN as usize);
     }
 }

@@ -8,6 +8,8 @@ use inband_sim::memory::{Fault, Invariant, Memory, Mistake, Options};
 use inband_sim::{run, run_with_trace};
 
 const SEEDS: u64 = 1_000;
+/// Of slow hosts, 10 s each.
+const SLOW_SEEDS: u64 = 20;
 
 #[test]
 fn lines_are_linearizable_and_survive_what_fails() {
@@ -48,6 +50,7 @@ fn what_is_done_wrong_is_noticed() {
     ] {
         let mistakes = Options {
             mistake: Some(mistake),
+            ..Options::default()
         };
         let (summary, broken) = worlds::broken::<Memory>(count, &mistakes);
         assert!(summary.failures >= at_least, "{mistake:?}: {summary:?}");
@@ -71,4 +74,24 @@ fn a_seed_is_one_schedule_with_a_trace() {
         assert!(first.trace.iter().any(|line| line.contains(kind)), "{kind}");
     }
     assert!(run::<Memory>(3, &options).trace.is_empty());
+}
+
+/// How often switches took over where nothing failed, in so many seeds.
+fn take_overs(fixed_suspicion: bool) -> u64 {
+    let options = Options {
+        slow_hosts: true,
+        fixed_suspicion,
+        ..Options::default()
+    };
+    let played = worlds::survive::<Memory>(1, SLOW_SEEDS, &options);
+    assert!(played.stats.of("waits for a CPU") > 100 * SLOW_SEEDS);
+    played.stats.of("activations") - SLOW_SEEDS
+}
+
+#[test]
+fn switches_of_slow_hosts_seldom_take_over() {
+    let (adaptive, fixed) = (take_overs(false), take_overs(true));
+    println!("{adaptive} take-overs in {SLOW_SEEDS} seeds, {fixed} with fixed suspicion");
+    assert!(adaptive <= SLOW_SEEDS, "{adaptive}: more than one in 10 s");
+    assert!(fixed > 4 * adaptive, "{fixed} and {adaptive}");
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use inband_cluster::box_cluster::BoxCluster;
 use inband_cluster::command::{ClusterCommand, Entry, Registered};
-use inband_cluster::memory::Memory;
+use inband_cluster::memory::MemoryCommand;
 use inband_cluster::socket::socket_in;
 use inband_host::program;
 
@@ -22,13 +22,15 @@ pub const SYSTEMS: &[&dyn Registered] = &[
     &Entry::<FalconCommand>::new(),
     // Before memory, which takes the directory of one node of either for its own.
     &Entry::<ClusterCommand<BoxCluster>>::new(),
-    &Entry::<ClusterCommand<Memory>>::new(),
+    &Entry::<MemoryCommand>::new(),
 ];
 
 /// The store: its commands are the words of the first level.
 const STORE: &str = inband_cluster::paxos::COMMAND;
 /// Commands about a cluster that runs.
-const ABOUT_CLUSTERS: [&str; 6] = ["status", "kill", "restart", "pause", "resume", "down"];
+const ABOUT_CLUSTERS: [&str; 7] = [
+    "status", "kill", "restart", "pause", "resume", "replace", "down",
+];
 
 /// The system of this name, except the store.
 pub fn named(name: &str) -> Option<&'static dyn Registered> {

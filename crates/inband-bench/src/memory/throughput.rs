@@ -92,17 +92,28 @@ impl Load {
 #[derive(Debug, Clone, Copy, Default)]
 struct Sample {
     requests_per_s: f64,
+    /// Requests that were sent for the first time, and again.
+    sent: u64,
     resent: u64,
 }
 
-/// Keep requests under way until it is over; how many ended while they were counted, and how many were sent again.
+/// What one client did.
+#[derive(Debug, Clone, Copy, Default)]
+struct Done {
+    /// Requests that ended while they were counted.
+    counted: u64,
+    sent: u64,
+    resent: u64,
+}
+
+/// Keep requests under way until it is over.
 fn client(
     config: MemoryConfig,
     load: Load,
     number: usize,
     phase: &AtomicU8,
     filled: &AtomicUsize,
-) -> Result<(u64, u64)> {
+) -> Result<Done> {
     let outstanding = (load.outstanding / load.clients).max(1);
     let mut memory = Client::connect(MemoryConfig {
         window: (outstanding as u32).next_power_of_two(),
@@ -138,7 +149,14 @@ fn client(
         match phase.load(Ordering::Relaxed) {
             WARMING => {}
             COUNTING => counted += 1,
-            _ => return Ok((counted, memory.counts().resent)),
+            _ => {
+                let counts = memory.counts();
+                return Ok(Done {
+                    counted,
+                    sent: counts.sent,
+                    resent: counts.resent,
+                });
+            }
         }
         memory.submit(op());
     }
@@ -170,9 +188,10 @@ fn measure_once(testbed: &Testbed, load: Load) -> Result<Sample> {
         let mut sample = Sample::default();
         for client in clients {
             let ended = client.join().map_err(|_| anyhow!("a client panicked"))?;
-            let (counted, resent) = ended?;
-            sample.requests_per_s += counted as f64 / counted_s;
-            sample.resent += resent;
+            let done = ended?;
+            sample.requests_per_s += done.counted as f64 / counted_s;
+            sample.sent += done.sent;
+            sample.resent += done.resent;
         }
         Ok(sample)
     });
@@ -313,9 +332,13 @@ fn point(
         (least.min(rate), most.max(rate))
     });
     let resent: u64 = samples[1].iter().map(|sample| sample.resent).sum();
+    let sent: u64 = samples[1]
+        .iter()
+        .map(|sample| sample.sent + sample.resent)
+        .sum();
     let conditions = format!(
         "3 servers, requests of {} lines in no order out of {} MiB, {} rounds of {} ms, alternating with one server: {} to {} {}; {} lines a second; \
-         {resent} requests sent again; {}",
+         {resent} requests sent again, {} % of what was sent; {}",
         load.lines,
         space_bytes(run) >> 20,
         run.rounds,
@@ -324,6 +347,7 @@ fn point(
         number(load.rate(most)),
         load.unit(),
         number(rates[1] * load.lines as f64),
+        number(100.0 * resent as f64 / sent.max(1) as f64),
         run.conditions()
     );
     let figure = (load.rate(rates[1]), load.unit());

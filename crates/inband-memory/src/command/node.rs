@@ -14,7 +14,7 @@ use inband_host::signals::StopSignals;
 use inband_host::size::parse_size;
 use inband_host::state_dir::{read_number, write_number};
 use inband_host::wait::wait;
-use inband_memory::cluster::PROMISED;
+use inband_memory::cluster::{PROMISED, SPACE};
 use inband_memory::epoch::{Nanos, Outbox};
 use inband_memory::plan::Ask;
 
@@ -37,7 +37,8 @@ pub struct NodeArgs {
         required = true
     )]
     pub servers: Vec<SocketAddrV4>,
-    /// Bytes of the memory, the same at every node
+    /// Bytes of the memory, the same at every node. To enlarge it while clients use it, restart one server after the other with more,
+    /// each when all serve, and then the switches
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub space: u64,
     /// Directory of its promise and its control socket; it must survive a restart
@@ -53,9 +54,14 @@ impl NodeArgs {
         let servers = self.servers.len() as u64;
         let ask = Ask {
             servers,
-            ..Ask::of(self.space)
+            ..Ask::of(self.space()?)
         };
         Ok(ask.plan()?.chunks)
+    }
+
+    /// Bytes of the memory: it may have grown since its start.
+    pub fn space(&self) -> Result<u64> {
+        Ok(self.space.max(read_number(&self.data.join(SPACE))?))
     }
 
     /// Bind the socket.

@@ -12,7 +12,7 @@ use inband_ground::auth::Gate;
 use inband_host::line_json::Server;
 use inband_host::signals::StopSignals;
 use inband_host::state_dir::{self, StateLock};
-use inband_memory::cluster::{has_promised, PROMISED};
+use inband_memory::cluster::{has_promised, PROMISED, REPLACES};
 use inband_memory::epoch::{majority, REPLACE_SKIPS};
 use inband_memory::registers::ServerRegisters;
 use inband_memory::server_host::{Out, ServerConfig, ServerHost, Start, ToWhom};
@@ -88,8 +88,10 @@ impl ServerArgs {
         state_dir::create(&common.data)?;
         let _lock = StateLock::take(&common.data)?;
         let mut promised = common.promised()?;
+        let replaces = common.data.join(REPLACES);
+        let replace = self.replace || replaces.exists();
         ensure!(
-            self.new || self.replace || has_promised(&common.data),
+            self.new || replace || has_promised(&common.data),
             "{} has no promise of this server: say --new if the memory is new at all servers, or --replace if this server takes the place of one that is lost",
             common.data.display()
         );
@@ -98,10 +100,13 @@ impl ServerArgs {
             "--new: {} has a promise, so there was a memory; a server that starts again recovers without --new; if all servers have lost theirs, say --accept-loss to begin with zeros",
             common.data.display()
         );
-        if self.replace {
+        if replace {
             promised += REPLACE_SKIPS;
         }
         state_dir::write_number(&common.data, PROMISED, promised)?;
+        if replaces.exists() {
+            std::fs::remove_file(&replaces)?;
+        }
         let socket = common.bind()?;
         let attach = |mode, address, interface: &str| {
             let spec = Spec {
@@ -147,9 +152,10 @@ impl ServerArgs {
                 let is_serving = registers.serving();
                 let mut notes = Vec::new();
                 if !is_serving {
+                    let copied = copied.load(Ordering::Relaxed).min(chunks);
                     notes.push(format!(
-                        "copied {} of {chunks} chunks; it needs {needed} other servers that serve",
-                        copied.load(Ordering::Relaxed)
+                        "copied {} % ({copied} of {chunks} chunks); it needs {needed} other servers that serve",
+                        copied * 100 / chunks
                     ));
                 }
                 Ok::<Status, String>(Status {

@@ -100,7 +100,7 @@ impl SwitchArgs {
             block_lines: self.block,
             slots: self.slots,
             sessions: self.sessions,
-            ..Ask::of(common.space)
+            ..Ask::of(common.space()?)
         }
         .plan()?;
         let keys = common

@@ -72,11 +72,16 @@ impl World<Memory> {
             }
         }
         let random = self.rng.hosts.next_u64();
+        let defaults = ClientConfig::new(SWITCHES.into());
         let config = ClientConfig {
             window: 4,
+            suspect_after_max_ns: match self.system.fixed_suspicion {
+                true => defaults.suspect_after_ns,
+                false => defaults.suspect_after_max_ns,
+            },
             deadline_ns: self.system.deadline_ns,
             first_switch: self.rng.hosts.below(SWITCHES.into()) as usize,
-            ..ClientConfig::new(SWITCHES.into())
+            ..defaults
         };
         let mut out = Out::default();
         let client = Client::new(config, self.local(host), random, &mut out);
@@ -347,7 +352,11 @@ impl World<Memory> {
             .filter_map(|(node, server)| Some((node, server.as_ref()?)))
             .filter(|(_, server)| server.host.is_serving())
             .map(|(node, server)| {
-                let (timestamps, lines) = server.role.registers().chunk(chunk as usize);
+                let registers = server.role.registers();
+                if chunk as usize >= registers.chunks() {
+                    return (*node, 0, false);
+                }
+                let (timestamps, lines) = registers.chunk(chunk as usize);
                 (*node, timestamps[n], lines[n] == bytes)
             })
             .collect();

@@ -4,7 +4,7 @@ use inband_memory::server_host::Start;
 
 use inband_memory::wire::{EPOCH, HELLO};
 
-use super::{Host, Memory, CLIENTS, SWITCHES};
+use super::{Event, Host, Memory, CLIENTS, MS, SWITCHES};
 use crate::links::TypeRates;
 use crate::{listed, Rates, Strike, Time, World};
 
@@ -34,7 +34,34 @@ listed! {
     }
 }
 
+/// Slow hosts: how long a host runs between two waits for a CPU, on average.
+const RUNS_NS: Time = 100 * MS;
+/// How long it waits at most; half of the waits are shorter than an eighth of it.
+const WAITS_MAX_NS: Time = 40 * MS;
+
 impl World<Memory> {
+    /// From now on hosts wait for a CPU again and again.
+    pub(super) fn slow_down(&mut self) {
+        let clients = (0..CLIENTS).map(Host::Client);
+        for host in self.processes().into_iter().chain(clients) {
+            let runs = self.rng.faults.wait(RUNS_NS);
+            self.after(runs, Event::Wait(host));
+        }
+    }
+
+    /// A host, its role in user space included, waits for a CPU, and then for the next time.
+    pub(super) fn waits_for_cpu(&mut self, host: Host) {
+        if !self.system.is_loaded {
+            return;
+        }
+        let shorter = self.rng.faults.below(7);
+        let lasts = (self.rng.faults.below(WAITS_MAX_NS) >> shorter).max(1);
+        self.pause(host, self.now + lasts);
+        self.stats.count("waits for a CPU", 1);
+        let runs = self.rng.faults.wait(RUNS_NS);
+        self.after(lasts + runs, Event::Wait(host));
+    }
+
     fn any_server(&mut self) -> u8 {
         1 + self.rng.faults.below(self.system.servers.into()) as u8
     }

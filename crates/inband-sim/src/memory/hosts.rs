@@ -84,7 +84,11 @@ impl World<Memory> {
 
     pub(super) fn start_server(&mut self, node: u8, start: Start) {
         let host = Host::Server(node);
-        let role = SoftServer::new(node, CHUNKS as usize);
+        let chunks = match (start, self.system.small) {
+            (Start::New, Some(small)) if small == node => CHUNKS - 1,
+            _ => CHUNKS,
+        };
+        let role = SoftServer::new(node, chunks as usize);
         let config = ServerConfig {
             node,
             servers: self.system.servers,

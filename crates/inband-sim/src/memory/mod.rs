@@ -22,6 +22,8 @@ use hosts::{Process, ServerHost, SwitchHost};
 const MS: Time = 1_000_000;
 /// Simulated time with faults.
 const FAULTY_NS: Time = 300 * MS;
+/// Simulated time with slow hosts.
+const SLOW_NS: Time = 10_000 * MS;
 /// Time in which everything must have finished once faults are over.
 const SETTLE_NS: Time = 4_000 * MS;
 /// Requests that each client must then still do.
@@ -90,6 +92,12 @@ pub struct Options {
     /// A deliberate fault
     #[arg(long)]
     pub mistake: Option<Mistake>,
+    /// Nothing fails, but hosts wait for a CPU all the time: what counts is how often switches take over
+    #[arg(long)]
+    pub slow_hosts: bool,
+    /// Clients suspect a switch after the same time always
+    #[arg(long)]
+    pub fixed_suspicion: bool,
 }
 
 /// What happens besides packets.
@@ -98,6 +106,8 @@ pub enum Event {
     Passed(Host, Host, Vec<u8>),
     /// A client thinks of something.
     Request(Host),
+    /// A host waits for a CPU.
+    Wait(Host),
 }
 
 /// The hosts, and what clients did and saw.
@@ -108,11 +118,14 @@ pub struct Memory {
     outstanding: usize,
     think_ns: Time,
     mistake: Option<Mistake>,
+    fixed_suspicion: bool,
     server: BTreeMap<u8, Option<ServerHost>>,
     switch: BTreeMap<u8, Option<SwitchHost>>,
     client: BTreeMap<u8, ClientHost>,
     /// What processes have stored durably.
     promised: BTreeMap<Host, u64>,
+    /// A server that lacks the last chunk until it starts again, as one does before the memory has grown.
+    small: Option<u8>,
     /// Processes that stand still while their roles go on.
     process_paused_until: BTreeMap<Host, Time>,
     /// Which servers granted an epoch.
@@ -153,17 +166,19 @@ impl System for Memory {
 
     fn begin(seed: u64, options: &Options) -> World<Memory> {
         let mut rng = Rng::new(seed, 100);
-        let memory = Memory {
+        let mut memory = Memory {
             servers: *rng.pick(&[3, 3, 5]).expect("some"),
             block_lines: *rng.pick(&[16, 64]).expect("some"),
             deadline_ns: *rng.pick(&[40, 120, 10_000]).expect("some") * MS,
             outstanding: *rng.pick(&[1, 3, 6]).expect("some"),
             think_ns: *rng.pick(&[200_000, MS, 3 * MS]).expect("some"),
             mistake: options.mistake,
+            fixed_suspicion: options.fixed_suspicion,
             server: BTreeMap::new(),
             switch: BTreeMap::new(),
             client: BTreeMap::new(),
             promised: BTreeMap::new(),
+            small: *rng.pick(&[None, None, Some(1)]).expect("some"),
             process_paused_until: BTreeMap::new(),
             granted: BTreeMap::new(),
             used: BTreeMap::new(),
@@ -173,6 +188,10 @@ impl System for Memory {
             own: OwnLines::default(),
             is_loaded: true,
         };
+        if options.slow_hosts {
+            (memory.outstanding, memory.think_ns) = (1, 3 * MS);
+            memory.deadline_ns = 10_000 * MS;
+        }
         let servers = memory.servers;
         let mut world = World::of(memory, Streams::of(seed));
         for node in 1..=servers {
@@ -187,14 +206,21 @@ impl System for Memory {
             world.add_host(Host::Client(number));
             world.start_client(number);
         }
+        if options.slow_hosts {
+            world.slow_down();
+            return world;
+        }
         world.links.rates = Rates::draw(&mut rng);
         world.links.rates.bit_flip_ppm = [0, 0, 20_000][rng.below(3) as usize];
         world.inject_faults([8 * MS, 15 * MS, 40 * MS][rng.below(3) as usize]);
         world
     }
 
-    fn faulty(_options: &Options) -> Time {
-        FAULTY_NS
+    fn faulty(options: &Options) -> Time {
+        match options.slow_hosts {
+            true => SLOW_NS,
+            false => FAULTY_NS,
+        }
     }
 
     fn describe(&self) -> String {
@@ -228,6 +254,7 @@ impl System for Memory {
                 world.process_acts(host, Process::Gets(from, packet));
             }
             Event::Request(Host::Client(number)) => world.client_thinks(number),
+            Event::Wait(host) => world.waits_for_cpu(host),
             Event::Request(_) => unreachable!("only clients think"),
         }
     }
@@ -235,6 +262,7 @@ impl System for Memory {
     fn host_of(event: &Event) -> Option<Host> {
         match event {
             Event::Passed(host, ..) | Event::Request(host) => Some(*host),
+            Event::Wait(_) => None,
         }
     }
 

@@ -1,5 +1,7 @@
 //! Clusters of replicated memory: servers and switches on this machine (docs/memory.md).
 
+mod upkeep;
+
 use std::ffi::OsString;
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
@@ -13,11 +15,12 @@ use inband_host::settings::{of_up, Setting, BUILT_IN};
 use inband_host::size::{parse_size, size};
 use inband_lab::lab::HOST_INTERFACE;
 use inband_lab::netns::NETNS_DIR;
-use inband_memory::cluster::{has_promised, Cluster};
+use inband_memory::cluster::{has_promised, Cluster, SPACE};
 use inband_memory::epoch::SWITCH_FIRST;
 use inband_memory::lines::{Lines, Transfer, CHUNK_LINES, LINE_LEN_BYTES};
 use inband_memory::memory::{Memory as Client, MemoryConfig};
 use inband_memory::plan::{Ask, Plan as MemoryPlan};
+use inband_memory::server_host::COPY_BYTES_PER_S;
 use inband_memory::status::{socket_of, status_at, Status};
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +30,8 @@ use crate::keys;
 use crate::network::Network;
 use crate::supervisor::{host_dir, Hosts};
 use crate::system::{HostPlan, NoRequest, Plan, System};
+
+pub use upkeep::{grow, replace, MemoryCommand};
 
 /// The host from which clients use a cluster that has a network of its own.
 const CLIENT: &str = "client";
@@ -193,6 +198,10 @@ impl System for Memory {
                 "--data: the memory in {} was lost when its servers stopped (it is kept in their memory alone); say --accept-loss to begin with zeros",
                 self.spec.data.display()
             );
+            // Of a memory that is gone.
+            if dir.join(SPACE).exists() {
+                std::fs::remove_file(dir.join(SPACE))?;
+            }
             let mut plan = HostPlan::new(name.clone(), &program);
             plan.args = self.args(node, name, network.address(name)?, &dir, is_in_kernel);
             if node < SWITCH_FIRST {
@@ -344,7 +353,7 @@ impl SystemCommand for Memory {
     const ABOUT_UP: &'static str =
         "Start servers and switches of replicated memory on this machine";
     const ABOUT_ROLES: &'static str = "server/1, switch/1, or switch: the active one";
-    const OTHER_COMMANDS: &'static str = "Use it: `inband memory run -- PROGRAM` (its heap in the memory), read, write, top.\nSize it: plan. One node on a machine of its own: server, switch. Each has its --help.";
+    const OTHER_COMMANDS: &'static str = "Use it: `inband memory run -- PROGRAM` (its heap in the memory), read, write, top.\nSize it: plan, grow. One node on a machine of its own: server, switch. Each has its --help.";
     type Options = Options;
 
     fn spec(options: &Options, data: &Path) -> Result<Spec> {
@@ -438,10 +447,18 @@ impl SystemCommand for Memory {
             one("space", bytes, defaults.space),
             one("block", cluster.block_lines, defaults.block),
         ];
+        let copies = COPY_BYTES_PER_S;
+        all.push(Setting::new(
+            "server.copy_bytes_per_s",
+            copies,
+            copies,
+            BUILT_IN,
+        ));
         // What clients do unless their program says otherwise.
         let client = MemoryConfig::new(Vec::new());
         let clients = [
-            ("suspect_after_ms", client.suspect_after.as_millis()),
+            ("suspect_after_min_ms", client.suspect_after.as_millis()),
+            ("suspect_after_max_ms", client.suspect_after_max.as_millis()),
             ("deadline_ms", client.deadline.as_millis()),
             ("spin_us", client.spin.as_micros()),
             ("window_requests", client.window.into()),

@@ -1,0 +1,203 @@
+//! Replicated memory while clients use it: it is enlarged, and a server that is lost is replaced.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Result};
+use clap::{Args, Subcommand};
+use inband_host::size::{parse_size, size};
+use inband_host::state_dir::write_number;
+use inband_memory::cluster::{Cluster, PROMISED, REPLACES, SPACE};
+use inband_memory::lines::{CHUNK_LINES, LINE_LEN_BYTES};
+use inband_memory::plan::Ask;
+
+use super::{ClusterStatus, Memory};
+use crate::command::{ClusterCommand, RunCommand};
+use crate::host_process::Process;
+use crate::socket::{self, Request};
+use crate::supervisor::host_dir;
+use crate::system::System;
+
+/// A server that takes another's place starts when that one's packets have arrived.
+const OFF: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(50);
+/// A server that copies less than this in so long is given up.
+const NO_PROGRESS: Duration = Duration::from_secs(30);
+
+/// Commands of replicated memory.
+#[derive(Subcommand)]
+pub enum MemoryCommand {
+    #[command(flatten)]
+    Cluster(ClusterCommand<Memory>),
+    /// Enlarge the memory while clients use it: its servers, then its switches start again, one after the other.
+    Grow(GrowArgs),
+    /// Give the place of a server, and nothing that it had, to a new one.
+    Replace(ReplaceArgs),
+}
+
+/// Options of `inband memory grow`.
+#[derive(Args)]
+pub struct GrowArgs {
+    /// Bytes of the memory from now on; more than before
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    space: u64,
+    /// Directory of the cluster
+    #[arg(long, default_value = Memory::DEFAULT_DATA, value_name = "DIR")]
+    data: PathBuf,
+}
+
+/// Options of `inband replace`.
+#[derive(Args)]
+pub struct ReplaceArgs {
+    /// server/1
+    server: String,
+    /// Directory of the cluster
+    #[arg(long, default_value = Memory::DEFAULT_DATA, value_name = "DIR")]
+    data: PathBuf,
+}
+
+impl RunCommand for MemoryCommand {
+    type System = Memory;
+
+    fn only_prints(&self) -> bool {
+        matches!(self, MemoryCommand::Cluster(command) if command.only_prints())
+    }
+
+    fn run(self) -> Result<()> {
+        match self {
+            MemoryCommand::Cluster(command) => command.run(),
+            MemoryCommand::Grow(GrowArgs { space, data }) => {
+                grow(&data, space, |what| println!("{what}"))
+            }
+            MemoryCommand::Replace(ReplaceArgs { server, data }) => {
+                replace(&data, &server)?;
+                println!("replaced {server}: it serves");
+                Ok(())
+            }
+        }
+    }
+}
+
+fn restart(data: &Path, role: &str) -> Result<()> {
+    let role = role.to_owned();
+    let force = false;
+    socket::done::<Memory>(data, &Request::Restart { role, force }).map(drop)
+}
+
+fn serving(status: &ClusterStatus) -> usize {
+    let nodes = status.nodes.iter();
+    nodes.filter(|node| node.state == "serving").count()
+}
+
+/// Wait until all servers serve, as long as one that copies its memory gets on with it.
+fn all_serve(data: &Path) -> Result<()> {
+    let (mut last, mut since) = (Vec::new(), Instant::now());
+    loop {
+        let status = socket::status::<Memory>(data)?;
+        let servers = status.cluster.servers.len();
+        if serving(&status) == servers {
+            return Ok(());
+        }
+        let recovering = status.nodes.iter().filter(|n| n.state == "recovering");
+        let progress: Vec<_> = recovering
+            .map(|node| (node.name.clone(), node.notes.clone()))
+            .collect();
+        if progress != last {
+            (last, since) = (progress, Instant::now());
+        }
+        ensure!(
+            since.elapsed() < NO_PROGRESS,
+            "{} of {servers} servers serve, and nothing has changed for {} s ({last:?}): see `inband status`, and run this again when all serve",
+            serving(&status),
+            NO_PROGRESS.as_secs()
+        );
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Enlarge the memory of the cluster in a directory. Switches offer the new lines to clients when all servers have them: with
+/// fewer than a majority requests for them would not be answered.
+pub fn grow(data: &Path, space: u64, mut say: impl FnMut(String)) -> Result<()> {
+    let status = socket::status::<Memory>(data)?;
+    let mut cluster = Cluster::load(data)?;
+    let chunk_len_bytes = (CHUNK_LINES * LINE_LEN_BYTES) as u64;
+    let before = cluster.chunks * chunk_len_bytes;
+    let servers = cluster.servers.len();
+    ensure!(
+        space > before,
+        "--space {}: the memory has {}; it grows, and does not shrink",
+        size(space),
+        size(before)
+    );
+    let ask = Ask {
+        servers: servers as u64,
+        block_lines: cluster.block_lines,
+        ..Ask::of(space)
+    };
+    let plan = ask.plan()?;
+    ensure!(
+        servers > 1,
+        "a memory of one server cannot be enlarged: its server would lose it when it starts again"
+    );
+    ensure!(
+        serving(&status) == servers,
+        "{} of {servers} servers serve; restart the others first: inband restart server/N",
+        serving(&status)
+    );
+    let restart_with = |name: &str| {
+        write_number(&host_dir(data, name), SPACE, space)?;
+        restart(data, name)
+    };
+    for n in 1..=servers {
+        restart_with(&format!("server/{n}"))?;
+        all_serve(data)?;
+        say(format!("server/{n} has {}", size(space)));
+    }
+    // The active one last: its clients leave it once.
+    let status = socket::status::<Memory>(data)?;
+    let switches = status
+        .nodes
+        .iter()
+        .filter(|node| node.name.starts_with("switch/"));
+    let (active, passive): (Vec<_>, Vec<_>) = switches.partition(|node| node.state == "active");
+    for node in passive.into_iter().chain(active) {
+        restart_with(&node.name)?;
+        say(format!("{} has {}", node.name, size(space)));
+    }
+    cluster.chunks = plan.chunks;
+    cluster.store(data)?;
+    say(format!(
+        "grown from {} to {}: clients that begin from now on have all of it, others when they change to another switch",
+        size(before),
+        size(space)
+    ));
+    Ok(())
+}
+
+/// Replace a server of the cluster in a directory: what it had promised is lost, as with its machine.
+pub fn replace(data: &Path, server: &str) -> Result<()> {
+    let status = socket::status::<Memory>(data)?;
+    let is_server = |name: &str| name == server && name.starts_with("server/");
+    let Some(process) = status.processes.iter().find(|p| is_server(&p.name)) else {
+        bail!(
+            "{server} is no server of this memory: there are server/1 to server/{}; a switch has nothing to lose: inband restart {server}",
+            status.cluster.servers.len()
+        );
+    };
+    let role = server.to_owned();
+    let force = false;
+    let killed = socket::done::<Memory>(data, &Request::Kill { role, force });
+    if matches!(process.process, Process::Running | Process::Paused) {
+        killed?;
+    }
+    let dir = host_dir(data, server);
+    // Before the promise is gone: what is interrupted here is done again at the next start.
+    write_number(&dir, REPLACES, 1)?;
+    if dir.join(PROMISED).exists() {
+        fs::remove_file(dir.join(PROMISED))?;
+    }
+    std::thread::sleep(OFF);
+    restart(data, server)?;
+    all_serve(data)
+}

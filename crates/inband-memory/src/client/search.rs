@@ -1,0 +1,272 @@
+//! How a client finds the switch that is active, and leaves one that is silent.
+
+use super::{Client, Out};
+use crate::epoch::{is_switch, Nanos, MS};
+use crate::switch_host::WINDOW_MAX;
+use crate::wire::{emit, Header, F_ACTIVATE, F_NOT_ACTIVE, HELLO, READ_REQUEST};
+
+/// Probes and HELLO are sent again after so long.
+const HELLO_AGAIN_NS: Nanos = 2 * MS;
+/// HELLO to one switch is given up after so many.
+const HELLOS_MAX: u32 = 10;
+/// A switch may take so long to become active before the next one is asked.
+const ACTIVATE_AGAIN_NS: Nanos = 30 * MS;
+/// A switch that is active, but answers no request, is asked for so long before another is made active; doubled each time.
+pub(super) const USELESS_MIN_NS: Nanos = 50 * MS;
+const USELESS_MAX_NS: Nanos = 1_000 * MS;
+
+/// It looks for a switch that is active.
+pub(super) struct Looking {
+    /// Answers to questions of an earlier time count no more.
+    pub nonce: u64,
+    pub since: Nanos,
+    pub probe_at: Nanos,
+    /// What each switch said last since then: whether it is active, and its epoch.
+    pub heard: Vec<Option<(bool, u64)>>,
+    pub activate_at: Nanos,
+    /// How many were asked to become active.
+    pub asked: usize,
+}
+
+/// It asks a switch for a session.
+pub(super) struct Joining {
+    pub switch: usize,
+    pub nonce: u64,
+    pub send_at: Nanos,
+    pub sends: u32,
+}
+
+/// A switch that was silent for too long.
+pub(super) struct Left {
+    switch: usize,
+    silent_since: Nanos,
+}
+
+impl Client {
+    /// Look for an active switch, beside going on with the one that there is.
+    pub(super) fn look(&mut self, now: Nanos) {
+        if self.looking.is_none() {
+            let min_ns = self.config.suspect_after_ns;
+            let silent_since = self.joined.as_ref().map_or(now, |j| j.answered_at);
+            let bears_ns = self.bears(now);
+            self.looking = Some(Looking {
+                nonce: self.draw(),
+                since: now,
+                probe_at: now,
+                heard: vec![None; self.config.switches],
+                activate_at: (now + min_ns).max(silent_since + bears_ns),
+                asked: 0,
+            });
+        }
+    }
+
+    /// How long it bears silence.
+    pub(super) fn bears(&self, now: Nanos) -> Nanos {
+        let (min_ns, max_ns) = (
+            self.config.suspect_after_ns,
+            self.config.suspect_after_max_ns,
+        );
+        self.round_trip.suspect_after(now, min_ns, max_ns)
+    }
+
+    /// A switch that another was made active for is heard: it did not fail, so such a silence is to be borne.
+    pub(super) fn hear_of_left(&mut self, now: Nanos, switch: usize) {
+        let Some(left) = self.left.take_if(|left| left.switch == switch) else {
+            return;
+        };
+        let silence_ns = now - left.silent_since;
+        if silence_ns < self.config.suspect_after_max_ns {
+            self.round_trip.was_silent(now, silence_ns);
+        }
+    }
+
+    pub(super) fn join(&mut self, now: Nanos, switch: usize, out: &mut Out) {
+        self.looking = None;
+        let nonce = self.unanswered[switch].unwrap_or_else(|| self.draw());
+        self.unanswered[switch] = Some(nonce);
+        self.joining = Some(Joining {
+            switch,
+            nonce,
+            send_at: now,
+            sends: 0,
+        });
+        self.ask(now, out);
+    }
+
+    pub(super) fn draw(&mut self) -> u64 {
+        self.nonce = self.nonce.wrapping_add(1);
+        self.nonce
+    }
+
+    /// Servers' epochs, with which they fence a switch off, say nothing about which switch is the latest.
+    pub(super) fn hear(&mut self, epoch: u64) {
+        if is_switch(epoch) {
+            self.epoch = self.epoch.max(epoch);
+        }
+    }
+
+    /// HELLO for a session.
+    pub(super) fn ask(&mut self, now: Nanos, out: &mut Out) {
+        let Some(joining) = self
+            .joining
+            .as_mut()
+            .filter(|joining| now >= joining.send_at)
+        else {
+            return;
+        };
+        if joining.sends == HELLOS_MAX {
+            self.joining = None;
+            self.look(now);
+            return;
+        }
+        joining.sends += 1;
+        joining.send_at = now + HELLO_AGAIN_NS;
+        let hello = Header {
+            kind: HELLO,
+            epoch: self.epoch,
+            session: self.last_session[joining.switch],
+            request: joining.nonce,
+            slot: self.config.window.clamp(1, WINDOW_MAX),
+            ..Header::default()
+        };
+        emit(&hello, &[], out.packet(joining.switch));
+    }
+
+    pub(super) fn on_welcome(&mut self, now: Nanos, switch: usize, header: &Header, out: &mut Out) {
+        let is_active = header.flags & F_NOT_ACTIVE == 0;
+        self.hear(header.epoch);
+        let is_room = header.slot.is_power_of_two() && header.slot <= WINDOW_MAX;
+        let is_session = is_active && header.session != 0 && is_room;
+        let answers_hello = self.unanswered.get(switch) == Some(&Some(header.request));
+        let joining = self.joining.as_ref();
+        if answers_hello && joining.is_some_and(|joining| joining.switch == switch) {
+            if is_session {
+                self.joining = None;
+                self.joins(now, switch, header, out);
+            } else if !is_active {
+                self.joining = None;
+                self.look(now);
+                self.tick(now, out);
+            } // else it has no room: ask again
+            return;
+        }
+        let Some(looking) = &mut self.looking else {
+            return;
+        };
+        let answers_probe = header.request == looking.nonce;
+        if let Some(heard) = looking.heard.get_mut(switch).filter(|_| answers_probe) {
+            *heard = Some((is_active, header.epoch));
+        }
+        let is_latest = header.epoch >= self.epoch;
+        if !is_active || !is_latest || !(answers_probe || answers_hello) {
+            return;
+        }
+        if !answers_hello || !self.is_elsewhere(switch, header.epoch) {
+            self.found(now, switch, header.epoch, out);
+        } else if is_session {
+            // It took longer than HELLOs are sent.
+            self.joins(now, switch, header, out);
+        }
+    }
+
+    /// Is this not the switch that it uses, and a later one?
+    fn is_elsewhere(&self, switch: usize, epoch: u64) -> bool {
+        let joined = self.joined.as_ref();
+        joined.is_none_or(|joined| joined.switch != switch && epoch > joined.epoch)
+    }
+
+    /// The role of a switch answers a probe itself: the process beside it may wait for a CPU.
+    pub(super) fn on_probed(&mut self, now: Nanos, switch: usize, header: &Header, out: &mut Out) {
+        self.hear(header.epoch);
+        let is_active = header.flags & F_NOT_ACTIVE == 0;
+        let looking = self.looking.as_mut();
+        let Some(looking) = looking.filter(|looking| looking.nonce == header.request) else {
+            return;
+        };
+        if let Some(heard) = looking.heard.get_mut(switch) {
+            *heard = Some((is_active, header.epoch));
+        }
+        if is_active && header.epoch >= self.epoch {
+            self.found(now, switch, header.epoch, out);
+        }
+    }
+
+    /// A switch says that it is active, in the latest epoch.
+    fn found(&mut self, now: Nanos, switch: usize, epoch: u64, out: &mut Out) {
+        match &self.joined {
+            Some(joined) if joined.switch == switch && joined.is_idle() => self.looking = None,
+            // Its answers may come again. If they do not, another switch is made active.
+            _ if !self.is_elsewhere(switch, epoch) => {}
+            _ => self.join(now, switch, out),
+        }
+    }
+
+    /// Ask all switches whether they are active, and one to become so if none is.
+    pub(super) fn probe(&mut self, now: Nanos, out: &mut Out) {
+        let useless_after_ns = self.useless_after_ns.max(self.bears(now));
+        let used = self.joined.as_ref().map(|joined| joined.switch);
+        let Some(looking) = &mut self.looking else {
+            return;
+        };
+        let mut hello = Header {
+            kind: HELLO,
+            epoch: self.epoch,
+            request: looking.nonce,
+            ..Header::default()
+        };
+        if now >= looking.probe_at {
+            looking.probe_at = now + HELLO_AGAIN_NS;
+            // Of no session: the role refuses it, and says whether it is active.
+            let read = Header {
+                kind: READ_REQUEST,
+                lines: 1,
+                ..hello
+            };
+            for switch in 0..self.config.switches {
+                emit(&hello, &[], out.packet(switch));
+                emit(&read, &[], out.packet(switch));
+            }
+        }
+        if now < looking.activate_at {
+            return;
+        }
+        let heard = &looking.heard;
+        let latest = self.epoch;
+        let is_active = |switch: usize| {
+            heard[switch].is_some_and(|(is_active, epoch)| is_active && epoch >= latest)
+        };
+        let is_useless = now > looking.since + useless_after_ns;
+        if !is_useless && (0..heard.len()).any(is_active) {
+            return;
+        }
+        // First the one that it has a session at, then the others in turn.
+        let first = used.unwrap_or(self.config.first_switch);
+        let order = (0..heard.len()).map(|n| (first + n) % heard.len());
+        let candidates: Vec<usize> = order
+            .filter(|s| heard[*s].is_some() && !is_active(*s))
+            .collect();
+        if candidates.is_empty() {
+            return;
+        }
+        hello.flags = F_ACTIVATE;
+        emit(
+            &hello,
+            &[],
+            out.packet(candidates[looking.asked % candidates.len()]),
+        );
+        if let (0, Some(joined)) = (looking.asked, &self.joined) {
+            self.left = Some(Left {
+                switch: joined.switch,
+                silent_since: joined.answered_at,
+            });
+        }
+        looking.asked += 1;
+        looking.activate_at = now + ACTIVATE_AGAIN_NS;
+        if is_useless {
+            looking.since = now;
+            self.useless_after_ns = (2 * useless_after_ns).min(USELESS_MAX_NS);
+        }
+        // What they said before counts no more.
+        looking.heard.fill(None);
+    }
+}

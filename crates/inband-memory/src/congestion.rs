@@ -1,0 +1,118 @@
+//! How many requests may be under way: additive increase, multiplicative decrease. A loss halves the window; before there is one, round
+//! trips that are longer than the shortest one shrink it, since what they wait in is a queue.
+
+use crate::epoch::{Nanos, MS};
+
+/// What may be under way from the start on.
+pub const WINDOW_FIRST: u32 = 64;
+/// Losses leave at least this.
+pub const WINDOW_MIN: u32 = 16;
+/// Longer round trips leave at least this: where processes wait for a CPU, a smaller window does not make them shorter.
+const WINDOW_MIN_OF_DELAY: f64 = 64.0;
+/// A round trip longer than the shortest one by this has waited in a queue.
+pub const DELAY_MAX_NS: Nanos = 10 * MS;
+
+/// See the module.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    size: f64,
+    /// Below this it grows by one with each answer, from there on with each window.
+    threshold: f64,
+    max: f64,
+    rtt_min_ns: Nanos,
+    /// It shrinks once a round trip.
+    shrinks_at: Nanos,
+}
+
+impl Window {
+    /// A window that grows up to this.
+    pub fn new(max: u32) -> Window {
+        let max = f64::from(max.max(1));
+        Window {
+            size: f64::from(WINDOW_FIRST).min(max),
+            threshold: f64::INFINITY,
+            max,
+            rtt_min_ns: Nanos::MAX,
+            shrinks_at: 0,
+        }
+    }
+
+    /// How many requests may be under way.
+    pub fn size(&self) -> usize {
+        self.size as usize
+    }
+
+    /// One of so many under way was answered.
+    pub fn answered(&mut self, under_way: usize) {
+        if under_way + 1 < self.size() {
+            return; // it was not the window that held others back
+        }
+        self.size += match self.size < self.threshold {
+            true => 1.0,
+            false => 1.0 / self.size,
+        };
+        self.size = self.size.min(self.max);
+    }
+
+    /// A request that was sent once took so long; `srtt_ns`: as all do lately.
+    pub fn measured(&mut self, now: Nanos, rtt_ns: Nanos, srtt_ns: Nanos) {
+        self.rtt_min_ns = self.rtt_min_ns.min(rtt_ns);
+        let is_queue = srtt_ns > self.rtt_min_ns + DELAY_MAX_NS;
+        if is_queue && self.size > WINDOW_MIN_OF_DELAY {
+            self.shrink(now, srtt_ns, self.size * 7.0 / 8.0, WINDOW_MIN_OF_DELAY);
+        }
+    }
+
+    /// A request or its answer was lost.
+    pub fn lost(&mut self, now: Nanos, srtt_ns: Nanos) {
+        self.shrink(now, srtt_ns, self.size / 2.0, WINDOW_MIN.into());
+    }
+
+    fn shrink(&mut self, now: Nanos, srtt_ns: Nanos, size: f64, min: f64) {
+        if now < self.shrinks_at {
+            return;
+        }
+        self.shrinks_at = now + srtt_ns;
+        self.size = size.max(min).min(self.size);
+        self.threshold = self.size;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_grows_while_it_is_used_and_shrinks_once_a_round_trip() {
+        let mut window = Window::new(1_000);
+        assert_eq!(window.size(), 64);
+        (0..100).for_each(|_| window.answered(10));
+        assert_eq!(window.size(), 64, "nothing waits for it");
+        (0..136).for_each(|_| window.answered(1_000));
+        assert_eq!(window.size(), 200);
+        window.lost(MS, MS);
+        window.lost(MS + 1, MS);
+        assert_eq!(window.size(), 100);
+        (0..100).for_each(|_| window.answered(1_000));
+        assert_eq!(window.size(), 100, "slowly now");
+        (0..10_000).for_each(|_| window.answered(1_000));
+        assert!((150..200).contains(&window.size()), "{window:?}");
+        (2..20).for_each(|ms| window.lost(ms * MS, MS));
+        assert_eq!(window.size(), WINDOW_MIN as usize);
+        assert_eq!(Window::new(4).size(), 4);
+    }
+
+    #[test]
+    fn a_queue_shrinks_it_before_there_is_a_loss() {
+        let mut window = Window::new(1_000);
+        (0..500).for_each(|_| window.answered(1_000));
+        window.measured(MS, MS, MS);
+        assert_eq!(window.size(), 564);
+        let long = 2 * DELAY_MAX_NS;
+        window.measured(2 * MS, long, long);
+        window.measured(3 * MS, long, long);
+        assert_eq!(window.size(), 493);
+        (1..100).for_each(|n| window.measured(n * 2 * long, long, long));
+        assert_eq!(window.size(), 64);
+    }
+}
