@@ -1,5 +1,5 @@
 # Two commands do everything: `make up` and `make test`. Extra arguments: make up ARGS="--detach".
-.PHONY: build up down test vm-test wheel models mutants bench soak chaos jepsen checker fuzz verifier-matrix lint format clean setup
+.PHONY: build up down test vm-test rtl-test rtl-report portability wheel models mutants bench soak chaos jepsen checker fuzz verifier-matrix lint format clean setup
 
 ARGS ?=
 export CARGO_TERM_COLOR ?= auto
@@ -26,6 +26,23 @@ test: setup
 vm-test: build
 	@scripts/setup --vm
 	@vm/test $(ARGS)
+
+# The roles in RTL (docs/portability.md): every vector and 10,000 random packets a role, at every width, and the proofs.
+rtl-test: setup
+	@scripts/setup --rtl
+	@INBAND_RTL=all cargo test --release --locked -p inband-dataplane --test rtl -- --nocapture
+	@scripts/rtl prove paxos
+
+# Area and clock of every role in RTL, for WIDTHS="64 128 512"; takes long.
+rtl-report:
+	@scripts/setup --rtl
+	@scripts/rtl report paxos $(WIDTHS)
+
+# Renews the table of docs/portability.md by running all that it says.
+portability: setup
+	@scripts/setup --test
+	@scripts/setup --rtl
+	@scripts/portability
 
 # The Python package: target/wheels/inband-*.whl
 wheel: setup

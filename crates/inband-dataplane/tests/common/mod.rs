@@ -7,6 +7,7 @@ pub mod flair;
 pub mod flair_sequence;
 pub mod net;
 pub mod sequence;
+pub mod vectors;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The RTL's constants, fields and reasons, read from the C headers: those are their only definition."""
+
+import pathlib
+import re
+
+DATAPLANE = pathlib.Path(__file__).resolve().parents[2]
+
+
+def _text(path):
+    text = (DATAPLANE / path).read_text()
+    return re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
+
+
+def constants(*paths):
+    """Enumerators with a value, and numbers that are defined."""
+    known = {}
+    for path in paths:
+        text = _text(path)
+        found = re.findall(
+            r"\b(IB_\w+)\s*=\s*([\w\s+\-<>()]+?)\s*[,}]|#define\s+(IB_\w+)\s+(\d\w*)\s*$", text, re.MULTILINE
+        )
+        for enumerator, expression, macro, number in found:
+            expression = re.sub(r"(?<=\d)U?LL\b", "", expression or number)
+            known[enumerator or macro] = eval(expression, {"__builtins__": {}}, known)
+    return known
+
+
+def fields(path, struct):
+    """Name to (offset, length), in bytes, of a struct whose fields are naturally aligned."""
+    body = re.search(rf"struct {struct} \{{(.*?)\}};", _text(path), re.DOTALL)[1]
+    at, found = 0, {}
+    for bits, name in re.findall(r"ib_u(\d+) (\w+);", body):
+        length = int(bits) // 8
+        assert at % length == 0, f"{name} is not aligned"
+        found[name] = (at, length)
+        at += length
+    return found
+
+
+def reasons(path, first=0):
+    """Name to number of the reasons that a header lists."""
+    return {name: first + i for i, name in enumerate(re.findall(r"\bX\((\w+)\)", _text(path)))}

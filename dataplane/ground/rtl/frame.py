@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A frame around an Inband packet, as bytes: Ethernet, IPv4, UDP, header. Byte 0 is in the lowest bits."""
+
+from amaranth.hdl import Cat, Const
+
+from .c_headers import constants, fields, reasons
+
+C = constants("ground/frame.h", "ground/xdp/settings.h")
+REASONS = reasons("ground/verdict.h")
+
+# Offsets in bytes.
+TO_MAC, FROM_MAC, ETHER_TYPE, IP, UDP = 0, 6, 12, 14, 34
+IP_LEN, IP_FRAGMENT, IP_TTL, IP_PROTOCOL, IP_SUM, IP_FROM, IP_TO = 16, 20, 22, 23, 24, 26, 30
+UDP_FROM, UDP_TO, UDP_LEN, UDP_SUM = 34, 36, 38, 40
+HEADER_AT = 42
+VALUE_AT = HEADER_AT + C["IB_HEADER_LEN_BYTES"]
+TAG_AT = VALUE_AT - 8
+
+FRAME_LEN_MAX_BYTES = 2048  # of a buffer; what is longer is dropped
+BUFFERS = 4
+REASON_BITS = 10
+
+# Where a frame that leaves goes (TDEST).
+TO_HOST, TO_SENDER, TO_GROUP = range(3)
+
+FRAME_FIELDS = {
+    name: (HEADER_AT + at, length)
+    for name, (at, length) in fields("ground/frame.h", "ib_header").items()
+    if name != "tag"
+}
+
+
+def get(flat, at, length=1):
+    """The number in network order at byte `at`."""
+    return Cat(*(flat[8 * i : 8 * i + 8] for i in reversed(range(at, at + length))))
+
+
+class Bytes:
+    """The bytes of a frame that is being made from another."""
+
+    def __init__(self, flat):
+        self.bytes = [flat[i : i + 8] for i in range(0, len(flat), 8)]
+
+    def put(self, at, length, value):
+        value = Const(value, 8 * length) if isinstance(value, int) else value
+        assert len(value) >= 8 * length, "too narrow"
+        for i in range(length):
+            self.bytes[at + i] = value[8 * (length - 1 - i) : 8 * (length - i)]
+
+    def copy(self, to, length, source, at):
+        self.bytes[to : to + length] = [source[8 * i : 8 * i + 8] for i in range(at, at + length)]
+
+    def flat(self):
+        return Cat(*self.bytes)

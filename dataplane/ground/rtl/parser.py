@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Receives frames: into a buffer each, their first bytes into a register, and their packets into the checksums."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from .frame import BUFFERS, FRAME_LEN_MAX_BYTES, HEADER_AT, VALUE_AT
+from .stream import Axis, Received, Sums
+from .sums import PacketSums
+
+
+class Parser(wiring.Component):
+    """`release`: the oldest buffer is free again."""
+
+    def __init__(self, width):
+        self.width = width
+        self.buffer_words = FRAME_LEN_MAX_BYTES * 8 // width
+        super().__init__(
+            {
+                "input": In(Axis(width)),
+                "frame": Out(Received),
+                "sums": Out(Sums),
+                "release": In(1),
+                "write_enable": Out(1),
+                "write_address": Out(range(BUFFERS * self.buffer_words)),
+                "write_data": Out(width),
+            }
+        )
+
+    def elaborate(self, _):
+        m = Module()
+        m.submodules.sums = sums = PacketSums(self.width)
+        wiring.connect(m, wiring.flipped(self.sums), sums.sums)
+        width_bytes = self.width // 8
+        first_at, offset = divmod(HEADER_AT, width_bytes)
+
+        buffer, held = Signal(range(BUFFERS)), Signal(range(BUFFERS + 1))
+        n = Signal(range(self.buffer_words + 1))  # words of the frame so far
+        pending, flush = Signal(), Signal()
+        previous = Signal(self.width)
+        header = Signal(-(-8 * VALUE_AT // self.width) * self.width)
+        len_bytes, too_long = Signal(12), Signal()
+
+        i = self.input
+        may_accept, needs_sums, accepts = Signal(), Signal(), Signal()
+        m.d.comb += [
+            # A piece for the checksums needs the word behind it too.
+            needs_sums.eq(n > first_at),
+            may_accept.eq((held != BUFFERS) & (~pending | self.frame.ready) & (~flush | sums.ready)),
+            i.tready.eq(may_accept & (~needs_sums | sums.ready)),
+            accepts.eq(i.tvalid & i.tready),
+            sums.valid.eq(flush | (i.tvalid & may_accept & needs_sums)),
+            sums.end.eq(flush),
+            sums.piece.eq(Cat(previous[8 * offset :], Mux(flush, 0, i.tdata[: 8 * offset]))),
+            self.write_enable.eq(accepts & (n != self.buffer_words)),
+            self.write_address.eq(Cat(n[: len(n) - 1], buffer)),
+            self.write_data.eq(i.tdata),
+            self.frame.valid.eq(pending),
+            self.frame.payload.header.eq(header),
+            self.frame.payload.len_bytes.eq(len_bytes),
+            self.frame.payload.too_long.eq(too_long),
+            self.frame.payload.buffer.eq(buffer - 1),
+        ]
+        kept = Signal(range(width_bytes + 1))
+        m.d.comb += kept.eq(sum(i.tkeep[k] for k in range(width_bytes)))
+        with m.If(self.frame.ready):
+            m.d.sync += pending.eq(0)
+        with m.If(sums.ready):
+            m.d.sync += flush.eq(0)
+        with m.If(accepts):
+            m.d.sync += previous.eq(i.tdata)
+            with m.Switch(n):
+                for piece in range(len(header) // self.width):
+                    with m.Case(piece):
+                        m.d.sync += header[piece * self.width : (piece + 1) * self.width].eq(i.tdata)
+            with m.If(n != self.buffer_words):
+                m.d.sync += n.eq(n + 1)
+            with m.If(i.tlast):
+                m.d.sync += [
+                    n.eq(0),
+                    pending.eq(1),
+                    flush.eq(1),
+                    buffer.eq(buffer + 1),
+                    len_bytes.eq(n * width_bytes + kept),
+                    too_long.eq(n == self.buffer_words),
+                ]
+        m.d.sync += held.eq(held + (accepts & i.tlast) - self.release)
+        return m

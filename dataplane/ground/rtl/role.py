@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The core around a role: takes frames in their order, checks them as ground/frame.h and ground/xdp/validate.h do, lets the
+role decide, and says what is to become of each. Between two frames, the host reads and writes registers.
+
+A frame takes four cycles: its registers are read, then compared with it, then the role decides and stores at once. So
+nothing comes between the reading and the storing of a register.
+"""
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from . import frame as f
+from .frame import C, FRAME_FIELDS, REASONS, Bytes, get
+from .stream import Event, Host, Received, Settings, Sums, job
+
+
+def is_ours(header, len_bytes, settings):
+    return (
+        (len_bytes >= f.HEADER_AT)
+        & (get(header, f.ETHER_TYPE, 2) == 0x0800)
+        & (get(header, f.IP) == 0x45)
+        & ((get(header, f.IP_FRAGMENT, 2) & 0x3FFF) == 0)
+        & (get(header, f.IP_PROTOCOL) == 17)
+        & (get(header, f.UDP_TO, 2) == settings.port)
+        & (get(header, f.IP_TO, 4) == settings.address)
+    )
+
+
+class Role(wiring.Component):
+    """
+    A system's role gives `TYPES` (first, last), `PADDED` (types), `FIELDS` (what it may set: name to offset in the frame
+    and length), `REASONS`, `slots` (of the value store), and
+
+    - `checks(header)`: what else must not be, as (condition, reason);
+    - `memories(m)`: makes the memories of its registers;
+    - `read(m, header)`: starts reading registers;
+    - `compare(m, header)`: what it will decide by, into registers of its own;
+    - `decide(m, header, out)`: sets `out` and, with `out.commit`, stores;
+    - `host_access(m, host)`: the read data of spaces 0 and 1.
+    """
+
+    slots = 0
+
+    def __init__(self):
+        super().__init__(
+            {
+                "frame": In(Received),
+                "sums": In(Sums),
+                "job": Out(job(self.slots)),
+                "settings": In(Settings),
+                "event": Out(Event),
+                "host": In(Host()),
+                "deparser_idle": In(1),
+                "store_enable": Out(1),
+                "store_read_data": In(64),
+            }
+        )
+
+        self.received = Signal(Received.members["payload"].shape)
+        self.sums_taken = Signal(Sums.members["payload"].shape)
+
+    def checks(self, header):
+        return []
+
+    def memories(self, m):
+        pass
+
+    def read(self, m, header):
+        pass
+
+    def compare(self, m, header):
+        pass
+
+    def decide(self, m, header, out):
+        m.d.comb += out.reason.eq(self.number("passed_up"))
+
+    def host_access(self, m, host):
+        return []
+
+    def number(self, reason):
+        return {**REASONS, **self.REASONS}[reason]
+
+    def entry_reason(self, header, len_bytes, sums, too_long):
+        """In the order of the C code; the last entry counts first."""
+        field = {name: get(header, *where) for name, where in FRAME_FIELDS.items()}
+        ip_len, udp_len = get(header, f.IP_LEN, 2), get(header, f.UDP_LEN, 2)
+        payload = (udp_len - 8)[:16]
+        value_len = field["value_len_bytes"]
+        claimed = value_len + C["IB_HEADER_LEN_BYTES"]
+        padded = Cat(field["type"] == kind for kind in self.PADDED).any()
+        return [
+            (too_long, "no_room"),
+            (ip_len + 14 > len_bytes, "bad_truncated"),
+            ((udp_len < 8) | (udp_len + 20 != ip_len), "bad_length"),
+            (payload < C["IB_HEADER_LEN_BYTES"], "bad_truncated"),
+            (field["magic"] != C["IB_MAGIC"], "bad_magic"),
+            ((field["version"] < C["IB_VERSION_MIN"]) | (field["version"] > C["IB_VERSION"]), "bad_version"),
+            ((field["type"] < self.TYPES[0]) | (field["type"] > self.TYPES[1]), "bad_type"),
+            ((value_len > C["IB_VALUE_LEN_MAX_BYTES"]) | (claimed > payload), "bad_length"),
+            ((claimed != payload) & ~padded, "bad_length"),
+            (field["partition"] >= self.settings.partitions, "bad_partition"),
+            ((field["node"] >= C["IB_NODES_MAX"]) | (field["node"] == 0), "bad_node"),
+            *self.checks(header),
+            (field["key_id"] != 0, "bad_key"),
+            (sums.header != get(header, f.TAG_AT, 8), "bad_tag"),
+        ]
+
+    def elaborate(self, _):
+        m = Module()
+        received, sums = self.received, self.sums_taken
+        header = received.header
+        reason, ours = Signal(f.REASON_BITS), Signal()
+        out = Decision(self, header)
+
+        self.memories(m)
+
+        with m.FSM():
+            with m.State("IDLE"):
+                takes = ~self.host.valid & self.frame.valid & self.sums.valid
+                m.d.comb += [self.frame.ready.eq(takes), self.sums.ready.eq(takes)]
+                m.d.sync += [received.eq(self.frame.payload), sums.eq(self.sums.payload)]
+                with m.If(takes):
+                    m.next = "READ"
+                # A value may still be on its way into its slot.
+                with m.If(self.host.valid & self.deparser_idle):
+                    m.next = "HOST"
+            with m.State("READ"):
+                self.read(m, header)
+                m.d.sync += [reason.eq(REASONS["none"]), ours.eq(is_ours(header, received.len_bytes, self.settings))]
+                for condition, name in reversed(self.entry_reason(header, received.len_bytes, sums, received.too_long)):
+                    with m.If(condition):
+                        m.d.sync += reason.eq(self.number(name))
+                m.next = "COMPARE"
+            with m.State("COMPARE"):
+                self.compare(m, header)
+                m.next = "DECIDE"
+            with m.State("DECIDE"):
+                m.d.comb += self.job.valid.eq(1)
+                with m.If(~ours):
+                    m.d.comb += out.drop.eq(received.too_long)
+                with m.Elif(reason != REASONS["none"]):
+                    m.d.comb += [out.drop.eq(1), out.reason.eq(reason)]
+                with m.Else():
+                    self.decide(m, header, out)
+                    m.d.comb += out.commit.eq(self.job.ready)
+                m.d.comb += [
+                    self.event.valid.eq(self.job.ready & (ours | received.too_long)),
+                    self.event.reason.eq(Mux(ours, out.reason, REASONS["no_room"])),
+                ]
+                with m.If(self.job.ready):
+                    m.next = "IDLE"
+            with m.State("HOST"):
+                m.next = "ANSWER"
+                spaces = self.host_access(m, self.host)
+                m.d.comb += self.store_enable.eq(self.host.space == 2)
+            with m.State("ANSWER"):
+                m.d.comb += self.host.ack.eq(1)
+                m.next = "IDLE"
+        with m.Switch(self.host.space):
+            for number, read_data in enumerate([*spaces, self.store_read_data]):
+                with m.Case(number):
+                    m.d.comb += self.host.read_data.eq(read_data)
+        m.d.comb += out.into(self.job.payload, header, received, self.settings)
+        return m
+
+
+class Decision:
+    """What the role says; unless it says otherwise, the packet goes to the host as it came."""
+
+    def __init__(self, role, header):
+        self.drop, self.rewritten, self.load, self.save, self.commit = (
+            Signal(name=n) for n in "drop rewritten load save commit".split()
+        )
+        self.dest = Signal(2)
+        self.reason = Signal(f.REASON_BITS)
+        self.slot = Signal(range(max(role.slots, 2)))
+        # The header that leaves, by field; as it came unless the role sets it.
+        self.fields = {name: Signal(8 * length, name=f"out_{name}") for name, (_, length) in role.FIELDS.items()}
+        self.places = role.FIELDS
+
+    def keep(self, header):
+        return [signal.eq(get(header, *self.places[name])) for name, signal in self.fields.items()]
+
+    def into(self, job, header, received, settings):
+        """The job, with a header for where it goes."""
+        new = Bytes(header)
+        to_group = self.dest == f.TO_GROUP
+        for name, signal in self.fields.items():
+            new.put(*self.places[name], signal)
+        new.put(FRAME_FIELDS["node"][0], 2, settings.node)
+        len_bytes = (self.fields["value_len_bytes"] + f.VALUE_AT)[:12]
+        # From the address that it came to.
+        new.put(f.TO_MAC, 6, Mux(to_group, settings.group_mac, get(header, f.FROM_MAC, 6)))
+        new.put(f.FROM_MAC, 6, get(header, f.TO_MAC, 6))
+        new.put(f.IP_FROM, 4, get(header, f.IP_TO, 4))
+        new.put(f.IP_TO, 4, Mux(to_group, settings.group_address, get(header, f.IP_FROM, 4)))
+        new.put(f.UDP_FROM, 2, get(header, f.UDP_TO, 2))
+        new.put(f.UDP_TO, 2, Mux(to_group, settings.group_port, get(header, f.UDP_FROM, 2)))
+        new.put(f.IP_TTL, 1, C["IB_XDP_TTL"])
+        new.put(f.IP_LEN, 2, (len_bytes - f.IP + Const(0, 16))[:16])
+        new.put(f.UDP_LEN, 2, (len_bytes - f.UDP + Const(0, 16))[:16])
+        # UDP over IPv4 may have no checksum.
+        new.put(f.UDP_SUM, 2, 0)
+        return [
+            job.drop.eq(self.drop),
+            job.rewritten.eq(self.rewritten),
+            job.header.eq(Mux(self.rewritten, new.flat(), header)),
+            job.len_bytes.eq(Mux(self.rewritten, len_bytes, received.len_bytes)),
+            job.buffer.eq(received.buffer),
+            Cat(job.load, job.save, job.slot, job.dest).eq(Cat(self.load, self.save, self.slot, self.dest)),
+        ]
+
+
+__all__ = ["Decision", "In", "Out", "Role"]

