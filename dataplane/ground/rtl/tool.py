@@ -219,7 +219,7 @@ def prove(system):
         began = time.monotonic()
         said = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
         (folder / f"{name}.log").write_text(said)
-        held, refuted = "Status: passed" in said, "Status: failed" in said and "Assert failed" in said
+        held, refuted = "Status: PASSED" in said, "Status: FAILED" in said and "Assert failed" in said
         result = "holds" if held else "refuted" if refuted else "no result"
         print(
             f"{name}: {result}, {formal.PACKETS} packets ({formal.CYCLES} cycles), {time.monotonic() - began:.0f} s",
