@@ -22,6 +22,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BUILT = ROOT / "target/rtl"
+CANNOT_RUN = 77  # exit status
 
 
 def block(system, role, width, **sizes):
@@ -108,6 +109,10 @@ def replay(system, role, width, script, measures=""):
     from .frame import REASONS
 
     (BUILT / f"{system}-{role}-{width}").mkdir(parents=True, exist_ok=True)
+    libpython = find_libpython.find_libpython()
+    if not libpython:
+        print("rtl: cocotb needs Python's shared library (Debian: libpython3-dev)", file=sys.stderr)
+        sys.exit(CANNOT_RUN)
     with open(BUILT / f"{system}-{role}-{width}/lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         program = simulator(system, role, width)
@@ -117,7 +122,7 @@ def replay(system, role, width, script, measures=""):
     results.unlink(missing_ok=True)
     environment = {
         **os.environ,
-        "LIBPYTHON_LOC": find_libpython.find_libpython(),
+        "LIBPYTHON_LOC": libpython,
         "MODULE": "ground.rtl.bench",
         "TOPLEVEL": "block",
         "TOPLEVEL_LANG": "verilog",
