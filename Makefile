@@ -67,7 +67,7 @@ bench: build
 	@scripts/setup --test
 	@bench/run $(ARGS)
 
-# Coverage-guided: every target by turns, MINUTES=10 in all; see fuzz/README.md.
+# Coverage-guided: every target in turn, MINUTES=10 in all; see fuzz/README.md.
 fuzz: setup
 	@scripts/setup --test
 	@fuzz/run

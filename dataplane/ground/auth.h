@@ -5,7 +5,7 @@
  * (`keys` is NULL) the tag is a checksum, against damage only.
  *
  * The tag is checked once a packet is known to be whole (ib_frame_check), before any register is
- * touched, and made anew over the header that leaves.
+ * touched, and made again over the header that leaves.
  */
 #ifndef INBAND_GROUND_AUTH_H
 #define INBAND_GROUND_AUTH_H

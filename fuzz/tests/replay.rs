@@ -1,6 +1,5 @@
 //! Every entry of the corpora through its target: what the fuzzer has once found stays found, without
 //! the fuzzer.
-#![allow(missing_docs)]
 
 use inband_fuzz::TARGETS;
 

@@ -1,5 +1,4 @@
 //! The short form of `make models`: the models hold, and each variant with a rule left out is refuted.
-#![allow(missing_docs)]
 
 use std::path::Path;
 

@@ -1,5 +1,4 @@
 //! What documents, models and mutants name exists: files, functions, rules, schedules.
-#![allow(missing_docs)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -241,7 +241,7 @@ kept = Executor(max_workers=1)
 
 
 def test_starting_interpreters_runs_nothing_that_libraries_do_at_forks():
-    """OpenBLAS ends its threads at every fork, and of two forks at a time one waits for ever."""
+    """OpenBLAS ends its threads at every fork, and of two forks at a time one waits forever."""
     script = """
 import ctypes, inband
 forks = []

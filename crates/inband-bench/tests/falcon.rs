@@ -1,5 +1,4 @@
 //! `inband bench falcon`, each figure in its shortest form.
-#![allow(missing_docs)]
 
 use std::process::Command;
 

@@ -1,5 +1,4 @@
 //! `inband bench memory`, each figure in its shortest form.
-#![allow(missing_docs)]
 
 use std::path::PathBuf;
 use std::process::Command;

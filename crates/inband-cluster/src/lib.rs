@@ -3,7 +3,6 @@
 //! [`command`] has the commands about its clusters.
 
 // Fields and variants that say it all have no comment.
-#![allow(missing_docs)]
 
 // Its `println!` and the like outlive their reader.
 #[macro_use]

@@ -101,7 +101,7 @@ impl AcceptorReport {
 pub enum Order {
     /// This is the configuration in force: be in it.
     Enter(Configuration),
-    /// Stop voting in epochs below `target`, for ever.
+    /// Stop voting in epochs below `target`, forever.
     Seal {
         /// Epoch of the reconfiguration.
         target: Epoch,

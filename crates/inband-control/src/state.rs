@@ -19,7 +19,7 @@ use crate::configuration::{
 pub enum Change {
     /// A new node, whose identity is known.
     Add(Member),
-    /// A node leaves for ever.
+    /// A node leaves forever.
     Remove(NodeId),
     /// Both at once; the new node takes the old one's place among the leaders.
     Replace {

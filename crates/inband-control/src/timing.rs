@@ -24,7 +24,7 @@ pub struct Timing {
     pub settle_us: Micros,
     /// How long the acceptors still installing are waited for, once a majority has installed.
     pub open_wait_us: Micros,
-    /// A reconfiguration without any progress for this long is begun anew.
+    /// A reconfiguration without any progress for this long is started over.
     pub give_up_us: Micros,
     /// First time between two repairs; doubles while they do not last.
     pub backoff_us: Micros,

@@ -1,5 +1,4 @@
 //! Controllers' logs in simulated time: lost messages, power cuts at any operation of any disk.
-#![allow(missing_docs)]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};

@@ -1,5 +1,4 @@
 //! An acceptor is sealed while packets are handled on other CPUs.
-#![allow(missing_docs)]
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

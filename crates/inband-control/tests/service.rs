@@ -1,5 +1,4 @@
 //! Control services of several hosts on loopback, each with a soft acceptor.
-#![allow(missing_docs)]
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};

@@ -1,5 +1,4 @@
 //! No memory is allocated on the packet path: soft switch, socket, packet programs.
-#![allow(missing_docs)]
 
 mod common;
 

@@ -1,5 +1,4 @@
 //! The members of a quorum counter change while it counts on other CPUs.
-#![allow(missing_docs)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,7 +1,6 @@
 //! Kernel and native build, held equal over sequences of packets and host steps: same verdicts, same
 //! packets out, same registers, same counters. Random ones (`INBAND_SEED=N` repeats a run) and those
 //! that the fuzzer has kept (`fuzz/corpus/roles.tar.gz`).
-#![allow(missing_docs)]
 
 mod common;
 

@@ -1,7 +1,6 @@
 //! The kernel's Falcon program and the native build, held equal over sequences of packets: same
 //! verdicts, same packets out, same registers, same counters, with every policy. Random ones
 //! (`INBAND_SEED=N` repeats a run) and those that the fuzzer has kept (`fuzz/corpus/falcon.tar.gz`).
-#![allow(missing_docs)]
 
 mod common;
 

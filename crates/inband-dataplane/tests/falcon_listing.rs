@@ -1,6 +1,5 @@
 //! The paper's listings lose tasks (schedules.md, 16); the form for switches, which may touch a register
 //! once a packet, does not: it is the queue.
-#![allow(missing_docs)]
 
 mod common;
 

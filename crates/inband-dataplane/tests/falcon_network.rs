@@ -1,6 +1,5 @@
 //! A Falcon scheduler as a program on an interface, and clients and executors that are sockets, between
 //! network namespaces.
-#![allow(missing_docs)]
 
 mod common;
 

@@ -1,5 +1,4 @@
 //! What each policy promises, over many tasks.
-#![allow(missing_docs)]
 
 mod common;
 

@@ -1,6 +1,5 @@
 //! What holds for Falcon while several threads submit and pull, and packets are repeated (docs/falcon.md).
 //! The same test run on deliberately wrong builds must fail.
-#![allow(missing_docs)]
 
 mod common;
 

@@ -1,6 +1,5 @@
 //! The packet vectors of Falcon (`dataplane/falcon/vectors/scheduler.toml`) through the native role and, as real
 //! frames, through the XDP program.
-#![allow(missing_docs)]
 
 mod common;
 

@@ -1,6 +1,5 @@
 //! A FLAIR switch as a program on an interface, and replicas and clients that are sockets, between
 //! network namespaces.
-#![allow(missing_docs)]
 
 mod common;
 

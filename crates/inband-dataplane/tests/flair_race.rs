@@ -1,6 +1,5 @@
 //! What holds for FLAIR while several CPUs write, answer, read, renew and install (schedules.md, 14 and
 //! 15). The same test run on deliberately wrong builds must fail.
-#![allow(missing_docs)]
 
 #[path = "common/objects.rs"]
 mod by_name;

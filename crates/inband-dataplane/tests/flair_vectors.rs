@@ -1,6 +1,5 @@
 //! The packet vectors of FLAIR (`dataplane/flair/vectors/switch.toml`) through the native role and, as real
 //! frames, through the XDP program.
-#![allow(missing_docs)]
 
 mod common;
 

@@ -5,7 +5,6 @@
 //! What cannot be tried here (no QEMU, no kernel package) is listed as NOT RUN and ignored;
 //! with `INBAND_REQUIRE_ALL=1` it fails. `make test` tries the oldest kernel and the one in the
 //! backports of the same Debian, `make verifier-matrix` all.
-#![allow(missing_docs)]
 
 #[path = "common/verifier.rs"]
 mod figures;

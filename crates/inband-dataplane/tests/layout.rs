@@ -1,5 +1,4 @@
 //! The structs as clang laid them out for BPF (from the object's BTF) are those that Rust sees.
-#![allow(missing_docs)]
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;

@@ -1,5 +1,4 @@
 //! Real packets between network namespaces: a host each, one veth each, a bridge between them.
-#![allow(missing_docs)]
 
 mod common;
 

@@ -1,6 +1,5 @@
 //! protocol.md, 1: packets of one partition on several CPUs, against promises and reads
 //! from user space. The same test run on deliberately wrong builds must fail.
-#![allow(missing_docs)]
 
 #[path = "common/objects.rs"]
 mod by_name;
@@ -128,7 +127,7 @@ impl<'a> Observer<'a> {
             if let Some(view) = self.registers.ring.slot(index) {
                 break view;
             }
-            // A holder in user space may wait long for a CPU of a loaded machine, but not for ever.
+            // A holder in user space may wait long for a CPU of a loaded machine, but not forever.
             if start.elapsed() > SLOT_TAKEN_AT_MOST {
                 return Err(format!("slot {index} stayed taken"));
             }

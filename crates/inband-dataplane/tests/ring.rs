@@ -1,5 +1,4 @@
 //! The hand-over of decided values: none is lost, none comes twice, and whoever waits is woken.
-#![allow(missing_docs)]
 
 mod common;
 
@@ -95,7 +94,7 @@ fn a_host_that_polls_and_sleeps_by_turns_misses_nothing() {
     assert!(waits > 0);
 }
 
-/// The sender must end even if an assertion fails, or the test would wait for it for ever.
+/// The sender must end even if an assertion fails, or the test would wait for it forever.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

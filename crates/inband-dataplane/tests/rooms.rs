@@ -1,6 +1,5 @@
 //! What each system has to itself although all share it: reasons and message types. The systems are the
 //! folders of `dataplane/`.
-#![allow(missing_docs)]
 
 use std::collections::BTreeMap;
 use std::fs;

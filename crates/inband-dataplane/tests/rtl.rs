@@ -2,7 +2,6 @@
 //! this program writes what comes and what must become of it, `scripts/rtl replay` runs it under Verilator.
 //!
 //! `make test` runs a short form. `INBAND_RTL=all` (`make rtl-test`) runs every width and 10,000 packets for each role.
-#![allow(missing_docs)]
 
 mod common;
 

@@ -1,5 +1,4 @@
 //! Whether an interface sends what XDP sends, and what is counted if it does not.
-#![allow(missing_docs)]
 
 mod common;
 

@@ -1,6 +1,5 @@
 //! The packet vectors of `dataplane/paxos/vectors/` through the native roles and, as real frames, through
 //! the XDP programs.
-#![allow(missing_docs)]
 
 mod common;
 

@@ -1,7 +1,6 @@
 //! What this machine's kernel says of every program in every mode, held against
 //! `dataplane/verifier.toml`: instructions and stack may not jump unnoticed. Other kernels:
 //! `tests/kernels.rs`.
-#![allow(missing_docs)]
 
 mod common;
 #[path = "common/verifier.rs"]

@@ -20,7 +20,7 @@ use crate::timing::{ClientTiming, Nanos, MS};
 use queues::Queues;
 use task_state::{State, Task};
 
-/// What a client is told once.
+/// Settings of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// Whose tasks these are.

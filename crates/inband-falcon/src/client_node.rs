@@ -35,7 +35,7 @@ const IDLE_MAX_NS: Nanos = 100 * MS;
 /// How often a scheduler that does not answer is asked again.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a client is told once.
+/// Settings of a client.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The scheduler.

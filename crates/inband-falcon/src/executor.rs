@@ -177,7 +177,7 @@ impl<A: Clone + PartialEq> Executor<A> {
     }
 
     /// The task given for the PULL of this number is not as its client made it. On the way here, or there?
-    /// Whoever repeated the PULL for ever would get no other; the client misses its task.
+    /// Whoever repeated the PULL forever would get no other; the client misses its task.
     pub fn on_damaged(&mut self, now: Nanos, pull_seq: u64, is_repeated: bool) {
         if pull_seq != self.pull_seq || !self.is_idle() {
             return;

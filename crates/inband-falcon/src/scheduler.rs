@@ -19,7 +19,7 @@ pub const SET: usize = crate::packets::SET as usize;
 /// Executors woken by a packet, beside its own; those that are left pull again soon.
 const WAKES_MAX: usize = 64;
 
-/// What a scheduler is told once.
+/// Settings of a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Sizes and rules of the role.

@@ -40,7 +40,7 @@ const WORKER_LEASE_NS: Nanos = 2000 * MS;
 /// Longest sleep.
 const IDLE_MAX_NS: Nanos = 100 * MS;
 
-/// What a scheduler is told once.
+/// Settings of a scheduler.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where it listens. Port 0: any.

@@ -6,7 +6,7 @@ use crate::limits::{
     CLIENT_TASKS_MAX, DESC_LEN_BYTES_MAX, PRIORITY_MAX, RESOURCE_MAX, WORK_LEN_BYTES_MAX,
 };
 
-/// Names a task for ever: of a user, in a job of theirs.
+/// Names a task forever: of a user, in a job of theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TaskId {
     /// Whose.

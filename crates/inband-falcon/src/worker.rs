@@ -17,7 +17,7 @@ use crate::results::Results;
 use crate::task::Attempt;
 use crate::timing::{ExecutorTiming, Nanos, MS};
 
-/// What a worker is told once.
+/// Settings of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Drawn at its start: no other has it.

@@ -39,7 +39,7 @@ const PORT_TRIES: usize = 100;
 /// Longest sleep.
 const IDLE_MAX_NS: Nanos = 100 * MS;
 
-/// What a worker is told once.
+/// Settings of a worker.
 pub struct Config {
     /// The scheduler.
     pub scheduler: SocketAddrV4,

@@ -16,7 +16,7 @@ use crate::timing::{ClientTiming, Nanos};
 /// Silences of one switch before another one is asked.
 const SILENCES_MAX: u32 = 2;
 
-/// What a client is told once.
+/// Settings of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// The replica set.

@@ -37,7 +37,7 @@ impl Peers {
     }
 }
 
-/// Queue lengths as replicas report them, averaged until the weights are set anew.
+/// Queue lengths as replicas report them, averaged until the weights are set again.
 #[derive(Debug, Clone, Default)]
 pub struct Load {
     sums: [u64; REPLICAS_MAX],
@@ -53,7 +53,7 @@ impl Load {
         self.reports[replica] += 1;
     }
 
-    /// The weights, set anew if they are older than `every_ns`.
+    /// The weights, set again if they are older than `every_ns`.
     pub fn weights(&mut self, now: Nanos, every_ns: Nanos) -> [u8; REPLICAS_MAX] {
         if now >= self.set_at + every_ns {
             self.set_at = now;

@@ -32,7 +32,7 @@ use leases::Leases;
 use majority::Majority;
 use sessions::LastSession;
 
-/// What a replica is told once.
+/// Settings of a replica.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// Its number in the set, from 0.

@@ -1,8 +1,6 @@
 //! Replicas with logs on simulated disks: the power of all fails again and again, in the middle of writes, and
 //! what was acknowledged is there.
 
-#![allow(missing_docs)]
-
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 

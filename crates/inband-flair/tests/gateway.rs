@@ -1,8 +1,6 @@
 //! The gateway's clients, driven to their bounds, with nobody behind them: operations wait, the gateway's own
 //! answers come. A bystander is served all the while.
 
-#![allow(missing_docs)]
-
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -2,8 +2,6 @@
 //! slices, to the journal and to other replicas, and no call does more than one. Counted, not timed: bytes with each call.
 //! `--ignored --nocapture` does the same with a larger store on a real disk, and says how long the longest calls took.
 
-#![allow(missing_docs)]
-
 use std::time::{Duration, Instant};
 
 use inband_flair::entry::{Entry, Op};

@@ -194,7 +194,7 @@ fn serve_connection<Q: DeserializeOwned, R: Serialize>(
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     loop {
-        // What comes without an end is not read for ever: reading stops beyond the longest line.
+        // What comes without an end is not read forever: reading stops beyond the longest line.
         let room = (LINE_MAX_BYTES + 1).saturating_sub(line.len() as u64);
         match reader.by_ref().take(room).read_until(b'\n', &mut line) {
             Ok(0) => return Ok(()),

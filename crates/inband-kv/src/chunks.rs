@@ -2,7 +2,7 @@
 //!
 //! The first chunk goes alone; once it is applied the others follow, a bounded part of the log's
 //! window at a time. So whatever becomes of the proposer's session in between, all chunks of a
-//! command that are applied belong to one session, and one that is refused is missing for ever.
+//! command that are applied belong to one session, and one that is refused is missing forever.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -270,7 +270,7 @@ impl Chunks {
         Some(self.end(number, ending))
     }
 
-    /// How a command ends of which a chunk is lost: what was not sent yet will be missing for ever.
+    /// How a command ends of which a chunk is lost: what was not sent yet will be missing forever.
     fn lost(&self, number: u64, why: &str) -> Ending {
         match self.transfers.get(&number) {
             Some(transfer) if transfer.next < transfer.count => {

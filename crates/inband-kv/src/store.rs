@@ -237,7 +237,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// A value that an installed checkpoint holds: it went through its log, and what was answered is
-    /// lost. Without this its proposer would wait for an answer for ever.
+    /// lost. Without this its proposer would wait for an answer forever.
     fn skipped(ticket: Ticket, decided: &Decided<'_>) -> Outcome {
         Outcome {
             ticket,

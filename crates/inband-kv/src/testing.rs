@@ -307,7 +307,7 @@ impl MemoryCluster {
         shared.wake_all_but(usize::MAX);
     }
 
-    /// Lose what was held back, for ever.
+    /// Lose what was held back, forever.
     pub fn lose_held(&self) {
         self.lock().logs.iter_mut().for_each(|log| log.held = None);
     }

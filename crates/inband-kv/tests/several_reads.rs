@@ -243,7 +243,7 @@ fn an_export_is_not_torn() {
     assert_eq!(keys_of(&export.join().unwrap().unwrap()), both);
 }
 
-/// Nobody waits for ever for a partition that does not come.
+/// Nobody waits forever for a partition that does not come.
 #[test]
 fn an_export_that_comes_to_no_moment_ends() {
     let mut world = World::new(2, 1);

@@ -66,7 +66,7 @@ pub mod bounds {
     pub const CLIENTS_MEMORY_MIB: RangeInclusive<u64> = 64..=1_048_576;
     /// `host.limits.client_request_s` and `client_unread_s`
     pub const CLIENT_TIMEOUT_S: RangeInclusive<u64> = 1..=86_400;
-    /// `host.limits.client_idle_s`; 0: for ever.
+    /// `host.limits.client_idle_s`; 0: forever.
     pub const CLIENT_IDLE_S: RangeInclusive<u64> = 0..=31_536_000;
     /// `host.limits.ring_memory_mib`
     pub const RING_MEMORY_MIB: RangeInclusive<u64> = 1..=1_048_576;

@@ -689,7 +689,7 @@ impl Host {
     }
 
     /// Every sender of packets for state machines is a node of the configuration. A stranger's word
-    /// about far instances would send a learner after them for ever.
+    /// about far instances would send a learner after them forever.
     fn is_member(&self, node: u16) -> bool {
         let config = &self.shared.config;
         let groups = [&config.acceptors, &config.replicas, config.leader_nodes()];

@@ -39,7 +39,7 @@ pub enum DeliveryKind {
     /// once, the same on all replicas.
     New,
     /// Answer to [`Library::recover`]: the value that the instance holds. It was delivered before, or
-    /// is refused for ever; not to be applied.
+    /// is refused forever; not to be applied.
     Replay,
     /// Answer to [`Library::recover`]: the instance holds nothing of any application; the value is the
     /// no-op that was decided.

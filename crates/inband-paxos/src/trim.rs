@@ -2,7 +2,7 @@
 //! holds durably (protocol.md, 7).
 //!
 //! Every replica computes the floor for itself, since any of them may be alone in being heard, and
-//! tells acceptors and leaders. A floor is true for ever, so repeating or reordering it is harmless.
+//! tells acceptors and leaders. A floor is true forever, so repeating or reordering it is harmless.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,5 @@
 //! Numbers that no sound peer sends and no sound disk holds. The fuzzer's targets `host` and `records`
 //! found what is tested here.
-#![allow(missing_docs)]
 
 use inband_ground::auth::Digest;
 use inband_paxos::dataplane::soft::{Geometry, Roles};

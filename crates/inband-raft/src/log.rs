@@ -30,7 +30,7 @@ enum Record {
     Entry(Entry),
     /// Replaces everything.
     Snapshot(Snapshot),
-    /// The journal is begun anew with the state after this entry, which comes in parts between other records.
+    /// The journal is started over with the state after this entry, which comes in parts between other records.
     Begin(Snapshot),
     /// The next bytes of that state.
     Part(Vec<u8>),
@@ -48,7 +48,7 @@ const FILES_REMOVED_MAX: usize = 8;
 /// Entries are forgotten so many at a time.
 const ENTRIES_FORGOTTEN_MAX: usize = 4096;
 
-/// The journal is being begun anew, a slice at a time.
+/// The journal is being started over, a slice at a time.
 struct Rewriting<F> {
     /// Everything before this segment is dropped in the end.
     segment: u64,

@@ -1,5 +1,4 @@
 //! Entries that are kept for a peer that was sent a snapshot are bounded by their bytes.
-#![allow(missing_docs)]
 
 use inband_raft::{node_of, OnePart, RaftMessage, RaftNode, StateMachine, Tuning};
 

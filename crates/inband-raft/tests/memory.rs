@@ -1,5 +1,4 @@
 //! Logs in memory: strangers, snapshots, early commits, confirmations.
-#![allow(missing_docs)]
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -1,5 +1,4 @@
 //! Snapshots in many parts, over a network that delays, reorders, and for some time loses messages.
-#![allow(missing_docs)]
 
 use inband_raft::{Frozen, RaftMessage, RaftNode, StateMachine, Tuning};
 

@@ -3,7 +3,7 @@
 //! Written out here because a seed must mean the same schedule for as long as the project lives,
 //! whatever a library does in its next version.
 
-/// A deterministic generator. Equal seeds give equal numbers for ever.
+/// A deterministic generator. Equal seeds give equal numbers forever.
 #[derive(Debug, Clone)]
 pub struct Rng([u64; 4]);
 

@@ -1,5 +1,4 @@
 //! `inband-sim` as a tool among others.
-#![allow(missing_docs)]
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};

@@ -1,5 +1,4 @@
 //! Falcon: random schedules are survived.
-#![allow(missing_docs)]
 
 #[path = "common/worlds.rs"]
 mod worlds;

@@ -1,5 +1,4 @@
 //! Schedulers of clusters that no machine here holds, in small.
-#![allow(missing_docs)]
 
 use inband_sim::falcon_scale::{run, Delays, Options, Policy, Report};
 

@@ -1,5 +1,4 @@
 //! Schedules of Falcon that break a careless implementation (docs/falcon.md), played on purpose.
-#![allow(missing_docs)]
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,5 +1,4 @@
 //! FLAIR: random schedules are survived, broken rules are noticed, known schedules end well.
-#![allow(missing_docs)]
 
 #[path = "common/worlds.rs"]
 mod worlds;

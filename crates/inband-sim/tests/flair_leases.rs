@@ -1,6 +1,5 @@
 //! Leases for followers, and reads that a majority confirms: schedules that break a careless implementation end well. Each
 //! is noticed where a rule is missing (`mutants/flair-lease-*`, `mutants/flair-majority-*`).
-#![allow(missing_docs)]
 
 #[path = "common/flair.rs"]
 mod common;

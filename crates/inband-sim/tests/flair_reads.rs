@@ -1,5 +1,4 @@
 //! The ways to read that FLAIR is measured against: random schedules are survived, and reads linearizable.
-#![allow(missing_docs)]
 
 #[path = "common/worlds.rs"]
 mod worlds;

@@ -1,5 +1,4 @@
 //! FLAIR: schedules that break a careless implementation end well, and are noticed where a rule is missing.
-#![allow(missing_docs)]
 
 #[path = "common/flair.rs"]
 mod common;

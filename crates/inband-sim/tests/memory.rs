@@ -1,5 +1,4 @@
 //! The world of replicated memory: it is played, and deliberate faults in it are noticed.
-#![allow(missing_docs)]
 
 #[path = "common/worlds.rs"]
 mod worlds;

@@ -1,5 +1,4 @@
 //! The world of consensus in a box: it is played, and deliberate faults in it are noticed.
-#![allow(missing_docs)]
 
 #[path = "common/worlds.rs"]
 mod worlds;

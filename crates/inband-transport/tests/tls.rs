@@ -1,5 +1,4 @@
 //! Who is taken for a host of the cluster, and who is not.
-#![allow(missing_docs)]
 
 use std::fs;
 use std::io::{Read, Write};

@@ -65,7 +65,7 @@ pub enum MemberCommand {
         #[command(flatten)]
         plane: PlaneArgs,
     },
-    /// Let a host go for ever, while the cluster serves. Its id is never used again.
+    /// Let a host go forever, while the cluster serves. Its id is never used again.
     Remove {
         /// acceptor/1, replica/2, ... With --config the default is the host of the file.
         #[arg(required_unless_present = "config")]

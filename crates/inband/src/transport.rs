@@ -174,7 +174,7 @@ fn in_words(holder: &Holder) -> String {
     format!("node {} of cluster {:?}", holder.node, holder.cluster)
 }
 
-/// A certificate is made anew at will, but not in the place of another host's.
+/// A certificate is made again at will, but not in the place of another host's.
 fn check_place(files: &CertificateFiles, own: &Holder) -> Result<()> {
     let advice = "nothing was changed; use --out with a directory for each host";
     if !files.certificate.exists() {

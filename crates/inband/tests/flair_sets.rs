@@ -1,8 +1,6 @@
 //! Several replica sets behind one FLAIR switch: keys are spread over them, and a set whose leader dies keeps nobody waiting
 //! but who asks for its keys.
 
-#![allow(missing_docs)]
-
 mod common;
 
 use common::flair::{hosts, members, Flair};

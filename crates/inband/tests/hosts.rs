@@ -1,8 +1,6 @@
 //! Three hosts of `inband run` in network namespaces, as docs/deploy.md has them: which data plane they
 //! take, and what they say of it.
 
-#![allow(missing_docs)]
-
 mod common;
 
 use std::fs;

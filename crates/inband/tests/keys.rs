@@ -1,7 +1,5 @@
 //! Clusters whose packets carry tags: strangers are not heard, and keys are rotated while they serve.
 
-#![allow(missing_docs)]
-
 mod common;
 
 use std::net::{SocketAddrV4, UdpSocket};

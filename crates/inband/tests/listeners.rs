@@ -2,8 +2,6 @@
 //! socket, metrics, packets. Whatever they send, the host serves on, within its memory. See
 //! docs/limits.md; the limits themselves are tested where they are.
 
-#![allow(missing_docs)]
-
 mod common;
 
 use std::fs;

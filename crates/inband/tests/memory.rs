@@ -1,8 +1,6 @@
 //! Memory is flat at full rate: registers do not grow at all, processes by no more than the store's
 //! write buffers. `inband bench` does the same for minutes.
 
-#![allow(missing_docs)]
-
 mod common;
 
 use std::collections::BTreeMap;

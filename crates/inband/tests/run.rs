@@ -1,7 +1,5 @@
 //! `inband run` by hand, as on a real machine: one host with all roles, over UDP.
 
-#![allow(missing_docs)]
-
 mod common;
 
 use std::io::{Read, Write};

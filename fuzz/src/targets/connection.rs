@@ -1,5 +1,5 @@
 //! A client of a whole replica that sends anything: the replica goes on, answers in RESP and does not
-//! let the client wait for ever. The same for a peer that asks for a checkpoint.
+//! let the client wait forever. The same for a peer that asks for a checkpoint.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

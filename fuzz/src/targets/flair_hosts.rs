@@ -19,7 +19,7 @@ const REPLICAS: u8 = 3;
 const SWITCHES: u8 = 2;
 const GROUPS: usize = 2;
 const UNDER_WAY_MAX: usize = 128;
-/// Everything that is on its way may lead to more; a step does not go on for ever.
+/// Everything that is on its way may lead to more; a step does not go on forever.
 const DELIVERIES_MAX: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

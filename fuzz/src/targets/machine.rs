@@ -25,7 +25,7 @@ struct Value {
     bytes: Vec<u8>,
 }
 
-/// Inputs after which the machines are opened anew: what they hold grows.
+/// Inputs after which the machines are opened again: what they hold grows.
 const INPUTS_PER_BENCH: usize = 128;
 
 /// Two replicas, kept from input to input, because opening one takes as long as a thousand inputs. So a

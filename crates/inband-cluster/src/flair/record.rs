@@ -54,7 +54,7 @@ impl Record {
         self.durability
     }
 
-    /// May the cluster in this directory be started so? True: it begins anew, and nothing is lost by that.
+    /// May the cluster in this directory be started so? True: it starts over, and nothing is lost by that.
     pub fn check(was: Option<Record>, spec: &FlairSpec) -> Result<bool> {
         let Some(was) = was.filter(|was| was.durability == Durability::Sync) else {
             return Ok(true);

@@ -37,7 +37,7 @@ pub struct StartPlan {
     pub record: ClusterRecord,
     /// Who is to be started, in the order of their ids.
     pub hosts: Vec<PlannedHost>,
-    /// Acceptors that have lost their votes may begin anew behind the record's first instances.
+    /// Acceptors that have lost their votes may start over behind the record's first instances.
     pub may_begin_empty: bool,
     /// What the user should know, one line each.
     pub notices: Vec<String>,

@@ -311,7 +311,7 @@ impl Supervisor {
         self.shared.add_member(kind)
     }
 
-    /// Let a host go for ever. Returns its name.
+    /// Let a host go forever. Returns its name.
     pub fn remove_member(&self, host: &str) -> Result<String, SupervisorError> {
         self.shared.remove_member(host)
     }

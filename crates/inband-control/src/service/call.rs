@@ -29,7 +29,7 @@ pub enum Request {
     Status,
     /// Take in a node, whose host is running; its identity is what that host has reported.
     Add(Member),
-    /// Let a node go for ever.
+    /// Let a node go forever.
     Remove(NodeId),
     /// Both at once.
     Replace {

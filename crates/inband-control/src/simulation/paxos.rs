@@ -59,7 +59,7 @@ impl Proposer {
         }
     }
 
-    /// A process that starts anew never makes a round of an earlier one.
+    /// A process that starts over never makes a round of an earlier one.
     pub fn restart(&mut self) {
         self.incarnation += 1;
         self.highest_seen = 0;

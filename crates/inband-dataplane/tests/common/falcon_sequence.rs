@@ -79,7 +79,7 @@ impl Sequence {
     pub fn step(&mut self, record: &Record) -> Step {
         self.now_ns += u64::from(record[3] / 16);
         self.steps += 1;
-        // Queues fill up, and executors wait, by turns.
+        // Queues fill up, and executors wait, in turn.
         let submits = if self.steps / PHASE_STEPS % 2 == 0 {
             150
         } else {

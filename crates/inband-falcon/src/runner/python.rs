@@ -39,7 +39,7 @@ type Answer = Result<Vec<u8>, Vec<u8>>;
 
 impl Python {
     /// Start an interpreter. It loads what it needs while the first call is on its way. It is not forked: this may be
-    /// a process of Python with libraries that end their threads at every fork, and wait for ever at two together.
+    /// a process of Python with libraries that end their threads at every fork, and wait forever at two together.
     pub fn start(interpreter: &Interpreter) -> io::Result<Python> {
         let env = interpreter.env.iter();
         let mut command = Command::new(&interpreter.program);

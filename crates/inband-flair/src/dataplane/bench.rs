@@ -29,7 +29,7 @@ const HELD: u8 = (1 << REPLICAS) - 1;
 pub struct FlairCost {
     /// "read" (of a stable group, by any replica), "read of an unstable group" or "write".
     pub packet: &'static str,
-    /// Packets carry tags: checked first, made anew last.
+    /// Packets carry tags: checked first, made again last.
     pub authenticated: bool,
     /// Routed by the switch, in ns a packet, without the test's own work.
     pub ns: f64,

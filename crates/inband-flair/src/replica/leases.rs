@@ -51,7 +51,7 @@ struct Leading {
     told: [Option<(Nanos, Nanos)>; REPLICAS_MAX],
     is_new: [bool; REPLICAS_MAX],
     /// What was applied here when it told its time last. One that lacks it when it tells it again keeps no pace, and is
-    /// granted nothing: if entries do not get through to it, writes would wait for it for ever.
+    /// granted nothing: if entries do not get through to it, writes would wait for it forever.
     expected: [u64; REPLICAS_MAX],
     keeps_pace: [bool; REPLICAS_MAX],
     /// The log that each said it has. When that changes, what one log has says nothing of the other, until all that

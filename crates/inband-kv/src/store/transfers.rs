@@ -2,7 +2,7 @@
 //! applied whole when the last chunk is there, or not at all.
 //!
 //! A transfer belongs to the session of its proposer and ends with it: a chunk that is refused
-//! because the session has expired is missing for ever. It also ends some time after it began, in
+//! because the session has expired is missing forever. It also ends some time after it began, in
 //! case that its proposer has died.
 
 use std::collections::BTreeMap;

@@ -52,7 +52,7 @@ pub struct PassthroughCost {
 pub struct RoleCost {
     /// "leader", "acceptor" or "quorum" (a third of its packets hands a value up).
     pub role: &'static str,
-    /// Packets carry tags: checked first, made anew last.
+    /// Packets carry tags: checked first, made again last.
     pub authenticated: bool,
     /// Length of the packets' values in bytes.
     pub value_len_bytes: usize,

@@ -1,4 +1,4 @@
-//! Logs whose journal is begun anew, whole or by parts, and power cuts meanwhile.
+//! Logs whose journal is started over, whole or by parts, and power cuts meanwhile.
 
 use super::*;
 use crate::message::Kind;
@@ -167,7 +167,7 @@ fn content(log: &Log<Bytes>) -> Vec<u8> {
 }
 
 /// Append, sync and apply entries, as a node does, until its disk fails. How many were synced, and whether the journal was
-/// being begun anew in the end.
+/// being started over in the end.
 fn fill(log: &mut Log<Bytes>, rewritings: &mut usize) -> Result<(), (u64, bool)> {
     log.begin(Snapshot {
         index: 1,

@@ -458,7 +458,7 @@ impl Shared {
         }
     }
 
-    /// Find out what became of hosts that were on their way in or out, and begin anew if all that is
+    /// Find out what became of hosts that were on their way in or out, and start over if all that is
     /// allowed and the acceptors have lost their votes. True if nothing is left to wait for.
     pub(super) fn settle(&self, may_begin_empty: bool) -> Result<bool, SupervisorError> {
         let status = match self.plane_status() {

@@ -57,7 +57,7 @@ pub enum SupervisorRequest {
         /// What it is.
         kind: MemberKind,
     },
-    /// Let a host go for ever.
+    /// Let a host go forever.
     Remove {
         /// `acceptor/0`, ...
         host: String,
