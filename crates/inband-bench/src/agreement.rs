@@ -23,6 +23,10 @@ pub struct AgreementArgs {
     /// protocol and plain forwarding on the same links. Only --rounds applies.
     #[arg(long)]
     pub capacity: bool,
+    /// Instead: hosts that are processes on loopback, with the `udp` backend, beside libpaxos if --peer is
+    /// given. Only --rounds, --duration-ms and --peer apply.
+    #[arg(long, conflicts_with = "capacity")]
+    loopback: bool,
     /// Time counted in each round.
     #[arg(long, default_value_t = 1000)]
     duration_ms: u64,
@@ -62,6 +66,14 @@ pub fn run(args: &AgreementArgs, output: &mut Output) -> Result<()> {
         peer.check()?;
     }
     let machine = machine();
+    let duration = Duration::from_millis(args.duration_ms);
+    let beside_peer = |output: &mut Output| {
+        let rounds = (args.rounds, duration);
+        libpaxos::rows("agreement", args.peer.as_ref(), rounds, &machine, output)
+    };
+    if args.loopback {
+        return beside_peer(output);
+    }
     let mut testbed = Testbed::create(TestbedSpec {
         keep: args.keep.clone(),
         ..TestbedSpec::default()
@@ -78,7 +90,6 @@ pub fn run(args: &AgreementArgs, output: &mut Output) -> Result<()> {
                     "round {round}/{}: {backend}, {load:?}",
                     args.rounds
                 ));
-                let duration = Duration::from_millis(args.duration_ms);
                 let proposers = match load {
                     Load::Latency => 1,
                     _ => usize::from(args.proposers),
@@ -115,8 +126,7 @@ pub fn run(args: &AgreementArgs, output: &mut Output) -> Result<()> {
     }
     progress("");
     print_rows(args, &machine, &mut figures, output)?;
-    let duration = Duration::from_millis(args.duration_ms);
-    libpaxos::rows("agreement", args.peer.as_ref(), duration, &machine, output)
+    beside_peer(output)
 }
 
 fn print_rows(

@@ -12,11 +12,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 
-use super::row::{progress, Output, Row};
+use super::cpu::CpuClock;
+use super::loopback;
+use super::row::{median, progress, Baseline, Output, Row};
 use inband_cluster::scratch::{free_ports, ScratchDir, Server};
 
 const REPLICAS: u16 = 3;
 const VALUE_LEN_BYTES: usize = 64;
+/// What the sample client puts before the bytes that `-v` asks for: they are part of the value.
+const CLIENT_HEADER_LEN_BYTES: usize = 32;
 /// Until replicas are connected and the client's first values are decided.
 const READY_LIMIT: Duration = Duration::from_secs(15);
 /// Lines with figures, one a second, before those that count.
@@ -42,19 +46,28 @@ impl std::str::FromStr for Peer {
     }
 }
 
-/// Values outstanding at once.
-const OUTSTANDING: [usize; 2] = [1, 72];
+/// Values outstanding at once, of libpaxos and of ours.
+const OUTSTANDING: [usize; 2] = [1, 64];
 /// Why there is no figure of it.
 const NOT_GIVEN: &str = "libpaxos: no registry has it; build libpaxos 3 and give its build \
                              directory: --peer libpaxos=DIR";
 
 /// A second of the sample client.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sample {
+struct Second {
     /// Values delivered.
-    pub per_s: f64,
+    per_s: f64,
     /// Mean latency.
-    pub mean_us: f64,
+    mean_us: f64,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    /// Its median second.
+    second: Second,
+    /// CPU time of all processes over values.
+    cpu_us_per_value: f64,
 }
 
 impl Peer {
@@ -83,7 +96,7 @@ impl Peer {
     }
 
     /// Start it afresh, load it with this many values outstanding, and take the median second.
-    pub fn measure(&self, outstanding: usize, seconds: usize) -> Result<Sample> {
+    fn measure(&self, outstanding: usize, seconds: usize) -> Result<Sample> {
         let dir = ScratchDir::create(&std::env::temp_dir(), "libpaxos")?;
         let config = dir.path().join("paxos.conf");
         let first_port = free_ports(REPLICAS)?;
@@ -105,13 +118,19 @@ impl Peer {
         let child = Command::new(&client)
             .arg(&config)
             .args(["-o", &outstanding.to_string()])
-            .args(["-v", &VALUE_LEN_BYTES.to_string(), "-p", "0"])
+            .args([
+                "-v",
+                &(VALUE_LEN_BYTES - CLIENT_HEADER_LEN_BYTES).to_string(),
+            ])
+            .args(["-p", "0"])
             .stdin(Stdio::null())
             .stdout(terminal.slave)
             .stderr(Stdio::null())
             .spawn();
         let child = child.with_context(|| format!("running {}", client.display()))?;
-        let _client = Server::new("libpaxos client", child);
+        let client = Server::new("libpaxos client", child);
+        let processes = replicas.iter().chain([&client]);
+        let pids: Vec<(String, u32)> = processes.map(Server::named_pid).collect();
         let (lines, taken) = mpsc::channel();
         thread::spawn(move || {
             let output = BufReader::new(File::from(terminal.master));
@@ -122,8 +141,12 @@ impl Peer {
                 .count()
         });
         let deadline = Instant::now() + READY_LIMIT + Duration::from_secs(seconds as u64);
-        let mut samples: Vec<Sample> = Vec::new();
+        let mut samples: Vec<Second> = Vec::new();
+        let mut clock = None;
         while samples.len() < WARM_UP_LINES + seconds.max(1) {
+            if samples.len() >= WARM_UP_LINES {
+                clock.get_or_insert_with(|| CpuClock::start(&pids));
+            }
             replicas.iter_mut().try_for_each(Server::check)?;
             let left = deadline.saturating_duration_since(Instant::now());
             match taken.recv_timeout(left.min(Duration::from_secs(1))) {
@@ -135,41 +158,109 @@ impl Peer {
                 ),
             }
         }
+        let used = clock.context("libpaxos gave no figures")?.stop();
+        let cores_busy: f64 = used.iter().map(|(_, used)| used.process).sum();
         samples.drain(..WARM_UP_LINES);
+        let mean_per_s = samples.iter().map(|s| s.per_s).sum::<f64>() / samples.len() as f64;
         samples.sort_by(|a, b| a.per_s.total_cmp(&b.per_s));
-        ensure!(!samples.is_empty(), "libpaxos gave no figures");
-        Ok(samples[(samples.len() - 1) / 2])
+        Ok(Sample {
+            second: samples[(samples.len() - 1) / 2],
+            cpu_us_per_value: cores_busy * 1e6 / mean_per_s,
+        })
     }
 }
 
-/// Measure it and print its rows; if it is not given, say that it is left out.
+/// Say that it is not measured.
+pub fn left_out(output: &mut Output) {
+    output.skipped(NOT_GIVEN);
+}
+
+/// Measure ours on loopback, and libpaxos if it is given, in alternating rounds, and print their rows.
 pub fn rows(
     bench: &'static str,
     peer: Option<&Peer>,
-    duration: Duration,
+    (rounds, duration): (usize, Duration),
     machine: &str,
     output: &mut Output,
 ) -> Result<()> {
-    let Some(peer) = peer else {
-        output.skipped(NOT_GIVEN);
-        return Ok(());
-    };
+    if peer.is_none() {
+        left_out(output);
+    }
     let seconds = duration.as_secs_f64().ceil() as usize;
+    let conditions = format!(
+        "{VALUE_LEN_BYTES} B values, memory storage, {} hosts with all roles and one that proposes, on \
+         loopback, median of {rounds} x {seconds} s; {machine}",
+        loopback::REPLICAS
+    );
     for outstanding in OUTSTANDING {
-        progress(&format!("libpaxos, {outstanding} outstanding"));
-        let sample = peer.measure(outstanding, seconds)?;
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for round in 1..=rounds {
+            progress(&format!(
+                "round {round}/{rounds}: loopback, {outstanding} outstanding"
+            ));
+            let seconds = Duration::from_secs(seconds as u64);
+            ours.push(loopback::measure(outstanding, VALUE_LEN_BYTES, seconds)?);
+            if let Some(peer) = peer {
+                progress(&format!(
+                    "round {round}/{rounds}: libpaxos, {outstanding} outstanding"
+                ));
+                theirs.push(peer.measure(outstanding, seconds.as_secs() as usize)?);
+            }
+        }
         progress("");
-        let conditions = format!(
-            "three replicas on loopback, memory storage, its sample client, {VALUE_LEN_BYTES} B values, \
-             median of {seconds} s; {machine}"
-        );
-        for (metric, figure) in [
-            ("libpaxos_per_s", (sample.per_s, "values/s")),
-            ("libpaxos_mean_us", (sample.mean_us, "us")),
+        let median_of = |pick: fn(&Sample) -> f64| {
+            let mut values: Vec<f64> = theirs.iter().map(pick).collect();
+            (!values.is_empty()).then(|| median(&mut values))
+        };
+        let their_per_s = median_of(|s| s.second.per_s);
+        let their_mean_us = median_of(|s| s.second.mean_us);
+        let their_cpu_us = median_of(|s| s.cpu_us_per_value);
+        let variant = format!("{outstanding} outstanding");
+        let ours_of = |pick: fn(&loopback::Sample) -> f64| {
+            median(&mut ours.iter().map(pick).collect::<Vec<f64>>())
+        };
+        let (per_s, p50_us) = (ours_of(|s| s.per_s), ours_of(|s| s.p50_us));
+        let (mean_us, cpu_us) = (ours_of(|s| s.mean_us), ours_of(|s| s.cpu_us_per_value));
+        for (metric, value, unit, name, theirs) in [
+            ("loopback_per_s", per_s, "values/s", "libpaxos", their_per_s),
+            (
+                "loopback_p50_us",
+                p50_us,
+                "us",
+                "libpaxos' mean",
+                their_mean_us,
+            ),
+            ("loopback_mean_us", mean_us, "us", "libpaxos", their_mean_us),
+            (
+                "loopback_cpu_us_per_value",
+                cpu_us,
+                "us",
+                "libpaxos",
+                their_cpu_us,
+            ),
         ] {
-            let variant = format!("{outstanding} outstanding");
-            let metric = (bench, metric);
-            output.row(&Row::new(metric, "libpaxos", variant, figure, &*conditions))?;
+            let baseline = theirs.map(|value| Baseline {
+                name: format!("{name} in the same run"),
+                value,
+            });
+            let row = Row::new(
+                (bench, metric),
+                "udp",
+                &*variant,
+                (value, unit),
+                &*conditions,
+            );
+            output.row(&row.beside(baseline))?;
+        }
+        for (metric, unit, value) in [
+            ("libpaxos_per_s", "values/s", their_per_s),
+            ("libpaxos_mean_us", "us", their_mean_us),
+        ] {
+            if let Some(value) = value {
+                let metric = (bench, metric);
+                let row = Row::new(metric, "libpaxos", &*variant, (value, unit), &*conditions);
+                output.row(&row)?;
+            }
         }
     }
     Ok(())
@@ -215,13 +306,13 @@ fn configuration(first_port: u16) -> String {
 }
 
 /// Of a line as `20123 value/sec, 12.34 Mbps, latency min 61 us max 812 us avg 150 us`.
-fn figures(line: &str) -> Option<Sample> {
+fn figures(line: &str) -> Option<Second> {
     let number_before = |unit: &str| {
         let (before, _) = line.split_once(unit)?;
         before.split_whitespace().last()?.parse::<f64>().ok()
     };
     let (_, mean) = line.split_once("avg ")?;
-    Some(Sample {
+    Some(Second {
         per_s: number_before(" value/sec")?,
         mean_us: mean.split_whitespace().next()?.parse().ok()?,
     })
@@ -235,7 +326,7 @@ mod tests {
     #[test]
     fn lines_of_the_sample_client_are_read() {
         let line = "20123 value/sec, 12.34 Mbps, latency min 61 us max 812 us avg 150 us";
-        let expected = Sample {
+        let expected = Second {
             per_s: 20123.0,
             mean_us: 150.0,
         };
@@ -247,8 +338,7 @@ mod tests {
     fn a_peer_that_is_not_given_is_left_out_aloud() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut output = Output::new(true, dir.path().into());
-        let second = Duration::from_secs(1);
-        rows("agreement", None, second, "", &mut output).expect("nothing fails");
+        left_out(&mut output);
         assert!(output
             .notes()
             .iter()
@@ -304,7 +394,7 @@ mod tests {
             dir: dir.path().into(),
         };
         peer.check().expect("everything there");
-        let sample = peer.measure(5, 2).expect("figures");
-        assert_eq!((sample.per_s, sample.mean_us), (15.0, 7.0));
+        let second = peer.measure(5, 2).expect("figures").second;
+        assert_eq!((second.per_s, second.mean_us), (15.0, 7.0));
     }
 }

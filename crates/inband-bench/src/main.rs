@@ -15,6 +15,7 @@ mod flair;
 mod kv;
 mod libpaxos;
 mod load;
+mod loopback;
 mod memory;
 mod neighbour;
 mod node;

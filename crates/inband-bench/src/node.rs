@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use hdrhistogram::Histogram;
 use inband_ground::socket::BATCH_MAX;
-use inband_paxos::config::Config;
+use inband_paxos::config::{Config, Dataplane};
 use inband_paxos::log::{Burst, Decided, ReplicatedLog, ValueKind};
 use inband_paxos::node::Node;
 use inband_paxos::session::{SessionTable, Verdict};
@@ -34,13 +34,6 @@ pub enum Load {
     Batched,
     /// So many a second, whatever the answers do.
     Paced,
-}
-
-impl Load {
-    /// Whether this host proposes.
-    pub fn proposes(self) -> bool {
-        !matches!(self, Load::Learn | Load::Idle)
-    }
 }
 
 /// How to run.
@@ -114,6 +107,8 @@ const IDLE_MAX: Duration = Duration::from_millis(20);
 
 struct Bench {
     node: Node,
+    /// Whether a proposer sleeps while it waits for decisions: where the roles are processes, they need its core.
+    sleeps: bool,
     options: Options,
     started: Instant,
     logs: Vec<Log>,
@@ -170,6 +165,7 @@ pub fn run(config_path: &Path, dataplane: &str, options: Options) -> Result<()> 
         }
     }
     let mut bench = Bench {
+        sleeps: node.dataplane() == Dataplane::Udp,
         node,
         started: Instant::now(),
         logs,
@@ -207,13 +203,9 @@ impl Bench {
                 self.is_counting = true;
                 println!("{COUNTING}");
             }
-            if now_ns < until {
-                self.submit()?;
-            }
+            let waits = now_ns >= until || self.submit()?;
             self.node.poll(&mut bursts);
-            let is_idle = bursts.iter().all(Burst::is_empty) && self.outstanding == 0;
-            if is_idle && !self.options.load.proposes() {
-                // A learner that only learns gives way: cores are fewer than hosts here.
+            if bursts.iter().all(Burst::is_empty) && waits && self.may_sleep() {
                 self.wait();
             }
             for (at, burst) in bursts.iter_mut().enumerate() {
@@ -230,6 +222,15 @@ impl Bench {
                 .push(std::mem::take(&mut log.positions));
         }
         Ok(())
+    }
+
+    /// A learner that only learns gives way: cores are fewer than hosts here.
+    fn may_sleep(&self) -> bool {
+        match self.options.load {
+            Load::Learn | Load::Idle => self.outstanding == 0,
+            Load::Latency | Load::Saturate | Load::Batched => self.sleeps,
+            Load::Paced => false,
+        }
     }
 
     fn wait(&self) {
@@ -250,9 +251,10 @@ impl Bench {
         self.started.elapsed().as_nanos() as u64
     }
 
-    fn submit(&mut self) -> Result<()> {
+    /// Submit a few values. True: there are no more to be submitted now.
+    fn submit(&mut self) -> Result<bool> {
         let window = match self.options.load {
-            Load::Learn | Load::Idle => return Ok(()),
+            Load::Learn | Load::Idle => return Ok(true),
             Load::Latency => 1,
             // A pace begins when every partition has a leader: there is nothing to catch up with.
             Load::Paced if self.own < self.partitions as u64 => 1,
@@ -262,13 +264,13 @@ impl Bench {
         for _ in 0..BATCH_MAX {
             let partition = self.next as usize % self.partitions;
             if self.outstanding >= window || self.node.submit_room(partition) == 0 {
-                return Ok(());
+                return Ok(true);
             }
             let now_ns = self.now_ns();
             let stamp_ns = match self.options.load {
                 Load::Paced if window > 1 => match self.pace.take(now_ns) {
                     Some(due_ns) => due_ns,
-                    None => return Ok(()),
+                    None => return Ok(true),
                 },
                 _ => now_ns,
             };
@@ -278,7 +280,7 @@ impl Bench {
             self.next += 1;
             self.outstanding += 1;
         }
-        Ok(())
+        Ok(false)
     }
 
     fn take(&mut self, at: usize, burst: &Burst) -> Result<()> {

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
+use inband_host::program::{self, INBAND};
 use inband_lab::process::{ProcessSpec, SupervisedChild};
 use inband_lab::{Lab, LabSpec};
 use inband_paxos::config::{
@@ -133,7 +134,10 @@ pub struct Testbed {
     pub lab: Lab,
     spec: TestbedSpec,
     jobs_done: usize,
-    program: PathBuf,
+    /// This program, which stands in for the store.
+    learner_program: PathBuf,
+    /// `inband`, which runs leaders and acceptors.
+    host_program: PathBuf,
     _scratch: Option<ScratchDir>,
     dir: PathBuf,
 }
@@ -161,7 +165,8 @@ impl Testbed {
             lab,
             spec,
             jobs_done: 0,
-            program: std::env::current_exe().context("finding this program")?,
+            learner_program: std::env::current_exe().context("finding this program")?,
+            host_program: program::find(INBAND)?,
             _scratch: scratch,
             dir,
         })
@@ -196,12 +201,18 @@ impl Testbed {
             let host = self.lab.host(&name)?;
             let config = self.write_config(run, at, job)?;
             let is_learner = role == Role::Replica;
-            let mut spec = ProcessSpec::new(&self.program);
-            spec.log = Some(fs::File::create(config.with_file_name("log"))?);
-            let args = match is_learner {
-                true => node_args(&config, job, started.learners.len()),
-                false => vec!["run".into(), "--config".into(), config.clone().into()],
+            let (program, args) = match is_learner {
+                true => (
+                    &self.learner_program,
+                    node_args(&config, job, started.learners.len()),
+                ),
+                false => (
+                    &self.host_program,
+                    vec!["run".into(), "--config".into(), config.clone().into()],
+                ),
             };
+            let mut spec = ProcessSpec::new(program);
+            spec.log = Some(fs::File::create(config.with_file_name("log"))?);
             let spec = spec.args(args);
             let child = host.spawn(&spec)?;
             started.pids.push((name.clone(), child.pid()));
@@ -234,11 +245,7 @@ impl Testbed {
                 child.wait_for_exit(limit),
                 "{name} did not finish within {limit:?}"
             );
-            let text = fs::read_to_string(config.with_file_name("log"))?;
-            let Some(line) = text.lines().find(|l| l.starts_with('{')) else {
-                bail!("{name} reported nothing; it said: {}", text.trim());
-            };
-            let report = serde_json::from_str(line).with_context(|| format!("{name}: {line}"))?;
+            let report = read_report(&name, &config)?;
             reports.push((name, report));
         }
         if job.load != Load::Idle {
@@ -265,41 +272,53 @@ impl Testbed {
             })
             .collect();
         let state_dir = run.join(names[at].0.replace('/', "-"));
-        fs::create_dir_all(&state_dir)?;
-        let config = Config {
-            cluster: ClusterConfig {
-                name: "bench".into(),
-                epoch: 1,
-                first_instances: vec![1; logs_of(job.partitions)],
-                partitions: job.partitions,
-                leader_balance: true,
-                ring_slots: job.ring_slots,
-                port: DEFAULT_PORT,
-                durability: Durability::Memory,
-                mtu: DEFAULT_MTU,
-                key_file: None,
-            },
-            host: HostConfig {
-                node: at as u8 + 1,
-                data_dirs: vec![state_dir.join("data")],
-                control: state_dir.join("control.sock"),
-                state_dir: state_dir.clone(),
-                dataplane: job.dataplane,
-                interface: Some(inband_lab::lab::HOST_INTERFACE.into()),
-                metrics: None,
-                resp: Vec::new(),
-                password_file: None,
-                protected_mode: true,
-                tls: None,
-                limits: Limits::default(),
-                timing: Timing::default(),
-            },
-            nodes,
-        };
-        let path = state_dir.join("config.toml");
-        fs::write(&path, config.to_toml())?;
-        Ok(path)
+        let interface = Some(inband_lab::lab::HOST_INTERFACE.into());
+        write_config(&nodes, at, job, &state_dir, interface)
     }
+}
+
+/// The configuration of one host, in its directory.
+pub fn write_config(
+    nodes: &[NodeConfig],
+    at: usize,
+    job: &Job,
+    state_dir: &Path,
+    interface: Option<String>,
+) -> Result<PathBuf> {
+    fs::create_dir_all(state_dir)?;
+    let config = Config {
+        cluster: ClusterConfig {
+            name: "bench".into(),
+            epoch: 1,
+            first_instances: vec![1; logs_of(job.partitions)],
+            partitions: job.partitions,
+            leader_balance: true,
+            ring_slots: job.ring_slots,
+            port: DEFAULT_PORT,
+            durability: Durability::Memory,
+            mtu: DEFAULT_MTU,
+            key_file: None,
+        },
+        host: HostConfig {
+            node: nodes[at].id,
+            data_dirs: vec![state_dir.join("data")],
+            control: state_dir.join("control.sock"),
+            state_dir: state_dir.to_owned(),
+            dataplane: job.dataplane,
+            interface,
+            metrics: None,
+            resp: Vec::new(),
+            password_file: None,
+            protected_mode: true,
+            tls: None,
+            limits: Limits::default(),
+            timing: Timing::default(),
+        },
+        nodes: nodes.to_vec(),
+    };
+    let path = state_dir.join("config.toml");
+    fs::write(&path, config.to_toml())?;
+    Ok(path)
 }
 
 /// A job's processes. Killed when dropped.
@@ -313,17 +332,31 @@ struct Started {
 impl Started {
     fn wait_until_counting(&self, job: &Job) -> Result<()> {
         let (name, config, _) = self.learners.first().context("no learners")?;
-        let log = config.with_file_name("log");
-        retry(START_LIMIT + job.warm_up, || {
-            let text = fs::read_to_string(&log)?;
-            ensure!(
-                text.lines().any(|line| line == COUNTING),
-                "{name} does not count; it said: {}",
-                text.trim()
-            );
-            Ok(())
-        })
+        wait_until_counting(name, config, job)
     }
+}
+
+/// Until the learner with this configuration says that it counts.
+pub fn wait_until_counting(name: &str, config: &Path, job: &Job) -> Result<()> {
+    let log = config.with_file_name("log");
+    retry(START_LIMIT + job.warm_up, || {
+        let text = fs::read_to_string(&log)?;
+        ensure!(
+            text.lines().any(|line| line == COUNTING),
+            "{name} does not count; it said: {}",
+            text.trim()
+        );
+        Ok(())
+    })
+}
+
+/// What a learner that has ended reported.
+pub fn read_report(name: &str, config: &Path) -> Result<Report> {
+    let text = fs::read_to_string(config.with_file_name("log"))?;
+    let Some(line) = text.lines().find(|l| l.starts_with('{')) else {
+        bail!("{name} reported nothing; it said: {}", text.trim());
+    };
+    serde_json::from_str(line).with_context(|| format!("{name}: {line}"))
 }
 
 /// Host names in the order of their addresses.
@@ -340,6 +373,15 @@ fn node_args(config: &Path, job: &Job, learner: usize) -> Vec<std::ffi::OsString
         (Load::Idle, _) | (_, true) => job.load,
         (_, false) => Load::Learn,
     };
+    let mut args = learner_args(config, job, load);
+    if let Some(dir) = &job.rocksdb {
+        args.extend(["--rocksdb".into(), dir.join(format!("{learner}")).into()]);
+    }
+    args
+}
+
+/// Of a learner with this load.
+pub fn learner_args(config: &Path, job: &Job, load: Load) -> Vec<std::ffi::OsString> {
     let load = clap::ValueEnum::to_possible_value(&load).map(|v| v.get_name().to_owned());
     let mut args: Vec<std::ffi::OsString> = vec!["node".into(), "--config".into(), config.into()];
     for (option, value) in [
@@ -353,16 +395,13 @@ fn node_args(config: &Path, job: &Job, learner: usize) -> Vec<std::ffi::OsString
     ] {
         args.extend([option.into(), value.into()]);
     }
-    if let Some(dir) = &job.rocksdb {
-        args.extend(["--rocksdb".into(), dir.join(format!("{learner}")).into()]);
-    }
     args
 }
 
 /// All learners delivered the same values in the same order, each once, as far as they came. Whether
 /// they came equally far is told apart from that: on a loaded machine a learner may end behind the
 /// others. Returns a sentence about each that did.
-fn check_agreement(reports: &[(String, Report)]) -> Result<Vec<String>> {
+pub fn check_agreement(reports: &[(String, Report)]) -> Result<Vec<String>> {
     let (_, first) = reports.first().context("no learners")?;
     let mut behind = Vec::new();
     for log in 0..first.last.len() {

@@ -369,7 +369,7 @@ impl<R: Role> Process<R> {
             };
             let left = Duration::from_nanos(due.saturating_sub(now));
             let fds = [self.socket.fd(), self.bell.as_raw_fd()];
-            wait(&fds, left.min(STOP_POLL));
+            wait(&fds, self.socket.sleep_time(left.min(STOP_POLL)));
         }
     }
 

@@ -57,6 +57,11 @@ impl Server {
         }
     }
 
+    /// Its name and process id.
+    pub fn named_pid(&self) -> (String, u32) {
+        (self.name.clone(), self.child.id())
+    }
+
     /// An error if it has ended by itself.
     pub fn check(&mut self) -> Result<()> {
         match self.child.try_wait()? {

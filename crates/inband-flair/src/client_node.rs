@@ -111,7 +111,8 @@ impl ClientNode {
     /// Longest sleep before the next call of [`ClientNode::poll`].
     pub fn poll_timeout(&self) -> Duration {
         let due = self.clients.due().unwrap_or(u64::MAX);
-        Duration::from_nanos(due.saturating_sub(boot_time_ns())).min(IDLE_MAX)
+        let left = Duration::from_nanos(due.saturating_sub(boot_time_ns()));
+        self.socket.sleep_time(left.min(IDLE_MAX))
     }
 
     fn send(&mut self) {

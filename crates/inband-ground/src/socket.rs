@@ -1,95 +1,48 @@
 //! The UDP socket of a host: everything that no role in the kernel takes arrives here.
+//!
+//! Packets are received and sent many at a time. A driver handles all that [`HostSocket::receive`] gives,
+//! queues what is to be sent for it, and flushes once before it sleeps.
 
-use std::cell::Cell;
+mod inbox;
+mod send_queue;
+
+use std::cell::RefCell;
 use std::io;
 use std::net::{SocketAddrV4, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use crate::wire::PACKET_LEN_MAX_BYTES;
+use inbox::Inbox;
+use send_queue::{How, SendQueue};
 
 /// Receive and send buffer asked of the kernel, in bytes: a full window of the default ring.
 const SOCKET_BUFFER_BYTES: libc::c_int = 8 << 20;
 
-/// Packets of one size and destination handed to the kernel in one call. The stack below works
+/// Packets of one size and destination that the kernel gets as one. The stack below works
 /// through them as one batch, and a veth's ring of 256 frames still takes what a leader and its
 /// acceptors make of them.
 pub const BATCH_MAX: usize = 16;
 
-/// See the module. Non-blocking.
+/// See the module. Non-blocking. Not thread-safe: one thread owns it.
 pub struct HostSocket {
     socket: UdpSocket,
-    /// Whether packets are sent without a checksum now.
-    no_check: Cell<bool>,
-    /// Cleared when the kernel or the interface refuses batches.
-    batches: Cell<bool>,
+    how: How,
+    inbox: RefCell<Inbox>,
+    queue: RefCell<SendQueue>,
 }
 
-/// The control message that has the kernel cut what is sent into packets. By hand, because nix
-/// allocates memory for every message with one.
-#[repr(C)]
-struct CutInto {
-    header: libc::cmsghdr,
-    packet_len_bytes: u16,
-    padding: [u8; 6],
-}
-
-const CUT_INTO_SPACE_BYTES: usize = {
-    // SAFETY: arithmetic only.
-    unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) as usize }
-};
-
-impl CutInto {
-    fn new(packet_len_bytes: u16) -> CutInto {
-        const { assert!(size_of::<CutInto>() >= CUT_INTO_SPACE_BYTES) };
-        // SAFETY: all zero is a valid value of this plain C struct.
-        let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
-        // SAFETY: arithmetic only.
-        header.cmsg_len = unsafe { libc::CMSG_LEN(size_of::<u16>() as u32) } as _;
-        header.cmsg_level = libc::SOL_UDP;
-        header.cmsg_type = libc::UDP_SEGMENT;
-        CutInto {
-            header,
-            packet_len_bytes,
-            padding: [0; 6],
-        }
-    }
-}
-
-/// `packets` to one address, cut into packets by the kernel.
-fn send_cut(fd: RawFd, packets: &[u8], packet_len_bytes: u16, to: SocketAddrV4) -> io::Result<()> {
-    // SAFETY: all zero is a valid value of this plain C struct.
-    let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-    address.sin_family = libc::AF_INET as libc::sa_family_t;
-    address.sin_port = to.port().to_be();
-    address.sin_addr.s_addr = u32::from_ne_bytes(to.ip().octets());
-    let mut control = CutInto::new(packet_len_bytes);
-    let mut bytes = libc::iovec {
-        iov_base: packets.as_ptr().cast_mut().cast(),
-        iov_len: packets.len(),
-    };
-    // SAFETY: as above.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_name = (&raw mut address).cast();
-    message.msg_namelen = size_of_val(&address) as libc::socklen_t;
-    message.msg_iov = &raw mut bytes;
-    message.msg_iovlen = 1;
-    message.msg_control = (&raw mut control).cast();
-    message.msg_controllen = CUT_INTO_SPACE_BYTES as _;
-    // SAFETY: address, bytes and control message live through the call, which only reads them, and
-    // their sizes are given.
-    if unsafe { libc::sendmsg(fd, &raw const message, 0) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
-fn set_option(fd: RawFd, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+fn set_option(
+    fd: RawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: `value` lives through the call and its length is given.
     let result = unsafe {
         libc::setsockopt(
             fd,
-            libc::SOL_SOCKET,
+            level,
             name,
             std::ptr::from_ref(&value).cast(),
             size_of_val(&value) as libc::socklen_t,
@@ -110,86 +63,103 @@ impl HostSocket {
         let fd = socket.as_raw_fd();
         // Packet programs rewrite what we send, and a checksum left for the interface to fill in does
         // not survive a redirect; UDP over IPv4 allows none, and the digest guards the value.
-        set_option(fd, libc::SO_NO_CHECK, 1)?;
+        set_option(fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
+        Inbox::join_packets(fd);
         for (forced, plain) in [
             (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
             (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
         ] {
-            if set_option(fd, forced, SOCKET_BUFFER_BYTES).is_err() {
+            let set_option = |name, value| set_option(fd, libc::SOL_SOCKET, name, value);
+            if set_option(forced, SOCKET_BUFFER_BYTES).is_err() {
                 // Without the privilege the kernel's own limit applies; smaller is slower, not wrong.
-                set_option(fd, plain, SOCKET_BUFFER_BYTES)?;
+                set_option(plain, SOCKET_BUFFER_BYTES)?;
             }
         }
         Ok(HostSocket {
             socket,
-            no_check: Cell::new(true),
-            batches: Cell::new(true),
+            how: How::without_checksum(fd),
+            inbox: RefCell::new(Inbox::new()),
+            queue: RefCell::default(),
         })
     }
 
-    /// The next packet, if one is there. Longer ones arrive cut off and fail to parse.
+    /// The next packet, if one is there. Longer ones arrive cut off and fail to parse. Packets are taken
+    /// from the kernel in batches, so whoever stops before there is none sleeps for
+    /// [`HostSocket::sleep_time`]: the descriptor says nothing of those that were taken already.
     pub fn receive(
         &self,
         buffer: &mut [u8; PACKET_LEN_MAX_BYTES + 1],
     ) -> io::Result<Option<(usize, SocketAddrV4)>> {
-        loop {
-            match self.socket.recv_from(buffer) {
-                Ok((len_bytes, std::net::SocketAddr::V4(from))) => {
-                    return Ok(Some((len_bytes, from)))
-                }
-                Ok((_, std::net::SocketAddr::V6(_))) => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                // An ICMP "port unreachable" for something sent earlier: that host is down.
-                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {}
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
+        let mut inbox = self.inbox.borrow_mut();
+        if inbox.is_empty() && !inbox.fill(self.fd())? {
+            return Ok(None);
+        }
+        Ok(inbox.next().map(|(packet, from)| {
+            let len_bytes = packet.len().min(buffer.len());
+            buffer[..len_bytes].copy_from_slice(&packet[..len_bytes]);
+            (len_bytes, from)
+        }))
+    }
+
+    /// How long its owner may sleep: for `limit`, or not at all if [`HostSocket::receive`] has a packet.
+    pub fn sleep_time(&self, limit: Duration) -> Duration {
+        match self.inbox.borrow().is_empty() {
+            true => limit,
+            false => Duration::ZERO,
         }
     }
 
-    /// Send a packet. A full queue or an unreachable host loses it, as a network may.
-    pub fn send(&self, packet: &[u8], to: SocketAddrV4) -> bool {
-        self.set_no_check(true);
-        self.socket.send_to(packet, to).is_ok()
+    /// Send a packet with the next [`HostSocket::flush`]. Those to one address leave in this order.
+    pub fn queue(&self, packet: &[u8], to: SocketAddrV4) {
+        let mut queue = self.queue.borrow_mut();
+        queue.push(packet, to);
+        if queue.is_full() {
+            queue.flush(&self.how);
+        }
     }
 
-    /// Send packets of `packet_len_bytes` each, which lie one behind the other in `packets`, at most
-    /// [`BATCH_MAX`] of them. Returns how many were lost.
+    /// Send what was queued. A full buffer or an unreachable host loses packets, as a network may.
+    pub fn flush(&self) {
+        let mut queue = self.queue.borrow_mut();
+        if !queue.is_empty() {
+            queue.flush(&self.how);
+        }
+    }
+
+    /// Send a packet now, behind those that were queued. False: it, or one of those, was lost.
+    pub fn send(&self, packet: &[u8], to: SocketAddrV4) -> bool {
+        let mut queue = self.queue.borrow_mut();
+        let lost = queue.lost();
+        if queue.is_empty() {
+            // Nothing to arrange.
+            queue.send_now(&self.how, &self.socket, packet, to);
+        } else {
+            queue.push(packet, to);
+            queue.flush(&self.how);
+        }
+        queue.lost() == lost
+    }
+
+    /// Send packets of `packet_len_bytes` each, which lie one behind the other in `packets`. Returns how many were lost, of
+    /// these and those that were queued.
     pub fn send_batch(&self, packets: &[u8], packet_len_bytes: usize, to: SocketAddrV4) -> usize {
         assert!(packet_len_bytes > 0 && packets.len() % packet_len_bytes == 0);
-        let count = packets.len() / packet_len_bytes;
-        assert!(count <= BATCH_MAX, "{count} packets in a batch");
-        if count > 1 && self.batches.get() {
-            // The kernel cuts a batch into packets only if it also makes their checksums.
-            self.set_no_check(false);
-            if self.send_segments(packets, packet_len_bytes as u16, to) {
-                return 0;
-            }
+        let lost = self.lost();
+        for packet in packets.chunks(packet_len_bytes) {
+            self.queue(packet, to);
         }
-        packets
-            .chunks(packet_len_bytes)
-            .filter(|packet| !self.send(packet, to))
-            .count()
+        self.flush();
+        (self.lost() - lost) as usize
     }
 
-    fn send_segments(&self, packets: &[u8], packet_len_bytes: u16, to: SocketAddrV4) -> bool {
-        let Err(error) = send_cut(self.fd(), packets, packet_len_bytes, to) else {
-            return true;
-        };
-        let never = [libc::EINVAL, libc::EIO, libc::ENOPROTOOPT, libc::EOPNOTSUPP];
-        if error.raw_os_error().is_some_and(|e| never.contains(&e)) {
-            // No such option, or an interface that cannot: never again.
-            self.batches.set(false);
-        }
-        false
+    /// Packets that the kernel did not take, since the start.
+    pub fn lost(&self) -> u64 {
+        self.queue.borrow().lost()
     }
 
-    fn set_no_check(&self, no_check: bool) {
-        if self.no_check.get() != no_check {
-            let set = set_option(self.fd(), libc::SO_NO_CHECK, libc::c_int::from(no_check));
-            self.no_check
-                .set(if set.is_ok() { no_check } else { !no_check });
-        }
+    /// Messages that were longer than any packet of ours, or could not be parted, since the start.
+    pub fn dropped(&self) -> u64 {
+        self.inbox.borrow().dropped()
     }
 
     /// Where it listens: for who has bound port 0.
@@ -200,7 +170,7 @@ impl HostSocket {
         }
     }
 
-    /// For polling.
+    /// For polling. See [`HostSocket::receive`].
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
@@ -231,4 +201,161 @@ pub fn wait_readable(fds: impl IntoIterator<Item = RawFd>, timeout: Duration) ->
     };
     let any = ready > 0;
     polled.iter().map(|fd| any && fd.revents != 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn bound() -> (HostSocket, SocketAddrV4) {
+        let socket = HostSocket::bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+        let address = socket.local_address().expect("it is bound");
+        (socket, address)
+    }
+
+    /// The next `count` packets, and then none.
+    fn received(socket: &HostSocket, count: usize) -> Vec<(Vec<u8>, SocketAddrV4)> {
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
+        let mut packets = Vec::new();
+        let deadline = Instant::now() + LIMIT;
+        while packets.len() < count && Instant::now() < deadline {
+            let Some((len_bytes, from)) = socket.receive(&mut buffer).expect("it works") else {
+                wait_readable([socket.fd()], LIMIT);
+                continue;
+            };
+            packets.push((buffer[..len_bytes].to_vec(), from));
+        }
+        assert_eq!(packets.len(), count);
+        assert!(socket.receive(&mut buffer).expect("it works").is_none());
+        packets
+    }
+
+    /// Number `n`, of a length that changes now and then, so that some are joined and some are not.
+    fn packet(n: usize) -> Vec<u8> {
+        let mut packet = vec![0; [64, 64, 64, 100, 1400][n / 3 % 5]];
+        packet[..8].copy_from_slice(&n.to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn a_batch_arrives_whole_in_order_and_with_its_senders() {
+        let (to, address) = bound();
+        let senders = [bound(), bound()];
+        // More messages than the kernel gives in one call.
+        const EACH: usize = 120;
+        for n in 0..EACH {
+            for (sender, _) in &senders {
+                sender.queue(&packet(n), address);
+            }
+        }
+        for (sender, _) in &senders {
+            sender.flush();
+            assert_eq!(sender.lost(), 0);
+        }
+        let packets = received(&to, 2 * EACH);
+        for (_, from) in &senders {
+            let theirs = packets.iter().filter(|(_, sender)| sender == from);
+            assert!(theirs
+                .map(|(bytes, _)| bytes.clone())
+                .eq((0..EACH).map(packet)));
+        }
+        assert_eq!(to.dropped(), 0);
+    }
+
+    #[test]
+    fn each_address_gets_its_own_in_order() {
+        let (from, _) = bound();
+        let receivers = [bound(), bound(), bound()];
+        for n in 0..90 {
+            from.queue(&packet(n), receivers[n % 3].1);
+        }
+        // What is sent at once does not overtake what waits.
+        assert!(from.send(&packet(90), receivers[0].1));
+        for (at, (receiver, _)) in receivers.iter().enumerate() {
+            let count = if at == 0 { 31 } else { 30 };
+            let packets = received(receiver, count);
+            let expected = (0..=90).filter(|n| n % 3 == at).map(packet);
+            assert!(packets.into_iter().map(|p| p.0).eq(expected), "{at}");
+        }
+    }
+
+    /// The kernel stops at the first message that it does not take: those behind it still leave.
+    #[test]
+    fn a_packet_that_cannot_be_sent_is_lost_alone() {
+        let (from, _) = bound();
+        let receivers = [bound(), bound()];
+        // Without permission to broadcast; between the two in every order.
+        let forbidden = SocketAddrV4::new([255; 4].into(), 9);
+        for n in 0..10 {
+            from.queue(&packet(n), receivers[0].1);
+            from.queue(&packet(n), forbidden);
+            from.queue(&packet(n), receivers[1].1);
+        }
+        from.queue(&vec![0; 1 << 16], receivers[0].1);
+        from.queue(&packet(10), receivers[0].1);
+        from.queue(&packet(10), receivers[1].1);
+        from.flush();
+        assert_eq!(from.lost(), 11);
+        for (receiver, _) in &receivers {
+            let packets = received(receiver, 11).into_iter().map(|p| p.0);
+            assert!(packets.eq((0..11).map(packet)));
+        }
+        assert!(!from.send(&packet(0), forbidden));
+        assert_eq!(from.lost(), 12);
+    }
+
+    #[test]
+    fn where_the_kernel_does_not_cut_packets_leave_one_by_one() {
+        let (from, _) = bound();
+        let (to, address) = bound();
+        // Cutting is refused with the same error as this address.
+        let nowhere = SocketAddrV4::new([127, 0, 0, 1].into(), 0);
+        for n in 0..3 {
+            from.queue(&packet(n), nowhere);
+            from.queue(&packet(n), address);
+        }
+        from.flush();
+        from.queue(&packet(3), address);
+        from.queue(&packet(4), address);
+        from.flush();
+        assert_eq!(from.lost(), 3);
+        let packets = received(&to, 5).into_iter().map(|p| p.0);
+        assert!(packets.eq((0..5).map(packet)));
+    }
+
+    #[test]
+    fn a_full_queue_is_sent_and_an_oversize_packet_is_cut_off() {
+        let (from, _) = bound();
+        let (to, address) = bound();
+        let long = vec![7; 40_000];
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
+        for _ in 0..1000 {
+            from.queue(&long, address);
+            if let Some((len_bytes, _)) = to.receive(&mut buffer).expect("it works") {
+                assert_eq!(len_bytes, PACKET_LEN_MAX_BYTES + 1);
+                return;
+            }
+        }
+        panic!("nothing leaves");
+    }
+
+    #[test]
+    fn nobody_sleeps_while_packets_that_were_received_wait() {
+        let (from, _) = bound();
+        let (to, address) = bound();
+        let limit = Duration::from_secs(1);
+        assert_eq!(to.sleep_time(limit), limit);
+        from.queue(&packet(0), address);
+        from.queue(&packet(1), address);
+        from.flush();
+        wait_readable([to.fd()], LIMIT);
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
+        assert!(to.receive(&mut buffer).expect("it works").is_some());
+        assert_eq!(to.sleep_time(limit), Duration::ZERO);
+        received(&to, 1);
+        assert_eq!(to.sleep_time(limit), limit);
+    }
 }

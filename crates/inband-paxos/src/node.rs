@@ -14,7 +14,7 @@ use crate::dataplane::soft::{Geometry, Registers, Roles};
 use crate::dataplane::wire::{HEADER_LEN_BYTES, PACKET_LEN_MAX_BYTES};
 use crate::dataplane::xdp::{Peer, XdpHost, XdpSpec};
 use inband_ground::auth::{Digest, Gate, Keys};
-use inband_ground::socket::{HostSocket, BATCH_MAX};
+use inband_ground::socket::HostSocket;
 use inband_ground::xdp::{XdpError, XdpMode};
 use inband_storage::{Disk, Storage, StorageError};
 
@@ -366,7 +366,7 @@ impl Node {
         if roles.quorum {
             let now = node.now();
             node.host.open_sessions(now, &mut node.out);
-            node.flush(None);
+            node.flush();
         }
         Ok(node)
     }
@@ -421,8 +421,15 @@ impl Node {
         self.started.elapsed().as_micros() as Micros
     }
 
-    /// Send what the state machines pushed. `sender`: where the packet being handled came from.
-    fn flush(&mut self, sender: Option<SocketAddrV4>) {
+    /// Send what the state machines pushed.
+    fn flush(&mut self) {
+        self.queue(None);
+        self.socket.flush();
+    }
+
+    /// Let what the state machines pushed be sent with the next [`Node::flush`]. `sender`: where the packet
+    /// being handled came from.
+    fn queue(&mut self, sender: Option<SocketAddrV4>) {
         for (partition, command) in self.host.take_kernel_commands() {
             if let Some(kernel) = &self.kernel {
                 let registers = &kernel.registers().leader;
@@ -439,14 +446,12 @@ impl Node {
         self.out
             .packets_mut()
             .for_each(|packet| self.gate.sign(packet));
-        for (dest, packet_len_bytes, packets) in self.out.runs(BATCH_MAX) {
+        for (dest, packet) in self.out.iter() {
             let address = match dest {
                 Dest::Node(node) if node == own => {
                     let kernel = self.kernel.as_ref();
-                    for packet in packets.chunks(packet_len_bytes) {
-                        let sent = kernel.is_some_and(|kernel| kernel.send_local(packet).is_ok());
-                        self.send_failures += u64::from(!sent);
-                    }
+                    let sent = kernel.is_some_and(|kernel| kernel.send_local(packet).is_ok());
+                    self.send_failures += u64::from(!sent);
                     continue;
                 }
                 Dest::Node(node) => self.addresses[usize::from(node)],
@@ -455,11 +460,10 @@ impl Node {
                     unreachable!("the host expands groups into nodes")
                 }
             };
-            let lost = match address {
-                Some(to) => self.socket.send_batch(packets, packet_len_bytes, to),
-                None => packets.len() / packet_len_bytes,
-            };
-            self.send_failures += lost as u64;
+            match address {
+                Some(to) => self.socket.queue(packet, to),
+                None => self.send_failures += 1,
+            }
         }
         self.out.clear();
     }
@@ -532,7 +536,11 @@ impl Node {
         );
         add("host_bad_packets", self.host.bad_packets());
         add("host_missed_by_kernel", self.host.missed_by_kernel());
-        add("host_send_failures", self.send_failures);
+        add(
+            "host_send_failures",
+            self.send_failures + self.socket.lost(),
+        );
+        add("host_cut_packets", self.socket.dropped());
         for partition in self.host.partitions() {
             let (sent, repeated) = partition.proposer().requests();
             add("proposer_requests", sent);
@@ -616,7 +624,7 @@ impl Node {
         self.neighbours_at = 0;
         let now = self.now();
         self.host.enter_epoch(now, &entered, &mut self.out);
-        self.flush(None);
+        self.flush();
         Ok(())
     }
 
@@ -624,7 +632,7 @@ impl Node {
     pub fn reorder_leaders(&mut self, leaders: &[Vec<u8>]) {
         let now = self.now();
         self.host.reorder_leaders(now, leaders, &mut self.out);
-        self.flush(None);
+        self.flush();
     }
 
     /// The keys that packets are authenticated with.
@@ -683,22 +691,24 @@ impl Node {
         let result = self
             .host
             .recover(now, partition, instance, noop, out, known);
-        self.flush(None);
+        self.flush();
         result
     }
 
     /// Send now what was submitted, without waiting for the next poll.
     pub fn send_submitted(&mut self) {
         if !self.out.is_empty() {
-            self.flush(None);
+            self.flush();
         }
     }
 
+    /// Handle what has arrived, and then send all that it was answered with.
     fn receive(&mut self) {
-        self.more_to_receive = false;
+        self.more_to_receive = true;
         for _ in 0..RECEIVE_BATCH {
             let Ok(Some((len_bytes, from))) = self.socket.receive(&mut self.buffer) else {
-                return;
+                self.more_to_receive = false;
+                break;
             };
             let packet = &self.buffer[..len_bytes];
             if !self.gate.admits(packet) || !self.host.admits(packet) {
@@ -708,11 +718,10 @@ impl Node {
             self.host
                 .on_packet(now, &self.buffer[..len_bytes], &mut self.out);
             if !self.out.is_empty() {
-                self.flush(Some(from));
+                self.queue(Some(from));
             }
         }
-        // Callers may be woken by edges: what is left would wake nobody.
-        self.more_to_receive = true;
+        self.socket.flush();
     }
 
     fn take_decided(&mut self) {
@@ -727,7 +736,7 @@ impl Node {
             self.decided_at = now;
         }
         if !self.out.is_empty() {
-            self.flush(None);
+            self.flush();
         }
     }
 
@@ -764,7 +773,7 @@ impl Node {
             Synced::Done => Ok(()),
         };
         self.host.release(now, &mut self.out);
-        self.flush(None);
+        self.flush();
         result
     }
 
@@ -800,7 +809,7 @@ impl Node {
             }
         }
         self.host.on_tick(now, &mut self.out);
-        self.flush(None);
+        self.flush();
     }
 }
 
@@ -856,7 +865,7 @@ impl ReplicatedLog for Node {
     fn session_refused(&mut self, ticket: Ticket) {
         let now = self.now();
         self.host.session_refused(now, ticket, &mut self.out);
-        self.flush(None);
+        self.flush();
     }
 
     fn answered(&mut self, ticket: Ticket) {

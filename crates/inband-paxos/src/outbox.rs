@@ -75,20 +75,6 @@ impl Outbox {
         self.sends.push((dest, start, self.bytes.len()));
     }
 
-    /// The packets, in order, as runs of equal destination and length: destination, length of a
-    /// packet in bytes, and at most `packets_max` packets one behind the other.
-    pub fn runs(&self, packets_max: usize) -> impl Iterator<Item = (Dest, usize, &[u8])> {
-        let mut rest = self.sends.as_slice();
-        std::iter::from_fn(move || {
-            let (dest, start, end) = *rest.first()?;
-            let same = |s: &&(Dest, usize, usize)| s.0 == dest && s.2 - s.1 == end - start;
-            let count = rest.iter().take(packets_max).take_while(same).count();
-            let last = rest[count - 1].2;
-            rest = &rest[count..];
-            Some((dest, end - start, &self.bytes[start..last]))
-        })
-    }
-
     /// The packets, in order, for whoever finishes them.
     pub fn packets_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let mut rest = self.bytes.as_mut_slice();
@@ -104,40 +90,5 @@ impl Outbox {
         self.sends
             .iter()
             .map(|(dest, start, end)| (*dest, &self.bytes[*start..*end]))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dataplane::wire::Type;
-
-    #[test]
-    fn runs_are_of_one_size_and_destination_and_bounded() {
-        let mut out = Outbox::new();
-        let header = Header::new(Type::Request, 1, 1);
-        let dests = [
-            Dest::Node(1),
-            Dest::Node(1),
-            Dest::Node(1),
-            Dest::Node(2),
-            Dest::Node(2),
-        ];
-        for (i, dest) in dests.into_iter().enumerate() {
-            out.send(dest, &header, if i == 4 { b"longer" } else { b"same" });
-        }
-        let runs: Vec<(Dest, usize, usize)> = out
-            .runs(2)
-            .map(|(dest, len, bytes)| (dest, len, bytes.len() / len))
-            .collect();
-        let expected = [
-            (Dest::Node(1), 100, 2),
-            (Dest::Node(1), 100, 1),
-            (Dest::Node(2), 100, 1),
-            (Dest::Node(2), 102, 1),
-        ];
-        assert_eq!(runs, expected);
-        let bytes: Vec<u8> = out.runs(2).flat_map(|run| run.2.to_vec()).collect();
-        assert_eq!(bytes, out.bytes);
     }
 }

@@ -224,7 +224,8 @@ impl<'a> Load<'a> {
         self.out.packets.clear();
         let due = self.client.due().unwrap_or(u64::MAX);
         let wait_ms = due.saturating_sub(boot_time_ns()) / 1_000_000 + 1;
-        wait(&[self.socket.fd()], Duration::from_millis(wait_ms));
+        let limit = Duration::from_millis(wait_ms);
+        wait(&[self.socket.fd()], self.socket.sleep_time(limit));
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         for _ in 0..PACKETS_PER_TURN {
             let Some((len_bytes, _)) = self.socket.receive(&mut buffer)? else {

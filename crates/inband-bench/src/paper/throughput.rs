@@ -86,13 +86,12 @@ pub fn measure(run: &Run, output: &mut Output) -> Result<()> {
         rows(run, paper, (single, most), [udp_per_s, udp_p99_us], output)?;
         // libpaxos has no store, so it stands only beside the no-op.
         if app == App::NoOp {
-            libpaxos::rows(
-                "paper",
-                run.peer.as_ref(),
-                run.duration,
-                &run.machine,
-                output,
-            )?;
+            let Some(peer) = &run.peer else {
+                libpaxos::left_out(output);
+                continue;
+            };
+            let rounds = (run.rounds, run.duration);
+            libpaxos::rows("paper", Some(peer), rounds, &run.machine, output)?;
         }
     }
     Ok(())

@@ -158,7 +158,10 @@ impl Port {
             }
             let due = turn(self, Turn::Tick)?;
             let left = Duration::from_nanos(due.saturating_sub(self.now()));
-            wait(&[self.socket.fd()], left.min(STOP_POLL));
+            wait(
+                &[self.socket.fd()],
+                self.socket.sleep_time(left.min(STOP_POLL)),
+            );
             for _ in 0..PACKETS_OF_A_TURN {
                 let Some((len_bytes, from)) = self.socket.receive(&mut buffer)? else {
                     break;
