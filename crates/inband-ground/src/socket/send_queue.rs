@@ -220,8 +220,11 @@ impl SendQueue {
             match how.send(&self.messages[at..at + count], &self.ordered) {
                 Ok(sent) => at += sent,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if first.is_joined() && cannot_cut(&error) => {
-                    how.cuts.set(false);
+                Err(error) if first.is_joined() => {
+                    if cannot_cut(&error) {
+                        how.cuts.set(false);
+                    }
+                    // One of them may still leave.
                     self.part_messages(at);
                 }
                 Err(_) => {
@@ -271,7 +274,7 @@ impl SendQueue {
     }
 }
 
-/// No such option, or an interface that cannot.
+/// No such option, or an interface that cannot: it is not tried again.
 fn cannot_cut(error: &io::Error) -> bool {
     let never = [libc::EINVAL, libc::EIO, libc::ENOPROTOOPT, libc::EOPNOTSUPP];
     error.raw_os_error().is_some_and(|e| never.contains(&e))
