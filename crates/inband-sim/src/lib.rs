@@ -19,6 +19,7 @@ mod linearizable;
 pub mod links;
 mod listed;
 pub mod memory;
+pub mod netpaxos;
 mod panics;
 pub mod paxos;
 mod queue;
@@ -52,4 +53,5 @@ pub const SYSTEMS: &[command::Entry] = &[
     command::Entry::of::<sequencer::Sequencer>(),
     command::Entry::of::<memory::Memory>(),
     command::Entry::of::<zab::Zab>(),
+    command::Entry::of::<netpaxos::NetPaxos>(),
 ];

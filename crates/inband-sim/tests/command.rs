@@ -60,7 +60,10 @@ fn what_cannot_be_printed_on_a_full_disk_is_a_failure() {
 #[test]
 fn two_processes_play_a_seed_alike() {
     let systems = said(&["--list"]);
-    assert_eq!(systems, "paxos\nflair\nfalcon\nsequencer\nmemory\nbox\n");
+    assert_eq!(
+        systems,
+        "paxos\nflair\nfalcon\nsequencer\nmemory\nbox\nnetpaxos\n"
+    );
     for system in systems.lines() {
         let trace = |seed| said(&[system, "--seed", seed, "--trace", "--last", "100000"]);
         let first = trace("7");

@@ -6,7 +6,7 @@ use std::path::Path;
 type Objects = &'static [(&'static str, &'static [u8])];
 
 /// The folders of `dataplane/`, and their programs.
-const FOLDERS: [(&str, Objects); 7] = [
+const FOLDERS: [(&str, Objects); 8] = [
     ("ground/xdp", inband_ground::objects::ALL),
     ("paxos", inband_paxos::dataplane::objects::ALL),
     ("flair", inband_flair::dataplane::objects::ALL),
@@ -14,6 +14,7 @@ const FOLDERS: [(&str, Objects); 7] = [
     ("sequencer", inband_sequencer::objects::ALL),
     ("memory", inband_memory::objects::ALL),
     ("box", inband_box::objects::ALL),
+    ("netpaxos", inband_netpaxos::objects::ALL),
 ];
 
 /// A program of the ground or of any system, the first of this name.
@@ -29,7 +30,7 @@ const NOT_LOADED_WITH: [&str; 3] = ["IB_RACE_", "IB_MUTANT_", "IB_GIVEN_"];
 
 /// Every program that a host may load: folder and name. Where tests of other kernels run there are no folders to walk, so
 /// they are listed; `tests/verifier.rs` holds the list to the folders.
-pub const LOADED: [(&str, &str); 20] = [
+pub const LOADED: [(&str, &str); 23] = [
     ("box", "box"),
     ("box", "copies"),
     ("falcon", "falcon"),
@@ -41,6 +42,9 @@ pub const LOADED: [(&str, &str); 20] = [
     ("memory", "copies"),
     ("memory", "server"),
     ("memory", "switch"),
+    ("netpaxos", "copies"),
+    ("netpaxos", "minion"),
+    ("netpaxos", "serializer"),
     ("paxos", "acceptor"),
     ("paxos", "acceptor_alone"),
     ("paxos", "copies"),

@@ -20,6 +20,7 @@ mod c {
     pub use inband_falcon::dataplane::c::*;
     pub use inband_flair::dataplane::c::*;
     pub use inband_memory::c::*;
+    pub use inband_netpaxos::c::*;
     pub use inband_paxos::dataplane::c::*;
     pub use inband_sequencer::c::*;
 }
@@ -202,6 +203,7 @@ fn settings(folder: &str, mode: Mode) -> [Vec<u8>; 2] {
     let partitions_max = match folder {
         "flair" => c::IB_FLAIR_SETS_MAX,
         "falcon" => c::IB_FALCON_SETS_MAX,
+        "netpaxos" => c::IB_NETPAXOS_LOGS,
         _ => c::IB_PARTITIONS_MAX,
     };
     let mut falcon = FalconConfig::of(mode.policy);
@@ -244,6 +246,7 @@ fn settings(folder: &str, mode: Mode) -> [Vec<u8>; 2] {
             reserved: 0,
         }),
         "sequencer" => bytes_of(&c::ib_sequencer_settings { incarnation }),
+        "netpaxos" => bytes_of(&c::ib_netpaxos_settings { incarnation }),
         "memory" => bytes_of(&memory_settings(mode.size)),
         "box" => bytes_of(&box_settings(mode.size)),
         _ => bytes_of(&c::ib_paxos_settings {

@@ -1,0 +1,5 @@
+//! Builds `dataplane/netpaxos`.
+
+fn main() {
+    inband_ground_build::Folder::new("netpaxos").build();
+}

@@ -1,0 +1,671 @@
+//! A learner, sans-I/O: a queue of numbered requests a minion, votes counted as storages confirm them, recovery where they
+//! disagree, and the log (docs/netpaxos.md).
+
+mod queue;
+mod recovery;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use inband_host::session::{Origin, SessionTable, ValueKind, Verdict};
+use serde::{Deserialize, Serialize};
+
+use crate::control::Control;
+use crate::quorum::{Generations, Sizes};
+use crate::request::{Identity, Request, Value};
+use crate::wire::{emit, flag, node, Header, Type};
+
+use queue::Queue;
+use recovery::Recovery;
+
+const MS: u64 = 1_000_000;
+/// How long an instance may stay undecided before others are asked, in nanoseconds; the same time later it is recovered.
+pub const RECOVER_AFTER_NS: u64 = 3 * MS;
+/// How often storages are asked how far they are.
+pub const ASK_EVERY_NS: u64 = 50 * MS;
+/// How often a learner says how far it is.
+pub const REPORT_EVERY_NS: u64 = 20 * MS;
+/// Instances above the delivered ones that are counted.
+pub const WINDOW: u64 = 1 << 16;
+/// Instances that are asked for or recovered at a time.
+const AT_ONCE: usize = 64;
+/// Requests that are remembered with the instance that decided them.
+const RECENT_MAX: usize = 4096;
+/// Between two corrections of one minion's numbers.
+const ALIGN_EVERY_NS: u64 = MS;
+
+/// Which learner.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// Its number, from 1.
+    pub number: u8,
+    /// Of the cluster.
+    pub sizes: Sizes,
+    /// Higher at every start: rounds of recovery must not be used twice.
+    pub incarnation: u32,
+}
+
+/// To whom a packet goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum To {
+    /// All storage servers.
+    Storages,
+    /// All other learners.
+    Learners,
+    /// A node by its id.
+    Node(u8),
+    /// A proposer, by its `reply_to`.
+    Proposer(u64),
+}
+
+/// What became of an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivered {
+    /// Which.
+    pub instance: u64,
+    /// What it decided.
+    pub value: Value,
+    /// Is it to be applied? Otherwise it fills a hole, opens a session or repeats what was applied.
+    pub applies: bool,
+}
+
+/// What it wants.
+#[derive(Debug, Default)]
+pub struct Out {
+    /// Instances in order, each once. To be made durable before what follows leaves, if it is to be durable.
+    pub delivered: Vec<Delivered>,
+    /// To be signed and sent.
+    pub packets: Vec<(To, Vec<u8>)>,
+    /// Decided in fast mode: instance and request. For tests.
+    pub fast: Vec<(u64, Arc<Request>)>,
+}
+
+/// Its counters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Instances decided by a fast quorum.
+    pub fast: u64,
+    /// Instances that it recovered.
+    pub recovered: u64,
+    /// Instances that others told it of.
+    pub told: u64,
+    /// Instances whose votes differ so that no fast quorum is possible.
+    pub conflicts: u64,
+    /// Rounds of recovery that it began.
+    pub rounds: u64,
+    /// Holes that were filled.
+    pub noops: u64,
+    /// Requests that were decided before.
+    pub duplicates: u64,
+    /// Corrections that it sent to storages.
+    pub aligned: u64,
+}
+
+#[derive(Debug, Default)]
+struct Instance {
+    /// By minion: generation of the storage, and for what it voted.
+    fast: BTreeMap<u8, (u16, Arc<Request>)>,
+    decided: Option<Value>,
+    since: u64,
+    asked: bool,
+    in_conflict: bool,
+    recovery: Option<Recovery>,
+}
+
+/// See the module.
+pub struct Learner {
+    config: Config,
+    known: Generations,
+    queues: BTreeMap<u8, Queue>,
+    instances: BTreeMap<u64, Instance>,
+    /// Instances from 1.
+    log: Vec<Value>,
+    sessions: SessionTable,
+    /// The highest instance that may be in use.
+    highest: u64,
+    /// Of its rounds.
+    counter: u64,
+    recent: BTreeMap<Identity, u64>,
+    recent_order: VecDeque<Identity>,
+    /// Votes for requests that were not decided there.
+    elsewhere: BTreeMap<Identity, Vec<u8>>,
+    aligned_at: BTreeMap<u8, u64>,
+    ask_at: u64,
+    report_at: u64,
+    reported: u64,
+    counts: Counts,
+}
+
+impl Learner {
+    /// A learner that has delivered nothing.
+    pub fn new(config: Config) -> Learner {
+        let minions = 1..=config.sizes.minions();
+        Learner {
+            config,
+            known: Generations::default(),
+            queues: minions.map(|minion| (minion, Queue::default())).collect(),
+            instances: BTreeMap::new(),
+            log: Vec::new(),
+            sessions: SessionTable::new(),
+            highest: 0,
+            counter: 0,
+            recent: BTreeMap::new(),
+            recent_order: VecDeque::new(),
+            elsewhere: BTreeMap::new(),
+            aligned_at: BTreeMap::new(),
+            ask_at: 0,
+            report_at: 0,
+            reported: u64::MAX,
+            counts: Counts::default(),
+        }
+    }
+
+    /// A learner that has delivered these, from instance 1.
+    pub fn restored(config: Config, log: Vec<Value>) -> Learner {
+        let mut learner = Learner::new(config);
+        // Proposers were answered, or ask again.
+        let mut nobody = Out::default();
+        for value in log {
+            let instance = learner.position() + 1;
+            learner.log.push(value.clone());
+            learner.admit(instance, &value, &mut nobody);
+            if let Some(request) = value {
+                learner.remember(instance, request.identity());
+            }
+            nobody.packets.clear();
+        }
+        learner.highest = learner.position();
+        learner
+    }
+
+    /// Instances that it has delivered.
+    pub fn position(&self) -> u64 {
+        self.log.len() as u64
+    }
+
+    /// The highest instance that may be in use.
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// What an instance decided, of those delivered.
+    pub fn decided(&self, instance: u64) -> Option<&Value> {
+        self.log
+            .get(usize::try_from(instance.checked_sub(1)?).ok()?)
+    }
+
+    /// Its counters.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Open sessions.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    fn send(&self, to: To, control: &Control, out: &mut Out) {
+        let own = node::learner(self.config.number);
+        out.packets.push((to, control.packet(own)));
+    }
+
+    /// Is it one to count votes in?
+    fn counts_in(&self, instance: u64) -> bool {
+        instance > self.position() && instance <= self.position() + WINDOW
+    }
+
+    fn at(&mut self, now: u64, instance: u64) -> &mut Instance {
+        self.see(instance);
+        self.instances.entry(instance).or_insert_with(|| Instance {
+            since: now,
+            ..Instance::default()
+        })
+    }
+
+    fn see(&mut self, instance: u64) {
+        self.highest = self.highest.max(instance);
+    }
+
+    /// A minion has numbered a request.
+    pub fn on_numbered(
+        &mut self,
+        now: u64,
+        minion: u8,
+        (incarnation, number): (u64, u64),
+        request: Request,
+        out: &mut Out,
+    ) {
+        self.on_number(now, minion, (incarnation, number), Arc::new(request), out);
+    }
+
+    fn on_number(
+        &mut self,
+        now: u64,
+        minion: u8,
+        (incarnation, number): (u64, u64),
+        request: Arc<Request>,
+        out: &mut Out,
+    ) {
+        let Some(queue) = self.queues.get_mut(&minion) else {
+            return;
+        };
+        if !queue.enter(incarnation) {
+            return;
+        }
+        let stored = queue.put(number, Arc::clone(&request));
+        if let Some((instance, generation)) = stored {
+            self.vote(now, minion, generation, instance, request, out);
+        }
+    }
+
+    /// A storage confirms numbers: only now are they votes.
+    fn on_stored(&mut self, now: u64, minion: u8, stored: Stored, out: &mut Out) {
+        self.learn_generations(&stored.generations);
+        let generation = stored.generations.of(minion);
+        if generation < self.known.of(minion) {
+            return;
+        }
+        let Some(queue) = self.queues.get_mut(&minion) else {
+            return;
+        };
+        if !queue.enter(stored.incarnation) {
+            return;
+        }
+        for bit in (0..u64::BITS).filter(|bit| stored.mask >> bit & 1 == 1) {
+            let number = stored.first.wrapping_add(bit.into());
+            let instance = stored.base.wrapping_add(number);
+            self.see(instance);
+            if !self.counts_in(instance) && instance > self.position() {
+                continue;
+            }
+            let queue = self.queues.get_mut(&minion).expect("as above");
+            let request = queue.confirm(number, (instance, generation));
+            if let Some(request) = request {
+                self.vote(now, minion, generation, instance, request, out);
+            }
+        }
+    }
+
+    fn learn_generations(&mut self, generations: &Generations) {
+        if !self.known.merge(generations) {
+            return;
+        }
+        // What a storage did in an earlier generation it may do otherwise now.
+        let known = self.known;
+        for instance in self.instances.values_mut() {
+            instance
+                .fast
+                .retain(|minion, (generation, _)| *generation == known.of(*minion));
+            if let Some(recovery) = &mut instance.recovery {
+                recovery.retain(&known);
+            }
+        }
+    }
+
+    fn vote(
+        &mut self,
+        now: u64,
+        minion: u8,
+        generation: u16,
+        instance: u64,
+        request: Arc<Request>,
+        out: &mut Out,
+    ) {
+        if instance <= self.position() {
+            return self.compare(now, minion, instance, &request, out);
+        }
+        if !self.counts_in(instance) || generation != self.known.of(minion) {
+            return;
+        }
+        let sizes = self.config.sizes;
+        let at = self.at(now, instance);
+        if at.decided.is_some() {
+            return self.compare(now, minion, instance, &request, out);
+        }
+        at.fast.insert(minion, (generation, Arc::clone(&request)));
+        let votes = |of: &Arc<Request>| at.fast.values().filter(|(_, r)| r == of).count();
+        if votes(&request) >= sizes.quorum() {
+            self.counts.fast += 1;
+            out.fast.push((instance, Arc::clone(&request)));
+            return self.decide(now, instance, Some(request), out);
+        }
+        let most = at.fast.values().map(|(_, of)| votes(of)).max().unwrap_or(0);
+        let outstanding = usize::from(sizes.minions()) - at.fast.len();
+        if most + outstanding < sizes.quorum() && !at.in_conflict {
+            at.in_conflict = true;
+            self.counts.conflicts += 1;
+        }
+    }
+
+    /// An instance is decided. Whatever is found out later is the same, or quorums do not meet.
+    fn decide(&mut self, now: u64, instance: u64, value: Value, out: &mut Out) {
+        if !self.counts_in(instance) {
+            return;
+        }
+        let at = self.at(now, instance);
+        if at.decided.is_some() {
+            return;
+        }
+        at.decided = Some(value.clone());
+        at.recovery = None;
+        let votes = std::mem::take(&mut at.fast);
+        if let Some(request) = value {
+            self.remember(instance, request.identity());
+            for minion in self
+                .elsewhere
+                .remove(&request.identity())
+                .unwrap_or_default()
+            {
+                self.align(now, minion, instance, request.identity(), out);
+            }
+        }
+        for (minion, (_, request)) in votes {
+            self.compare(now, minion, instance, &request, out);
+        }
+        self.deliver(out);
+    }
+
+    fn remember(&mut self, instance: u64, identity: Identity) {
+        self.recent.insert(identity, instance);
+        self.recent_order.push_back(identity);
+        if self.recent_order.len() > RECENT_MAX {
+            let oldest = self.recent_order.pop_front().expect("there are many");
+            self.recent.remove(&oldest);
+        }
+        while self.elsewhere.len() > RECENT_MAX {
+            self.elsewhere.pop_first();
+        }
+    }
+
+    /// A minion's storage voted in an instance that is decided. If it voted for something else, its numbers are not where
+    /// the others' are.
+    fn compare(
+        &mut self,
+        now: u64,
+        minion: u8,
+        instance: u64,
+        request: &Arc<Request>,
+        out: &mut Out,
+    ) {
+        let pending = self.instances.get(&instance);
+        let decided = pending.and_then(|at| at.decided.as_ref());
+        let decided = decided.or_else(|| self.decided(instance));
+        if decided.is_none_or(|value| value.as_ref() == Some(request)) {
+            return;
+        }
+        match self.recent.get(&request.identity()) {
+            Some(elsewhere) => self.align(now, minion, *elsewhere, request.identity(), out),
+            None => self
+                .elsewhere
+                .entry(request.identity())
+                .or_default()
+                .push(minion),
+        }
+    }
+
+    fn align(&mut self, now: u64, minion: u8, instance: u64, request: Identity, out: &mut Out) {
+        let last = self.aligned_at.get(&minion);
+        if last.is_some_and(|at| now < at + ALIGN_EVERY_NS) {
+            return;
+        }
+        self.aligned_at.insert(minion, now);
+        self.counts.aligned += 1;
+        let align = Control::Align { instance, request };
+        self.send(To::Node(node::storage(minion)), &align, out);
+    }
+
+    fn deliver(&mut self, out: &mut Out) {
+        while let Some(next) = self.instances.get(&(self.position() + 1)) {
+            let Some(value) = next.decided.clone() else {
+                return;
+            };
+            let instance = self.position() + 1;
+            self.instances.remove(&instance);
+            self.log.push(value.clone());
+            let verdict = self.admit(instance, &value, out);
+            let applies = verdict == Verdict::Apply;
+            out.delivered.push(Delivered {
+                instance,
+                value,
+                applies,
+            });
+        }
+    }
+
+    fn admit(&mut self, instance: u64, value: &Value, out: &mut Out) -> Verdict {
+        let Some(request) = value else {
+            self.counts.noops += 1;
+            return Verdict::Nothing;
+        };
+        let origin = Origin {
+            client_id: request.client,
+            client_seq: request.number,
+            client_low: request.low,
+            kind: if request.opens {
+                ValueKind::OpenSession
+            } else {
+                ValueKind::Command
+            },
+        };
+        let verdict = self.sessions.admit(instance, &origin);
+        self.counts.duplicates += u64::from(verdict == Verdict::Duplicate);
+        let reply = Header {
+            node: node::learner(self.config.number).into(),
+            flags: if verdict == Verdict::Refused {
+                flag::REFUSED
+            } else {
+                0
+            },
+            client: request.client,
+            request: request.number,
+            instance,
+            ..Header::of(Type::Reply)
+        };
+        out.packets
+            .push((To::Proposer(request.reply_to), emit(&reply, &[])));
+        verdict
+    }
+
+    /// A message of another process has come.
+    pub fn on_control(&mut self, now: u64, from: u8, control: Control, out: &mut Out) {
+        let minions = self.config.sizes.minions();
+        let minion = node::as_storage(from, minions);
+        match (control, minion) {
+            (
+                Control::Stored {
+                    incarnation,
+                    base,
+                    first,
+                    mask,
+                    generations,
+                },
+                Some(minion),
+            ) => {
+                let stored = Stored {
+                    incarnation,
+                    base,
+                    first,
+                    mask,
+                    generations,
+                };
+                self.on_stored(now, minion, stored, out);
+            }
+            (
+                Control::Number {
+                    incarnation,
+                    number,
+                    request,
+                },
+                Some(minion),
+            ) => self.on_number(now, minion, (incarnation, number), request, out),
+            (
+                Control::Promise {
+                    instance,
+                    round,
+                    vote,
+                    generations,
+                },
+                Some(minion),
+            ) => {
+                self.learn_generations(&generations);
+                self.on_promise(
+                    now,
+                    minion,
+                    generations.of(minion),
+                    instance,
+                    round,
+                    vote,
+                    out,
+                );
+            }
+            (
+                Control::Accepted {
+                    instance,
+                    round,
+                    generations,
+                },
+                Some(minion),
+            ) => {
+                self.learn_generations(&generations);
+                self.on_accepted(now, minion, generations.of(minion), instance, round, out);
+            }
+            (
+                Control::Refused {
+                    instance,
+                    round,
+                    promised,
+                },
+                Some(_),
+            ) => self.on_refused(now, instance, round, promised),
+            (
+                Control::Position {
+                    highest,
+                    generations,
+                },
+                Some(_),
+            ) => {
+                self.learn_generations(&generations);
+                self.see(highest);
+            }
+            (Control::Decided { instance, value }, _) => {
+                self.see(instance);
+                let before = self.position();
+                let at = self.instances.get(&instance);
+                let is_open = at.is_none_or(|at| at.decided.is_none());
+                self.counts.told += u64::from(instance > before && is_open);
+                self.decide(now, instance, value, out);
+            }
+            (Control::Learn { instance }, _) => {
+                let pending = self.instances.get(&instance);
+                let decided = pending.and_then(|at| at.decided.as_ref());
+                if let Some(value) = decided.or_else(|| self.decided(instance)).cloned() {
+                    let decided = Control::Decided { instance, value };
+                    self.send(To::Node(from), &decided, out);
+                } else if minion.is_some() {
+                    // A storage that has lost its memory: it must be decided.
+                    self.see(instance);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// When [`Learner::tick`] is due.
+    pub fn due(&self) -> u64 {
+        let mut due = self.ask_at;
+        if self.reported != self.position() {
+            due = due.min(self.report_at);
+        }
+        for at in self.undecided().take(AT_ONCE) {
+            let at = at.map_or(0, |at| match &at.recovery {
+                Some(recovery) => recovery.again_at(),
+                None if at.asked || at.in_conflict => self.recover_at(at),
+                None => at.since + RECOVER_AFTER_NS,
+            });
+            due = due.min(at);
+        }
+        due
+    }
+
+    /// Undecided instances up to the highest, lowest first; `None`: nothing is known of it.
+    fn undecided(&self) -> impl Iterator<Item = Option<&Instance>> {
+        let last = self.highest.min(self.position() + WINDOW);
+        let all = self.position() + 1..=last;
+        all.map(|instance| self.instances.get(&instance))
+            .filter(|at| at.is_none_or(|at| at.decided.is_none()))
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: u64, out: &mut Out) {
+        if now >= self.ask_at {
+            self.ask_at = now + ASK_EVERY_NS;
+            self.send(To::Storages, &Control::Ask, out);
+            self.reported = u64::MAX;
+        }
+        if self.reported != self.position() && now >= self.report_at {
+            self.report_at = now + REPORT_EVERY_NS;
+            self.reported = self.position();
+            let delivered = Control::Delivered {
+                incarnation: self.config.incarnation.into(),
+                position: self.position(),
+            };
+            self.send(To::Storages, &delivered, out);
+        }
+        let last = self.highest.min(self.position() + WINDOW);
+        let open: Vec<u64> = (self.position() + 1..=last)
+            .filter(|i| self.instances.get(i).is_none_or(|at| at.decided.is_none()))
+            .take(AT_ONCE)
+            .collect();
+        for instance in open {
+            self.press(now, instance, out);
+        }
+    }
+
+    /// When an instance is to be recovered. Learners begin one after the other, so that their rounds do not meet.
+    fn recover_at(&self, at: &Instance) -> u64 {
+        let others = u64::from(self.config.number - 1);
+        let first = if at.in_conflict { 0 } else { 2 };
+        at.since + RECOVER_AFTER_NS * (first + others)
+    }
+
+    /// Ask others for an instance that stays undecided, then recover it.
+    fn press(&mut self, now: u64, instance: u64, out: &mut Out) {
+        let at = self.at(now, instance);
+        let is_late = now >= at.since + RECOVER_AFTER_NS;
+        if at.recovery.is_some() {
+            return self.repeat(now, instance, out);
+        }
+        if now >= self.recover_at(&self.instances[&instance]) {
+            return self.recover(now, instance, out);
+        }
+        if is_late && !self.at(now, instance).asked {
+            self.at(now, instance).asked = true;
+            self.send(To::Learners, &Control::Learn { instance }, out);
+            for (minion, incarnation, number) in self.unknown_numbers(instance) {
+                let fetch = Control::Fetch {
+                    incarnation,
+                    number,
+                };
+                self.send(To::Node(node::storage(minion)), &fetch, out);
+            }
+        }
+    }
+
+    /// Numbers that are confirmed for an instance, and whose request has not come.
+    fn unknown_numbers(&self, instance: u64) -> Vec<(u8, u64, u64)> {
+        let unknown = self.queues.iter().filter_map(|(minion, queue)| {
+            let number = queue.unknown_of(instance)?;
+            Some((*minion, queue.incarnation(), number))
+        });
+        unknown.collect()
+    }
+}
+
+/// See [`Control::Stored`].
+struct Stored {
+    incarnation: u64,
+    base: u64,
+    first: u64,
+    mask: u64,
+    generations: Generations,
+}

@@ -1,0 +1,196 @@
+//! Recovery mode: classic Paxos over the minions' storage servers, in one instance.
+
+use std::collections::BTreeMap;
+
+use super::{Learner, Out, To};
+use crate::control::Control;
+use crate::quorum::{choose, Generations, Vote};
+use crate::request::Value;
+use crate::wire::node;
+
+const MS: u64 = 1_000_000;
+/// How long it waits for answers before it asks again.
+const REPEAT_NS: u64 = 4 * MS;
+/// After another learner's round was higher, wait for its end; more at every further attempt.
+const YIELD_NS: u64 = 5 * MS;
+const YIELDS_MAX: u64 = 16;
+
+const COUNTER_SHIFT: u32 = 40;
+const INCARNATION_SHIFT: u32 = 8;
+const COUNTER_MAX: u64 = (1 << (u64::BITS - COUNTER_SHIFT)) - 1;
+
+#[derive(Debug)]
+pub(super) struct Recovery {
+    round: u64,
+    phase: Phase,
+    again_at: u64,
+    yields: u64,
+    /// Another's round was higher: the next one begins at `again_at`.
+    is_refused: bool,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// By minion: generation and vote.
+    Prepare(BTreeMap<u8, (u16, Vote)>),
+    Accept(Value, BTreeMap<u8, u16>),
+}
+
+impl Recovery {
+    pub fn again_at(&self) -> u64 {
+        self.again_at
+    }
+
+    /// Forget what storages did in earlier generations.
+    pub fn retain(&mut self, known: &Generations) {
+        match &mut self.phase {
+            Phase::Prepare(promises) => {
+                promises.retain(|minion, (generation, _)| *generation == known.of(*minion));
+            }
+            Phase::Accept(_, accepted) => {
+                accepted.retain(|minion, generation| *generation == known.of(*minion));
+            }
+        }
+    }
+}
+
+impl Learner {
+    /// counter | incarnation | node: no round is made twice.
+    fn next_round(&mut self) -> u64 {
+        self.counter = (self.counter + 1).min(COUNTER_MAX);
+        self.counts.rounds += 1;
+        self.counter << COUNTER_SHIFT
+            | u64::from(self.config.incarnation) << INCARNATION_SHIFT
+            | u64::from(node::learner(self.config.number))
+    }
+
+    pub(super) fn recover(&mut self, now: u64, instance: u64, out: &mut Out) {
+        let round = self.next_round();
+        let yields = match &self.at(now, instance).recovery {
+            Some(recovery) => recovery.yields,
+            None => 0,
+        };
+        self.at(now, instance).recovery = Some(Recovery {
+            round,
+            phase: Phase::Prepare(BTreeMap::new()),
+            again_at: now + REPEAT_NS,
+            yields,
+            is_refused: false,
+        });
+        self.send(To::Storages, &Control::Prepare { instance, round }, out);
+    }
+
+    /// The answers take long.
+    pub(super) fn repeat(&mut self, now: u64, instance: u64, out: &mut Out) {
+        let Some(recovery) = &mut self.at(now, instance).recovery else {
+            return;
+        };
+        if now < recovery.again_at {
+            return;
+        }
+        if recovery.is_refused {
+            return self.recover(now, instance, out);
+        }
+        recovery.again_at = now + REPEAT_NS;
+        let round = recovery.round;
+        let again = match &recovery.phase {
+            Phase::Prepare(_) => Control::Prepare { instance, round },
+            Phase::Accept(value, _) => Control::Accept {
+                instance,
+                round,
+                value: value.clone(),
+            },
+        };
+        self.send(To::Storages, &again, out);
+        self.send(To::Learners, &Control::Learn { instance }, out);
+    }
+
+    fn recovery_of(&mut self, instance: u64, round: u64) -> Option<&mut Recovery> {
+        let recovery = self.instances.get_mut(&instance)?.recovery.as_mut()?;
+        (recovery.round == round).then_some(recovery)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn on_promise(
+        &mut self,
+        now: u64,
+        minion: u8,
+        generation: u16,
+        instance: u64,
+        round: u64,
+        vote: Vote,
+        out: &mut Out,
+    ) {
+        let sizes = self.config.sizes;
+        if generation != self.known.of(minion) {
+            return;
+        }
+        let Some(recovery) = self.recovery_of(instance, round) else {
+            return;
+        };
+        let Phase::Prepare(promises) = &mut recovery.phase else {
+            return;
+        };
+        promises.insert(minion, (generation, vote));
+        if promises.len() < sizes.quorum() {
+            return;
+        }
+        let votes: Vec<&Vote> = promises.values().map(|(_, vote)| vote).collect();
+        let value = choose(sizes, &votes);
+        recovery.phase = Phase::Accept(value.clone(), BTreeMap::new());
+        recovery.again_at = now + REPEAT_NS;
+        let accept = Control::Accept {
+            instance,
+            round,
+            value,
+        };
+        self.send(To::Storages, &accept, out);
+    }
+
+    pub(super) fn on_accepted(
+        &mut self,
+        now: u64,
+        minion: u8,
+        generation: u16,
+        instance: u64,
+        round: u64,
+        out: &mut Out,
+    ) {
+        let sizes = self.config.sizes;
+        if generation != self.known.of(minion) {
+            return;
+        }
+        let Some(recovery) = self.recovery_of(instance, round) else {
+            return;
+        };
+        let Phase::Accept(value, accepted) = &mut recovery.phase else {
+            return;
+        };
+        accepted.insert(minion, generation);
+        if accepted.len() < sizes.quorum() {
+            return;
+        }
+        let value = value.clone();
+        self.counts.recovered += 1;
+        let decided = Control::Decided {
+            instance,
+            value: value.clone(),
+        };
+        self.send(To::Learners, &decided, out);
+        self.send(To::Storages, &decided, out);
+        self.decide(now, instance, value, out);
+    }
+
+    pub(super) fn on_refused(&mut self, now: u64, instance: u64, round: u64, promised: u64) {
+        let number = u64::from(self.config.number);
+        self.counter = self.counter.max(promised >> COUNTER_SHIFT);
+        if let Some(recovery) = self.recovery_of(instance, round) {
+            if recovery.is_refused {
+                return;
+            }
+            recovery.is_refused = true;
+            recovery.yields = (recovery.yields + number).min(YIELDS_MAX);
+            recovery.again_at = now + YIELD_NS * recovery.yields;
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What is decided.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::wire::{emit, flag, Header, Type};
+
+/// A request. Two requests are the same if everything in them is: a proposer that sends one again changes nothing, and two
+/// with equal bytes have different numbers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Request {
+    /// The session, or if it opens one, a number drawn at random.
+    pub client: u64,
+    /// Its number within the session, from 1.
+    pub number: u64,
+    /// All requests of the session below this number are answered.
+    pub low: u64,
+    /// It opens a session.
+    pub opens: bool,
+    /// Where the proposer is.
+    pub reply_to: u64,
+    /// The bytes.
+    #[serde(with = "serde_bytes")]
+    pub value: Vec<u8>,
+}
+
+/// What an instance decides; `None` fills a hole.
+pub type Value = Option<Arc<Request>>;
+
+/// Who sent a request, and its number.
+pub type Identity = (u64, u64);
+
+impl Request {
+    /// The request in a packet.
+    pub fn of(header: &Header, value: &[u8]) -> Request {
+        Request {
+            client: header.client,
+            number: header.request,
+            low: header.low,
+            opens: header.has(flag::OPENS),
+            reply_to: header.reply_to,
+            value: value.to_vec(),
+        }
+    }
+
+    /// Who sent it, and its number.
+    pub fn identity(&self) -> Identity {
+        (self.client, self.number)
+    }
+
+    /// The packet that asks for it, to be signed.
+    pub fn packet(&self) -> Vec<u8> {
+        let header = Header {
+            flags: if self.opens { flag::OPENS } else { 0 },
+            client: self.client,
+            request: self.number,
+            low: self.low,
+            reply_to: self.reply_to,
+            ..Header::of(Type::Request)
+        };
+        emit(&header, &self.value)
+    }
+}

@@ -1,0 +1,862 @@
+//! A minion's storage server, sans-I/O: an acceptor of Fast Paxos whose votes in the fast round follow its minion's numbers
+//! (docs/netpaxos.md). What it puts into [`Out::records`] must be durable before [`Out::packets`] leave.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::Control;
+use crate::quorum::{Generations, Sizes, Vote};
+use crate::request::{Identity, Request, Value};
+use crate::wire::node;
+
+/// Instances above the floor that it votes in.
+pub const WINDOW: u64 = 1 << 16;
+/// Numbers below the highest one that may still come.
+pub const GAPS_MAX: usize = 1024;
+/// How long it waits for answers before it asks again, in nanoseconds.
+pub const RETRY_NS: u64 = 10_000_000;
+/// Instances that a storage without memory asks for at a time.
+const LEARNED_AT_ONCE: usize = 64;
+/// Numbers of one [`Control::Stored`].
+const MASK_BITS: u64 = 64;
+
+/// Which storage server.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// Its minion, from 1.
+    pub minion: u8,
+    /// Of the cluster.
+    pub sizes: Sizes,
+    /// Learners of the cluster.
+    pub learners: u8,
+}
+
+/// What must survive, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Record {
+    /// A vote in the fast round.
+    Fast {
+        /// Where.
+        instance: u64,
+        /// The minion's.
+        incarnation: u64,
+        /// The minion's; 0 in a snapshot: no longer of use.
+        number: u64,
+        /// For what.
+        request: Arc<Request>,
+    },
+    /// A promise to vote in no lower round.
+    Promised {
+        /// Where.
+        instance: u64,
+        /// The round.
+        round: u64,
+    },
+    /// A vote in a round of recovery, which is promised with it.
+    Classic {
+        /// Where.
+        instance: u64,
+        /// The round.
+        round: u64,
+        /// For what.
+        value: Value,
+    },
+    /// A decision that it was told, in an instance in which it must be silent.
+    Decided {
+        /// Where.
+        instance: u64,
+        /// What.
+        value: Value,
+    },
+    /// It has begun without memory, and has not fenced the others yet.
+    Lost,
+    /// It has, and has no memory of instances up to `silent`.
+    Serves {
+        /// The last such instance; 0: there is none.
+        silent: u64,
+        /// All up to here is decided and forgotten.
+        floor: u64,
+    },
+    /// What it knows, its own among them.
+    Generations(Generations),
+    /// How its minion's numbers lie, in a [`Storage::snapshot`].
+    Numbers {
+        /// The minion's.
+        incarnation: u64,
+        /// The highest number that came.
+        top: u64,
+        /// Of the instances.
+        base: u64,
+        /// The highest instance of a fast vote.
+        voted: u64,
+    },
+    /// All up to here is decided and forgotten.
+    Floor(u64),
+}
+
+/// To whom a packet goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum To {
+    /// All learners.
+    Learners,
+    /// All other storage servers.
+    Storages,
+    /// A node by its id.
+    Node(u8),
+}
+
+/// What it wants.
+#[derive(Debug, Default)]
+pub struct Out {
+    /// To be made durable first.
+    pub records: Vec<Record>,
+    /// To be signed and sent then.
+    pub packets: Vec<(To, Vec<u8>)>,
+}
+
+/// Its counters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Votes in the fast round.
+    pub fast: u64,
+    /// Numbers that came too late, or for an instance that is closed.
+    pub refused: u64,
+    /// Numbers that were missing when a higher one came.
+    pub gaps: u64,
+    /// Votes in rounds of recovery.
+    pub classic: u64,
+    /// Times that it has moved its numbers to where the others vote.
+    pub aligned: u64,
+    /// Requests that found no instance in the window.
+    pub window_full: u64,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    promised: u64,
+    vote: Vote,
+}
+
+impl Slot {
+    fn is_open(&self) -> bool {
+        self.promised == 0 && self.vote == Vote::None
+    }
+}
+
+/// A storage server that has lost its memory fences the others before it serves.
+#[derive(Debug)]
+struct Fencing {
+    nonce: u64,
+    /// 0: it asks for generations.
+    generation: u16,
+    answered: BTreeSet<u8>,
+    highest: u64,
+    floor: u64,
+    again_at: u64,
+}
+
+impl Fencing {
+    fn new(nonce: u64) -> Fencing {
+        Fencing {
+            nonce,
+            generation: 0,
+            answered: BTreeSet::new(),
+            highest: 0,
+            floor: 0,
+            again_at: 0,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Storage {
+    config: Config,
+    generations: Generations,
+    slots: BTreeMap<u64, Slot>,
+    /// Where numbers of the present incarnation are stored.
+    numbers: BTreeMap<u64, u64>,
+    /// Numbers that have not come, and their instances.
+    gaps: BTreeMap<u64, u64>,
+    by_request: BTreeMap<Identity, u64>,
+    incarnation: u64,
+    /// The highest number that came.
+    top: u64,
+    base: u64,
+    /// The highest instance of a fast vote: lower ones get none any more, but for gaps.
+    voted: u64,
+    /// It may have voted or promised up to here.
+    highest: u64,
+    /// The highest instance that it knows to be in use.
+    in_use: u64,
+    floor: u64,
+    silent: u64,
+    learned_at: u64,
+    delivered: BTreeMap<u8, (u64, u64)>,
+    fencing: Option<Fencing>,
+    counts: Counts,
+}
+
+impl Storage {
+    /// One of a new cluster.
+    pub fn new(config: Config) -> Storage {
+        Storage {
+            config,
+            generations: Generations::default(),
+            slots: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            gaps: BTreeMap::new(),
+            by_request: BTreeMap::new(),
+            incarnation: 0,
+            top: 0,
+            base: 0,
+            voted: 0,
+            highest: 0,
+            in_use: 0,
+            floor: 0,
+            silent: 0,
+            learned_at: 0,
+            delivered: BTreeMap::new(),
+            fencing: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// One that continues with all that it has recorded. `nonce`: drawn at this start.
+    pub fn restored(
+        config: Config,
+        records: impl IntoIterator<Item = Record>,
+        nonce: u64,
+    ) -> Storage {
+        let mut storage = Storage::new(config);
+        let mut is_lost = false;
+        for record in records {
+            match record {
+                Record::Lost => is_lost = true,
+                Record::Serves { .. } => is_lost = false,
+                _ => {}
+            }
+            storage.replay(record);
+        }
+        storage.fencing = is_lost.then(|| Fencing::new(nonce));
+        storage
+    }
+
+    /// One that has lost what it has stored, or is in the place of one that is gone for good. `nonce`: drawn at this start.
+    pub fn without_memory(config: Config, nonce: u64) -> Storage {
+        let mut storage = Storage::new(config);
+        storage.fencing = Some(Fencing::new(nonce));
+        storage
+    }
+
+    fn replay(&mut self, record: Record) {
+        match record {
+            Record::Fast {
+                instance,
+                incarnation,
+                number,
+                request,
+            } => {
+                self.enter(incarnation);
+                if number > self.top {
+                    self.top = number;
+                    self.base = instance.wrapping_sub(number);
+                }
+                self.voted = self.voted.max(instance);
+                self.store(instance, number, request);
+            }
+            Record::Numbers {
+                incarnation,
+                top,
+                base,
+                voted,
+            } => {
+                self.enter(incarnation);
+                (self.top, self.base, self.voted) = (top, base, voted);
+            }
+            Record::Promised { instance, round } => self.slot(instance).promised = round,
+            Record::Classic {
+                instance,
+                round,
+                value,
+            } => {
+                let slot = self.slot(instance);
+                slot.promised = round;
+                slot.vote = Vote::Classic(round, value);
+            }
+            Record::Decided { instance, value } => {
+                self.slot(instance).vote = Vote::Decided(value);
+            }
+            Record::Serves { silent, floor } => {
+                self.silent = silent;
+                self.highest = self.highest.max(silent);
+                self.in_use = self.in_use.max(silent);
+                self.forget_to(floor);
+            }
+            Record::Generations(generations) => {
+                self.generations.merge(&generations);
+            }
+            Record::Floor(floor) => self.forget_to(floor),
+            Record::Lost => {}
+        }
+    }
+
+    /// All that counts, to begin another journal with: [`Storage::restored`] makes the same of it.
+    pub fn snapshot(&self) -> Vec<Record> {
+        let mut records = vec![Record::Generations(self.generations)];
+        if self.fencing.is_some() {
+            records.push(Record::Lost);
+            return records;
+        }
+        records.push(Record::Serves {
+            silent: self.silent,
+            floor: self.floor,
+        });
+        let incarnation = self.incarnation;
+        records.push(Record::Numbers {
+            incarnation,
+            top: self.top,
+            base: self.base,
+            voted: self.voted,
+        });
+        let numbers: BTreeMap<u64, u64> = self.numbers.iter().map(|(n, i)| (*i, *n)).collect();
+        for (instance, slot) in &self.slots {
+            let instance = *instance;
+            if let Vote::Fast(request) = &slot.vote {
+                records.push(Record::Fast {
+                    instance,
+                    incarnation,
+                    number: numbers.get(&instance).copied().unwrap_or(0),
+                    request: Arc::clone(request),
+                });
+            }
+            if slot.promised > 0 {
+                let round = slot.promised;
+                records.push(Record::Promised { instance, round });
+            }
+            match slot.vote.clone() {
+                Vote::Classic(round, value) => {
+                    // A promise of a higher round comes after it.
+                    records.push(Record::Classic {
+                        instance,
+                        round,
+                        value,
+                    });
+                    let round = slot.promised;
+                    records.push(Record::Promised { instance, round });
+                }
+                Vote::Decided(value) => records.push(Record::Decided { instance, value }),
+                Vote::None | Vote::Fast(_) => {}
+            }
+        }
+        records
+    }
+
+    /// Does it vote? Otherwise it has lost its memory and not fenced the others yet.
+    pub fn is_serving(&self) -> bool {
+        self.fencing.is_none()
+    }
+
+    /// Does it lack nothing, so that another may fail?
+    pub fn is_complete(&self) -> bool {
+        self.is_serving() && self.silent == 0
+    }
+
+    /// How often it has begun without memory.
+    pub fn generation(&self) -> u16 {
+        self.generations.of(self.config.minion)
+    }
+
+    /// All up to here is decided, and forgotten here.
+    pub fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// The highest instance in which it may have voted or promised.
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// Its counters.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// When [`Storage::tick`] is due.
+    pub fn due(&self) -> u64 {
+        match &self.fencing {
+            Some(fencing) => fencing.again_at,
+            None if self.silent > 0 => self.learned_at + RETRY_NS,
+            None => u64::MAX,
+        }
+    }
+
+    fn slot(&mut self, instance: u64) -> &mut Slot {
+        self.highest = self.highest.max(instance);
+        self.in_use = self.in_use.max(instance);
+        self.slots.entry(instance).or_default()
+    }
+
+    fn is_open(&self, instance: u64) -> bool {
+        instance > self.floor.max(self.silent)
+            && self.slots.get(&instance).is_none_or(Slot::is_open)
+    }
+
+    /// Is the instance out of what it may speak about?
+    fn is_beyond(&self, instance: u64) -> bool {
+        instance <= self.floor || instance > self.floor + WINDOW
+    }
+
+    fn enter(&mut self, incarnation: u64) -> bool {
+        if incarnation <= self.incarnation {
+            return false;
+        }
+        self.incarnation = incarnation;
+        self.top = 0;
+        self.numbers.clear();
+        self.gaps.clear();
+        self.by_request.clear();
+        true
+    }
+
+    fn store(&mut self, instance: u64, number: u64, request: Arc<Request>) {
+        if number > 0 {
+            self.numbers.insert(number, instance);
+            self.by_request.insert(request.identity(), number);
+        }
+        self.slot(instance).vote = Vote::Fast(request);
+    }
+
+    /// The minion has numbered a request. It is a vote if its instance is open.
+    pub fn on_numbered(&mut self, incarnation: u64, number: u64, request: Request, out: &mut Out) {
+        if self.fencing.is_some() || incarnation < self.incarnation || number == 0 {
+            return;
+        }
+        if self.enter(incarnation) {
+            let next = self.in_use.max(self.highest).max(self.floor) + 1;
+            self.base = next.wrapping_sub(number);
+            self.top = number - 1;
+        }
+        let Some(instance) = self.instance_of(number) else {
+            return;
+        };
+        let request = Arc::new(request);
+        out.records.push(Record::Fast {
+            instance,
+            incarnation,
+            number,
+            request: Arc::clone(&request),
+        });
+        self.counts.fast += 1;
+        self.store(instance, number, request);
+        self.say_stored(number, To::Learners, out);
+    }
+
+    /// The instance in which a number that has just come is a vote; `None`: it is no vote, and will be none.
+    fn instance_of(&mut self, number: u64) -> Option<u64> {
+        if number <= self.top {
+            let instance = self.gaps.remove(&number)?;
+            if !self.is_open(instance) {
+                self.counts.refused += 1;
+                return None;
+            }
+            return Some(instance);
+        }
+        let mut instance = self.base.wrapping_add(number);
+        if instance.wrapping_sub(self.voted) as i64 <= 0 {
+            // Its numbers were ahead of the others'; they wait.
+            self.top = number;
+            self.counts.refused += 1;
+            return None;
+        }
+        while !self.is_open(instance) {
+            instance += 1;
+        }
+        if self.is_beyond(instance) {
+            self.counts.window_full += 1;
+            return None;
+        }
+        for missing in (self.top + 1..number).rev().take(GAPS_MAX) {
+            let at = instance - (number - missing).min(instance);
+            self.gaps.insert(missing, at);
+            self.counts.gaps += 1;
+        }
+        while self.gaps.len() > GAPS_MAX {
+            self.gaps.pop_first();
+        }
+        self.base = instance.wrapping_sub(number);
+        self.top = number;
+        self.voted = instance;
+        Some(instance)
+    }
+
+    /// Which of the numbers up to this one are stored, those whose instances are as far from them.
+    fn say_stored(&self, number: u64, to: To, out: &mut Out) {
+        let Some(instance) = self.numbers.get(&number) else {
+            return;
+        };
+        let base = instance.wrapping_sub(number);
+        let first = number.saturating_sub(MASK_BITS - 1).max(1);
+        let mut mask = 0;
+        for (stored, instance) in self.numbers.range(first..=number) {
+            if instance.wrapping_sub(*stored) == base {
+                mask |= 1 << (stored - first);
+            }
+        }
+        self.send(
+            to,
+            &Control::Stored {
+                incarnation: self.incarnation,
+                base,
+                first,
+                mask,
+                generations: self.generations,
+            },
+            out,
+        );
+    }
+
+    fn send(&self, to: To, control: &Control, out: &mut Out) {
+        let own = node::storage(self.config.minion);
+        out.packets.push((to, control.packet(own)));
+    }
+
+    /// A message of another process has come.
+    pub fn on_control(&mut self, now: u64, from: u8, control: Control, out: &mut Out) {
+        if self.fencing.is_some() {
+            if let Control::Fenced {
+                nonce,
+                generation,
+                highest,
+                floor,
+                generations,
+            } = control
+            {
+                self.on_fenced(
+                    now,
+                    from,
+                    (nonce, generation),
+                    (highest, floor),
+                    &generations,
+                    out,
+                );
+            }
+            return;
+        }
+        match control {
+            Control::Prepare { instance, round } => self.on_prepare(from, instance, round, out),
+            Control::Accept {
+                instance,
+                round,
+                value,
+            } => self.on_accept(from, instance, round, value, out),
+            Control::Decided { instance, value } => self.on_decided(instance, value, out),
+            Control::Fetch {
+                incarnation,
+                number,
+            } => self.on_fetch(from, incarnation, number, out),
+            Control::Ask => {
+                let position = Control::Position {
+                    highest: self.highest,
+                    generations: self.generations,
+                };
+                self.send(To::Node(from), &position, out);
+                if let Some((last, _)) = self.numbers.last_key_value() {
+                    self.say_stored(*last, To::Node(from), out);
+                }
+            }
+            Control::Align { instance, request } => self.on_align(instance, request),
+            Control::Delivered {
+                incarnation,
+                position,
+            } => self.on_delivered(from, (incarnation, position), out),
+            Control::Fence { nonce, generation } => self.on_fence(from, nonce, generation, out),
+            _ => {}
+        }
+    }
+
+    /// May it speak about this instance? It answers with the decision if it knows that.
+    fn speaks(&self, from: u8, instance: u64, out: &mut Out) -> bool {
+        if self.is_beyond(instance) {
+            return false;
+        }
+        if let Some(Slot {
+            vote: Vote::Decided(value),
+            ..
+        }) = self.slots.get(&instance)
+        {
+            let value = value.clone();
+            self.send(To::Node(from), &Control::Decided { instance, value }, out);
+            return false;
+        }
+        instance > self.silent
+    }
+
+    fn on_prepare(&mut self, from: u8, instance: u64, round: u64, out: &mut Out) {
+        if !self.speaks(from, instance, out) {
+            return;
+        }
+        let slot = self.slot(instance);
+        let answer = if slot.promised > round {
+            Control::Refused {
+                instance,
+                round,
+                promised: slot.promised,
+            }
+        } else {
+            if slot.promised < round {
+                slot.promised = round;
+                out.records.push(Record::Promised { instance, round });
+            }
+            Control::Promise {
+                instance,
+                round,
+                vote: slot.vote.clone(),
+                generations: self.generations,
+            }
+        };
+        self.send(To::Node(from), &answer, out);
+    }
+
+    fn on_accept(&mut self, from: u8, instance: u64, round: u64, value: Value, out: &mut Out) {
+        if round == 0 || !self.speaks(from, instance, out) {
+            return;
+        }
+        let slot = self.slot(instance);
+        let answer = if slot.promised > round {
+            Control::Refused {
+                instance,
+                round,
+                promised: slot.promised,
+            }
+        } else {
+            let vote = Vote::Classic(round, value.clone());
+            if slot.vote != vote {
+                slot.promised = round;
+                slot.vote = vote;
+                self.counts.classic += 1;
+                out.records.push(Record::Classic {
+                    instance,
+                    round,
+                    value,
+                });
+            }
+            Control::Accepted {
+                instance,
+                round,
+                generations: self.generations,
+            }
+        };
+        self.send(To::Node(from), &answer, out);
+    }
+
+    fn on_decided(&mut self, instance: u64, value: Value, out: &mut Out) {
+        if self.is_beyond(instance) {
+            return;
+        }
+        if instance <= self.silent {
+            let value = value.clone();
+            out.records.push(Record::Decided { instance, value });
+        }
+        self.slot(instance).vote = Vote::Decided(value);
+        self.end_silence(out);
+    }
+
+    fn end_silence(&mut self, out: &mut Out) {
+        if self.silent > 0 && self.missing().next().is_none() {
+            self.silent = 0;
+            out.records.push(Record::Serves {
+                silent: 0,
+                floor: self.floor,
+            });
+        }
+    }
+
+    /// Instances of which it has no memory, nor knows what is decided.
+    fn missing(&self) -> impl Iterator<Item = u64> + '_ {
+        (self.floor + 1..=self.silent).filter(|instance| {
+            let slot = self.slots.get(instance);
+            !slot.is_some_and(|slot| matches!(slot.vote, Vote::Decided(_)))
+        })
+    }
+
+    fn on_fetch(&mut self, from: u8, incarnation: u64, number: u64, out: &mut Out) {
+        let instance = self.numbers.get(&number);
+        if incarnation != self.incarnation {
+            return;
+        }
+        let Some((instance, slot)) = instance.and_then(|i| Some((*i, self.slots.get(i)?))) else {
+            return;
+        };
+        match &slot.vote {
+            Vote::Fast(request) => {
+                let request = Arc::clone(request);
+                let number = Control::Number {
+                    incarnation,
+                    number,
+                    request,
+                };
+                self.send(To::Node(from), &number, out);
+            }
+            Vote::Decided(value) => {
+                let value = value.clone();
+                self.send(To::Node(from), &Control::Decided { instance, value }, out);
+            }
+            Vote::None | Vote::Classic(..) => {}
+        }
+    }
+
+    /// The others voted for this request elsewhere: from now on it votes as far from its minion's numbers as would have been
+    /// right for this one. Whatever it does here, it votes once in an instance.
+    fn on_align(&mut self, instance: u64, request: Identity) {
+        self.in_use = self.in_use.max(instance);
+        let Some((number, voted)) = self
+            .by_request
+            .get(&request)
+            .and_then(|number| Some((*number, *self.numbers.get(number)?)))
+        else {
+            return;
+        };
+        let base = instance.wrapping_sub(number);
+        if voted.wrapping_sub(number) == self.base && base != self.base {
+            self.base = base;
+            self.counts.aligned += 1;
+        }
+    }
+
+    fn on_delivered(&mut self, from: u8, reported: (u64, u64), out: &mut Out) {
+        let Some(learner) = node::as_learner(from, self.config.learners) else {
+            return;
+        };
+        let last = self.delivered.entry(learner).or_default();
+        *last = reported.max(*last);
+        let mut positions: Vec<u64> = self.delivered.values().map(|(_, at)| *at).collect();
+        positions.sort_unstable_by(|a, b| b.cmp(a));
+        let majority = usize::from(self.config.learners) / 2;
+        let floor = positions.get(majority).copied().unwrap_or(0);
+        if floor > self.floor {
+            self.forget_to(floor);
+            out.records.push(Record::Floor(floor));
+            self.end_silence(out);
+        }
+    }
+
+    fn forget_to(&mut self, floor: u64) {
+        if floor <= self.floor {
+            return;
+        }
+        self.floor = floor;
+        self.highest = self.highest.max(floor);
+        self.in_use = self.in_use.max(floor);
+        let kept = self.slots.split_off(&(floor + 1));
+        for (_, slot) in std::mem::replace(&mut self.slots, kept) {
+            if let Vote::Fast(request) = slot.vote {
+                if let Some(number) = self.by_request.remove(&request.identity()) {
+                    self.numbers.remove(&number);
+                }
+            }
+        }
+        self.numbers.retain(|_, instance| *instance > floor);
+        let numbers = &self.numbers;
+        self.by_request
+            .retain(|_, number| numbers.contains_key(number));
+        self.gaps.retain(|_, instance| *instance > floor);
+    }
+
+    fn on_fence(&mut self, from: u8, nonce: u64, generation: u16, out: &mut Out) {
+        let Some(minion) = node::as_storage(from, self.config.sizes.minions()) else {
+            return;
+        };
+        if self.generations.raise(minion, generation) {
+            out.records.push(Record::Generations(self.generations));
+        }
+        let fenced = Control::Fenced {
+            nonce,
+            generation,
+            highest: self.highest,
+            floor: self.floor,
+            generations: self.generations,
+        };
+        self.send(To::Node(from), &fenced, out);
+    }
+
+    fn on_fenced(
+        &mut self,
+        now: u64,
+        from: u8,
+        (nonce, generation): (u64, u16),
+        (highest, floor): (u64, u64),
+        generations: &Generations,
+        out: &mut Out,
+    ) {
+        let others = usize::from(self.config.sizes.failures) * 2;
+        let own = self.config.minion;
+        let is_storage = node::as_storage(from, self.config.sizes.minions()).is_some();
+        let Some(fencing) = &mut self.fencing else {
+            return;
+        };
+        if (nonce, generation) != (fencing.nonce, fencing.generation) || !is_storage {
+            return;
+        }
+        self.generations.merge(generations);
+        fencing.answered.insert(from);
+        if fencing.generation > 0 {
+            fencing.highest = fencing.highest.max(highest);
+            fencing.floor = fencing.floor.max(floor);
+        }
+        if fencing.answered.len() < others {
+            return;
+        }
+        if fencing.generation == 0 {
+            // A generation that only some have heard of has never voted.
+            let Some(next) = self.generations.of(own).checked_add(1) else {
+                return;
+            };
+            fencing.generation = next;
+            fencing.answered.clear();
+            self.generations.raise(own, next);
+            out.records.push(Record::Generations(self.generations));
+            return self.fence(now, out);
+        }
+        let (silent, floor) = (fencing.highest, fencing.floor);
+        self.fencing = None;
+        out.records.push(Record::Generations(self.generations));
+        let serves = Record::Serves { silent, floor };
+        self.replay(serves.clone());
+        out.records.push(serves);
+        self.end_silence(out);
+        self.learned_at = now.saturating_sub(RETRY_NS);
+    }
+
+    fn fence(&mut self, now: u64, out: &mut Out) {
+        let Some(fencing) = &mut self.fencing else {
+            return;
+        };
+        if fencing.again_at == 0 {
+            out.records.push(Record::Lost);
+        }
+        fencing.again_at = now + RETRY_NS;
+        let fence = Control::Fence {
+            nonce: fencing.nonce,
+            generation: fencing.generation,
+        };
+        self.send(To::Storages, &fence, out);
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: u64, out: &mut Out) {
+        if now < self.due() {
+            return;
+        }
+        if self.fencing.is_some() {
+            return self.fence(now, out);
+        }
+        self.learned_at = now;
+        let missing: Vec<u64> = self.missing().take(LEARNED_AT_ONCE).collect();
+        for instance in missing {
+            self.send(To::Learners, &Control::Learn { instance }, out);
+        }
+    }
+}

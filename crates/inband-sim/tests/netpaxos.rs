@@ -1,0 +1,47 @@
+//! The world of NetPaxos.
+#![allow(missing_docs)]
+
+#[path = "common/worlds.rs"]
+mod worlds;
+
+use inband_sim::netpaxos::{Fault, NetPaxos, Options};
+use inband_sim::{run, run_with_trace};
+
+const SEEDS: u64 = 1_000;
+
+#[test]
+fn learners_never_disagree() {
+    let sound = worlds::survive::<NetPaxos>(1, SEEDS, &Options::default());
+    assert_eq!((sound.seeds, sound.failures), (SEEDS, 0));
+    for fault in Fault::ALL {
+        let struck = sound.stats.faults.of(fault.name());
+        assert!(struck > SEEDS / 4, "{fault}: {struck}");
+    }
+    let names = [
+        "decided fast",
+        "recovered",
+        "told",
+        "conflicts",
+        "holes",
+        "duplicates",
+        "votes refused",
+        "gaps",
+        "aligned",
+        "storages fenced",
+        "snapshots",
+        "unknown outcomes",
+        "delivered",
+    ];
+    worlds::must_have_happened(&sound.stats, &names, SEEDS);
+}
+
+#[test]
+fn a_seed_is_one_schedule_with_a_trace() {
+    let options = Options::default();
+    let first = run_with_trace::<NetPaxos>(3, &options, 4_000);
+    assert_eq!(first, run_with_trace::<NetPaxos>(3, &options, 4_000));
+    for kind in ["Request", "Numbered", "Stored", "FAULT ", "delivers"] {
+        assert!(first.trace.iter().any(|line| line.contains(kind)), "{kind}");
+    }
+    assert!(run::<NetPaxos>(3, &options).trace.is_empty());
+}
