@@ -14,7 +14,7 @@ use inband_paxos::config::{Config, Dataplane};
 use inband_paxos::library::Library;
 
 /// Longest that a program of this test may take; under a memory checker it takes some seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const ACCEPTORS: u8 = 3;
 const LEADER: u8 = 1;
 const FIRST_REPLICA: u8 = 11;
@@ -197,7 +197,7 @@ impl Program {
 
     /// All lines up to and with the one that begins like this.
     fn lines_until(&mut self, begin: &str) -> Vec<String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut lines = Vec::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -221,7 +221,7 @@ impl Program {
     }
 
     fn end(mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().expect("it is our child") {
                 assert!(status.success(), "{status}");

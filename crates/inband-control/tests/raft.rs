@@ -239,7 +239,7 @@ impl Group {
 }
 
 /// Power cuts of any host at any operation of its disk, under lost and reordered messages.
-fn torment(seed: u64, lies: bool) -> u32 {
+fn run_with_faults(seed: u64, lies: bool) -> u32 {
     let mut group = Group::new(seed);
     group.found_cluster();
     for node in NODES {
@@ -267,7 +267,7 @@ fn torment(seed: u64, lies: bool) -> u32 {
 
 #[test]
 fn nothing_that_was_applied_is_lost_by_power_cuts() {
-    let cuts: u32 = (0..40).map(|seed| torment(seed, false)).sum();
+    let cuts: u32 = (0..40).map(|seed| run_with_faults(seed, false)).sum();
     println!("{cuts} power cuts");
 }
 
@@ -275,7 +275,8 @@ fn nothing_that_was_applied_is_lost_by_power_cuts() {
 #[test]
 fn a_disk_that_lies_is_noticed() {
     std::panic::set_hook(Box::new(|_| ())); // they are expected
-    let fails = |seed: &u64| catch_unwind(AssertUnwindSafe(|| torment(*seed, true))).is_err();
+    let fails =
+        |seed: &u64| catch_unwind(AssertUnwindSafe(|| run_with_faults(*seed, true))).is_err();
     let caught = (0..20).filter(fails).count();
     let _ = std::panic::take_hook();
     assert!(caught > 10, "{caught} of 20");

@@ -44,7 +44,7 @@ fn receive(socket: &UdpSocket) -> (Header, Vec<Task>, SocketAddr) {
 }
 
 /// Everybody's sockets around a scheduler.
-struct Bed {
+struct Testbed {
     net: Net,
     scheduler: FalconXdp,
     /// Of the scheduler's own process.
@@ -53,13 +53,13 @@ struct Bed {
     client: UdpSocket,
 }
 
-impl Bed {
-    fn new(mode: XdpMode) -> Bed {
+impl Testbed {
+    fn new(mode: XdpMode) -> Testbed {
         let net = Net::new();
         let scheduler = net.on(SCHEDULER, || FalconXdp::load(spec(mode)).unwrap());
         scheduler.registers().register(0, 0, 1, 0);
         let socket = |node| net.socket(node, PORT);
-        Bed {
+        Testbed {
             process: socket(SCHEDULER),
             executor: socket(EXECUTOR),
             client: socket(CLIENT),
@@ -123,11 +123,11 @@ impl Bed {
 }
 
 fn tasks_go_to_executors(mode: XdpMode) {
-    let bed = Bed::new(mode);
+    let testbed = Testbed::new(mode);
     // Submitted, and then pulled; a packet full of tasks, too.
     let tasks: Vec<Task> = (0..14).map(|n| task(5, 0, n, "something to do")).collect();
-    bed.submit(&tasks);
-    let (reply, _, from) = receive(&bed.client);
+    testbed.submit(&tasks);
+    let (reply, _, from) = receive(&testbed.client);
     assert_eq!(from, SocketAddr::V4(address(SCHEDULER)));
     assert_eq!(
         (reply.kind, reply.taken),
@@ -135,32 +135,34 @@ fn tasks_go_to_executors(mode: XdpMode) {
     );
     assert_eq!((reply.tail, reply.head), (14, 0));
     for number in 0..14 {
-        bed.pull(1 + number, flag::PARK);
-        let (header, got, _) = receive(&bed.executor);
+        testbed.pull(1 + number, flag::PARK);
+        let (header, got, _) = receive(&testbed.executor);
         assert_eq!((header.kind, header.pull_seq), (Type::Task, 1 + number));
         assert_eq!(got[0].desc, tasks[number as usize].desc);
         assert_eq!(got[0].task, number as u32);
     }
-    bed.pull(15, 0);
-    assert_eq!(receive(&bed.executor).0.kind, Type::NoTask);
+    testbed.pull(15, 0);
+    assert_eq!(receive(&testbed.executor).0.kind, Type::NoTask);
     let by_host = || {
-        let counters = bed.scheduler.counters().unwrap();
+        let counters = testbed.scheduler.counters().unwrap();
         counters
             .get("falcon_executor_by_host")
             .copied()
             .unwrap_or(0)
     };
-    assert!(!bed.net.on(SCHEDULER, || may_look_up_clients("eth0")));
-    bed.wakes(20, true);
+    assert!(!testbed.net.on(SCHEDULER, || may_look_up_clients("eth0")));
+    testbed.wakes(20, true);
     assert_eq!(by_host(), 1);
-    bed.net.on(SCHEDULER, || allow_forwarding("eth0").unwrap());
-    bed.wakes(30, false);
-    bed.wakes(40, false);
+    testbed
+        .net
+        .on(SCHEDULER, || allow_forwarding("eth0").unwrap());
+    testbed.wakes(30, false);
+    testbed.wakes(40, false);
     assert_eq!(by_host(), 1, "the kernel knows the way");
-    assert_eq!(bed.scheduler.counters().unwrap()["falcon_woken"], 3);
+    assert_eq!(testbed.scheduler.counters().unwrap()["falcon_woken"], 3);
     // Nothing else came up to the process.
-    bed.process.set_nonblocking(true).unwrap();
-    assert!(bed.process.recv(&mut [0; 64]).is_err());
+    testbed.process.set_nonblocking(true).unwrap();
+    assert!(testbed.process.recv(&mut [0; 64]).is_err());
 }
 
 #[test]

@@ -59,11 +59,11 @@ impl Inbox {
         self.came.notify_one();
     }
 
-    fn take(&self, patience: Duration) -> Option<Vec<u8>> {
+    fn take(&self, timeout: Duration) -> Option<Vec<u8>> {
         let packets = self.packets.lock().unwrap();
         let (mut packets, _) = self
             .came
-            .wait_timeout_while(packets, patience, |packets| packets.is_empty())
+            .wait_timeout_while(packets, timeout, |packets| packets.is_empty())
             .unwrap();
         packets.pop_front()
     }

@@ -44,7 +44,7 @@ fn spec(mode: XdpMode) -> FlairXdpSpec {
 }
 
 /// Everybody's sockets around a switch.
-struct Bed {
+struct Testbed {
     net: Net,
     switch: FlairXdp,
     /// Of the switch's own process.
@@ -83,8 +83,8 @@ fn receive(socket: &UdpSocket) -> (Header, Vec<u8>, SocketAddr) {
     (header, data.to_vec(), from)
 }
 
-impl Bed {
-    fn new(mode: XdpMode) -> Bed {
+impl Testbed {
+    fn new(mode: XdpMode) -> Testbed {
         let net = Net::new();
         let mut switch = net.on(SWITCH, || FlairXdp::load(spec(mode)).unwrap());
         let deadline = Instant::now() + TIMEOUT;
@@ -97,7 +97,7 @@ impl Bed {
             thread::sleep(Duration::from_millis(20));
         }
         let socket = |node| net.socket(node, PORT);
-        let bed = Bed {
+        let testbed = Testbed {
             switch,
             process: socket(SWITCH),
             leader: socket(LEADER),
@@ -105,8 +105,8 @@ impl Bed {
             client: socket(CLIENT),
             net,
         };
-        bed.begin_session();
-        bed
+        testbed.begin_session();
+        testbed
     }
 
     fn send(&self, socket: &UdpSocket, header: &Header, data: &[u8]) {
@@ -200,27 +200,30 @@ impl Bed {
 }
 
 fn reads_and_writes(mode: XdpMode) {
-    let bed = Bed::new(mode);
-    let looks_up = || bed.net.on(SWITCH, || may_look_up_clients("eth0"));
+    let testbed = Testbed::new(mode);
+    let looks_up = || testbed.net.on(SWITCH, || may_look_up_clients("eth0"));
     let by_host = || {
-        let counters = bed.switch.counters().unwrap();
+        let counters = testbed.switch.counters().unwrap();
         counters.get("flair_client_by_host").copied().unwrap_or(0)
     };
     assert!(!looks_up(), "a new namespace does not forward");
-    bed.write_and_read(b"short", 1, true);
+    testbed.write_and_read(b"short", 1, true);
     assert_eq!(by_host(), 2);
-    bed.net.on(SWITCH, || allow_forwarding("eth0").unwrap());
+    testbed.net.on(SWITCH, || allow_forwarding("eth0").unwrap());
     assert!(looks_up());
-    bed.write_and_read(&[7; 1024], 2, false);
-    bed.write_and_read(b"", 3, false);
+    testbed.write_and_read(&[7; 1024], 2, false);
+    testbed.write_and_read(b"", 3, false);
     assert_eq!(by_host(), 2, "the kernel knows the way");
-    let counters = bed.switch.counters().unwrap();
+    let counters = testbed.switch.counters().unwrap();
     assert_eq!(counters["flair_write_stable"], 3);
     assert_eq!(counters["flair_read_of_follower"], 3);
-    assert_eq!(bed.switch.registers().sessions.session(0).unwrap().seq, 3);
+    assert_eq!(
+        testbed.switch.registers().sessions.session(0).unwrap().seq,
+        3
+    );
     // Nothing else came up to the process.
-    bed.process.set_nonblocking(true).unwrap();
-    assert!(bed.process.recv(&mut [0; 64]).is_err());
+    testbed.process.set_nonblocking(true).unwrap();
+    assert!(testbed.process.recv(&mut [0; 64]).is_err());
 }
 
 #[test]

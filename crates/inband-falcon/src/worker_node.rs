@@ -81,19 +81,19 @@ pub enum WorkerError {
 }
 
 /// Wakes the node's thread, if it sleeps.
-struct Bell {
+struct RunnerWaker {
     waker: Waker,
     sleeps: AtomicBool,
 }
 
-impl Bell {
-    fn new(waker: Waker) -> Bell {
+impl RunnerWaker {
+    fn new(waker: Waker) -> RunnerWaker {
         let sleeps = AtomicBool::new(false);
-        Bell { waker, sleeps }
+        RunnerWaker { waker, sleeps }
     }
 
     /// By a runner, after it has said what there is.
-    fn ring(&self) {
+    fn wake_if_asleep(&self) {
         if self.sleeps.swap(false, Ordering::SeqCst) {
             // It looks by itself, too.
             let _ = self.waker.wake();
@@ -122,7 +122,7 @@ pub struct WorkerNode {
     codec: Codec,
     blobs: Blobs,
     done: Receiver<(usize, Outcome)>,
-    bell: Arc<Bell>,
+    waker: Arc<RunnerWaker>,
     /// What clients are to be told, once nobody waits for a task.
     coalescer: Coalescer,
     pulls: Outbox,
@@ -137,13 +137,13 @@ impl WorkerNode {
         let fd = socket.fd();
         poll.registry()
             .register(&mut SourceFd(&fd), SOCKET, Interest::READABLE)?;
-        let bell = Arc::new(Bell::new(Waker::new(poll.registry(), DONE)?));
+        let waker = Arc::new(RunnerWaker::new(Waker::new(poll.registry(), DONE)?));
         let clock = Clock::start();
         let gate = Gate::of::<crate::dataplane::Falcon>(config.keys, 1);
         let (sender, done) = channel();
         let tools = Arc::new(std::mem::take(&mut config.tools));
         let runners = (0..usize::from(config.executors))
-            .map(|number| runner(number, &tools, sender.clone(), Arc::clone(&bell)));
+            .map(|number| runner(number, &tools, sender.clone(), Arc::clone(&waker)));
         let worker = worker::Config {
             token: rand::random(),
             name: config.name.clone(),
@@ -161,7 +161,7 @@ impl WorkerNode {
             codec: Codec::new(gate, config.digest),
             blobs: Blobs::serve(listener, Transport::plain(), config.digest)?,
             done,
-            bell,
+            waker,
             coalescer: Coalescer::default(),
             pulls: Outbox::default(),
             observer: None,
@@ -220,7 +220,7 @@ impl WorkerNode {
         self.pulls.flush(&self.socket);
         self.coalescer.flush(&mut self.codec, &self.socket);
         let due_ns = self.worker.due().saturating_sub(self.clock.now());
-        self.bell.sleeps();
+        self.waker.sleeps();
         let wait_ns = if may_be_more | self.take_done()? {
             0
         } else {
@@ -230,7 +230,7 @@ impl WorkerNode {
         let waited = self
             .poll
             .poll(&mut events, Some(Duration::from_nanos(wait_ns)));
-        self.bell.is_awake();
+        self.waker.is_awake();
         match waited {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
             _ => Ok(()),
@@ -380,13 +380,13 @@ fn runner(
     number: usize,
     tools: &Arc<Tools>,
     done: Sender<(usize, Outcome)>,
-    bell: Arc<Bell>,
+    waker: Arc<RunnerWaker>,
 ) -> io::Result<Runner> {
     let name = format!("executor-{number}");
     Runner::new(Arc::clone(tools), name, move |outcome| {
         // Its node ends after its runners only; and it looks again by itself.
         let _ = done.send((number, outcome));
-        bell.ring();
+        waker.wake_if_asleep();
     })
 }
 

@@ -223,7 +223,7 @@ fn wait_for_end(mut stream: TcpStream) {
     while matches!(stream.read(&mut sink), Ok(len) if len > 0) {}
 }
 
-fn short_patience() -> ClientTimeouts {
+fn short_timeouts() -> ClientTimeouts {
     ClientTimeouts {
         incomplete: SHORT,
         password: SHORT,
@@ -260,7 +260,7 @@ fn clients_are_as_many_as_may_come_and_a_flood_ends_nothing() {
 #[test]
 fn a_request_that_does_not_end_is_hung_up_on() {
     let served = Served::new(ClientSettings {
-        timeouts: short_patience(),
+        timeouts: short_timeouts(),
         ..ClientSettings::default()
     });
     let mut bystander = served.connect();
@@ -281,7 +281,7 @@ fn a_request_that_does_not_end_is_hung_up_on() {
 #[test]
 fn who_reads_no_answers_is_hung_up_on() {
     let served = Served::new(ClientSettings {
-        timeouts: short_patience(),
+        timeouts: short_timeouts(),
         ..ClientSettings::default()
     });
     let mut bystander = served.connect();
@@ -372,7 +372,7 @@ fn without_the_password_nobody_is_served() {
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("set");
     let served = Served::new(ClientSettings {
         password: Some(Password::read(&file).expect("a password")),
-        timeouts: short_patience(),
+        timeouts: short_timeouts(),
         ..ClientSettings::default()
     });
     let mut one = served.connect();

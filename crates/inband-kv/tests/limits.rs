@@ -104,7 +104,7 @@ fn send_what_is_taken(client: &mut Client, bytes: &[u8]) -> usize {
     sent
 }
 
-/// Is the connection closed from the other side within the patience of a test?
+/// Is the connection closed from the other side within the time that a test waits?
 fn is_closed(mut stream: &TcpStream) -> bool {
     let limit = Some(Duration::from_secs(10));
     stream.set_read_timeout(limit).expect("set");
@@ -148,7 +148,7 @@ fn a_client_that_reads_nothing_is_not_read_from_and_then_closed() {
 }
 
 #[test]
-fn half_a_request_ends_with_the_patience_for_it() {
+fn half_a_request_times_out() {
     let one = One::start(|config| config.timeouts.incomplete = SHORT);
     let bystander = Bystander::start(&one);
     let mut silent = one.client();
@@ -360,19 +360,19 @@ fn a_hundred_thousand_commands_in_one_write() {
 fn lengths_that_lie_reserve_nothing() {
     let one = One::start(|_| {});
     let bystander = Bystander::start(&one);
-    let liars = [
+    let oversized = [
         "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\n",
         "*1048576\r\n",
         "*1048576\r\n$536870912\r\n",
         "*2\r\n$4\r\nECHO\r\n$536870912\r\nabc",
     ];
-    let clients: Vec<Client> = liars
+    let clients: Vec<Client> = oversized
         .iter()
         .cycle()
         .take(200)
-        .map(|liar| {
+        .map(|request| {
             let mut client = one.client();
-            client.send(liar);
+            client.send(request);
             client
         })
         .collect();

@@ -89,8 +89,8 @@ fn throw(targets: &[SocketAddrV4]) {
 /// Read a key as a client of the first switch that has this key file. `None`: no answer.
 fn read_with(keys: &KeyFile, switches: &[SocketAddrV4], key: &str) -> Option<Vec<u8>> {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
-    let patience = Duration::from_millis(20);
-    socket.set_read_timeout(Some(patience)).expect("set");
+    let timeout = Duration::from_millis(20);
+    socket.set_read_timeout(Some(timeout)).expect("set");
     let mut gate = Gate::of::<inband_flair::dataplane::Flair>(Some(keys.keys()), 1);
     let mut client = client::Client::new(client::Config {
         reads: Default::default(),

@@ -335,7 +335,7 @@ impl StoreReplica {
         let Some(machine) = &self.machine else {
             return Vec::new();
         };
-        let patience_us = (MARKER_REPEAT_MS + MARKER_STAGGER_MS * index) * 1000;
+        let timeout_us = (MARKER_REPEAT_MS + MARKER_STAGGER_MS * index) * 1000;
         let mut due = Vec::new();
         for (partition, marker) in self.markers.iter_mut().enumerate() {
             let Some(wanted) = machine.wanted_marker(partition) else {
@@ -349,7 +349,7 @@ impl StoreReplica {
                 continue;
             }
             let since = *marker.wanted_since.get_or_insert(shows);
-            if wanted.is_own || shows >= since + patience_us {
+            if wanted.is_own || shows >= since + timeout_us {
                 due.push((partition, wanted.entry));
             }
         }
