@@ -1,4 +1,4 @@
-//! memcached's clients, over TCP.
+//! memcached's clients: over TCP, and over UDP ([`datagrams`]).
 //!
 //! The writes of one turn over all connections become one batch of records. Reads come from the shared table: *strong* ones
 //! once a round that began after they arrived has shown how far the table must be, and all reads of a turn share that round;
@@ -6,6 +6,8 @@
 //! before it, a write for the reads before it.
 
 mod connection;
+pub mod datagrams;
+mod request;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -25,6 +27,7 @@ use crate::limits::{
 };
 use crate::store::Reader;
 use connection::{Closed, Connection};
+use datagrams::{Datagrams, Listener};
 
 /// Longest sleep: it has to notice that it is to stop.
 const IDLE_MAX: Duration = Duration::from_millis(100);
@@ -93,6 +96,10 @@ pub struct Counters {
     pub barriers: AtomicU64,
     pub stuck: AtomicU64,
     pub memory_closed: AtomicU64,
+    /// Requests in datagrams.
+    pub datagrams: AtomicU64,
+    /// Datagrams without an answer: from elsewhere, no request, or too many at once.
+    pub datagrams_refused: AtomicU64,
 }
 
 impl Counters {
@@ -119,6 +126,8 @@ impl Counters {
             ("gateway_barriers", get(&self.barriers)),
             ("gateway_closed_stuck", get(&self.stuck)),
             ("gateway_closed_memory", get(&self.memory_closed)),
+            ("gateway_datagrams", get(&self.datagrams)),
+            ("gateway_datagrams_refused", get(&self.datagrams_refused)),
         ])
     }
 }
@@ -172,6 +181,7 @@ impl Shared {
 /// See the module. One thread.
 pub struct Gateway<S> {
     front: Front<Connection>,
+    datagrams: Option<Datagrams>,
     ready: Ready,
     /// Connections to be looked at in the next turn.
     attention: Vec<usize>,
@@ -195,7 +205,20 @@ impl<S: Submit> Gateway<S> {
         submit: S,
         settings: Settings,
     ) -> io::Result<Gateway<S>> {
-        let front = Front::new(listeners, &[], settings.clients_max, None)?;
+        Gateway::with_datagrams(listeners, None, reader, submit, settings)
+    }
+
+    /// The same, and serve those whose datagrams come.
+    pub fn with_datagrams(
+        listeners: Vec<TcpListener>,
+        datagrams: Option<Listener>,
+        reader: Reader,
+        submit: S,
+        settings: Settings,
+    ) -> io::Result<Gateway<S>> {
+        let datagrams = datagrams.map(Datagrams::new).transpose()?;
+        let fds: Vec<_> = datagrams.iter().map(Datagrams::fd).collect();
+        let front = Front::new(listeners, &fds, settings.clients_max, None)?;
         let shared = Shared {
             reader,
             batch: Batch::default(),
@@ -210,6 +233,7 @@ impl<S: Submit> Gateway<S> {
         };
         Ok(Gateway {
             front,
+            datagrams,
             ready: Ready::default(),
             attention: Vec::new(),
             held: Vec::new(),
@@ -230,6 +254,11 @@ impl<S: Submit> Gateway<S> {
 
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.front.local_addrs()
+    }
+
+    /// Where datagrams come.
+    pub fn datagrams(&self) -> Option<SocketAddr> {
+        self.datagrams.as_ref()?.address()
     }
 
     pub fn counters(&self) -> Arc<Counters> {
@@ -258,6 +287,9 @@ impl<S: Submit> Gateway<S> {
         let timeout = self.timeout();
         self.front.wait(timeout, &mut self.ready)?;
         self.accept();
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.receive(&mut self.shared, Instant::now());
+        }
         let mut slots = std::mem::take(&mut self.attention);
         slots.append(&mut self.ready.connections);
         slots.into_iter().for_each(|slot| self.advance(slot));
@@ -269,7 +301,8 @@ impl<S: Submit> Gateway<S> {
 
     fn timeout(&mut self) -> Duration {
         self.submit.events(&mut self.events);
-        if !self.attention.is_empty() || !self.events.is_empty() {
+        let has_datagrams = self.datagrams.as_ref().is_some_and(|d| d.is_ready);
+        if has_datagrams || !self.attention.is_empty() || !self.events.is_empty() {
             return Duration::ZERO;
         }
         let pause = self.front.accept_pause(Instant::now());
@@ -321,6 +354,9 @@ impl<S: Submit> Gateway<S> {
                     let done = self.reading.partition_point(|(barrier, _)| *barrier <= id);
                     let slots = self.reading.drain(..done).map(|(_, slot)| slot);
                     self.attention.extend(slots);
+                    if let Some(datagrams) = &mut self.datagrams {
+                        datagrams.answer_reads(&self.shared);
+                    }
                 }
             }
         }
@@ -338,6 +374,9 @@ impl<S: Submit> Gateway<S> {
             debug_assert!(false, "an outcome of no command");
             return;
         };
+        if let (datagrams::SLOT, Some(datagrams)) = (waiting.slot, &mut self.datagrams) {
+            return datagrams.settle(waiting.id, outcome.as_ref(), &self.shared);
+        }
         let connection = self.front.connections.get_mut(waiting.slot);
         // It may be gone, and another one in its place.
         if let Some(connection) = connection.filter(|c| c.id == waiting.id) {
@@ -414,6 +453,9 @@ impl<S: Submit> Gateway<S> {
             return;
         }
         self.stuck_looked_at = now;
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.forget_old(now);
+        }
         let places = self.front.connections.places();
         let stuck = places.filter_map(|(slot, c)| Some((slot, c.timed_out(now)?)));
         for (slot, why) in stuck.collect::<Vec<_>>() {

@@ -18,6 +18,7 @@ pub mod gateway;
 pub mod limits;
 pub mod local;
 pub mod memcached;
+pub mod network;
 pub mod node;
 pub mod process;
 pub mod promise;

@@ -34,6 +34,10 @@ pub const RECORDS_UNDER_WAY_MAX: u64 = 4096;
 pub const STUCK_CLIENTS_PERIOD_MS: u64 = 250;
 /// A gateway: a client whose request is not answered for so long is closed: no quorum is there.
 pub const UNANSWERED_MS_MAX: u64 = 10_000;
+/// A gateway: datagrams that are read before others get a turn.
+pub const DATAGRAMS_PER_TURN_MAX: usize = 256;
+/// A gateway: requests in datagrams that are not answered; more are dropped.
+pub const DATAGRAMS_UNDER_WAY_MAX: usize = 4096;
 /// A gateway: a client that takes nothing of its replies for so long is closed.
 pub const UNREAD_MS_MAX: u64 = 60_000;
 /// A gateway: a client whose request has not ended so long after it began is closed.

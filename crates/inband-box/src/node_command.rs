@@ -1,13 +1,15 @@
 //! `inband box node` and `inband box status`.
 
-use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+use std::net::{SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
+use inband_box::gateway::datagrams::Listener;
 use inband_box::gateway::Settings;
 use inband_box::limits::{CLIENTS_MAX, LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT};
+use inband_box::network::Network;
 use inband_box::node::{
     Config, Quorum, SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_MIN_NS, SUSPECT_AFTER_NS,
 };
@@ -47,6 +49,12 @@ pub struct NodeArgs {
     /// Serve memcached's clients beyond loopback: they say no password, so anyone who reaches the port can read and write
     #[arg(long)]
     memcached_open: bool,
+    /// Where memcached's clients send datagrams; off unless given
+    #[arg(long, value_name = "ADDR:PORT")]
+    memcached_udp: Option<SocketAddr>,
+    /// Who may: datagrams from elsewhere are ignored. A reply has at most one datagram of 1,400 bytes
+    #[arg(long, value_name = "ADDR/BITS", default_value_t = Network::LOOPBACK, requires = "memcached_udp")]
+    memcached_udp_from: Network,
     /// Memory of the table, the same at every node: bytes, or with KiB, MiB, GiB
     #[arg(long, value_name = "SIZE", default_value_t = TABLE_BYTES_DEFAULT, value_parser = parse_size)]
     memory: u64,
@@ -103,6 +111,12 @@ impl NodeArgs {
                 "--memcached {address} is beyond loopback, where anyone could read and write; say --memcached-open to allow it"
             );
         }
+        if let Some(address) = self.memcached_udp {
+            ensure!(
+                address.ip().is_loopback() || self.memcached_udp_from != Network::LOOPBACK,
+                "--memcached-udp {address} is beyond loopback, where senders can be forged; name the network that is answered with --memcached-udp-from ADDR/BITS"
+            );
+        }
         let records = self.log_records;
         ensure!(
             records.is_power_of_two() && (1024..=1 << 24).contains(&records),
@@ -153,6 +167,11 @@ impl NodeArgs {
                 .with_context(|| format!("--memcached: cannot listen at {address}"))?;
             listeners.push(listener);
         }
+        let datagrams = self.memcached_udp.map(|address| {
+            UdpSocket::bind(address)
+                .with_context(|| format!("--memcached-udp: cannot listen at {address}"))
+        });
+        let datagrams = datagrams.transpose()?;
         let local_ports = match listeners.get(1) {
             Some(listener) => vec![listener.local_addr()?.port()],
             None => Vec::new(),
@@ -175,7 +194,7 @@ impl NodeArgs {
                 ..Settings::default()
             },
         };
-        while self.run_once(&spec, &listeners, &signals)? == End::BeginsAgain {
+        while self.run_once(&spec, &listeners, datagrams.as_ref(), &signals)? == End::BeginsAgain {
             eprintln!("the other nodes' logs begin behind this one's end: it gets their table");
             spec.is_founding = false;
         }
@@ -186,6 +205,7 @@ impl NodeArgs {
         &self,
         spec: &Spec,
         listeners: &[TcpListener],
+        datagrams: Option<&UdpSocket>,
         signals: &StopSignals,
     ) -> Result<End> {
         let listen = self.nodes[usize::from(self.node) - 1];
@@ -193,10 +213,15 @@ impl NodeArgs {
             .with_context(|| format!("--nodes: cannot listen at {listen}"))?;
         let listeners = listeners.iter().map(TcpListener::try_clone);
         let listeners = listeners.collect::<Result<_, _>>()?;
+        let datagrams = datagrams.map(UdpSocket::try_clone).transpose()?;
+        let datagrams = datagrams.map(|socket| Listener {
+            socket,
+            network: self.memcached_udp_from,
+        });
         let role = soft(self.node, self.log_records);
         // A new leader must find room for its first record behind all that was not committed under the last.
         role.set_window((self.log_records as u64 / 4).min(WINDOW_DEFAULT));
-        let process = Process::start(spec.clone(), role, socket, listeners)?;
+        let process = Process::start(spec.clone(), role, socket, listeners, datagrams)?;
         println!(
             "node/{} at {listen}, memcached at {:?}, {}",
             self.node,

@@ -24,6 +24,7 @@ use mio::Waker;
 use serde::{Deserialize, Serialize};
 
 use crate::apply::Machine;
+use crate::gateway::datagrams::Listener;
 use crate::gateway::{Counters, Event, Gateway, Settings, Submit};
 use crate::node::{append, Config, Doing, Node, Out, Start, To};
 use crate::promise::{Nanos, Stored};
@@ -98,6 +99,8 @@ pub struct Status {
     pub name: String,
     pub listen: SocketAddrV4,
     pub memcached: Vec<SocketAddr>,
+    #[serde(default)]
+    pub memcached_udp: Option<SocketAddr>,
     pub pid: u32,
     /// leading, following, electing, waiting or recovering.
     pub state: String,
@@ -205,6 +208,7 @@ pub struct Process<R> {
     gateway: Option<std::thread::JoinHandle<io::Result<()>>>,
     gateway_counters: Arc<Counters>,
     memcached: Vec<SocketAddr>,
+    memcached_udp: Option<SocketAddr>,
     stop: Arc<AtomicBool>,
     /// Reads whose index is known: index, number.
     reads: VecDeque<(u64, u64)>,
@@ -223,12 +227,13 @@ fn unix_ms() -> u64 {
 }
 
 impl<R: Role> Process<R> {
-    /// Start a node and its gateway, which serves the clients that come to `listeners`.
+    /// Start a node and its gateway, which serves the clients that come to `listeners` and `datagrams`.
     pub fn start(
         spec: Spec,
         role: R,
         socket: HostSocket,
         listeners: Vec<TcpListener>,
+        datagrams: Option<Listener>,
     ) -> Result<Process<R>> {
         let stored = Stored {
             promise: read_number(&spec.data.join(PROMISED))?,
@@ -258,8 +263,10 @@ impl<R: Role> Process<R> {
             rings: false,
         };
         let reader: Reader = machine.reader();
-        let mut gateway = Gateway::new(listeners, reader, submit, spec.gateway.clone())?;
+        let settings = spec.gateway.clone();
+        let mut gateway = Gateway::with_datagrams(listeners, datagrams, reader, submit, settings)?;
         let memcached = gateway.addresses();
+        let memcached_udp = gateway.datagrams();
         let waker = gateway.take_waker().expect("nobody has taken it");
         let gateway_counters = gateway.counters();
         let stop = Arc::new(AtomicBool::new(false));
@@ -284,6 +291,7 @@ impl<R: Role> Process<R> {
             gateway: Some(gateway),
             gateway_counters,
             memcached,
+            memcached_udp,
             stop,
             reads: VecDeque::new(),
             appended_ms: 0,
@@ -552,6 +560,7 @@ impl<R: Role> Process<R> {
             name: format!("node/{}", self.spec.config.node),
             listen: self.spec.nodes[usize::from(self.spec.config.node) - 1],
             memcached: self.memcached.clone(),
+            memcached_udp: self.memcached_udp,
             pid: std::process::id(),
             state: match (node.recovering, node.doing) {
                 (true, _) => "recovering",

@@ -9,16 +9,16 @@ use inband_resp::buffer::Buffer;
 use inband_resp::front::{Arrival, ClientConnection, Readiness};
 use inband_resp::wire::Wire;
 
+use super::request::{command_of, count, get, is_read, stats};
 use super::{Counters, Shared};
 use crate::apply::{Fetched, Outcome};
-use crate::command::{Command, Mode};
+use crate::command::Command;
 use crate::limits::{
     CLIENT_COMMANDS_MAX, CLIENT_OUTPUT_BYTES_MAX, CLIENT_READ_BYTES_MAX, INCOMPLETE_REQUEST_MS_MAX,
     UNANSWERED_MS_MAX, UNREAD_MS_MAX,
 };
-use crate::memcached::meta::Meta;
-use crate::memcached::reply::{debug, value, Awaited, MetaReply};
-use crate::memcached::{parse, Parsed, Request, VERSION};
+use crate::memcached::reply::{debug, Awaited, MetaReply};
+use crate::memcached::{parse, Parsed, Request};
 use crate::store::{STALE, WON};
 
 /// Requests of one client before others get a turn.
@@ -364,8 +364,10 @@ impl Connection {
     }
 
     fn understand(&mut self, slot: usize, shared: &mut Shared, request: Request) {
-        let counters = shared.counters.clone();
-        let word = |done, is_quiet| Awaited::Word { done, is_quiet };
+        if let Some((command, awaited)) = command_of(&request) {
+            count(&request, &shared.counters);
+            return self.submit(slot, shared, &command, awaited);
+        }
         match request {
             Request::Get { with_cas, keys } => {
                 let keys = keys.into_iter().map(<[u8]>::to_vec).collect();
@@ -381,7 +383,7 @@ impl Connection {
                 exptime_s,
                 keys,
             } => {
-                Counters::add(&counters.cmd_touch, keys.len() as u64);
+                Counters::add(&shared.counters.cmd_touch, keys.len() as u64);
                 if keys.is_empty() {
                     self.push(Entry::Text("END"));
                 }
@@ -404,78 +406,19 @@ impl Connection {
                     self.submit(slot, shared, &command, awaited);
                 }
             }
-            Request::Store {
-                mode,
-                key,
-                flags,
-                exptime_s,
-                cas,
-                value,
-                is_quiet,
-            } => {
-                Counters::add(&counters.cmd_set, 1);
-                let command = Command::Store {
-                    mode,
-                    key,
-                    value,
-                    flags,
-                    exptime_s,
-                    cas: if mode == Mode::Cas { cas } else { 0 },
-                    may_be_stale: false,
-                    is_binary_key: false,
-                };
-                self.submit(slot, shared, &command, word("STORED", is_quiet));
-            }
-            Request::Delete { key, is_quiet } => {
-                let command = Command::Delete { key, cas: None };
-                self.submit(slot, shared, &command, word("DELETED", is_quiet));
-            }
-            Request::Arithmetic {
-                key,
-                is_increment,
-                delta,
-                is_quiet,
-            } => {
-                let command = Command::Arithmetic {
-                    key,
-                    is_increment,
-                    delta,
-                    cas: 0,
-                    create: None,
-                    exptime_s: None,
-                };
-                self.submit(slot, shared, &command, word("", is_quiet));
-            }
-            Request::Touch {
-                key,
-                exptime_s,
-                is_quiet,
-            } => {
-                Counters::add(&counters.cmd_touch, 1);
-                let command = Command::Touch { key, exptime_s };
-                self.submit(slot, shared, &command, word("TOUCHED", is_quiet));
-            }
-            Request::FlushAll {
-                exptime_s,
-                is_quiet,
-            } => {
-                Counters::add(&counters.cmd_flush, 1);
-                let command = Command::FlushAll { exptime_s };
-                self.submit(slot, shared, &command, word("OK", is_quiet));
-            }
-            Request::Meta(meta) => self.submit_meta(slot, shared, &meta),
             Request::Stats(what) => {
                 let bytes = stats(what, shared);
                 self.push(Entry::Bytes(bytes));
             }
             Request::Say(text) => self.push(Entry::Text(text)),
             Request::Quit => {}
+            Request::Store { .. }
+            | Request::Delete { .. }
+            | Request::Arithmetic { .. }
+            | Request::Touch { .. }
+            | Request::FlushAll { .. }
+            | Request::Meta(_) => unreachable!("it is a command"),
         }
-    }
-
-    fn submit_meta(&mut self, slot: usize, shared: &mut Shared, meta: &Meta) {
-        let awaited = Awaited::Meta(Box::new(MetaReply::new(meta)));
-        self.submit(slot, shared, &meta.command(), awaited);
     }
 
     /// Answer what can be, as far as the client takes it.
@@ -593,14 +536,7 @@ impl Read {
         match self {
             Read::Get { with_cas, keys } => {
                 while let Some(key) = keys.pop_front() {
-                    Counters::add(&counters.cmd_get, 1);
-                    match reader.get_and_mark(&key, now_ms / 1000) {
-                        Some(item) => {
-                            Counters::add(&counters.get_hits, 1);
-                            value(out, &key, &item, *with_cas);
-                        }
-                        None => Counters::add(&counters.get_misses, 1),
-                    }
+                    get(shared, &key, *with_cas, out);
                     if out.len() >= CLIENT_OUTPUT_BYTES_MAX {
                         return Answered::Part;
                     }
@@ -643,72 +579,4 @@ impl Read {
         }
         Answered::Whole
     }
-}
-
-/// It changes nothing that another request of this client could notice.
-fn is_read(request: &Request) -> bool {
-    match request {
-        Request::Get { .. } | Request::Debug { .. } | Request::Stats(_) => true,
-        Request::Say(_) | Request::Quit => true,
-        Request::Meta(meta) => meta.is_read(),
-        _ => false,
-    }
-}
-
-fn stats(what: Option<&[u8]>, shared: &Shared) -> Vec<u8> {
-    let counters = &shared.counters;
-    let counter = |counter: &std::sync::atomic::AtomicU64| {
-        counter
-            .load(std::sync::atomic::Ordering::Relaxed)
-            .to_string()
-    };
-    let (items, chunks) = shared.reader.used();
-    let chunk_bytes = crate::store::CHUNK_BYTES as u64;
-    let max_bytes = shared.reader.chunks() * chunk_bytes;
-    let pairs = match what {
-        None => vec![
-            ("pid", std::process::id().to_string()),
-            ("uptime", shared.started.elapsed().as_secs().to_string()),
-            ("time", (shared.reader.time_ms() / 1000).to_string()),
-            ("version", VERSION.to_owned()),
-            ("pointer_size", "64".to_owned()),
-            ("curr_connections", counter(&counters.connections)),
-            ("total_connections", counter(&counters.connections_total)),
-            (
-                "rejected_connections",
-                counter(&counters.connections_refused),
-            ),
-            ("cmd_get", counter(&counters.cmd_get)),
-            ("cmd_set", counter(&counters.cmd_set)),
-            ("cmd_flush", counter(&counters.cmd_flush)),
-            ("cmd_touch", counter(&counters.cmd_touch)),
-            ("get_hits", counter(&counters.get_hits)),
-            ("get_misses", counter(&counters.get_misses)),
-            ("limit_maxbytes", max_bytes.to_string()),
-            ("bytes", (chunks * chunk_bytes).to_string()),
-            ("curr_items", items.to_string()),
-            ("evictions", "0".to_owned()),
-            ("applied_zxid", shared.reader.applied().to_string()),
-        ],
-        Some(b"settings") => vec![
-            ("maxbytes", max_bytes.to_string()),
-            (
-                "item_size_max",
-                crate::limits::VALUE_LEN_BYTES_MAX.to_string(),
-            ),
-            ("evictions", "off".to_owned()),
-            ("cas_enabled", "yes".to_owned()),
-            ("flush_enabled", "yes".to_owned()),
-        ],
-        Some(b"reset") => return b"RESET\r\n".to_vec(),
-        // There are no slabs.
-        Some(b"items" | b"slabs" | b"sizes" | b"conns") => Vec::new(),
-        Some(_) => return b"ERROR\r\n".to_vec(),
-    };
-    let lines = pairs
-        .into_iter()
-        .map(|(name, value)| format!("STAT {name} {value}\r\n"));
-    let mut text: String = lines.collect();
-    text += "END\r\n";
-    text.into_bytes()
 }

@@ -22,7 +22,8 @@ pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 /// A value does not fit the table now.
 pub const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
-const ERROR: &str = "ERROR";
+/// There is no such command.
+pub(crate) const ERROR: &str = "ERROR";
 
 /// A request, as a client means it.
 #[derive(Debug, Clone, PartialEq, Eq)]

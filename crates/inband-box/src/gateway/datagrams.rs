@@ -1,0 +1,211 @@
+//! memcached's clients over UDP: a request in a datagram, and its reply in one.
+//!
+//! Whoever sends a datagram can name any sender, so a reply goes only to addresses of the network that the user has
+//! named, and never has more than one datagram: what would is refused in a line.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use super::request::{command_of, count, get, stats};
+use super::{Counters, Shared};
+use crate::apply::Outcome;
+use crate::limits::{DATAGRAMS_PER_TURN_MAX, DATAGRAMS_UNDER_WAY_MAX, UNANSWERED_MS_MAX};
+use crate::memcached::reply::Awaited;
+use crate::memcached::udp::{self, DATAGRAM_BYTES_MAX, HEADER_BYTES};
+use crate::memcached::{parse, Parsed, Request, ERROR};
+use crate::network::Network;
+
+/// Its commands have this place; no connection has.
+pub(super) const SLOT: usize = usize::MAX - 1;
+const TOO_LONG: &[u8] = b"SERVER_ERROR the reply is longer than a datagram; ask over TCP\r\n";
+const NOT_HERE: &[u8] = b"SERVER_ERROR not over UDP; ask over TCP\r\n";
+
+/// A request that is not answered yet.
+struct Asked {
+    from: SocketAddr,
+    request: u16,
+    since: Instant,
+    what: What,
+}
+
+enum What {
+    Command(Awaited),
+    Get {
+        with_cas: bool,
+        keys: Vec<Vec<u8>>,
+        barrier: u64,
+    },
+}
+
+/// Where clients send datagrams.
+#[derive(Debug)]
+pub struct Listener {
+    pub socket: UdpSocket,
+    /// Those of others are ignored.
+    pub network: Network,
+}
+
+/// See the module.
+pub(super) struct Datagrams {
+    listener: Listener,
+    asked: BTreeMap<u64, Asked>,
+    next: u64,
+    /// There may be more than a turn takes.
+    pub is_ready: bool,
+}
+
+impl Datagrams {
+    pub fn new(listener: Listener) -> io::Result<Datagrams> {
+        listener.socket.set_nonblocking(true)?;
+        Ok(Datagrams {
+            listener,
+            asked: BTreeMap::new(),
+            next: 1,
+            is_ready: false,
+        })
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.listener.socket.as_raw_fd()
+    }
+
+    /// Begin what has come.
+    pub fn receive(&mut self, shared: &mut Shared, now: Instant) {
+        let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
+        self.is_ready = true;
+        for _ in 0..DATAGRAMS_PER_TURN_MAX {
+            match self.listener.socket.recv_from(&mut buffer) {
+                Ok((len_bytes, from)) => self.begin(&buffer[..len_bytes], from, shared, now),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_ready = false;
+                    break;
+                }
+                // A client has gone before it had its reply.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn begin(&mut self, datagram: &[u8], from: SocketAddr, shared: &mut Shared, now: Instant) {
+        let counters = shared.counters.clone();
+        let refuse = || Counters::add(&counters.datagrams_refused, 1);
+        if !self.listener.network.contains(from.ip()) || datagram.len() > DATAGRAM_BYTES_MAX {
+            return refuse();
+        }
+        let Some((frame, text)) = udp::parse(datagram) else {
+            return refuse();
+        };
+        let Parsed::Whole { request, .. } = parse(text) else {
+            return refuse();
+        };
+        Counters::add(&counters.datagrams, 1);
+        if self.asked.len() >= DATAGRAMS_UNDER_WAY_MAX {
+            return refuse();
+        }
+        let what = match request {
+            Request::Get { with_cas, keys } => What::Get {
+                with_cas,
+                keys: keys.into_iter().map(<[u8]>::to_vec).collect(),
+                barrier: shared.wants_barrier(),
+            },
+            Request::Stats(what) => {
+                return self.reply(from, frame.request, &stats(what, shared));
+            }
+            // Nothing is said to what may be a reply of another server: two of them would never end.
+            Request::Say(ERROR) => return refuse(),
+            Request::Say("") => return,
+            Request::Say(text) => {
+                let line = format!("{text}\r\n");
+                return self.reply(from, frame.request, line.as_bytes());
+            }
+            request => {
+                let Some((command, awaited)) = command_of(&request) else {
+                    return self.reply(from, frame.request, NOT_HERE);
+                };
+                if shared.is_full() {
+                    return refuse();
+                }
+                count(&request, &counters);
+                shared.submit(SLOT, self.next, &command);
+                What::Command(awaited)
+            }
+        };
+        let asked = Asked {
+            from,
+            request: frame.request,
+            since: now,
+            what,
+        };
+        self.asked.insert(self.next, asked);
+        self.next += 1;
+    }
+
+    /// A command has this outcome; `None`: it will not be known, and the client asks again or does not.
+    pub fn settle(&mut self, id: u64, outcome: Option<&Outcome>, shared: &Shared) {
+        let Some(asked) = self.asked.remove(&id) else {
+            return; // it took too long
+        };
+        let (What::Command(awaited), Some(outcome)) = (&asked.what, outcome) else {
+            return;
+        };
+        let mut reply = Vec::new();
+        awaited
+            .clone()
+            .say(outcome, shared.reader.time_ms(), &mut reply);
+        self.reply(asked.from, asked.request, &reply);
+    }
+
+    /// Answer the reads whose index is reached.
+    pub fn answer_reads(&mut self, shared: &Shared) {
+        let reached = |asked: &Asked| matches!(&asked.what, What::Get { barrier, .. } if *barrier <= shared.reached);
+        let ids: Vec<u64> = self
+            .asked
+            .iter()
+            .filter(|(_, asked)| reached(asked))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            let Some(Asked {
+                from,
+                request,
+                what: What::Get { with_cas, keys, .. },
+                ..
+            }) = self.asked.remove(&id)
+            else {
+                continue;
+            };
+            let mut reply = Vec::new();
+            for key in &keys {
+                get(shared, key, with_cas, &mut reply);
+                if reply.len() > DATAGRAM_BYTES_MAX {
+                    break;
+                }
+            }
+            reply.extend_from_slice(b"END\r\n");
+            self.reply(from, request, &reply);
+        }
+    }
+
+    fn reply(&self, to: SocketAddr, request: u16, reply: &[u8]) {
+        let is_short = reply.len() <= DATAGRAM_BYTES_MAX - HEADER_BYTES;
+        let reply = if is_short { reply } else { TOO_LONG };
+        for datagram in udp::datagrams(request, reply) {
+            // Lost, as a network may lose it.
+            let _ = self.listener.socket.send_to(&datagram, to);
+        }
+    }
+
+    /// Forget requests that have waited for too long.
+    pub fn forget_old(&mut self, now: Instant) {
+        let limit = Duration::from_millis(UNANSWERED_MS_MAX);
+        self.asked
+            .retain(|_, asked| now.saturating_duration_since(asked.since) < limit);
+    }
+
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.listener.socket.local_addr().ok()
+    }
+}
