@@ -15,9 +15,10 @@ enum ib_box_verdict {
     X(box_bad_value) /* too long, or none is allowed */                                            \
     X(box_bad_digest)                                                                              \
     X(box_no_epoch)                                                                                \
-    X(box_bad_epoch)  /* another node's than the sender's; a record's: later than the packet's */  \
-    X(box_bad_zxid)   /* 0, or not in our log */                                                   \
-    X(box_bad_origin) /* not the sender */                                                         \
+    X(box_bad_epoch)   /* another node's than the sender's; a record's: later than the packet's */ \
+    X(box_epoch_ahead) /* far beyond ours */                                                       \
+    X(box_bad_zxid)    /* 0, or not in our log */                                                  \
+    X(box_bad_origin)  /* not the sender */                                                        \
     X(box_not_member)                                                                              \
     X(box_old_epoch)                                                                               \
     X(box_higher_epoch)                                                                            \

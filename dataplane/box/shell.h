@@ -137,6 +137,9 @@ IB_INLINE struct ib_result ib_shell_box(struct ib_box_here *here, struct ib_box_
     if (!n)
         return ib_verdict(IB_DROP, IB_R_contended);
     ib_u64 epoch = m->epoch;
+    /* The process checks those of CONTROL. */
+    if (IB_RARE(m->type != IB_BOX_CONTROL && epoch > IB_LOAD(&n->epoch) + IB_BOX_EPOCH_AHEAD_MAX))
+        return ib_verdict(IB_DROP, IB_R_box_epoch_ahead);
     struct ib_result result = {IB_PASS, IB_R_passed_up};
     if (m->type != IB_BOX_CONTROL && m->type != IB_BOX_REFUSED) {
         if ((m->type == IB_BOX_SUBMIT || m->type == IB_BOX_PROPOSE) &&

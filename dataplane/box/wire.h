@@ -17,6 +17,8 @@ enum ib_box_limits {
     IB_BOX_RECORD_LEN_MAX_BYTES = 1248,
     /* An epoch is pM + i: i is the node that proposed it, M is this. */
     IB_BOX_PROPOSERS = 32,
+    /* Epochs that are so much higher than a node's are refused: one packet must not use them up. */
+    IB_BOX_EPOCH_AHEAD_MAX = 1 << 30,
 };
 
 /* Message types. In brackets: who sends it to whom. */

@@ -11,6 +11,16 @@ use crate::wire::{self, Header, Type};
 pub enum Control {
     /// Who leads? From a node that waits for a leader.
     Hello,
+    /// Would the receiver vote for the sender? From a node that waits for a leader and suspects that there is none.
+    PreElect {
+        /// Of the question.
+        id: u64,
+    },
+    /// The sender has not heard from a leader either.
+    Willing {
+        /// Of the question.
+        id: u64,
+    },
     /// The sender wants to lead the epoch.
     Elect,
     /// The sender takes part in no earlier epoch any more; how its log ends.
@@ -96,11 +106,15 @@ const INDEX: u8 = 11;
 const BEHIND: u8 = 12;
 const PULL_SNAPSHOT: u8 = 13;
 const SNAPSHOT_PART: u8 = 14;
+const PRE_ELECT: u8 = 15;
+const WILLING: u8 = 16;
 
 impl Control {
     pub fn name(&self) -> &'static str {
         match self {
             Control::Hello => "HELLO",
+            Control::PreElect { .. } => "PRE_ELECT",
+            Control::Willing { .. } => "WILLING",
             Control::Elect => "ELECT",
             Control::Promise { .. } => "PROMISE",
             Control::Denied => "DENIED",
@@ -126,6 +140,14 @@ impl Control {
         };
         let kind = match self {
             Control::Hello => HELLO,
+            Control::PreElect { id } => {
+                h.round = *id;
+                PRE_ELECT
+            }
+            Control::Willing { id } => {
+                h.round = *id;
+                WILLING
+            }
             Control::Elect => ELECT,
             Control::Promise {
                 last_epoch,
@@ -210,6 +232,8 @@ impl Control {
         let (kind, value) = value.split_first()?;
         Some(match *kind {
             HELLO => Control::Hello,
+            PRE_ELECT => Control::PreElect { id: h.round },
+            WILLING => Control::Willing { id: h.round },
             ELECT => Control::Elect,
             PROMISE => Control::Promise {
                 last_epoch: h.record_epoch,
@@ -271,6 +295,8 @@ mod tests {
         };
         vec![
             Control::Hello,
+            Control::PreElect { id: 3 },
+            Control::Willing { id: 3 },
             Control::Elect,
             Control::Promise {
                 last_epoch: 1,

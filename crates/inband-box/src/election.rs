@@ -60,7 +60,72 @@ impl Election {
     }
 }
 
+/// The question whether an election may begin. A node that sends but hears nothing gets no answer, and so deposes no leader
+/// that the others hear.
+pub(crate) struct PreElection {
+    id: u64,
+    /// Bit n is node n.
+    willing: u64,
+    again_at: Nanos,
+    until: Nanos,
+}
+
+impl PreElection {
+    pub fn due(&self) -> Nanos {
+        self.again_at
+    }
+}
+
 impl Node {
+    /// Ask who else misses a leader. Nothing is promised yet.
+    pub(crate) fn pre_elect(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
+        let again_after = self.config.resend_after_ns();
+        let is_over = |pre: &PreElection| now >= pre.until;
+        if self.pre_election.as_ref().is_none_or(is_over) {
+            let until = now + self.config.suspect_after_ns;
+            self.pre_election = Some(PreElection {
+                id: self.draw(u64::MAX),
+                willing: 1 << self.config.node,
+                again_at: now,
+                until,
+            });
+        }
+        let pre_election = self.pre_election.as_mut().expect("it is there now");
+        if pre_election.willing.count_ones() as usize >= majority(self.config.nodes) {
+            return self.elect(now, role, out);
+        }
+        if now >= pre_election.again_at {
+            pre_election.again_at = now + again_after;
+            let id = pre_election.id;
+            self.say(To::Others, self.epoch(), &Control::PreElect { id }, out);
+        }
+    }
+
+    /// Somebody would like to lead, and has promised this epoch.
+    pub(crate) fn on_pre_elect(
+        &mut self,
+        now: Nanos,
+        from: u8,
+        (promised, id): (u64, u64),
+        role: &impl Role,
+        out: &mut Out,
+    ) {
+        self.on_hello(now, from, promised, role, out);
+        let led_at = self.led_at.max(role.view().heard_ns);
+        let is_led = matches!(self.state, State::Leading(_))
+            || led_at > 0 && now < led_at + self.config.willing_after_ns();
+        if !is_led && !self.recovering {
+            self.say(To::Node(from), self.epoch(), &Control::Willing { id }, out);
+        }
+    }
+
+    /// Somebody else misses a leader, too.
+    pub(crate) fn on_willing(&mut self, from: u8, id: u64) {
+        if let Some(pre_election) = self.pre_election.as_mut().filter(|pre| pre.id == id) {
+            pre_election.willing |= 1 << from;
+        }
+    }
+
     pub(crate) fn elect(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
         let epoch = next(self.epoch().max(self.seen), self.config.node);
         self.elections += 1;

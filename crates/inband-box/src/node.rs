@@ -10,8 +10,8 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::control::Control;
-use crate::election::Election;
-use crate::promise::{Nanos, Stored, MS};
+use crate::election::{Election, PreElection};
+use crate::promise::{Nanos, Stored, EPOCH_AHEAD_MAX, EPOCH_END, MS};
 use crate::reads::Reads;
 use crate::role::{Record, Role, View};
 use crate::snapshot::{Fetch, Snapshot};
@@ -83,6 +83,11 @@ impl Config {
 
     pub(crate) fn resend_after_ns(&self) -> Nanos {
         self.suspect_after_ns / 5
+    }
+
+    /// A node whose leader was silent for so long may vote for another: what it suspects itself, less a heartbeat.
+    pub(crate) fn willing_after_ns(&self) -> Nanos {
+        self.suspect_after_ns - self.heartbeat_ns()
     }
 
     /// The next node suspects so much later.
@@ -178,6 +183,8 @@ pub struct Status {
     pub outstanding: usize,
     /// Elections that it began.
     pub elections: u64,
+    /// Packets with an epoch far beyond any that it knows.
+    pub epochs_refused: u64,
 }
 
 pub struct Node {
@@ -193,13 +200,18 @@ pub struct Node {
     pub(crate) hint: u8,
     /// When it was heard of.
     pub(crate) contact: Nanos,
-    /// Waiting: an election begins then.
+    /// When a leader was heard, besides what the role's registers say.
+    pub(crate) led_at: Nanos,
+    /// Waiting: the others are asked then whether an election may begin.
     pub(crate) elect_at: Nanos,
+    /// Waiting, or following a leader that is suspected: they were asked.
+    pub(crate) pre_election: Option<PreElection>,
     pub(crate) jitter: Nanos,
     pub(crate) hello_at: Nanos,
     /// The highest epoch heard of.
     pub(crate) seen: u64,
     pub(crate) elections: u64,
+    epochs_refused: u64,
     pub(crate) submitter: Submitter,
     pub(crate) reads: Reads,
 }
@@ -238,11 +250,14 @@ impl Node {
             state: State::Waiting,
             hint: 0,
             contact: now,
+            led_at: 0,
             elect_at: 0,
+            pre_election: None,
             jitter: 0,
             hello_at: now,
             seen: stored.promise,
             elections: 0,
+            epochs_refused: 0,
             submitter: Submitter::new(session),
             reads: Reads::new(random),
         };
@@ -301,6 +316,7 @@ impl Node {
             applied: now.applied,
             outstanding: self.submitter.outstanding(),
             elections: self.elections,
+            epochs_refused: self.epochs_refused,
         }
     }
 
@@ -343,6 +359,10 @@ impl Node {
         if from == 0 || from > self.config.nodes || from == self.config.node {
             return;
         }
+        if !self.admits_epoch(header.epoch) {
+            self.epochs_refused += 1;
+            return;
+        }
         match header.kind {
             Type::Control => {
                 if let Some(control) = Control::decode(header, value) {
@@ -355,7 +375,7 @@ impl Node {
             // Of a leader that we do not follow: it may not know.
             Type::Propose | Type::Commit if header.epoch >= self.epoch() && !self.recovering => {
                 self.seen = self.seen.max(header.epoch);
-                self.contact = now;
+                (self.contact, self.led_at) = (now, now);
             }
             Type::Refused if header.flags & flag::EPOCH != 0 => {
                 self.on_higher(now, header.epoch, role)
@@ -373,6 +393,12 @@ impl Node {
         self.on_tick(now, role, out);
     }
 
+    /// Might anyone have proposed it? One packet must not use up the epochs.
+    fn admits_epoch(&self, epoch: u64) -> bool {
+        let known = self.epoch().max(self.seen);
+        epoch <= known + EPOCH_AHEAD_MAX || self.recovering && epoch < EPOCH_END
+    }
+
     fn on_control(
         &mut self,
         now: Nanos,
@@ -384,6 +410,8 @@ impl Node {
     ) {
         match control {
             Control::Hello => self.on_hello(now, from, epoch, role, out),
+            Control::PreElect { id } => self.on_pre_elect(now, from, (epoch, id), role, out),
+            Control::Willing { id } => self.on_willing(from, id),
             Control::Elect => self.on_elect(now, from, epoch, role, out),
             Control::Promise {
                 last_epoch,
@@ -452,7 +480,7 @@ impl Node {
 
     fn tick_waiting(&mut self, now: Nanos, role: &impl Role, out: &mut Out) {
         if now >= self.elect_at && !self.recovering {
-            return self.elect(now, role, out);
+            return self.pre_elect(now, role, out);
         }
         if now >= self.hello_at {
             self.hello_at = now + self.config.stagger_ns();
@@ -463,6 +491,7 @@ impl Node {
     /// A leader is suspected, or has not been heard of: the nodes that follow it by their ids try one after the other.
     pub(crate) fn wait(&mut self, now: Nanos) {
         self.state = State::Waiting;
+        self.pre_election = None;
         self.contact = self.contact.max(now);
         self.jitter = self.draw(self.config.stagger_ns() / 2);
         self.elect_at = self.suspect_at(now);
@@ -513,6 +542,7 @@ impl Node {
             self.reads.take_back(leading);
         }
         self.state = State::Waiting;
+        self.pre_election = None;
     }
 
     pub(crate) fn step_down(&mut self, now: Nanos, role: &impl Role) {
@@ -564,7 +594,10 @@ impl Node {
         let state = match &self.state {
             _ if !self.is_stored => now,
             State::Waiting if self.recovering => self.hello_at,
-            State::Waiting => self.elect_at.min(self.hello_at),
+            State::Waiting => match &self.pre_election {
+                Some(pre_election) => pre_election.due(),
+                None => self.elect_at.min(self.hello_at),
+            },
             State::Electing(election) => election.due(),
             State::Joining => now,
             State::Following {
@@ -574,9 +607,10 @@ impl Node {
             } => {
                 let suspect_at = self.suspect_at(self.contact.max(registers.heard_ns));
                 let fetch_at = fetch.as_ref().map_or(Nanos::MAX, |fetch| fetch.again_at);
-                match self.recovering {
-                    true => suspect_at.min(*join_again_at).min(fetch_at),
-                    false => suspect_at,
+                match (self.recovering, &self.pre_election) {
+                    (true, _) => suspect_at.min(*join_again_at).min(fetch_at),
+                    (false, Some(pre_election)) => pre_election.due(),
+                    (false, None) => suspect_at,
                 }
             }
             State::Leading(leading) => leading.due(now, &self.config, &registers),

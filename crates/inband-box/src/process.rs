@@ -551,6 +551,7 @@ impl<R: Role> Process<R> {
         let refused = self.packets_refused.load(Ordering::Relaxed);
         for (name, n) in [
             ("packets_refused", refused),
+            ("epochs_refused", node.epochs_refused),
             ("snapshots_made", self.snapshots_made),
             ("snapshots_installed", self.snapshots_installed),
         ] {

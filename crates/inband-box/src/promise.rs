@@ -6,6 +6,11 @@ use crate::PROPOSERS;
 pub type Nanos = u64;
 pub const MS: Nanos = 1_000_000;
 
+/// A node refuses epochs that are so much higher than any that it knows: no cluster elects so often while a node is away.
+pub const EPOCH_AHEAD_MAX: u64 = crate::c::IB_BOX_EPOCH_AHEAD_MAX as u64;
+/// A node that recovers knows none, and refuses those from here on.
+pub const EPOCH_END: u64 = 1 << 62;
+
 /// The lowest epoch of a node above another epoch.
 pub fn next(above: u64, node: u8) -> u64 {
     (above / PROPOSERS)

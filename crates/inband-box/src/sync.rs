@@ -220,7 +220,7 @@ impl Node {
             return self.say_joined(role, out);
         }
         self.hint = from;
-        self.contact = now;
+        (self.contact, self.led_at) = (now, now);
         let is_promised = epoch == self.epoch() && self.is_stored;
         self.promise(epoch, role, out);
         self.state = State::Joining;
@@ -353,12 +353,15 @@ impl Node {
         if pulls {
             self.pull_snapshot(now, out);
         }
-        if now >= self.suspect_at(self.contact.max(registers.heard_ns)) {
-            self.leave();
-            self.wait(now);
-            if !self.recovering {
-                self.elect(now, role, out);
+        let is_suspected = now >= self.suspect_at(self.contact.max(registers.heard_ns));
+        match (is_suspected, self.recovering) {
+            (true, true) => {
+                self.leave();
+                self.wait(now);
             }
+            // It still follows until it promises another epoch.
+            (true, false) => self.pre_elect(now, role, out),
+            (false, _) => self.pre_election = None,
         }
     }
 }

@@ -97,3 +97,49 @@ fn a_node_that_lost_its_log_votes_for_nobody_and_joins_no_leader_below_its_promi
         assert_eq!(role.view().mode, Mode::Idle);
     }
 }
+
+#[test]
+fn an_absurd_epoch_is_refused_and_counted() {
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    gets(&mut node, 2, 34, &Control::Elect, &role);
+    let absurd = (1 << 63) + 2;
+    for control in [
+        Control::Elect,
+        Control::Lead,
+        Control::Hello,
+        Control::Denied,
+        Control::PreElect { id: 1 },
+    ] {
+        let out = gets(&mut node, 2, absurd, &control, &role);
+        assert_eq!(out.store, None, "{control:?}");
+        assert_eq!(said(&out), [], "{control:?}");
+    }
+    let status = node.status(&role);
+    assert_eq!((status.epoch, status.epochs_refused), (34, 5));
+    // One that has lost its log may have missed any number of epochs, but not all.
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Recovering, Stored::default(), &role);
+    gets(&mut node, 2, absurd, &Control::Lead, &role);
+    assert_eq!(node.epoch(), 0);
+    gets(&mut node, 2, (1 << 40) + 2, &Control::Lead, &role);
+    assert_eq!(node.epoch(), (1 << 40) + 2);
+}
+
+#[test]
+fn a_node_that_hears_a_leader_wants_no_other() {
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    let is_willing = |out: &Out| {
+        said(out)
+            .iter()
+            .any(|(_, c)| *c == Control::Willing { id: 8 })
+    };
+    let asked = Control::PreElect { id: 8 };
+    let out = gets(&mut node, 3, 0, &asked, &role);
+    assert!(is_willing(&out), "it knows of no leader: {:?}", said(&out));
+    gets(&mut node, 2, 34, &Control::Lead, &role);
+    let out = gets(&mut node, 3, 0, &asked, &role);
+    assert!(!is_willing(&out), "{:?}", said(&out));
+    assert_eq!(node.epoch(), 34);
+}

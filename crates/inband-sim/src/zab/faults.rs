@@ -17,6 +17,8 @@ listed! {
         LeaderIsolated = "leader-isolated",
         /// Only its sending, or only its hearing.
         LeaderHalfDeaf = "leader-half-deaf",
+        /// It sends, but hears nothing.
+        NodeDeaf = "node-deaf",
         Split = "split",
         NodePaused = "node-paused",
         LeaderPaused = "leader-paused",
@@ -40,7 +42,7 @@ impl World<Zab> {
     }
 
     /// Who leads the highest epoch.
-    fn leader(&self) -> Option<u8> {
+    pub fn leader(&self) -> Option<u8> {
         let (_, (node, _)) = self.system.led.last_key_value()?;
         self.system.node[node].is_some().then_some(*node)
     }
@@ -66,6 +68,12 @@ impl World<Zab> {
         let back = pairs.iter().map(|(a, b)| (*b, *a));
         let both = pairs.iter().copied().chain(back).collect();
         self.cut(both)
+    }
+
+    /// A node hears nothing any more.
+    pub fn deafen(&mut self, node: u8) -> Option<Strike<Zab>> {
+        let pairs = self.between(&[node]);
+        self.cut(pairs.into_iter().map(|(a, b)| (b, a)).collect())
     }
 
     fn restart(&mut self, node: u8) -> Option<Strike<Zab>> {
@@ -96,6 +104,7 @@ impl World<Zab> {
                 }
                 self.cut(pairs)
             }
+            Fault::NodeDeaf => self.deafen(node),
             Fault::Split => {
                 let nodes = 1..=self.system.nodes;
                 let some: Vec<u8> = nodes.filter(|_| self.rng.faults.below(2) == 0).collect();

@@ -129,26 +129,22 @@ impl Zab {
     }
 }
 
-impl System for Zab {
-    const NAME: &'static str = "box";
-    const ABOUT: &'static str = "Consensus in a box: ZAB's broadcast, election and synchronisation";
-    const LINKS: LinkSettings = LinkSettings {
-        hold_up_max: 60 * MS,
-        ..LinkSettings::LAN
-    };
-    const EVENTS_MAX: u64 = 1_000_000;
-    const FAULT_LASTS_MS: (u64, u64) = (2, 60);
-    const NO_PANIC: Invariant = Invariant::NoPanic;
+impl World<Zab> {
+    /// A cluster in which nothing goes wrong, for directed tests.
+    pub fn quiet(seed: u64) -> World<Zab> {
+        World::drawn(seed, &mut Rng::new(seed, 100), &Options::default())
+    }
 
-    type Host = Host;
-    type Packet = Vec<u8>;
-    type Event = Event;
-    type Fault = Fault;
-    type Invariant = Invariant;
-    type Options = Options;
+    /// Epochs that had a leader.
+    pub fn epochs_led(&self) -> usize {
+        self.system.led.len()
+    }
 
-    fn begin(seed: u64, options: &Options) -> World<Zab> {
-        let mut rng = Rng::new(seed, 100);
+    pub fn nodes(&self) -> u8 {
+        self.system.nodes
+    }
+
+    fn drawn(seed: u64, rng: &mut Rng, options: &Options) -> World<Zab> {
         let mut zab = Zab {
             nodes: *rng.pick(&[3, 3, 4, 5, 7]).expect("some"),
             quorum: *rng
@@ -180,6 +176,31 @@ impl System for Zab {
         for number in 0..CLIENTS {
             world.start_client(number);
         }
+        world
+    }
+}
+
+impl System for Zab {
+    const NAME: &'static str = "box";
+    const ABOUT: &'static str = "Consensus in a box: ZAB's broadcast, election and synchronisation";
+    const LINKS: LinkSettings = LinkSettings {
+        hold_up_max: 60 * MS,
+        ..LinkSettings::LAN
+    };
+    const EVENTS_MAX: u64 = 1_000_000;
+    const FAULT_LASTS_MS: (u64, u64) = (2, 60);
+    const NO_PANIC: Invariant = Invariant::NoPanic;
+
+    type Host = Host;
+    type Packet = Vec<u8>;
+    type Event = Event;
+    type Fault = Fault;
+    type Invariant = Invariant;
+    type Options = Options;
+
+    fn begin(seed: u64, options: &Options) -> World<Zab> {
+        let mut rng = Rng::new(seed, 100);
+        let mut world = World::<Zab>::drawn(seed, &mut rng, options);
         world.links.rates = Rates::draw(&mut rng);
         world.links.rates.bit_flip_ppm = [0, 0, 20_000][rng.below(3) as usize];
         world.inject_faults([8 * MS, 15 * MS, 40 * MS][rng.below(3) as usize]);
