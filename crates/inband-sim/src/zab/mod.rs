@@ -140,6 +140,7 @@ impl World<Zab> {
         self.system.led.len()
     }
 
+    /// How many nodes there are.
     pub fn nodes(&self) -> u8 {
         self.system.nodes
     }
