@@ -130,11 +130,18 @@ impl Node {
         out: &mut Out,
     ) {
         let is_led = from == self.hint && epoch == self.epoch();
+        let registers = role.view();
+        let led_at = self.led_at.max(registers.heard_ns);
+        // Said by a leader that may be gone since, who had one of the few logs: it would be one less.
+        let is_late = now > led_at + 2 * self.config.heartbeat_ns();
         let State::Following { fetch, .. } = &mut self.state else {
             return;
         };
-        if !is_led || role.view().matched + 1 >= first || fetch.is_some() {
+        if !is_led || registers.matched + 1 >= first || fetch.is_some() {
             return;
+        }
+        if !self.recovering && is_late {
+            return; // a leader that lives says it again
         }
         if !self.recovering {
             // Its gateway waits for outcomes of records that a snapshot only contains.

@@ -27,6 +27,8 @@ struct Follower {
     /// Records up to here were sent again, and when.
     resent_to: u64,
     resent_at: Nanos,
+    /// When it was last sent what follows a gap. It may have less than it once had.
+    gap_at: Nanos,
 }
 
 /// A leader.
@@ -307,7 +309,8 @@ impl Node {
         };
         let follower = &mut leading.followers[usize::from(from)];
         let is_new = matched >= follower.resent_to;
-        if is_new || now >= follower.resent_at + config.resend_after_ns() / 2 {
+        if is_new || now >= follower.gap_at + config.resend_after_ns() / 2 {
+            follower.gap_at = now;
             leading.resend(from, matched, now, role, out);
         }
     }
