@@ -115,6 +115,33 @@ var histories = []struct {
 	{"two increments, one number", false, `
 		0 5 INCR a = 1
 		1 6 INCR a = 1`},
+	{"memcached's add, append and incr", true, `
+		0 1 INCR-EXISTING a = nil
+		2 3 APPEND a ,9 = 0
+		4 5 ADD a 1 = 1
+		6 7 ADD a 5 = 0
+		8 9 INCR-EXISTING a = 2
+		10 11 APPEND a ,9 = 1
+		12 13 GET a = 2,9
+		14 15 CHECK a 2,9, SET a 7 = OK`},
+	{"two clients add the same", false, `
+		0 5 ADD a 1 = 1
+		1 6 ADD a 2 = 1`},
+	{"something is appended twice", false, `
+		0 1 SET a 1 = OK
+		2 ? APPEND a ,2
+		3 4 GET a = 1,2,2`},
+	{"an increment makes a value of nothing", false, `
+		0 ? INCR-EXISTING a
+		1 2 GET a = 1`},
+	{"an append of unknown outcome is seen through a later one", true, `
+		0 ? SET a 1
+		1 ? APPEND a ,2
+		2 3 APPEND a ,3 = 1
+		4 5 GET a = 1,2,3`},
+	{"an add of unknown outcome is seen by another one", true, `
+		0 ? ADD a 1
+		1 2 ADD a 2 = 0`},
 	{"a transaction seen by half", false, `
 		0 1 SET a 1 = OK, SET b 1 = OK
 		2 9 SET a 2 = OK, SET b 2 = OK

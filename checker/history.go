@@ -21,10 +21,11 @@ const lineMaxBytes = 1 << 20
 // command is one part of an operation. Several in one operation take effect at once.
 type command struct {
 	// GET, SET, INCR, DEL, REMOVE (a DEL that does not tell whether there was something), or CHECK: the
-	// operation has an effect only if Key holds Value.
+	// operation has an effect only if Key holds Value. ADD is a SET if there is no value, APPEND adds to one and
+	// INCR-EXISTING counts one up if there is one: they tell whether there was.
 	Verb string `json:"verb"`
 	Key  string `json:"key"`
-	// What SET writes and CHECK compares with; null is "no value".
+	// What SET, ADD and APPEND write and CHECK compares with; null is "no value".
 	Value *string `json:"value,omitempty"`
 }
 
@@ -62,10 +63,10 @@ func (o *operation) check() error {
 	}
 	for _, c := range o.Commands {
 		switch c.Verb {
-		case "GET", "INCR", "DEL", "REMOVE", "CHECK":
-		case "SET":
+		case "GET", "INCR", "INCR-EXISTING", "DEL", "REMOVE", "CHECK":
+		case "SET", "ADD", "APPEND":
 			if c.Value == nil {
-				return fmt.Errorf("operation %d: SET without a value", o.ID)
+				return fmt.Errorf("operation %d: %s without a value", o.ID, c.Verb)
 			}
 		default:
 			return fmt.Errorf("operation %d: unknown command %q", o.ID, c.Verb)

@@ -17,6 +17,9 @@ const keysMax = 4
 // written is never empty. An array, so that == compares it.
 type values [keysMax]string
 
+// notANumber is the reply to INCR-EXISTING of such a value.
+const notANumber = "not a number"
+
 // modelOf says what a store does with the keys of a group.
 func modelOf(keys []string) porcupine.Model {
 	index := map[string]int{}
@@ -79,6 +82,27 @@ func step(index map[string]int, before values, op *operation, replies []*string)
 			}
 			*value = strconv.Itoa(number + 1)
 			reply = *value
+		case "INCR-EXISTING":
+			if *value == "" {
+				break // no value, and no reply
+			}
+			number, err := strconv.Atoi(*value)
+			if err != nil {
+				reply = notANumber
+				break
+			}
+			*value = strconv.Itoa(number + 1)
+			reply = *value
+		case "ADD":
+			reply = "0"
+			if *value == "" {
+				*value, reply = *c.Value, "1"
+			}
+		case "APPEND":
+			reply = "0"
+			if *value != "" {
+				*value, reply = *value+*c.Value, "1"
+			}
 		case "REMOVE":
 			*value, reply = "", "OK"
 		case "DEL":
@@ -114,7 +138,7 @@ func describe(op *operation, replies []*string) string {
 	var said, answered []string
 	for i, c := range op.Commands {
 		text := c.Verb + " " + c.Key
-		if c.Verb == "SET" || c.Verb == "CHECK" {
+		if c.Value != nil || c.Verb == "CHECK" {
 			text += " " + shown(orEmpty(c.Value))
 		}
 		said = append(said, text)

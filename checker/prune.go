@@ -3,6 +3,7 @@ package main
 import (
 	"math"
 	"strconv"
+	"strings"
 )
 
 // prune leaves out operations of unknown outcome that write what nobody saw afterwards. Whether they
@@ -13,7 +14,7 @@ func prune(ops []*operation) []*operation {
 	increments := map[string]int{}
 	for _, op := range ops {
 		for _, c := range op.Commands {
-			if c.Verb == "INCR" {
+			if c.Verb == "INCR" || c.Verb == "INCR-EXISTING" {
 				increments[c.Key]++
 			}
 		}
@@ -32,11 +33,11 @@ func isSeen(op *operation, ops []*operation, increments map[string]int) bool {
 	left := map[string]string{}
 	for _, c := range op.Commands {
 		switch c.Verb {
-		case "SET":
+		case "SET", "ADD":
 			left[c.Key] = *c.Value
 		case "DEL", "REMOVE":
 			left[c.Key] = ""
-		case "INCR":
+		case "INCR", "INCR-EXISTING", "APPEND":
 			return true // what it leaves depends on what was there
 		}
 	}
@@ -68,7 +69,7 @@ func sees(op *operation, i int, value string, increments int) bool {
 	switch c.Verb {
 	case "GET", "INCR":
 		return isFrom(reply, value, increments)
-	case "DEL":
+	case "DEL", "ADD", "APPEND", "INCR-EXISTING":
 		// It tells whether there was something, unless that is known from a command before it.
 		for _, earlier := range op.Commands[:i] {
 			if earlier.Key == c.Key && earlier.Verb != "CHECK" {
@@ -83,6 +84,10 @@ func sees(op *operation, i int, value string, increments int) bool {
 func isFrom(found, value string, increments int) bool {
 	if found == value {
 		return true
+	}
+	// Something was appended to it, or to nothing after it.
+	if text, _, isAppended := strings.Cut(found, ","); isAppended {
+		found = text
 	}
 	number, first := toNumber(found), toNumber(value)
 	return number >= first && number <= first+float64(increments)
