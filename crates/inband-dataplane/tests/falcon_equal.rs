@@ -12,7 +12,7 @@ use common::{seed, Prng};
 use inband_falcon::dataplane::{Falcon, FalconRegisters, FalconSwitch, Policy};
 use inband_ground::auth::Keys;
 use inband_ground::soft::Arrival;
-use inband_testing::role::{self, missing, sign_at_random, two_keys, Equal, Pair};
+use inband_testing::role::{self, missing, two_keys, Equal, Pair};
 
 /// Of each policy.
 const STEPS: usize = 20_000;
@@ -90,17 +90,8 @@ fn schedulers_with_keys_are_equal_too() {
     if !common::may_load_bpf() {
         return;
     }
-    let seed = seed();
-    let what = format!("INBAND_SEED={seed}");
-    let mut prng = Prng(seed);
-    let mut signers = Prng(prng.next());
-    let mut equal = equal(Policy::Fifo, Some(two_keys()));
-    let sign = &mut |packet: &mut Vec<u8>| sign_at_random(&mut signers, packet);
-    equal.random(&mut prng, STEPS_WITH_KEYS, usize::MAX, &what, sign);
-    let counters = equal.pair.compare_counters(&what);
-    for reason in ["bad_key", "bad_tag", "falcon_given", "falcon_woken"] {
-        assert!(counters.contains_key(reason), "{reason}: {counters:?}");
-    }
+    let reasons = ["bad_key", "bad_tag", "falcon_given", "falcon_woken"];
+    equal(Policy::Fifo, Some(two_keys())).random_with_keys(STEPS_WITH_KEYS, &reasons);
 }
 
 #[test]

@@ -408,25 +408,7 @@ impl vector::Case for Case {
     type System = FalconUnderTest;
     type Expected = BTreeMap<String, String>;
 
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn why(&self) -> &str {
-        &self.why
-    }
-
-    fn keys(&self) -> &[u16] {
-        &self.keys
-    }
-
-    fn packets(&self) -> usize {
-        self.packet.len()
-    }
-
-    fn reason(&self, at: usize) -> &str {
-        &self.packet[at].reason
-    }
+    inband_testing::case_fields!();
 
     fn step(&self, at: usize, keys: Option<&Keys>) -> vector::Step<Verdict> {
         let step = &self.packet[at];

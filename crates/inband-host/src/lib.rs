@@ -1,4 +1,19 @@
 //! What every host process and every command has, of whichever system.
+//!
+//! A process takes, in this order: [`signals::StopSignals`], so that no signal is lost; its directory and the lock in it
+//! ([`state_dir`]); its key file ([`key_file`]); its data plane ([`backend`]); its control socket ([`line_json`]). A process
+//! with one role that only answers gets all of it from [`role_process`].
+//!
+//! Every command runs inside [`program::main`] and prints with this crate's `println!`, which ends the program quietly when
+//! its reader is gone.
+//!
+//! ```
+//! use inband_host::size::{parse_size, size};
+//!
+//! assert_eq!(parse_size("64MiB"), Ok(64 << 20));
+//! assert_eq!(size(64 << 20), "64 MiB");
+//! assert!(parse_size("64 megabytes").is_err());
+//! ```
 
 pub mod backend;
 pub mod config;

@@ -176,6 +176,47 @@ impl<S: System> World<S> {
         Strike::until(move |world| world.links.rates.lower(by))
     }
 
+    /// A share of packets that a fault concerns, drawn at random.
+    pub fn any_share_ppm(&mut self) -> u64 {
+        [20_000, 100_000, 300_000][self.rng.faults.below(3) as usize]
+    }
+
+    /// A share of packets is lost.
+    pub fn lose_packets(&mut self) -> Option<Strike<S>> {
+        let loss_ppm = self.any_share_ppm();
+        self.raise_rates(Rates {
+            loss_ppm,
+            ..Rates::default()
+        })
+    }
+
+    /// A share of packets is held up.
+    pub fn hold_up_packets(&mut self) -> Option<Strike<S>> {
+        let hold_up_ppm = self.any_share_ppm();
+        self.raise_rates(Rates {
+            hold_up_ppm,
+            ..Rates::default()
+        })
+    }
+
+    /// No packets from one host to another; `any_host` draws them.
+    pub fn cut_one_way(
+        &mut self,
+        any_host: impl Fn(&mut World<S>) -> S::Host,
+    ) -> Option<Strike<S>> {
+        let (a, b) = (any_host(self), any_host(self));
+        self.cut(vec![(a, b)])
+    }
+
+    /// No packets between two hosts; `any_host` draws them.
+    pub fn cut_both_ways(
+        &mut self,
+        any_host: impl Fn(&mut World<S>) -> S::Host,
+    ) -> Option<Strike<S>> {
+        let (a, b) = (any_host(self), any_host(self));
+        self.cut(vec![(a, b), (b, a)])
+    }
+
     /// Packets of one type are lost or held up. `number`: what else has it is replaced.
     pub fn raise_type_rates(&mut self, number: u64, rates: TypeRates) -> Option<Strike<S>> {
         self.links.type_rates.insert(number, rates);

@@ -4,6 +4,24 @@
 //! equal, event for event. A world is [`World<S>`] with a [`System`]: links, faults, trace, statistics and campaigns are
 //! common; hosts, clients, faults of its own and invariants are in the system's folder.
 //!
+//! ```
+//! use inband_sim::run;
+//! use inband_sim::sequencer::{Options, Sequencer};
+//!
+//! // A world of a sound system breaks no invariant.
+//! let sound = Options::default();
+//! assert!((1..=20).all(|seed| run::<Sequencer>(seed, &sound).violation.is_none()));
+//! // With a deliberate fault some seed does. The same seed does so again.
+//! let faulty = Options { same_incarnation: true };
+//! let found = (1..=20).find(|seed| run::<Sequencer>(*seed, &faulty).violation.is_some());
+//! let seed = found.expect("a seed that gives a number twice");
+//! assert_eq!(run::<Sequencer>(seed, &faulty), run::<Sequencer>(seed, &faulty));
+//! ```
+//!
+//! To add a world, implement [`System`], or [`asking::Asking`] for a role that only answers, and register it in
+//! [`SYSTEMS`]. Nothing in a world may depend on anything but its seed: time is [`World`]'s, and random numbers come from
+//! its streams.
+//!
 //! [`falcon_scale`] is for figures of large clusters.
 
 pub mod asking;

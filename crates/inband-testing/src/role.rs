@@ -364,6 +364,20 @@ impl<Q: Sequence> Equal<Q> {
         self.compare(what);
     }
 
+    /// So many random packets, signed at random for [`two_keys`]. All of these reasons are met.
+    pub fn random_with_keys(&mut self, steps: usize, reasons: &[&str]) {
+        let seed = crate::random::seed();
+        let what = format!("INBAND_SEED={seed}");
+        let mut prng = Prng(seed);
+        let mut signers = Prng(prng.next());
+        let sign = &mut |packet: &mut Vec<u8>| sign_at_random(&mut signers, packet);
+        self.random(&mut prng, steps, usize::MAX, &what, sign);
+        let counters = self.pair.compare_counters(&what);
+        for reason in reasons {
+            assert!(counters.contains_key(reason), "{reason}: {counters:?}");
+        }
+    }
+
     /// The records of an entry of the fuzzer's corpus.
     pub fn records(&mut self, records: &[u8], at: &dyn Display) {
         self.restart();

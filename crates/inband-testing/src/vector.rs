@@ -180,6 +180,33 @@ pub trait Case: DeserializeOwned {
     fn check(&self, at: usize, registers: &Registers<Self::System>, expected: &mut Self::Expected);
 }
 
+/// In an implementation of [`Case`]: the functions for which a struct has the fields `name`, `why`, `keys` and `packet`, each of
+/// which has a `reason`.
+#[macro_export]
+macro_rules! case_fields {
+    () => {
+        fn name(&self) -> &str {
+            &self.name
+        }
+
+        fn why(&self) -> &str {
+            &self.why
+        }
+
+        fn keys(&self) -> &[u16] {
+            &self.keys
+        }
+
+        fn packets(&self) -> usize {
+            self.packet.len()
+        }
+
+        fn reason(&self, at: usize) -> &str {
+            &self.packet[at].reason
+        }
+    };
+}
+
 type Handle<'a, C> = dyn FnMut(
         &Step<<<C as Case>::System as UnderTest>::Verdict>,
     ) -> Outcome<<<C as Case>::System as UnderTest>::Verdict>

@@ -37,13 +37,6 @@ listed! {
     }
 }
 
-impl Fault {
-    /// Names of all.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        Fault::ALL.into_iter().map(Fault::name)
-    }
-}
-
 fn pick(rng: &mut Rng, below: u8) -> u8 {
     rng.below(u64::from(below)) as u8
 }
@@ -64,16 +57,9 @@ impl World {
         let scheduler = pick(&mut self.rng.faults, layout.schedulers);
         let worker = pick(&mut self.rng.faults, layout.workers);
         let client = pick(&mut self.rng.faults, layout.clients);
-        let rate = |rng: &mut Rng| [20_000, 100_000, 300_000][rng.below(3) as usize];
         match fault {
-            Fault::CutOneWay => {
-                let (a, b) = (self.any_host(), self.any_host());
-                self.cut(vec![(a, b)])
-            }
-            Fault::CutBothWays => {
-                let (a, b) = (self.any_host(), self.any_host());
-                self.cut(vec![(a, b), (b, a)])
-            }
+            Fault::CutOneWay => self.cut_one_way(World::any_host),
+            Fault::CutBothWays => self.cut_both_ways(World::any_host),
             Fault::WorkerCutOff => {
                 let worker = Host::Worker(worker);
                 let clients = (0..layout.clients).map(Host::Client);
@@ -121,23 +107,11 @@ impl World {
                 self.jump(host, ahead_ns);
                 Strike::for_a_while()
             }
-            Fault::PacketsLost => {
-                let loss_ppm = rate(&mut self.rng.faults);
-                self.raise_rates(Rates {
-                    loss_ppm,
-                    ..Rates::default()
-                })
-            }
-            Fault::PacketsLate => {
-                let hold_up_ppm = rate(&mut self.rng.faults);
-                self.raise_rates(Rates {
-                    hold_up_ppm,
-                    ..Rates::default()
-                })
-            }
+            Fault::PacketsLost => self.lose_packets(),
+            Fault::PacketsLate => self.hold_up_packets(),
             Fault::PacketsDamaged if !self.system.layout.may_be_damaged() => None,
             Fault::PacketsDamaged => {
-                let bit_flip_ppm = rate(&mut self.rng.faults);
+                let bit_flip_ppm = self.any_share_ppm();
                 self.raise_rates(Rates {
                     bit_flip_ppm,
                     ..Rates::default()

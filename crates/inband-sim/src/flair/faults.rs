@@ -7,7 +7,7 @@ use super::host::Host;
 use super::limits::SLOW_NS;
 use super::{Flair, World};
 use crate::faults::Strike;
-use crate::links::{Rates, TypeRates};
+use crate::links::TypeRates;
 use crate::listed;
 use crate::rng::Rng;
 
@@ -34,13 +34,6 @@ listed! {
         PacketsLost = "packets-lost",
         PacketsLate = "packets-late",
         RepliesLate = "replies-late",
-    }
-}
-
-impl Fault {
-    /// Names of all.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        Fault::ALL.into_iter().map(Fault::name)
     }
 }
 
@@ -72,16 +65,9 @@ impl World {
         let replica = pick(&mut self.rng.faults, replicas);
         let switch = pick(&mut self.rng.faults, switches);
         let leader = self.leader();
-        let rate = |rng: &mut Rng| [20_000, 100_000, 300_000][rng.below(3) as usize];
         match fault {
-            Fault::CutOneWay => {
-                let (a, b) = (self.any_host(), self.any_host());
-                self.cut(vec![(a, b)])
-            }
-            Fault::CutBothWays => {
-                let (a, b) = (self.any_host(), self.any_host());
-                self.cut(vec![(a, b), (b, a)])
-            }
+            Fault::CutOneWay => self.cut_one_way(World::any_host),
+            Fault::CutBothWays => self.cut_both_ways(World::any_host),
             Fault::LeaderCutFromReplicas => {
                 let leader = Host::Replica(leader?);
                 let others = (0..replicas).map(Host::Replica).filter(|r| *r != leader);
@@ -128,25 +114,13 @@ impl World {
                 self.links.slow_down(from, to, by);
                 Strike::until(move |world| world.links.slow_down(from, to, 0))
             }
-            Fault::PacketsLost => {
-                let loss_ppm = rate(&mut self.rng.faults);
-                self.raise_rates(Rates {
-                    loss_ppm,
-                    ..Rates::default()
-                })
-            }
-            Fault::PacketsLate => {
-                let hold_up_ppm = rate(&mut self.rng.faults);
-                self.raise_rates(Rates {
-                    hold_up_ppm,
-                    ..Rates::default()
-                })
-            }
+            Fault::PacketsLost => self.lose_packets(),
+            Fault::PacketsLate => self.hold_up_packets(),
             Fault::RepliesLate => {
                 let rates = TypeRates {
                     kind: Type::WriteReply as u8,
                     loss_ppm: 0,
-                    hold_up_ppm: 2 * rate(&mut self.rng.faults),
+                    hold_up_ppm: 2 * self.any_share_ppm(),
                 };
                 self.raise_type_rates(self.fault_number(), rates)
             }
