@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
+use inband_box::limits::NODE_COUNTS;
 use inband_cluster::paxos::{AcceptorChoice, ClusterSpec};
 use inband_flair::config::Balance;
 use inband_flair::reads::Reads;
@@ -22,7 +23,8 @@ use crate::history::{About, Clock, Outcome, Summary, Writer};
 use crate::nemesis::Nemesis;
 use crate::subject::Subject;
 use crate::workload::{Shared, Workload};
-use crate::{flair, memory, paxos, report};
+use crate::{box_cluster, flair, memory, paxos, report};
+use inband_cluster::box_cluster::{BoxCluster, Options as BoxOptions, Spec as BoxSpec};
 use inband_cluster::command::SystemCommand;
 use inband_cluster::flair::cluster::{FlairSpec, Security};
 use inband_cluster::memory::{Memory, Options as MemoryOptions, Spec as MemorySpec};
@@ -69,7 +71,7 @@ pub struct ChaosArgs {
     /// Acceptors: a number, or backends with numbers, as xdp:2,udp:1.
     #[arg(long, default_value = "3", value_name = "N|BACKEND:N,...")]
     acceptors: AcceptorChoice,
-    /// Replicas of the store, or servers of memory.
+    /// Replicas of the store, servers of memory, or nodes of a box.
     #[arg(long, default_value_t = 3)]
     replicas: usize,
     /// Switches of FLAIR or memory.
@@ -113,6 +115,8 @@ enum System {
     Flair,
     /// Servers and switches of replicated memory: `inband up memory`.
     Memory,
+    /// Nodes of consensus in a box: `inband up box`.
+    Box,
 }
 
 impl System {
@@ -122,6 +126,7 @@ impl System {
             System::Kv => FaultKind::value_variants(),
             System::Flair => &flair::FAULTS,
             System::Memory => &memory::FAULTS,
+            System::Box => &box_cluster::FAULTS,
         }
     }
 
@@ -130,6 +135,7 @@ impl System {
             System::Kv => "the store",
             System::Flair => "FLAIR",
             System::Memory => "replicated memory",
+            System::Box => "consensus in a box",
         }
     }
 }
@@ -229,6 +235,8 @@ impl ChaosArgs {
                 &FaultKind::is_of_links,
                 "with --dataplane udp it is on loopback",
             );
+        } else if system == System::Box {
+            leave_out(&FaultKind::is_of_links, "its nodes are on loopback");
         }
         Ok(kinds)
     }
@@ -281,6 +289,25 @@ impl ChaosArgs {
                 ..Security::default()
             },
         })
+    }
+
+    fn box_spec(&self, dir: &Path) -> Result<BoxSpec> {
+        let nodes = u8::try_from(self.replicas)
+            .ok()
+            .filter(|nodes| NODE_COUNTS.contains(&usize::from(*nodes)))
+            .with_context(|| format!("--replicas {}: give 3, 4, 5 or 7 nodes", self.replicas))?;
+        let first = free_ports(PORTS)?;
+        let options = BoxOptions {
+            nodes,
+            memcached: loopback(first),
+            memcached_local: Some(loopback(first + u16::from(nodes))),
+            memory: box_cluster::TABLE_BYTES,
+            log_records: box_cluster::LOG_RECORDS,
+            ..BoxOptions::default()
+        };
+        let mut spec = BoxCluster::spec(&options, dir)?;
+        spec.program.clone_from(&self.program);
+        Ok(spec)
     }
 
     fn memory_spec(&self, dir: &Path) -> Result<MemorySpec> {
@@ -340,6 +367,7 @@ impl ChaosArgs {
             System::Kv => run.on(paxos::Cluster::start(self.paxos_spec(dir_path)?)?),
             System::Flair => run.on(flair::Cluster::start(self.flair_spec(dir_path)?)?),
             System::Memory => run.on(memory::Cluster::start(self.memory_spec(dir_path)?)?),
+            System::Box => run.on(box_cluster::Cluster::start(self.box_spec(dir_path)?)?),
         };
         let is_well = |found: &Findings| found.served_after.is_ok() && found.agreed.is_ok();
         if self.keep || !findings.as_ref().is_ok_and(is_well) {

@@ -35,7 +35,14 @@ impl Clock {
 pub enum Verb {
     Get,
     Set,
+    /// As a SET, if there is no value. Says how many values it has written.
+    Add,
+    /// At the end of a value, if there is one. Says how many it has changed.
+    Append,
     Incr,
+    /// As INCR, if there is a value. Says so if that is not a number.
+    #[serde(rename = "INCR-EXISTING")]
+    IncrExisting,
     /// Says how many keys there were.
     Del,
     /// The operation has an effect only if the key holds the value (WATCH).

@@ -4,6 +4,7 @@
 #[macro_use]
 extern crate inband_host;
 
+mod box_cluster;
 mod chaos;
 mod checker;
 mod fault_kind;

@@ -18,6 +18,7 @@ fn chaos(name: &str, arguments: &[&str]) -> String {
     let report = report_dir(name);
     inband_testing::build(match arguments.first() {
         Some(&"memory") => "inband-memory",
+        Some(&"box") => "inband-box",
         _ => "inband",
     });
     let output = Command::new(env!("CARGO_BIN_EXE_inband-chaos"))
@@ -114,4 +115,30 @@ fn stale_answers_of_memory_are_found() {
     let arguments = ["memory", "--minutes", "0.08", "--faults", "", "--control"];
     let said = chaos("memory-control", &arguments);
     assert!(said.contains("\nviolation:"), "{said}");
+}
+
+#[test]
+fn a_box_under_a_mixture_of_faults_is_linearizable() {
+    let said = chaos("box", &["box", "--minutes", "0.3"]);
+    assert!(said.contains("\nlinearizable:"), "{said}");
+    assert!(number_before(&said, " operations ok") > 1_000, "{said}");
+    assert!(number_before(&said, " faults\n") > 1, "{said}");
+}
+
+/// Reads from the local ports, declared strong.
+#[test]
+fn stale_reads_of_a_box_are_found() {
+    let arguments = [
+        "box",
+        "--minutes",
+        "0.15",
+        "--faults",
+        "freeze",
+        "--control",
+    ];
+    let said = chaos("box-control", &arguments);
+    assert!(
+        said.contains("\nviolation:") && said.contains("GET"),
+        "{said}"
+    );
 }

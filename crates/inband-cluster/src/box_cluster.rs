@@ -36,6 +36,9 @@ const LEADER: &str = "leader";
 const LEADING: &str = "leading";
 const FOLLOWING: &str = "following";
 const RECOVERING: &str = "recovering";
+/// Options whose ports are checked before a node is started.
+const MEMCACHED: &str = "--memcached";
+const MEMCACHED_LOCAL: &str = "--memcached-local";
 const SELF_CHECK_KEY: &str = "inband-self-check";
 const SELF_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -62,6 +65,11 @@ pub struct Options {
     /// Where memcached's clients of the first node connect; those of the others use the ports that follow
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:11211")]
     pub memcached: SocketAddr,
+    /// Where clients of the first node connect that read its own copy, which may be behind; those of the others use the ports
+    /// that follow
+    #[arg(long, value_name = "ADDR:PORT")]
+    #[serde(default)]
+    pub memcached_local: Option<SocketAddr>,
     /// Bytes of each node's table
     #[arg(long, value_name = "SIZE", default_value_t = TABLE_BYTES_DEFAULT, value_parser = parse_size)]
     pub memory: u64,
@@ -83,6 +91,13 @@ struct Defaults {
     options: Options,
 }
 
+/// As `inband up box` without options has it.
+impl Default for Options {
+    fn default() -> Options {
+        Defaults::parse_from(["inband"]).options
+    }
+}
+
 fn nodes(text: &str) -> Result<u8, String> {
     let nodes = text
         .parse()
@@ -100,15 +115,27 @@ impl Options {
 
     /// Where the clients of each node connect.
     fn memcached(&self) -> Result<Vec<SocketAddr>> {
-        let first = self.memcached;
+        self.addresses_from(self.memcached, MEMCACHED)
+    }
+
+    /// Where those connect that read the nodes' own copies; empty if there are no such ports.
+    fn memcached_local(&self) -> Result<Vec<SocketAddr>> {
+        match self.memcached_local {
+            Some(first) => self.addresses_from(first, MEMCACHED_LOCAL),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// One for each node, from the first on.
+    fn addresses_from(&self, first: SocketAddr, option: &str) -> Result<Vec<SocketAddr>> {
         ensure!(
             first.ip().is_loopback(),
-            "--memcached {first} is beyond loopback, where anyone could read and write; give 127.0.0.1:PORT"
+            "{option} {first} is beyond loopback, where anyone could read and write; give 127.0.0.1:PORT"
         );
         let last = first.port().checked_add(u16::from(self.nodes) - 1);
         let last = last.filter(|_| first.port() > 0).with_context(|| {
             format!(
-                "--memcached {first}: {} nodes need as many ports; give one from 1 to {}",
+                "{option} {first}: {} nodes need as many ports; give one from 1 to {}",
                 self.nodes,
                 u16::MAX - u16::from(self.nodes) + 1
             )
@@ -125,6 +152,7 @@ pub struct BoxCluster {
     spec: Spec,
     key_file: Option<PathBuf>,
     memcached: Vec<SocketAddr>,
+    memcached_local: Vec<SocketAddr>,
     sockets: BTreeMap<String, PathBuf>,
 }
 
@@ -135,6 +163,9 @@ pub struct ClusterStatus {
     pub options: Options,
     /// Where memcached's clients connect, node by node.
     pub memcached: Vec<SocketAddr>,
+    /// Where those connect that read the nodes' own copies.
+    #[serde(default)]
+    pub memcached_local: Vec<SocketAddr>,
     /// The nodes' keys.
     pub key_file: Option<PathBuf>,
     /// Its processes.
@@ -159,10 +190,16 @@ impl System for BoxCluster {
 
     fn plan(spec: Spec) -> Result<(BoxCluster, Plan)> {
         let memcached = spec.options.memcached()?;
-        for address in &memcached {
-            // The nodes bind the ports; here the error can name the option.
-            drop(listeners::bind(*address, "--memcached")?);
-        }
+        let memcached_local = spec.options.memcached_local()?;
+        // The nodes bind the ports; here the error can name the option. All at once: no two may be the same.
+        let bind = |(addresses, option): (&Vec<SocketAddr>, _)| {
+            let addresses = addresses.iter();
+            let bound = addresses.map(|address| listeners::bind(*address, option));
+            bound.collect::<Result<Vec<_>, _>>()
+        };
+        let both = [(&memcached, MEMCACHED), (&memcached_local, MEMCACHED_LOCAL)];
+        let bound = both.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        drop(bound);
         for name in spec.options.names() {
             ensure!(
                 spec.options.accept_loss || !has_promised(&host_dir(&spec.data, &name)),
@@ -173,12 +210,17 @@ impl System for BoxCluster {
         let plan = Plan {
             hosts: spec.options.names().collect(),
             dataplane: Dataplane::Udp,
-            listener_ports: memcached.iter().map(SocketAddr::port).collect(),
+            listener_ports: [&memcached[..], &memcached_local]
+                .concat()
+                .iter()
+                .map(SocketAddr::port)
+                .collect(),
         };
         let cluster = BoxCluster {
             key_file: keys::kept(&spec.data, !spec.options.no_key)?,
             spec,
             memcached,
+            memcached_local,
             sockets: BTreeMap::new(),
         };
         Ok((cluster, plan))
@@ -199,7 +241,10 @@ impl System for BoxCluster {
             args.push(format!("--node={node}").into());
             args.push(format!("--nodes={nodes}").into());
             args.extend(["--data".into(), dir.clone().into()]);
-            args.push(format!("--memcached={}", self.memcached[node - 1]).into());
+            args.push(format!("{MEMCACHED}={}", self.memcached[node - 1]).into());
+            if let Some(address) = self.memcached_local.get(node - 1) {
+                args.push(format!("{MEMCACHED_LOCAL}={address}").into());
+            }
             args.push(format!("--memory={}", options.memory).into());
             args.push(format!("--log-records={}", options.log_records).into());
             args.push(format!("--quorum={}", options.quorum.name()).into());
@@ -244,6 +289,7 @@ impl System for BoxCluster {
         ClusterStatus {
             options: self.spec.options.clone(),
             memcached: self.memcached.clone(),
+            memcached_local: self.memcached_local.clone(),
             key_file: self.key_file.clone(),
             processes: hosts.iter().map(HostProcess::status).collect(),
             nodes: self.nodes(),
@@ -433,7 +479,7 @@ impl SystemCommand for BoxCluster {
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let options: Options =
             serde_json::from_slice(&text).with_context(|| format!("{}", path.display()))?;
-        let defaults = Defaults::parse_from(["inband"]).options;
+        let defaults = Options::default();
         let one = |name: &str, of: fn(&Options) -> String| {
             let (value, default) = (of(&options), of(&defaults));
             let from = of_up(name, value == default);
@@ -443,6 +489,10 @@ impl SystemCommand for BoxCluster {
             one("nodes", |options| options.nodes.to_string()),
             one("quorum", |options| options.quorum.name().to_owned()),
             one("memcached", |options| options.memcached.to_string()),
+            one("memcached-local", |options| match options.memcached_local {
+                Some(first) => first.to_string(),
+                None => "none".to_owned(),
+            }),
             one("memory", |options| options.memory.to_string()),
         ])
     }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use inband_cluster::box_cluster::{BoxCluster, Options, Quorum};
+use inband_cluster::box_cluster::{BoxCluster, Options};
 use inband_cluster::command::SystemCommand;
-use inband_cluster::scratch::retry;
+use inband_cluster::scratch::{free_ports, loopback, retry};
 use inband_cluster::socket::{self, Request};
 use inband_cluster::supervisor::Supervisor;
 
@@ -22,28 +22,24 @@ fn program() -> PathBuf {
     release.join("inband-box")
 }
 
-/// The first of three ports in a row that nobody uses now; `test` is another for tests that run at once.
-fn ports(test: u16) -> SocketAddr {
-    let begin = 12_000 + 3_000 * test + std::process::id() as u16 % 500 * 3;
-    let mut ports = (begin..).step_by(3);
-    let free = ports.find(|&port| {
-        let mut three = (port..port + 3).map(|port| TcpListener::bind(("127.0.0.1", port)));
-        three.all(|bound| bound.is_ok())
-    });
-    SocketAddr::from(([127, 0, 0, 1], free.expect("free ports")))
+/// The first of three ports in a row that nobody uses now.
+fn ports() -> SocketAddr {
+    loopback(free_ports(3).expect("free ports"))
 }
 
 fn start(dir: &Path, memcached: SocketAddr, accept_loss: bool) -> Result<Supervisor<BoxCluster>> {
     let options = Options {
-        nodes: 3,
-        quorum: Quorum::Majority,
         memcached,
         memory: 16 << 20,
         log_records: 1024,
-        no_key: false,
         accept_loss,
+        ..Options::default()
     };
-    let mut spec = BoxCluster::spec(&options, dir)?;
+    start_with(dir, &options)
+}
+
+fn start_with(dir: &Path, options: &Options) -> Result<Supervisor<BoxCluster>> {
+    let mut spec = BoxCluster::spec(options, dir)?;
     spec.program = Some(program());
     Supervisor::start(spec)
 }
@@ -94,7 +90,7 @@ fn until_states_are(cluster: &Supervisor<BoxCluster>, expected: &[&str]) {
 #[test]
 fn nothing_acknowledged_is_lost_with_the_leader() {
     let dir = tempfile::tempdir().expect("a directory");
-    let cluster = start(dir.path(), ports(0), false).expect("a new cluster");
+    let cluster = start(dir.path(), ports(), false).expect("a new cluster");
     let request = |request: Request<_>| socket::done::<BoxCluster>(dir.path(), &request);
     let role = || "leader".to_owned();
     assert_eq!(states(&cluster), ["following", "following", "leading"]);
@@ -149,7 +145,7 @@ fn nothing_acknowledged_is_lost_with_the_leader() {
 #[test]
 fn a_cluster_that_was_stopped_is_lost_only_when_told() {
     let dir = tempfile::tempdir().expect("a directory");
-    let memcached = ports(1);
+    let memcached = ports();
     let cluster = start(dir.path(), memcached, false).expect("a new cluster");
     set(memcached, "k", "v").expect("stored");
     let options = cluster.status().options;

@@ -333,6 +333,7 @@ fn words(command: &Command) -> Vec<&str> {
         Verb::Set => "SET",
         Verb::Incr => "INCR",
         Verb::Del => "DEL",
+        Verb::Add | Verb::Append | Verb::IncrExisting => unreachable!("memcached's"),
     };
     let value = command.value.as_deref();
     [verb, &command.key].into_iter().chain(value).collect()

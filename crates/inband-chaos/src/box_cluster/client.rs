@@ -1,0 +1,228 @@
+//! A memcached client of any node: get, set, add, cas, incr, append and delete of single keys, one at a time.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{bail, Result};
+use inband_sim::Rng;
+
+use super::connection::Connection;
+use super::keys;
+use crate::history::{Command, Outcome, Verb};
+use crate::workload::{Asked, End, Operate, Scribe, Shared, ANSWER_LIMIT};
+
+/// A connection is closed after so many operations, and another one opened, mostly to another node.
+const OPERATIONS_PER_CONNECTION: u64 = 100;
+
+/// Where a client connects.
+#[derive(Debug, Clone)]
+pub struct Ports {
+    /// For everything: a port of each node.
+    pub strong: Vec<SocketAddr>,
+    /// In a control run, where it reads.
+    pub local: Option<Vec<SocketAddr>>,
+}
+
+/// See the module.
+pub struct MemcachedClient {
+    number: usize,
+    rng: Rng,
+    scribe: Scribe,
+    ports: Ports,
+    limit: Duration,
+    connection: Option<Connection>,
+    /// To the same node's other port, in a control run.
+    reader: Option<Connection>,
+    operations: u64,
+    writes: u64,
+}
+
+impl Operate for MemcachedClient {
+    fn operate(&mut self) -> bool {
+        if self.operations >= OPERATIONS_PER_CONNECTION {
+            self.close();
+        }
+        if self.connection.is_none() {
+            let node = self.rng.below(self.ports.strong.len() as u64) as usize;
+            if self.connect(node).is_err() {
+                return false;
+            }
+        }
+        self.operations += 1;
+        let key = keys::one(self.rng.next_u64(), self.scribe.now_ns());
+        match self.rng.below(100) {
+            0..=39 => drop(self.read(&key)),
+            40..=64 => self.store(Verb::Set, &key),
+            65..=71 => self.store(Verb::Add, &key),
+            72..=77 => self.store(Verb::Append, &key),
+            78..=86 => self.compare_and_swap(&key),
+            87..=94 => self.incr(&key),
+            _ => self.delete(&key),
+        }
+        true
+    }
+}
+
+impl MemcachedClient {
+    pub fn new(number: usize, shared: Shared, ports: Ports, seed: u64) -> MemcachedClient {
+        MemcachedClient {
+            number,
+            rng: Rng::new(seed, 1_000 + number as u64),
+            scribe: Scribe::new(number, shared),
+            ports,
+            limit: ANSWER_LIMIT,
+            connection: None,
+            reader: None,
+            operations: 0,
+            writes: 0,
+        }
+    }
+
+    fn connect(&mut self, node: usize) -> Result<()> {
+        self.close();
+        let connection = Connection::open(self.ports.strong[node], self.limit)?;
+        if let Some(local) = &self.ports.local {
+            self.reader = Some(Connection::open(local[node], self.limit)?);
+        }
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        (self.connection, self.reader, self.operations) = (None, None, 0);
+    }
+
+    /// Each value is written once.
+    fn value(&mut self) -> String {
+        self.writes += 1;
+        keys::value(self.writes, self.number)
+    }
+
+    /// What a key holds, if that is answered: the value, and its cas unique.
+    fn read(&mut self, key: &str) -> Option<(String, u64)> {
+        let command = self.one(Verb::Get, key, None);
+        let mut found = None;
+        self.perform(vec![command], |connection| match connection.gets(key) {
+            Ok(read) => {
+                let value = read.as_ref().map(|(value, _)| value.clone());
+                found = read;
+                End::Ok(vec![value])
+            }
+            Err(end) => end,
+        });
+        found
+    }
+
+    fn store(&mut self, verb: Verb, key: &str) {
+        let value = self.value();
+        let (name, added, replies) = match verb {
+            Verb::Add => (
+                "add",
+                value.clone(),
+                [("STORED", Some("1")), ("NOT_STORED", Some("0"))],
+            ),
+            // After a comma a value is no number any more.
+            Verb::Append => (
+                "append",
+                format!(",{value}"),
+                [("STORED", Some("1")), ("NOT_STORED", Some("0"))],
+            ),
+            _ => ("set", value.clone(), [("STORED", Some("OK")); 2]),
+        };
+        let request = format!("{name} {key} 0 0 {}\r\n{added}\r\n", added.len());
+        let command = self.one(verb, key, Some(added));
+        self.perform(vec![command], |to| to.command(&request, &replies));
+    }
+
+    /// Read, and write if nobody has since.
+    fn compare_and_swap(&mut self, key: &str) {
+        let Some((before, unique)) = self.read(key) else {
+            return;
+        };
+        let value = self.value();
+        let request = format!("cas {key} 0 0 {} {unique}\r\n{value}\r\n", value.len());
+        let commands = vec![
+            self.one(Verb::Check, key, Some(before)),
+            self.one(Verb::Set, key, Some(value)),
+        ];
+        self.perform(commands, |to| {
+            match to.command(
+                &request,
+                &[
+                    ("STORED", Some("OK")),
+                    ("EXISTS", None),
+                    ("NOT_FOUND", None),
+                ],
+            ) {
+                End::Ok(replies) if replies[0].is_none() => {
+                    End::Failed("not written: the value has changed".into())
+                }
+                End::Ok(replies) => End::Ok([vec![None], replies].concat()),
+                end => end,
+            }
+        });
+    }
+
+    fn incr(&mut self, key: &str) {
+        let command = self.one(Verb::IncrExisting, key, None);
+        self.perform(vec![command], |to| to.incr(key));
+    }
+
+    fn delete(&mut self, key: &str) {
+        let command = self.one(Verb::Del, key, None);
+        let request = format!("delete {key}\r\n");
+        let replies = [("DELETED", Some("1")), ("NOT_FOUND", Some("0"))];
+        self.perform(vec![command], |to| to.command(&request, &replies));
+    }
+
+    fn one(&self, verb: Verb, key: &str, value: Option<String>) -> Command {
+        Command {
+            verb,
+            key: key.to_owned(),
+            value,
+        }
+    }
+
+    /// How it ended; `None`: there is no connection.
+    fn perform(
+        &mut self,
+        commands: Vec<Command>,
+        act: impl FnOnce(&mut Connection) -> End,
+    ) -> Option<Outcome> {
+        let is_read = commands.iter().all(|command| command.verb == Verb::Get);
+        let (connection, reads) = match &mut self.reader {
+            Some(reader) if is_read => (reader, "local"),
+            _ => (self.connection.as_mut()?, "strong"),
+        };
+        let call_ns = self.scribe.now_ns();
+        let end = act(connection);
+        let asked = Asked {
+            group: commands[0].key.clone(),
+            call_ns,
+            commands,
+            replica: connection.address.to_string(),
+            reads,
+        };
+        let outcome = self.scribe.write_down(asked, &end);
+        if outcome == Outcome::Unknown {
+            // Its reply may still come.
+            self.close();
+        }
+        Some(outcome)
+    }
+
+    /// Read all these keys at each of these nodes.
+    pub fn read_all(&mut self, keys: &[String], nodes: &[usize], limit: Duration) -> Result<()> {
+        self.limit = limit;
+        for node in nodes {
+            self.connect(*node)?;
+            for key in keys {
+                self.read(key);
+                if self.connection.is_none() {
+                    bail!("reading {key} at node {}: no reply", node + 1);
+                }
+            }
+        }
+        Ok(())
+    }
+}

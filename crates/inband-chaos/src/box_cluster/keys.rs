@@ -1,0 +1,58 @@
+//! Which keys memcached's clients use: a few at a time, fresh ones every few seconds so that a check of a key ends in
+//! milliseconds; and what they store.
+
+use crate::workload::CLIENTS_MAX;
+
+/// Keys in use at a time.
+const KEYS: u64 = 8;
+/// How long a key is used.
+const KEY_FOR_NS: u64 = 5_000_000_000;
+/// Numbers that are stored differ by more than `incr` adds to one of them.
+const STEP: u64 = 10_000;
+
+fn window(index: u64, now_ns: u64) -> u64 {
+    (now_ns + KEY_FOR_NS / KEYS * index) / KEY_FOR_NS
+}
+
+/// One of those in use. Keys change at different times.
+pub fn one(random: u64, now_ns: u64) -> String {
+    let index = random % KEYS;
+    format!("key{index}-{}", window(index, now_ns))
+}
+
+/// All keys there were until now.
+pub fn all_until(now_ns: u64) -> Vec<String> {
+    let of = |index| {
+        let windows = window(index, 0)..=window(index, now_ns);
+        windows.map(move |window| format!("key{index}-{window}"))
+    };
+    (0..KEYS).flat_map(of).collect()
+}
+
+/// The value of a client's write: a number that no other write stores, and that `incr` does not make of another one.
+pub fn value(write: u64, client: usize) -> String {
+    ((write * CLIENTS_MAX + client as u64) * STEP).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_in_use_is_among_all() {
+        let all = all_until(20_000_000_000);
+        for now_ns in (0..=20_000_000_000).step_by(100_000_000) {
+            for random in 0..KEYS {
+                assert!(all.contains(&one(random, now_ns)));
+            }
+        }
+        assert_ne!(one(0, 0), one(0, KEY_FOR_NS));
+    }
+
+    #[test]
+    fn numbers_are_far_apart() {
+        let number = |write, client| value(write, client).parse::<u64>().expect("a number");
+        assert!(number(1, 4).abs_diff(number(1, 5)) >= STEP);
+        assert!(number(1, 999).abs_diff(number(2, 0)) >= STEP);
+    }
+}

@@ -1,0 +1,160 @@
+//! Faults of the nodes of consensus in a box.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Result};
+use inband_cluster::box_cluster::ClusterStatus;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use super::{is_whole, leader, Cluster};
+use crate::fault_kind::FaultKind;
+use crate::nemesis::{signal, Lane, DOWN_MS, POLL_INTERVAL};
+
+/// How long a node stands still so that it misses writes, or another one so that it cannot be asked.
+const BEHIND_MS: (u64, u64) = (50, 800);
+/// How long is waited for nodes that can be spared before something else is done.
+const SPARE_LIMIT: Duration = Duration::from_secs(10);
+
+impl Lane<Cluster> {
+    pub(super) fn strike(&mut self, kind: FaultKind) -> Result<Option<String>> {
+        match kind {
+            FaultKind::Kill => self.kill(),
+            FaultKind::Freeze => self.freeze(),
+            other => bail!("{other:?} is no fault of the nodes of consensus in a box"),
+        }
+    }
+
+    /// A node that dies loses its log, so a minority may, and only while all have theirs.
+    fn is_spare(&self) -> bool {
+        let deadline = Instant::now() + SPARE_LIMIT;
+        while !is_whole(&self.cluster.status()) {
+            if Instant::now() >= deadline || self.is_over() {
+                return false;
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+        true
+    }
+
+    /// All nodes in an order of chance, but the leader first every other time.
+    fn nodes(&mut self, status: &ClusterStatus) -> Vec<String> {
+        let processes = status.processes.iter();
+        let mut left: Vec<String> = processes.map(|process| process.name.clone()).collect();
+        let mut nodes = Vec::new();
+        if let Some(leader) = leader(status).filter(|_| self.rng.chance_ppm(500_000)) {
+            left.retain(|name| *name != leader);
+            nodes.push(leader);
+        }
+        while !left.is_empty() {
+            nodes.push(left.remove(self.rng.below(left.len() as u64) as usize));
+        }
+        nodes
+    }
+
+    fn kill(&mut self) -> Result<Option<String>> {
+        if !self.is_spare() {
+            return Ok(None);
+        }
+        match self.rng.below(4) {
+            0 => self.kill_while_another_is_behind(),
+            1 => self.kill_the_leader_while_another_is_behind(),
+            _ => self.kill_a_minority(),
+        }
+    }
+
+    fn kill_a_minority(&mut self) -> Result<Option<String>> {
+        let mut victims = self.nodes(&self.cluster.status());
+        let minority = (victims.len() as u64 - 1) / 2;
+        victims.truncate(self.rng.between(1, minority) as usize);
+        let cluster = Arc::clone(&self.cluster);
+        for node in &victims {
+            cluster.nodes.kill(node)?;
+        }
+        // One that is back before anybody has missed it has lost what it acknowledged nevertheless.
+        let is_back_at_once = self.rng.chance_ppm(300_000);
+        if !is_back_at_once {
+            self.pause(DOWN_MS);
+        }
+        for node in &victims {
+            cluster.nodes.restart(node)?;
+        }
+        let how = match is_back_at_once {
+            true => ", and back at once",
+            false => "",
+        };
+        Ok(Some(format!("{} killed{how}", victims.join(", "))))
+    }
+
+    /// A node misses writes, another one dies and is back at once, and then only these two can be asked: neither has what was
+    /// acknowledged meanwhile, and only one of them knows that.
+    fn kill_while_another_is_behind(&mut self) -> Result<Option<String>> {
+        let nodes = self.nodes(&self.cluster.status());
+        let [behind, killed, up_to_date] = &nodes[..] else {
+            return self.kill_a_minority();
+        };
+        let cluster = Arc::clone(&self.cluster);
+        let still = self.stop(&[behind]);
+        self.pause(BEHIND_MS);
+        let done = cluster.nodes.kill(killed);
+        let others = self.stop(&[up_to_date]);
+        let done = done.and_then(|_| cluster.nodes.restart(killed));
+        signal(&still, Signal::SIGCONT);
+        self.pause(BEHIND_MS);
+        signal(&others, Signal::SIGCONT);
+        done?;
+        Ok(Some(format!(
+            "{killed} killed while {behind} was behind, and back while {up_to_date} stood still"
+        )))
+    }
+
+    /// A node misses writes, and the leader dies: the other one must lead.
+    fn kill_the_leader_while_another_is_behind(&mut self) -> Result<Option<String>> {
+        let Some(leader) = leader(&self.cluster.status()) else {
+            return Ok(None);
+        };
+        let others = self.nodes(&self.cluster.status());
+        let Some(behind) = others.into_iter().find(|name| *name != leader) else {
+            return Ok(None);
+        };
+        let cluster = Arc::clone(&self.cluster);
+        let still = self.stop(&[&behind]);
+        self.pause(BEHIND_MS);
+        let done = cluster.nodes.kill(&leader);
+        signal(&still, Signal::SIGCONT);
+        self.pause(DOWN_MS);
+        done?;
+        cluster.nodes.restart(&leader)?;
+        Ok(Some(format!("{leader} killed while {behind} was behind")))
+    }
+
+    /// A leader that stands still for longer than the others' patience is deposed meanwhile, and goes on with the packets and the
+    /// clients' requests that have gathered in its sockets.
+    fn freeze(&mut self) -> Result<Option<String>> {
+        let mut victims = self.nodes(&self.cluster.status());
+        // Nothing is lost by nodes that stand still.
+        let count = self.rng.between(1, victims.len() as u64 + 1) as usize;
+        victims.truncate(count.div_ceil(2));
+        let pids = self.stop(&victims);
+        if pids.is_empty() {
+            return Ok(None);
+        }
+        self.pause(DOWN_MS);
+        signal(&pids, Signal::SIGCONT);
+        Ok(Some(format!("{} frozen", victims.join(", "))))
+    }
+
+    /// Stop these nodes' processes.
+    fn stop<Name: AsRef<str>>(&self, nodes: &[Name]) -> Vec<Pid> {
+        let processes = self.cluster.status().processes;
+        let is_one = |name: &str| nodes.iter().any(|node| node.as_ref() == name);
+        let stopped = processes.iter().filter(|process| is_one(&process.name));
+        let pids: Vec<Pid> = stopped
+            .filter_map(|process| Some(Pid::from_raw(process.pid? as i32)))
+            .collect();
+        signal(&pids, Signal::SIGSTOP);
+        pids
+    }
+}
