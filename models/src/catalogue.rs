@@ -11,6 +11,7 @@ use crate::reconfiguration::{self, Reconfiguration};
 use crate::several_reads::{self, SeveralReads};
 use crate::several_shards::{self, SeveralShards};
 use crate::spin::{self, SpinError};
+use crate::zab;
 
 /// One check.
 pub struct Check {
@@ -216,6 +217,24 @@ fn memories(checks: &mut Vec<Check>) {
     checks.extend(Mutant::ALL.map(|(mutant, bounds)| check(bounds, Some(mutant))));
 }
 
+fn zabs(checks: &mut Vec<Check>) {
+    use zab::*;
+    let check = |bounds: Bounds, mutant: Option<Mutant>| {
+        let named = mutant.map(|mutant| format!("{mutant:?}"));
+        let is_short = mutant.is_some() || [ELECTIONS, CRASH].contains(&bounds);
+        in_rust(
+            "zab",
+            bounds.to_string(),
+            named,
+            is_short,
+            Zab { bounds, mutant },
+        )
+    };
+    let whole = [ELECTIONS, ELECTIONS_OF_MORE, CRASH, CRASHES];
+    checks.extend(whole.map(|bounds| check(bounds, None)));
+    checks.extend(Mutant::ALL.map(|(mutant, bounds)| check(bounds, Some(mutant))));
+}
+
 /// All checks, models first with nothing left out.
 pub fn all() -> Vec<Check> {
     let mut checks = Vec::new();
@@ -228,5 +247,6 @@ pub fn all() -> Vec<Check> {
     read_routings(&mut checks);
     falcon_queues(&mut checks);
     memories(&mut checks);
+    zabs(&mut checks);
     checks
 }

@@ -11,6 +11,7 @@ pub mod reconfiguration;
 pub mod several_reads;
 pub mod several_shards;
 pub mod spin;
+pub mod zab;
 
 /// Are the members of this bitmap more than half?
 fn majority(members: u8, of: usize) -> bool {
