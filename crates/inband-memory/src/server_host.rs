@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crate::c;
 use crate::congestion::Window;
 use crate::epoch::{
-    is_switch, majority, next, owner, Nanos, Nodes, Outbox, Promise, EPOCHS, MS, SERVERS_MAX,
+    is_switch, majority, next, owner, Nanos, Nodes, Outbox, Promise, EPOCHS, MS, REPLACE_SKIPS,
+    SERVERS_MAX,
 };
 use crate::lines::{Chunk, CHUNK_LINES, LINE_LEN_BYTES};
 use crate::registers::ServerRegisters;
@@ -125,6 +126,8 @@ pub struct ServerHost {
     last_grant: (u64, u64, u64),
     /// The highest epoch heard of.
     heard: u64,
+    /// How far above it the next proposal is.
+    skips: u64,
     /// The highest epoch of a switch that a grant to this server told.
     switch_epoch: u64,
     state: State,
@@ -164,6 +167,7 @@ impl ServerHost {
             promised: Promise::new(promised),
             last_grant: (0, 0, 0),
             heard: 0,
+            skips: 0,
             switch_epoch: 0,
             state,
             propose_at: 0,
@@ -171,6 +175,12 @@ impl ServerHost {
             nonce: random,
             random,
         }
+    }
+
+    /// It takes the place of a server whose promise is lost: it proposes so far above all that it hears of that nothing which
+    /// the lost server may have promised is higher.
+    pub fn replaces(&mut self) {
+        self.skips = REPLACE_SKIPS;
     }
 
     /// Does it serve?
@@ -369,7 +379,10 @@ impl ServerHost {
     }
 
     fn fence<From>(&mut self, now: Nanos, out: &mut Out<From>) {
-        let (node, above) = (self.config.node, self.promised.used().max(self.heard));
+        let (node, above) = (
+            self.config.node,
+            self.promised.used().max(self.heard + self.skips),
+        );
         let nonce = self.nonce;
         let State::Fencing {
             epoch,
@@ -616,6 +629,27 @@ mod tests {
             ..*request
         };
         (header, value)
+    }
+
+    #[test]
+    fn a_replaced_server_proposes_far_above_what_it_hears_of() {
+        let mut server = server(Start::Recover, REPLACE_SKIPS);
+        server.host.replaces();
+        let proposes = |asked: Sent| asked.first().map(|(_, header)| header.epoch);
+        let first = proposes(server.tick(MS)).unwrap();
+        assert!(first > REPLACE_SKIPS);
+        // The cluster is beyond that: whatever the lost server promised may be, too.
+        let heard = 3 * REPLACE_SKIPS + 17;
+        let refused = Header {
+            kind: EPOCH,
+            flags: F_TO_GRANT,
+            node: 2,
+            session: 9,
+            ..grant(heard)
+        };
+        server.gets(MS, refused, &[]);
+        let again = (1..=1_000).find_map(|ms| proposes(server.tick(MS + ms * MS)));
+        assert!(again.unwrap() > heard + REPLACE_SKIPS);
     }
 
     #[test]

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand};
+use inband_host::file_lock::FileLock;
 use inband_host::size::{parse_size, size};
-use inband_host::state_dir::write_number;
+use inband_host::state_dir::{read_number, write_number};
 use inband_memory::cluster::{Cluster, PROMISED, REPLACES, SPACE};
 use inband_memory::lines::{CHUNK_LINES, LINE_LEN_BYTES};
 use inband_memory::plan::Ask;
@@ -22,6 +23,8 @@ use crate::system::System;
 /// A server that takes another's place starts when that one's packets have arrived.
 const OFF: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
+/// In the cluster's directory: locked by the one process that enlarges the memory.
+const GROWS: &str = "grow.lock";
 /// A server that copies less than this in so long is given up.
 const NO_PROGRESS: Duration = Duration::from_secs(30);
 
@@ -124,6 +127,20 @@ pub fn grow(data: &Path, space: u64, mut say: impl FnMut(String)) -> Result<()> 
     let chunk_len_bytes = (CHUNK_LINES * LINE_LEN_BYTES) as u64;
     let before = cluster.chunks * chunk_len_bytes;
     let servers = cluster.servers.len();
+    let _lock = FileLock::take(&data.join(GROWS))
+        .context("another `inband memory grow` is under way in this directory")?;
+    let dirs = status.processes.iter().map(|p| host_dir(data, &p.name));
+    let kept: Vec<u64> = dirs
+        .map(|dir| read_number(&dir.join(SPACE)))
+        .collect::<Result<_, _>>()?;
+    // Of a growth that was interrupted: clients may use lines up to there.
+    let begun = kept.into_iter().max().unwrap_or(0).max(before);
+    ensure!(
+        space >= begun,
+        "--space {}: an interrupted growth has begun to give the memory {}; say that, or more",
+        size(space),
+        size(begun)
+    );
     ensure!(
         space > before,
         "--space {}: the memory has {}; it grows, and does not shrink",
@@ -145,25 +162,47 @@ pub fn grow(data: &Path, space: u64, mut say: impl FnMut(String)) -> Result<()> 
         "{} of {servers} servers serve; restart the others first: inband restart server/N",
         serving(&status)
     );
-    let restart_with = |name: &str| {
-        write_number(&host_dir(data, name), SPACE, space)?;
-        restart(data, name)
+    let switches_of = |status: &ClusterStatus| -> Vec<String> {
+        let names = status.processes.iter().map(|p| p.name.clone());
+        names.filter(|name| name.starts_with("switch/")).collect()
     };
+    let silent: Vec<String> = switches_of(&status)
+        .into_iter()
+        .filter(|name| status.nodes.iter().all(|node| node.name != *name))
+        .collect();
+    ensure!(
+        silent.is_empty(),
+        "{} does not answer; a switch that is left out would offer the old size when it takes over: inband restart {} first",
+        silent.join(", "),
+        silent.first().map_or("", String::as_str)
+    );
     for n in 1..=servers {
-        restart_with(&format!("server/{n}"))?;
-        all_serve(data)?;
-        say(format!("server/{n} has {}", size(space)));
+        let name = format!("server/{n}");
+        let dir = host_dir(data, &name);
+        let smaller = read_number(&dir.join(SPACE))?;
+        write_number(&dir, SPACE, space)?;
+        if let Err(error) = restart(data, &name).and_then(|()| all_serve(data)) {
+            // More than the host can hold? No switch has offered the new lines yet, so it may be as before.
+            write_number(&dir, SPACE, smaller)?;
+            restart(data, &name)?;
+            return Err(error.context(format!("{name} does not serve with {}", size(space))));
+        }
+        say(format!("{name} has {}", size(space)));
+    }
+    // Also a switch that ends now and starts again by itself has the new size: all servers have it.
+    let status = socket::status::<Memory>(data)?;
+    for name in switches_of(&status) {
+        write_number(&host_dir(data, &name), SPACE, space)?;
     }
     // The active one last: its clients leave it once.
-    let status = socket::status::<Memory>(data)?;
-    let switches = status
-        .nodes
-        .iter()
-        .filter(|node| node.name.starts_with("switch/"));
-    let (active, passive): (Vec<_>, Vec<_>) = switches.partition(|node| node.state == "active");
-    for node in passive.into_iter().chain(active) {
-        restart_with(&node.name)?;
-        say(format!("{} has {}", node.name, size(space)));
+    let is_active = |name: &String| {
+        let of = status.nodes.iter().find(|node| node.name == *name);
+        of.is_some_and(|node| node.state == "active")
+    };
+    let (active, passive): (Vec<_>, Vec<_>) = switches_of(&status).into_iter().partition(is_active);
+    for name in passive.into_iter().chain(active) {
+        restart(data, &name)?;
+        say(format!("{name} has {}", size(space)));
     }
     cluster.chunks = plan.chunks;
     cluster.store(data)?;

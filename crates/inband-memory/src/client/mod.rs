@@ -122,6 +122,10 @@ pub struct Client {
     config: ClientConfig,
     joined: Option<Joined>,
     looking: Option<Looking>,
+    /// Since when it has looked for a switch without getting a session.
+    looks_since: Option<Nanos>,
+    /// A switch that has not answered HELLO since then.
+    gave_no_session: Option<usize>,
     joining: Option<Joining>,
     /// Requests that have not been sent in this session, or at all.
     waiting: VecDeque<Pending>,
@@ -152,6 +156,8 @@ impl Client {
             config,
             joined: None,
             looking: None,
+            looks_since: None,
+            gave_no_session: None,
             joining: None,
             waiting: VecDeque::new(),
             last_session: vec![0; config.switches],
@@ -341,6 +347,7 @@ impl Client {
         self.unanswered[switch] = None;
         self.chunks = Some(header.chunk);
         (self.looking, self.joining) = (None, None);
+        (self.looks_since, self.gave_no_session) = (None, None);
         self.round_trip.other_way();
         self.counts.sessions += 1;
         let window = u64::from(header.slot);
@@ -410,6 +417,7 @@ impl Client {
             oldest.overtaken += 1;
             again = oldest.overtaken == OVERTAKEN && oldest.sends == 1;
         }
+        self.looks_since = None;
         if self.looking.take().is_some() {
             self.useless_after_ns = USELESS_MIN_NS;
         }

@@ -49,9 +49,10 @@ impl Client {
             let min_ns = self.config.suspect_after_ns;
             let silent_since = self.joined.as_ref().map_or(now, |j| j.answered_at);
             let bears_ns = self.bears(now);
+            let since = *self.looks_since.get_or_insert(now);
             self.looking = Some(Looking {
                 nonce: self.draw(),
-                since: now,
+                since,
                 probe_at: now,
                 heard: vec![None; self.config.switches],
                 activate_at: (now + min_ns).max(silent_since + bears_ns),
@@ -115,6 +116,7 @@ impl Client {
             return;
         };
         if joining.sends == HELLOS_MAX {
+            self.gave_no_session = Some(joining.switch);
             self.joining = None;
             self.look(now);
             return;
@@ -194,16 +196,38 @@ impl Client {
     /// A switch says that it is active, in the latest epoch.
     fn found(&mut self, now: Nanos, switch: usize, epoch: u64, out: &mut Out) {
         match &self.joined {
-            Some(joined) if joined.switch == switch && joined.is_idle() => self.looking = None,
+            Some(joined) if joined.switch == switch && joined.is_idle() => {
+                (self.looking, self.looks_since) = (None, None);
+            }
+            // Its role answers, but the process beside it does not: another switch is made active.
+            _ if self.gave_no_session == Some(switch)
+                && self.is_useless(now)
+                && self.is_another_heard(switch) => {}
             // Its answers may come again. If they do not, another switch is made active.
             _ if !self.is_elsewhere(switch, epoch) => {}
             _ => self.join(now, switch, out),
         }
     }
 
+    fn useless_after(&self, now: Nanos) -> Nanos {
+        self.useless_after_ns.max(self.bears(now))
+    }
+
+    /// Has it looked for so long that an active switch is not good enough?
+    fn is_useless(&self, now: Nanos) -> bool {
+        let since = self.looks_since;
+        since.is_some_and(|since| now > since + self.useless_after(now))
+    }
+
+    fn is_another_heard(&self, switch: usize) -> bool {
+        let looking = self.looking.iter();
+        let mut heard = looking.flat_map(|looking| looking.heard.iter().enumerate());
+        heard.any(|(other, heard)| other != switch && heard.is_some())
+    }
+
     /// Ask all switches whether they are active, and one to become so if none is.
     pub(super) fn probe(&mut self, now: Nanos, out: &mut Out) {
-        let useless_after_ns = self.useless_after_ns.max(self.bears(now));
+        let useless_after_ns = self.useless_after(now);
         let used = self.joined.as_ref().map(|joined| joined.switch);
         let Some(looking) = &mut self.looking else {
             return;
@@ -264,6 +288,7 @@ impl Client {
         looking.activate_at = now + ACTIVATE_AGAIN_NS;
         if is_useless {
             looking.since = now;
+            self.looks_since = Some(now);
             self.useless_after_ns = (2 * useless_after_ns).min(USELESS_MAX_NS);
         }
         // What they said before counts no more.

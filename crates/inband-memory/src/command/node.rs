@@ -64,6 +64,12 @@ impl NodeArgs {
         Ok(self.space.max(read_number(&self.data.join(SPACE))?))
     }
 
+    /// Remember how many bytes there are: a node that starts again with a smaller `--space` still has all of them. Otherwise
+    /// others would take the lines that it lacks for lines that were never written.
+    pub fn keep_space(&self) -> Result<()> {
+        Ok(write_number(&self.data, SPACE, self.space()?)?)
+    }
+
     /// Bind the socket.
     pub fn bind(&self) -> Result<HostSocket> {
         HostSocket::bind(self.listen)

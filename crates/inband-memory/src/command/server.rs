@@ -103,6 +103,7 @@ impl ServerArgs {
         if replace {
             promised += REPLACE_SKIPS;
         }
+        common.keep_space()?;
         state_dir::write_number(&common.data, PROMISED, promised)?;
         if replaces.exists() {
             std::fs::remove_file(&replaces)?;
@@ -134,6 +135,9 @@ impl ServerArgs {
         };
         let start = if self.new { Start::New } else { Start::Recover };
         let mut host = ServerHost::new(config, start, promised, rand::random(), &registers);
+        if replace {
+            host.replaces();
+        }
         println!(
             "server/{} at {}, {} ({}), {chunks} chunks, {}",
             self.node,

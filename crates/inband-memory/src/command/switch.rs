@@ -109,6 +109,7 @@ impl SwitchArgs {
         let signals = StopSignals::take_supervised()?;
         state_dir::create(&common.data)?;
         let _lock = StateLock::take(&common.data)?;
+        common.keep_space()?;
         let socket = common.bind()?;
         let spec = SwitchSpec {
             node: self.node,
