@@ -4,7 +4,11 @@
  *
  * The process sleeps on a ring buffer that no data comes through: whenever `committed` or a round
  * advances, an empty record wakes it. It then looks at the registers. Packets that are its own pass.
+ *
+ * box_direct is the same for links between two nodes, with frames without IP and UDP (raw.h). It
+ * shares all maps but its own.
  */
+/* variant: box_direct IB_RAW_FRAMES */
 /* variant: box_slow IB_RACE_DELAY */
 /* variant: box_no_exclusivity IB_RACE_DELAY IB_MUTANT_NO_EXCLUSIVITY */
 /* variant: box_given IB_GIVEN_ARRIVAL */
@@ -13,7 +17,11 @@
 #include "msg.h"
 #include "registers.h"
 #include "settings.h"
+#ifdef IB_RAW_FRAMES
+#include "../ground/xdp/raw.h"
+#else
 #include "../ground/xdp/validate.h"
+#endif
 #include "../ground/xdp/multicast.h"
 #include "../ground/xdp/ringbuf.h"
 #include "../ground/xdp/route.h"
@@ -24,7 +32,13 @@ const volatile struct ib_box_settings ib_box_settings SEC(".rodata.own");
 
 IB_REGISTERS(ib_node_map, struct ib_box_node);
 IB_REGISTERS(ib_records_map, struct ib_box_record);
+#ifdef IB_RAW_FRAMES
+/* The links to the other nodes; and whether all of them are up. */
+IB_DEVMAP(ib_links_map);
+IB_REGISTERS(ib_links_up_map, ib_u64);
+#else
 IB_DEVMAP(ib_others_map);
+#endif
 
 struct ib_box_here {
     struct xdp_md *ctx;
@@ -86,16 +100,34 @@ IB_INLINE void ib_box_wake(void) {
         bpf_ringbuf_discard(note, 0);
 }
 
+#ifdef IB_RAW_FRAMES
+/* Out of the link that it came by, or of all; if one is down the process sends it otherwise. */
+IB_INLINE int ib_box_leave(ib_u8 *data, unsigned int verdict) {
+    ib_u32 zero = 0;
+    ib_raw_across(data, ib_settings.node);
+    if (verdict == IB_REPLY)
+        return XDP_TX;
+    ib_u64 *are_up = bpf_map_lookup_elem(&ib_links_up_map, &zero);
+    if (!are_up || !*(volatile ib_u64 *)are_up)
+        return XDP_PASS;
+    return (int)bpf_redirect_map(&ib_links_map, 0, BPF_F_BROADCAST);
+}
+#endif
+
 IB_INLINE int ib_box_send(struct xdp_md *ctx, struct ib_box_msg *m, unsigned int verdict) {
     const struct ib_keys *keys = NULL;
     ib_u8 *data = IB_SEND_BEGIN(ctx, m, keys);
     ib_box_emit(data + IB_XDP_FRAME_LEN_BYTES, m);
     ib_send_finish(data, keys, m->key_id, m->value_len_bytes);
+#ifdef IB_RAW_FRAMES
+    return ib_box_leave(data, verdict);
+#else
     if (verdict == IB_REPLY)
         return ib_route_back(ctx, data);
     if (IB_RARE(ib_settings.generic))
         return ib_send_note(ctx, IB_BOX_OTHERS_GROUP);
     return ib_send_group(data, IB_BOX_OTHERS_GROUP, &ib_others_map);
+#endif
 }
 
 SEC("xdp")
@@ -104,7 +136,11 @@ int ib_box_xdp(struct xdp_md *ctx) {
     const ib_u8 *end = (const ib_u8 *)(long)ctx->data_end;
     struct ib_box_here here = {ctx};
     struct ib_box_msg m = {0};
+#ifdef IB_RAW_FRAMES
+    int advances = 0, action = ib_raw_validate(data, end);
+#else
     int advances = 0, action = ib_validate(data, end);
+#endif
     if (action != IB_VALID)
         return action;
     if (data + IB_VALUE_AT_BYTES > end)

@@ -17,7 +17,7 @@ use inband_host::program;
 #[command(name = "inband box", version)]
 enum Command {
     /// Run a node until Ctrl-C
-    Node(node_command::NodeArgs),
+    Node(Box<node_command::NodeArgs>),
     /// What a node says of itself
     Status(node_command::StatusArgs),
 }

@@ -135,6 +135,8 @@ impl Out {
     }
 }
 
+// A node has one.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum State {
     /// For a leader, or for its turn to be one.
     Waiting,

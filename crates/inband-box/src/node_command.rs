@@ -2,24 +2,32 @@
 
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::path::PathBuf;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use inband_box::gateway::datagrams::Listener;
 use inband_box::gateway::Settings;
+use inband_box::kernel::Kernel;
 use inband_box::limits::{CLIENTS_MAX, LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT};
 use inband_box::network::Network;
 use inband_box::node::{
     Config, Quorum, SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_MIN_NS, SUSPECT_AFTER_NS,
 };
+use inband_box::ports::Ports;
 use inband_box::process::{forget, has_promised, socket_of, status_at, End, Process, Spec};
 use inband_box::registers::WINDOW_DEFAULT;
 use inband_box::role::Role;
-use inband_box::{soft::soft, store, NODES};
+use inband_box::{soft::soft, store, xdp, NODES};
+use inband_ground::auth::Keys;
+use inband_ground::raw_link::RawLink;
 use inband_ground::socket::HostSocket;
-use inband_host::key_file::KeyFile;
+use inband_ground::xdp::multicast::Peer;
+use inband_ground::xdp::XdpMode;
 use inband_host::line_json::Server;
+use inband_host::namespace;
+use inband_host::role_process::RoleArgs;
 use inband_host::signals::StopSignals;
 use inband_host::size::parse_size;
 use inband_host::state_dir::{self, StateLock};
@@ -49,12 +57,6 @@ pub struct NodeArgs {
     /// Serve memcached's clients beyond loopback: they say no password, so anyone who reaches the port can read and write
     #[arg(long)]
     memcached_open: bool,
-    /// Where memcached's clients send datagrams; off unless given
-    #[arg(long, value_name = "ADDR:PORT")]
-    memcached_udp: Option<SocketAddr>,
-    /// Who may: datagrams from elsewhere are ignored. A reply has at most one datagram of 1,400 bytes
-    #[arg(long, value_name = "ADDR/BITS", default_value_t = Network::LOOPBACK, requires = "memcached_udp")]
-    memcached_udp_from: Network,
     /// Memory of the table, the same at every node: bytes, or with KiB, MiB, GiB
     #[arg(long, value_name = "SIZE", default_value_t = TABLE_BYTES_DEFAULT, value_parser = parse_size)]
     memory: u64,
@@ -78,12 +80,27 @@ pub struct NodeArgs {
     /// With --new: begin with an empty table, though there was a cluster before. At all nodes
     #[arg(long, requires = "new")]
     accept_loss: bool,
-    /// Answer only packets with this key (`inband key new` makes one)
-    #[arg(long, value_name = "FILE")]
-    key_file: Option<PathBuf>,
-    /// Listen beyond loopback without a key
-    #[arg(long, conflicts_with = "key_file")]
-    no_key: bool,
+    /// Where memcached's clients send datagrams; off unless given
+    #[arg(long, value_name = "ADDR:PORT")]
+    memcached_udp: Option<SocketAddr>,
+    /// Who may: datagrams from elsewhere are ignored. A reply has at most one datagram of 1,400 bytes
+    #[arg(long, value_name = "ADDR/BITS", default_value_t = Network::LOOPBACK, requires = "memcached_udp")]
+    memcached_udp_from: Network,
+    /// Serve memcached's clients in this network namespace (`/proc/PID/ns/net`), not in the node's own
+    #[arg(long, value_name = "PATH")]
+    memcached_namespace: Option<PathBuf>,
+    /// Links of its own to each other node, on which nobody else is: the nodes' packets go there, without IP and UDP, while
+    /// all of these links are up
+    #[arg(long, value_name = "NODE=INTERFACE,...", value_delimiter = ',', value_parser = link)]
+    direct: Vec<(u8, String)>,
+    #[command(flatten)]
+    role: RoleArgs,
+}
+
+fn link(text: &str) -> Result<(u8, String), String> {
+    let wrong = || format!("{text:?} is not NODE=INTERFACE, such as 2=eth1");
+    let (node, interface) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((node.parse().map_err(|_| wrong())?, interface.to_owned()))
 }
 
 impl NodeArgs {
@@ -111,6 +128,13 @@ impl NodeArgs {
                 "--memcached {address} is beyond loopback, where anyone could read and write; say --memcached-open to allow it"
             );
         }
+        let mut linked: Vec<u8> = self.direct.iter().map(|(node, _)| *node).collect();
+        linked.sort_unstable();
+        let others: Vec<u8> = self.others().map(|peer| peer.node).collect();
+        ensure!(
+            linked.is_empty() || linked == others,
+            "--direct names links to the nodes {linked:?}; give one to each other node, {others:?}"
+        );
         if let Some(address) = self.memcached_udp {
             ensure!(
                 address.ip().is_loopback() || self.memcached_udp_from != Network::LOOPBACK,
@@ -137,11 +161,10 @@ impl NodeArgs {
     pub fn run(&self) -> Result<()> {
         self.check()?;
         let listen = self.nodes[usize::from(self.node) - 1];
-        let file = self.key_file.as_deref().map(KeyFile::load).transpose()?;
-        ensure!(
-            file.is_some() || self.no_key || listen.ip().is_loopback(),
-            "--nodes: {listen} is beyond loopback, where anybody could write to the log; give --key-file FILE, or say --no-key to allow it"
-        );
+        let keys = self
+            .role
+            .keys(listen, "anybody could write to the log")
+            .context("--nodes")?;
         let signals = StopSignals::take_supervised()?;
         state_dir::create(&self.data)?;
         let _lock = StateLock::take(&self.data)?;
@@ -158,24 +181,16 @@ impl NodeArgs {
         if self.accept_loss {
             forget(&self.data)?;
         }
-        let mut listeners = Vec::new();
-        for address in [Some(self.memcached), self.memcached_local]
-            .into_iter()
-            .flatten()
-        {
-            let listener = TcpListener::bind(address)
-                .with_context(|| format!("--memcached: cannot listen at {address}"))?;
-            listeners.push(listener);
-        }
-        let datagrams = self.memcached_udp.map(|address| {
-            UdpSocket::bind(address)
-                .with_context(|| format!("--memcached-udp: cannot listen at {address}"))
-        });
-        let datagrams = datagrams.transpose()?;
+        let (listeners, datagrams) = self.listeners()?;
         let local_ports = match listeners.get(1) {
             Some(listener) => vec![listener.local_addr()?.port()],
             None => Vec::new(),
         };
+        let trial = |mode, address, interface: &str| {
+            let program = self.program(keys, mode, address);
+            program.attach(interface, &[]).map(drop)
+        };
+        let (choice, place) = self.role.choose(listen, trial)?;
         let mut spec = Spec {
             config: Config {
                 node: self.node,
@@ -187,23 +202,75 @@ impl NodeArgs {
             data: self.data.clone(),
             is_founding: self.new,
             chunks: store::chunks_in(self.memory),
-            keys: file.map(|file| file.keys()),
+            keys,
+            choice,
             gateway: Settings {
                 clients_max: self.clients_max,
                 local_ports,
                 ..Settings::default()
             },
         };
-        while self.run_once(&spec, &listeners, datagrams.as_ref(), &signals)? == End::BeginsAgain {
+        while self.run_once(&spec, place, &listeners, datagrams.as_ref(), &signals)?
+            == End::BeginsAgain
+        {
             eprintln!("the other nodes' logs begin behind this one's end: it gets their table");
             spec.is_founding = false;
         }
         Ok(())
     }
 
+    /// Where memcached's clients connect, the ordinary port, then that of local reads, and where they send datagrams.
+    fn listeners(&self) -> Result<(Vec<TcpListener>, Option<UdpSocket>)> {
+        let addresses = [Some(self.memcached), self.memcached_local];
+        let bind = || {
+            let listeners = addresses.into_iter().flatten().map(|address| {
+                TcpListener::bind(address)
+                    .with_context(|| format!("--memcached: cannot listen at {address}"))
+            });
+            let datagrams = self.memcached_udp.map(|address| {
+                UdpSocket::bind(address)
+                    .with_context(|| format!("--memcached-udp: cannot listen at {address}"))
+            });
+            Ok((listeners.collect::<Result<_>>()?, datagrams.transpose()?))
+        };
+        let Some(path) = &self.memcached_namespace else {
+            return bind();
+        };
+        // On a thread of its own: the rest stays where it is.
+        thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                namespace::enter(path).context("--memcached-namespace")?;
+                bind()
+            });
+            there.join().expect("it does not panic")
+        })
+    }
+
+    /// The other nodes.
+    fn others(&self) -> impl Iterator<Item = Peer> + '_ {
+        let nodes = (1..).zip(&self.nodes);
+        let others = nodes.filter(|(node, _)| *node != self.node);
+        others.map(|(node, address)| Peer {
+            node,
+            address: *address,
+            local: false,
+        })
+    }
+
+    fn program(&self, keys: Option<Keys>, mode: XdpMode, address: SocketAddrV4) -> xdp::Spec {
+        xdp::Spec {
+            node: self.node,
+            capacity: self.log_records,
+            address,
+            mode,
+            keys,
+        }
+    }
+
     fn run_once(
         &self,
         spec: &Spec,
+        place: Option<(XdpMode, &str)>,
         listeners: &[TcpListener],
         datagrams: Option<&UdpSocket>,
         signals: &StopSignals,
@@ -218,13 +285,41 @@ impl NodeArgs {
             socket,
             network: self.memcached_udp_from,
         });
-        let role = soft(self.node, self.log_records);
+        let open = |(node, interface): &(u8, String)| {
+            let link = RawLink::open(interface, self.node);
+            let link = link.with_context(|| format!("--direct: cannot open {interface}"))?;
+            Ok((*node, link))
+        };
+        let links = self.direct.iter().map(open);
+        let links = links.collect::<Result<Vec<(u8, RawLink)>>>()?;
+        let (role, kernel) = match place {
+            None => (soft(self.node, self.log_records), None),
+            Some((mode, interface)) => {
+                let others: Vec<Peer> = self.others().collect();
+                let program = self.program(spec.keys, mode, listen);
+                let mut attached = program.attach(interface, &others)?;
+                // In generic mode this process serves them.
+                if !links.is_empty() && mode == XdpMode::Native {
+                    attached.attach_links(links.iter().map(|(_, link)| link))?;
+                }
+                (attached.another_role()?, Some(Kernel::new(attached)))
+            }
+        };
         // A new leader must find room for its first record behind all that was not committed under the last.
         role.set_window((self.log_records as u64 / 4).min(WINDOW_DEFAULT));
-        let process = Process::start(spec.clone(), role, socket, listeners, datagrams)?;
+        let process = Process::start(
+            spec.clone(),
+            role,
+            kernel,
+            Ports::new(socket, spec.nodes.clone(), links),
+            listeners,
+            datagrams,
+        )?;
         println!(
-            "node/{} at {listen}, memcached at {:?}, {}",
+            "node/{} at {listen}, {} ({}), memcached at {:?}, {}",
             self.node,
+            spec.choice.dataplane,
+            spec.choice.why,
             process.memcached(),
             if spec.is_founding {
                 "new"

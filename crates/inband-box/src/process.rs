@@ -11,22 +11,27 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, Context, Result};
 use inband_ground::auth::{Gate, Keys};
-use inband_ground::socket::HostSocket;
+use inband_ground::soft::Soft;
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_host::backend::Choice;
+use inband_host::config::Dataplane;
 use inband_host::line_json::call;
 use inband_host::state_dir::{read_number, write_number};
 use inband_host::wait::wait;
 use mio::Waker;
+use nix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::Machine;
 use crate::gateway::datagrams::Listener;
 use crate::gateway::{Counters, Event, Gateway, Settings, Submit};
+use crate::kernel::Kernel;
 use crate::node::{append, Config, Doing, Node, Out, Start, To};
+use crate::ports::Ports;
 use crate::promise::{Nanos, Stored};
 use crate::role::{Mode, Record, Role, Verdict};
 use crate::store::Reader;
@@ -89,6 +94,8 @@ pub struct Spec {
     /// Chunks of its table, the same at every node.
     pub chunks: u64,
     pub keys: Option<Keys>,
+    /// Where its role runs, and why.
+    pub choice: Choice,
     /// How its gateway is set up.
     pub gateway: Settings,
 }
@@ -98,6 +105,9 @@ pub struct Spec {
 pub struct Status {
     pub name: String,
     pub listen: SocketAddrV4,
+    /// Where its role runs, and why.
+    pub dataplane: Dataplane,
+    pub why: String,
     pub memcached: Vec<SocketAddr>,
     #[serde(default)]
     pub memcached_udp: Option<SocketAddr>,
@@ -126,9 +136,10 @@ impl Status {
             .map(|a| a.port().to_string())
             .collect();
         format!(
-            "{:<7} {:<10} epoch {:<6} zxid {:<9} {:>7} items  memcached at port {}  {}",
+            "{:<7} {:<10} {:<11} epoch {:<6} zxid {:<9} {:>7} items  memcached at port {}  {}",
             self.name,
             self.state,
+            self.dataplane.to_string(),
             self.epoch,
             self.applied,
             self.items,
@@ -192,15 +203,16 @@ pub enum End {
 }
 
 /// A node that runs.
-pub struct Process<R> {
+pub struct Process {
     spec: Spec,
-    role: R,
-    socket: HostSocket,
+    role: Soft<Zab>,
+    /// The role's program, if it runs in the kernel. Packets that it passes come to the socket.
+    kernel: Option<Kernel>,
+    ports: Ports,
     gate: Gate,
     node: Node,
     machine: Machine,
     out: Out,
-    started: Instant,
     asked: Receiver<Asked>,
     events: Sender<Event>,
     waker: Waker,
@@ -221,20 +233,28 @@ pub struct Process<R> {
     snapshots_installed: u64,
 }
 
+/// The clock of the role, also in the kernel.
+fn clock_ns() -> Nanos {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has it");
+    time.tv_sec() as Nanos * 1_000_000_000 + time.tv_nsec() as Nanos
+}
+
 fn unix_ms() -> u64 {
     let time = SystemTime::now().duration_since(UNIX_EPOCH);
     time.map_or(0, |time| time.as_millis() as u64)
 }
 
-impl<R: Role> Process<R> {
-    /// Start a node and its gateway, which serves the clients that come to `listeners` and `datagrams`.
+impl Process {
+    /// Start a node and its gateway, which serves the clients that come to `listeners` and `datagrams`. With the role's program in the
+    /// `kernel`, `role` is over its registers.
     pub fn start(
         spec: Spec,
-        role: R,
-        socket: HostSocket,
+        role: Soft<Zab>,
+        kernel: Option<Kernel>,
+        ports: Ports,
         listeners: Vec<TcpListener>,
         datagrams: Option<Listener>,
-    ) -> Result<Process<R>> {
+    ) -> Result<Process> {
         let stored = Stored {
             promise: read_number(&spec.data.join(PROMISED))?,
             session: read_number(&spec.data.join(SESSION))?,
@@ -243,8 +263,14 @@ impl<R: Role> Process<R> {
             true => Start::Founding,
             false => Start::Recovering,
         };
-        let started = Instant::now();
-        let node = Node::new(spec.config, start, stored, rand::random(), 1, &role);
+        let node = Node::new(
+            spec.config,
+            start,
+            stored,
+            rand::random(),
+            clock_ns(),
+            &role,
+        );
         let own = (spec.config.node, node.session());
         let machine = Machine::new(own, spec.chunks).with_context(|| {
             let bytes = spec.chunks * crate::store::CHUNK_BYTES as u64;
@@ -279,11 +305,11 @@ impl<R: Role> Process<R> {
             gate: Gate::of::<Zab>(spec.keys, GROUPS),
             spec,
             role,
-            socket,
+            kernel,
+            ports,
             node,
             machine,
             out: Out::default(),
-            started,
             asked,
             events,
             waker,
@@ -314,10 +340,6 @@ impl<R: Role> Process<R> {
         &self.memcached
     }
 
-    fn now(&self) -> Nanos {
-        self.started.elapsed().as_nanos() as Nanos + 1
-    }
-
     /// Run until `stopped` says so; it is asked several times a second.
     pub fn run(mut self, mut stopped: impl FnMut() -> bool) -> Result<End> {
         let result = self.serve(&mut stopped);
@@ -336,7 +358,20 @@ impl<R: Role> Process<R> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         let mut stop_at = 0;
         loop {
-            let now = self.now();
+            if let Some(kernel) = &mut self.kernel {
+                kernel.begin_turn(&self.role)?;
+            }
+            let now = clock_ns();
+            if self.ports.look(now) {
+                let are_up = self.ports.are_links_up();
+                if let Some(kernel) = &self.kernel {
+                    kernel.set_links_up(are_up);
+                }
+                match are_up {
+                    true => tracing::info!("the links to all nodes are up and are used"),
+                    false => tracing::warn!("a link is down: the ordinary interface is used"),
+                }
+            }
             if now >= stop_at {
                 let has_ended = self.gateway.as_ref().is_some_and(|g| g.is_finished());
                 if stopped() || has_ended {
@@ -346,20 +381,28 @@ impl<R: Role> Process<R> {
             }
             self.role.set_time_ms(unix_ms());
             for _ in 0..PACKETS_PER_TURN {
-                let Some((len_bytes, from)) = self.socket.receive(&mut buffer)? else {
+                let Some(arrived) = self.ports.receive(&mut buffer)? else {
                     break;
                 };
+                let len_bytes = arrived.len_bytes;
                 // Also without a key nobody else on this machine can send from a node's address.
-                let is_ours = len_bytes <= PACKET_LEN_MAX_BYTES && self.spec.nodes.contains(&from);
-                if !is_ours || !self.gate.admits(&buffer[..len_bytes]) {
+                let from = arrived.from.filter(|_| len_bytes <= PACKET_LEN_MAX_BYTES);
+                let admitted = from.filter(|_| self.gate.admits(&buffer[..len_bytes]));
+                let Some(from) = admitted else {
                     self.packets_refused.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                };
+                let packet = &buffer[..len_bytes];
+                if arrived.is_by_link && self.is_own(packet) {
+                    // The program has made it of what came by the link, and a link is down.
+                    self.send_to_others(packet);
                     continue;
                 }
                 let packet = buffer.first_chunk_mut().expect("it is shorter by one");
                 self.packet(packet, len_bytes, from)?;
             }
             self.take_asked();
-            let now = self.now();
+            let now = clock_ns();
             self.node.on_tick(now, &self.role, &mut self.out);
             self.pass_time();
             self.flush()?;
@@ -369,15 +412,35 @@ impl<R: Role> Process<R> {
             }
             self.install_snapshot()?;
             self.make_snapshot();
-            let now = self.now();
+            let now = clock_ns();
             self.tell_status(now);
             let due = match self.machine.has_begun_snapshot() {
                 true => now,
                 false => self.node.due(now, &self.role),
             };
             let left = Duration::from_nanos(due.saturating_sub(now));
-            let fds = [self.socket.fd(), self.bell.as_raw_fd()];
-            wait(&fds, self.socket.sleep_time(left.min(STOP_POLL)));
+            let notes = match &mut self.kernel {
+                None => None,
+                Some(kernel) => match kernel.end_turn(&self.role) {
+                    None => continue,
+                    some => some,
+                },
+            };
+            // A negative descriptor is never ready.
+            let fds = [self.bell.as_raw_fd(), notes.unwrap_or(-1)];
+            let fds: Vec<_> = self.ports.fds().chain(fds).collect();
+            wait(&fds, self.ports.sleep_time(left.min(STOP_POLL)));
+        }
+    }
+
+    fn is_own(&self, packet: &[u8]) -> bool {
+        let own = u16::from(self.spec.config.node);
+        wire::parse(packet).is_ok_and(|(header, _)| header.node == own)
+    }
+
+    fn send_to_others(&self, packet: &[u8]) {
+        for to in self.spec.config.others() {
+            self.ports.send(packet, to);
         }
     }
 
@@ -385,24 +448,21 @@ impl<R: Role> Process<R> {
         &mut self,
         packet: &mut [u8; PACKET_LEN_MAX_BYTES],
         len_bytes: usize,
-        from: SocketAddrV4,
+        from: u8,
     ) -> Result<()> {
-        let now = self.now();
+        let now = clock_ns();
         let handled = self.role.handle_packet(packet, len_bytes, now);
         match handled.verdict {
             Verdict::Drop => {}
             Verdict::Reply => {
                 let packet = &mut packet[..handled.len_bytes];
                 self.gate.sign(packet);
-                self.socket.send(packet, from);
+                self.ports.send(packet, from);
             }
             Verdict::ToOthers => {
                 let packet = &mut packet[..handled.len_bytes];
                 self.gate.sign(packet);
-                for to in self.spec.config.others() {
-                    self.socket
-                        .send(packet, self.spec.nodes[usize::from(to) - 1]);
-                }
+                self.send_to_others(packet);
             }
             Verdict::Pass => {
                 if let Ok((header, value)) = wire::parse(&packet[..handled.len_bytes]) {
@@ -436,14 +496,10 @@ impl<R: Role> Process<R> {
         for (to, mut packet) in self.out.packets.drain(..) {
             self.gate.sign(&mut packet);
             match to {
-                To::Node(node) => {
-                    self.socket
-                        .send(&packet, self.spec.nodes[usize::from(node) - 1]);
-                }
+                To::Node(node) => self.ports.send(&packet, node),
                 To::Others => {
                     for node in self.spec.config.others() {
-                        self.socket
-                            .send(&packet, self.spec.nodes[usize::from(node) - 1]);
+                        self.ports.send(&packet, node);
                     }
                 }
             }
@@ -497,7 +553,7 @@ impl<R: Role> Process<R> {
     /// Execute what is committed, and tell the gateway.
     fn apply(&mut self) -> Result<()> {
         let committed = self.role.committed();
-        let now = self.now();
+        let now = clock_ns();
         let mut has_told = false;
         while self.machine.applied() < committed {
             let zxid = self.machine.applied() + 1;
@@ -541,13 +597,25 @@ impl<R: Role> Process<R> {
         if node.recovering {
             notes.push("it has lost its log and joins the next leader".to_owned());
         }
-        let mut counters: BTreeMap<String, u64> = self
-            .role
-            .counters_by_name()
-            .into_iter()
-            .chain(self.gateway_counters.by_name())
-            .map(|(name, n)| (name.to_owned(), n))
-            .collect();
+        if self.ports.are_links_up() {
+            notes.push("direct links".to_owned());
+        } else if self.ports.has_links() {
+            let down = self.ports.down().map(|node| node.to_string());
+            let down = down.collect::<Vec<_>>().join(", ");
+            notes.push(format!(
+                "the link to node {down} is down: the network is used"
+            ));
+        }
+        let own = self.role.counters_by_name().into_iter();
+        let own = own.map(|(name, n)| match self.kernel {
+            Some(_) => (format!("process_{name}"), n),
+            None => (name.to_owned(), n),
+        });
+        let kernel = self.kernel.as_ref().map(Kernel::counters);
+        let others = kernel.into_iter().flatten();
+        let others = others.chain(self.gateway_counters.by_name());
+        let others = others.map(|(name, n)| (name.to_owned(), n));
+        let mut counters: BTreeMap<String, u64> = own.chain(others).collect();
         let refused = self.packets_refused.load(Ordering::Relaxed);
         for (name, n) in [
             ("packets_refused", refused),
@@ -560,6 +628,8 @@ impl<R: Role> Process<R> {
         let status = Status {
             name: format!("node/{}", self.spec.config.node),
             listen: self.spec.nodes[usize::from(self.spec.config.node) - 1],
+            dataplane: self.spec.choice.dataplane,
+            why: self.spec.choice.why.clone(),
             memcached: self.memcached.clone(),
             memcached_udp: self.memcached_udp,
             pid: std::process::id(),

@@ -5,15 +5,18 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 
 use inband_ground::auth::Keys;
+use inband_ground::raw_link::RawLink;
 use inband_ground::registers::Shared;
 use inband_ground::soft::Soft;
 use inband_ground::xdp::alone::{self, HostSpec};
-use inband_ground::xdp::attach::open_link;
-use inband_ground::xdp::maps::UpRing;
+use inband_ground::xdp::attach::{open_link, Attachment};
+use inband_ground::xdp::error::Doing;
+use inband_ground::xdp::maps::{update, UpRing};
 use inband_ground::xdp::multicast::{check_peers, GroupMaps, Multicast, Peer, Unresolved, Uplink};
 use inband_ground::xdp::{XdpError, XdpMode};
 
 use crate::registers::Registers;
+use crate::role::Role;
 use crate::{c, objects, soft, Zab, GROUPS, NODES};
 
 /// The program, loaded. It is idle until the process says otherwise.
@@ -112,6 +115,7 @@ impl Spec {
             role,
             notes,
             polling,
+            direct: None,
         })
     }
 }
@@ -134,6 +138,13 @@ pub struct Attached {
     role: Soft<Zab>,
     notes: UpRing,
     polling: Shared<u64>,
+    direct: Option<Direct>,
+}
+
+/// The program on links to single nodes.
+struct Direct {
+    _attachments: Vec<Attachment>,
+    are_up: Shared<u64>,
 }
 
 impl Attached {
@@ -146,6 +157,11 @@ impl Attached {
     /// What the process may do with the role.
     pub fn role(&self) -> &Soft<Zab> {
         &self.role
+    }
+
+    /// The same over the same registers, which may outlive the program.
+    pub fn another_role(&self) -> Result<Soft<Zab>, XdpError> {
+        role_of(self.attached.program(), self.role.node())
     }
 
     /// The registers, shared with the program.
@@ -172,6 +188,34 @@ impl Attached {
     /// As [`alone::Attached::set_keys`].
     pub fn set_keys(&self, keys: &Keys) -> Result<(), XdpError> {
         self.attached.set_keys(keys)
+    }
+
+    /// Serve these links too, one to each other node, with frames without IP and UDP. What is for all nodes and comes by a
+    /// link leaves by the links once they are said to be up ([`Attached::set_links_up`]); until then it passes.
+    pub fn attach_links<'a>(
+        &mut self,
+        links: impl Iterator<Item = &'a RawLink> + Clone,
+    ) -> Result<(), XdpError> {
+        let program = self.attached.program();
+        let direct = program.load_beside("box_direct", objects::BOX_DIRECT)?;
+        let devices = direct.map("ib_links_map")?;
+        for (at, link) in (0u32..).zip(links.clone()) {
+            // struct bpf_devmap_val: interface, egress program (0: none).
+            update(&devices, &at, &[link.index(), 0]).doing("filling a multicast map")?;
+        }
+        let attach = |link: &RawLink| program.attach_beside(&direct, link.interface());
+        self.direct = Some(Direct {
+            _attachments: links.map(attach).collect::<Result<_, _>>()?,
+            are_up: direct.registers("ib_links_up_map")?,
+        });
+        Ok(())
+    }
+
+    /// All links are up, or not all.
+    pub fn set_links_up(&self, yes: bool) {
+        if let Some(direct) = &self.direct {
+            direct.are_up.set(0, yes.into());
+        }
     }
 
     /// Counters by name, and what was sent and did not leave; those that are not zero. What this process has handled itself

@@ -302,6 +302,8 @@ impl ChaosArgs {
             memcached: loopback(first),
             memcached_local: Some(loopback(first + u16::from(nodes))),
             memory: box_cluster::TABLE_BYTES,
+            // Its faults are of processes alone.
+            dataplane: Dataplane::Udp,
             log_records: box_cluster::LOG_RECORDS,
             ..BoxOptions::default()
         };

@@ -18,6 +18,8 @@ use inband_host::config::Dataplane;
 use inband_host::program;
 use inband_host::settings::{of_up, Setting};
 use inband_host::size::parse_size;
+use inband_lab::lab::HOST_INTERFACE;
+use inband_lab::Lab;
 use serde::{Deserialize, Serialize};
 
 use crate::command::{counters_of, data_option, SystemCommand};
@@ -39,6 +41,7 @@ const RECOVERING: &str = "recovering";
 /// Options whose ports are checked before a node is started.
 const MEMCACHED: &str = "--memcached";
 const MEMCACHED_LOCAL: &str = "--memcached-local";
+const MEMCACHED_UDP: &str = "--memcached-udp";
 const SELF_CHECK_KEY: &str = "inband-self-check";
 const SELF_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -76,6 +79,19 @@ pub struct Options {
     /// Records of the log that each node keeps, a power of two, 1.3 KB each: a node that misses more gets the whole table
     #[arg(long, value_name = "COUNT", default_value_t = LOG_RECORDS_DEFAULT)]
     pub log_records: usize,
+    /// Where the nodes' roles run: udp (in processes, on loopback), or in the kernel, and every node in a network namespace of
+    /// its own: xdp, xdp-generic, or auto, which falls back to udp
+    #[arg(long, default_value_t = Dataplane::Auto)]
+    #[serde(default)]
+    pub dataplane: Dataplane,
+    /// Give every two nodes a link of their own, for frames without IP and UDP; the nodes must have namespaces
+    #[arg(long)]
+    #[serde(default)]
+    pub direct: bool,
+    /// Where memcached's clients of the first node send datagrams; those of the others use the ports that follow. Off unless given
+    #[arg(long, value_name = "ADDR:PORT")]
+    #[serde(default)]
+    pub memcached_udp: Option<SocketAddr>,
     /// Make no key: anyone who can send packets to the nodes can write to the log
     #[arg(long)]
     pub no_key: bool,
@@ -120,10 +136,21 @@ impl Options {
 
     /// Where those connect that read the nodes' own copies; empty if there are no such ports.
     fn memcached_local(&self) -> Result<Vec<SocketAddr>> {
-        match self.memcached_local {
-            Some(first) => self.addresses_from(first, MEMCACHED_LOCAL),
-            None => Ok(Vec::new()),
-        }
+        self.addresses_if_given(self.memcached_local, MEMCACHED_LOCAL)
+    }
+
+    /// Where they send datagrams; empty: nowhere.
+    fn memcached_udp(&self) -> Result<Vec<SocketAddr>> {
+        self.addresses_if_given(self.memcached_udp, MEMCACHED_UDP)
+    }
+
+    fn addresses_if_given(
+        &self,
+        first: Option<SocketAddr>,
+        option: &str,
+    ) -> Result<Vec<SocketAddr>> {
+        let addresses = first.map(|first| self.addresses_from(first, option));
+        Ok(addresses.transpose()?.unwrap_or_default())
     }
 
     /// One for each node, from the first on.
@@ -153,6 +180,7 @@ pub struct BoxCluster {
     key_file: Option<PathBuf>,
     memcached: Vec<SocketAddr>,
     memcached_local: Vec<SocketAddr>,
+    place: String,
     sockets: BTreeMap<String, PathBuf>,
 }
 
@@ -161,6 +189,8 @@ pub struct BoxCluster {
 pub struct ClusterStatus {
     /// What it was started with.
     pub options: Options,
+    /// Where the nodes' roles run, and why.
+    pub place: String,
     /// Where memcached's clients connect, node by node.
     pub memcached: Vec<SocketAddr>,
     /// Where those connect that read the nodes' own copies.
@@ -191,6 +221,7 @@ impl System for BoxCluster {
     fn plan(spec: Spec) -> Result<(BoxCluster, Plan)> {
         let memcached = spec.options.memcached()?;
         let memcached_local = spec.options.memcached_local()?;
+        spec.options.memcached_udp()?;
         // The nodes bind the ports; here the error can name the option. All at once: no two may be the same.
         let bind = |(addresses, option): (&Vec<SocketAddr>, _)| {
             let addresses = addresses.iter();
@@ -209,7 +240,7 @@ impl System for BoxCluster {
         }
         let plan = Plan {
             hosts: spec.options.names().collect(),
-            dataplane: Dataplane::Udp,
+            dataplane: spec.options.dataplane,
             listener_ports: [&memcached[..], &memcached_local]
                 .concat()
                 .iter()
@@ -221,15 +252,30 @@ impl System for BoxCluster {
             spec,
             memcached,
             memcached_local,
+            place: String::new(),
             sockets: BTreeMap::new(),
         };
         Ok((cluster, plan))
     }
 
     fn configure(&mut self, network: &Network) -> Result<Vec<HostPlan>> {
+        if self.spec.options.direct {
+            let lab = network.lab().with_context(|| {
+                format!(
+                    "--direct: nodes have links of their own only in namespaces, with --dataplane auto, xdp or xdp-generic; there are none: {}",
+                    network.why()
+                )
+            })?;
+            self.join_all(lab)?;
+        }
+        let memcached_udp = self.spec.options.memcached_udp()?;
         let program = match &self.spec.program {
             Some(program) => program.clone(),
             None => program::find("inband-box")?,
+        };
+        self.place = match network.lab() {
+            Some(_) => format!("in the kernel: {}", network.why()),
+            None => format!("in user space: {}", network.why()),
         };
         let options = &self.spec.options;
         let addresses = network.addresses().iter().map(ToString::to_string);
@@ -248,6 +294,21 @@ impl System for BoxCluster {
             args.push(format!("--memory={}", options.memory).into());
             args.push(format!("--log-records={}", options.log_records).into());
             args.push(format!("--quorum={}", options.quorum.name()).into());
+            if network.lab().is_some() {
+                args.push(format!("--dataplane={}", options.dataplane).into());
+                args.push(format!("--interface={HOST_INTERFACE}").into());
+                // Clients are where this process is, and are refused while the node does not run.
+                let here = format!("/proc/{}/ns/net", std::process::id());
+                args.push(format!("--memcached-namespace={here}").into());
+            }
+            if let Some(address) = memcached_udp.get(node - 1) {
+                args.push(format!("{MEMCACHED_UDP}={address}").into());
+            }
+            if options.direct {
+                let others = (1..=options.nodes).filter(|other| usize::from(*other) != node);
+                let links = others.map(|other| format!("{other}={}", link_to(other)));
+                args.push(format!("--direct={}", links.collect::<Vec<_>>().join(",")).into());
+            }
             match &self.key_file {
                 Some(path) => args.extend(["--key-file".into(), path.into()]),
                 None => args.push("--no-key".into()),
@@ -288,6 +349,7 @@ impl System for BoxCluster {
     fn status(&self, hosts: &Hosts) -> ClusterStatus {
         ClusterStatus {
             options: self.spec.options.clone(),
+            place: self.place.clone(),
             memcached: self.memcached.clone(),
             memcached_local: self.memcached_local.clone(),
             key_file: self.key_file.clone(),
@@ -338,7 +400,25 @@ impl System for BoxCluster {
     }
 }
 
+/// A node's end of the link to another node.
+fn link_to(node: u8) -> String {
+    format!("direct-{node}")
+}
+
 impl BoxCluster {
+    /// A link between every two nodes.
+    fn join_all(&self, lab: &Lab) -> Result<()> {
+        let nodes = self.spec.options.nodes;
+        let pairs = (1..=nodes).flat_map(|one| (one + 1..=nodes).map(move |other| (one, other)));
+        for (one, other) in pairs {
+            let ends = [(one, other), (other, one)]
+                .map(|(node, other)| (format!("node/{node}"), link_to(other)));
+            let [one, other] = &ends;
+            lab.join((&one.0, &one.1), (&other.0, &other.1))?;
+        }
+        Ok(())
+    }
+
     fn node(&self, host: &str) -> Option<Status> {
         status_at(self.sockets.get(host)?).ok()
     }
@@ -367,7 +447,8 @@ fn node_in_words(node: &Status) -> String {
         false => format!("zxid {} of {} applied", node.applied, node.committed),
     };
     format!(
-        "{state:<10}  epoch {:<6}  {zxid:<12}  {:>7} items  memcached {}  {}",
+        "{state:<10}  {:<11}  epoch {:<6}  {zxid:<12}  {:>7} items  memcached {}  {}",
+        node.dataplane.to_string(),
         node.epoch,
         node.items,
         memcached.join(", local reads "),
@@ -457,8 +538,9 @@ impl SystemCommand for BoxCluster {
             None => "packets are not authenticated",
         };
         format!(
-            "{} nodes in user space; quorum: {}; {keys}",
+            "{} nodes {}; quorum: {}; {keys}",
             options.nodes,
+            status.place,
             options.quorum.name()
         )
     }
@@ -493,6 +575,7 @@ impl SystemCommand for BoxCluster {
                 Some(first) => first.to_string(),
                 None => "none".to_owned(),
             }),
+            one("dataplane", |options| options.dataplane.to_string()),
             one("memory", |options| options.memory.to_string()),
         ])
     }

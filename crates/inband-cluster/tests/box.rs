@@ -3,14 +3,23 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
+use inband_box::wire::{parse, Type};
 use inband_cluster::box_cluster::{BoxCluster, Options};
 use inband_cluster::command::SystemCommand;
 use inband_cluster::scratch::{free_ports, loopback, retry};
 use inband_cluster::socket::{self, Request};
 use inband_cluster::supervisor::Supervisor;
+use inband_ground::raw_link::RawLink;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_host::config::Dataplane;
+use inband_host::namespace;
+use inband_lab::netns::NETNS_DIR;
+use inband_lab::Host;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const KEYS: usize = 30;
@@ -27,19 +36,18 @@ fn ports() -> SocketAddr {
     loopback(free_ports(3).expect("free ports"))
 }
 
-fn start(dir: &Path, memcached: SocketAddr, accept_loss: bool) -> Result<Supervisor<BoxCluster>> {
-    let options = Options {
-        memcached,
+fn options() -> Options {
+    Options {
+        memcached: ports(),
         memory: 16 << 20,
         log_records: 1024,
-        accept_loss,
+        dataplane: Dataplane::Udp,
         ..Options::default()
-    };
-    start_with(dir, &options)
+    }
 }
 
-fn start_with(dir: &Path, options: &Options) -> Result<Supervisor<BoxCluster>> {
-    let mut spec = BoxCluster::spec(options, dir)?;
+fn start(dir: &Path, options: Options) -> Result<Supervisor<BoxCluster>> {
+    let mut spec = BoxCluster::spec(&options, dir)?;
     spec.program = Some(program());
     Supervisor::start(spec)
 }
@@ -87,10 +95,49 @@ fn until_states_are(cluster: &Supervisor<BoxCluster>, expected: &[&str]) {
     are.expect("states of the nodes");
 }
 
+/// The sum of a counter over the nodes, once it has moved.
+fn moved(cluster: &Supervisor<BoxCluster>, counter: &str) {
+    let moved = retry(LIMIT, || {
+        let nodes = cluster.status().nodes;
+        let counts = nodes.iter().filter_map(|node| node.counters.get(counter));
+        ensure!(counts.sum::<u64>() > 0, "{nodes:?}");
+        Ok(())
+    });
+    moved.expect(counter);
+}
+
+/// What the role does with packets while it serves clients, by the counters that say so.
+const BROADCAST: [&str; 4] = [
+    "box_submitted",
+    "box_appended",
+    "box_committed",
+    "box_commit_learned",
+];
+
 #[test]
 fn nothing_acknowledged_is_lost_with_the_leader() {
+    lose_the_leader(options());
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_with_the_leader_in_the_kernel() {
+    if !inband_testing::frame::may_load_bpf() {
+        return;
+    }
+    for no_key in [false, true] {
+        lose_the_leader(Options {
+            dataplane: Dataplane::Xdp,
+            no_key,
+            ..options()
+        });
+    }
+}
+
+fn lose_the_leader(options: Options) {
     let dir = tempfile::tempdir().expect("a directory");
-    let cluster = start(dir.path(), ports(), false).expect("a new cluster");
+    let cluster = start(dir.path(), options.clone()).expect("a new cluster");
+    let nodes = cluster.status().nodes;
+    assert!(nodes.iter().all(|node| node.dataplane == options.dataplane));
     let request = |request: Request<_>| socket::done::<BoxCluster>(dir.path(), &request);
     let role = || "leader".to_owned();
     assert_eq!(states(&cluster), ["following", "following", "leading"]);
@@ -98,6 +145,11 @@ fn nothing_acknowledged_is_lost_with_the_leader() {
     for n in 0..KEYS {
         set(all[n % 3], &format!("k{n}"), &format!("v{n}")).expect("stored");
     }
+
+    // In the kernel, the process's own role counts under another name.
+    BROADCAST
+        .iter()
+        .for_each(|counter| moved(&cluster, counter));
 
     let kill = |force| Request::Kill {
         role: role(),
@@ -145,22 +197,26 @@ fn nothing_acknowledged_is_lost_with_the_leader() {
 #[test]
 fn a_cluster_that_was_stopped_is_lost_only_when_told() {
     let dir = tempfile::tempdir().expect("a directory");
-    let memcached = ports();
-    let cluster = start(dir.path(), memcached, false).expect("a new cluster");
+    let given = options();
+    let memcached = given.memcached;
+    let cluster = start(dir.path(), given.clone()).expect("a new cluster");
     set(memcached, "k", "v").expect("stored");
-    let options = cluster.status().options;
-    BoxCluster::self_check(&options, &cluster.status()).expect("it works");
+    BoxCluster::self_check(&given, &cluster.status()).expect("it works");
     drop(cluster);
 
-    let error = start(dir.path(), memcached, false).map(drop).unwrap_err();
+    let error = start(dir.path(), given.clone()).map(drop).unwrap_err();
     let said = format!("{error:#}");
     assert!(
         said.contains("was lost") && said.contains("--accept-loss"),
         "{said}"
     );
 
+    let accept = Options {
+        accept_loss: true,
+        ..given
+    };
     let held = TcpListener::bind(memcached).expect("the port is free");
-    let error = start(dir.path(), memcached, true).map(drop).unwrap_err();
+    let error = start(dir.path(), accept.clone()).map(drop).unwrap_err();
     let said = format!("{error:#}");
     assert!(
         said.contains("in use") && said.contains("--memcached"),
@@ -168,7 +224,130 @@ fn a_cluster_that_was_stopped_is_lost_only_when_told() {
     );
     drop(held);
 
-    let cluster = start(dir.path(), memcached, true).expect("told to begin with an empty table");
+    let cluster = start(dir.path(), accept).expect("told to begin with an empty table");
     assert_eq!(ask(memcached, "get k\r\n", 1).expect("a reply"), ["END"]);
     drop(cluster);
+}
+
+fn set_link(cluster: &Supervisor<BoxCluster>, host: &str, interface: &str, state: &str) {
+    let lab = cluster.hosts().network().lab().expect("namespaces");
+    let host = lab.host(host).expect("a node");
+    let set = host.namespace().run(|| {
+        let mut ip = Command::new("ip");
+        Ok(ip.args(["link", "set", interface, state]).status())
+    });
+    assert!(set.expect("its namespace").expect("ip runs").success());
+}
+
+fn until_notes(cluster: &Supervisor<BoxCluster>, node: &str, words: &str) {
+    let noted = retry(LIMIT, || {
+        let nodes = cluster.status().nodes;
+        let noted = nodes
+            .iter()
+            .any(|n| n.name == node && n.notes.iter().any(|note| note.contains(words)));
+        ensure!(noted, "{node}: {words}: {nodes:?}");
+        Ok(())
+    });
+    noted.expect("what a node says");
+}
+
+/// Frames that nodes have sent to the network.
+fn sent(cluster: &Supervisor<BoxCluster>) -> u64 {
+    let lab = cluster.hosts().network().lab().expect("namespaces");
+    let of = |host: &Arc<Host>| lab.counters(host.name()).expect("its port").from_host;
+    lab.hosts().iter().map(of).sum()
+}
+
+/// PROPOSEs arrive right behind the Ethernet header.
+fn frames_are_raw(cluster: &Supervisor<BoxCluster>) {
+    let nodes = cluster.status().nodes;
+    let is = |state: &'static str| nodes.iter().find(|node| node.state == state);
+    let (leader, follower) = (is("leading").expect("one"), is("following").expect("one"));
+    let lab = cluster.hosts().network().lab().expect("namespaces");
+    let interface = format!("direct-{}", &leader.name["node/".len()..]);
+    let host = lab.host(&follower.name).expect("a node");
+    let namespace = Path::new(NETNS_DIR).join(host.namespace().name());
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let watch = move || -> Result<()> {
+        namespace::enter(&namespace)?;
+        let link = RawLink::open(&interface, 9)?;
+        ready.send(())?;
+        retry(LIMIT, || {
+            let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
+            let mut kinds = Vec::new();
+            while let Some(len_bytes) = link.receive(&mut buffer)? {
+                let (header, value) = parse(&buffer[..len_bytes])?;
+                let has_key = value.windows(3).any(|bytes| bytes == b"raw");
+                if header.kind == Type::Propose && has_key {
+                    return Ok(());
+                }
+                kinds.push(header.kind);
+            }
+            bail!("no PROPOSE among {kinds:?}")
+        })
+    };
+    let watching = std::thread::spawn(watch);
+    is_ready.recv().expect("it watches its link");
+    set(leader.memcached[0], "raw", "frames").expect("stored");
+    let watched = watching.join().expect("it does not panic");
+    watched.expect("a frame");
+}
+
+#[test]
+fn nodes_use_links_of_their_own_and_the_network_while_one_is_down() {
+    if !inband_testing::frame::may_load_bpf() {
+        return;
+    }
+    for dataplane in [Dataplane::Xdp, Dataplane::XdpGeneric] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = Options {
+            dataplane,
+            direct: true,
+            ..options()
+        };
+        let cluster = start(dir.path(), options).expect("a new cluster");
+        let names = ["node/1", "node/2", "node/3"];
+        names
+            .iter()
+            .for_each(|node| until_notes(&cluster, node, "direct links"));
+        let all = cluster.status().memcached;
+        let before = sent(&cluster);
+        let stored = |round: usize| {
+            for n in 0..KEYS {
+                set(all[n % 3], &format!("k{n}"), &format!("{round}.{n}")).expect("stored");
+            }
+            for n in 0..KEYS {
+                let value = get(all[(n + 1) % 3], &format!("k{n}")).expect("found");
+                assert_eq!(value, format!("{round}.{n}"));
+            }
+        };
+        stored(1);
+        let frames = sent(&cluster) - before;
+        // Nothing but the kernels' own: who has which address.
+        assert!(frames < KEYS as u64, "{frames} frames by the network");
+        match dataplane {
+            // The program takes them before anyone else sees them.
+            Dataplane::Xdp => BROADCAST
+                .iter()
+                .for_each(|counter| moved(&cluster, counter)),
+            _ => frames_are_raw(&cluster),
+        }
+
+        set_link(&cluster, "node/1", "direct-2", "down");
+        until_notes(&cluster, "node/1", "the link to node 2 is down");
+        until_notes(&cluster, "node/2", "the link to node 1 is down");
+        stored(2);
+        set_link(&cluster, "node/1", "direct-2", "up");
+        names
+            .iter()
+            .for_each(|node| until_notes(&cluster, node, "direct links"));
+        // A link that changes may have had its leader suspected.
+        until_states_are(&cluster, &["following", "following", "leading"]);
+        cluster.kill("leader").expect("it leads");
+        until_states_are(&cluster, &["following", "leading"]);
+        let again = cluster.restart("leader").expect("restarted");
+        until_states_are(&cluster, &["following", "following", "leading"]);
+        until_notes(&cluster, &again, "direct links");
+        stored(3);
+    }
 }

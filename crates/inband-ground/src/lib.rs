@@ -65,6 +65,7 @@ pub mod auth;
 pub mod bench;
 pub mod child;
 pub mod inherit;
+pub mod raw_link;
 pub mod registers;
 pub mod socket;
 pub mod soft;

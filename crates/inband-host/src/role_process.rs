@@ -64,7 +64,7 @@ impl RoleArgs {
         let file = self.key_file.as_deref().map(KeyFile::load).transpose()?;
         ensure!(
             file.is_some() || self.no_key || listen.ip().is_loopback(),
-            "--listen {listen} is beyond loopback, where {risk}; give --key-file FILE, or say --no-key to allow it"
+            "{listen} is beyond loopback, where {risk}; give --key-file FILE, or say --no-key to allow it"
         );
         Ok(file.map(|file| file.keys()))
     }

@@ -57,6 +57,6 @@ impl DirectLinks {
     }
 }
 
-fn ip(batch: &str) -> Result<(), LabError> {
+pub(crate) fn ip(batch: &str) -> Result<(), LabError> {
     run_tool("ip", "iproute2", &["-batch", "-"], batch)
 }

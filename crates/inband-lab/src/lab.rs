@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use crate::direct::ip;
 use crate::error::LabError;
 use crate::faults::{DropRule, DropRuleId, LinkCounters, LinkFaults};
 use crate::injector::Injector;
@@ -80,6 +81,8 @@ pub struct Lab {
     injector: Injector,
     tables: Mutex<SwitchTables>,
     hosts: Mutex<Hosts>,
+    /// Links between two hosts: of each, the host and its interface.
+    joints: Mutex<Vec<[(String, String); 2]>>,
     switch: Netns,
     owner: Mutex<Owner>,
 }
@@ -154,6 +157,7 @@ impl Lab {
                 free_ports: (hosts.len()..PORTS_MAX).collect(),
                 list: hosts,
             }),
+            joints: Mutex::default(),
             switch,
             owner: Mutex::new(owner),
         })
@@ -273,8 +277,42 @@ impl Lab {
             .try_for_each(|h| self.set_link(&h.name, faults))
     }
 
+    /// Join two hosts by a link of their own, which goes past the switch: each is given by its name and that of its
+    /// interface. It has no address. It is down while one of the hosts is held.
+    pub fn join(&self, one: (&str, &str), other: (&str, &str)) -> Result<(), LabError> {
+        let ((one, one_interface), (other, other_interface)) = (one, other);
+        let (here, there) = (self.host(one)?, self.host(other)?);
+        let up = |interface: &str| {
+            format!("link set {interface} addrgenmode none\nlink set {interface} up\n")
+        };
+        let make = format!(
+            "link add name {one_interface} type veth peer name {other_interface} netns {}\n",
+            there.namespace.name()
+        );
+        here.namespace.run(|| ip(&(make + &up(one_interface))))?;
+        there.namespace.run(|| ip(&up(other_interface)))?;
+        let joint = [(one, one_interface), (other, other_interface)];
+        let joint = joint.map(|(host, interface)| (host.to_owned(), interface.to_owned()));
+        lock(&self.joints).push(joint);
+        Ok(())
+    }
+
+    /// Set the ends of a host's own links up or down.
+    fn set_joints(&self, host: &str, state: &str) -> Result<(), LabError> {
+        let joints = lock(&self.joints);
+        let ends = joints.iter().flatten().filter(|(name, _)| name == host);
+        let batch: String = ends
+            .map(|(_, interface)| format!("link set {interface} {state}\n"))
+            .collect();
+        match batch.is_empty() {
+            true => Ok(()),
+            false => self.host(host)?.namespace.run(|| ip(&batch)),
+        }
+    }
+
     /// Hold the packets of a host, in both directions and in order.
     pub fn hold(&self, host: &str) -> Result<(), LabError> {
+        self.set_joints(host, "down")?;
         self.set_link(
             host,
             LinkFaults {
@@ -286,6 +324,7 @@ impl Lab {
 
     /// Release the packets of a held host.
     pub fn release(&self, host: &str) -> Result<(), LabError> {
+        self.set_joints(host, "up")?;
         self.set_link(
             host,
             LinkFaults {
@@ -483,4 +522,8 @@ fn set_up_host(host: &Host) -> Result<(), LabError> {
             "",
         )
     })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -22,8 +22,10 @@
 #define IB_IP(data) ((struct iphdr *)((data) + ETH_HLEN))
 #define IB_UDP(data) ((struct udphdr *)((data) + ETH_HLEN + sizeof(struct iphdr)))
 
+#ifndef IB_RAW_FRAMES
 _Static_assert(ETH_HLEN + sizeof(struct iphdr) + sizeof(struct udphdr) == IB_XDP_FRAME_LEN_BYTES,
                "Ethernet, IPv4, UDP");
+#endif
 
 _Static_assert(__builtin_offsetof(struct ib_member, from_mac) ==
                        __builtin_offsetof(struct ib_member, to_mac) + ETH_ALEN &&

@@ -49,7 +49,11 @@ IB_INLINE ib_u8 *ib_send_room(struct xdp_md *ctx, ib_u32 value_len_bytes) {
 IB_INLINE void ib_send_finish(ib_u8 *data, const struct ib_keys *keys, ib_u16 key_id,
                               ib_u32 value_len_bytes) {
     ib_sign(data + IB_XDP_FRAME_LEN_BYTES, keys, key_id);
+#ifndef IB_RAW_FRAMES
     ib_frame_sizes(data, IB_HEADER_LEN_BYTES + value_len_bytes);
+#else
+    (void)value_len_bytes;
+#endif
 }
 
 /*

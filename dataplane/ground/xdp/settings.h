@@ -13,7 +13,8 @@ enum ib_xdp_limits {
     IB_XDP_FRAME_LEN_BYTES = 14 + 20 + 8,      /* Ethernet, IPv4 without options, UDP */
     IB_XDP_MEMBERS = 16,                       /* remote members of a multicast group */
     IB_XDP_GROUP_ENTRIES = IB_XDP_MEMBERS + 1, /* and the one on this host */
-    IB_XDP_NOTE = 0x49424e54, /* marks our metadata from XDP to tc in generic mode */
+    IB_XDP_NOTE = 0x49424e54,      /* marks our metadata from XDP to tc in generic mode */
+    IB_XDP_RAW_ETHERTYPE = 0x88b5, /* of frames without IP and UDP: raw.h */
 };
 
 /* Where a packet goes: a multicast group, of which a system has up to IB_XDP_GROUPS, or back. */

@@ -15,6 +15,19 @@
 
 #define IB_VALID (-1) /* no XDP action: the packet is ours and whole */
 
+/* The reason to drop a packet whose payload of this length follows the headers, or IB_R_none. */
+IB_INLINE ib_u32 ib_validate_payload(const ib_u8 *data, const ib_u8 *end,
+                                     ib_u32 payload_len_bytes) {
+    const ib_u8 *payload = data + IB_XDP_FRAME_LEN_BYTES;
+    ib_u32 reason = IB_SYSTEM_CHECK(payload, end, payload_len_bytes, ib_settings.partitions);
+    if (IB_RARE(reason != IB_R_none))
+        return reason;
+    if (!ib_settings.authenticated)
+        return ib_verify(payload, NULL);
+    const struct ib_keys *keys = ib_keys();
+    return keys ? ib_verify(payload, keys) : IB_R_bad_key;
+}
+
 /* The reason to drop the packet, or IB_R_none. Ethernet may have padded a frame, never cut it. */
 IB_INLINE ib_u32 ib_validate_packet(const ib_u8 *data, const ib_u8 *end) {
     ib_u32 ip_len_bytes = bpf_ntohs(IB_IP(data)->tot_len);
@@ -24,27 +37,23 @@ IB_INLINE ib_u32 ib_validate_packet(const ib_u8 *data, const ib_u8 *end) {
     if (udp_len_bytes < sizeof(struct udphdr) ||
         sizeof(struct iphdr) + udp_len_bytes != ip_len_bytes)
         return IB_R_bad_length;
-    const ib_u8 *payload = data + IB_XDP_FRAME_LEN_BYTES;
-    ib_u32 reason = IB_SYSTEM_CHECK(payload, end, udp_len_bytes - sizeof(struct udphdr),
-                                    ib_settings.partitions);
-    if (IB_RARE(reason != IB_R_none))
-        return reason;
-    if (!ib_settings.authenticated)
-        return ib_verify(payload, NULL);
-    const struct ib_keys *keys = ib_keys();
-    return keys ? ib_verify(payload, keys) : IB_R_bad_key;
+    return ib_validate_payload(data, end, udp_len_bytes - sizeof(struct udphdr));
+}
+
+/* What the program is to return for this reason to drop the packet; without one, IB_VALID. */
+IB_INLINE int ib_validated(ib_u32 reason) {
+    if (IB_RARE(reason != IB_R_none)) {
+        ib_count_reason(reason);
+        return XDP_DROP;
+    }
+    return IB_VALID;
 }
 
 /* IB_VALID, or what the program is to return. */
 IB_INLINE int ib_validate(const ib_u8 *data, const ib_u8 *end) {
     if (data + IB_XDP_FRAME_LEN_BYTES > end || !ib_is_ours(data))
         return XDP_PASS;
-    ib_u32 reason = ib_validate_packet(data, end);
-    if (IB_RARE(reason != IB_R_none)) {
-        ib_count_reason(reason);
-        return XDP_DROP;
-    }
-    return IB_VALID;
+    return ib_validated(ib_validate_packet(data, end));
 }
 
 /*

@@ -30,8 +30,9 @@ const NOT_LOADED_WITH: [&str; 3] = ["IB_RACE_", "IB_MUTANT_", "IB_GIVEN_"];
 
 /// Every program that a host may load: folder and name. Where tests of other kernels run there are no folders to walk, so
 /// they are listed; `tests/verifier.rs` holds the list to the folders.
-pub const LOADED: [(&str, &str); 23] = [
+pub const LOADED: [(&str, &str); 24] = [
     ("box", "box"),
+    ("box", "box_direct"),
     ("box", "copies"),
     ("falcon", "falcon"),
     ("flair", "flair"),

@@ -6,11 +6,11 @@ use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::attach::{open_link, Alone};
+use super::attach::{find_link, open_link, Alone, Attachment};
 use super::error::{Doing, XdpError};
 use super::lost;
 use super::maps::update;
-use super::netlink::LinkInfo;
+use super::netlink::{LinkInfo, Netlink};
 use super::programs::{counters_of, load_object, Loaded, Settings};
 use super::rig::{run, verified_insns, TestRun};
 use super::{wire_address, wire_port, XdpMode};
@@ -148,6 +148,13 @@ impl<S: System, R> Program<S, R> {
     /// Load another program that shares the maps that it names like ours.
     pub fn load_beside(&self, name: &'static str, object: &[u8]) -> Result<Loaded, XdpError> {
         load_object(name, object, Some(&self.settings), &[], &[&self.loaded])
+    }
+
+    /// Attach such a program to an interface of its own, in native mode. It is detached when the result is dropped.
+    pub fn attach_beside(&self, other: &Loaded, interface: &str) -> Result<Attachment, XdpError> {
+        let netlink = Netlink::open().doing("opening a netlink socket")?;
+        let link = find_link(&netlink, interface)?;
+        Attachment::xdp(&other.program, link.index, interface, XdpMode::Native)
     }
 }
 

@@ -1,0 +1,69 @@
+//! The role in the kernel, as the process beside it uses it.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use inband_ground::soft::Soft;
+use inband_ground::xdp::XdpError;
+
+use crate::role::Role;
+use crate::xdp::Attached;
+use crate::Zab;
+
+/// How often the kernel is asked for the hardware addresses of nodes while some are not known.
+const UNRESOLVED_PERIOD: Duration = Duration::from_millis(20);
+/// And how often while all are.
+const RESOLVED_PERIOD: Duration = Duration::from_secs(1);
+
+/// The program on its interface, and what the process remembers of it.
+pub struct Kernel {
+    attached: Attached,
+    refresh_at: Instant,
+    /// The role's `advances` when this turn began.
+    seen: u64,
+}
+
+impl Kernel {
+    pub fn new(attached: Attached) -> Kernel {
+        Kernel {
+            attached,
+            refresh_at: Instant::now(),
+            seen: 0,
+        }
+    }
+
+    /// A turn begins: the process looks at the registers, and is not to be woken.
+    pub(crate) fn begin_turn(&mut self, role: &Soft<Zab>) -> Result<(), XdpError> {
+        self.attached.set_polling(true);
+        self.attached.take_notes();
+        self.seen = role.advances();
+        let now = Instant::now();
+        if now >= self.refresh_at {
+            let unresolved = self.attached.refresh_neighbours()?;
+            self.refresh_at = now
+                + match unresolved.is_empty() {
+                    true => RESOLVED_PERIOD,
+                    false => UNRESOLVED_PERIOD,
+                };
+        }
+        Ok(())
+    }
+
+    /// The turn is over. What to sleep on; `None`: the registers have advanced meanwhile.
+    pub(crate) fn end_turn(&mut self, role: &Soft<Zab>) -> Option<RawFd> {
+        self.attached.set_polling(false);
+        // Behind the full barrier of `advances`, the program looks whether it is to wake us.
+        (role.advances() == self.seen).then(|| self.attached.notes().fd().as_raw_fd())
+    }
+
+    /// All links are up, or not all.
+    pub(crate) fn set_links_up(&self, yes: bool) {
+        self.attached.set_links_up(yes);
+    }
+
+    /// What packets have met in the kernel.
+    pub(crate) fn counters(&self) -> BTreeMap<&'static str, u64> {
+        self.attached.counters().unwrap_or_default()
+    }
+}
