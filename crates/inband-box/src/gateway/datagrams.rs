@@ -1,6 +1,6 @@
 //! memcached's clients over UDP: a request in a datagram, and its reply in one.
 //!
-//! Whoever sends a datagram can name any sender, so a reply goes only to addresses of the network that the user has
+//! The sender address of a datagram can be forged, so a reply goes only to addresses of the network that the user has
 //! named, and never has more than one datagram: what would is refused in a line.
 
 use std::collections::BTreeMap;
