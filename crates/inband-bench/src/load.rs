@@ -1,6 +1,6 @@
-//! A load generator for RESP servers: many connections, several commands outstanding on each, one
-//! thread. Unlike redis-benchmark it sends commands before it measures, counts in buckets of time,
-//! and knows latencies to the nanosecond.
+//! A load generator: many connections, several commands outstanding on each, one thread, and any protocol in which a server
+//! answers in order. Unlike redis-benchmark it sends commands before it measures, counts in buckets of time, and knows
+//! latencies to the nanosecond.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -29,7 +29,40 @@ pub enum Operation {
     Get,
 }
 
-/// What a server is asked for.
+/// How servers are asked, and how they answer.
+pub trait Protocol: std::fmt::Debug {
+    /// A connection that is ready for commands.
+    fn connect(&self, address: SocketAddr) -> Result<std::net::TcpStream>;
+
+    /// Append a command. Keys are numbers; all protocols should send them as `key:%012d`.
+    fn command(&self, to: &mut Vec<u8>, operation: Operation, key: u64, value_len_bytes: usize);
+
+    /// The whole answers at the front.
+    fn answers(&self, bytes: &[u8]) -> Result<Answers>;
+}
+
+/// What servers are asked for.
+#[derive(Debug, Clone)]
+pub struct Load<'a> {
+    /// How.
+    pub protocol: &'a dyn Protocol,
+    /// Connections are spread over them.
+    pub addresses: &'a [SocketAddr],
+    /// Connections.
+    pub connections: usize,
+    /// Commands outstanding on each: the next so many go when the last so many are answered.
+    pub pipeline: usize,
+    /// Of a hundred commands so many are SETs, by chance.
+    pub sets_percent: u64,
+    /// Bytes of a value that is set.
+    pub value_len_bytes: usize,
+    /// Different keys.
+    pub keys: u64,
+    /// Ask the socket again and again instead of sleeping until it has something.
+    pub spins: bool,
+}
+
+/// What a RESP server is asked for.
 #[derive(Debug, Clone)]
 pub struct RespLoad {
     /// The server.
@@ -82,10 +115,29 @@ impl RespLoad {
 
     /// Send for so long, and count what is answered after the warm-up.
     pub fn run(&self, warm_up: Duration, duration: Duration) -> Result<LoadReport> {
-        ensure!(
-            self.connections >= 1 && self.pipeline >= 1 && self.keys >= 1,
-            "no load: {self:?}"
-        );
+        let protocol = Resp { first: self.first };
+        let load = Load {
+            protocol: &protocol,
+            addresses: &[self.address],
+            connections: self.connections,
+            pipeline: self.pipeline,
+            sets_percent: match self.operation {
+                Operation::Set => 100,
+                Operation::Get => 0,
+            },
+            value_len_bytes: self.value_len_bytes,
+            keys: self.keys,
+            spins: self.spins,
+        };
+        load.run(warm_up, duration)
+    }
+}
+
+impl Load<'_> {
+    /// Send for so long, and count what is answered after the warm-up.
+    pub fn run(&self, warm_up: Duration, duration: Duration) -> Result<LoadReport> {
+        let some = [self.connections, self.pipeline, self.addresses.len()];
+        ensure!(!some.contains(&0) && self.keys >= 1, "no load: {self:?}");
         let mut poll = Poll::new()?;
         let mut connections = (0..self.connections)
             .map(|number| self.connect(&poll, number))
@@ -119,7 +171,7 @@ impl RespLoad {
             ensure!(
                 heard.elapsed() < SILENCE_MAX,
                 "{} has been silent for {SILENCE_MAX:?}",
-                self.address
+                self.addresses[0]
             );
         }
         Ok(LoadReport {
@@ -132,13 +184,10 @@ impl RespLoad {
     }
 
     fn connect(&self, poll: &Poll, number: usize) -> Result<Connection> {
-        let mut client = inband_cluster::client::Client::connect(self.address, CONNECT_LIMIT)?;
-        if let Some(first) = self.first {
-            let reply = client.call(first)?;
-            ensure!(!reply.starts_with('-'), "{first:?} was answered {reply:?}");
-        }
-        let stream = client.into_stream()?;
+        let address = self.addresses[number % self.addresses.len()];
+        let stream = self.protocol.connect(address)?;
         stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
         let mut stream = TcpStream::from_std(stream);
         let interest = Interest::READABLE | Interest::WRITABLE;
         poll.registry()
@@ -153,6 +202,43 @@ impl RespLoad {
     }
 }
 
+/// Redis's protocol.
+#[derive(Debug)]
+struct Resp {
+    first: Option<&'static [&'static str]>,
+}
+
+impl Protocol for Resp {
+    fn connect(&self, address: SocketAddr) -> Result<std::net::TcpStream> {
+        let mut client = inband_cluster::client::Client::connect(address, CONNECT_LIMIT)?;
+        if let Some(first) = self.first {
+            let reply = client.call(first)?;
+            ensure!(!reply.starts_with('-'), "{first:?} was answered {reply:?}");
+        }
+        client.into_stream()
+    }
+
+    fn command(&self, to: &mut Vec<u8>, operation: Operation, key: u64, value_len_bytes: usize) {
+        let key = format!("key:{key:012}");
+        let head = match operation {
+            Operation::Set => format!(
+                "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${value_len_bytes}\r\n",
+                key.len()
+            ),
+            Operation::Get => format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len()),
+        };
+        to.extend_from_slice(head.as_bytes());
+        if operation == Operation::Set {
+            to.resize(to.len() + value_len_bytes, b'x');
+            to.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn answers(&self, bytes: &[u8]) -> Result<Answers> {
+        answers(bytes)
+    }
+}
+
 struct Connection {
     stream: TcpStream,
     to_send: Vec<u8>,
@@ -162,7 +248,7 @@ struct Connection {
 }
 
 struct Run<'a> {
-    load: &'a RespLoad,
+    load: &'a Load<'a>,
     started: Instant,
     warm_up: Duration,
     end: Duration,
@@ -180,21 +266,13 @@ impl Run<'_> {
             self.random ^= self.random << 13;
             self.random ^= self.random >> 7;
             self.random ^= self.random << 17;
-            let key = format!("key:{:012}", self.random % self.load.keys);
-            match self.load.operation {
-                Operation::Set => {
-                    write!(
-                        to.to_send,
-                        "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${value_len_bytes}\r\n",
-                        key.len()
-                    )?;
-                    to.to_send.resize(to.to_send.len() + value_len_bytes, b'x');
-                    to.to_send.extend_from_slice(b"\r\n");
-                }
-                Operation::Get => {
-                    write!(to.to_send, "*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len())?;
-                }
-            }
+            let key = self.random % self.load.keys;
+            let operation = match (self.random >> 32) % 100 < self.load.sets_percent {
+                true => Operation::Set,
+                false => Operation::Get,
+            };
+            let protocol = self.load.protocol;
+            protocol.command(&mut to.to_send, operation, key, value_len_bytes);
         }
         to.outstanding = self.load.pipeline;
         to.sent = Instant::now();
@@ -210,7 +288,7 @@ impl Run<'_> {
             from.received
                 .truncate(before + *read.as_ref().unwrap_or(&0));
             match read {
-                Ok(0) => bail!("{} closed a connection", self.load.address),
+                Ok(0) => bail!("a server closed a connection"),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -221,7 +299,7 @@ impl Run<'_> {
     }
 
     fn take(&mut self, from: &mut Connection) -> Result<()> {
-        let answers = answers(&from.received)?;
+        let answers = self.load.protocol.answers(&from.received)?;
         from.received.drain(..answers.len_bytes);
         from.outstanding = from
             .outstanding
@@ -256,12 +334,15 @@ fn flush(to: &mut Connection) -> Result<()> {
     Ok(())
 }
 
+/// Answers that are there.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Answers {
-    good: usize,
-    errors: usize,
+pub struct Answers {
+    /// As they should be.
+    pub good: usize,
+    /// Others.
+    pub errors: usize,
     /// Of them all.
-    len_bytes: usize,
+    pub len_bytes: usize,
 }
 
 /// The whole answers at the front: lines, and strings with a length.

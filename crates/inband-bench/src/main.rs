@@ -5,6 +5,7 @@
 extern crate inband_host;
 
 mod agreement;
+mod box_cluster;
 mod capacity;
 mod cluster;
 mod cpu;
@@ -76,6 +77,8 @@ enum What {
     Falcon(falcon::FalconArgs),
     /// Replicated memory's figures: pages and lines, beside local memory and a single server.
     Memory(memory::MemoryArgs),
+    /// Consensus in a box: SETs and GETs beside ZooKeeper, etcd and memcached; elections; a node that catches up.
+    Box(box_cluster::BoxArgs),
     /// The papers' figures, each beside the papers' own numbers.
     Paper(paper::PaperArgs),
     /// A host of `agreement`, in place of the store.
@@ -168,6 +171,7 @@ fn bench(args: Cli) -> Result<()> {
         What::Flair(args) => return flair::run(&args, &output_of),
         What::Falcon(args) => return falcon::run(&args, &output_of),
         What::Memory(args) => return memory::run(&args, &output_of),
+        What::Box(args) => return box_cluster::run(&args, &output_of),
         What::Paper(args) => return paper::run(args, &output_of),
         What::Node(args) => return bench_node(args),
         What::FlairLoad(args) => return flair_load(&args),

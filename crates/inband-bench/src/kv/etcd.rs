@@ -129,7 +129,8 @@ impl Cluster {
         lines.join("; ")
     }
 
-    fn run(
+    /// Load for so long; what is counted follows the warm-up.
+    pub fn run(
         &self,
         operation: Operation,
         shape: Shape,

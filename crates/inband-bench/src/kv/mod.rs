@@ -2,7 +2,7 @@
 //! with as many requests outstanding, Redis alone, and RocksDB alone. Every round starts every system
 //! afresh, one after the other, so that each sees the same noise and none runs beside another.
 
-mod etcd;
+pub mod etcd;
 mod redis;
 
 use std::collections::BTreeMap;
@@ -51,25 +51,25 @@ pub struct KvArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operation {
+pub enum Operation {
     Set,
     Get,
 }
 
 /// How many requests are outstanding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
-    connections: usize,
+pub struct Shape {
+    pub connections: usize,
     /// On each connection.
-    requests: usize,
+    pub requests: usize,
 }
 
 /// What one measurement gave.
 #[derive(Debug, Clone, Copy)]
-struct Sample {
-    per_s: f64,
-    p50_us: f64,
-    p99_us: f64,
+pub struct Sample {
+    pub per_s: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
     /// Of the store itself.
     packing: Option<Packing>,
 }

@@ -1,0 +1,407 @@
+//! SETs, GETs and mixes a second, and their latency. Every round starts every system afresh, one after the other, so that each
+//! sees the same noise and none runs beside another.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{ensure, Result};
+use inband_cluster::box_cluster::Quorum;
+
+use super::memcached::{self, fill, Memcached};
+use super::testbed::Testbed;
+use super::zookeeper::{self, ZooKeeper};
+use super::{goal_at_least, row, Run};
+use crate::kv::{etcd, Operation, Shape};
+use crate::load::{Load, Protocol};
+use crate::row::{median, progress, Output};
+
+const KEYS: u64 = 1_000;
+const TABLE_BYTES: u64 = 64 << 20;
+const WARM_UP: Duration = Duration::from_millis(150);
+const DURATION: Duration = Duration::from_millis(600);
+const DURATION_QUICK: Duration = Duration::from_millis(200);
+const VALUES_LEN_BYTES: [usize; 4] = [32, 128, 512, 1024];
+const VALUES_LEN_BYTES_QUICK: [usize; 1] = [128];
+const VALUES_LEN_BYTES_OF_LATENCY: [usize; 1] = [128];
+
+/// What clients do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Sets,
+    Gets,
+    /// Of each node's own copy, which may be behind: as in the paper, and as ZooKeeper's reads are.
+    LocalGets,
+    Mixed10,
+    Mixed20,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind::Sets,
+    Kind::Gets,
+    Kind::LocalGets,
+    Kind::Mixed10,
+    Kind::Mixed20,
+];
+
+impl Kind {
+    fn sets_percent(self) -> u64 {
+        match self {
+            Kind::Sets => 100,
+            Kind::Gets | Kind::LocalGets => 0,
+            Kind::Mixed10 => 10,
+            Kind::Mixed20 => 20,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Sets => "sets",
+            Kind::Gets => "gets",
+            Kind::LocalGets => "local gets",
+            Kind::Mixed10 => "10 % sets",
+            Kind::Mixed20 => "20 % sets",
+        }
+    }
+}
+
+/// Who is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    /// So many nodes; whether all must have a write.
+    Ours(u8, bool),
+    ZooKeeper,
+    Etcd,
+    Memcached,
+}
+
+const THREE: Who = Who::Ours(3, false);
+const THREE_ALL: Who = Who::Ours(3, true);
+const FOUR: Who = Who::Ours(4, false);
+const SEVEN: Who = Who::Ours(7, false);
+const PEERS: [Who; 3] = [Who::ZooKeeper, Who::Etcd, Who::Memcached];
+
+impl Who {
+    fn backend(self) -> &'static str {
+        match self {
+            Who::Ours(..) => "inband",
+            Who::ZooKeeper => "zookeeper",
+            Who::Etcd => "etcd",
+            Who::Memcached => "memcached",
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Who::Ours(nodes, false) => format!("{nodes} nodes"),
+            Who::Ours(nodes, true) => format!("{nodes} nodes, quorum all"),
+            Who::ZooKeeper | Who::Etcd => "3 nodes".to_owned(),
+            Who::Memcached => "1 node".to_owned(),
+        }
+    }
+
+    fn version(self) -> Result<String> {
+        match self {
+            Who::Ours(..) => Ok(format!("inband {}", env!("CARGO_PKG_VERSION"))),
+            Who::ZooKeeper => zookeeper::version(),
+            Who::Etcd => etcd::version(),
+            Who::Memcached => memcached::version(),
+        }
+    }
+
+    /// What a reader must know to compare.
+    fn settings(self) -> &'static str {
+        match self {
+            Who::Ours(..) => {
+                "log and table in memory; clients at the leader, local gets at all nodes"
+            }
+            Who::ZooKeeper => {
+                "its log synced on tmpfs; clients at the leader; reads are of its own copy"
+            }
+            Who::Etcd => "its log synced on tmpfs; clients at the leader; reads are linearizable",
+            Who::Memcached => "one thread, not replicated",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    per_s: f64,
+    p50_us: f64,
+    p99_us: f64,
+}
+
+type Key = (Who, usize, Kind);
+
+/// The samples of all rounds.
+#[derive(Default)]
+struct Samples(BTreeMap<Key, Vec<Sample>>);
+
+impl Samples {
+    fn median(&self, key: Key, of: impl Fn(&Sample) -> f64) -> Option<f64> {
+        let samples = self.0.get(&key)?;
+        Some(median(&mut samples.iter().map(of).collect::<Vec<_>>()))
+    }
+}
+
+/// What all measurements of a figure have in common.
+struct Plan<'a> {
+    run: &'a Run<'a>,
+    clients: usize,
+    values_len_bytes: &'static [usize],
+    duration: Duration,
+}
+
+impl Plan<'_> {
+    fn load(
+        &self,
+        protocol: &dyn Protocol,
+        addresses: &[SocketAddr],
+        (value_len_bytes, kind): (usize, Kind),
+    ) -> Result<Sample> {
+        let load = Load {
+            protocol,
+            addresses,
+            connections: self.clients,
+            pipeline: 1,
+            sets_percent: kind.sets_percent(),
+            value_len_bytes,
+            keys: KEYS,
+            spins: false,
+        };
+        let report = load.run(WARM_UP, self.duration)?;
+        ensure!(
+            report.errors == 0,
+            "{} answers were errors or had no value",
+            report.errors
+        );
+        Ok(Sample {
+            per_s: report.per_s,
+            p50_us: report.latency.p50_us,
+            p99_us: report.latency.p99_us,
+        })
+    }
+
+    /// Start a system and measure everything.
+    fn measure(&self, who: Who, samples: &mut Samples) -> Result<()> {
+        let mut add = |value_len_bytes, kind, sample| {
+            let key = (who, value_len_bytes, kind);
+            samples.0.entry(key).or_default().push(sample);
+        };
+        match who {
+            Who::Ours(nodes, needs_all) => {
+                let quorum = match needs_all {
+                    true => Quorum::All,
+                    false => Quorum::Majority,
+                };
+                let secure = self.run.args.secure;
+                let testbed = Testbed::start(nodes, quorum, TABLE_BYTES, secure)?;
+                let leader = testbed.address(&testbed.leader()?)?;
+                for len in self.values_len_bytes {
+                    fill(&Memcached, leader, KEYS, *len)?;
+                    for kind in KINDS {
+                        let addresses = match kind {
+                            Kind::LocalGets => testbed.local(),
+                            _ => vec![leader],
+                        };
+                        add(*len, kind, self.load(&Memcached, &addresses, (*len, kind))?);
+                    }
+                }
+            }
+            Who::Memcached => {
+                let alone = memcached::Alone::start()?;
+                for len in self.values_len_bytes {
+                    fill(&Memcached, alone.address, KEYS, *len)?;
+                    for kind in KINDS.into_iter().filter(|kind| *kind != Kind::LocalGets) {
+                        let sample = self.load(&Memcached, &[alone.address], (*len, kind))?;
+                        add(*len, kind, sample);
+                    }
+                }
+            }
+            Who::ZooKeeper => {
+                let cluster = zookeeper::Cluster::start()?;
+                cluster.create_keys(KEYS)?;
+                for len in self.values_len_bytes {
+                    fill(&ZooKeeper, cluster.leader, KEYS, *len)?;
+                    for kind in KINDS.into_iter().filter(|kind| *kind != Kind::Gets) {
+                        let sample = self.load(&ZooKeeper, &[cluster.leader], (*len, kind))?;
+                        add(*len, kind, sample);
+                    }
+                }
+            }
+            Who::Etcd => {
+                let cluster = etcd::Cluster::start()?;
+                let shape = Shape {
+                    connections: self.clients,
+                    requests: 1,
+                };
+                let (warm_up_ms, ms) = (WARM_UP.as_millis(), self.duration.as_millis());
+                for len in self.values_len_bytes {
+                    for (kind, operation) in
+                        [(Kind::Sets, Operation::Set), (Kind::Gets, Operation::Get)]
+                    {
+                        let sample = cluster.run(
+                            operation,
+                            shape,
+                            *len,
+                            KEYS,
+                            warm_up_ms as u64,
+                            ms as u64,
+                        )?;
+                        let sample = Sample {
+                            per_s: sample.per_s,
+                            p50_us: sample.p50_us,
+                            p99_us: sample.p99_us,
+                        };
+                        add(*len, kind, sample);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All rounds of these; a system that does not work here is left out, and said so.
+    fn measure_all(
+        &self,
+        all: &[Who],
+        output: &Output,
+    ) -> Result<(Samples, BTreeMap<Who, String>)> {
+        let mut versions = BTreeMap::new();
+        for who in all {
+            match who.version() {
+                Ok(version) => drop(versions.insert(*who, version)),
+                Err(error) => output.skipped(&format!("{}: {error:#}", who.backend())),
+            }
+        }
+        let rounds = self.run.quick(1, self.run.args.rounds);
+        let mut samples = Samples::default();
+        for round in 1..=rounds {
+            for who in versions.keys() {
+                progress(&format!(
+                    "{} {}, round {round} of {rounds}",
+                    who.backend(),
+                    who.name()
+                ));
+                self.measure(*who, &mut samples)?;
+            }
+        }
+        Ok((samples, versions))
+    }
+
+    fn conditions(&self, who: Who, version: &str) -> String {
+        format!(
+            "{version}: {}; {} connections with a request each, from one thread; {KEYS} keys; {} ms after {} ms; {}",
+            who.settings(),
+            self.clients,
+            self.duration.as_millis(),
+            WARM_UP.as_millis(),
+            self.run.conditions()
+        )
+    }
+}
+
+fn variant((who, value_len_bytes, kind): Key) -> String {
+    format!("{}, {}, {value_len_bytes} B", kind.name(), who.name())
+}
+
+/// Requests a second.
+pub fn throughput(run: &Run<'_>, output: &mut Output) -> Result<()> {
+    let plan = Plan {
+        run,
+        clients: run.args.clients,
+        values_len_bytes: run.quick(&VALUES_LEN_BYTES_QUICK, &VALUES_LEN_BYTES),
+        duration: run.quick(DURATION_QUICK, DURATION),
+    };
+    let mut all = vec![THREE, THREE_ALL, FOUR, SEVEN];
+    if !run.args.alone {
+        all.extend(PEERS);
+    }
+    let (samples, versions) = plan.measure_all(&all, output)?;
+    for (who, version) in &versions {
+        let conditions = plan.conditions(*who, version);
+        for key in samples.0.keys().filter(|key| key.0 == *who) {
+            let per_s = samples.median(*key, |sample| sample.per_s);
+            let figure = (per_s.unwrap_or(f64::NAN), "requests/s");
+            let row = row(
+                "requests_per_s",
+                who.backend(),
+                variant(*key),
+                figure,
+                &*conditions,
+            );
+            output.row(&row)?;
+        }
+    }
+    let per_s = |who, len, kind| samples.median((who, len, kind), |sample| sample.per_s);
+    for len in plan.values_len_bytes {
+        let ratio = |what: &str, (a, b), goal| {
+            if let (Some(a), Some(b)) = (a, b) {
+                let (a, b): (f64, f64) = (a, b);
+                goal_at_least(output, &format!("{what}, {len} B"), a / b, goal, "times");
+            }
+        };
+        let sets = |who| per_s(who, *len, Kind::Sets);
+        ratio(
+            "SETs beside ZooKeeper's",
+            (sets(THREE), sets(Who::ZooKeeper)),
+            10.0,
+        );
+        ratio("SETs beside etcd's", (sets(THREE), sets(Who::Etcd)), 10.0);
+        let gets = |kind| {
+            (
+                per_s(THREE, *len, kind),
+                per_s(Who::Memcached, *len, Kind::Gets),
+            )
+        };
+        ratio("GETs beside memcached's", gets(Kind::Gets), 1.0);
+        ratio(
+            "local GETs of all nodes beside memcached's",
+            gets(Kind::LocalGets),
+            1.0,
+        );
+        ratio(
+            "SETs of quorum all beside majority",
+            (sets(THREE_ALL), sets(THREE)),
+            0.9,
+        );
+        ratio("SETs of 7 nodes beside 3", (sets(SEVEN), sets(THREE)), 0.5);
+    }
+    Ok(())
+}
+
+/// With one request outstanding.
+pub fn latency(run: &Run<'_>, output: &mut Output) -> Result<()> {
+    let plan = Plan {
+        run,
+        clients: 1,
+        values_len_bytes: &VALUES_LEN_BYTES_OF_LATENCY,
+        duration: run.quick(DURATION_QUICK, DURATION),
+    };
+    let mut all = vec![THREE, THREE_ALL, SEVEN];
+    if !run.args.alone {
+        all.extend(PEERS);
+    }
+    let (samples, versions) = plan.measure_all(&all, output)?;
+    for (who, version) in &versions {
+        let conditions = plan.conditions(*who, version);
+        let keys = samples.0.keys().filter(|key| key.0 == *who);
+        for key in keys.filter(|key| ![Kind::Mixed10, Kind::Mixed20].contains(&key.2)) {
+            let of = |of: fn(&Sample) -> f64| samples.median(*key, of).unwrap_or(f64::NAN);
+            for (metric, us) in [
+                ("latency_p50_us", of(|sample| sample.p50_us)),
+                ("latency_p99_us", of(|sample| sample.p99_us)),
+            ] {
+                let figure = (us, "us");
+                output.row(&row(
+                    metric,
+                    who.backend(),
+                    variant(*key),
+                    figure,
+                    &*conditions,
+                ))?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! A cluster of consensus in a box in a directory of its own.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use inband_box::process::Status;
+use inband_cluster::box_cluster::{BoxCluster, Options, Quorum};
+use inband_cluster::command::SystemCommand;
+use inband_cluster::scratch::{free_ports, loopback, retry, ScratchDir};
+use inband_cluster::supervisor::Supervisor;
+
+const WHOLE_LIMIT: Duration = Duration::from_secs(60);
+
+/// A running cluster, which ends when this is dropped.
+pub struct Testbed {
+    // Dropped first: the processes are gone before their directory.
+    pub supervisor: Supervisor<BoxCluster>,
+    _dir: ScratchDir,
+}
+
+/// A node's place, from 0.
+pub fn place_of(name: &str) -> usize {
+    let number = name.rsplit('/').next().and_then(|n| n.parse().ok());
+    number.map_or(0, |number: usize| number.saturating_sub(1))
+}
+
+impl Testbed {
+    /// Start it; all nodes follow the leader.
+    pub fn start(nodes: u8, quorum: Quorum, memory: u64, secure: bool) -> Result<Testbed> {
+        let dir = ScratchDir::create(&std::env::temp_dir(), "box")?;
+        let first = free_ports(2 * u16::from(nodes))?;
+        let options = Options {
+            nodes,
+            quorum,
+            memcached: loopback(first),
+            memcached_local: Some(loopback(first + u16::from(nodes))),
+            memory,
+            no_key: !secure,
+            ..Options::default()
+        };
+        let spec = BoxCluster::spec(&options, dir.path())?;
+        Ok(Testbed {
+            supervisor: Supervisor::start(spec)?,
+            _dir: dir,
+        })
+    }
+
+    pub fn nodes(&self) -> Vec<Status> {
+        self.supervisor.status().nodes
+    }
+
+    /// The name of the node that leads.
+    pub fn leader(&self) -> Result<String> {
+        let nodes = self.nodes();
+        let leading = nodes.iter().filter(|node| node.state == "leading");
+        let leader = leading.max_by_key(|node| node.epoch);
+        Ok(leader.context("no node leads")?.name.clone())
+    }
+
+    /// Where clients of a node connect; their reads are linearizable.
+    pub fn address(&self, node: &str) -> Result<SocketAddr> {
+        let all = self.supervisor.status().memcached;
+        let address = all.get(place_of(node)).copied();
+        address.with_context(|| format!("there is no {node}"))
+    }
+
+    /// Where clients connect that read the nodes' own copies.
+    pub fn local(&self) -> Vec<SocketAddr> {
+        self.supervisor.status().memcached_local
+    }
+
+    /// Wait until all nodes follow the leader.
+    pub fn wait_until_whole(&self) -> Result<()> {
+        let expected = usize::from(self.supervisor.status().options.nodes) - 1;
+        retry(WHOLE_LIMIT, || {
+            let nodes = self.nodes();
+            let leader = nodes.iter().find(|node| node.state == "leading");
+            let epoch = leader.context("no node leads")?.epoch;
+            let follows = |node: &&Status| node.state == "following" && node.epoch == epoch;
+            let following = nodes.iter().filter(follows).count();
+            ensure!(
+                following == expected,
+                "{following} of {expected} nodes follow"
+            );
+            Ok(())
+        })
+    }
+}

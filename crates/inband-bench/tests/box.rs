@@ -1,0 +1,74 @@
+//! `inband bench box`, each figure in its shortest form.
+#![allow(missing_docs)]
+
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+
+/// One cluster at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// Run it, and read what it wrote.
+fn bench(figure: &str, more: &[&str]) -> Value {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().expect("a directory");
+    inband_testing::build("inband-box");
+    let output = Command::new(env!("CARGO_BIN_EXE_inband-bench"))
+        .args(["box", figure, "--quick", "--out"])
+        .arg(dir.path())
+        .args(more)
+        .output()
+        .expect("the program runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let read = |extension: &str| {
+        let path = dir.path().join(format!("box-{figure}.{extension}"));
+        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    };
+    assert!(read("svg").contains("</svg>"));
+    serde_json::from_str(&read("json")).expect("it is JSON")
+}
+
+/// The only value of a metric and variant.
+fn value(results: &Value, metric: &str, variant: &str) -> f64 {
+    let rows = results["rows"].as_array().expect("rows").iter();
+    let rows = rows.filter(|row| {
+        row["metric"] == metric && row["variant"] == variant && row["backend"] == "inband"
+    });
+    let values: Vec<f64> = rows
+        .map(|row| row["value"].as_f64().expect("a number"))
+        .collect();
+    assert_eq!(values.len(), 1, "{metric}, {variant}: {values:?}");
+    values[0]
+}
+
+#[test]
+fn rates_and_goals_are_measured() {
+    let results = bench("throughput", &["--alone", "--clients", "4"]);
+    for nodes in ["3 nodes", "3 nodes, quorum all", "4 nodes", "7 nodes"] {
+        for kind in ["sets", "gets", "local gets", "10 % sets", "20 % sets"] {
+            let variant = format!("{kind}, {nodes}, 128 B");
+            assert!(value(&results, "requests_per_s", &variant) > 0.0);
+        }
+    }
+    let notes = results["notes"].to_string();
+    assert!(notes.contains("SETs of 7 nodes beside 3"), "{notes}");
+}
+
+#[test]
+fn elections_are_timed() {
+    let results = bench("election", &["--kills", "2"]);
+    let median = value(&results, "election_median_ms", "leader killed");
+    // The leader was suspected first.
+    assert!(median >= 1.0, "{median}");
+    assert!(value(&results, "election_worst_ms", "leader killed") >= median);
+}
+
+#[test]
+fn a_node_that_catches_up_is_timed() {
+    let results = bench("joiner", &["--items-bytes", "2000000"]);
+    assert!(value(&results, "joiner_others_per_s", "all nodes") > 0.0);
+    let notes = results["notes"].to_string();
+    assert!(notes.contains("while a node catches up"), "{notes}");
+}
