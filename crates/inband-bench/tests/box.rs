@@ -47,7 +47,15 @@ fn value(results: &Value, metric: &str, variant: &str) -> f64 {
 fn rates_and_goals_are_measured() {
     let results = bench("throughput", &["--alone", "--clients", "4"]);
     for nodes in ["3 nodes", "3 nodes, quorum all", "4 nodes", "7 nodes"] {
-        for kind in ["sets", "gets", "local gets", "10 % sets", "20 % sets"] {
+        for kind in [
+            "sets",
+            "gets",
+            "local gets",
+            "10 % sets",
+            "20 % sets",
+            "UDP sets",
+            "UDP gets",
+        ] {
             let variant = format!("{kind}, {nodes}, 128 B");
             assert!(value(&results, "requests_per_s", &variant) > 0.0);
         }

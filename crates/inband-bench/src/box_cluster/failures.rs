@@ -77,7 +77,8 @@ impl Writer {
 /// Kill leaders; a client of a node that survives writes one value after the other.
 pub fn election(run: &Run<'_>, output: &mut Output) -> Result<()> {
     let kills = run.quick(QUICK_KILLS.min(run.args.kills), run.args.kills);
-    let testbed = Testbed::start(NODES, Quorum::Majority, TABLE_BYTES, run.args.secure)?;
+    let testbed = Testbed::start(NODES, Quorum::Majority, TABLE_BYTES, run.args)?;
+    run.note_place(&testbed.place());
     let mut gaps_ms = Vec::new();
     let mut undisturbed_ms: Vec<f64> = Vec::new();
     for kill in 1..=kills {
@@ -136,7 +137,7 @@ pub fn election(run: &Run<'_>, output: &mut Output) -> Result<()> {
     }
     for (what, value) in [("median", middle), ("worst", worst)] {
         goal_at_most(
-            output,
+            (run, output),
             &format!(
                 "without a leader, {what} of {kills}, less the suspicion of {} ms",
                 number(suspicion_ms)
@@ -157,7 +158,8 @@ pub fn joiner(run: &Run<'_>, output: &mut Output) -> Result<()> {
     );
     let items = items_bytes / ITEM_LEN_BYTES as u64;
     let table_bytes = (items * TABLE_BYTES_PER_ITEM).max(TABLE_BYTES);
-    let testbed = Testbed::start(NODES, Quorum::Majority, table_bytes, run.args.secure)?;
+    let testbed = Testbed::start(NODES, Quorum::Majority, table_bytes, run.args)?;
+    run.note_place(&testbed.place());
     let leader = testbed.address(&testbed.leader()?)?;
     progress("filling the table");
     fill(&Memcached, leader, items, ITEM_LEN_BYTES)?;
@@ -258,6 +260,6 @@ pub fn joiner(run: &Run<'_>, output: &mut Output) -> Result<()> {
         ))?;
     }
     let what = "the others' SETs while a node catches up, beside those with all nodes";
-    goal_at_least(output, what, during / before, GOAL_OTHERS, "times");
+    goal_at_least((run, output), what, during / before, GOAL_OTHERS, "times");
     Ok(())
 }

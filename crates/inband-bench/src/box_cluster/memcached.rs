@@ -111,7 +111,7 @@ pub fn version() -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// A memcached with one thread, as each of our gateways has.
+/// A memcached with one thread, as each of our gateways has; over UDP at the same port.
 pub struct Alone {
     pub address: SocketAddr,
     _server: Server,
@@ -121,8 +121,9 @@ impl Alone {
     pub fn start() -> Result<Alone> {
         let address = loopback(free_ports(1)?);
         let mut command = Command::new("memcached");
-        command.args(["-l", "127.0.0.1", "-t", "1", "-m", "64", "-U", "0", "-p"]);
-        command.arg(address.port().to_string());
+        let port = address.port().to_string();
+        command.args(["-l", "127.0.0.1", "-t", "1", "-m", "64"]);
+        command.args(["-U", &port, "-p", &port]);
         if nix::unistd::Uid::current().is_root() {
             command.args(["-u", "root"]);
         }

@@ -10,16 +10,18 @@ use inband_cluster::box_cluster::Quorum;
 
 use super::memcached::{self, fill, Memcached};
 use super::testbed::Testbed;
+use super::udp::UdpLoad;
 use super::zookeeper::{self, ZooKeeper};
 use super::{goal_at_least, row, Run};
 use crate::kv::{etcd, Operation, Shape};
-use crate::load::{Load, Protocol};
+use crate::load::{Load, Operation as LoadOperation, Protocol};
 use crate::row::{median, progress, Output};
 
 const KEYS: u64 = 1_000;
 const TABLE_BYTES: u64 = 64 << 20;
 const WARM_UP: Duration = Duration::from_millis(150);
 const DURATION: Duration = Duration::from_millis(600);
+const COMPILE_FOR: Duration = Duration::from_secs(3);
 const DURATION_QUICK: Duration = Duration::from_millis(200);
 const VALUES_LEN_BYTES: [usize; 4] = [32, 128, 512, 1024];
 const VALUES_LEN_BYTES_QUICK: [usize; 1] = [128];
@@ -30,25 +32,29 @@ const VALUES_LEN_BYTES_OF_LATENCY: [usize; 1] = [128];
 enum Kind {
     Sets,
     Gets,
-    /// Of each node's own copy, which may be behind: as in the paper, and as ZooKeeper's reads are.
+    /// Of the leader's own copy without a round: as in the paper, and as ZooKeeper's reads are.
     LocalGets,
     Mixed10,
     Mixed20,
+    UdpSets,
+    UdpGets,
 }
 
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 7] = [
     Kind::Sets,
     Kind::Gets,
     Kind::LocalGets,
     Kind::Mixed10,
     Kind::Mixed20,
+    Kind::UdpSets,
+    Kind::UdpGets,
 ];
 
 impl Kind {
     fn sets_percent(self) -> u64 {
         match self {
-            Kind::Sets => 100,
-            Kind::Gets | Kind::LocalGets => 0,
+            Kind::Sets | Kind::UdpSets => 100,
+            Kind::Gets | Kind::LocalGets | Kind::UdpGets => 0,
             Kind::Mixed10 => 10,
             Kind::Mixed20 => 20,
         }
@@ -61,7 +67,13 @@ impl Kind {
             Kind::LocalGets => "local gets",
             Kind::Mixed10 => "10 % sets",
             Kind::Mixed20 => "20 % sets",
+            Kind::UdpSets => "UDP sets",
+            Kind::UdpGets => "UDP gets",
         }
+    }
+
+    fn is_udp(self) -> bool {
+        matches!(self, Kind::UdpSets | Kind::UdpGets)
     }
 }
 
@@ -113,10 +125,10 @@ impl Who {
     fn settings(self) -> &'static str {
         match self {
             Who::Ours(..) => {
-                "log and table in memory; clients at the leader, local gets at all nodes"
+                "log and table in memory; clients at the leader"
             }
             Who::ZooKeeper => {
-                "its log synced on tmpfs; clients at the leader; reads are of its own copy"
+                "its log synced on tmpfs; loaded for seconds first; clients at the leader; reads are of its own copy"
             }
             Who::Etcd => "its log synced on tmpfs; clients at the leader; reads are linearizable",
             Who::Memcached => "one thread, not replicated",
@@ -150,18 +162,30 @@ struct Plan<'a> {
     clients: usize,
     values_len_bytes: &'static [usize],
     duration: Duration,
+    /// For how long ZooKeeper is loaded before it is measured.
+    compile_for: Duration,
 }
 
 impl Plan<'_> {
     fn load(
         &self,
         protocol: &dyn Protocol,
-        addresses: &[SocketAddr],
+        address: SocketAddr,
+        what: (usize, Kind),
+    ) -> Result<Sample> {
+        self.load_for(protocol, address, what, WARM_UP)
+    }
+
+    fn load_for(
+        &self,
+        protocol: &dyn Protocol,
+        address: SocketAddr,
         (value_len_bytes, kind): (usize, Kind),
+        warm_up: Duration,
     ) -> Result<Sample> {
         let load = Load {
             protocol,
-            addresses,
+            addresses: &[address],
             connections: self.clients,
             pipeline: 1,
             sets_percent: kind.sets_percent(),
@@ -169,12 +193,43 @@ impl Plan<'_> {
             keys: KEYS,
             spins: false,
         };
-        let report = load.run(WARM_UP, self.duration)?;
+        let report = load.run(warm_up, self.duration)?;
         ensure!(
             report.errors == 0,
             "{} answers were errors or had no value",
             report.errors
         );
+        Ok(Sample {
+            per_s: report.per_s,
+            p50_us: report.latency.p50_us,
+            p99_us: report.latency.p99_us,
+        })
+    }
+
+    fn udp_load(
+        &self,
+        address: SocketAddr,
+        (value_len_bytes, kind): (usize, Kind),
+    ) -> Result<Sample> {
+        let load = UdpLoad {
+            address,
+            clients: self.clients,
+            operation: match kind.sets_percent() {
+                0 => LoadOperation::Get,
+                _ => LoadOperation::Set,
+            },
+            value_len_bytes,
+            keys: KEYS,
+        };
+        let report = load.run(WARM_UP, self.duration)?;
+        ensure!(
+            report.errors == 0,
+            "{} replies over UDP were errors or had no value",
+            report.errors
+        );
+        if report.resent > 0 {
+            progress(&format!("{} datagrams without a reply", report.resent));
+        }
         Ok(Sample {
             per_s: report.per_s,
             p50_us: report.latency.p50_us,
@@ -194,17 +249,22 @@ impl Plan<'_> {
                     true => Quorum::All,
                     false => Quorum::Majority,
                 };
-                let secure = self.run.args.secure;
-                let testbed = Testbed::start(nodes, quorum, TABLE_BYTES, secure)?;
-                let leader = testbed.address(&testbed.leader()?)?;
+                let testbed = Testbed::start(nodes, quorum, TABLE_BYTES, self.run.args)?;
+                self.run.note_place(&testbed.place());
+                let leader_name = testbed.leader()?;
+                let leader = testbed.address(&leader_name)?;
                 for len in self.values_len_bytes {
                     fill(&Memcached, leader, KEYS, *len)?;
                     for kind in KINDS {
-                        let addresses = match kind {
-                            Kind::LocalGets => testbed.local(),
-                            _ => vec![leader],
+                        let address = match kind {
+                            Kind::LocalGets => testbed.local(&leader_name)?,
+                            _ => leader,
                         };
-                        add(*len, kind, self.load(&Memcached, &addresses, (*len, kind))?);
+                        let sample = match kind.is_udp() {
+                            true => self.udp_load(testbed.udp(&leader_name), (*len, kind))?,
+                            false => self.load(&Memcached, address, (*len, kind))?,
+                        };
+                        add(*len, kind, sample);
                     }
                 }
             }
@@ -213,7 +273,10 @@ impl Plan<'_> {
                 for len in self.values_len_bytes {
                     fill(&Memcached, alone.address, KEYS, *len)?;
                     for kind in KINDS.into_iter().filter(|kind| *kind != Kind::LocalGets) {
-                        let sample = self.load(&Memcached, &[alone.address], (*len, kind))?;
+                        let sample = match kind.is_udp() {
+                            true => self.udp_load(alone.address, (*len, kind))?,
+                            false => self.load(&Memcached, alone.address, (*len, kind))?,
+                        };
                         add(*len, kind, sample);
                     }
                 }
@@ -221,10 +284,16 @@ impl Plan<'_> {
             Who::ZooKeeper => {
                 let cluster = zookeeper::Cluster::start()?;
                 cluster.create_keys(KEYS)?;
+                // Its code is compiled as it runs.
+                let load = |kind| (self.values_len_bytes[0], kind);
+                for kind in [Kind::Sets, Kind::LocalGets] {
+                    self.load_for(&ZooKeeper, cluster.leader, load(kind), self.compile_for)?;
+                }
                 for len in self.values_len_bytes {
                     fill(&ZooKeeper, cluster.leader, KEYS, *len)?;
-                    for kind in KINDS.into_iter().filter(|kind| *kind != Kind::Gets) {
-                        let sample = self.load(&ZooKeeper, &[cluster.leader], (*len, kind))?;
+                    let kinds = KINDS.into_iter().filter(|kind| !kind.is_udp());
+                    for kind in kinds.filter(|kind| *kind != Kind::Gets) {
+                        let sample = self.load(&ZooKeeper, cluster.leader, (*len, kind))?;
                         add(*len, kind, sample);
                     }
                 }
@@ -277,6 +346,7 @@ impl Plan<'_> {
         let rounds = self.run.quick(1, self.run.args.rounds);
         let mut samples = Samples::default();
         for round in 1..=rounds {
+            self.run.look_for_others()?;
             for who in versions.keys() {
                 progress(&format!(
                     "{} {}, round {round} of {rounds}",
@@ -312,6 +382,7 @@ pub fn throughput(run: &Run<'_>, output: &mut Output) -> Result<()> {
         clients: run.args.clients,
         values_len_bytes: run.quick(&VALUES_LEN_BYTES_QUICK, &VALUES_LEN_BYTES),
         duration: run.quick(DURATION_QUICK, DURATION),
+        compile_for: run.quick(WARM_UP, COMPILE_FOR),
     };
     let mut all = vec![THREE, THREE_ALL, FOUR, SEVEN];
     if !run.args.alone {
@@ -338,7 +409,8 @@ pub fn throughput(run: &Run<'_>, output: &mut Output) -> Result<()> {
         let ratio = |what: &str, (a, b), goal| {
             if let (Some(a), Some(b)) = (a, b) {
                 let (a, b): (f64, f64) = (a, b);
-                goal_at_least(output, &format!("{what}, {len} B"), a / b, goal, "times");
+                let what = format!("{what}, {len} B");
+                goal_at_least((run, output), &what, a / b, goal, "times");
             }
         };
         let sets = |who| per_s(who, *len, Kind::Sets);
@@ -355,10 +427,12 @@ pub fn throughput(run: &Run<'_>, output: &mut Output) -> Result<()> {
             )
         };
         ratio("GETs beside memcached's", gets(Kind::Gets), 1.0);
+        ratio("local GETs beside memcached's", gets(Kind::LocalGets), 1.0);
+        let udp_gets = |who| per_s(who, *len, Kind::UdpGets);
         ratio(
-            "local GETs of all nodes beside memcached's",
-            gets(Kind::LocalGets),
-            1.0,
+            "UDP GETs beside memcached's over UDP (answered by the process, not yet by the packet program)",
+            (udp_gets(THREE), udp_gets(Who::Memcached)),
+            5.0,
         );
         ratio(
             "SETs of quorum all beside majority",
@@ -377,6 +451,7 @@ pub fn latency(run: &Run<'_>, output: &mut Output) -> Result<()> {
         clients: 1,
         values_len_bytes: &VALUES_LEN_BYTES_OF_LATENCY,
         duration: run.quick(DURATION_QUICK, DURATION),
+        compile_for: run.quick(WARM_UP, COMPILE_FOR),
     };
     let mut all = vec![THREE, THREE_ALL, SEVEN];
     if !run.args.alone {

@@ -10,6 +10,8 @@ use inband_cluster::command::SystemCommand;
 use inband_cluster::scratch::{free_ports, loopback, retry, ScratchDir};
 use inband_cluster::supervisor::Supervisor;
 
+use super::BoxArgs;
+
 const WHOLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running cluster, which ends when this is dropped.
@@ -27,16 +29,18 @@ pub fn place_of(name: &str) -> usize {
 
 impl Testbed {
     /// Start it; all nodes follow the leader.
-    pub fn start(nodes: u8, quorum: Quorum, memory: u64, secure: bool) -> Result<Testbed> {
+    pub fn start(nodes: u8, quorum: Quorum, memory: u64, args: &BoxArgs) -> Result<Testbed> {
         let dir = ScratchDir::create(&std::env::temp_dir(), "box")?;
-        let first = free_ports(2 * u16::from(nodes))?;
+        let first = free_ports(3 * u16::from(nodes))?;
         let options = Options {
             nodes,
             quorum,
             memcached: loopback(first),
             memcached_local: Some(loopback(first + u16::from(nodes))),
+            memcached_udp: Some(loopback(first + 2 * u16::from(nodes))),
             memory,
-            no_key: !secure,
+            dataplane: args.dataplane,
+            no_key: !args.secure,
             ..Options::default()
         };
         let spec = BoxCluster::spec(&options, dir.path())?;
@@ -65,9 +69,24 @@ impl Testbed {
         address.with_context(|| format!("there is no {node}"))
     }
 
-    /// Where clients connect that read the nodes' own copies.
-    pub fn local(&self) -> Vec<SocketAddr> {
-        self.supervisor.status().memcached_local
+    /// Where clients of a node connect that read its own copy.
+    pub fn local(&self, node: &str) -> Result<SocketAddr> {
+        let all = self.supervisor.status().memcached_local;
+        let address = all.get(place_of(node)).copied();
+        address.with_context(|| format!("there is no {node}"))
+    }
+
+    /// Where clients of a node send datagrams.
+    pub fn udp(&self, node: &str) -> SocketAddr {
+        let first = self.supervisor.status().options.memcached_udp;
+        let mut address = first.expect("start says where");
+        address.set_port(address.port() + place_of(node) as u16);
+        address
+    }
+
+    /// Where the nodes' roles run, and why.
+    pub fn place(&self) -> String {
+        self.supervisor.status().place
     }
 
     /// Wait until all nodes follow the leader.

@@ -27,7 +27,6 @@ def write(client: Client) -> None:
     assert client.delete("py3", noreply=False)
     assert not client.delete("py3", noreply=False)
     assert client.touch("py4", 1000, noreply=False)
-    assert client.gat("py4", 1000) == b"4"
     client.set("py-quiet", "q", noreply=True)
     assert client.get("py-quiet") == b"q"
     assert client.version().startswith(b"1.")
