@@ -1,6 +1,7 @@
 //! memcached's clients: over TCP, and over UDP ([`datagrams`]).
 //!
-//! The writes of one turn over all connections become one batch of records. Reads come from the shared table: *strong* ones
+//! The writes of one turn over all connections become one batch of records, and those that come while records are under way
+//! share the next one. Reads come from the shared table: *strong* ones
 //! once a round that began after they arrived has shown how far the table must be, and all reads of a turn share that round;
 //! *local* ones at once. Requests of one connection take effect and are answered in their order: a read waits for the writes
 //! before it, a write for the reads before it.
@@ -22,8 +23,8 @@ use mio::Waker;
 use crate::apply::Outcome;
 use crate::command::{Batch, Command};
 use crate::limits::{
-    CLIENTS_MAX, CLIENTS_MEMORY_BYTES_MAX, CLIENT_READ_BYTES_MAX, RECORDS_UNDER_WAY_MAX,
-    STUCK_CLIENTS_PERIOD_MS,
+    CLIENTS_MAX, CLIENTS_MEMORY_BYTES_MAX, CLIENT_READ_BYTES_MAX, RECORDS_BEFORE_GATHERING,
+    RECORDS_UNDER_WAY_MAX, RECORD_LEN_BYTES_MAX, STUCK_CLIENTS_PERIOD_MS,
 };
 use crate::store::Reader;
 use connection::{Closed, Connection};
@@ -171,10 +172,21 @@ impl Shared {
         self.barrier
     }
 
+    /// Records that were submitted and are not settled.
+    fn under_way(&self) -> u64 {
+        let settled = self.waiting.front().map_or(self.submitted, |w| w.seq - 1);
+        self.submitted - settled
+    }
+
     /// Is so much under way that nothing is to be added?
     fn is_full(&self) -> bool {
-        let settled = self.waiting.front().map_or(self.submitted, |w| w.seq - 1);
-        self.submitted - settled >= RECORDS_UNDER_WAY_MAX
+        self.under_way() >= RECORDS_UNDER_WAY_MAX
+    }
+
+    /// Do this turn's commands wait for more, to share a record with them? Whatever settles a record begins a turn.
+    fn gathers(&self) -> bool {
+        self.under_way() >= RECORDS_BEFORE_GATHERING
+            && self.batch.len_bytes() < RECORD_LEN_BYTES_MAX
     }
 }
 
@@ -311,6 +323,19 @@ impl<S: Submit> Gateway<S> {
 
     /// Submit what this turn has gathered.
     fn end_turn(&mut self) {
+        if !self.shared.gathers() {
+            self.submit_batch();
+        }
+        let shared = &mut self.shared;
+        if std::mem::take(&mut shared.is_barrier_wanted) {
+            self.submit.barrier(shared.barrier);
+            shared.barrier += 1;
+            Counters::add(&shared.counters.barriers, 1);
+        }
+        self.submit.flush();
+    }
+
+    fn submit_batch(&mut self) {
         let shared = &mut self.shared;
         let mut ends = shared.begun.drain(..).peekable();
         let mut len_bytes = 0;
@@ -326,12 +351,6 @@ impl<S: Submit> Gateway<S> {
             }
         });
         shared.submitted = last;
-        if std::mem::take(&mut shared.is_barrier_wanted) {
-            submit.barrier(shared.barrier);
-            shared.barrier += 1;
-            Counters::add(&shared.counters.barriers, 1);
-        }
-        self.submit.flush();
     }
 
     fn take_events(&mut self) {

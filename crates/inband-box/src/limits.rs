@@ -30,6 +30,8 @@ pub const CLIENT_OUTPUT_BYTES_MAX: usize = 4 << 20;
 pub const CLIENT_READ_BYTES_MAX: usize = 64 << 10;
 /// A gateway: records that are submitted and not applied; then no write is begun.
 pub const RECORDS_UNDER_WAY_MAX: u64 = 4096;
+/// A gateway: records under way before later writes wait for one of them, and then share a record.
+pub const RECORDS_BEFORE_GATHERING: u64 = 2;
 /// A gateway: between two looks for clients whose time-outs have run out.
 pub const STUCK_CLIENTS_PERIOD_MS: u64 = 250;
 /// A gateway: a client whose request is not answered for so long is closed: no quorum is there.
