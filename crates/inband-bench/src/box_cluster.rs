@@ -4,6 +4,7 @@ mod failures;
 mod kernel;
 mod memcached;
 mod rates;
+mod round;
 mod testbed;
 mod udp;
 mod zookeeper;
@@ -57,6 +58,8 @@ enum Figure {
     Throughput,
     /// The same with one request outstanding: median and 99th percentile.
     Latency,
+    /// From the leader's proposal to a majority's acknowledgement, in the kernel, over a network of namespaces.
+    Round,
     /// What a round's packets cost in the kernel, at the leader and at a follower.
     Kernel,
     /// Leaders killed: how long no write is acknowledged.
@@ -67,9 +70,10 @@ enum Figure {
     All,
 }
 
-const FIGURES: [Figure; 5] = [
+const FIGURES: [Figure; 6] = [
     Figure::Throughput,
     Figure::Latency,
+    Figure::Round,
     Figure::Kernel,
     Figure::Election,
     Figure::Joiner,
@@ -218,6 +222,7 @@ pub fn run(args: &BoxArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
             match figure {
                 Figure::Throughput => rates::throughput(&run, output),
                 Figure::Latency => rates::latency(&run, output),
+                Figure::Round => round::measure(&run, output),
                 Figure::Kernel => kernel::measure(&run, output),
                 Figure::Election => failures::election(&run, output),
                 Figure::Joiner => failures::joiner(&run, output),

@@ -152,6 +152,7 @@ impl Load<'_> {
             good: 0,
             errors: 0,
             random: 0x9e37_79b9_7f4a_7c15,
+            scratch: vec![0; READ_LEN_BYTES],
         };
         for connection in &mut connections {
             run.send(connection)?;
@@ -257,6 +258,7 @@ struct Run<'a> {
     good: u64,
     errors: u64,
     random: u64,
+    scratch: Vec<u8>,
 }
 
 impl Run<'_> {
@@ -282,14 +284,9 @@ impl Run<'_> {
     fn handle(&mut self, from: &mut Connection) -> Result<()> {
         flush(from)?;
         loop {
-            let before = from.received.len();
-            from.received.resize(before + READ_LEN_BYTES, 0);
-            let read = from.stream.read(&mut from.received[before..]);
-            from.received
-                .truncate(before + *read.as_ref().unwrap_or(&0));
-            match read {
+            match from.stream.read(&mut self.scratch) {
                 Ok(0) => bail!("a server closed a connection"),
-                Ok(_) => {}
+                Ok(len) => from.received.extend_from_slice(&self.scratch[..len]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error).context("reading answers"),

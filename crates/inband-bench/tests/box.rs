@@ -80,3 +80,21 @@ fn a_node_that_catches_up_is_timed() {
     let notes = results["notes"].to_string();
     assert!(notes.contains("while a node catches up"), "{notes}");
 }
+
+#[test]
+fn rounds_over_a_network_are_timed() {
+    if !inband_testing::frame::may_load_bpf() {
+        return;
+    }
+    let results = bench("round", &[]);
+    for variant in ["3 nodes, 64 B", "7 nodes, 1024 B"] {
+        let rows = results["rows"].as_array().expect("rows");
+        let row = |metric: &str| {
+            let mut rows = rows.iter();
+            let row = rows.find(|row| row["metric"] == metric && row["variant"] == variant);
+            row.expect(metric)["value"].as_f64().expect("a number")
+        };
+        assert!(row("round_p50_us") > 0.0);
+        assert!(row("round_p99_us") >= row("round_p50_us"));
+    }
+}

@@ -143,3 +143,50 @@ fn a_node_that_hears_a_leader_wants_no_other() {
     assert!(!is_willing(&out), "{:?}", said(&out));
     assert_eq!(node.epoch(), 34);
 }
+
+/// A quorum may hold what is not committed yet, by what the recovering node acknowledged before it lost its log.
+#[test]
+fn a_recovering_node_counts_again_with_all_that_the_leader_has_in_flight() {
+    let role = inband_box::soft::soft(1, 64);
+    let mut node = started(Start::Founding, Stored::default(), &role);
+    let mut now = 0;
+    let id = loop {
+        now += SUSPECT_AFTER_NS;
+        assert!(now < 100 * SUSPECT_AFTER_NS, "it asks for no votes");
+        let mut out = Out::default();
+        node.on_tick(now, &role, &mut out);
+        let asked = said(&out)
+            .into_iter()
+            .find_map(|(_, control)| match control {
+                Control::PreElect { id } => Some(id),
+                _ => None,
+            });
+        if let Some(id) = asked {
+            break id;
+        }
+    };
+    gets(&mut node, 2, 0, &Control::Willing { id }, &role);
+    node.on_tick(now, &role, &mut Out::default());
+    let epoch = node.epoch();
+    let promise = Control::Promise {
+        last_epoch: 0,
+        last: 0,
+        committed: 0,
+        first: 1,
+    };
+    gets(&mut node, 2, epoch, &promise, &role);
+    let view = role.view();
+    assert_eq!((view.mode, view.committed), (Mode::Leading, 0));
+    assert!(view.last > 0, "its first record is in flight");
+    let joined = Control::Joined {
+        matched: 0,
+        nonce: 5,
+        recovering: true,
+    };
+    let out = gets(&mut node, 3, epoch, &joined, &role);
+    let target = Control::Target {
+        nonce: 5,
+        zxid: view.last,
+    };
+    assert!(said(&out).contains(&(epoch, target)), "{:?}", said(&out));
+}
