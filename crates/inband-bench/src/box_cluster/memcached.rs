@@ -69,7 +69,9 @@ pub fn ask(protocol: &dyn Protocol, stream: &mut TcpStream, command: &[u8]) -> R
     stream.write_all(command)?;
     let (mut received, mut some) = (Vec::new(), [0; 4096]);
     loop {
-        let len = stream.read(&mut some)?;
+        let len = stream
+            .read(&mut some)
+            .with_context(|| format!("no answer within {} s", ANSWER_LIMIT.as_secs()))?;
         ensure!(len > 0, "the server closed the connection");
         received.extend_from_slice(&some[..len]);
         let answers = protocol.answers(&received)?;

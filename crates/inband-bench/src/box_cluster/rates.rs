@@ -353,7 +353,13 @@ impl Plan<'_> {
                     who.backend(),
                     who.name()
                 ));
-                self.measure(*who, &mut samples)?;
+                match (self.measure(*who, &mut samples), who) {
+                    (Err(error), Who::ZooKeeper | Who::Etcd | Who::Memcached) => {
+                        let who = who.backend();
+                        output.skipped(&format!("{who} in round {round}: {error:#}"));
+                    }
+                    (measured, _) => measured?,
+                }
             }
         }
         Ok((samples, versions))
