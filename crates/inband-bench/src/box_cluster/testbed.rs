@@ -54,12 +54,14 @@ impl Testbed {
         self.supervisor.status().nodes
     }
 
-    /// The name of the node that leads.
+    /// The name of the node that leads, once one does.
     pub fn leader(&self) -> Result<String> {
-        let nodes = self.nodes();
-        let leading = nodes.iter().filter(|node| node.state == "leading");
-        let leader = leading.max_by_key(|node| node.epoch);
-        Ok(leader.context("no node leads")?.name.clone())
+        retry(WHOLE_LIMIT, || {
+            let nodes = self.nodes();
+            let leading = nodes.iter().filter(|node| node.state == "leading");
+            let leader = leading.max_by_key(|node| node.epoch);
+            Ok(leader.context("no node leads")?.name.clone())
+        })
     }
 
     /// Where clients of a node connect; their reads are linearizable.
