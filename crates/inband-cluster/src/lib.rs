@@ -21,6 +21,7 @@ pub mod keys;
 pub mod kv;
 pub mod listeners;
 pub mod memory;
+pub mod netpaxos;
 pub mod network;
 pub mod paxos;
 pub mod restart;

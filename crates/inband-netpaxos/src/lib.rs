@@ -7,12 +7,15 @@
 
 inband_ground::bindings!("netpaxos");
 
+pub mod client;
+pub mod cluster;
 pub mod control;
 pub mod learner;
 pub mod proposer;
 pub mod quorum;
 pub mod request;
 pub mod role;
+pub mod status;
 pub mod storage;
 pub mod wire;
 pub mod xdp;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use inband_cluster::box_cluster::BoxCluster;
 use inband_cluster::command::{ClusterCommand, Entry, Registered};
 use inband_cluster::memory::MemoryCommand;
+use inband_cluster::netpaxos::NetPaxos;
 use inband_cluster::socket::socket_in;
 use inband_host::program;
 
@@ -23,6 +24,7 @@ pub const SYSTEMS: &[&dyn Registered] = &[
     // Before memory, which takes the directory of one node of either for its own.
     &Entry::<ClusterCommand<BoxCluster>>::new(),
     &Entry::<MemoryCommand>::new(),
+    &Entry::<ClusterCommand<NetPaxos>>::new(),
 ];
 
 /// The store: its commands are the words of the first level.

@@ -1,0 +1,419 @@
+//! Clusters of NetPaxos on this machine: serializers, minions with their storage servers, and learners (docs/netpaxos.md).
+
+use std::ffi::OsString;
+use std::net::SocketAddrV4;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Result};
+use clap::Args;
+use inband_host::config::{Dataplane, Durability};
+use inband_host::program;
+use inband_lab::lab::HOST_INTERFACE;
+use inband_lab::netns::NETNS_DIR;
+use inband_netpaxos::client::Client;
+use inband_netpaxos::cluster::{Cluster, DATA, FILE, LEARNERS_MAX, SERIALIZERS_MAX};
+use inband_netpaxos::proposer::Outcome;
+use inband_netpaxos::quorum::Sizes;
+use inband_netpaxos::status::{socket_of, status_at, Status};
+use serde::{Deserialize, Serialize};
+
+use crate::command::{counters_of, data_option, SystemCommand};
+use crate::host_process::{HostProcess, ProcessStatus};
+use crate::keys;
+use crate::network::Network;
+use crate::supervisor::{host_dir, Hosts};
+use crate::system::{HostPlan, NoRequest, Plan, System};
+
+/// The host from which clients use a cluster that has a network of its own.
+const CLIENT: &str = "client";
+const SELF_CHECK_REQUESTS: usize = 100;
+const SELF_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Options of `inband up netpaxos`.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Minions, each with a storage server: 4, of which one may fail, or 7, of which two may
+    #[arg(long, default_value_t = 4, value_parser = minions)]
+    pub minions: u8,
+    /// Learners
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=i64::from(LEARNERS_MAX)))]
+    pub learners: u8,
+    /// Serializers; proposers use one, and the others when it does not answer
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=i64::from(SERIALIZERS_MAX)))]
+    pub serializers: u8,
+    /// Where serializers and minions run: udp (in processes, on loopback), or in the kernel, and every process in a network
+    /// namespace of its own: xdp, xdp-generic, or auto, which falls back to udp
+    #[arg(long, default_value_t = Dataplane::Udp)]
+    pub dataplane: Dataplane,
+    /// memory: the log survives what may fail at a time, and ends with the cluster; sync: it is on disk before it is confirmed
+    #[arg(long, default_value_t = Durability::Memory)]
+    pub durability: Durability,
+    /// Make no key: anyone who can send packets to the cluster can write to the log
+    #[arg(long)]
+    pub no_key: bool,
+    /// Begin with an empty log, though there was one in this directory: it was lost when its processes stopped
+    #[arg(long)]
+    pub accept_loss: bool,
+}
+
+fn minions(text: &str) -> Result<u8, String> {
+    match text {
+        "4" => Ok(4),
+        "7" => Ok(7),
+        _ => Err(format!("{text} minions; give 4 or 7")),
+    }
+}
+
+impl Options {
+    fn names(&self, kind: &str) -> Vec<String> {
+        let count = match kind {
+            "serializer" => self.serializers,
+            "learner" => self.learners,
+            _ => self.minions,
+        };
+        (1..=count).map(|n| format!("{kind}/{n}")).collect()
+    }
+}
+
+/// Kinds of processes, in the order in which they start.
+const KINDS: [&str; 4] = ["storage", "learner", "minion", "serializer"];
+
+/// What `inband up netpaxos` is asked for.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Its directory.
+    pub data: PathBuf,
+    /// What the user says.
+    pub options: Options,
+    /// The program of the processes; by default the `inband-netpaxos` beside this one.
+    pub program: Option<PathBuf>,
+}
+
+/// NetPaxos, as the supervisor sees it.
+pub struct NetPaxos {
+    spec: Spec,
+    cluster: Cluster,
+    sizes: Sizes,
+    notice: String,
+}
+
+/// What a cluster says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// Where it is.
+    pub cluster: Cluster,
+    /// Where its roles run, and why.
+    pub notice: String,
+    /// Its processes.
+    pub processes: Vec<ProcessStatus>,
+    /// Where the log is.
+    pub durability: Durability,
+    /// What those that answer say.
+    pub nodes: Vec<Status>,
+}
+
+impl System for NetPaxos {
+    const NAME: &'static str = "NetPaxos";
+    const COMMAND: &'static str = "netpaxos";
+    const DEFAULT_DATA: &'static str = DATA;
+
+    type Spec = Spec;
+    type Status = ClusterStatus;
+    type Request = NoRequest;
+    type Reply = NoRequest;
+
+    fn data(spec: &mut Spec) -> &mut PathBuf {
+        &mut spec.data
+    }
+
+    fn plan(spec: Spec) -> Result<(NetPaxos, Plan)> {
+        let options = &spec.options;
+        ensure!(
+            !options.accept_loss || options.durability == Durability::Memory,
+            "--accept-loss goes with --durability memory; a log on disk is not lost, and another --data begins an empty one"
+        );
+        ensure!(
+            options.accept_loss
+                || options.durability == Durability::Sync
+                || !spec.data.join(FILE).exists(),
+            "--data: the log in {} was lost when its processes stopped (it is kept in their memory alone); say --accept-loss to begin with an empty one",
+            spec.data.display()
+        );
+        let hosts = KINDS.iter().flat_map(|kind| options.names(kind));
+        let plan = Plan {
+            hosts: hosts.chain([CLIENT.to_owned()]).collect(),
+            dataplane: options.dataplane,
+            listener_ports: Vec::new(),
+        };
+        let cluster = Cluster {
+            serializers: Vec::new(),
+            minions: Vec::new(),
+            storages: Vec::new(),
+            learners: Vec::new(),
+            key_file: keys::kept(&spec.data, !options.no_key)?,
+            client: None,
+            sockets: Default::default(),
+        };
+        let cluster = NetPaxos {
+            sizes: Sizes {
+                failures: (options.minions - 1) / 3,
+            },
+            spec,
+            cluster,
+            notice: String::new(),
+        };
+        Ok((cluster, plan))
+    }
+
+    fn configure(&mut self, network: &Network) -> Result<Vec<HostPlan>> {
+        let options = &self.spec.options;
+        let addresses = |kind: &str| -> Result<Vec<SocketAddrV4>> {
+            let names = options.names(kind);
+            names.iter().map(|name| network.address(name)).collect()
+        };
+        self.cluster.serializers = addresses("serializer")?;
+        self.cluster.minions = addresses("minion")?;
+        self.cluster.storages = addresses("storage")?;
+        self.cluster.learners = addresses("learner")?;
+        let is_in_kernel = network.lab().is_some();
+        if let Some(lab) = network.lab() {
+            let namespace = Path::new(NETNS_DIR).join(lab.host(CLIENT)?.namespace().name());
+            self.cluster.client = Some((*network.address(CLIENT)?.ip(), namespace));
+        }
+        let place = if is_in_kernel {
+            "the kernel"
+        } else {
+            "user space"
+        };
+        self.notice = format!("serializers and minions in {place}: {}", network.why());
+        let program = match &self.spec.program {
+            Some(program) => program.clone(),
+            None => program::find("inband-netpaxos")?,
+        };
+        // A storage server that finds no journal in a cluster that has run is not new: it has lost it.
+        let is_new = options.accept_loss || !self.spec.data.join(FILE).exists();
+        let mut plans = Vec::new();
+        for kind in KINDS {
+            for (number, name) in (1..).zip(options.names(kind)) {
+                let dir = host_dir(&self.spec.data, &name);
+                let mut plan = HostPlan::new(name.clone(), &program);
+                plan.args = self.args(kind, number, &dir, is_in_kernel);
+                if kind == "storage" && is_new {
+                    plan.first_args = vec!["--new".into()];
+                    if options.accept_loss {
+                        plan.first_args.push("--accept-loss".into());
+                    }
+                }
+                plan.socket = Some(socket_of(&dir));
+                self.cluster.sockets.insert(name, socket_of(&dir));
+                plans.push(plan);
+            }
+        }
+        self.cluster.store(&self.spec.data)?;
+        Ok(plans)
+    }
+
+    fn is_up(&self, host: &str) -> bool {
+        self.node(host).is_some()
+    }
+
+    fn ready(&self, _hosts: &Hosts) -> Result<(), String> {
+        let (up, all) = (self.nodes().len(), self.cluster.sockets.len());
+        let complete = self.complete().len();
+        if up < all || complete < self.cluster.storages.len() {
+            return Err(format!(
+                "{up} of {all} processes answer, {complete} storage servers serve"
+            ));
+        }
+        Ok(())
+    }
+
+    fn status(&self, hosts: &Hosts) -> ClusterStatus {
+        ClusterStatus {
+            cluster: self.cluster.clone(),
+            notice: self.notice.clone(),
+            processes: hosts.iter().map(HostProcess::status).collect(),
+            durability: self.spec.options.durability,
+            nodes: self.nodes(),
+        }
+    }
+
+    /// A storage server that ends loses its votes; learners hold the log.
+    fn check_spare(&self, host: &str) -> Result<()> {
+        if self.spec.options.durability == Durability::Sync {
+            return Ok(());
+        }
+        let complete = self.complete();
+        let (quorum, all) = (self.sizes.quorum(), self.cluster.storages.len());
+        ensure!(
+            complete.len() > quorum || complete.iter().all(|name| name != host),
+            "the log would stand still or be lost: {} of {all} storage servers have their votes, and {quorum} must; wait until `inband status` says that the others serve, or lose it with --force",
+            complete.len(),
+        );
+        let nodes = self.nodes();
+        let learners: Vec<&Status> = nodes.iter().filter(|n| is_of(n, "learner")).collect();
+        let longest = learners.iter().map(|n| n.position).max().unwrap_or(0);
+        let has_all = |node: &&&Status| node.position == longest && node.name != host;
+        ensure!(
+            !host.starts_with("learner/") || learners.iter().any(|node| has_all(&node)),
+            "the log would be lost: no other learner has all {longest} instances; wait until `inband status` says so, or lose it with --force"
+        );
+        Ok(())
+    }
+
+    fn request(&self, request: NoRequest, _hosts: &Hosts) -> Result<NoRequest> {
+        match request {}
+    }
+}
+
+fn is_of(node: &Status, kind: &str) -> bool {
+    node.name.split('/').next() == Some(kind)
+}
+
+impl NetPaxos {
+    fn args(&self, kind: &str, number: u8, dir: &Path, is_in_kernel: bool) -> Vec<OsString> {
+        let options = &self.spec.options;
+        let mut args: Vec<OsString> = vec![kind.into()];
+        args.push(format!("--number={number}").into());
+        args.extend(["--cluster".into(), self.spec.data.clone().into()]);
+        args.extend(["--data".into(), dir.into()]);
+        args.push(format!("--durability={}", options.durability).into());
+        if is_in_kernel && ["minion", "serializer"].contains(&kind) {
+            args.push(format!("--dataplane={}", options.dataplane).into());
+            args.push(format!("--interface={HOST_INTERFACE}").into());
+        }
+        args
+    }
+
+    fn node(&self, host: &str) -> Option<Status> {
+        status_at(self.cluster.sockets.get(host)?).ok()
+    }
+
+    fn nodes(&self) -> Vec<Status> {
+        let names = self.cluster.sockets.keys();
+        names.filter_map(|name| self.node(name)).collect()
+    }
+
+    /// Storage servers that lack nothing.
+    fn complete(&self) -> Vec<String> {
+        let nodes = self.nodes().into_iter();
+        let complete = nodes.filter(|node| is_of(node, "storage") && node.state == "serving");
+        complete.map(|node| node.name).collect()
+    }
+}
+
+fn node_in_words(node: &Status) -> String {
+    let what = match node.name.split('/').next() {
+        Some("storage") => "highest instance",
+        Some("learner") => "delivered",
+        _ => "passed",
+    };
+    format!(
+        "{:<11} {:<6} {:<12} {what} {}",
+        node.state,
+        node.listen.port(),
+        node.dataplane.to_string(),
+        node.position
+    )
+}
+
+impl SystemCommand for NetPaxos {
+    const ABOUT: &'static str = "A replicated log by NetPaxos: switches that only number requests";
+    const ABOUT_UP: &'static str =
+        "Start serializers, minions, storage servers and learners on this machine";
+    const ABOUT_ROLES: &'static str = "serializer/1, minion/1, storage/1, learner/1, ...";
+    const OTHER_COMMANDS: &'static str =
+        "Use it: `inband netpaxos submit VALUE`, `inband netpaxos deliver`. Each has its --help.";
+    type Options = Options;
+
+    fn spec(options: &Options, data: &Path) -> Result<Spec> {
+        Ok(Spec {
+            data: data.to_owned(),
+            options: options.clone(),
+            program: None,
+        })
+    }
+
+    fn node_status(data: &Path, json: bool) -> Option<String> {
+        let node = status_at(&socket_of(data)).ok()?;
+        match json {
+            true => serde_json::to_string_pretty(&node).ok(),
+            false => Some(format!("{:<13} {}", node.name, node_in_words(&node))),
+        }
+    }
+
+    fn in_words(status: &ClusterStatus) -> String {
+        let mut text = String::new();
+        for process in &status.processes {
+            let node = status.nodes.iter().find(|node| node.name == process.name);
+            let how = process.in_words_with(node.map(node_in_words));
+            text += &format!("{:<13} {how}\n", process.name);
+        }
+        let serving = status.nodes.iter().filter(|node| node.state == "serving");
+        let (serving, all) = (serving.count(), status.cluster.storages.len());
+        let quorum = all - all / 3;
+        if serving < quorum {
+            text += &format!(
+                "{serving} of {all} storage servers serve, and {quorum} must: requests wait\n"
+            );
+        }
+        text
+    }
+
+    fn counters(status: &ClusterStatus) -> Vec<(&str, &str, u64)> {
+        counters_of(status.nodes.iter().map(|node| (&node.name, &node.counters)))
+    }
+
+    fn self_check(_: &Options, status: &ClusterStatus) -> Result<Option<String>> {
+        let cluster = status.cluster.clone();
+        // A thread, because it may enter another network namespace.
+        let check = std::thread::spawn(move || -> Result<Duration> {
+            let mut client = Client::connect(&cluster, SELF_CHECK_TIMEOUT)?;
+            let mut took = Vec::new();
+            for _ in 0..SELF_CHECK_REQUESTS {
+                let began = Instant::now();
+                let outcome = client.submit_all([&b"self-check"[..]], SELF_CHECK_TIMEOUT)?;
+                ensure!(
+                    outcome != [Outcome::Unknown],
+                    "a request was not answered within {} s",
+                    SELF_CHECK_TIMEOUT.as_secs()
+                );
+                took.push(began.elapsed());
+            }
+            took.sort();
+            Ok(took[took.len() / 2])
+        });
+        let median = check.join().expect("it does not panic")?;
+        Ok(Some(format!(
+            "{SELF_CHECK_REQUESTS} requests one after another, median {:.0} us",
+            median.as_nanos() as f64 / 1000.0
+        )))
+    }
+
+    fn notice(status: &ClusterStatus) -> String {
+        status.notice.clone()
+    }
+
+    fn next_steps(_: &Options, _: &ClusterStatus, data: &Path) -> String {
+        let data = data_option::<NetPaxos>(data);
+        format!(
+            "ready: inband netpaxos submit{data} hello | inband netpaxos deliver{data}\n\
+             try:   inband kill{data} minion/1 | inband kill{data} serializer/1 | inband restart{data} storage/1 | inband status{data}\n"
+        )
+    }
+
+    fn what_stays(status: &ClusterStatus) -> &'static str {
+        match status.durability {
+            Durability::Memory => "The log is in memory, and gone then.",
+            Durability::Sync => "The log stays in the directory.",
+        }
+    }
+
+    fn what_stayed(status: &ClusterStatus) -> &'static str {
+        match status.durability {
+            Durability::Memory => "the log was in memory, and is gone",
+            Durability::Sync => "the log is in the directory",
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! A cluster of NetPaxos: requests are delivered in one order while every kind of process fails.
+#![allow(missing_docs)]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{ensure, Result};
+use inband_cluster::command::SystemCommand;
+use inband_cluster::netpaxos::{NetPaxos, Options};
+use inband_cluster::scratch::retry;
+use inband_cluster::socket::{self, Request};
+use inband_cluster::supervisor::Supervisor;
+use inband_host::config::{Dataplane, Durability};
+use inband_netpaxos::client::Client;
+use inband_netpaxos::proposer::Outcome;
+use inband_netpaxos::status::{log_at, Applied};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const LEARNERS: u8 = 2;
+
+fn program() -> PathBuf {
+    inband_testing::build("inband-netpaxos");
+    let test = std::env::current_exe().expect("this test is a file");
+    let release = test.parent().and_then(Path::parent).expect("two parents");
+    release.join("inband-netpaxos")
+}
+
+fn start(dir: &Path, durability: Durability, accept_loss: bool) -> Result<Supervisor<NetPaxos>> {
+    let options = Options {
+        minions: 4,
+        learners: LEARNERS,
+        serializers: 3,
+        dataplane: Dataplane::Udp,
+        durability,
+        no_key: false,
+        accept_loss,
+    };
+    let mut spec = NetPaxos::spec(&options, dir)?;
+    spec.program = Some(program());
+    Supervisor::start(spec)
+}
+
+/// Every value is delivered.
+fn submit(cluster: &Supervisor<NetPaxos>, values: &[&str]) {
+    let mut client = Client::connect(&cluster.status().cluster, LIMIT).expect("a session");
+    let bytes = values.iter().map(|value| value.as_bytes());
+    for outcome in client.submit_all(bytes, LIMIT).expect("sent") {
+        assert!(matches!(outcome, Outcome::Delivered(_)), "{outcome:?}");
+    }
+}
+
+/// What each learner has delivered, once all have as much.
+fn logs(cluster: &Supervisor<NetPaxos>, count: usize) -> Vec<Vec<Applied>> {
+    let sockets = cluster.status().cluster.sockets;
+    let read = || -> Result<Vec<Vec<Applied>>> {
+        let logs = (1..=LEARNERS).map(|n| Ok(log_at(&sockets[&format!("learner/{n}")], 1)?.0));
+        let logs = logs.collect::<Result<Vec<_>>>()?;
+        for log in &logs {
+            ensure!(log.len() == count, "{} of {count} are delivered", log.len());
+        }
+        Ok(logs)
+    };
+    retry(LIMIT, read).expect("all learners deliver all")
+}
+
+fn all_serve(cluster: &Supervisor<NetPaxos>) {
+    let serving = || {
+        let nodes = cluster.status().nodes;
+        let serving = nodes.iter().filter(|node| node.state == "serving").count();
+        ensure!(serving == 4, "{serving} storage servers serve: {nodes:?}");
+        Ok(())
+    };
+    retry(LIMIT, serving).expect("all storage servers serve");
+}
+
+#[test]
+fn a_log_outlives_every_process() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(dir.path(), Durability::Memory, false).expect("a new log");
+    // Equal bytes are different requests.
+    submit(&cluster, &["a", "a", "b"]);
+    let mut count = 3;
+    for host in ["serializer/1", "minion/2", "storage/3", "learner/1"] {
+        cluster.kill(host).expect("killed");
+        submit(&cluster, &[host, "while it is down"]);
+        cluster.restart(host).expect("restarted");
+        all_serve(&cluster);
+        submit(&cluster, &["again"]);
+        count += 3;
+    }
+    let logs = logs(&cluster, count);
+    assert_eq!(logs[0], logs[1]);
+    let values: Vec<_> = logs[0].iter().map(|(_, value)| value.as_slice()).collect();
+    let of = |value: &str| values.iter().filter(|v| **v == value.as_bytes()).count();
+    assert_eq!((of("a"), of("b"), of("again")), (2, 1, 4));
+
+    // The command line takes no second storage server away unless it is told to.
+    let ask = |host: &str| {
+        let role = host.to_owned();
+        let force = false;
+        socket::done::<NetPaxos>(dir.path(), &Request::Restart { role, force })
+    };
+    cluster.kill("storage/1").expect("killed");
+    let refused = format!("{:#}", ask("storage/2").expect_err("only three serve"));
+    assert!(refused.contains("--force"), "{refused}");
+    drop(cluster);
+
+    let refused = start(dir.path(), Durability::Memory, false)
+        .map(drop)
+        .unwrap_err();
+    assert!(format!("{refused:#}").contains("--accept-loss"));
+    let cluster =
+        start(dir.path(), Durability::Memory, true).expect("told to begin with an empty log");
+    submit(&cluster, &["first"]);
+}
+
+#[test]
+fn a_log_on_disk_outlives_the_cluster() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let begin = || start(dir.path(), Durability::Sync, false).expect("it starts");
+    let cluster = begin();
+    submit(&cluster, &["before", "before"]);
+    cluster.kill("storage/1").expect("killed");
+    cluster.kill("storage/2").expect("killed");
+    cluster.restart("storage/1").expect("restarted");
+    cluster.restart("storage/2").expect("restarted");
+    all_serve(&cluster);
+    let before = logs(&cluster, 2);
+    drop(cluster);
+    let cluster = begin();
+    submit(&cluster, &["after"]);
+    let after = logs(&cluster, 3);
+    assert_eq!(after[0], after[1]);
+    assert_eq!(after[0][..2], before[0][..]);
+}

@@ -1,0 +1,128 @@
+//! A proposer over a socket.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use inband_ground::auth::Gate;
+use inband_ground::socket::HostSocket;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_host::namespace::enter;
+use inband_host::wait::wait;
+
+use crate::cluster::Cluster;
+use crate::proposer::{Out, Outcome, Proposer};
+use crate::wire::packed;
+
+/// A client of a cluster, with a session of its own.
+pub struct Client {
+    socket: HostSocket,
+    gate: Gate,
+    serializers: Vec<SocketAddrV4>,
+    proposer: Proposer,
+    started: Instant,
+}
+
+impl Client {
+    /// Open a session. Of a cluster with a network of its own: the calling thread is in that network from then on.
+    pub fn connect(cluster: &Cluster, timeout: Duration) -> Result<Client> {
+        let address = match &cluster.client {
+            Some((address, namespace)) => {
+                enter(namespace)?;
+                *address
+            }
+            None => route_to(cluster.serializers[0])?,
+        };
+        let socket = HostSocket::bind(SocketAddrV4::new(address, 0))?;
+        let reply_to = packed(socket.local_address()?);
+        let mut client = Client {
+            gate: cluster.gate()?,
+            serializers: cluster.serializers.clone(),
+            proposer: Proposer::new(cluster.serializers.len(), reply_to, rand::random()),
+            socket,
+            started: Instant::now(),
+        };
+        let until = client.now() + timeout.as_nanos() as u64;
+        client.run(until, |proposer| proposer.is_ready())?;
+        ensure!(
+            client.proposer.is_ready(),
+            "no answer within {} ms: does the cluster run, and is the key file the same? `inband status` says",
+            timeout.as_millis()
+        );
+        Ok(client)
+    }
+
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64 + 1
+    }
+
+    fn send(&self, out: Out) {
+        for (serializer, mut packet) in out {
+            self.gate.sign(&mut packet);
+            self.socket.send(&packet, self.serializers[serializer]);
+        }
+    }
+
+    /// Until then, or until it is done.
+    fn run(&mut self, until: u64, done: impl Fn(&Proposer) -> bool) -> Result<()> {
+        let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
+        while !done(&self.proposer) && self.now() < until {
+            let mut out = Out::new();
+            self.proposer.tick(self.now(), &mut out);
+            self.send(out);
+            let due = self.proposer.due().min(until);
+            wait(
+                &[self.socket.fd()],
+                Duration::from_nanos(due.saturating_sub(self.now())),
+            );
+            while let Some((len_bytes, _)) = self.socket.receive(&mut buffer)? {
+                let packet = &buffer[..len_bytes.min(PACKET_LEN_MAX_BYTES)];
+                if self.gate.admits(packet) {
+                    self.proposer.on_packet(packet);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Submit values, as many at a time as may be under way; their outcomes in order.
+    pub fn submit_all<'a>(
+        &mut self,
+        values: impl IntoIterator<Item = &'a [u8]>,
+        timeout: Duration,
+    ) -> Result<Vec<Outcome>> {
+        let until = self.now() + timeout.as_nanos() as u64;
+        let mut numbers = Vec::new();
+        for value in values {
+            self.run(until, Proposer::is_ready)?;
+            if !self.proposer.is_ready() {
+                numbers.push(None);
+                continue;
+            }
+            let mut out = Out::new();
+            let now = self.now();
+            numbers.push(Some(self.proposer.submit(now, value, until, &mut out)));
+            self.send(out);
+        }
+        self.run(until, |proposer| proposer.outstanding() == 0)?;
+        let done: std::collections::BTreeMap<u64, Outcome> =
+            self.proposer.take_done().into_iter().collect();
+        let outcome = |number: Option<u64>| number.and_then(|number| done.get(&number).copied());
+        let outcomes = numbers.into_iter().map(outcome);
+        Ok(outcomes
+            .map(|outcome| outcome.unwrap_or(Outcome::Unknown))
+            .collect())
+    }
+}
+
+/// The address of this machine that packets to another carry.
+fn route_to(address: SocketAddrV4) -> Result<Ipv4Addr> {
+    let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket
+        .connect(address)
+        .with_context(|| format!("there is no way to {address}"))?;
+    match socket.local_addr()? {
+        std::net::SocketAddr::V4(own) => Ok(*own.ip()),
+        std::net::SocketAddr::V6(own) => anyhow::bail!("{own} is no address of IPv4"),
+    }
+}

@@ -1,0 +1,110 @@
+//! Where a cluster is: what its processes and its clients must know, as a file.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, ensure, Context, Result};
+use inband_ground::auth::Gate;
+use inband_host::key_file::KeyFile;
+use serde::{Deserialize, Serialize};
+
+use crate::quorum::{Sizes, FAILURES};
+use crate::wire::node;
+use crate::{c, NetPaxos, LOGS};
+
+/// The file in the directory of `inband up netpaxos`.
+pub const FILE: &str = "cluster.json";
+/// The directory of `inband up netpaxos`, if it is told no other.
+pub const DATA: &str = ".inband-netpaxos";
+
+/// How many learners there may be.
+pub const LEARNERS_MAX: u8 = c::IB_NETPAXOS_LEARNERS_MAX as u8;
+/// How many serializers there may be.
+pub const SERIALIZERS_MAX: u8 = 8;
+
+/// A cluster. Of each kind the first is number 1.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Where requests go.
+    pub serializers: Vec<SocketAddrV4>,
+    /// Where serializers send them.
+    pub minions: Vec<SocketAddrV4>,
+    /// A storage server a minion.
+    pub storages: Vec<SocketAddrV4>,
+    /// Who delivers.
+    pub learners: Vec<SocketAddrV4>,
+    /// The cluster's key.
+    pub key_file: Option<PathBuf>,
+    /// The address of clients, and the network namespace that has it, if the cluster has a network of its own.
+    pub client: Option<(Ipv4Addr, PathBuf)>,
+    /// Control sockets of its processes, by name.
+    pub sockets: BTreeMap<String, PathBuf>,
+}
+
+impl Cluster {
+    /// Read the file of a directory.
+    pub fn load(dir: &Path) -> Result<Cluster> {
+        let path = dir.join(FILE);
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
+                "there is no {}: start a cluster with `inband up netpaxos`, or name its directory with --data",
+                path.display()
+            ),
+            other => other.with_context(|| format!("{}", path.display()))?,
+        };
+        let cluster: Cluster = serde_json::from_str(&text)
+            .with_context(|| format!("{} is damaged", path.display()))?;
+        cluster.sizes()?;
+        for (what, count, max) in [
+            ("serializers", cluster.serializers.len(), SERIALIZERS_MAX),
+            ("learners", cluster.learners.len(), LEARNERS_MAX),
+        ] {
+            ensure!(
+                (1..=usize::from(max)).contains(&count),
+                "{}: {count} {what}, 1 to {max} are possible",
+                path.display()
+            );
+        }
+        Ok(cluster)
+    }
+
+    /// Write the file of a directory.
+    pub fn store(&self, dir: &Path) -> Result<()> {
+        let path = dir.join(FILE);
+        let text = serde_json::to_vec_pretty(self)?;
+        let new = dir.join("cluster.json.new");
+        let replace = || std::fs::write(&new, &text).and_then(|()| std::fs::rename(&new, &path));
+        replace().with_context(|| format!("{}", path.display()))
+    }
+
+    /// How many of its minions may fail.
+    pub fn sizes(&self) -> Result<Sizes> {
+        let minions = self.minions.len();
+        let mut sizes = FAILURES.map(|failures| Sizes { failures });
+        let sizes = sizes.find(|sizes| usize::from(sizes.minions()) == minions);
+        let sizes = sizes.with_context(|| format!("{minions} minions; 4 or 7 are possible"))?;
+        ensure!(
+            self.storages.len() == minions,
+            "{} storage servers, one a minion is needed",
+            self.storages.len()
+        );
+        Ok(sizes)
+    }
+
+    /// What packets must pass.
+    pub fn gate(&self) -> Result<Gate> {
+        let file = self.key_file.as_deref().map(KeyFile::load).transpose()?;
+        Ok(Gate::of::<NetPaxos>(file.map(|file| file.keys()), LOGS))
+    }
+
+    /// The address of a storage server or a learner, by its node id.
+    pub fn address_of(&self, id: u8) -> Option<SocketAddrV4> {
+        let storage = node::as_storage(id, self.storages.len() as u8);
+        let learner = node::as_learner(id, self.learners.len() as u8);
+        storage
+            .map(|n| self.storages[usize::from(n) - 1])
+            .or_else(|| learner.map(|n| self.learners[usize::from(n) - 1]))
+    }
+}

@@ -1,0 +1,75 @@
+//! What a process keeps: in a journal that is synced before anything leaves, or nothing.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use inband_host::config::Durability;
+use inband_storage::{Disk, Journal, JournalConfig};
+use serde::de::DeserializeOwned;
+use serde::Serialize;
+
+/// A journal that is longer than this begins again with a snapshot, if its process has one.
+const JOURNAL_LEN_MAX_BYTES: u64 = 64 << 20;
+const DIR: &str = "journal";
+
+/// See the module.
+pub struct Kept(Option<Journal>);
+
+impl Kept {
+    /// Open what is in a process's directory. Returns the records, oldest first.
+    pub fn open<T: DeserializeOwned>(
+        data: &Path,
+        durability: Durability,
+    ) -> Result<(Kept, Vec<T>)> {
+        let dir = data.join(DIR);
+        if durability == Durability::Memory {
+            return Ok((Kept(None), Vec::new()));
+        }
+        let disk = Box::new(Disk::open(&dir)?);
+        let mut records = Vec::new();
+        let mut unreadable = None;
+        let mut replay = |record: &[u8]| match postcard::from_bytes(record) {
+            Ok(record) => records.push(record),
+            Err(error) => unreadable = Some(error),
+        };
+        let journal = Journal::open(disk, JournalConfig::default(), &mut replay)
+            .with_context(|| format!("{}", dir.display()))?;
+        if let Some(error) = unreadable {
+            return Err(error)
+                .with_context(|| format!("{}: a record is of another version", dir.display()));
+        }
+        Ok((Kept(Some(journal)), records))
+    }
+
+    /// Put a record in.
+    pub fn append<T: Serialize>(&mut self, record: &T) -> Result<()> {
+        if let Some(journal) = &mut self.0 {
+            journal.append(&postcard::to_stdvec(record)?);
+        }
+        Ok(())
+    }
+
+    /// All that was put in is durable when this returns.
+    pub fn commit(&mut self) -> Result<()> {
+        match &mut self.0 {
+            Some(journal) => Ok(journal.commit()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Is it time for [`Kept::begin_again`]?
+    pub fn is_long(&self) -> bool {
+        let journal = self.0.as_ref();
+        journal.is_some_and(|journal| journal.len_bytes() > JOURNAL_LEN_MAX_BYTES)
+    }
+
+    /// These records say all that counts.
+    pub fn begin_again<T: Serialize>(&mut self, records: &[T]) -> Result<()> {
+        let encoded = records.iter().map(postcard::to_stdvec);
+        let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
+        if let Some(journal) = &mut self.0 {
+            journal.snapshot(|append| encoded.iter().for_each(|record| append(record)))?;
+        }
+        Ok(())
+    }
+}

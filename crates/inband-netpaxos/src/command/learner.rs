@@ -1,0 +1,171 @@
+//! `inband netpaxos learner`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use anyhow::Result;
+use clap::Args;
+use inband_host::config::Dataplane;
+use inband_netpaxos::cluster::Cluster;
+use inband_netpaxos::control::Control;
+use inband_netpaxos::learner::{Config, Learner, Out, To};
+use inband_netpaxos::request::{Request, Value};
+use inband_netpaxos::status::{Ask, Reply, Status, LOG_MAX};
+use inband_netpaxos::wire::{intact, node, unpacked, Type};
+
+use super::kept::Kept;
+use super::process::{lock, Process, ProcessArgs, Turn};
+
+/// Options of a learner.
+#[derive(Debug, Args)]
+pub struct LearnerArgs {
+    #[command(flatten)]
+    process: ProcessArgs,
+}
+
+/// What a learner keeps of an instance: what it decided, and whether that is applied.
+type Entry = (Value, bool);
+
+/// A learner, and what of its log is applied.
+struct Shared {
+    learner: Learner,
+    applied: Vec<(u64, Vec<u8>)>,
+}
+
+fn counters_of(learner: &Learner) -> BTreeMap<String, u64> {
+    let counts = learner.counts();
+    let named = [
+        ("decided_fast", counts.fast),
+        ("decided_by_recovery", counts.recovered),
+        ("decided_by_others", counts.told),
+        ("conflicts", counts.conflicts),
+        ("rounds_of_recovery", counts.rounds),
+        ("holes_filled", counts.noops),
+        ("requests_repeated", counts.duplicates),
+        ("storages_aligned", counts.aligned),
+        ("sessions", learner.sessions() as u64),
+    ];
+    let named = named.into_iter();
+    named
+        .map(|(name, count)| (name.to_owned(), count))
+        .collect()
+}
+
+fn send(process: &Process, number: u8, out: Out) {
+    let Cluster {
+        storages, learners, ..
+    } = &process.cluster;
+    for (to, mut packet) in out.packets {
+        match to {
+            To::Storages => process.send(&mut packet, storages.iter().copied()),
+            To::Learners => {
+                let others = (1..).zip(learners).filter(|(n, _)| *n != number);
+                process.send(&mut packet, others.map(|(_, address)| *address));
+            }
+            To::Node(id) => process.send(&mut packet, process.cluster.address_of(id)),
+            To::Proposer(reply_to) => process.send(&mut packet, [unpacked(reply_to)]),
+        }
+    }
+}
+
+impl LearnerArgs {
+    /// Run it.
+    pub fn run(&self) -> Result<()> {
+        let number = self.process.number;
+        let mut process = self.process.start("learner", |c| &c.learners)?;
+        let config = Config {
+            number,
+            sizes: process.cluster.sizes()?,
+            incarnation: process.incarnation(0)? as u32,
+        };
+        let (mut kept, log) = Kept::open::<Entry>(&self.process.data, self.process.durability)?;
+        println!(
+            "{} at {}, {} instances",
+            process.name,
+            process.listen,
+            log.len()
+        );
+        let applied = (1..).zip(&log).filter_map(|(instance, (value, applies))| {
+            let request = value.as_ref().filter(|_| *applies)?;
+            Some((instance, request.value.clone()))
+        });
+        let applied = applied.collect();
+        let log = log.into_iter().map(|(value, _)| value).collect();
+        let shared = Arc::new(Mutex::new(Shared {
+            learner: Learner::restored(config, log),
+            applied,
+        }));
+        let (name, listen) = (process.name.clone(), process.listen);
+        let _control = process.answer(&shared, move |shared, ask| match ask {
+            Ask::Status => Reply::Status(Box::new(Status {
+                name: name.clone(),
+                listen,
+                dataplane: Dataplane::Udp,
+                why: "it is no role".to_owned(),
+                pid: std::process::id(),
+                state: match shared.learner.position() == shared.learner.highest() {
+                    true => "delivering",
+                    false => "behind",
+                }
+                .to_owned(),
+                position: shared.learner.position(),
+                counters: counters_of(&shared.learner),
+            })),
+            Ask::Log(from) => {
+                let at = shared
+                    .applied
+                    .partition_point(|(instance, _)| *instance < from);
+                let some: Vec<_> = shared.applied[at..].iter().take(LOG_MAX).cloned().collect();
+                let next = match some.last() {
+                    Some((last, _)) if some.len() == LOG_MAX => last + 1,
+                    _ => (shared.learner.position() + 1).max(from),
+                };
+                Reply::Log(some, next)
+            }
+        })?;
+        let mut out = Out::default();
+        process.serve(|process, turn| {
+            let now = process.now();
+            let mut shared = lock(&shared);
+            let Shared { learner, applied } = &mut *shared;
+            if let Turn::Packet(packet, len_bytes) = turn {
+                on_packet(learner, now, process, &packet[..len_bytes], &mut out);
+                return Ok(learner.due());
+            }
+            learner.tick(now, &mut out);
+            for delivered in &out.delivered {
+                kept.append::<Entry>(&(delivered.value.clone(), delivered.applies))?;
+            }
+            kept.commit()?;
+            for delivered in out.delivered.drain(..) {
+                if let Some(request) = delivered.value.filter(|_| delivered.applies) {
+                    applied.push((delivered.instance, request.value.clone()));
+                }
+            }
+            let due = learner.due();
+            send(process, number, std::mem::take(&mut out));
+            Ok(due)
+        })
+    }
+}
+
+fn on_packet(learner: &mut Learner, now: u64, process: &Process, packet: &[u8], out: &mut Out) {
+    let Some((header, value)) = intact(packet) else {
+        return;
+    };
+    match header.kind {
+        Type::Numbered => {
+            let minions = process.cluster.minions.len() as u8;
+            if let Some(minion) = node::as_minion(header.node, minions) {
+                let number = (header.incarnation, header.number);
+                learner.on_numbered(now, minion, number, Request::of(&header, value), out);
+            }
+        }
+        Type::Control => {
+            if let Some((from, control)) = Control::of(packet) {
+                learner.on_control(now, from, control, out);
+            }
+        }
+        _ => {}
+    }
+}

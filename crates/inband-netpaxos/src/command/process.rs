@@ -1,0 +1,175 @@
+//! What the processes have in common: the cluster's file, the directory, the socket and its loop, the control socket.
+
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use clap::Args;
+use inband_ground::auth::Gate;
+use inband_ground::socket::HostSocket;
+use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_host::config::Durability;
+use inband_host::line_json::Server;
+use inband_host::signals::StopSignals;
+use inband_host::state_dir::{self, read_number, write_number, StateLock};
+use inband_host::wait::wait;
+use inband_netpaxos::cluster::Cluster;
+use inband_netpaxos::role::next_incarnation;
+use inband_netpaxos::status::{socket_of, Ask, Reply};
+
+/// How soon the process notices that it is to stop.
+const STOP_POLL: Duration = Duration::from_millis(20);
+/// So many packets are handled before the clock is looked at again.
+const PACKETS_OF_A_TURN: usize = 64;
+/// The number of the last start, in the directory.
+const INCARNATION: &str = "incarnation";
+
+/// Options of every process.
+#[derive(Debug, Args)]
+pub struct ProcessArgs {
+    /// Which one of its kind, from 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub number: u8,
+    /// Directory of the cluster's file, cluster.json
+    #[arg(long, value_name = "DIR")]
+    pub cluster: PathBuf,
+    /// Directory of its control socket and of what must survive a restart
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// memory: what it stores is lost when it ends; sync: it is on disk before it is said
+    #[arg(long, default_value_t = Durability::Memory)]
+    pub durability: Durability,
+}
+
+/// A process that has its directory and its socket.
+pub struct Process {
+    pub name: String,
+    pub listen: SocketAddrV4,
+    pub cluster: Cluster,
+    socket: HostSocket,
+    gate: Gate,
+    data: PathBuf,
+    signals: StopSignals,
+    started: Instant,
+    _lock: StateLock,
+}
+
+/// What a process's loop is to do.
+pub enum Turn<'a> {
+    /// Its time has come, or packets have arrived and were handled.
+    Tick,
+    /// A packet of so many bytes has arrived.
+    Packet(&'a mut [u8; PACKET_LEN_MAX_BYTES], usize),
+}
+
+/// The state that a process's loop shares with its control socket.
+pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ProcessArgs {
+    /// Take the directory, and listen where the cluster's file says.
+    pub fn start(&self, kind: &str, addresses: fn(&Cluster) -> &[SocketAddrV4]) -> Result<Process> {
+        let cluster = Cluster::load(&self.cluster)?;
+        let all = addresses(&cluster);
+        let listen = all.get(usize::from(self.number) - 1).copied();
+        let listen = listen.with_context(|| {
+            format!(
+                "--number {}: the cluster has {} of this kind",
+                self.number,
+                all.len()
+            )
+        })?;
+        ensure!(
+            cluster.key_file.is_some() || listen.ip().is_loopback() || cluster.client.is_some(),
+            "{listen} is beyond loopback, where anybody could write to the log; give cluster.json a key_file (`inband key new` makes one)"
+        );
+        let gate = cluster.gate()?;
+        let signals = StopSignals::take_supervised()?;
+        state_dir::create(&self.data)?;
+        let lock = StateLock::take(&self.data)?;
+        let socket =
+            HostSocket::bind(listen).with_context(|| format!("cannot listen at {listen}"))?;
+        Ok(Process {
+            name: format!("{kind}/{}", self.number),
+            listen,
+            cluster,
+            socket,
+            gate,
+            data: self.data.clone(),
+            signals,
+            started: Instant::now(),
+            _lock: lock,
+        })
+    }
+}
+
+impl Process {
+    /// The time, in nanoseconds.
+    pub fn now(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64 + 1
+    }
+
+    /// The number of this start, higher than those before; recorded.
+    pub fn incarnation(&self, now_ms: u64) -> Result<u64> {
+        let last = read_number(&self.data.join(INCARNATION))?;
+        let incarnation = next_incarnation(last, now_ms);
+        write_number(&self.data, INCARNATION, incarnation)?;
+        Ok(incarnation)
+    }
+
+    /// Has this process started in its directory before?
+    pub fn has_started(&self) -> Result<bool> {
+        Ok(read_number(&self.data.join(INCARNATION))? > 0)
+    }
+
+    /// Sign a packet and send it to each.
+    pub fn send(&self, packet: &mut [u8], to: impl IntoIterator<Item = SocketAddrV4>) {
+        self.gate.sign(packet);
+        for to in to {
+            self.socket.send(packet, to);
+        }
+    }
+
+    /// Answer on the control socket, from what the loop shares.
+    pub fn answer<T: Send + 'static>(
+        &self,
+        shared: &Arc<Mutex<T>>,
+        answer: impl Fn(&mut T, Ask) -> Reply + Send + Sync + 'static,
+    ) -> Result<Server> {
+        let shared = Arc::clone(shared);
+        let handle = move |ask: Ask| answer(&mut lock(&shared), ask);
+        Ok(Server::start(&socket_of(&self.data), handle, Reply::Error)?)
+    }
+
+    /// Until a signal comes: `turn` gets each packet that the gate admits, is called when its time has come, and returns when
+    /// that is next.
+    pub fn serve(&mut self, mut turn: impl FnMut(&Process, Turn<'_>) -> Result<u64>) -> Result<()> {
+        let mut buffer = Box::new([0; PACKET_LEN_MAX_BYTES + 1]);
+        let mut stop_at = 0;
+        loop {
+            let now = self.now();
+            if now >= stop_at {
+                if self.signals.wait(Duration::ZERO) {
+                    return Ok(());
+                }
+                stop_at = now + STOP_POLL.as_nanos() as u64;
+            }
+            let due = turn(self, Turn::Tick)?;
+            let left = Duration::from_nanos(due.saturating_sub(self.now()));
+            wait(&[self.socket.fd()], left.min(STOP_POLL));
+            for _ in 0..PACKETS_OF_A_TURN {
+                let Some((len_bytes, _)) = self.socket.receive(&mut buffer)? else {
+                    break;
+                };
+                if len_bytes > PACKET_LEN_MAX_BYTES || !self.gate.admits(&buffer[..len_bytes]) {
+                    continue;
+                }
+                let packet = buffer.first_chunk_mut().expect("it is shorter by one");
+                turn(self, Turn::Packet(packet, len_bytes))?;
+            }
+        }
+    }
+}

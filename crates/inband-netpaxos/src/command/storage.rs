@@ -1,0 +1,155 @@
+//! `inband netpaxos storage`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{ensure, Result};
+use clap::Args;
+use inband_host::config::Dataplane;
+use inband_netpaxos::cluster::Cluster;
+use inband_netpaxos::control::Control;
+use inband_netpaxos::request::Request;
+use inband_netpaxos::status::{Ask, Reply, Status};
+use inband_netpaxos::storage::{Config, Out, Storage, To};
+use inband_netpaxos::wire::{intact, node, Type};
+
+use super::kept::Kept;
+use super::process::{lock, Process, ProcessArgs, Turn};
+
+/// Options of a storage server.
+#[derive(Debug, Args)]
+pub struct StorageArgs {
+    #[command(flatten)]
+    process: ProcessArgs,
+    /// The log is new: vote at once. Only if all storage servers start for the first time
+    #[arg(long)]
+    new: bool,
+    /// With --new: begin an empty log, though there was one before. At all storage servers and learners
+    #[arg(long, requires = "new")]
+    accept_loss: bool,
+}
+
+fn counters_of(storage: &Storage) -> BTreeMap<String, u64> {
+    let counts = storage.counts();
+    let named = [
+        ("votes_fast", counts.fast),
+        ("votes_classic", counts.classic),
+        ("numbers_refused", counts.refused),
+        ("numbers_missing", counts.gaps),
+        ("base_moved", counts.aligned),
+        ("window_full", counts.window_full),
+        ("generation", storage.generation().into()),
+    ];
+    let named = named.into_iter();
+    named
+        .map(|(name, count)| (name.to_owned(), count))
+        .collect()
+}
+
+fn send(process: &Process, minion: u8, out: Out) {
+    let Cluster {
+        storages, learners, ..
+    } = &process.cluster;
+    for (to, mut packet) in out.packets {
+        match to {
+            To::Learners => process.send(&mut packet, learners.iter().copied()),
+            To::Storages => {
+                let others = (1..).zip(storages).filter(|(n, _)| *n != minion);
+                process.send(&mut packet, others.map(|(_, address)| *address));
+            }
+            To::Node(id) => process.send(&mut packet, process.cluster.address_of(id)),
+        }
+    }
+}
+
+impl StorageArgs {
+    /// Run it.
+    pub fn run(&self) -> Result<()> {
+        let minion = self.process.number;
+        let mut process = self.process.start("storage", |c| &c.storages)?;
+        let config = Config {
+            minion,
+            sizes: process.cluster.sizes()?,
+            learners: process.cluster.learners.len() as u8,
+        };
+        let (mut kept, records) = Kept::open(&self.process.data, self.process.durability)?;
+        ensure!(
+            !self.new || self.accept_loss || !records.is_empty() || !process.has_started()?,
+            "--new: this storage server has run before, and its votes were lost; if those of all were, say --accept-loss to begin an empty log"
+        );
+        process.incarnation(0)?;
+        let nonce = rand::random();
+        let (storage, how) = match (self.new, records.is_empty()) {
+            (_, false) => (Storage::restored(config, records, nonce), "as before"),
+            (true, true) => (Storage::new(config), "new"),
+            (false, true) => (Storage::without_memory(config, nonce), "without memory"),
+        };
+        if how == "new" {
+            // So that it is known, after a restart, that nothing is lost.
+            storage
+                .snapshot()
+                .iter()
+                .try_for_each(|record| kept.append(record))?;
+            kept.commit()?;
+        }
+        println!("{} at {}, {how}", process.name, process.listen);
+        let storage = Arc::new(Mutex::new(storage));
+        let (name, listen) = (process.name.clone(), process.listen);
+        let _control = process.answer(&storage, move |storage, ask| match ask {
+            Ask::Status => Reply::Status(Box::new(Status {
+                name: name.clone(),
+                listen,
+                dataplane: Dataplane::Udp,
+                why: "it is no role".to_owned(),
+                pid: std::process::id(),
+                state: match (storage.is_serving(), storage.is_complete()) {
+                    (false, _) => "recovering",
+                    (true, false) => "incomplete",
+                    (true, true) => "serving",
+                }
+                .to_owned(),
+                position: storage.highest(),
+                counters: counters_of(storage),
+            })),
+            Ask::Log(_) => Reply::Error(format!("{name} is no learner")),
+        })?;
+        let mut out = Out::default();
+        process.serve(|process, turn| {
+            let now = process.now();
+            let mut storage = lock(&storage);
+            if let Turn::Packet(packet, len_bytes) = turn {
+                on_packet(&mut storage, now, &packet[..len_bytes], minion, &mut out);
+                return Ok(storage.due());
+            }
+            storage.tick(now, &mut out);
+            // One sync for all packets that came together.
+            for record in out.records.drain(..) {
+                kept.append(&record)?;
+            }
+            kept.commit()?;
+            if kept.is_long() {
+                kept.begin_again(&storage.snapshot())?;
+            }
+            send(process, minion, std::mem::take(&mut out));
+            Ok(storage.due())
+        })
+    }
+}
+
+fn on_packet(storage: &mut Storage, now: u64, packet: &[u8], minion: u8, out: &mut Out) {
+    let Some((header, value)) = intact(packet) else {
+        return;
+    };
+    match header.kind {
+        Type::Numbered if header.node == u16::from(node::minion(minion)) => {
+            let request = Request::of(&header, value);
+            storage.on_numbered(header.incarnation, header.number, request, out);
+        }
+        Type::Control => {
+            if let Some((from, control)) = Control::of(packet) {
+                storage.on_control(now, from, control, out);
+            }
+        }
+        _ => {}
+    }
+}

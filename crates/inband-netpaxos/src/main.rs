@@ -1,0 +1,16 @@
+//! `inband netpaxos`: the processes of a cluster, and its clients.
+
+// Its `println!` and the like outlive their reader.
+#[macro_use]
+extern crate inband_host;
+
+mod command;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use inband_host::program;
+
+fn main() -> ExitCode {
+    program::main("inband netpaxos", || command::Command::parse().run())
+}
