@@ -59,8 +59,9 @@ impl Client {
     fn send(&self, out: Out) {
         for (serializer, mut packet) in out {
             self.gate.sign(&mut packet);
-            self.socket.send(&packet, self.serializers[serializer]);
+            self.socket.queue(&packet, self.serializers[serializer]);
         }
+        self.socket.flush();
     }
 
     /// Until then, or until it is done.

@@ -125,11 +125,11 @@ impl Process {
         Ok(read_number(&self.data.join(INCARNATION))? > 0)
     }
 
-    /// Sign a packet and send it to each.
+    /// Sign a packet and send it to each, before the process sleeps.
     pub fn send(&self, packet: &mut [u8], to: impl IntoIterator<Item = SocketAddrV4>) {
         self.gate.sign(packet);
         for to in to {
-            self.socket.send(packet, to);
+            self.socket.queue(packet, to);
         }
     }
 
@@ -159,7 +159,11 @@ impl Process {
             }
             let due = turn(self, Turn::Tick)?;
             let left = Duration::from_nanos(due.saturating_sub(self.now()));
-            wait(&[self.socket.fd()], left.min(STOP_POLL));
+            self.socket.flush();
+            wait(
+                &[self.socket.fd()],
+                self.socket.sleep_time(left.min(STOP_POLL)),
+            );
             for _ in 0..PACKETS_OF_A_TURN {
                 let Some((len_bytes, _)) = self.socket.receive(&mut buffer)? else {
                     break;
