@@ -144,8 +144,8 @@ impl Process {
         Ok(Server::start(&socket_of(&self.data), handle, Reply::Error)?)
     }
 
-    /// Until a signal comes: `turn` gets each packet that the gate admits, is called when its time has come, and returns when
-    /// that is next.
+    /// Until a signal comes: `turn` gets each packet that the gate admits, and a tick after packets and when its time has come.
+    /// What it returns of a tick is when that is next.
     pub fn serve(&mut self, mut turn: impl FnMut(&Process, Turn<'_>) -> Result<u64>) -> Result<()> {
         let mut buffer = Box::new([0; PACKET_LEN_MAX_BYTES + 1]);
         let mut stop_at = 0;

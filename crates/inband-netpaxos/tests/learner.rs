@@ -1,0 +1,92 @@
+//! A learner's recovery.
+#![allow(missing_docs)]
+
+use inband_netpaxos::control::Control;
+use inband_netpaxos::learner::{Config, Learner, Out, RECOVER_AFTER_NS};
+use inband_netpaxos::quorum::{Generations, Sizes};
+use inband_netpaxos::request::Request;
+use inband_netpaxos::wire::node;
+
+/// The rounds that a learner begins for an instance of which it only knows that it is in use.
+fn rounds(incarnation: u32, number: u8) -> Vec<u64> {
+    let sizes = Sizes { failures: 1 };
+    let mut learner = Learner::new(Config {
+        number,
+        sizes,
+        incarnation,
+    });
+    let mut out = Out::default();
+    let in_use = Control::Position {
+        highest: 1,
+        generations: Generations::default(),
+    };
+    learner.on_control(1, node::storage(1), in_use, &mut out);
+    for step in 0..8 {
+        learner.tick(1 + step * RECOVER_AFTER_NS, &mut out);
+    }
+    let said = out
+        .packets
+        .iter()
+        .filter_map(|(_, packet)| Control::of(packet));
+    let rounds = said.filter_map(|(_, control)| match control {
+        Control::Prepare { instance: 1, round } => Some(round),
+        _ => None,
+    });
+    rounds.collect()
+}
+
+/// Two values could be proposed in one round otherwise, and acknowledgements of one be counted for the other.
+#[test]
+fn no_round_is_used_by_two_learners_or_two_starts_of_one() {
+    let first = rounds(1, 1);
+    assert!(!first.is_empty());
+    for other in [rounds(2, 1), rounds(1, 2)] {
+        assert!(!other.is_empty());
+        assert!(
+            other.iter().all(|round| !first.contains(round)),
+            "{first:?} {other:?}"
+        );
+    }
+}
+
+/// A minion has given a request its first number, and its storage confirms a vote for it in instance 1.
+fn vote(learner: &mut Learner, minion: u8, generations: Generations) -> Out {
+    let request = Request {
+        client: 7,
+        number: 1,
+        low: 1,
+        opens: false,
+        reply_to: 0,
+        value: b"value".to_vec(),
+    };
+    let mut out = Out::default();
+    learner.on_numbered(1, minion, (1, 1), request, &mut out);
+    let stored = Control::Stored {
+        incarnation: 1,
+        base: 0,
+        first: 1,
+        mask: 1,
+        generations,
+    };
+    learner.on_control(1, node::storage(minion), stored, &mut out);
+    out
+}
+
+#[test]
+fn a_vote_of_a_superseded_generation_does_not_count() {
+    let mut learner = Learner::new(Config {
+        number: 1,
+        sizes: Sizes { failures: 1 },
+        incarnation: 1,
+    });
+    let before = Generations::default();
+    let mut after = before;
+    // The first storage server has lost its memory since, as the third knows.
+    after.raise(1, 1);
+    for (minion, generations) in [(1, before), (2, before), (3, after)] {
+        assert_eq!(vote(&mut learner, minion, generations).fast, [], "{minion}");
+    }
+    assert_eq!(learner.position(), 0);
+    assert_eq!(vote(&mut learner, 4, after).fast.len(), 1);
+    assert_eq!(learner.position(), 1);
+}
