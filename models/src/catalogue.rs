@@ -6,6 +6,7 @@ use crate::check::{explore, Outcome};
 use crate::falcon_queue;
 use crate::leader_change::{self, LeaderChange, With};
 use crate::memory;
+use crate::netpaxos;
 use crate::read_routing;
 use crate::reconfiguration::{self, Reconfiguration};
 use crate::several_reads::{self, SeveralReads};
@@ -235,6 +236,17 @@ fn zabs(checks: &mut Vec<Check>) {
     checks.extend(Mutant::ALL.map(|(mutant, bounds)| check(bounds, Some(mutant))));
 }
 
+fn netpaxoses(checks: &mut Vec<Check>) {
+    use netpaxos::*;
+    let check = |bounds: Bounds, mutant: Option<Mutant>| {
+        let named = mutant.map(|mutant| format!("{mutant:?}"));
+        let model = NetPaxos { bounds, mutant };
+        in_rust("netpaxos", bounds.to_string(), named, true, model)
+    };
+    checks.extend([RECOVERIES, LOSS].map(|bounds| check(bounds, None)));
+    checks.extend(Mutant::ALL.map(|(mutant, bounds)| check(bounds, Some(mutant))));
+}
+
 /// All checks, models first with nothing left out.
 pub fn all() -> Vec<Check> {
     let mut checks = Vec::new();
@@ -248,5 +260,6 @@ pub fn all() -> Vec<Check> {
     falcon_queues(&mut checks);
     memories(&mut checks);
     zabs(&mut checks);
+    netpaxoses(&mut checks);
     checks
 }

@@ -6,6 +6,7 @@ pub mod check;
 pub mod falcon_queue;
 pub mod leader_change;
 pub mod memory;
+pub mod netpaxos;
 pub mod read_routing;
 pub mod reconfiguration;
 pub mod several_reads;
