@@ -55,7 +55,7 @@ pub enum Control {
         /// It has lost its log: its acknowledgements do not count yet.
         recovering: bool,
     },
-    /// To a recovering node: it counts again when it has all up to here.
+    /// To a node that has joined: a recovering one counts again when it has all up to here.
     Target {
         /// As in its [`Control::Joined`].
         nonce: u64,

@@ -102,6 +102,16 @@ pub enum Start {
     Founding,
     /// It has lost its log.
     Recovering,
+    /// Its role has the log that was on disk.
+    WithLog,
+}
+
+/// What the leader waits for, until records are on disk.
+#[derive(Debug, Clone, Copy, Default)]
+struct Owed {
+    has_gap: bool,
+    /// 0: none is asked for.
+    round: u64,
 }
 
 /// To whom a packet goes.
@@ -135,8 +145,7 @@ impl Out {
     }
 }
 
-// A node has one.
-#[allow(clippy::large_enum_variant)]
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub(crate) enum State {
     /// For a leader, or for its turn to be one.
     Waiting,
@@ -214,6 +223,12 @@ pub struct Node {
     pub(crate) seen: u64,
     pub(crate) elections: u64,
     epochs_refused: u64,
+    /// Our log is on disk up to here. `None`: it is in memory.
+    pub(crate) durable: Option<u64>,
+    owed: Option<Owed>,
+    /// It has started with a log from its disk, and has not all that its leader had when it joined: it submits nothing, and so may
+    /// install a table.
+    pub(crate) catches_up: bool,
     pub(crate) submitter: Submitter,
     pub(crate) reads: Reads,
 }
@@ -246,7 +261,11 @@ impl Node {
             config,
             stored: Stored { session, ..stored },
             is_stored: false,
-            recovering: start != Start::Founding || stored != Stored::default(),
+            recovering: match start {
+                Start::Founding => stored != Stored::default(),
+                Start::Recovering => true,
+                Start::WithLog => false,
+            },
             nonce: random,
             random,
             state: State::Waiting,
@@ -260,11 +279,89 @@ impl Node {
             seen: stored.promise,
             elections: 0,
             epochs_refused: 0,
+            durable: None,
+            owed: None,
+            catches_up: start == Start::WithLog,
             submitter: Submitter::new(session),
             reads: Reads::new(random),
         };
         node.wait(now);
         node
+    }
+
+    /// The host puts the log on disk: it calls [`Node::on_durable`] before it applies what is new and sleeps. The process
+    /// acknowledges from now on.
+    pub fn keep_log(&mut self, durable: u64, role: &impl Role) {
+        role.set_acks_by_process(true);
+        self.durable = Some(durable);
+        self.stored.has_log = !self.recovering;
+    }
+
+    /// The log of the present epoch is on disk up to here: it is acknowledged.
+    pub fn on_durable(&mut self, durable: u64, role: &impl Role, out: &mut Out) {
+        self.durable = Some(durable);
+        let owed = self.owed.take();
+        if matches!(self.state, State::Leading(_)) {
+            if role.ack_own(durable) {
+                let now = role.view();
+                let header = Header {
+                    node: self.config.node.into(),
+                    epoch: now.epoch,
+                    zxid: now.last,
+                    committed: now.committed,
+                    leader: self.config.node.into(),
+                    ..Header::of(Type::Commit)
+                };
+                out.packet(To::Others, &header, &[]);
+            }
+            return;
+        }
+        let Some(owed) = owed.filter(|_| matches!(self.state, State::Following { .. })) else {
+            return;
+        };
+        let now = role.view();
+        let mut flags = 0;
+        for (is_set, bit) in [
+            (owed.has_gap, flag::GAP),
+            (owed.round > 0, flag::ROUND),
+            (self.recovering, flag::RECOVERING),
+        ] {
+            flags |= if is_set { bit } else { 0 };
+        }
+        let header = Header {
+            node: self.config.node.into(),
+            flags,
+            epoch: now.epoch,
+            zxid: durable.min(now.matched),
+            committed: now.committed,
+            round: owed.round,
+            leader: self.hint.into(),
+            ..Header::of(Type::Ack)
+        };
+        out.packet(To::Node(self.hint), &header, &[]);
+    }
+
+    /// The role hands on a packet of our leader: it is answered when its records are on disk.
+    fn owe(&mut self, header: &Header, role: &impl Role) {
+        let matched = role.view().matched;
+        let owed = self.owed.get_or_insert_default();
+        if header.kind == Type::Propose {
+            owed.has_gap |= header.zxid > matched;
+        } else {
+            owed.has_gap |= header.committed > matched;
+            if header.flags & flag::ROUND != 0 {
+                owed.round = owed.round.max(header.round);
+            }
+        }
+    }
+
+    pub(crate) fn lacks_records(&self) -> bool {
+        self.recovering || self.catches_up
+    }
+
+    /// Of what matches the leader's log, what counts.
+    pub(crate) fn matched(&self, registers: &View) -> u64 {
+        registers.matched.min(self.durable.unwrap_or(u64::MAX))
     }
 
     pub(crate) fn draw(&mut self, below: u64) -> u64 {
@@ -373,6 +470,13 @@ impl Node {
             }
             Type::Ack if header.flags & flag::GAP != 0 && header.epoch == self.epoch() => {
                 self.on_gap(now, from, header.zxid, role, out);
+            }
+            Type::Propose | Type::Commit
+                if self.durable.is_some()
+                    && (from, header.epoch) == (self.hint, self.epoch())
+                    && matches!(self.state, State::Following { .. }) =>
+            {
+                self.owe(header, role);
             }
             // Of a leader that we do not follow: it may not know.
             Type::Propose | Type::Commit if header.epoch >= self.epoch() && !self.recovering => {
@@ -545,6 +649,7 @@ impl Node {
         }
         self.state = State::Waiting;
         self.pre_election = None;
+        self.owed = None;
     }
 
     pub(crate) fn step_down(&mut self, now: Nanos, role: &impl Role) {
@@ -559,7 +664,7 @@ impl Node {
         let Some(leader) = self.leader() else {
             return;
         };
-        if self.recovering {
+        if self.lacks_records() {
             // A snapshot would contain what was submitted, and its outcomes would never be known.
             return;
         }
@@ -609,8 +714,11 @@ impl Node {
             } => {
                 let suspect_at = self.suspect_at(self.contact.max(registers.heard_ns));
                 let fetch_at = fetch.as_ref().map_or(Nanos::MAX, |fetch| fetch.again_at);
-                match (self.recovering, &self.pre_election) {
-                    (true, _) => suspect_at.min(*join_again_at).min(fetch_at),
+                match (self.lacks_records(), &self.pre_election) {
+                    (true, Some(pre_election)) => {
+                        pre_election.due().min(*join_again_at).min(fetch_at)
+                    }
+                    (true, None) => suspect_at.min(*join_again_at).min(fetch_at),
                     (false, Some(pre_election)) => pre_election.due(),
                     (false, None) => suspect_at,
                 }
@@ -618,7 +726,7 @@ impl Node {
             State::Leading(leading) => leading.due(now, &self.config, &registers),
         };
         let submitter = match self.leader() {
-            Some(_) if !self.recovering => self.submitter.due(),
+            Some(_) if !self.lacks_records() => self.submitter.due(),
             _ => Nanos::MAX,
         };
         state.min(submitter).min(self.reads.due()).max(now)

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
+use inband_box::durable::Durability;
 use inband_box::gateway::datagrams::Listener;
 use inband_box::gateway::Settings;
 use inband_box::kernel::Kernel;
@@ -16,7 +17,9 @@ use inband_box::node::{
     Config, Quorum, SUSPECT_AFTER_MAX_NS, SUSPECT_AFTER_MIN_NS, SUSPECT_AFTER_NS,
 };
 use inband_box::ports::Ports;
-use inband_box::process::{forget, has_promised, socket_of, status_at, End, Process, Spec};
+use inband_box::process::{
+    forget, has_log, has_promised, socket_of, status_at, End, Process, Spec,
+};
 use inband_box::registers::WINDOW_DEFAULT;
 use inband_box::role::Role;
 use inband_box::{soft::soft, store, xdp, NODES};
@@ -70,10 +73,14 @@ pub struct NodeArgs {
     /// How many nodes must have a write
     #[arg(long, value_enum, default_value_t = Quorum::Majority)]
     quorum: Quorum,
-    /// A leader that was silent for so many microseconds is suspected
-    #[arg(long, value_name = "US", default_value_t = SUSPECT_AFTER_NS / 1000,
+    /// What a node has after a crash, the same at every node
+    #[arg(long, value_enum, default_value_t = Durability::Memory)]
+    durability: Durability,
+    /// A leader that was silent for so many microseconds is suspected; by default 10000, and 50000 with --durability sync, where
+    /// a disk may stop a node for that long
+    #[arg(long, value_name = "US",
         value_parser = clap::value_parser!(u64).range(SUSPECT_AFTER_MIN_NS / 1000..=SUSPECT_AFTER_MAX_NS / 1000))]
-    suspect_after_us: u64,
+    suspect_after_us: Option<u64>,
     /// The cluster is new, and so are all its nodes
     #[arg(long)]
     new: bool,
@@ -147,6 +154,7 @@ impl NodeArgs {
             "--log-records {records}: give a power of two from 1024 to {}",
             1 << 24
         );
+        self.durability.choose(self.role.dataplane())?;
         let chunks = store::chunks_in(self.memory);
         ensure!(
             (5000..=u64::from(u32::MAX)).contains(&chunks),
@@ -190,17 +198,25 @@ impl NodeArgs {
             let program = self.program(keys, mode, address);
             program.attach(interface, &[]).map(drop)
         };
-        let (choice, place) = self.role.choose(listen, trial)?;
+        let (choice, place) = match self.durability.choose(self.role.dataplane())? {
+            Some(choice) => (choice, None),
+            None => self.role.choose(listen, trial)?,
+        };
         let mut spec = Spec {
             config: Config {
                 node: self.node,
                 nodes: self.nodes.len() as u8,
                 quorum: self.quorum,
-                suspect_after_ns: self.suspect_after_us * 1000,
+                suspect_after_ns: match (self.suspect_after_us, self.durability) {
+                    (Some(us), _) => us * 1000,
+                    (None, Durability::Memory) => SUSPECT_AFTER_NS,
+                    (None, Durability::Sync) => SUSPECT_AFTER_MAX_NS,
+                },
             },
             nodes: self.nodes.clone(),
             data: self.data.clone(),
             is_founding: self.new,
+            durability: self.durability,
             chunks: store::chunks_in(self.memory),
             keys,
             choice,
@@ -321,10 +337,10 @@ impl NodeArgs {
             spec.choice.dataplane,
             spec.choice.why,
             process.memcached(),
-            if spec.is_founding {
-                "new"
-            } else {
-                "recovering"
+            match (has_log(&spec.data), spec.is_founding) {
+                (true, _) => "with the log on its disk",
+                (false, true) => "new",
+                (false, false) => "recovering",
             }
         );
         let status = process.status();

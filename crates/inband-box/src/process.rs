@@ -27,6 +27,7 @@ use nix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::Machine;
+use crate::durable::{Durability, Durable};
 use crate::gateway::datagrams::Listener;
 use crate::gateway::{Counters, Event, Gateway, Settings, Submit};
 use crate::kernel::Kernel;
@@ -34,6 +35,7 @@ use crate::node::{append, Config, Doing, Node, Out, Start, To};
 use crate::ports::Ports;
 use crate::promise::{Nanos, Stored};
 use crate::role::{Mode, Record, Role, Verdict};
+use crate::snapshot::Snapshot;
 use crate::store::Reader;
 use crate::{wire, Zab, GROUPS};
 
@@ -41,6 +43,8 @@ use crate::{wire, Zab, GROUPS};
 pub const PROMISED: &str = "promised";
 /// The file in a node's directory with the number of its last start.
 pub const SESSION: &str = "session";
+/// The file in a node's directory that says, with 1, that its log on disk is whole.
+pub const HAS_LOG: &str = "has-log";
 /// How soon the process notices that it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(20);
 /// Packets that are handled before the rest has its turn.
@@ -49,6 +53,8 @@ const PACKETS_PER_TURN: usize = 256;
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 /// How often it says so.
 const STATUS_PERIOD: Duration = Duration::from_millis(50);
+/// Records that are applied before the rest, such as heartbeats, has its turn.
+const APPLIED_PER_TURN: usize = 256;
 /// Buckets of the table that are copied for a snapshot before the rest has its turn.
 const SNAPSHOT_BUCKETS_PER_TURN: usize = 512;
 /// Time that somebody waits for passes at least so often.
@@ -59,9 +65,14 @@ pub fn has_promised(dir: &Path) -> bool {
     dir.join(PROMISED).exists()
 }
 
+/// Does its directory have its log?
+pub fn has_log(dir: &Path) -> bool {
+    read_number(&dir.join(HAS_LOG)).is_ok_and(|number| number == 1)
+}
+
 /// Forget that there was one.
 pub fn forget(dir: &Path) -> io::Result<()> {
-    for name in [PROMISED, SESSION] {
+    for name in [HAS_LOG, PROMISED, SESSION] {
         match std::fs::remove_file(dir.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -91,6 +102,8 @@ pub struct Spec {
     /// Directory of what it has promised.
     pub data: PathBuf,
     pub is_founding: bool,
+    /// What it has after a crash.
+    pub durability: Durability,
     /// Chunks of its table, the same at every node.
     pub chunks: u64,
     pub keys: Option<Keys>,
@@ -212,6 +225,7 @@ pub struct Process {
     gate: Gate,
     node: Node,
     machine: Machine,
+    durable: Option<Durable>,
     out: Out,
     asked: Receiver<Asked>,
     events: Sender<Event>,
@@ -255,15 +269,38 @@ impl Process {
         listeners: Vec<TcpListener>,
         datagrams: Option<Listener>,
     ) -> Result<Process> {
-        let stored = Stored {
+        let mut stored = Stored {
             promise: read_number(&spec.data.join(PROMISED))?,
             session: read_number(&spec.data.join(SESSION))?,
+            has_log: read_number(&spec.data.join(HAS_LOG))? == 1,
         };
-        let start = match spec.is_founding {
-            true => Start::Founding,
-            false => Start::Recovering,
+        let own = (spec.config.node, stored.session + 1);
+        let empty = || {
+            Machine::new(own, spec.chunks).with_context(|| {
+                let bytes = spec.chunks * crate::store::CHUNK_BYTES as u64;
+                format!("--memory: {bytes} bytes for the table")
+            })
         };
-        let node = Node::new(
+        let (durable, machine) = match spec.durability {
+            Durability::Memory => {
+                if std::mem::take(&mut stored.has_log) {
+                    // It will not be whole any more.
+                    write_number(&spec.data, HAS_LOG, 0)?;
+                }
+                (None, empty()?)
+            }
+            Durability::Sync => {
+                let (durable, machine) =
+                    Durable::open(&spec.data, own.0, &mut stored, &role, empty)?;
+                (Some(durable), machine)
+            }
+        };
+        let start = match (stored.has_log, spec.is_founding) {
+            (true, _) => Start::WithLog,
+            (false, true) => Start::Founding,
+            (false, false) => Start::Recovering,
+        };
+        let mut node = Node::new(
             spec.config,
             start,
             stored,
@@ -271,11 +308,9 @@ impl Process {
             clock_ns(),
             &role,
         );
-        let own = (spec.config.node, node.session());
-        let machine = Machine::new(own, spec.chunks).with_context(|| {
-            let bytes = spec.chunks * crate::store::CHUNK_BYTES as u64;
-            format!("--memory: {bytes} bytes for the table")
-        })?;
+        if let Some(durable) = &durable {
+            node.keep_log(durable.durable(), &role);
+        }
         let (asked_to, asked) = channel();
         let (events, events_of) = channel();
         let (bell, bell_of) = UnixStream::pair()?;
@@ -309,6 +344,7 @@ impl Process {
             ports,
             node,
             machine,
+            durable,
             out: Out::default(),
             asked,
             events,
@@ -406,6 +442,7 @@ impl Process {
             self.node.on_tick(now, &self.role, &mut self.out);
             self.pass_time();
             self.flush()?;
+            self.make_durable()?;
             self.apply()?;
             if self.out.begins_again {
                 return Ok(End::BeginsAgain);
@@ -414,7 +451,8 @@ impl Process {
             self.make_snapshot();
             let now = clock_ns();
             self.tell_status(now);
-            let due = match self.machine.has_begun_snapshot() {
+            let is_behind = self.machine.applied() < self.committed();
+            let due = match self.machine.has_begun_snapshot() || is_behind {
                 true => now,
                 false => self.node.due(now, &self.role),
             };
@@ -491,6 +529,9 @@ impl Process {
     fn flush(&mut self) -> Result<()> {
         if let Some(stored) = self.out.store.take() {
             write_number(&self.spec.data, SESSION, stored.session)?;
+            if self.durable.is_some() {
+                write_number(&self.spec.data, HAS_LOG, stored.has_log.into())?;
+            }
             write_number(&self.spec.data, PROMISED, stored.promise)?;
         }
         for (to, mut packet) in self.out.packets.drain(..) {
@@ -510,6 +551,18 @@ impl Process {
         Ok(())
     }
 
+    /// Put the log on disk, and acknowledge it.
+    fn make_durable(&mut self) -> Result<()> {
+        let Some(durable) = &mut self.durable else {
+            return Ok(());
+        };
+        let upto = durable.write(&self.role)?;
+        durable.go_on()?;
+        durable.begins_checkpoint(&mut self.machine, &self.role)?;
+        self.node.on_durable(upto, &self.role, &mut self.out);
+        self.flush()
+    }
+
     /// Let time pass for items that expire, if nothing else does.
     fn pass_time(&mut self) {
         let view = self.role.view();
@@ -526,11 +579,20 @@ impl Process {
     fn make_snapshot(&mut self) {
         if std::mem::take(&mut self.out.takes_snapshot) {
             self.machine.begin_snapshot();
+            if let Some(durable) = &mut self.durable {
+                durable.gives_way();
+            }
         }
         let made = self.machine.go_on_with_snapshot(SNAPSHOT_BUCKETS_PER_TURN);
-        if let Some(snapshot) = made {
+        if let Some(Snapshot { zxid, bytes }) = made {
             self.snapshots_made += 1;
-            self.node.on_snapshot(snapshot);
+            let bytes = match &mut self.durable {
+                Some(durable) => durable.take(bytes),
+                None => Some(bytes),
+            };
+            if let Some(bytes) = bytes {
+                self.node.on_snapshot(Snapshot { zxid, bytes });
+            }
         }
     }
 
@@ -547,15 +609,25 @@ impl Process {
         // False: the log goes on behind it already.
         self.role.install(zxid, epoch, machine.time_ms());
         self.role.set_applied(zxid);
+        if let Some(durable) = &mut self.durable {
+            durable.installed(zxid, &snapshot.bytes, &self.role)?;
+        }
         Ok(())
+    }
+
+    /// All up to here may be applied.
+    fn committed(&self) -> u64 {
+        let durable = self.durable.as_ref().map_or(u64::MAX, Durable::durable);
+        self.role.committed().min(durable)
     }
 
     /// Execute what is committed, and tell the gateway.
     fn apply(&mut self) -> Result<()> {
-        let committed = self.role.committed();
+        let committed = self.committed();
         let now = clock_ns();
         let mut has_told = false;
-        while self.machine.applied() < committed {
+        let until = committed.min(self.machine.applied() + APPLIED_PER_TURN as u64);
+        while self.machine.applied() < until {
             let zxid = self.machine.applied() + 1;
             let Some(record) = self.role.read(zxid) else {
                 break;

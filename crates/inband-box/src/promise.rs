@@ -33,6 +33,8 @@ pub struct Stored {
     /// The number of the node's last start. A number that comes again would let a late packet of the earlier start
     /// execute once more.
     pub session: u64,
+    /// Its log is on disk, and has all that the node ever acknowledged.
+    pub has_log: bool,
 }
 
 #[cfg(test)]

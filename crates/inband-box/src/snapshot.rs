@@ -134,16 +134,17 @@ impl Node {
         let led_at = self.led_at.max(registers.heard_ns);
         // Said by a leader that may be gone since, who had one of the few logs: it would be one less.
         let is_late = now > led_at + 2 * self.config.heartbeat_ns();
+        let lacks_records = self.lacks_records();
         let State::Following { fetch, .. } = &mut self.state else {
             return;
         };
         if !is_led || registers.matched + 1 >= first || fetch.is_some() {
             return;
         }
-        if !self.recovering && is_late {
+        if !lacks_records && is_late {
             return; // a leader that lives says it again
         }
-        if !self.recovering {
+        if !lacks_records {
             // Its gateway waits for outcomes of records that a snapshot only contains.
             out.begins_again = true;
             return;

@@ -27,7 +27,7 @@ struct Follower {
     /// Records up to here were sent again, and when.
     resent_to: u64,
     resent_at: Nanos,
-    /// When it was last sent what follows a gap. It may have less than it once had.
+    /// When it was last sent what follows a gap. It may have less than it once had: after a restart with its log.
     gap_at: Nanos,
 }
 
@@ -103,6 +103,7 @@ impl Node {
             return self.wait(now);
         }
         self.hint = config.node;
+        self.catches_up = false;
         self.state = State::Leading(Leading {
             is_begun: false,
             followers: [Follower::default(); IDS],
@@ -250,7 +251,7 @@ impl Node {
 
     fn say_joined(&self, role: &impl Role, out: &mut Out) {
         let joined = Control::Joined {
-            matched: role.view().matched,
+            matched: self.matched(&role.view()),
             nonce: self.nonce,
             recovering: self.recovering,
         };
@@ -288,10 +289,8 @@ impl Node {
         if matched < last && now >= follower.resent_at + config.resend_after_ns() / 4 {
             leading.resend(from, matched, now, role, out);
         }
-        if recovering {
-            let target = Control::Target { nonce, zxid: last };
-            self.say(To::Node(from), epoch, &target, out);
-        }
+        let target = Control::Target { nonce, zxid: last };
+        self.say(To::Node(from), epoch, &target, out);
     }
 
     /// A follower misses what follows.
@@ -342,12 +341,19 @@ impl Node {
             return;
         };
         let pulls = fetch.as_ref().is_some_and(|fetch| now >= fetch.again_at);
-        if self.recovering {
-            if target.is_some_and(|target| registers.matched >= target) {
+        if self.recovering || self.catches_up {
+            let matched = registers.matched.min(self.durable.unwrap_or(u64::MAX));
+            if target.is_some_and(|target| matched >= target) {
                 // It has all that it can ever have acknowledged: to this leader, or in an epoch before.
-                self.recovering = false;
-                role.set_recovering(false);
-                self.say_joined(role, out);
+                self.catches_up = false;
+                if std::mem::take(&mut self.recovering) {
+                    if self.durable.is_some() {
+                        self.stored.has_log = true;
+                        out.store = Some(self.stored);
+                    }
+                    role.set_recovering(false);
+                    self.say_joined(role, out);
+                }
             } else if now >= *join_again_at {
                 *join_again_at = now + again_after;
                 self.say_joined(role, out);

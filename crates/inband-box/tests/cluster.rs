@@ -1,9 +1,10 @@
 //! Three processes, and memcached's clients: what was acknowledged survives a killed leader.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use inband_box::process::{socket_of, status_at, Status};
@@ -17,6 +18,7 @@ struct Cluster {
     memcached: Vec<SocketAddr>,
     processes: Vec<Option<Child>>,
     log_records: &'static str,
+    durability: &'static str,
 }
 
 fn free_udp() -> SocketAddr {
@@ -31,19 +33,29 @@ fn free_tcp() -> SocketAddr {
 
 impl Cluster {
     fn start(nodes: usize, log_records: &'static str) -> Cluster {
+        Cluster::start_with(nodes, log_records, "memory")
+    }
+
+    fn start_with(nodes: usize, log_records: &'static str, durability: &'static str) -> Cluster {
         let mut cluster = Cluster {
             dir: tempfile::tempdir().expect("a directory"),
             nodes: (0..nodes).map(|_| free_udp()).collect(),
             memcached: (0..nodes).map(|_| free_tcp()).collect(),
             processes: (0..nodes).map(|_| None).collect(),
             log_records,
+            durability,
         };
         (0..nodes).for_each(|n| cluster.spawn(n, true));
-        cluster.until("a leader", |statuses| {
-            statuses.iter().filter(|s| s.state == "leading").count() == 1
-                && statuses.iter().filter(|s| s.state == "following").count() == nodes - 1
-        });
+        cluster.until_whole();
         cluster
+    }
+
+    fn until_whole(&self) {
+        self.until("a leader", |statuses| {
+            statuses.iter().filter(|s| s.state == "leading").count() == 1
+                && statuses.iter().filter(|s| s.state == "following").count()
+                    == self.nodes.len() - 1
+        });
     }
 
     fn data(&self, n: usize) -> PathBuf {
@@ -60,6 +72,7 @@ impl Cluster {
             // Tests beside this one take the CPUs.
             .args(["--suspect-after-us", "50000"])
             .args(["--log-records", self.log_records])
+            .args(["--durability", self.durability])
             .arg("--data")
             .arg(self.data(n))
             .stdout(Stdio::null());
@@ -136,11 +149,16 @@ impl Client {
     }
 
     fn ask(&mut self, request: &str) -> String {
-        self.0
-            .get_mut()
-            .write_all(request.as_bytes())
-            .expect("sent");
-        self.line()
+        self.try_ask(request).expect("a reply")
+    }
+
+    fn try_ask(&mut self, request: &str) -> io::Result<String> {
+        self.0.get_mut().write_all(request.as_bytes())?;
+        let mut line = String::new();
+        match self.0.read_line(&mut line)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(line.trim_end().to_owned()),
+        }
     }
 
     fn get(&mut self, key: &str) -> Option<String> {
@@ -280,8 +298,114 @@ fn a_node_says_what_is_wrong() {
         (&["--node=1", nodes, "--memory=1000"], "--memory 1000"),
         (&["--node=1", nodes, "--quorum=some"], "majority"),
         (&["--node=1", nodes, "--suspect-after-us=1"], "1"),
+        (
+            &[
+                "--node=1",
+                nodes,
+                "--durability=sync",
+                "--dataplane=xdp-generic",
+                "--interface=lo",
+            ],
+            "the process acknowledges, once a record is synced",
+        ),
     ] {
         let error = say(args, dir.path());
         assert!(error.contains(expected), "{args:?}: {error}");
+    }
+}
+
+/// All nodes end at once, and go on with what is on their disks; then one's disk is damaged.
+#[test]
+fn with_sync_what_was_acknowledged_survives_the_end_of_all_nodes() {
+    let mut cluster = Cluster::start_with(3, "1024", "sync");
+    let count = 200;
+    for n in 0..count {
+        let mut client = Client::connect(cluster.memcached[n % 3]);
+        let set = format!("set key{n} 0 0 4\r\n{n:04}\r\n");
+        assert_eq!(client.ask(&set), "STORED", "{n}");
+    }
+    (0..3).for_each(|n| cluster.kill(n));
+    (0..3).for_each(|n| cluster.spawn(n, false));
+    cluster.until_whole();
+    let has_all = |cluster: &Cluster, node: usize| {
+        let mut client = Client::connect(cluster.memcached[node]);
+        for n in 0..count {
+            assert_eq!(client.get(&format!("key{n}")), Some(format!("{n:04}")));
+        }
+    };
+    has_all(&cluster, 0);
+    cluster.kill(2);
+    let log = cluster.data(2).join("journal");
+    let files = std::fs::read_dir(&log).expect("its log");
+    let segment = files
+        .map(|file| file.expect("a file").path())
+        .find(|path| path.to_string_lossy().contains("journal-"))
+        .expect("a segment");
+    let mut bytes = std::fs::read(&segment).expect("read");
+    bytes[600] ^= 1;
+    std::fs::write(&segment, bytes).expect("written");
+    cluster.spawn(2, false);
+    cluster.until_whole();
+    has_all(&cluster, 2);
+}
+
+/// All nodes are killed while clients write, several times: each key has what was acknowledged last, or something newer.
+#[test]
+fn with_sync_all_nodes_may_be_killed_while_clients_write() {
+    const KEYS: usize = 20;
+    let mut cluster = Cluster::start_with(3, "1024", "sync");
+    let mut sent = 0;
+    for round in 0..4 {
+        let is_over = AtomicBool::new(false);
+        let acknowledged = AtomicUsize::new(0);
+        let written = std::thread::scope(|scope| {
+            let (is_over, acknowledged, first) = (&is_over, &acknowledged, sent);
+            let writers: Vec<_> = (0..3)
+                .zip(&cluster.memcached)
+                .map(|(writer, address)| {
+                    let mut client = Client::connect(*address);
+                    scope.spawn(move || {
+                        let mut last = [None; KEYS];
+                        for n in first.. {
+                            let fill = "v".repeat(n % 700);
+                            let value = format!("{n:08}{fill}");
+                            let key = format!("w{writer}-{}", n % KEYS);
+                            let set = format!("set {key} 0 0 {}\r\n{value}\r\n", value.len());
+                            match client.try_ask(&set) {
+                                Ok(reply) if reply == "STORED" => last[n % KEYS] = Some(n),
+                                _ if is_over.load(SeqCst) => return (n, last),
+                                other => panic!("{key}: {other:?}"),
+                            }
+                            acknowledged.fetch_add(1, SeqCst);
+                        }
+                        unreachable!("it writes until its node has ended");
+                    })
+                })
+                .collect();
+            let until = Instant::now() + PATIENCE;
+            while acknowledged.load(SeqCst) < 500 {
+                assert!(Instant::now() < until, "{:?}", acknowledged);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            is_over.store(true, SeqCst);
+            let processes = cluster.processes.iter_mut().flatten();
+            processes.for_each(|process| process.kill().expect("killed"));
+            let written = writers.into_iter().map(|writer| writer.join());
+            written.collect::<Result<Vec<_>, _>>().expect("writers")
+        });
+        (0..3).for_each(|n| cluster.kill(n));
+        (0..3).for_each(|n| cluster.spawn(n, false));
+        cluster.until_whole();
+        for (writer, (tried, last)) in written.iter().enumerate() {
+            let mut client = Client::connect(cluster.memcached[(writer + round) % 3]);
+            for n in last.iter().flatten() {
+                let value = client.get(&format!("w{writer}-{}", n % KEYS));
+                let found: usize = value.expect("it was stored")[..8]
+                    .parse()
+                    .expect("a number");
+                assert!((*n..=*tried).contains(&found), "{writer}: {found}, not {n}");
+            }
+            sent = sent.max(tried + 1);
+        }
     }
 }

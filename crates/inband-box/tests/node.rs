@@ -79,6 +79,7 @@ fn a_node_that_lost_its_log_votes_for_nobody_and_joins_no_leader_below_its_promi
     let stored = Stored {
         promise: 66,
         session: 4,
+        has_log: false,
     };
     // It has promised something, so its cluster is not new.
     for start in [Start::Recovering, Start::Founding] {

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Parser};
+use inband_box::durable::Durability;
 use inband_box::limits::{LOG_RECORDS_DEFAULT, NODE_COUNTS, TABLE_BYTES_DEFAULT};
 pub use inband_box::node::Quorum;
-use inband_box::process::{has_promised, socket_of, status_at, Status, SESSION};
+use inband_box::process::{has_log, has_promised, socket_of, status_at, Status, SESSION};
 use inband_box::promise::majority;
 use inband_host::config::Dataplane;
 use inband_host::program;
@@ -92,6 +93,10 @@ pub struct Options {
     #[arg(long, value_name = "ADDR:PORT")]
     #[serde(default)]
     pub memcached_udp: Option<SocketAddr>,
+    /// What nodes have after a crash: with memory, a table that all nodes together lose is gone
+    #[arg(long, value_enum, default_value_t = Durability::Memory)]
+    #[serde(default)]
+    pub durability: Durability,
     /// Make no key: anyone who can send packets to the nodes can write to the log
     #[arg(long)]
     pub no_key: bool,
@@ -174,6 +179,51 @@ impl Options {
     }
 }
 
+impl Spec {
+    fn is_there(&self, name: &str) -> bool {
+        has_promised(&host_dir(&self.data, name))
+    }
+
+    /// Does the cluster go on with the logs on its nodes' disks?
+    fn goes_on(&self) -> bool {
+        let options = &self.options;
+        let is_sync = options.durability == Durability::Sync;
+        is_sync && !options.accept_loss && options.names().any(|name| self.is_there(&name))
+    }
+
+    fn check_loss(&self) -> Result<()> {
+        let (options, data) = (&self.options, self.data.display());
+        if options.accept_loss {
+            return Ok(());
+        }
+        let has_log = |name: &String| has_log(&host_dir(&self.data, name));
+        let with_log = options.names().filter(has_log).count();
+        let there = options.names().filter(|name| self.is_there(name)).count();
+        if options.durability == Durability::Memory {
+            ensure!(
+                with_log == 0,
+                "--durability memory: the table in {data} is on disk; give --durability sync to go on with it, or --accept-loss to begin with an empty one"
+            );
+            ensure!(
+                there == 0,
+                "--data: the table in {data} was lost when its nodes stopped (it is kept in their memory alone); say --accept-loss to begin with an empty one"
+            );
+            return Ok(());
+        }
+        ensure!(
+            there == 0 || there == usize::from(options.nodes),
+            "--nodes {}: {there} of them have been in {data} before; give as many as then, or say --accept-loss to begin with an empty table",
+            options.nodes
+        );
+        ensure!(
+            there == 0 || with_log >= majority(options.nodes),
+            "--durability sync: only {with_log} of {} nodes in {data} have their log on disk; if they ran with --durability memory their table is lost: say --accept-loss to begin with an empty one",
+            options.nodes
+        );
+        Ok(())
+    }
+}
+
 /// Consensus in a box, as the supervisor sees it.
 pub struct BoxCluster {
     spec: Spec,
@@ -231,16 +281,19 @@ impl System for BoxCluster {
         let both = [(&memcached, MEMCACHED), (&memcached_local, MEMCACHED_LOCAL)];
         let bound = both.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         drop(bound);
-        for name in spec.options.names() {
-            ensure!(
-                spec.options.accept_loss || !has_promised(&host_dir(&spec.data, &name)),
-                "--data: the table in {} was lost when its nodes stopped (it is kept in their memory alone); say --accept-loss to begin with an empty one",
-                spec.data.display()
-            );
-        }
+        spec.check_loss()?;
+        let options = &spec.options;
+        let choice = options.durability.choose(options.dataplane)?;
+        ensure!(
+            choice.is_none() || !options.direct,
+            "--direct: nodes have links of their own only in namespaces, where their roles run in the kernel, and --durability sync keeps them out of it"
+        );
         let plan = Plan {
             hosts: spec.options.names().collect(),
-            dataplane: spec.options.dataplane,
+            dataplane: match choice {
+                Some(_) => Dataplane::Udp,
+                None => options.dataplane,
+            },
             listener_ports: [&memcached[..], &memcached_local]
                 .concat()
                 .iter()
@@ -273,11 +326,12 @@ impl System for BoxCluster {
             Some(program) => program.clone(),
             None => program::find("inband-box")?,
         };
-        self.place = match network.lab() {
-            Some(_) => format!("in the kernel: {}", network.why()),
-            None => format!("in user space: {}", network.why()),
-        };
         let options = &self.spec.options;
+        self.place = match (options.durability.choose(options.dataplane)?, network.lab()) {
+            (Some(choice), _) => format!("in user space: {}", choice.why),
+            (None, Some(_)) => format!("in the kernel: {}", network.why()),
+            (None, None) => format!("in user space: {}", network.why()),
+        };
         let addresses = network.addresses().iter().map(ToString::to_string);
         let nodes = addresses.collect::<Vec<_>>().join(",");
         let mut plans = Vec::new();
@@ -309,12 +363,15 @@ impl System for BoxCluster {
                 let links = others.map(|other| format!("{other}={}", link_to(other)));
                 args.push(format!("--direct={}", links.collect::<Vec<_>>().join(",")).into());
             }
+            args.push(format!("--durability={}", options.durability.name()).into());
             match &self.key_file {
                 Some(path) => args.extend(["--key-file".into(), path.into()]),
                 None => args.push("--no-key".into()),
             }
             let mut plan = HostPlan::new(name.clone(), &program).args(args);
-            plan.first_args = vec!["--new".into()];
+            if !self.spec.goes_on() {
+                plan.first_args = vec!["--new".into()];
+            }
             if options.accept_loss {
                 plan.first_args.push("--accept-loss".into());
             }
@@ -382,6 +439,9 @@ impl System for BoxCluster {
 
     /// A node that ends loses its log; what no majority has any more is gone.
     fn check_spare(&self, host: &str) -> Result<()> {
+        if self.spec.options.durability == Durability::Sync {
+            return Ok(());
+        }
         let nodes = self.nodes();
         let with_log = nodes.iter().filter(|node| node.state != RECOVERING);
         let with_log: Vec<&str> = with_log.map(|node| &node.name[..]).collect();
@@ -570,6 +630,7 @@ impl SystemCommand for BoxCluster {
         Ok(vec![
             one("nodes", |options| options.nodes.to_string()),
             one("quorum", |options| options.quorum.name().to_owned()),
+            one("durability", |options| options.durability.name().to_owned()),
             one("memcached", |options| options.memcached.to_string()),
             one("memcached-local", |options| match options.memcached_local {
                 Some(first) => first.to_string(),
@@ -580,12 +641,20 @@ impl SystemCommand for BoxCluster {
         ])
     }
 
-    fn what_stays(_: &ClusterStatus) -> &'static str {
-        "The table is in memory, and gone then."
+    fn what_stays(status: &ClusterStatus) -> &'static str {
+        match status.options.durability {
+            Durability::Memory => "The table is in memory, and gone then.",
+            Durability::Sync => "The table is on disk, and stays.",
+        }
     }
 
-    fn what_stayed(_: &ClusterStatus) -> &'static str {
-        "the table was in memory, and is gone"
+    fn what_stayed(status: &ClusterStatus) -> &'static str {
+        match status.options.durability {
+            Durability::Memory => "the table was in memory, and is gone",
+            Durability::Sync => {
+                "the table is on disk; `inband up box --durability sync` goes on with it"
+            }
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
+use inband_box::durable::Durability;
 use inband_box::wire::{parse, Type};
 use inband_cluster::box_cluster::{BoxCluster, Options};
 use inband_cluster::command::SystemCommand;
@@ -350,4 +351,48 @@ fn nodes_use_links_of_their_own_and_the_network_while_one_is_down() {
         until_notes(&cluster, &again, "direct links");
         stored(3);
     }
+}
+
+#[test]
+fn with_sync_a_cluster_that_was_stopped_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let sync = Options {
+        durability: Durability::Sync,
+        dataplane: Dataplane::Auto,
+        ..options()
+    };
+    let refused = |changed: Options, says: &str| {
+        let error = start(dir.path(), changed).map(drop).unwrap_err();
+        assert!(format!("{error:#}").contains(says), "{error:#}");
+    };
+    let in_kernel = Options {
+        dataplane: Dataplane::Xdp,
+        ..sync.clone()
+    };
+    refused(
+        in_kernel,
+        "--dataplane xdp: with --durability sync the process acknowledges",
+    );
+    let direct = Options {
+        direct: true,
+        ..sync.clone()
+    };
+    refused(direct, "--direct");
+    let memcached = sync.memcached;
+    let cluster = start(dir.path(), sync.clone()).expect("a new cluster");
+    let notice = BoxCluster::notice(&cluster.status());
+    assert!(
+        notice.contains("in user space: with --durability sync"),
+        "{notice}"
+    );
+    set(memcached, "k", "v").expect("stored");
+    drop(cluster);
+    let cluster = start(dir.path(), sync.clone()).expect("it goes on");
+    assert_eq!(get(memcached, "k").expect("found"), "v");
+    drop(cluster);
+    let memory = Options {
+        durability: Durability::Memory,
+        ..sync
+    };
+    refused(memory, "is on disk");
 }

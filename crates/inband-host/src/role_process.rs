@@ -59,6 +59,11 @@ pub struct RoleArgs {
 }
 
 impl RoleArgs {
+    /// Where the role is to run.
+    pub fn dataplane(&self) -> Dataplane {
+        self.dataplane
+    }
+
     /// The keys. Beyond loopback, an error without them, unless the user has asked for that; `risk`: what strangers could do.
     pub fn keys(&self, listen: SocketAddrV4, risk: &str) -> Result<Option<Keys>> {
         let file = self.key_file.as_deref().map(KeyFile::load).transpose()?;

@@ -19,9 +19,15 @@ fn nothing_committed_is_lost_and_reads_are_as_declared() {
     assert!(sound.stats.of("writes") > 50 * SEEDS, "writes");
     assert!(sound.stats.of("strong reads") > 50 * SEEDS, "strong reads");
     assert!(sound.stats.of("local reads") > 10 * SEEDS, "local reads");
+    assert!(
+        sound.stats.of("nodes that kept their log") > SEEDS / 2,
+        "kept"
+    );
+    assert!(sound.stats.of("checkpoints") > SEEDS / 2, "checkpoints");
     for what in ["snapshots installed", "nodes that began again"] {
         assert!(sound.stats.of(what) > SEEDS / 20, "{what}");
     }
+    assert!(sound.stats.of("damaged logs") > 0, "damaged logs");
 }
 
 #[test]

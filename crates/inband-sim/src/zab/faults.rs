@@ -26,6 +26,10 @@ listed! {
         NodeRestarted = "node-restarted",
         NodeGone = "node-gone",
         LeaderRestarted = "leader-restarted",
+        /// Of all nodes; with logs in memory, of one.
+        PowerCut = "power-cut",
+        /// A byte of a node's log on disk, or of its table. The node restarts.
+        DiskDamaged = "disk-damaged",
         ClientGone = "client-gone",
         PacketsLost = "packets-lost",
         PacketsRepeated = "packets-repeated",
@@ -56,6 +60,28 @@ impl World<Zab> {
         keep.count() >= self.system.majority() && self.system.node[&node].is_some()
     }
 
+    /// May a node end, with what is on its disk?
+    fn may_end(&self, node: u8) -> bool {
+        match self.system.is_durable {
+            true => self.system.node[&node].is_some(),
+            false => self.may_lose(node),
+        }
+    }
+
+    fn power_cut(&mut self) -> Option<Strike<Zab>> {
+        let up = self.system.up();
+        for node in &up {
+            self.stop_node(*node);
+        }
+        for node in 1..=self.system.nodes {
+            self.cut_power(node);
+        }
+        for node in up {
+            self.start_node(node, Start::Recovering);
+        }
+        Some(Strike::Once)
+    }
+
     fn between(&self, some: &[u8]) -> Vec<(Host, Host)> {
         let others = (1..=self.system.nodes).filter(|node| !some.contains(node));
         others
@@ -77,10 +103,13 @@ impl World<Zab> {
     }
 
     fn restart(&mut self, node: u8) -> Option<Strike<Zab>> {
-        if !self.may_lose(node) {
+        if !self.may_end(node) {
             return None;
         }
         self.stop_node(node);
+        if self.rng.faults.below(2) == 0 {
+            self.cut_power(node);
+        }
         self.start_node(node, Start::Recovering);
         Some(Strike::Once)
     }
@@ -125,10 +154,19 @@ impl World<Zab> {
                 let leader = self.leader()?;
                 self.restart(leader)
             }
-            Fault::NodeGone if !self.may_lose(node) => None,
+            Fault::NodeGone if !self.may_end(node) => None,
             Fault::NodeGone => {
                 self.stop_node(node);
                 Strike::until(move |world| world.start_node(node, Start::Recovering))
+            }
+            Fault::PowerCut if self.system.is_durable => self.power_cut(),
+            Fault::PowerCut => self.restart(node),
+            Fault::DiskDamaged if !self.may_lose(node) => None,
+            Fault::DiskDamaged => {
+                self.stop_node(node);
+                self.damage_disk(node);
+                self.start_node(node, Start::Recovering);
+                Some(Strike::Once)
             }
             Fault::ClientGone => {
                 let client = self.rng.faults.below(CLIENTS.into()) as u8;

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use inband_box::journal::LogOnDisk;
 use inband_box::node::{Config, Doing, Node, Out, Start, To};
-use inband_box::role::{Role, Verdict};
+use inband_box::role::{Record, Role, Verdict};
 use inband_box::snapshot::Snapshot;
 use inband_box::{soft, wire};
 use inband_ground::auth::Gate;
 use inband_ground::soft::Soft;
-use inband_ground::wire::PACKET_LEN_MAX_BYTES;
+use inband_ground::wire::{checksum, PACKET_LEN_MAX_BYTES};
+use inband_storage::{Cut, Journal, SimulatedDisk, Storage};
 
 use super::clients::Keys;
 use super::{Event, Host, Invariant, Mistake, Zab, MS};
@@ -30,7 +32,18 @@ pub(super) struct NodeHost {
     pub ready: Vec<(u64, u64)>,
     pub start: u64,
     advances: u64,
+    log: Option<LogOnDisk>,
 }
+
+/// What survives a node.
+#[derive(Default)]
+pub(super) struct Disks {
+    log: SimulatedDisk,
+    table: SimulatedDisk,
+}
+
+/// The table's file: its zxid, epoch and time, and what is in it.
+const TABLE: &str = "table";
 
 /// What a process does.
 pub(super) enum Process {
@@ -62,18 +75,49 @@ impl World<Zab> {
         };
         let random = self.rng.hosts.next_u64();
         let now = self.local(Host(id));
-        let node = Node::new(config, start, stored, random, now, &role);
+        let (mut start, mut keys, mut applied, mut log) = (start, Keys::default(), 0, None);
+        if self.system.is_durable {
+            let promise = stored.promise;
+            let opened = match stored.has_log {
+                true => self.open_log(id, &role, promise),
+                false => None,
+            };
+            match opened {
+                Some((machine, zxid, on_disk)) => {
+                    (start, keys, applied, log) = (Start::WithLog, machine, zxid, Some(on_disk));
+                }
+                None => {
+                    stored.has_log = false;
+                    self.system.stored.insert(id, stored);
+                    log = Some(self.empty_log(id));
+                }
+            }
+        }
+        let role = match start {
+            Start::WithLog => role,
+            _ => soft::soft(id, self.system.capacity),
+        };
+        role.set_window(self.system.window);
+        let mut node = Node::new(config, start, stored, random, now, &role);
+        if let Some(log) = &log {
+            node.keep_log(log.durable(), &role);
+        }
+        self.stats.count(
+            "nodes that kept their log",
+            u64::from(start == Start::WithLog),
+        );
         self.system.starts += 1;
         let host = NodeHost {
             role,
             node,
-            keys: Keys::default(),
-            applied: 0,
+            keys,
+            applied,
             asked: BTreeMap::new(),
             puts: BTreeMap::new(),
             ready: Vec::new(),
             start: self.system.starts,
             advances: 0,
+            log,
         };
         self.system.node.insert(id, Some(host));
         self.note(&[1, id.into()], || format!("node/{id} starts, {stored:?}"));
@@ -85,6 +129,114 @@ impl World<Zab> {
         self.note(&[3, id.into()], || format!("node/{id} is gone"));
         self.system.node.insert(id, None);
         self.abandon(id);
+    }
+
+    /// What is on a node's disk: its machine, what that has applied, and the log, which the role has then. `None`: none, or it
+    /// is damaged.
+    fn open_log(
+        &mut self,
+        id: u8,
+        role: &Soft<inband_box::Zab>,
+        promise: u64,
+    ) -> Option<(Keys, u64, LogOnDisk)> {
+        let disks = self.system.disk.entry(id).or_default();
+        let (mut keys, mut at) = (Keys::default(), (0, 0, 0));
+        if let Ok(bytes) = disks.table.read(TABLE) {
+            let word = |n: usize| {
+                let bytes = bytes.get(8 * n..8 * n + 8)?.try_into().ok()?;
+                Some(u64::from_be_bytes(bytes))
+            };
+            at = (word(0)?, word(1)?, word(2)?);
+            let (bytes, sum) = bytes.split_last_chunk()?;
+            if u32::from_be_bytes(*sum) != checksum(bytes) {
+                return None;
+            }
+            keys = Keys::decode(bytes.get(24..)?)?;
+        }
+        let log = LogOnDisk::open(Box::new(disks.log.clone()), id, at.0);
+        let (log, replayed) = match log {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.stats.count("damaged logs", 1);
+                self.note(&[7, id.into()], || format!("node/{id}: {error}"));
+                return None;
+            }
+        };
+        let committed = replayed.committed;
+        for record in replayed.records.iter().filter(|r| r.zxid <= committed) {
+            let is_executed = keys.apply(record);
+            at = (record.zxid, record.epoch, record.time_ms);
+            let state = keys.hash;
+            let result = self.system.ledger.apply(id, record, is_executed, state);
+            self.check(result);
+        }
+        assert!(replayed.restore(role, promise, at), "the ring has room");
+        Some((keys, at.0, log))
+    }
+
+    fn empty_log(&mut self, id: u8) -> LogOnDisk {
+        let disks = self.system.disk.entry(id).or_default();
+        Journal::discard(&mut disks.log).expect("the disk works");
+        let _ = disks.table.remove(TABLE);
+        let opened = LogOnDisk::open(Box::new(disks.log.clone()), id, 0);
+        opened.expect("the disk works").0
+    }
+
+    /// The power of a node that does not run.
+    pub(super) fn cut_power(&mut self, id: u8) {
+        let cuts = [Cut::Unsynced, Cut::Torn, Cut::Scattered];
+        let cut = *self.rng.faults.pick(&cuts).expect("some");
+        let disks = self.system.disk.entry(id).or_default();
+        let mut choose = |below: u64| self.rng.faults.below(below);
+        disks.log.power_cut(cut, &mut choose);
+        disks.table.power_cut(cut, &mut choose);
+    }
+
+    /// A byte of what a node that does not run has on disk.
+    pub(super) fn damage_disk(&mut self, id: u8) {
+        let disks = self.system.disk.entry(id).or_default();
+        let disk = match self.rng.faults.below(4) {
+            0 => &disks.table,
+            _ => &disks.log,
+        };
+        let files = disk.list().expect("the disk works");
+        if let Some(file) = self.rng.faults.pick(&files) {
+            let len_bytes = disk.len_bytes(file).expect("it is there");
+            let at = self.rng.faults.below(len_bytes.max(1));
+            disk.corrupt(file, at, 1 << self.rng.faults.below(8));
+        }
+    }
+
+    /// A table is put on disk, and the log from before it is forgotten.
+    pub(super) fn checkpoint(&mut self, id: u8) {
+        let Some(Some(host)) = self.system.node.get_mut(&id) else {
+            return;
+        };
+        let (Some(log), true) = (host.log.as_mut(), host.applied > 0) else {
+            return;
+        };
+        let disks = self.system.disk.entry(id).or_default();
+        let segment = log.begin_checkpoint(host.applied, &host.role);
+        let segment = segment.expect("the disk works");
+        let record = self.system.ledger.entry(host.applied).0;
+        let table = table(record, &host.keys);
+        disks.table.replace(TABLE, &table).expect("the disk works");
+        log.forget(segment).expect("the disk works");
+        self.stats.count("checkpoints", 1);
+    }
+
+    /// What is new in a node's log goes to its disk, and is acknowledged.
+    fn make_durable(&mut self, id: u8) {
+        let Some(Some(host)) = self.system.node.get_mut(&id) else {
+            return;
+        };
+        let Some(log) = host.log.as_mut() else {
+            return;
+        };
+        let durable = log.write(&host.role).expect("the disk works");
+        let mut out = Out::default();
+        host.node.on_durable(durable, &host.role, &mut out);
+        self.perform(id, out);
     }
 
     pub(super) fn at_node(&mut self, id: u8, packet: Vec<u8>) {
@@ -167,6 +319,7 @@ impl World<Zab> {
         let (taken, snapshot, begins_again) =
             (out.takes_snapshot, out.snapshot.take(), out.begins_again);
         self.perform(id, out);
+        self.make_durable(id);
         self.look_at(id);
         self.apply(id);
         if begins_again {
@@ -206,6 +359,7 @@ impl World<Zab> {
         if zxid <= host.applied {
             return;
         }
+        let disks = self.system.disk.entry(id).or_default();
         let Some(keys) = Keys::decode(&snapshot.bytes) else {
             let what = format!("node {id} got a damaged snapshot");
             return self.broken(Invariant::Integrity, what);
@@ -214,6 +368,11 @@ impl World<Zab> {
         (host.keys, host.applied) = (keys, zxid);
         host.role.install(zxid, record.epoch, record.time_ms);
         host.role.set_applied(zxid);
+        if let Some(log) = host.log.as_mut() {
+            let table = table(record, &host.keys);
+            disks.table.replace(TABLE, &table).expect("the disk works");
+            log.installed(zxid, &host.role).expect("the disk works");
+        }
         self.stats.count("snapshots installed", 1);
         self.note(&[6, id.into(), zxid], || {
             format!("node/{id} has the snapshot {zxid}")
@@ -286,10 +445,12 @@ impl World<Zab> {
         let Some(Some(host)) = self.system.node.get_mut(&id) else {
             return;
         };
-        let was_behind = host.applied < host.role.committed();
+        let durable = host.log.as_ref().map_or(u64::MAX, LogOnDisk::durable);
+        let until = host.role.committed().min(durable);
+        let was_behind = host.applied < until;
         let mut answers = Vec::new();
         let mut result = Ok(());
-        while host.applied < host.role.committed() && result.is_ok() {
+        while host.applied < until && result.is_ok() {
             let zxid = host.applied + 1;
             let Some(record) = host.role.read(zxid) else {
                 let what = format!("node {id} has no {zxid}, which is committed");
@@ -329,6 +490,9 @@ impl World<Zab> {
         for (client, token, saw) in answers {
             self.answered(client, token, saw);
         }
+        if was_behind && self.system.is_durable && self.rng.hosts.below(50) == 0 {
+            self.after(MS, Event::Checkpoint(Host(id)));
+        }
         if was_behind {
             // What has become free may let the role or the process go on.
             self.after(1_000, Event::Advanced(Host(id)));
@@ -357,4 +521,12 @@ impl World<Zab> {
 
 fn packet_from(packet: &[u8]) -> u8 {
     wire::parse(packet).map_or(0, |(header, _)| header.node as u8)
+}
+
+fn table(record: &Record, keys: &Keys) -> Vec<u8> {
+    let words = [record.zxid, record.epoch, record.time_ms];
+    let mut bytes = words.map(u64::to_be_bytes).concat();
+    bytes.extend(keys.encode());
+    bytes.extend(checksum(&bytes).to_be_bytes());
+    bytes
 }

@@ -20,7 +20,7 @@ use crate::{linearizable, listed, LinkSettings, Rates, Rng, Streams, Strike, Sys
 
 use clients::Client;
 pub use faults::Fault;
-use hosts::{NodeHost, Process};
+use hosts::{Disks, NodeHost, Process};
 use ledger::Ledger;
 
 const MS: Time = 1_000_000;
@@ -87,6 +87,8 @@ pub enum Event {
     Advanced(Host),
     /// A machine makes a snapshot.
     TakesSnapshot(Host),
+    /// A table is put on disk.
+    Checkpoint(Host),
     /// A client thinks of something.
     Request(u8),
     /// A client has no patience left for this request.
@@ -108,6 +110,9 @@ pub struct Zab {
     stored: BTreeMap<u8, Stored>,
     /// Processes that stand still while their roles go on.
     process_paused_until: BTreeMap<u8, Time>,
+    /// Logs are on disk.
+    is_durable: bool,
+    disk: BTreeMap<u8, Disks>,
     starts: u64,
     /// Who led an epoch, by the number of its start.
     led: BTreeMap<u64, (u8, u64)>,
@@ -160,6 +165,8 @@ impl World<Zab> {
             client: BTreeMap::new(),
             stored: BTreeMap::new(),
             process_paused_until: BTreeMap::new(),
+            is_durable: rng.below(2) == 0,
+            disk: BTreeMap::new(),
             starts: 0,
             led: BTreeMap::new(),
             ledger: Ledger::default(),
@@ -214,8 +221,13 @@ impl System for Zab {
 
     fn describe(&self) -> String {
         format!(
-            "{} nodes, a log of {}, quorum {:?}, suspicion after {} ms, window {}",
+            "{} nodes, {}, a log of {}, quorum {:?}, suspicion after {} ms, window {}",
             self.nodes,
+            if self.is_durable {
+                "on disk"
+            } else {
+                "in memory"
+            },
             self.capacity,
             self.quorum,
             self.suspect_after_ns / MS,
@@ -236,6 +248,7 @@ impl System for Zab {
             Event::Passed(host, packet) => world.process_acts(host.0, Process::Gets(packet)),
             Event::Advanced(host) => world.process_acts(host.0, Process::Ticks),
             Event::TakesSnapshot(host) => world.takes_snapshot(host.0),
+            Event::Checkpoint(host) => world.checkpoint(host.0),
             Event::Request(number) => world.client_thinks(number),
             Event::GiveUp(number, token) => world.client_gives_up(number, token),
         }
@@ -243,9 +256,10 @@ impl System for Zab {
 
     fn host_of(event: &Event) -> Option<Host> {
         match event {
-            Event::Passed(host, ..) | Event::Advanced(host) | Event::TakesSnapshot(host) => {
-                Some(*host)
-            }
+            Event::Passed(host, ..)
+            | Event::Advanced(host)
+            | Event::TakesSnapshot(host)
+            | Event::Checkpoint(host) => Some(*host),
             Event::Request(_) | Event::GiveUp(..) => None,
         }
     }
