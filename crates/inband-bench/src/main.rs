@@ -19,6 +19,7 @@ mod load;
 mod loopback;
 mod memory;
 mod neighbour;
+mod netpaxos;
 mod node;
 mod paper;
 mod plot;
@@ -79,6 +80,8 @@ enum What {
     Memory(memory::MemoryArgs),
     /// Consensus in a box: SETs and GETs beside ZooKeeper, etcd and memcached; elections; a node that catches up.
     Box(box_cluster::BoxArgs),
+    /// NetPaxos: how often order alone decides.
+    Netpaxos(netpaxos::NetPaxosArgs),
     /// The papers' figures, each beside the papers' own numbers.
     Paper(paper::PaperArgs),
     /// A host of `agreement`, in place of the store.
@@ -172,6 +175,7 @@ fn bench(args: Cli) -> Result<()> {
         What::Falcon(args) => return falcon::run(&args, &output_of),
         What::Memory(args) => return memory::run(&args, &output_of),
         What::Box(args) => return box_cluster::run(&args, &output_of),
+        What::Netpaxos(args) => return netpaxos::run(&args, &output_of),
         What::Paper(args) => return paper::run(args, &output_of),
         What::Node(args) => return bench_node(args),
         What::FlairLoad(args) => return flair_load(&args),

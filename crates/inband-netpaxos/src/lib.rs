@@ -10,6 +10,7 @@ inband_ground::bindings!("netpaxos");
 pub mod client;
 pub mod cluster;
 pub mod control;
+pub mod faithful;
 pub mod learner;
 pub mod proposer;
 pub mod quorum;

@@ -1,0 +1,144 @@
+//! The chapter's learner, by order and equality alone: what would become of requests if nothing were numbered. For measuring
+//! its two assumptions (`inband bench netpaxos ordering`); no log is built on it.
+
+use std::collections::{HashSet, VecDeque};
+
+use crate::quorum::Sizes;
+
+/// How far behind the head of a queue a decided message is looked for.
+const BEHIND_MAX: usize = 256;
+
+/// What two learners made of the same messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Iterations: messages that at least one learner has at the head of a queue.
+    pub iterations: u64,
+    /// Iterations in which both learners decided different messages.
+    pub disagreements: u64,
+    /// Iterations in which at least one learner had no quorum of equal heads.
+    pub indecisions: u64,
+}
+
+/// The queues of a learner, one a minion, in the order of arrival.
+#[derive(Debug, Clone)]
+struct Queues {
+    queues: Vec<VecDeque<u32>>,
+    /// By queue: messages that are decided and have not come to its head yet.
+    over: Vec<HashSet<u32>>,
+}
+
+impl Queues {
+    fn of(arrived: &[Vec<u32>]) -> Queues {
+        Queues {
+            queues: arrived
+                .iter()
+                .map(|of| of.iter().copied().collect())
+                .collect(),
+            over: vec![HashSet::new(); arrived.len()],
+        }
+    }
+
+    /// The message that most heads are, and how many; the lowest of several.
+    fn most(&self) -> Option<(u32, usize)> {
+        let heads: Vec<u32> = self
+            .queues
+            .iter()
+            .filter_map(|q| q.front().copied())
+            .collect();
+        let count = |of: &u32| heads.iter().filter(|head| *head == of).count();
+        let most = heads
+            .iter()
+            .max_by_key(|head| (count(head), u32::MAX - **head))?;
+        Some((*most, count(most)))
+    }
+
+    /// The message is decided: in no queue is it looked at again.
+    fn remove(&mut self, message: u32) {
+        for (queue, over) in self.queues.iter_mut().zip(&mut self.over) {
+            match queue.iter().take(BEHIND_MAX).position(|m| *m == message) {
+                Some(at) => {
+                    queue.remove(at);
+                }
+                None => {
+                    over.insert(message);
+                }
+            }
+            while queue.front().is_some_and(|head| over.remove(head)) {
+                queue.pop_front();
+            }
+        }
+    }
+}
+
+/// Compare what arrived at two learners, by minion. What one decides in an iteration, or else what most heads are, is what
+/// recovery would have decided, and leaves all queues. So a message that is lost on the way does not shift a queue for good.
+pub fn compare(sizes: Sizes, learners: [&[Vec<u32>]; 2]) -> Outcome {
+    let mut queues = learners.map(Queues::of);
+    let mut outcome = Outcome::default();
+    loop {
+        let most = [queues[0].most(), queues[1].most()];
+        let decided = most.map(|most| most.filter(|(_, count)| *count >= sizes.quorum()));
+        let Some((next, _)) = decided[0].or(decided[1]).or(most[0]).or(most[1]) else {
+            return outcome;
+        };
+        outcome.iterations += 1;
+        match decided {
+            [Some((one, _)), Some((other, _))] => {
+                outcome.disagreements += u64::from(one != other);
+            }
+            _ => outcome.indecisions += 1,
+        }
+        queues.iter_mut().for_each(|of| of.remove(next));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(one: [&[u32]; 4], other: [&[u32]; 4]) -> (u64, u64, u64) {
+        let [one, other] = [one, other].map(|of| of.map(<[u32]>::to_vec));
+        let outcome = compare(Sizes { failures: 1 }, [&one, &other]);
+        (
+            outcome.iterations,
+            outcome.disagreements,
+            outcome.indecisions,
+        )
+    }
+
+    #[test]
+    fn three_of_four_equal_heads_decide() {
+        let same: &[u32] = &[1, 2, 3];
+        assert_eq!(outcome([same; 4], [same; 4]), (3, 0, 0));
+        // One minion in another order is outvoted.
+        assert_eq!(
+            outcome([same, same, same, &[2, 1, 3]], [same; 4]),
+            (3, 0, 0)
+        );
+        // Two are not.
+        let swapped: &[u32] = &[2, 1, 3];
+        assert_eq!(
+            outcome([same, same, swapped, swapped], [same; 4]),
+            (3, 0, 1)
+        );
+    }
+
+    #[test]
+    fn a_lost_message_shifts_no_queue() {
+        let all: &[u32] = &[1, 2, 3, 4];
+        let lost: &[u32] = &[1, 3, 4];
+        assert_eq!(outcome([all, all, all, lost], [all; 4]), (4, 0, 0));
+        assert_eq!(outcome([all, all, lost, lost], [all; 4]), (4, 0, 1));
+        // A message that comes long after it was decided is no message again.
+        let late: &[u32] = &[1, 3, 4, 2];
+        assert_eq!(outcome([all, all, late, late], [all; 4]), (4, 0, 1));
+    }
+
+    #[test]
+    fn learners_that_see_different_orders_disagree() {
+        let one: &[u32] = &[1, 2];
+        let other: &[u32] = &[2, 1];
+        let (iterations, disagreements, indecisions) = outcome([one; 4], [other; 4]);
+        assert_eq!((iterations, disagreements, indecisions), (2, 1, 0));
+    }
+}
