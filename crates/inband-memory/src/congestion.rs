@@ -9,6 +9,8 @@ pub const WINDOW_FIRST: u32 = 64;
 pub const WINDOW_MIN: u32 = 16;
 /// Longer round trips leave at least this: where processes wait for a CPU, a smaller window does not make them shorter.
 const WINDOW_MIN_OF_DELAY: f64 = 64.0;
+/// The shortest round trip of the last one to two of these counts: the way may have become longer.
+const RTT_MIN_COUNTS_NS: Nanos = 10_000 * MS;
 /// A round trip longer than the shortest one by this has waited in a queue.
 pub const DELAY_MAX_NS: Nanos = 10 * MS;
 
@@ -19,7 +21,9 @@ pub struct Window {
     /// Below this it grows by one with each answer, from there on with each window.
     threshold: f64,
     max: f64,
-    rtt_min_ns: Nanos,
+    /// The shortest round trip of this interval, and of the one before.
+    rtt_min_ns: [Nanos; 2],
+    interval_ends: Nanos,
     /// It shrinks once a round trip.
     shrinks_at: Nanos,
 }
@@ -32,7 +36,8 @@ impl Window {
             size: f64::from(WINDOW_FIRST).min(max),
             threshold: f64::INFINITY,
             max,
-            rtt_min_ns: Nanos::MAX,
+            rtt_min_ns: [Nanos::MAX; 2],
+            interval_ends: 0,
             shrinks_at: 0,
         }
     }
@@ -56,8 +61,13 @@ impl Window {
 
     /// A request that was sent once took so long; `srtt_ns`: as all do lately.
     pub fn measured(&mut self, now: Nanos, rtt_ns: Nanos, srtt_ns: Nanos) {
-        self.rtt_min_ns = self.rtt_min_ns.min(rtt_ns);
-        let is_queue = srtt_ns > self.rtt_min_ns + DELAY_MAX_NS;
+        if now >= self.interval_ends {
+            self.rtt_min_ns = [Nanos::MAX, self.rtt_min_ns[0]];
+            self.interval_ends = now + RTT_MIN_COUNTS_NS;
+        }
+        self.rtt_min_ns[0] = self.rtt_min_ns[0].min(rtt_ns);
+        let shortest_ns = self.rtt_min_ns[0].min(self.rtt_min_ns[1]);
+        let is_queue = srtt_ns > shortest_ns + DELAY_MAX_NS;
         if is_queue && self.size > WINDOW_MIN_OF_DELAY {
             self.shrink(now, srtt_ns, self.size * 7.0 / 8.0, WINDOW_MIN_OF_DELAY);
         }
@@ -100,6 +110,23 @@ mod tests {
         (2..20).for_each(|ms| window.lost(ms * MS, MS));
         assert_eq!(window.size(), WINDOW_MIN as usize);
         assert_eq!(Window::new(4).size(), 4);
+    }
+
+    #[test]
+    fn a_way_that_has_become_longer_is_no_queue_for_long() {
+        let mut window = Window::new(1_000);
+        window.measured(MS, MS, MS);
+        let long = 2 * DELAY_MAX_NS;
+        let grow = |window: &mut Window, from_ms: u64, to_ms: u64| {
+            for at_ms in (from_ms..to_ms).step_by(20) {
+                (0..64).for_each(|_| window.answered(1_000));
+                window.measured(at_ms * MS, long, long);
+            }
+        };
+        grow(&mut window, 20, 9_000);
+        assert!(window.size() < 200, "a queue: {window:?}");
+        grow(&mut window, 9_000, 60_000);
+        assert!(window.size() > 300, "{window:?}");
     }
 
     #[test]

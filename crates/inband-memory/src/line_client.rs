@@ -5,7 +5,8 @@
 //! Nothing is cached.
 //!
 //! **Errors.** A request that fails with [`LineError::OutcomeUnknown`] may have written the lines that the error names, or may
-//! still write them, at most once; lines that it does not name are written. Every other error says that nothing was written.
+//! still write them, at most once; lines that it does not name are written. With [`LineError::OutOfRange`] lines that exist may have
+//! been written, if the memory became known to be smaller after the call. Every other error says that nothing was written.
 //! Each request ends by [`MemoryConfig::deadline`].
 //!
 //! **Threads.** A client belongs to one thread at a time. For several threads connect several clients.
@@ -47,7 +48,7 @@ pub const LINES_UNDER_WAY_MAX: usize = 65_536;
 /// Why a request failed.
 #[derive(Debug)]
 pub enum LineError {
-    /// The memory has no such line. Nothing was sent.
+    /// The memory has no such line. Nothing of this line was sent; of a request of several, the lines that exist were done.
     OutOfRange {
         /// The line.
         line: u64,
@@ -124,6 +125,26 @@ struct Request {
     read: Option<BTreeMap<u64, Line>>,
     chunks_left: usize,
     failed: Vec<u64>,
+    /// The first line that does not exist, and how many do.
+    out_of_range: Option<(u64, u64)>,
+}
+
+impl Request {
+    fn result(mut self) -> Result<Vec<Line>, LineError> {
+        self.failed.sort_unstable();
+        match (self.out_of_range, self.read) {
+            // What is not known of other lines matters more.
+            (Some((line, lines)), _) if self.failed.is_empty() => {
+                Err(LineError::OutOfRange { line, lines })
+            }
+            (_, None) if self.failed.is_empty() => Ok(Vec::new()),
+            (_, None) => Err(LineError::OutcomeUnknown(self.failed)),
+            (_, Some(read)) if self.failed.is_empty() => {
+                Ok(self.lines.iter().map(|line| read[line]).collect())
+            }
+            (_, Some(_)) => Err(LineError::TimedOut(self.failed)),
+        }
+    }
 }
 
 /// See the module.
@@ -270,6 +291,7 @@ impl LineClient {
             read,
             chunks_left: ops.len(),
             failed: Vec::new(),
+            out_of_range: None,
         };
         if ops.is_empty() {
             self.end(number, request);
@@ -303,6 +325,11 @@ impl LineClient {
                 read.extend(lines_of(lines).map(|at| (line_at(at), values[at])));
             }
             (Outcome::Written, _) => {}
+            (Outcome::OutOfRange(chunks), _) => {
+                let first = lines_of(lines).map(line_at).next().unwrap_or_default();
+                let range = (first, chunks * CHUNK_LINES as u64);
+                request.out_of_range = request.out_of_range.or(Some(range));
+            }
             _ => request.failed.extend(lines_of(lines).map(line_at)),
         }
         request.chunks_left -= 1;
@@ -313,20 +340,11 @@ impl LineClient {
         Ok(true)
     }
 
-    fn end(&mut self, number: u64, mut request: Request) {
+    fn end(&mut self, number: u64, request: Request) {
         self.lines_under_way -= request.lines.len();
-        request.failed.sort_unstable();
-        let result = match request.read {
-            None if request.failed.is_empty() => Ok(Vec::new()),
-            None => Err(LineError::OutcomeUnknown(request.failed)),
-            Some(read) if request.failed.is_empty() => {
-                Ok(request.lines.iter().map(|line| read[line]).collect())
-            }
-            Some(_) => Err(LineError::TimedOut(request.failed)),
-        };
         self.done.push_back(Done {
             request: number,
-            result,
+            result: request.result(),
         });
     }
 
@@ -339,5 +357,39 @@ impl LineClient {
             }
             self.turn(None)?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(failed: &[u64], read: bool) -> Request {
+        Request {
+            lines: vec![3, 999],
+            read: read.then(BTreeMap::new),
+            chunks_left: 0,
+            failed: failed.to_vec(),
+            out_of_range: Some((992, 128)),
+        }
+    }
+
+    #[test]
+    fn lines_that_do_not_exist_are_reported_as_such_unless_others_are_in_doubt() {
+        let is_range = |result| {
+            matches!(
+                result,
+                Err(LineError::OutOfRange {
+                    line: 992,
+                    lines: 128
+                })
+            )
+        };
+        assert!(is_range(request(&[], false).result()));
+        assert!(is_range(request(&[], true).result()));
+        let unknown = request(&[3], false).result();
+        assert!(matches!(unknown, Err(LineError::OutcomeUnknown(lines)) if lines == [3]));
+        let timed_out = request(&[3], true).result();
+        assert!(matches!(timed_out, Err(LineError::TimedOut(lines)) if lines == [3]));
     }
 }

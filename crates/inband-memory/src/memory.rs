@@ -118,6 +118,8 @@ pub struct Memory {
     out: Out,
     config: MemoryConfig,
     started: Instant,
+    /// Until then it has taken the packets that arrived, or waited for them.
+    listened: Nanos,
     /// Outcomes of [`Memory::submit`] that came during a transfer.
     aside: VecDeque<(u64, Outcome)>,
     /// Tickets of transfers that failed, which nobody waits for.
@@ -151,6 +153,7 @@ impl Memory {
             out,
             config,
             started,
+            listened: 1,
             aside: VecDeque::new(),
             forgotten: Vec::new(),
             is_abandoned: false,
@@ -283,6 +286,7 @@ impl Memory {
     /// Handle the packets that are there. True: there were some.
     fn receive(&mut self) -> io::Result<bool> {
         let mut any = false;
+        self.client.was_away(self.listened..self.now());
         while let Some((len_bytes, from)) = self.socket.receive(&mut self.buffer)? {
             any = true;
             let Some(packet) = self.buffer.get(..len_bytes) else {
@@ -300,6 +304,7 @@ impl Memory {
                 self.client.on_packet(now, switch, &header, value, out);
             }
         }
+        self.listened = self.now();
         if any {
             self.send();
         }
@@ -337,7 +342,10 @@ impl Memory {
             std::hint::spin_loop();
         }
         let left_ns = self.client.due().saturating_sub(self.now());
-        wait_readable([self.socket.fd()], Duration::from_nanos(left_ns).min(limit));
+        let wait = Duration::from_nanos(left_ns).min(limit);
+        let until = self.now() + wait.as_nanos() as Nanos;
+        wait_readable([self.socket.fd()], wait);
+        self.listened = self.now().min(until);
         self.receive()?;
         self.tick();
         Ok(())

@@ -8,6 +8,7 @@ mod tests;
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::congestion::Window;
 use crate::epoch::{Nanos, Outbox, MS};
@@ -24,6 +25,8 @@ use session::{Joined, Pending};
 const OVERTAKEN: u32 = 3;
 /// Silence of a switch that has never answered is borne for longer each time, up to this.
 const SUSPECT_MAX_NS: Nanos = 1_000 * MS;
+/// The caller takes packets late by this without a consequence.
+const AWAY_MIN_NS: Nanos = MS;
 /// A session that was not used for so long is not used again: the switch may have closed it.
 const SESSION_STALE_NS: Nanos = 20_000 * MS;
 
@@ -138,6 +141,8 @@ pub struct Client {
     chunks: Option<u64>,
     round_trip: RoundTrip,
     congestion: Window,
+    /// When the caller took no packets the last time.
+    away: Range<Nanos>,
     /// The switch that another was made active for.
     left: Option<Left>,
     useless_after_ns: Nanos,
@@ -166,6 +171,7 @@ impl Client {
             chunks: None,
             round_trip: RoundTrip::default(),
             congestion: Window::new(config.window),
+            away: 0..0,
             left: None,
             useless_after_ns: USELESS_MIN_NS,
             suspect_after_ns: config.suspect_after_ns,
@@ -321,6 +327,24 @@ impl Client {
         }
     }
 
+    /// The caller has taken no packets for so long, though some may have arrived: it did something else, or was stopped. Answers
+    /// that waited for it say nothing about the switch. To be called before those packets are handed over.
+    pub fn was_away(&mut self, away: Range<Nanos>) {
+        if away.end.saturating_sub(away.start) < AWAY_MIN_NS {
+            return;
+        }
+        if let Some(joined) = &mut self.joined {
+            let heard_until = away.start.max(joined.answered_at);
+            joined.answered_at += away.end.saturating_sub(heard_until);
+        }
+        self.away = away;
+    }
+
+    /// Has the answer of a request that was sent then waited for the caller?
+    fn has_waited_here(&self, sent: Nanos) -> bool {
+        self.away.end.saturating_sub(self.away.start.max(sent)) >= AWAY_MIN_NS
+    }
+
     /// A packet of a switch that is whole, and whose tag is right.
     pub fn on_packet(
         &mut self,
@@ -345,10 +369,12 @@ impl Client {
         self.abandon();
         self.last_session[switch] = header.session;
         self.unanswered[switch] = None;
-        self.chunks = Some(header.chunk);
+        // A switch that has not heard that the memory has grown says less.
+        self.chunks = self.chunks.max(Some(header.chunk));
         (self.looking, self.joining) = (None, None);
         (self.looks_since, self.gave_no_session) = (None, None);
         self.round_trip.other_way();
+        self.congestion = Window::new(self.config.window);
         self.counts.sessions += 1;
         let window = u64::from(header.slot);
         self.joined = Some(Joined {
@@ -424,7 +450,7 @@ impl Client {
         self.suspect_after_ns = self.config.suspect_after_ns;
         self.hear(header.epoch);
         self.congestion.answered(under_way);
-        if pending.sends == 1 {
+        if pending.sends == 1 && !self.has_waited_here(pending.first_sent) {
             let rtt_ns = now - pending.first_sent;
             self.round_trip.measured(rtt_ns);
             self.congestion

@@ -495,3 +495,43 @@ fn as_much_is_under_way_as_the_network_takes() {
     desk.client.abandon();
     assert_eq!(desk.client.outstanding(), 999 - 65);
 }
+
+#[test]
+fn a_pause_of_the_caller_is_neither_a_round_trip_nor_silence() {
+    let mut desk = desk(2);
+    desk.join(MS, 0, 48, 100);
+    desk.write(MS, true);
+    let request = desk.sent()[0].1;
+    desk.gets(2 * MS, 0, written(&request), &[]);
+    assert_eq!(desk.client.srtt_ns(), MS);
+    let bears = desk.client.bears(2 * MS);
+    // Something is under way, and the caller does not take the answer for a long time.
+    desk.write(2 * MS, true);
+    let request = desk.sent()[0].1;
+    desk.client.was_away(2 * MS..900 * MS);
+    desk.client.tick(900 * MS, &mut desk.out);
+    assert!(desk.client.looking.is_none(), "the switch was not silent");
+    desk.gets(900 * MS, 0, written(&request), &[]);
+    assert_eq!(desk.client.srtt_ns(), MS);
+    assert_eq!(desk.client.bears(900 * MS), bears);
+    // What is sent later is measured again, and a switch that is silent then is left.
+    desk.write(900 * MS, true);
+    let request = desk.sent()[0].1;
+    desk.gets(909 * MS, 0, written(&request), &[]);
+    assert_eq!(desk.client.srtt_ns(), 2 * MS);
+    desk.write(910 * MS, true);
+    desk.tick(980 * MS);
+    assert!(desk.client.looking.is_some());
+}
+
+#[test]
+fn a_switch_that_has_not_heard_that_the_memory_has_grown_does_not_shrink_it() {
+    let mut desk = desk(2);
+    desk.join(MS, 0, 48, 100);
+    assert_eq!(desk.client.chunks(), Some(8));
+    desk.client.chunks = Some(20);
+    desk.client.abandon();
+    desk.tick(2 * MS);
+    desk.join(3 * MS, 1, 49, 200);
+    assert_eq!(desk.client.chunks(), Some(20));
+}

@@ -100,14 +100,13 @@ impl ServerArgs {
             "--new: {} has a promise, so there was a memory; a server that starts again recovers without --new; if all servers have lost theirs, say --accept-loss to begin with zeros",
             common.data.display()
         );
-        if replace {
-            promised += REPLACE_SKIPS;
-        }
         common.keep_space()?;
-        state_dir::write_number(&common.data, PROMISED, promised)?;
-        if replaces.exists() {
-            std::fs::remove_file(&replaces)?;
+        if replace {
+            // It stays until the server serves: one that ends before has to skip what it hears of again.
+            state_dir::write_number(&common.data, REPLACES, 1)?;
+            promised = promised.max(REPLACE_SKIPS);
         }
+        state_dir::write_number(&common.data, PROMISED, promised)?;
         let socket = common.bind()?;
         let attach = |mode, address, interface: &str| {
             let spec = Spec {
@@ -207,6 +206,9 @@ impl ServerArgs {
             copied.store(host.copied().unwrap_or(u64::MAX), Ordering::Relaxed);
             if !was_serving && registers.serving() {
                 was_serving = true;
+                if replace {
+                    std::fs::remove_file(&replaces)?;
+                }
                 println!(
                     "serving: it has its memory again after {:.1} s",
                     began.elapsed().as_secs_f64()
