@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
+use inband_box::durable::Durability as BoxDurability;
 use inband_box::limits::NODE_COUNTS;
 use inband_cluster::paxos::{AcceptorChoice, ClusterSpec};
 use inband_flair::config::Balance;
@@ -230,13 +231,18 @@ impl ChaosArgs {
         }
         if let Err(error) = inband_lab::preflight::check_lab() {
             leave_out(&FaultKind::is_of_links, &format!("{error}"));
-        } else if system == System::Memory && self.dataplane == Dataplane::Udp {
+        } else if [System::Memory, System::Box].contains(&system)
+            && self.dataplane == Dataplane::Udp
+        {
             leave_out(
                 &FaultKind::is_of_links,
                 "with --dataplane udp it is on loopback",
             );
-        } else if system == System::Box {
-            leave_out(&FaultKind::is_of_links, "its nodes are on loopback");
+        } else if system == System::Box && self.durability == Durability::Sync {
+            leave_out(
+                &FaultKind::is_of_links,
+                "with --durability sync its nodes are on loopback",
+            );
         }
         Ok(kinds)
     }
@@ -302,8 +308,11 @@ impl ChaosArgs {
             memcached: loopback(first),
             memcached_local: Some(loopback(first + u16::from(nodes))),
             memory: box_cluster::TABLE_BYTES,
-            // Its faults are of processes alone.
-            dataplane: Dataplane::Udp,
+            dataplane: self.dataplane,
+            durability: match self.durability {
+                Durability::Memory => BoxDurability::Memory,
+                Durability::Sync => BoxDurability::Sync,
+            },
             log_records: box_cluster::LOG_RECORDS,
             ..BoxOptions::default()
         };

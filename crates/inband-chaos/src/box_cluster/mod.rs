@@ -59,9 +59,11 @@ impl Cluster {
         let nodes = Supervisor::<BoxCluster>::start(spec)?;
         println!("{}", BoxCluster::notice(&nodes.status()));
         let describe = format!(
-            "consensus in a box: {} nodes, quorum {}, {LOG_RECORDS} records of the log, tables of {TABLE_BYTES} bytes",
+            "consensus in a box: {} nodes, quorum {}, {LOG_RECORDS} records of the log, tables of {TABLE_BYTES} bytes, durability {}, dataplane {}",
             options.nodes,
-            options.quorum.name()
+            options.quorum.name(),
+            options.durability.name(),
+            options.dataplane
         );
         Ok(Cluster {
             nodes,
