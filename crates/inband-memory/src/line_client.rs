@@ -125,25 +125,31 @@ struct Request {
     read: Option<BTreeMap<u64, Line>>,
     chunks_left: usize,
     failed: Vec<u64>,
-    /// The first line that does not exist, and how many do.
-    out_of_range: Option<(u64, u64)>,
+    /// Lines that do not exist.
+    out_of_range: Vec<u64>,
+    /// How many do, where that is not all that were asked for.
+    exist: u64,
 }
 
 impl Request {
     fn result(mut self) -> Result<Vec<Line>, LineError> {
-        self.failed.sort_unstable();
-        match (self.out_of_range, self.read) {
-            // What is not known of other lines matters more.
-            (Some((line, lines)), _) if self.failed.is_empty() => {
-                Err(LineError::OutOfRange { line, lines })
-            }
-            (_, None) if self.failed.is_empty() => Ok(Vec::new()),
-            (_, None) => Err(LineError::OutcomeUnknown(self.failed)),
-            (_, Some(read)) if self.failed.is_empty() => {
-                Ok(self.lines.iter().map(|line| read[line]).collect())
-            }
-            (_, Some(_)) => Err(LineError::TimedOut(self.failed)),
+        // That a line may still be written matters more. Lines that an error of unknown outcome does not name are written.
+        if let (Some(line), true) = (self.out_of_range.iter().min(), self.failed.is_empty()) {
+            let (line, lines) = (*line, self.exist);
+            return Err(LineError::OutOfRange { line, lines });
         }
+        if self.failed.is_empty() {
+            let read = self.read.as_ref();
+            return Ok(read.map_or_else(Vec::new, |read| {
+                self.lines.iter().map(|line| read[line]).collect()
+            }));
+        }
+        self.failed.append(&mut self.out_of_range);
+        self.failed.sort_unstable();
+        Err(match self.read {
+            None => LineError::OutcomeUnknown(self.failed),
+            Some(_) => LineError::TimedOut(self.failed),
+        })
     }
 }
 
@@ -291,7 +297,8 @@ impl LineClient {
             read,
             chunks_left: ops.len(),
             failed: Vec::new(),
-            out_of_range: None,
+            out_of_range: Vec::new(),
+            exist: 0,
         };
         if ops.is_empty() {
             self.end(number, request);
@@ -326,9 +333,8 @@ impl LineClient {
             }
             (Outcome::Written, _) => {}
             (Outcome::OutOfRange(chunks), _) => {
-                let first = lines_of(lines).map(line_at).next().unwrap_or_default();
-                let range = (first, chunks * CHUNK_LINES as u64);
-                request.out_of_range = request.out_of_range.or(Some(range));
+                request.out_of_range.extend(lines_of(lines).map(line_at));
+                request.exist = chunks * CHUNK_LINES as u64;
             }
             _ => request.failed.extend(lines_of(lines).map(line_at)),
         }
@@ -370,7 +376,8 @@ mod tests {
             read: read.then(BTreeMap::new),
             chunks_left: 0,
             failed: failed.to_vec(),
-            out_of_range: Some((992, 128)),
+            out_of_range: vec![999, 992],
+            exist: 128,
         }
     }
 
@@ -388,8 +395,8 @@ mod tests {
         assert!(is_range(request(&[], false).result()));
         assert!(is_range(request(&[], true).result()));
         let unknown = request(&[3], false).result();
-        assert!(matches!(unknown, Err(LineError::OutcomeUnknown(lines)) if lines == [3]));
+        assert!(matches!(unknown, Err(LineError::OutcomeUnknown(lines)) if lines == [3, 992, 999]));
         let timed_out = request(&[3], true).result();
-        assert!(matches!(timed_out, Err(LineError::TimedOut(lines)) if lines == [3]));
+        assert!(matches!(timed_out, Err(LineError::TimedOut(lines)) if lines == [3, 992, 999]));
     }
 }

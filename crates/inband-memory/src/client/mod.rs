@@ -333,7 +333,8 @@ impl Client {
         if away.end.saturating_sub(away.start) < AWAY_MIN_NS {
             return;
         }
-        if let Some(joined) = &mut self.joined {
+        // A session that is idle becomes stale while the caller is away.
+        if let Some(joined) = self.joined.as_mut().filter(|joined| !joined.is_idle()) {
             let heard_until = away.start.max(joined.answered_at);
             joined.answered_at += away.end.saturating_sub(heard_until);
         }

@@ -535,3 +535,16 @@ fn a_switch_that_has_not_heard_that_the_memory_has_grown_does_not_shrink_it() {
     desk.join(3 * MS, 1, 49, 200);
     assert_eq!(desk.client.chunks(), Some(20));
 }
+
+#[test]
+fn an_idle_session_becomes_stale_although_the_caller_looks_in_now_and_then() {
+    let mut desk = desk(1);
+    desk.join(MS, 0, 48, 100);
+    let polls = (0..3).map(|n| n * SESSION_STALE_NS / 2);
+    for from in polls {
+        desk.client.was_away(from + MS..from + SESSION_STALE_NS / 2);
+    }
+    desk.write(2 * SESSION_STALE_NS, false);
+    let kinds: Vec<u16> = desk.sent().iter().map(|(_, h)| h.kind.into()).collect();
+    assert_eq!(kinds, [u16::from(HELLO)], "another session first");
+}
