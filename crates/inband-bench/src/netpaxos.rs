@@ -39,7 +39,7 @@ const PAPER_HIGH: u32 = 65_328;
 const PLACE: &str = "dissertation, 4.2, Figure 4.2a";
 /// Messages before those that count, until they arrive everywhere.
 const READY_LIMIT: Duration = Duration::from_secs(30);
-/// Nothing has come for so long: nothing more will.
+/// After so much silence, every packet in flight has arrived or is lost.
 const QUIET: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(20);
 

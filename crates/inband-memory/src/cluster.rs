@@ -14,7 +14,7 @@ use crate::memory::{Memory, MemoryConfig};
 
 /// The file in the directory of `inband up memory`.
 pub const FILE: &str = "cluster.json";
-/// The directory of `inband up memory`, if it is told no other.
+/// The default directory of `inband up memory`.
 pub const DATA: &str = ".inband-memory";
 
 /// The file in a node's directory with what the node has promised.

@@ -9,7 +9,7 @@ pub const WINDOW_FIRST: u32 = 64;
 pub const WINDOW_MIN: u32 = 16;
 /// Longer round trips leave at least this: where processes wait for a CPU, a smaller window does not make them shorter.
 const WINDOW_MIN_OF_DELAY: f64 = 64.0;
-/// The shortest round trip of the last one to two of these counts: the way may have become longer.
+/// The shortest round trip is that of the last one to two of these intervals, since the path may become longer.
 const RTT_MIN_COUNTS_NS: Nanos = 10_000 * MS;
 /// A round trip longer than the shortest one by this has waited in a queue.
 pub const DELAY_MAX_NS: Nanos = 10 * MS;

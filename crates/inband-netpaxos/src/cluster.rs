@@ -16,7 +16,7 @@ use crate::{c, NetPaxos, LOGS};
 
 /// The file in the directory of `inband up netpaxos`.
 pub const FILE: &str = "cluster.json";
-/// The directory of `inband up netpaxos`, if it is told no other.
+/// The default directory of `inband up netpaxos`.
 pub const DATA: &str = ".inband-netpaxos";
 
 /// How many learners there may be.

@@ -25,7 +25,7 @@ use session::{Joined, Pending};
 const OVERTAKEN: u32 = 3;
 /// Silence of a switch that has never answered is borne for longer each time, up to this.
 const SUSPECT_MAX_NS: Nanos = 1_000 * MS;
-/// The caller takes packets late by this without a consequence.
+/// Shorter absences of the caller are ignored.
 const AWAY_MIN_NS: Nanos = MS;
 /// A session that was not used for so long is not used again: the switch may have closed it.
 const SESSION_STALE_NS: Nanos = 20_000 * MS;
@@ -141,7 +141,7 @@ pub struct Client {
     chunks: Option<u64>,
     round_trip: RoundTrip,
     congestion: Window,
-    /// When the caller took no packets the last time.
+    /// The last interval in which the caller took no packets.
     away: Range<Nanos>,
     /// The switch that another was made active for.
     left: Option<Left>,

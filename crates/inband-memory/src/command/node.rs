@@ -184,7 +184,7 @@ impl Port {
 
 /// What a node's loop is to do.
 pub enum Turn<'a> {
-    /// Its time has come.
+    /// The next deadline has passed.
     Tick,
     /// A packet of so many bytes has arrived.
     Packet(&'a mut [u8; PACKET_LEN_MAX_BYTES], usize, SocketAddrV4),

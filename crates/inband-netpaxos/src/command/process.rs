@@ -58,7 +58,7 @@ pub struct Process {
 
 /// What a process's loop is to do.
 pub enum Turn<'a> {
-    /// Its time has come, or packets have arrived and were handled.
+    /// The next deadline has passed, or packets have arrived and were handled.
     Tick,
     /// A packet of so many bytes has arrived.
     Packet(&'a mut [u8; PACKET_LEN_MAX_BYTES], usize),
