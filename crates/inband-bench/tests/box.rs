@@ -1,7 +1,8 @@
 //! `inband bench box`, each figure in its shortest form.
 #![allow(missing_docs)]
 
-use std::process::Command;
+mod common;
+
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
@@ -9,25 +10,9 @@ use serde_json::Value;
 /// One cluster at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Run it, and read what it wrote.
 fn bench(figure: &str, more: &[&str]) -> Value {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let dir = tempfile::tempdir().expect("a directory");
-    inband_testing::build("inband-box");
-    let output = Command::new(env!("CARGO_BIN_EXE_inband-bench"))
-        .args(["box", figure, "--quick", "--out"])
-        .arg(dir.path())
-        .args(more)
-        .output()
-        .expect("the program runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let read = |extension: &str| {
-        let path = dir.path().join(format!("box-{figure}.{extension}"));
-        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-    };
-    assert!(read("svg").contains("</svg>"));
-    serde_json::from_str(&read("json")).expect("it is JSON")
+    common::bench("box", "inband-box", figure, more)
 }
 
 /// The only value of a metric and variant.

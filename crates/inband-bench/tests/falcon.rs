@@ -1,27 +1,11 @@
 //! `inband bench falcon`, each figure in its shortest form.
 
-use std::process::Command;
+mod common;
 
 use serde_json::Value;
 
-/// Run it, and read what it wrote.
 fn bench(figure: &str, more: &[&str]) -> Value {
-    let dir = tempfile::tempdir().expect("a directory");
-    inband_testing::build("inband");
-    let output = Command::new(env!("CARGO_BIN_EXE_inband-bench"))
-        .args(["falcon", figure, "--quick", "--out"])
-        .arg(dir.path())
-        .args(more)
-        .output()
-        .expect("the program runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let read = |extension: &str| {
-        let path = dir.path().join(format!("falcon-{figure}.{extension}"));
-        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-    };
-    assert!(read("svg").contains("</svg>"));
-    serde_json::from_str(&read("json")).expect("it is JSON")
+    common::bench("falcon", "inband", figure, more)
 }
 
 /// The values of a metric whose variant has this in it.

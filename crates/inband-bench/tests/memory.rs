@@ -1,7 +1,9 @@
 //! `inband bench memory`, each figure in its shortest form.
 
+mod common;
+
+use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::process::Command;
 
 use serde_json::Value;
 
@@ -11,26 +13,11 @@ fn library() -> PathBuf {
     test.with_file_name("libinband_memory_heap.so")
 }
 
-/// Run it, and read what it wrote.
 fn bench(figure: &str, more: &[&str]) -> Value {
-    let dir = tempfile::tempdir().expect("a directory");
-    inband_testing::build("inband-memory");
-    let output = Command::new(env!("CARGO_BIN_EXE_inband-bench"))
-        .args(["memory", figure, "--quick", "--library"])
-        .arg(library())
-        .arg("--out")
-        .arg(dir.path())
-        .args(more)
-        .output()
-        .expect("the program runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let read = |extension: &str| {
-        let path = dir.path().join(format!("memory-{figure}.{extension}"));
-        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-    };
-    assert!(read("svg").contains("</svg>"));
-    serde_json::from_str(&read("json")).expect("it is JSON")
+    let library = library();
+    let mut options = vec![OsStr::new("--library"), library.as_os_str()];
+    options.extend(more.iter().map(OsStr::new));
+    common::bench("memory", "inband-memory", figure, &options)
 }
 
 /// The only value of a metric and variant.
