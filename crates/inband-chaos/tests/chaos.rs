@@ -135,22 +135,9 @@ fn a_box_under_a_mixture_of_faults_is_linearizable() {
     }
 }
 
-/// Reads from the local ports, declared strong.
 #[test]
-fn stale_reads_of_a_box_are_found() {
-    let arguments = [
-        "box",
-        "--minutes",
-        "0.15",
-        "--faults",
-        "freeze",
-        "--control",
-        "--dataplane",
-        "udp",
-    ];
+fn stale_answers_of_a_box_are_found() {
+    let arguments = ["box", "--minutes", "0.08", "--faults", "", "--control"];
     let said = chaos("box-control", &arguments);
-    assert!(
-        said.contains("\nviolation:") && said.contains("GET"),
-        "{said}"
-    );
+    assert!(said.contains("\nviolation:"), "{said}");
 }

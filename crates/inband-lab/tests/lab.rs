@@ -152,8 +152,15 @@ fn cuts_are_one_way_two_way_and_pairwise() {
             .expect("send");
         !tags_until_silence(to).is_empty()
     };
-    for (from, to, host) in [(&a, &b, "b"), (&b, &a, "a"), (&a, &c, "c"), (&c, &a, "a")] {
-        assert!(passes(from, to, host), "all neighbours are known");
+    // A neighbour that is not known yet takes as long as its answer.
+    let sockets = [("a", &a), ("b", &b), ("c", &c)];
+    for (from, sender) in sockets {
+        for (to, receiver) in sockets.iter().filter(|(to, _)| *to != from) {
+            let sent = sender.send_to(&message(1, 9), address(&lab, to));
+            sent.expect("send");
+            let received = receiver.recv(&mut [0; 64]);
+            received.unwrap_or_else(|error| panic!("from {from} to {to}: {error}"));
+        }
     }
     lab.cut_one_way("a", "b", true).expect("cut");
     assert!(!passes(&a, &b, "b") && passes(&b, &a, "a") && passes(&a, &c, "c"));
@@ -238,6 +245,8 @@ fn nothing_overtakes_while_frames_flow_through_a_release() {
         return;
     }
     const SENT: u32 = 3000;
+    /// Frames that the kernel takes at a time.
+    const NAPI_BUDGET: u32 = 64;
     let lab = lab("flow", &["a", "b"]);
     let (a, b) = (udp(&lab, "a"), udp(&lab, "b"));
     udp_like_before(&lab, &a, &b);
@@ -264,11 +273,19 @@ fn nothing_overtakes_while_frames_flow_through_a_release() {
         lab.release("b").expect("release");
         receiver.join().expect("receiver")
     });
-    // The frames that are on two CPUs at the moment the link becomes straight may swap, as they
-    // may on any NIC with several queues.
-    let swaps = tags.windows(2).filter(|w| w[0] > w[1]).count();
     assert_eq!(tags.len(), SENT as usize);
-    assert!(swaps <= 1, "{swaps} swapped");
+    let mut newest = 0;
+    let mut overtaken = 0;
+    for tag in tags {
+        overtaken += u32::from(tag < newest);
+        newest = newest.max(tag);
+    }
+    // The frames that are on two CPUs at the moment the link becomes straight may swap, as they may on any NIC with several
+    // queues: those that the kernel has taken but not delivered. Hundreds wait in the switch at that moment.
+    assert!(
+        overtaken <= NAPI_BUDGET,
+        "{overtaken} frames were overtaken"
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A memcached client of any node: get, set, add, cas, incr, append and delete of single keys, one at a time.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{bail, Result};
@@ -9,30 +10,23 @@ use inband_sim::Rng;
 use super::connection::Connection;
 use super::keys;
 use crate::history::{Command, Outcome, Verb};
+use crate::stale_proxy::StaleReplies;
 use crate::workload::{Asked, End, Operate, Scribe, Shared, ANSWER_LIMIT};
 
 /// A connection is closed after so many operations, and another one opened, mostly to another node.
 const OPERATIONS_PER_CONNECTION: u64 = 100;
-
-/// Where a client connects.
-#[derive(Debug, Clone)]
-pub struct Ports {
-    /// For everything: a port of each node.
-    pub strong: Vec<SocketAddr>,
-    /// In a control run, where it reads.
-    pub local: Option<Vec<SocketAddr>>,
-}
 
 /// See the module.
 pub struct MemcachedClient {
     number: usize,
     rng: Rng,
     scribe: Scribe,
-    ports: Ports,
+    /// Of each node.
+    ports: Vec<SocketAddr>,
+    /// In a control run.
+    stale: Option<Arc<StaleReplies>>,
     limit: Duration,
     connection: Option<Connection>,
-    /// To the same node's other port, in a control run.
-    reader: Option<Connection>,
     operations: u64,
     writes: u64,
 }
@@ -43,7 +37,7 @@ impl Operate for MemcachedClient {
             self.close();
         }
         if self.connection.is_none() {
-            let node = self.rng.below(self.ports.strong.len() as u64) as usize;
+            let node = self.rng.below(self.ports.len() as u64) as usize;
             if self.connect(node).is_err() {
                 return false;
             }
@@ -64,15 +58,21 @@ impl Operate for MemcachedClient {
 }
 
 impl MemcachedClient {
-    pub fn new(number: usize, shared: Shared, ports: Ports, seed: u64) -> MemcachedClient {
+    pub fn new(
+        number: usize,
+        shared: Shared,
+        ports: Vec<SocketAddr>,
+        stale: Option<Arc<StaleReplies>>,
+        seed: u64,
+    ) -> MemcachedClient {
         MemcachedClient {
             number,
             rng: Rng::new(seed, 1_000 + number as u64),
             scribe: Scribe::new(number, shared),
             ports,
+            stale,
             limit: ANSWER_LIMIT,
             connection: None,
-            reader: None,
             operations: 0,
             writes: 0,
         }
@@ -80,16 +80,12 @@ impl MemcachedClient {
 
     fn connect(&mut self, node: usize) -> Result<()> {
         self.close();
-        let connection = Connection::open(self.ports.strong[node], self.limit)?;
-        if let Some(local) = &self.ports.local {
-            self.reader = Some(Connection::open(local[node], self.limit)?);
-        }
-        self.connection = Some(connection);
+        self.connection = Some(Connection::open(self.ports[node], self.limit)?);
         Ok(())
     }
 
     fn close(&mut self) {
-        (self.connection, self.reader, self.operations) = (None, None, 0);
+        (self.connection, self.operations) = (None, 0);
     }
 
     /// Each value is written once.
@@ -102,11 +98,15 @@ impl MemcachedClient {
     fn read(&mut self, key: &str) -> Option<(String, u64)> {
         let command = self.one(Verb::Get, key, None);
         let mut found = None;
+        let stale = self.stale.clone();
         self.perform(vec![command], |connection| match connection.gets(key) {
             Ok(read) => {
                 let value = read.as_ref().map(|(value, _)| value.clone());
                 found = read;
-                End::Ok(vec![value])
+                End::Ok(vec![match stale {
+                    Some(stale) => stale.of(key, value),
+                    None => value,
+                }])
             }
             Err(end) => end,
         });
@@ -189,11 +189,7 @@ impl MemcachedClient {
         commands: Vec<Command>,
         act: impl FnOnce(&mut Connection) -> End,
     ) -> Option<Outcome> {
-        let is_read = commands.iter().all(|command| command.verb == Verb::Get);
-        let (connection, reads) = match &mut self.reader {
-            Some(reader) if is_read => (reader, "local"),
-            _ => (self.connection.as_mut()?, "strong"),
-        };
+        let connection = self.connection.as_mut()?;
         let call_ns = self.scribe.now_ns();
         let end = act(connection);
         let asked = Asked {
@@ -201,7 +197,7 @@ impl MemcachedClient {
             call_ns,
             commands,
             replica: connection.address.to_string(),
-            reads,
+            reads: "strong",
         };
         let outcome = self.scribe.write_down(asked, &end);
         if outcome == Outcome::Unknown {

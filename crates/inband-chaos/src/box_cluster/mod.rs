@@ -5,8 +5,7 @@ mod connection;
 mod keys;
 mod nemesis;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
@@ -17,10 +16,11 @@ use inband_cluster::scratch::retry;
 use inband_cluster::supervisor::Supervisor;
 use inband_lab::Lab;
 
-use self::client::{MemcachedClient, Ports};
+use self::client::MemcachedClient;
 use super::fault_kind::FaultKind;
 use super::links::ActiveFaults;
 use super::nemesis::Lane;
+use super::stale_proxy::StaleReplies;
 use super::subject::Subject;
 use super::workload::{Client, Shared};
 
@@ -47,8 +47,8 @@ const QUIET_LIMIT: Duration = Duration::from_secs(20);
 pub struct Cluster {
     nodes: Supervisor<BoxCluster>,
     faults: Mutex<ActiveFaults>,
-    /// In a control run clients read the nodes' own copies, which may be behind.
-    reads_are_local: AtomicBool,
+    /// In a control run clients take these for the answers.
+    stale: OnceLock<Arc<StaleReplies>>,
     describe: String,
 }
 
@@ -68,7 +68,7 @@ impl Cluster {
         Ok(Cluster {
             nodes,
             faults: Mutex::default(),
-            reads_are_local: AtomicBool::new(false),
+            stale: OnceLock::new(),
             describe,
         })
     }
@@ -77,13 +77,9 @@ impl Cluster {
         self.nodes.status()
     }
 
-    fn ports(&self) -> Ports {
-        let status = self.status();
-        let is_local = self.reads_are_local.load(Ordering::Acquire);
-        Ports {
-            strong: status.memcached,
-            local: is_local.then_some(status.memcached_local),
-        }
+    fn new_client(&self, number: usize, shared: &Shared, seed: u64) -> MemcachedClient {
+        let stale = self.stale.get().map(Arc::clone);
+        MemcachedClient::new(number, shared.clone(), self.status().memcached, stale, seed)
     }
 
     fn wait_until_whole(&self) -> Result<()> {
@@ -145,13 +141,12 @@ impl Subject for Cluster {
     }
 
     fn answer_with_stale_values(&self) -> Result<()> {
-        self.reads_are_local.store(true, Ordering::Release);
+        self.stale.get_or_init(Arc::default);
         Ok(())
     }
 
     fn client(self: &Arc<Self>, number: usize, shared: &Shared, seed: u64) -> Result<Client> {
-        let client = MemcachedClient::new(number, shared.clone(), self.ports(), seed);
-        Ok(Box::new(client))
+        Ok(Box::new(self.new_client(number, shared, seed)))
     }
 
     fn with_lab(&self, act: &mut dyn FnMut(&Lab) -> Result<()>) -> Result<()> {
@@ -196,7 +191,7 @@ impl Subject for Cluster {
     fn read_everything(self: &Arc<Self>, shared: &Shared, number: usize) -> Result<()> {
         let keys = keys::all_until(shared.recorder.clock.now_ns());
         let status = self.status();
-        let mut client = MemcachedClient::new(number, shared.clone(), self.ports(), 0);
+        let mut client = self.new_client(number, shared, 0);
         let all: Vec<usize> = (0..status.memcached.len()).collect();
         client.read_all(&keys, &all, QUIET_LIMIT)?;
         let mut names: Vec<String> = status.processes.iter().map(|p| p.name.clone()).collect();
