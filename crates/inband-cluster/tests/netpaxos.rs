@@ -1,7 +1,10 @@
 //! A cluster of NetPaxos: requests are delivered in one order while every kind of process fails.
 #![allow(missing_docs)]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{ensure, Result};
@@ -13,7 +16,7 @@ use inband_cluster::supervisor::Supervisor;
 use inband_host::config::{Dataplane, Durability};
 use inband_netpaxos::client::Client;
 use inband_netpaxos::proposer::Outcome;
-use inband_netpaxos::status::{log_at, Applied};
+use inband_netpaxos::status::{log_at, status_at, Applied};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const LEARNERS: u8 = 2;
@@ -112,6 +115,82 @@ fn a_log_outlives_every_process() {
     let cluster =
         start(dir.path(), Durability::Memory, true).expect("told to begin with an empty log");
     submit(&cluster, &["first"]);
+}
+
+#[test]
+fn no_request_fails_when_serializers_and_minions_are_killed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(dir.path(), Durability::Memory, false).expect("a new log");
+    let sockets = cluster.status().cluster.sockets;
+    let delivered = || {
+        let log = status_at(&sockets["learner/1"]);
+        log.map_or(0, |status| status.position)
+    };
+    let killed_all = AtomicBool::new(false);
+    let outcomes = thread::scope(|scope| {
+        // Requests under way at every kill.
+        let load = scope.spawn(|| {
+            let mut client = Client::connect(&cluster.status().cluster, LIMIT).expect("a session");
+            let mut outcomes = BTreeMap::new();
+            let mut sent = 0;
+            while !killed_all.load(Ordering::Acquire) || outcomes.len() < sent {
+                while !killed_all.load(Ordering::Acquire) && sent < outcomes.len() + 8 {
+                    sent += 1;
+                    let number = client.submit(sent.to_string().as_bytes(), LIMIT);
+                    assert_eq!(number, sent as u64, "a session counts from 1");
+                }
+                outcomes.extend(client.poll(LIMIT).expect("its socket works"));
+            }
+            outcomes
+        });
+        // The first two are those that the client uses, one after the other.
+        for host in ["serializer/1", "serializer/2", "minion/1"] {
+            let before = delivered();
+            let is_under_load = || {
+                ensure!(delivered() > before, "nothing is delivered");
+                Ok(())
+            };
+            retry(LIMIT, is_under_load).expect("requests are under way");
+            cluster.kill(host).expect("killed");
+        }
+        killed_all.store(true, Ordering::Release);
+        load.join().expect("it does not panic")
+    });
+    let is_delivered = |outcome: &&Outcome| matches!(outcome, Outcome::Delivered(_));
+    assert_eq!(
+        outcomes.values().filter(is_delivered).count(),
+        outcomes.len()
+    );
+    let expected: BTreeSet<Vec<u8>> = outcomes.keys().map(|n| n.to_string().into()).collect();
+    for learner in 1..=LEARNERS {
+        let socket = &sockets[&format!("learner/{learner}")];
+        let read = || {
+            let values = all_values(socket)?;
+            ensure!(
+                values.len() >= expected.len(),
+                "{} are delivered",
+                values.len()
+            );
+            Ok(values)
+        };
+        let values = retry(LIMIT, read).expect("it delivers all");
+        let different: BTreeSet<Vec<u8>> = values.iter().cloned().collect();
+        assert_eq!((values.len(), &different), (expected.len(), &expected));
+    }
+}
+
+/// All values that a learner has applied.
+fn all_values(socket: &Path) -> Result<Vec<Vec<u8>>> {
+    let mut values = Vec::new();
+    let mut from = 1;
+    loop {
+        let (log, next) = log_at(socket, from)?;
+        if log.is_empty() {
+            return Ok(values);
+        }
+        values.extend(log.into_iter().map(|(_, value)| value));
+        from = next;
+    }
 }
 
 #[test]

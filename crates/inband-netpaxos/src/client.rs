@@ -76,14 +76,45 @@ impl Client {
                 &[self.socket.fd()],
                 Duration::from_nanos(due.saturating_sub(self.now())),
             );
+            let now = self.now();
             while let Some((len_bytes, _)) = self.socket.receive(&mut buffer)? {
                 let packet = &buffer[..len_bytes.min(PACKET_LEN_MAX_BYTES)];
                 if self.gate.admits(packet) {
-                    self.proposer.on_packet(packet);
+                    self.proposer.on_packet(now, packet);
                 }
             }
         }
         Ok(())
+    }
+
+    /// The serializer that requests go to, from 0.
+    pub fn serializer(&self) -> usize {
+        self.proposer.serializer()
+    }
+
+    /// May it submit? Otherwise too much is under way.
+    pub fn is_ready(&self) -> bool {
+        self.proposer.is_ready()
+    }
+
+    /// Submit a value and do not wait. Returns its number, with which [`Client::poll`] tells its outcome, within the time-out.
+    ///
+    /// # Panics
+    /// If it is not [`Client::is_ready`].
+    pub fn submit(&mut self, value: &[u8], timeout: Duration) -> u64 {
+        let now = self.now();
+        let mut out = Out::new();
+        let deadline = now + timeout.as_nanos() as u64;
+        let number = self.proposer.submit(now, value, deadline, &mut out);
+        self.send(out);
+        number
+    }
+
+    /// Requests that have ended; waits at most so long for the first.
+    pub fn poll(&mut self, limit: Duration) -> Result<Vec<(u64, Outcome)>> {
+        let until = self.now() + limit.as_nanos() as u64;
+        self.run(until, Proposer::has_done)?;
+        Ok(self.proposer.take_done())
     }
 
     /// Submit values, as many at a time as may be under way; their outcomes in order.
@@ -92,18 +123,13 @@ impl Client {
         values: impl IntoIterator<Item = &'a [u8]>,
         timeout: Duration,
     ) -> Result<Vec<Outcome>> {
+        let started = Instant::now();
         let until = self.now() + timeout.as_nanos() as u64;
         let mut numbers = Vec::new();
         for value in values {
             self.run(until, Proposer::is_ready)?;
-            if !self.proposer.is_ready() {
-                numbers.push(None);
-                continue;
-            }
-            let mut out = Out::new();
-            let now = self.now();
-            numbers.push(Some(self.proposer.submit(now, value, until, &mut out)));
-            self.send(out);
+            let left = timeout.saturating_sub(started.elapsed());
+            numbers.push(self.is_ready().then(|| self.submit(value, left)));
         }
         self.run(until, |proposer| proposer.outstanding() == 0)?;
         let done: std::collections::BTreeMap<u64, Outcome> =

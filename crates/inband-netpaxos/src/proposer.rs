@@ -1,13 +1,14 @@
 //! A proposer, sans-I/O: it opens a session, and sends each request until a learner answers or its deadline has passed.
 
+mod time_out;
+
 use std::collections::BTreeMap;
 
 use crate::request::Request;
 use crate::wire::{flag, intact, Header, Type};
 
-const MS: u64 = 1_000_000;
-/// How long an answer may take before the request is sent again, to the next serializer, in nanoseconds.
-pub const RETRY_NS: u64 = 20 * MS;
+use time_out::TimeOut;
+pub use time_out::{FIRST_NS, MAX_NS, MIN_NS};
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +21,10 @@ pub enum Outcome {
 
 struct Sent {
     packet: Vec<u8>,
+    /// The last one that it was sent to, when, and how often it was sent again.
     serializer: usize,
+    sent_at: u64,
+    repeats: u32,
     again_at: u64,
     deadline: u64,
 }
@@ -31,8 +35,11 @@ pub type Out = Vec<(usize, Vec<u8>)>;
 /// See the module.
 pub struct Proposer {
     serializers: usize,
-    /// The one that answered last.
+    /// The one that new requests go to.
     current: usize,
+    /// When a request that went to it was answered last.
+    answered_at: u64,
+    time_out: TimeOut,
     reply_to: u64,
     /// Of its opening, drawn at its start.
     nonce: u64,
@@ -54,6 +61,8 @@ impl Proposer {
         Proposer {
             serializers,
             current: 0,
+            answered_at: 0,
+            time_out: TimeOut::default(),
             reply_to,
             nonce,
             session: None,
@@ -71,6 +80,16 @@ impl Proposer {
     /// Its session's id.
     pub fn session(&self) -> Option<u64> {
         self.session
+    }
+
+    /// The serializer that new requests go to, from 0.
+    pub fn serializer(&self) -> usize {
+        self.current
+    }
+
+    /// Has a request ended since the last [`Proposer::take_done`]?
+    pub fn has_done(&self) -> bool {
+        !self.done.is_empty()
     }
 
     /// Requests under way.
@@ -108,14 +127,16 @@ impl Proposer {
         let sent = Sent {
             packet,
             serializer: self.current,
-            again_at: now + RETRY_NS,
+            sent_at: now,
+            repeats: 0,
+            again_at: now + self.time_out.after(0),
             deadline,
         };
         self.sent.insert(request.number, sent);
     }
 
     /// A packet has arrived.
-    pub fn on_packet(&mut self, packet: &[u8]) {
+    pub fn on_packet(&mut self, now: u64, packet: &[u8]) {
         let Some((header, _)) = intact(packet) else {
             return;
         };
@@ -125,18 +146,18 @@ impl Proposer {
         match self.session {
             None if header.client == self.nonce && header.request == OPENING => {
                 self.session = Some(header.instance);
-                self.answered(OPENING);
+                self.answered(now, OPENING);
             }
-            Some(session) if header.client == session => self.on_reply(&header),
+            Some(session) if header.client == session => self.on_reply(now, &header),
             _ => {}
         }
     }
 
-    fn on_reply(&mut self, header: &Header) {
+    fn on_reply(&mut self, now: u64, header: &Header) {
         if !self.sent.contains_key(&header.request) {
             return;
         }
-        self.answered(header.request);
+        self.answered(now, header.request);
         let outcome = if header.has(flag::REFUSED) {
             Outcome::Unknown
         } else {
@@ -145,9 +166,16 @@ impl Proposer {
         self.done.push((header.request, outcome));
     }
 
-    fn answered(&mut self, number: u64) {
-        if let Some(sent) = self.sent.remove(&number) {
-            self.current = sent.serializer;
+    fn answered(&mut self, now: u64, number: u64) {
+        let Some(sent) = self.sent.remove(&number) else {
+            return;
+        };
+        if sent.serializer == self.current {
+            self.answered_at = now;
+        }
+        // The answer to a request that was sent again may be to either.
+        if sent.repeats == 0 {
+            self.time_out.measured(now.saturating_sub(sent.sent_at));
         }
     }
 
@@ -192,9 +220,90 @@ impl Proposer {
             self.done.push((number, Outcome::Unknown));
         }
         for sent in self.sent.values_mut().filter(|sent| now >= sent.again_at) {
+            // Nothing has been answered since it was sent: the serializer does not work. Otherwise the packet was lost, and
+            // one serializer for all requests keeps them in one order.
+            if sent.serializer == self.current && self.answered_at <= sent.sent_at {
+                self.current = (self.current + 1) % self.serializers;
+                self.answered_at = now;
+            }
             sent.serializer = (sent.serializer + 1) % self.serializers;
-            sent.again_at = now + RETRY_NS;
+            sent.sent_at = now;
+            sent.repeats += 1;
+            sent.again_at = now + self.time_out.after(sent.repeats);
             out.push((sent.serializer, sent.packet.clone()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::emit;
+
+    const MS: u64 = 1_000_000;
+
+    fn reply(client: u64, request: u64, instance: u64) -> Vec<u8> {
+        let header = Header {
+            client,
+            request,
+            instance,
+            ..Header::of(Type::Reply)
+        };
+        emit(&header, &[])
+    }
+
+    /// One whose session is open, at this time.
+    fn ready(now: u64) -> Proposer {
+        let mut proposer = Proposer::new(3, 1, 7);
+        proposer.tick(now, &mut Out::new());
+        proposer.on_packet(now + MS, &reply(7, OPENING, 1));
+        assert!(proposer.is_ready());
+        proposer
+    }
+
+    fn goes_to(proposer: &mut Proposer, now: u64) -> usize {
+        let mut out = Out::new();
+        proposer.submit(now, b"value", u64::MAX, &mut out);
+        out[0].0
+    }
+
+    #[test]
+    fn a_serializer_that_answers_nothing_is_left() {
+        let mut proposer = ready(MS);
+        assert_eq!(goes_to(&mut proposer, 3 * MS), 0);
+        let mut out = Out::new();
+        let due = proposer.due();
+        assert!(due <= 3 * MS + FIRST_NS);
+        proposer.tick(due, &mut out);
+        let again: Vec<usize> = out.iter().map(|(serializer, _)| *serializer).collect();
+        assert_eq!(again, [1]);
+        // A new request does not wait for the same time-out.
+        assert_eq!(goes_to(&mut proposer, due), 1);
+    }
+
+    #[test]
+    fn a_lost_request_moves_no_other() {
+        let mut proposer = ready(MS);
+        goes_to(&mut proposer, 3 * MS);
+        goes_to(&mut proposer, 3 * MS);
+        proposer.on_packet(4 * MS, &reply(1, 2, 2));
+        let mut out = Out::new();
+        proposer.tick(proposer.due(), &mut out);
+        assert_eq!((out.len(), out[0].0), (1, 1));
+        assert_eq!(goes_to(&mut proposer, 30 * MS), 0);
+    }
+
+    #[test]
+    fn repeats_become_rare() {
+        let mut proposer = ready(MS);
+        goes_to(&mut proposer, 3 * MS);
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            let due = proposer.due();
+            proposer.tick(due, &mut Out::new());
+            waits.push(proposer.due() - due);
+        }
+        assert!(waits.windows(2).all(|w| w[1] == (2 * w[0]).min(MAX_NS)));
+        assert_eq!(waits.last(), Some(&MAX_NS));
     }
 }

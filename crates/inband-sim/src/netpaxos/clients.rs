@@ -38,8 +38,9 @@ impl World<NetPaxos> {
         if !gate().admits(packet) {
             return;
         }
+        let now = self.local(Host::Client(number));
         let client = self.system.client.get_mut(&number).expect("a client");
-        client.proposer.on_packet(packet);
+        client.proposer.on_packet(now, packet);
         self.client_acted(number, Vec::new());
     }
 
