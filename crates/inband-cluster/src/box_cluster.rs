@@ -23,7 +23,9 @@ use inband_lab::lab::HOST_INTERFACE;
 use inband_lab::Lab;
 use serde::{Deserialize, Serialize};
 
-use crate::command::{counters_of, data_option, SystemCommand};
+use crate::command::{
+    counters_of, data_option, node_status_of, nodes_in_words, NodeInWords, SystemCommand,
+};
 use crate::host_process::{HostProcess, ProcessStatus};
 use crate::keys;
 use crate::listeners;
@@ -495,27 +497,33 @@ fn leader_of(nodes: &[Status]) -> Option<&Status> {
     leading.max_by_key(|node| node.epoch)
 }
 
-fn node_in_words(node: &Status) -> String {
-    let memcached: Vec<String> = node.memcached.iter().map(ToString::to_string).collect();
-    let state = match &node.state[..] {
-        LEADING => "leader",
-        FOLLOWING => "follower",
-        other => other,
-    };
-    let zxid = match node.applied == node.committed {
-        true => format!("zxid {}", node.applied),
-        false => format!("zxid {} of {} applied", node.applied, node.committed),
-    };
-    format!(
-        "{state:<10}  {:<11}  epoch {:<6}  {zxid:<12}  {:>7} items  memcached {}  {}",
-        node.dataplane.to_string(),
-        node.epoch,
-        node.items,
-        memcached.join(", local reads "),
-        node.notes.join(", ")
-    )
-    .trim_end()
-    .to_owned()
+impl NodeInWords for Status {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn in_words(&self) -> String {
+        let memcached: Vec<String> = self.memcached.iter().map(ToString::to_string).collect();
+        let state = match &self.state[..] {
+            LEADING => "leader",
+            FOLLOWING => "follower",
+            other => other,
+        };
+        let zxid = match self.applied == self.committed {
+            true => format!("zxid {}", self.applied),
+            false => format!("zxid {} of {} applied", self.applied, self.committed),
+        };
+        format!(
+            "{state:<10}  {:<11}  epoch {:<6}  {zxid:<12}  {:>7} items  memcached {}  {}",
+            self.dataplane.to_string(),
+            self.epoch,
+            self.items,
+            memcached.join(", local reads "),
+            self.notes.join(", ")
+        )
+        .trim_end()
+        .to_owned()
+    }
 }
 
 impl SystemCommand for BoxCluster {
@@ -535,20 +543,11 @@ impl SystemCommand for BoxCluster {
     }
 
     fn node_status(data: &Path, json: bool) -> Option<String> {
-        let node = status_at(&socket_of(data)).ok()?;
-        match json {
-            true => serde_json::to_string_pretty(&node).ok(),
-            false => Some(format!("{:<8} {}", node.name, node_in_words(&node))),
-        }
+        node_status_of(&status_at(&socket_of(data)).ok()?, json)
     }
 
     fn in_words(status: &ClusterStatus) -> String {
-        let mut text = String::new();
-        for process in &status.processes {
-            let node = status.nodes.iter().find(|node| node.name == process.name);
-            let how = process.in_words_with(node.map(node_in_words));
-            text += &format!("{:<8} {how}\n", process.name);
-        }
+        let mut text = nodes_in_words(&status.processes, &status.nodes);
         let options = &status.options;
         let serves = |node: &&Status| [LEADING, FOLLOWING].contains(&&node.state[..]);
         let serving = status.nodes.iter().filter(serves).count();

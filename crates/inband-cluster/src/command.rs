@@ -15,6 +15,7 @@ use inband_host::signals::StopSignals;
 use serde::Serialize;
 
 use crate::background;
+use crate::host_process::ProcessStatus;
 use crate::socket::{self, socket_in, Request};
 use crate::supervisor::{is_in, Supervisor};
 use crate::system::System;
@@ -37,6 +38,36 @@ pub(crate) fn data_option<S: System>(data: &Path) -> String {
     match data == Path::new(S::DEFAULT_DATA) {
         true => String::new(),
         false => format!(" --data {}", quoted(data)),
+    }
+}
+
+/// What a node says of itself, for people.
+pub(crate) trait NodeInWords: Serialize {
+    /// As `inband kill` takes it.
+    fn name(&self) -> &str;
+
+    /// Its state, in a line.
+    fn in_words(&self) -> String;
+}
+
+/// All processes, a line each.
+pub(crate) fn nodes_in_words<N: NodeInWords>(processes: &[ProcessStatus], nodes: &[N]) -> String {
+    let widths = processes.iter().map(|process| process.name.len());
+    let width = widths.max().unwrap_or(0);
+    let mut text = String::new();
+    for process in processes {
+        let node = nodes.iter().find(|node| node.name() == process.name);
+        let how = process.in_words_with(node.map(NodeInWords::in_words));
+        text += &format!("{:<width$} {how}\n", process.name);
+    }
+    text
+}
+
+/// One node, as [`SystemCommand::node_status`] says it.
+pub(crate) fn node_status_of<N: NodeInWords>(node: &N, json: bool) -> Option<String> {
+    match json {
+        true => serde_json::to_string_pretty(node).ok(),
+        false => Some(format!("{} {}", node.name(), node.in_words())),
     }
 }
 

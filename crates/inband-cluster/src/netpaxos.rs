@@ -18,7 +18,9 @@ use inband_netpaxos::quorum::Sizes;
 use inband_netpaxos::status::{socket_of, status_at, Status};
 use serde::{Deserialize, Serialize};
 
-use crate::command::{counters_of, data_option, SystemCommand};
+use crate::command::{
+    counters_of, data_option, node_status_of, nodes_in_words, NodeInWords, SystemCommand,
+};
 use crate::host_process::{HostProcess, ProcessStatus};
 use crate::keys;
 use crate::network::Network;
@@ -303,19 +305,25 @@ impl NetPaxos {
     }
 }
 
-fn node_in_words(node: &Status) -> String {
-    let what = match node.name.split('/').next() {
-        Some("storage") => "highest instance",
-        Some("learner") => "delivered",
-        _ => "passed",
-    };
-    format!(
-        "{:<11} {:<6} {:<12} {what} {}",
-        node.state,
-        node.listen.port(),
-        node.dataplane.to_string(),
-        node.position
-    )
+impl NodeInWords for Status {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn in_words(&self) -> String {
+        let what = match self.name.split('/').next() {
+            Some("storage") => "highest instance",
+            Some("learner") => "delivered",
+            _ => "passed",
+        };
+        format!(
+            "{:<11} {:<6} {:<12} {what} {}",
+            self.state,
+            self.listen.port(),
+            self.dataplane.to_string(),
+            self.position
+        )
+    }
 }
 
 impl SystemCommand for NetPaxos {
@@ -336,20 +344,11 @@ impl SystemCommand for NetPaxos {
     }
 
     fn node_status(data: &Path, json: bool) -> Option<String> {
-        let node = status_at(&socket_of(data)).ok()?;
-        match json {
-            true => serde_json::to_string_pretty(&node).ok(),
-            false => Some(format!("{:<13} {}", node.name, node_in_words(&node))),
-        }
+        node_status_of(&status_at(&socket_of(data)).ok()?, json)
     }
 
     fn in_words(status: &ClusterStatus) -> String {
-        let mut text = String::new();
-        for process in &status.processes {
-            let node = status.nodes.iter().find(|node| node.name == process.name);
-            let how = process.in_words_with(node.map(node_in_words));
-            text += &format!("{:<13} {how}\n", process.name);
-        }
+        let mut text = nodes_in_words(&status.processes, &status.nodes);
         let serving = status.nodes.iter().filter(|node| node.state == "serving");
         let (serving, all) = (serving.count(), status.cluster.storages.len());
         let quorum = all - all / 3;

@@ -24,7 +24,9 @@ use inband_memory::server_host::COPY_BYTES_PER_S;
 use inband_memory::status::{socket_of, status_at, Status};
 use serde::{Deserialize, Serialize};
 
-use crate::command::{counters_of, data_option, SystemCommand};
+use crate::command::{
+    counters_of, data_option, node_status_of, nodes_in_words, NodeInWords, SystemCommand,
+};
 use crate::host_process::{HostProcess, ProcessStatus};
 use crate::keys;
 use crate::network::Network;
@@ -336,16 +338,22 @@ impl Memory {
     }
 }
 
-fn node_in_words(node: &Status) -> String {
-    format!(
-        "{:<10} {:<12} {:<12} epoch {:<7} {:>9}  {}",
-        node.state,
-        node.listen.port(),
-        node.dataplane.to_string(),
-        node.epoch,
-        size(node.memory_bytes),
-        node.notes.join(", ")
-    )
+impl NodeInWords for Status {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn in_words(&self) -> String {
+        format!(
+            "{:<10} {:<12} {:<12} epoch {:<7} {:>9}  {}",
+            self.state,
+            self.listen.port(),
+            self.dataplane.to_string(),
+            self.epoch,
+            size(self.memory_bytes),
+            self.notes.join(", ")
+        )
+    }
 }
 
 impl SystemCommand for Memory {
@@ -371,20 +379,11 @@ impl SystemCommand for Memory {
     }
 
     fn node_status(data: &Path, json: bool) -> Option<String> {
-        let node = status_at(&socket_of(data)).ok()?;
-        match json {
-            true => serde_json::to_string_pretty(&node).ok(),
-            false => Some(format!("{:<9} {}", node.name, node_in_words(&node))),
-        }
+        node_status_of(&status_at(&socket_of(data)).ok()?, json)
     }
 
     fn in_words(status: &ClusterStatus) -> String {
-        let mut text = String::new();
-        for process in &status.processes {
-            let node = status.nodes.iter().find(|node| node.name == process.name);
-            let how = process.in_words_with(node.map(node_in_words));
-            text += &format!("{:<9} {how}\n", process.name);
-        }
+        let mut text = nodes_in_words(&status.processes, &status.nodes);
         let servers = status.cluster.servers.len();
         let serving = status
             .nodes
