@@ -16,8 +16,8 @@ use crate::wire::{
 pub const POLL_NS: Nanos = MS;
 /// GRANT is sent again after so long.
 const GRANT_AGAIN_NS: Nanos = 2 * MS;
-/// Shortest time between two activations. It doubles, up to the second, while they follow each other within the third: clients that
-/// reach different switches only must not use up the epochs.
+/// Shortest time between two activations. It doubles, up to the second, while switches depose each other within the third: clients
+/// that reach different switches only must not use up the epochs. Where a server's epoch is the reason, no switch is its rival.
 const ACTIVATION_GAP_NS: Nanos = 20 * MS;
 const ACTIVATION_GAP_MAX_NS: Nanos = 2_000 * MS;
 const ACTIVATION_QUIET_NS: Nanos = 10_000 * MS;
@@ -102,7 +102,8 @@ pub struct SwitchHost {
     random: u64,
     survey_at: Nanos,
     activations: u64,
-    activated_at: Nanos,
+    /// When it was activated last after another switch, or for the first time.
+    took_over_at: Option<Nanos>,
     gap_ns: Nanos,
 }
 
@@ -126,7 +127,7 @@ impl SwitchHost {
             random: random | 1,
             survey_at: 0,
             activations: 0,
-            activated_at: 0,
+            took_over_at: None,
             gap_ns: ACTIVATION_GAP_NS,
         }
     }
@@ -353,12 +354,15 @@ impl SwitchHost {
         registers.set_epoch(proposal.epoch);
         self.own = proposal.epoch;
         self.wished_at = None;
-        self.gap_ns = match now < self.activated_at + ACTIVATION_QUIET_NS && self.activations > 0 {
-            true => (2 * self.gap_ns).min(ACTIVATION_GAP_MAX_NS),
-            false => ACTIVATION_GAP_NS,
-        };
-        self.activated_at = now;
-        self.propose_at = now + self.gap_ns;
+        let mut gap_ns = ACTIVATION_GAP_NS;
+        if !goes_on {
+            let is_contest = |at: Nanos| now < at + ACTIVATION_QUIET_NS;
+            if self.took_over_at.is_some_and(is_contest) {
+                gap_ns = (2 * self.gap_ns).min(ACTIVATION_GAP_MAX_NS);
+            }
+            (self.gap_ns, self.took_over_at) = (gap_ns, Some(now));
+        }
+        self.propose_at = now + gap_ns;
         self.activations += 1;
     }
 
@@ -598,28 +602,38 @@ mod tests {
         assert_eq!(switch.registers.epoch(), 0);
     }
 
-    #[test]
-    fn activations_that_follow_each_other_wait_longer_and_longer() {
+    /// How long it takes to become active again, six times: it is deposed, and `before` was granted meanwhile.
+    fn gaps(before: impl Fn(u64) -> u64) -> [Nanos; 6] {
         let mut switch = switch(0);
-        let (mut now, mut gaps) = (MS, Vec::new());
-        for _ in 0..6 {
+        let mut now = MS;
+        std::array::from_fn(|_| {
             let began = now;
-            switch
-                .registers
-                .raise_deposed(switch.registers.epoch() + 32 - 13);
+            let deposed = switch.registers.epoch() + 32 - 13;
+            switch.registers.raise_deposed(deposed);
             while switch.host.proposes().is_none() {
                 now += MS;
-                switch.host.tick(now, &switch.registers, &mut switch.out);
                 switch.host.wished_at = Some(now);
+                switch.host.tick(now, &switch.registers, &mut switch.out);
             }
-            gaps.push(now - began);
             let epoch = switch.host.proposes().unwrap();
-            switch.granted(now, 1, epoch, 0);
-            switch.granted(now, 2, epoch, 0);
+            switch.granted(now, 1, epoch, before(deposed));
+            switch.granted(now, 2, epoch, before(deposed));
             assert_eq!(switch.registers.epoch(), epoch);
-        }
-        assert_eq!(gaps, [2, 20, 40, 80, 160, 320].map(|ms| ms * MS));
+            now - began
+        })
+    }
+
+    #[test]
+    fn switches_that_depose_each_other_wait_longer_and_longer() {
+        let gaps = gaps(|deposed| deposed - 3 + 17);
+        assert_eq!(gaps, [1, 20, 40, 80, 160, 320].map(|ms| ms * MS));
         assert!(gaps.iter().all(|gap| *gap <= ACTIVATION_GAP_MAX_NS));
+    }
+
+    #[test]
+    fn a_server_that_starts_again_and_again_delays_no_switch_for_longer_each_time() {
+        let gaps = gaps(|_| 0);
+        assert_eq!(gaps, [1, 20, 20, 20, 20, 20].map(|ms| ms * MS));
     }
 
     /// Active in `first` with an open session, then deposed by a server's epoch and active again.

@@ -7,6 +7,8 @@ use inband_sim::memory::{Fault, Invariant, Memory, Mistake, Options};
 use inband_sim::{run, run_with_trace};
 
 const SEEDS: u64 = 1_000;
+/// Lines of a trace: all of them.
+const TRACE: usize = 1_000_000;
 /// Of slow hosts, 10 s each.
 const SLOW_SEEDS: u64 = 20;
 
@@ -31,6 +33,9 @@ fn lines_are_linearizable_and_survive_what_fails() {
         "memory_write_back_done",
         "memory_deposed",
         "memory_bad_digest",
+        "memory_bad_chunk",
+        "out of range",
+        "clients were away",
         "servers recovered",
         "unknown outcomes",
         "timed out",
@@ -61,8 +66,8 @@ fn what_is_done_wrong_is_noticed() {
 #[test]
 fn a_seed_is_one_schedule_with_a_trace() {
     let options = Options::default();
-    let first = run_with_trace::<Memory>(3, &options, 4_000);
-    assert_eq!(first, run_with_trace::<Memory>(3, &options, 4_000));
+    let first = run_with_trace::<Memory>(3, &options, TRACE);
+    assert_eq!(first, run_with_trace::<Memory>(3, &options, TRACE));
     for kind in [
         "WRITE_REQUEST",
         "READ_ANSWER",

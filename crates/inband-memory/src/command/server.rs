@@ -13,7 +13,7 @@ use inband_host::line_json::Server;
 use inband_host::signals::StopSignals;
 use inband_host::state_dir::{self, StateLock};
 use inband_memory::cluster::{has_promised, PROMISED, REPLACES};
-use inband_memory::epoch::{majority, REPLACE_SKIPS};
+use inband_memory::epoch::majority;
 use inband_memory::registers::ServerRegisters;
 use inband_memory::server_host::{Out, ServerConfig, ServerHost, Start, ToWhom};
 use inband_memory::soft_server::SoftServer;
@@ -87,7 +87,7 @@ impl ServerArgs {
         let signals = StopSignals::take_supervised()?;
         state_dir::create(&common.data)?;
         let _lock = StateLock::take(&common.data)?;
-        let mut promised = common.promised()?;
+        let promised = common.promised()?;
         let replaces = common.data.join(REPLACES);
         let replace = self.replace || replaces.exists();
         ensure!(
@@ -104,7 +104,6 @@ impl ServerArgs {
         if replace {
             // It stays until the server serves: one that ends before has to skip what it hears of again.
             state_dir::write_number(&common.data, REPLACES, 1)?;
-            promised = promised.max(REPLACE_SKIPS);
         }
         state_dir::write_number(&common.data, PROMISED, promised)?;
         let socket = common.bind()?;

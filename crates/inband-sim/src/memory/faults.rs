@@ -19,9 +19,13 @@ listed! {
         ServerPaused = "server-paused",
         SwitchPaused = "switch-paused",
         ClientPaused = "client-paused",
+        /// Its program computes: it takes no packets.
+        ClientComputes = "client-computes",
         ProcessPaused = "process-paused",
         ServerRestarted = "server-restarted",
         ServerGone = "server-gone",
+        /// With its promise; another one takes its place.
+        ServerReplaced = "server-replaced",
         SwitchRestarted = "switch-restarted",
         SwitchGone = "switch-gone",
         ClientRestarted = "client-restarted",
@@ -56,10 +60,21 @@ impl World<Memory> {
         }
         let shorter = self.rng.faults.below(7);
         let lasts = (self.rng.faults.below(WAITS_MAX_NS) >> shorter).max(1);
-        self.pause(host, self.now + lasts);
+        self.stand_still(host, lasts, false);
         self.stats.count("waits for a CPU", 1);
         let runs = self.rng.faults.wait(RUNS_NS);
         self.after(lasts + runs, Event::Wait(host));
+    }
+
+    /// A host does nothing for so long. `computes`: it is a client whose program does something else; otherwise a client is stopped
+    /// while it waits, and knows of that only what comes after its wait would have ended.
+    fn stand_still(&mut self, host: Host, lasts: Time, computes: bool) {
+        let until = self.now + lasts;
+        self.pause(host, until);
+        if let Host::Client(number) = host {
+            self.client_is_away(number, computes);
+            self.at(until, Event::Back(host));
+        }
     }
 
     fn any_server(&mut self) -> u8 {
@@ -118,7 +133,10 @@ impl World<Memory> {
             }
             Fault::ServerPaused => self.pause_for(Host::Server(server), lasts),
             Fault::SwitchPaused => self.pause_for(Host::Switch(switch), lasts),
-            Fault::ClientPaused => self.pause_for(Host::Client(client), lasts),
+            Fault::ClientPaused | Fault::ClientComputes => {
+                self.stand_still(Host::Client(client), lasts, fault == Fault::ClientComputes);
+                Strike::for_a_while()
+            }
             Fault::ProcessPaused => {
                 let host = match self.rng.faults.below(2) {
                     0 => Host::Server(server),
@@ -128,7 +146,11 @@ impl World<Memory> {
                 self.system.process_paused_until.insert(host, until);
                 Strike::for_a_while()
             }
-            Fault::ServerRestarted | Fault::ServerGone if !self.may_lose(server) => None,
+            Fault::ServerRestarted | Fault::ServerGone | Fault::ServerReplaced
+                if !self.may_lose(server) =>
+            {
+                None
+            }
             Fault::ServerRestarted => {
                 self.stop(Host::Server(server));
                 self.start_server(server, Start::Recover);
@@ -136,6 +158,12 @@ impl World<Memory> {
             }
             Fault::ServerGone => {
                 self.stop(Host::Server(server));
+                Strike::until(move |world| world.start_server(server, Start::Recover))
+            }
+            Fault::ServerReplaced => {
+                self.stop(Host::Server(server));
+                self.system.promised.remove(&Host::Server(server));
+                self.system.replaced.insert(server);
                 Strike::until(move |world| world.start_server(server, Start::Recover))
             }
             Fault::SwitchRestarted | Fault::SwitchGone if self.system.switch[&switch].is_none() => {

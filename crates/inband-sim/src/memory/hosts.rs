@@ -98,8 +98,11 @@ impl World<Memory> {
             _ => start,
         };
         let (promised, random) = (self.promised(host), self.random());
-        let process =
+        let mut process =
             server_host::ServerHost::new(config, start, promised, random, role.registers());
+        if self.system.replaced.contains(&node) {
+            process.replaces();
+        }
         let server = ServerHost {
             role,
             host: process,
@@ -112,10 +115,15 @@ impl World<Memory> {
     pub(super) fn start_switch(&mut self, number: u8) {
         let host = Host::Switch(number);
         let node = SWITCH_FIRST + number;
+        let is_first = !self.system.switch.contains_key(&number);
+        let chunks = match is_first && self.system.small_switch == Some(number) {
+            true => CHUNKS - 1,
+            false => CHUNKS,
+        };
         let role = SoftSwitch::new(&SwitchSpec {
             node,
             servers: self.system.servers.into(),
-            chunks: CHUNKS,
+            chunks,
             block_lines: self.system.block_lines,
             sessions: SESSIONS,
             slots: SLOTS,
@@ -123,7 +131,7 @@ impl World<Memory> {
         let config = SwitchConfig {
             node,
             servers: self.system.servers,
-            chunks: CHUNKS,
+            chunks,
         };
         let (promised, random) = (self.promised(host), self.random());
         if self.system.mistake == Some(Mistake::InventedEpoch) && promised > 0 {
@@ -249,6 +257,7 @@ impl World<Memory> {
         }
         let due = server.host.due(now);
         if !was_serving && server.host.is_serving() {
+            self.system.replaced.remove(&node);
             self.stats.count("servers recovered", 1);
             self.note(&[4, node.into()], || format!("{own} has recovered"));
         }

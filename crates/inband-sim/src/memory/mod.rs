@@ -1,5 +1,6 @@
 //! Replicated memory: the real roles of switches and servers, their processes, and clients with several requests under way
-//! on few lines. Servers lose their memory, switches their registers; both keep what they have promised.
+//! on few lines. Servers lose their memory, switches their registers; both keep what they have promised, but for a server that is
+//! replaced. Clients that stand still tell their state machine so, as a program's connection does.
 
 mod clients;
 mod faults;
@@ -108,6 +109,8 @@ pub enum Event {
     Request(Host),
     /// A host waits for a CPU.
     Wait(Host),
+    /// A client that stood still goes on.
+    Back(Host),
 }
 
 /// The hosts, and what clients did and saw.
@@ -126,6 +129,10 @@ pub struct Memory {
     promised: BTreeMap<Host, u64>,
     /// A server that lacks the last chunk until it starts again, as one does before the memory has grown.
     small: Option<u8>,
+    /// A switch that does not know of the last chunk until it starts again: it was silent when the memory grew.
+    small_switch: Option<u8>,
+    /// Servers that take the place of one whose promise is lost, until they serve.
+    replaced: BTreeSet<u8>,
     /// Processes that stand still while their roles go on.
     process_paused_until: BTreeMap<Host, Time>,
     /// Which servers granted an epoch.
@@ -179,6 +186,8 @@ impl System for Memory {
             client: BTreeMap::new(),
             promised: BTreeMap::new(),
             small: *rng.pick(&[None, None, Some(1)]).expect("some"),
+            small_switch: *rng.pick(&[None, None, Some(0), Some(1)]).expect("some"),
+            replaced: BTreeSet::new(),
             process_paused_until: BTreeMap::new(),
             granted: BTreeMap::new(),
             used: BTreeMap::new(),
@@ -255,13 +264,14 @@ impl System for Memory {
             }
             Event::Request(Host::Client(number)) => world.client_thinks(number),
             Event::Wait(host) => world.waits_for_cpu(host),
-            Event::Request(_) => unreachable!("only clients think"),
+            Event::Back(Host::Client(number)) => world.client_is_back(number),
+            Event::Request(_) | Event::Back(_) => unreachable!("only clients think, and are told"),
         }
     }
 
     fn host_of(event: &Event) -> Option<Host> {
         match event {
-            Event::Passed(host, ..) | Event::Request(host) => Some(*host),
+            Event::Passed(host, ..) | Event::Request(host) | Event::Back(host) => Some(*host),
             Event::Wait(_) => None,
         }
     }
