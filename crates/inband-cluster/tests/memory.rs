@@ -1,6 +1,9 @@
 //! A cluster of replicated memory, from its first start to its loss: nothing of it begins with zeros by itself.
 
+use std::os::unix::fs::PermissionsExt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{ensure, Result};
@@ -8,11 +11,17 @@ use inband_cluster::command::SystemCommand;
 use inband_cluster::memory::{grow, replace, Memory, Options};
 use inband_cluster::scratch::retry;
 use inband_cluster::socket::{self, Request};
+use inband_cluster::supervisor::host_dir;
 use inband_cluster::supervisor::Supervisor;
 use inband_host::config::Dataplane;
+use inband_host::state_dir::{read_number, write_number};
+use inband_memory::cluster::{PROMISED, REPLACES, SPACE};
+use inband_memory::epoch::REPLACE_SKIPS;
 use inband_memory::line_client::LineClient;
+use inband_memory::status::Status;
 
-const SERVING_LIMIT: Duration = Duration::from_secs(20);
+/// As long as a loaded machine may take.
+const SERVING_LIMIT: Duration = Duration::from_secs(60);
 const LINE: u64 = 5;
 const VALUE: [u8; 64] = [7; 64];
 
@@ -24,22 +33,32 @@ fn program() -> PathBuf {
 }
 
 fn start(dir: &Path, accept_loss: bool) -> Result<Supervisor<Memory>> {
+    start_with(dir, accept_loss, Dataplane::Udp, program())
+}
+
+fn start_with(
+    dir: &Path,
+    accept_loss: bool,
+    dataplane: Dataplane,
+    program: PathBuf,
+) -> Result<Supervisor<Memory>> {
     let options = Options {
         servers: 3,
         switches: 2,
         space: 4 << 20,
         block: 16,
-        dataplane: Dataplane::Udp,
+        dataplane,
         no_key: false,
         accept_loss,
     };
     let mut spec = Memory::spec(&options, dir)?;
-    spec.program = Some(program());
+    spec.program = Some(program);
     Supervisor::start(spec)
 }
 
 fn connect(cluster: &Supervisor<Memory>) -> LineClient {
-    let config = cluster.status().cluster.config().expect("its key");
+    let mut config = cluster.status().cluster.config().expect("its key");
+    config.deadline = SERVING_LIMIT;
     LineClient::connect(config).expect("a switch")
 }
 
@@ -50,6 +69,33 @@ fn all_serve(cluster: &Supervisor<Memory>) -> Result<()> {
         ensure!(serving == 3, "{serving} servers serve");
         Ok(())
     })
+}
+
+fn node(cluster: &Supervisor<Memory>, name: &str) -> Status {
+    let mut nodes = cluster.status().nodes.into_iter();
+    nodes.find(|node| node.name == name).expect("it answers")
+}
+
+/// A process that hangs until this is dropped.
+struct Hung(u32);
+
+impl Hung {
+    fn process(pid: u32) -> Hung {
+        signal("STOP", pid);
+        Hung(pid)
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        signal("CONT", self.0);
+    }
+}
+
+fn signal(name: &str, pid: u32) {
+    let mut kill = Command::new("sh");
+    kill.args(["-c", &format!("kill -{name} {pid}")]);
+    assert!(kill.status().expect("a shell").success());
 }
 
 #[test]
@@ -180,4 +226,160 @@ fn it_grows_and_a_server_is_replaced_while_a_client_uses_it() {
     let config = Memory::settings(dir.path()).expect("settings");
     let space = config.iter().find(|it| it.name == "--space").expect("it");
     assert_eq!(space.value, large.to_string());
+}
+
+/// A program that starts the nodes, but not server/2 with so many bytes as long as there is a file `full`.
+fn program_of_a_small_host(dir: &Path, space: u64) -> PathBuf {
+    let path = dir.join("inband-memory");
+    let (full, program) = (dir.join("full"), program());
+    let script = format!(
+        "#!/bin/sh\nfor word; do case $word in */server-2)\n  [ -e {full} ] && grep -q {space} $word/space && exit 1;;\nesac; done\nexec {program} \"$@\"\n",
+        full = full.display(),
+        program = program.display()
+    );
+    std::fs::write(&path, script).expect("a script");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("it may run");
+    std::fs::write(full, "").expect("a file");
+    path
+}
+
+#[test]
+fn a_growth_that_fails_or_is_interrupted_is_undone_or_repeated() {
+    let (scripts, dir) = (tempfile::tempdir(), tempfile::tempdir());
+    let (scripts, dir) = (scripts.expect("one"), dir.expect("another"));
+    let lines = |space: u64| space / VALUE.len() as u64;
+    let (small, middle, large) = (4 << 20, 8 << 20, 12 << 20);
+    let program = program_of_a_small_host(scripts.path(), large);
+    let cluster = start_with(dir.path(), false, Dataplane::Udp, program).expect("a new memory");
+    connect(&cluster).write(LINE, &VALUE).expect("written");
+    let space_of = |name: &str| {
+        let path = host_dir(dir.path(), name).join(SPACE);
+        read_number(&path).expect("its size")
+    };
+    let refused = |space: u64| {
+        let error = grow(dir.path(), space, |_| ()).expect_err("refused");
+        format!("{error:#}")
+    };
+
+    // The host of server/2 cannot hold it: that server is as before.
+    let mut said = Vec::new();
+    let error = grow(dir.path(), large, |what| said.push(what)).expect_err("too much");
+    let error = format!("{error:#}");
+    assert!(
+        error.contains("server/2 does not serve with 12 MiB"),
+        "{error}"
+    );
+    assert_eq!(said.len(), 1, "{said:?}");
+    all_serve(&cluster).expect("undone");
+    let spaces = ["server/1", "server/2", "server/3"].map(space_of);
+    assert_eq!(spaces, [large, small, small]);
+    let mut client = connect(&cluster);
+    assert_eq!(client.lines(), lines(small));
+    assert_eq!(client.read(LINE).expect("read"), VALUE);
+
+    // The large server keeps what it has when it starts again, and nothing smaller is taken.
+    cluster.restart("server/1").expect("restarted");
+    all_serve(&cluster).expect("recovered");
+    assert_eq!(space_of("server/1"), large);
+    let error = refused(middle);
+    assert!(error.contains("an interrupted growth has begun"), "{error}");
+
+    // It is interrupted in the middle of its servers.
+    std::fs::remove_file(scripts.path().join("full")).expect("the host has room");
+    let stop_at_two = |what: String| assert!(!what.contains("server/2"), "interrupted");
+    catch_unwind(AssertUnwindSafe(|| grow(dir.path(), large, stop_at_two)))
+        .expect_err("interrupted");
+    assert_eq!(connect(&cluster).lines(), lines(small));
+
+    // A switch that is silent at the beginning is in the way; one that falls silent later learns it when it starts again.
+    cluster.kill("switch/1").expect("killed");
+    let error = refused(large);
+    assert!(error.contains("switch/1 does not answer"), "{error}");
+    cluster.restart("switch/1").expect("restarted");
+    let mut said = Vec::new();
+    grow(dir.path(), large, |what| {
+        if what.contains("server/3") {
+            cluster.kill("switch/2").expect("killed");
+        }
+        said.push(what);
+    })
+    .expect("grown");
+    assert_eq!(said.len(), 3 + 2 + 1, "{said:?}");
+    for other in ["switch/1", "switch/2"] {
+        cluster.kill(other).expect("killed");
+        let mut client = connect(&cluster);
+        assert_eq!(client.lines(), lines(large), "without {other}");
+        client.write(lines(large) - 1, &VALUE).expect("written");
+        assert_eq!(client.read(LINE).expect("read"), VALUE);
+        cluster.restart(other).expect("restarted");
+    }
+}
+
+#[test]
+fn a_server_that_is_replaced_is_still_that_after_it_is_killed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(dir.path(), false).expect("a new memory");
+    connect(&cluster).write(LINE, &VALUE).expect("written");
+    let own = host_dir(dir.path(), "server/1");
+    let is_marked = || own.join(REPLACES).exists();
+    assert!(node(&cluster, "server/1").epoch < REPLACE_SKIPS);
+
+    // Without the second server it cannot recover. It is killed when it has made a promise of its own.
+    let hung = Hung::process(node(&cluster, "server/2").pid);
+    cluster.kill("server/1").expect("killed");
+    write_number(&own, REPLACES, 1).expect("its mark");
+    std::fs::remove_file(own.join(PROMISED)).expect("its promise");
+    cluster.restart("server/1").expect("restarted");
+    retry(SERVING_LIMIT, || {
+        let promised = read_number(&own.join(PROMISED))?;
+        ensure!(promised > 0, "it has promised nothing");
+        Ok(())
+    })
+    .expect("a promise");
+    cluster.kill("server/1").expect("killed");
+    assert!(is_marked());
+
+    cluster.restart("server/1").expect("restarted");
+    drop(hung);
+    all_serve(&cluster).expect("recovered");
+    let epoch = node(&cluster, "server/1").epoch;
+    assert!(epoch > REPLACE_SKIPS, "{epoch}");
+    retry(SERVING_LIMIT, || {
+        ensure!(!is_marked(), "it is marked");
+        Ok(())
+    })
+    .expect("it is a server as the others");
+    assert_eq!(connect(&cluster).read(LINE).expect("read"), VALUE);
+}
+
+#[test]
+fn a_switch_whose_process_hangs_is_left_though_its_role_answers() {
+    if let Err(error) = inband_lab::preflight::check_lab() {
+        return inband_testing::not_run(error);
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start_with(dir.path(), false, Dataplane::Xdp, program()).expect("a new memory");
+    let mut client = connect(&cluster);
+    client.write(LINE, &VALUE).expect("written");
+    let active = || {
+        let nodes = cluster.status().nodes.into_iter();
+        let active = nodes.filter(|node| node.state == "active");
+        active.max_by_key(|node| node.epoch).expect("one is active")
+    };
+    let before = active();
+    let hung = Hung::process(before.pid);
+
+    // Whoever has a session goes on; whoever wants one has the other switch made active.
+    assert_eq!(client.read(LINE).expect("read"), VALUE);
+    client.write(LINE + 1, &VALUE).expect("written");
+    let mut other = connect(&cluster);
+    assert_eq!(other.read(LINE + 1).expect("read"), VALUE);
+    other.write(LINE, &[8; 64]).expect("written");
+    assert_eq!(client.read(LINE).expect("read"), [8; 64]);
+
+    drop(hung);
+    let after = active();
+    assert_ne!(after.name, before.name);
+    assert!(after.epoch > before.epoch);
+    assert_eq!(client.read(LINE + 1).expect("read"), VALUE);
 }

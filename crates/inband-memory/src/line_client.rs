@@ -125,26 +125,24 @@ struct Request {
     read: Option<BTreeMap<u64, Line>>,
     chunks_left: usize,
     failed: Vec<u64>,
-    /// Lines that do not exist.
-    out_of_range: Vec<u64>,
-    /// How many do, where that is not all that were asked for.
-    exist: u64,
+    /// Lines that do not exist, and how many do.
+    out_of_range: Option<(Vec<u64>, u64)>,
 }
 
 impl Request {
     fn result(mut self) -> Result<Vec<Line>, LineError> {
-        // That a line may still be written matters more. Lines that an error of unknown outcome does not name are written.
-        if let (Some(line), true) = (self.out_of_range.iter().min(), self.failed.is_empty()) {
-            let (line, lines) = (*line, self.exist);
-            return Err(LineError::OutOfRange { line, lines });
-        }
+        let (missing, lines) = self.out_of_range.unwrap_or_default();
         if self.failed.is_empty() {
+            if let Some(line) = missing.into_iter().min() {
+                return Err(LineError::OutOfRange { line, lines });
+            }
             let read = self.read.as_ref();
             return Ok(read.map_or_else(Vec::new, |read| {
                 self.lines.iter().map(|line| read[line]).collect()
             }));
         }
-        self.failed.append(&mut self.out_of_range);
+        // That a line may still be written matters more. Lines that an error of unknown outcome does not name are written.
+        self.failed.extend(missing);
         self.failed.sort_unstable();
         Err(match self.read {
             None => LineError::OutcomeUnknown(self.failed),
@@ -297,8 +295,7 @@ impl LineClient {
             read,
             chunks_left: ops.len(),
             failed: Vec::new(),
-            out_of_range: Vec::new(),
-            exist: 0,
+            out_of_range: None,
         };
         if ops.is_empty() {
             self.end(number, request);
@@ -333,8 +330,9 @@ impl LineClient {
             }
             (Outcome::Written, _) => {}
             (Outcome::OutOfRange(chunks), _) => {
-                request.out_of_range.extend(lines_of(lines).map(line_at));
-                request.exist = chunks * CHUNK_LINES as u64;
+                let (missing, exist) = request.out_of_range.get_or_insert_default();
+                missing.extend(lines_of(lines).map(line_at));
+                *exist = chunks * CHUNK_LINES as u64;
             }
             _ => request.failed.extend(lines_of(lines).map(line_at)),
         }
@@ -376,8 +374,7 @@ mod tests {
             read: read.then(BTreeMap::new),
             chunks_left: 0,
             failed: failed.to_vec(),
-            out_of_range: vec![999, 992],
-            exist: 128,
+            out_of_range: Some((vec![999, 992], 128)),
         }
     }
 

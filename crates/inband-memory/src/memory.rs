@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use inband_ground::auth::{Gate, Keys};
-use inband_ground::socket::{wait_readable, HostSocket, BATCH_MAX};
+use inband_ground::socket::{wait_readable, HostSocket};
 use inband_ground::wire::PACKET_LEN_MAX_BYTES;
 use inband_host::namespace::enter;
 
@@ -126,7 +126,6 @@ pub struct Memory {
     forgotten: Vec<Range<u64>>,
     is_abandoned: bool,
     buffer: Box<[u8; PACKET_LEN_MAX_BYTES + 1]>,
-    batch: Vec<u8>,
 }
 
 impl Memory {
@@ -158,7 +157,6 @@ impl Memory {
             forgotten: Vec::new(),
             is_abandoned: false,
             buffer: Box::new([0; PACKET_LEN_MAX_BYTES + 1]),
-            batch: Vec::with_capacity(BATCH_MAX * PACKET_LEN_MAX_BYTES),
         };
         memory.send();
         while memory.client.chunks().is_none() {
@@ -260,27 +258,14 @@ impl Memory {
         self.started.elapsed().as_nanos() as Nanos + 1
     }
 
-    /// Send what there is. Neighbours of one length to one switch, as the packets of a page are, go to the kernel in one call.
+    /// Send what there is.
     fn send(&mut self) {
         let (socket, gate, switches) = (&self.socket, &self.gate, &self.config.switches);
-        let batch = &mut self.batch;
-        let (mut to, mut len_bytes) = (0, 0);
-        let flush = |batch: &mut Vec<u8>, to: usize, len_bytes: usize| {
-            if !batch.is_empty() {
-                socket.send_batch(batch, len_bytes, switches[to]);
-                batch.clear();
-            }
-        };
         self.out.drain(|switch, packet| {
             gate.sign(packet);
-            let is_full = batch.len() == BATCH_MAX * len_bytes;
-            if *switch != to || packet.len() != len_bytes || is_full {
-                flush(batch, to, len_bytes);
-            }
-            (to, len_bytes) = (*switch, packet.len());
-            batch.extend_from_slice(packet);
+            socket.queue(packet, switches[*switch]);
         });
-        flush(batch, to, len_bytes);
+        socket.flush();
     }
 
     /// Handle the packets that are there. True: there were some.

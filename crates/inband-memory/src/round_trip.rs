@@ -19,6 +19,8 @@ const SILENCES: Nanos = 3;
 pub struct RoundTrip {
     srtt_ns: Nanos,
     rttvar_ns: Nanos,
+    /// They are of another way, and count until there is a sample of this one.
+    is_of_other_way: bool,
     /// Time-outs since the last sample: each doubles the next one, for all requests.
     doubled: u32,
     /// Requests that time out before then were sent by the time-out that was doubled last.
@@ -36,7 +38,8 @@ impl RoundTrip {
     /// A request that was sent once was answered after so long.
     pub fn measured(&mut self, rtt_ns: Nanos) {
         self.doubled = 0;
-        if self.srtt_ns == 0 {
+        let is_first = std::mem::take(&mut self.is_of_other_way) || self.srtt_ns == 0;
+        if is_first {
             (self.srtt_ns, self.rttvar_ns) = (rtt_ns.max(1), rtt_ns / 2);
         } else {
             let off = self.srtt_ns.abs_diff(rtt_ns);
@@ -56,6 +59,7 @@ impl RoundTrip {
     /// The way to the switch is another.
     pub fn other_way(&mut self) {
         (self.doubled, self.doubled_until) = (0, 0);
+        self.is_of_other_way = true;
     }
 
     /// A request that is sent for the n-th time is sent again after so long.
@@ -114,6 +118,20 @@ mod tests {
         assert_eq!(trip.resend_after(1), RESEND_MAX_NS);
         trip.other_way();
         assert!(trip.resend_after(1) < 12 * MS);
+    }
+
+    #[test]
+    fn the_first_round_trip_of_another_way_replaces_those_of_the_last_one() {
+        let mut trip = RoundTrip::default();
+        trip.other_way();
+        trip.measured(40 * MS);
+        trip.measured(40 * MS);
+        trip.other_way();
+        assert!(trip.resend_after(1) > 80 * MS, "until there is a sample");
+        trip.measured(MS);
+        assert_eq!((trip.srtt_ns(), trip.resend_after(1)), (MS, 3 * MS));
+        trip.measured(9 * MS);
+        assert_eq!(trip.srtt_ns(), 2 * MS);
     }
 
     #[test]

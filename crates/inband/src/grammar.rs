@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use inband_cluster::box_cluster::BoxCluster;
 use inband_cluster::command::{ClusterCommand, Entry, Registered};
-use inband_cluster::memory::MemoryCommand;
+use inband_cluster::memory::{Memory, MemoryCommand};
 use inband_cluster::netpaxos::NetPaxos;
 use inband_cluster::socket::socket_in;
+use inband_cluster::system::System;
 use inband_host::program;
 
 use crate::falcon::FalconCommand;
@@ -31,8 +32,9 @@ pub const SYSTEMS: &[&dyn Registered] = &[
 const STORE: &str = inband_cluster::paxos::COMMAND;
 /// Commands about a cluster that runs.
 const ABOUT_CLUSTERS: [&str; 7] = [
-    "status", "kill", "restart", "pause", "resume", "replace", "down",
+    "status", "kill", "restart", "pause", "resume", REPLACE, "down",
 ];
+const REPLACE: &str = "replace";
 
 /// The system of this name, except the store.
 pub fn named(name: &str) -> Option<&'static dyn Registered> {
@@ -94,6 +96,11 @@ pub fn in_order(
                 Some(data) => system_in(&data),
                 None if words.iter().any(|word| is_option(word, "--config")) => STORE,
                 None => system_that_runs(),
+            };
+            // The store replaces its members by other means: this is meant for a memory, which says if none runs.
+            let system = match (command, system) {
+                (REPLACE, STORE) => Memory::COMMAND,
+                _ => system,
             };
             (of_system(system, command, 2), None)
         }
@@ -181,6 +188,10 @@ mod tests {
             ("inband status --config c", "inband status --config c"),
             ("inband down", "inband flair down"),
             ("inband member list", "inband member list"),
+            (
+                "inband replace server/1 --data x",
+                "inband memory replace server/1 --data x",
+            ),
             ("inband", "inband"),
         ] {
             assert_eq!(
@@ -190,6 +201,10 @@ mod tests {
             );
         }
         assert_eq!(ordered("inband down", || "kv").0, "inband down");
+        assert_eq!(
+            ordered("inband replace server/1", || "kv").0,
+            "inband memory replace server/1"
+        );
     }
 
     #[test]

@@ -126,6 +126,20 @@ fn a_program_that_is_missing_is_named_with_what_builds_it() {
     assert!(typo.contains("\"staus\" is no command"), "{typo}");
 }
 
+#[test]
+fn without_a_memory_nothing_of_it_is_replaced() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_inband"));
+    command.args(["replace", "server/1"]).current_dir(&dir);
+    let output = command.output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("no replicated memory cluster runs in .inband-memory"),
+        "{error}"
+    );
+}
+
 fn said(args: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_inband"));
     let output = command.args(args).output().expect("it runs");

@@ -199,10 +199,10 @@ impl Client {
             Some(joined) if joined.switch == switch && joined.is_idle() => {
                 (self.looking, self.looks_since) = (None, None);
             }
-            // Its role answers, but the process beside it does not: another switch is made active.
+            // Its role answers, but the process beside it does not: another switch is made active, and gets the time to answer.
             _ if self.gave_no_session == Some(switch)
                 && self.is_useless(now)
-                && self.is_another_heard(switch) => {}
+                && (self.is_another_heard(switch) || self.waits_for_others(now)) => {}
             // Its answers may come again. If they do not, another switch is made active.
             _ if !self.is_elsewhere(switch, epoch) => {}
             _ => self.join(now, switch, out),
@@ -217,6 +217,12 @@ impl Client {
     fn is_useless(&self, now: Nanos) -> bool {
         let since = self.looks_since;
         since.is_some_and(|since| now > since + self.useless_after(now))
+    }
+
+    /// Is it too early to have a switch made active?
+    fn waits_for_others(&self, now: Nanos) -> bool {
+        let looking = self.looking.as_ref();
+        looking.is_some_and(|looking| now < looking.activate_at)
     }
 
     fn is_another_heard(&self, switch: usize) -> bool {

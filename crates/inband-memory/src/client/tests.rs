@@ -439,6 +439,38 @@ fn a_role_that_says_it_is_not_active_may_be_replaced() {
     assert_eq!(joining.switch, 1);
 }
 
+/// The first switch's process hangs, and its role answers before the second switch does. When the client has the second one made
+/// active; how often it asks the first for a session afterwards, if there is no second one.
+fn looks_beside_a_hanging_process(is_second_there: bool) -> (Option<Nanos>, usize) {
+    let mut desk = desk(2);
+    let mut sent: VecDeque<_> = desk.sent().into();
+    let mut late = 0;
+    for ms in 2..2_000 {
+        while let Some((to, header)) = sent.pop_front() {
+            if header.flags == F_ACTIVATE {
+                assert_eq!(to, 1);
+                return (Some(ms), late);
+            }
+            late += usize::from(ms > 500 && header.kind == HELLO && header.slot > 0);
+            let flags = [0, F_NOT_ACTIVE][to];
+            if header.kind == READ_REQUEST && (to == 0 || is_second_there) {
+                let answer = probed(header.request, flags, 48);
+                sent.extend(desk.gets(ms * MS, to, answer, &[]));
+            }
+        }
+        sent.extend(desk.tick(ms * MS));
+    }
+    (None, late)
+}
+
+#[test]
+fn a_process_that_hangs_is_left_also_if_its_role_is_the_first_to_answer() {
+    let (activated, _) = looks_beside_a_hanging_process(true);
+    assert!(activated.is_some_and(|ms| ms < 200), "{activated:?}");
+    let (activated, asked) = looks_beside_a_hanging_process(false);
+    assert!(activated.is_none() && asked > 100, "{asked}");
+}
+
 #[test]
 fn where_answers_take_long_a_switch_is_suspected_later() {
     let mut desk = desk(2);
