@@ -20,6 +20,8 @@ const HOSTS_PAUSE_MS: (u64, u64) = (100, 2_000);
 const LINKS_PAUSE_MS: (u64, u64) = (50, 2_500);
 /// How long a host is dead or stands still.
 pub const DOWN_MS: (u64, u64) = (100, 3_000);
+/// How long to wait for hosts that can be spared.
+pub const SPARE_LIMIT: Duration = Duration::from_secs(10);
 /// Faults of links at a time.
 const LINK_FAULTS_MAX: usize = 3;
 /// How often is looked whether something has come about.
@@ -104,6 +106,18 @@ impl<S: Subject> Lane<S> {
         while Instant::now() < until && !self.is_over() {
             thread::sleep(POLL_INTERVAL.min(until.saturating_duration_since(Instant::now())));
         }
+    }
+
+    /// Wait until hosts can be spared, or do something else.
+    pub fn is_spare(&self, is_whole: impl Fn(&S) -> bool) -> bool {
+        let deadline = Instant::now() + SPARE_LIMIT;
+        while !is_whole(&self.cluster) {
+            if Instant::now() >= deadline || self.is_over() {
+                return false;
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+        true
     }
 
     fn inject_link_faults(mut self) -> Result<()> {

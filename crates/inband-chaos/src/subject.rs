@@ -3,7 +3,8 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{ensure, Result};
+use inband_cluster::host_process::{Process, ProcessStatus};
 use inband_lab::Lab;
 
 use super::fault_kind::FaultKind;
@@ -52,4 +53,17 @@ pub trait Subject: Sized + Send + Sync + 'static {
 
     /// All clients have ended. Do replicas agree?
     fn into_agreed(self) -> Result<()>;
+}
+
+/// No process may end by itself, even if the supervisor has started it again.
+pub fn check_alive(processes: &[ProcessStatus]) -> Result<()> {
+    for process in processes {
+        ensure!(
+            process.process != Process::Ended && process.restarts == 0,
+            "{} ended by itself ({}); its log says why",
+            process.name,
+            process.last_exit.as_deref().unwrap_or("unknown")
+        );
+    }
+    Ok(())
 }

@@ -21,7 +21,7 @@ use super::fault_kind::FaultKind;
 use super::links::ActiveFaults;
 use super::nemesis::Lane;
 use super::stale_proxy::StaleReplies;
-use super::subject::Subject;
+use super::subject::{check_alive, Subject};
 use super::workload::{Client, Shared};
 
 /// What can be done to it.
@@ -85,7 +85,7 @@ impl Cluster {
     fn wait_until_whole(&self) -> Result<()> {
         retry(SERVING_LIMIT, || {
             let status = self.status();
-            check_alive(&status)?;
+            check_alive(&status.processes)?;
             ensure!(is_whole(&status), "not every node serves: {status:?}");
             Ok(())
         })
@@ -113,19 +113,6 @@ fn is_whole(status: &ClusterStatus) -> bool {
     let running =
         |process: &inband_cluster::host_process::ProcessStatus| process.process == Process::Running;
     status.processes.iter().all(running) && following + 1 == status.processes.len()
-}
-
-/// No node may end by itself, also if the supervisor has started it again.
-fn check_alive(status: &ClusterStatus) -> Result<()> {
-    for process in &status.processes {
-        ensure!(
-            process.process != Process::Ended && process.restarts == 0,
-            "{} ended by itself ({}); its log says why",
-            process.name,
-            process.last_exit.as_deref().unwrap_or("unknown")
-        );
-    }
-    Ok(())
 }
 
 /// The node that leads; of several the one of the highest epoch, for the others do not know yet.
@@ -167,7 +154,7 @@ impl Subject for Cluster {
 
     fn put_right(&self) -> Result<()> {
         let status = self.status();
-        check_alive(&status)?;
+        check_alive(&status.processes)?;
         let dead = status.processes.iter();
         let dead = dead.filter(|process| process.process == Process::Killed);
         for process in dead {
@@ -209,7 +196,7 @@ impl Subject for Cluster {
     fn into_agreed(self) -> Result<()> {
         retry(SERVING_LIMIT, || {
             let status = self.status();
-            check_alive(&status)?;
+            check_alive(&status.processes)?;
             ensure!(is_whole(&status), "not every node serves: {status:?}");
             let first = &status.nodes[0];
             let is_equal = |node: &inband_box::process::Status| {

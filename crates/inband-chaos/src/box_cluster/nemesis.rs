@@ -1,8 +1,6 @@
 //! Faults of the nodes of consensus in a box.
 
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 use inband_cluster::box_cluster::ClusterStatus;
@@ -11,12 +9,10 @@ use nix::unistd::Pid;
 
 use super::{is_whole, leader, Cluster};
 use crate::fault_kind::FaultKind;
-use crate::nemesis::{signal, Lane, DOWN_MS, POLL_INTERVAL};
+use crate::nemesis::{signal, Lane, DOWN_MS};
 
 /// How long a node stands still so that it misses writes, or another one so that it cannot be asked.
 const BEHIND_MS: (u64, u64) = (50, 800);
-/// How long is waited for nodes that can be spared before something else is done.
-const SPARE_LIMIT: Duration = Duration::from_secs(10);
 
 impl Lane<Cluster> {
     pub(super) fn strike(&mut self, kind: FaultKind) -> Result<Option<String>> {
@@ -28,15 +24,8 @@ impl Lane<Cluster> {
     }
 
     /// A node that dies loses its log, so a minority may, and only while all have theirs.
-    fn is_spare(&self) -> bool {
-        let deadline = Instant::now() + SPARE_LIMIT;
-        while !is_whole(&self.cluster.status()) {
-            if Instant::now() >= deadline || self.is_over() {
-                return false;
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
-        true
+    fn is_node_spare(&self) -> bool {
+        self.is_spare(|cluster| is_whole(&cluster.status()))
     }
 
     /// All nodes in an order of chance, but the leader first every other time.
@@ -55,7 +44,7 @@ impl Lane<Cluster> {
     }
 
     fn kill(&mut self) -> Result<Option<String>> {
-        if !self.is_spare() {
+        if !self.is_node_spare() {
             return Ok(None);
         }
         match self.rng.below(4) {

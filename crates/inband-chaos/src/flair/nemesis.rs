@@ -1,8 +1,5 @@
 //! Faults of FLAIR's hosts.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
 use anyhow::{bail, Result};
 use inband_flair::config::GATEWAY;
 use inband_paxos::config::Durability;
@@ -11,11 +8,8 @@ use nix::unistd::Pid;
 
 use super::{is_whole, Cluster};
 use crate::fault_kind::FaultKind;
-use crate::nemesis::{signal, Lane, DOWN_MS, POLL_INTERVAL};
+use crate::nemesis::{signal, Lane, DOWN_MS};
 use inband_cluster::flair::status::{ClusterStatus, HostEntry};
-
-/// How long is waited for a replica that can be spared before something else is done.
-const SPARE_LIMIT: Duration = Duration::from_secs(10);
 
 impl Lane<Cluster> {
     pub(super) fn strike(&mut self, kind: FaultKind) -> Result<Option<String>> {
@@ -32,14 +26,7 @@ impl Lane<Cluster> {
         if self.cluster.spec.durability == Durability::Sync {
             return true;
         }
-        let deadline = Instant::now() + SPARE_LIMIT;
-        while !is_whole(&self.cluster.status()) {
-            if Instant::now() >= deadline || self.is_over() {
-                return false;
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
-        true
+        self.is_spare(|cluster| is_whole(&cluster.status()))
     }
 
     /// The switch that serves, or any if none does.

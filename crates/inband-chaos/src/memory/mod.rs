@@ -23,7 +23,7 @@ use self::client::MemoryClient;
 use super::fault_kind::FaultKind;
 use super::links::ActiveFaults;
 use super::nemesis::Lane;
-use super::subject::Subject;
+use super::subject::{check_alive, Subject};
 use super::workload::{Client, Shared};
 use crate::stale_proxy::StaleReplies;
 
@@ -110,7 +110,7 @@ impl Cluster {
     fn wait_until_whole(&self) -> Result<()> {
         retry(SERVING_LIMIT, || {
             let status = self.status();
-            check_alive(&status)?;
+            check_alive(&status.processes)?;
             ensure!(is_whole(&status), "not every server serves: {status:?}");
             Ok(())
         })
@@ -132,19 +132,6 @@ fn is_whole(status: &ClusterStatus) -> bool {
     let serving = status.nodes.iter().filter(|node| node.state == "serving");
     processes.iter().all(|p| p.process == Process::Running)
         && serving.count() == status.cluster.servers.len()
-}
-
-/// Nobody may end by himself, also if the supervisor has started it again.
-fn check_alive(status: &ClusterStatus) -> Result<()> {
-    for process in &status.processes {
-        ensure!(
-            process.process != Process::Ended && process.restarts == 0,
-            "{} ended by itself ({}); its log says why",
-            process.name,
-            process.last_exit.as_deref().unwrap_or("unknown")
-        );
-    }
-    Ok(())
 }
 
 fn tell_counters(status: &ClusterStatus) {
@@ -196,7 +183,7 @@ impl Subject for Cluster {
 
     fn put_right(&self) -> Result<()> {
         let status = self.status();
-        check_alive(&status)?;
+        check_alive(&status.processes)?;
         let dead = status.processes.iter();
         let dead = dead.filter(|process| process.process == Process::Killed);
         for process in dead {
@@ -234,7 +221,7 @@ impl Subject for Cluster {
     fn into_agreed(self) -> Result<()> {
         let status = self.status();
         tell_counters(&status);
-        check_alive(&status)?;
+        check_alive(&status.processes)?;
         ensure!(is_whole(&status), "not every server serves: {status:?}");
         Ok(())
     }

@@ -1,8 +1,6 @@
 //! Faults of the hosts of replicated memory.
 
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 use inband_cluster::memory::ClusterStatus;
@@ -11,15 +9,13 @@ use nix::unistd::Pid;
 
 use super::{active_switch, is_whole, Cluster};
 use crate::fault_kind::FaultKind;
-use crate::nemesis::{signal, Lane, DOWN_MS, POLL_INTERVAL};
+use crate::nemesis::{signal, Lane, DOWN_MS};
 use crate::subject::Subject;
 
 /// How long a server misses writes, or is cut off.
 const BEHIND_MS: (u64, u64) = (50, 500);
 /// How long one server alone is reached: until a client has written, and until one has read.
 const ALONE_MS: (u64, u64) = (10, 150);
-/// How long is waited for servers that can be spared before something else is done.
-const SPARE_LIMIT: Duration = Duration::from_secs(10);
 
 impl Lane<Cluster> {
     pub(super) fn strike(&mut self, kind: FaultKind) -> Result<Option<String>> {
@@ -32,14 +28,7 @@ impl Lane<Cluster> {
 
     /// A server that dies loses its memory, so a minority may, and only while all serve.
     fn is_server_spare(&self) -> bool {
-        let deadline = Instant::now() + SPARE_LIMIT;
-        while !is_whole(&self.cluster.status()) {
-            if Instant::now() >= deadline || self.is_over() {
-                return false;
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
-        true
+        self.is_spare(|cluster| is_whole(&cluster.status()))
     }
 
     /// The switch that is active, or any if none is.

@@ -12,10 +12,8 @@ use nix::unistd::Pid;
 
 use super::{votes, Cluster};
 use crate::fault_kind::FaultKind;
-use crate::nemesis::{signal, Lane, DOWN_MS, POLL_INTERVAL};
+use crate::nemesis::{signal, Lane, DOWN_MS, POLL_INTERVAL, SPARE_LIMIT};
 
-/// How long is waited for an acceptor that can be spared before something else is done.
-const SPARE_LIMIT: Duration = Duration::from_secs(10);
 /// The cluster grows and shrinks between these.
 const ACCEPTORS: (usize, usize) = (3, 5);
 const REPLICAS: (usize, usize) = (3, 4);
